@@ -1,13 +1,13 @@
 """A job queue on Postgres: typed, async first, and made for work that must not be lost.
 
-The names are loaded when they are first used. A child of the process executor needs few of them,
-and starts in half the time (56 ms of imports instead of 127).
+Names are imported on first use. A child of the process executor needs few of them, and starts in
+half the time (56 ms of imports instead of 127).
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# The function, not the module of the same name, which is bound here once it is imported.
+# Imported eagerly: otherwise importing the package `chancy.job` would bind it to this name.
 from chancy.job.definition import job
 
 if TYPE_CHECKING:

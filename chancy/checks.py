@@ -1,7 +1,7 @@
-"""What callers give: names, numbers and kinds, checked before anything is stored.
+"""Checks of the arguments that callers pass: names, numbers and types.
 
-Names end up in SQL, notification payloads, log lines, labels and pages, so they are held to a
-list of allowed characters instead of being escaped in each of these places.
+Names end up in SQL, notification payloads, log lines, labels and pages. They are restricted to
+allowed characters instead of being escaped in each of these places.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ _IDENTIFIER_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 
 def check_queue_name(name: object) -> str:
-    """Return the name, or raise `ConfigurationError` if it cannot be the name of a queue."""
+    """Return the name, or raise `ConfigurationError` if it is not a valid queue name."""
     if isinstance(name, str) and _QUEUE.fullmatch(name):
         return name
     raise ConfigurationError(
-        f"{shown(name)} cannot be the name of a queue: use 1 to {MAX_QUEUE_NAME} of the "
+        f"{shown(name)} is not a valid queue name: use 1 to {MAX_QUEUE_NAME} of the "
         "characters A-Z a-z 0-9 _ . : / -"
     )
 
 
 def check_broker_name(name: object, where: str) -> str:
-    """Return the name, or raise `ConfigurationError` if it cannot be the name of a broker."""
+    """Return the name, or raise `ConfigurationError` if it is not a valid broker name."""
     if isinstance(name, str) and _BROKER.fullmatch(name):
         return name
     raise ConfigurationError(
-        f"{where}: {shown(name)} cannot be the name of a broker: use 1 to 48 of the characters "
-        "a-z 0-9 _ -, beginning with a letter"
+        f"{where}: {shown(name)} is not a valid broker name: use 1 to 48 of the characters "
+        "a-z 0-9 _ -, starting with a letter"
     )
 
 
 def check_schema_name(name: object) -> str:
-    """Return the name, or raise `ConfigurationError` if it cannot be a schema of ours."""
+    """Return the name, or raise `ConfigurationError` if it is not a valid schema name."""
     if isinstance(name, str) and _SCHEMA.fullmatch(name) and not name.startswith("pg_"):
         return name
     raise ConfigurationError(
-        f"{shown(name)} cannot be the schema: use 1 to 48 of the characters a-z 0-9 _, "
-        "not beginning with a digit or with pg_"
+        f"{shown(name)} is not a valid schema name: use 1 to 48 of the characters a-z 0-9 _, "
+        "not starting with a digit or with pg_"
     )
 
 
 def check_function_path(path: object) -> str:
-    """Return the path, or raise `ConfigurationError` if it cannot name a function of a module."""
+    """Return the path, or raise `ConfigurationError` if it is not the path of a function."""
     if isinstance(path, str):
         if "<locals>" in path or "<lambda>" in path:
             raise ConfigurationError(
@@ -65,13 +65,13 @@ def check_function_path(path: object) -> str:
             )
         if path.startswith("__main__."):
             raise ConfigurationError(
-                f"{shown(path)} is defined in the script that was started, which a worker "
-                "cannot import under that name: move it to a module of its own"
+                f"{shown(path)} is defined in the main script, which a worker cannot import "
+                "under that name: move it to a module of its own"
             )
         if len(path) > MAX_FUNCTION_PATH:
             raise ConfigurationError(
                 f"{shown(path)} has {len(path)} characters: the path of a function may have "
-                f"{MAX_FUNCTION_PATH}"
+                f"at most {MAX_FUNCTION_PATH}"
             )
         if _IDENTIFIER_PATH.fullmatch(path):
             return path
@@ -83,52 +83,57 @@ def check_function_path(path: object) -> str:
 T = TypeVar("T")
 
 
-def one(given: object, kind: type[T], what: str, hint: str) -> T:
-    """What is to be of a kind.
+def check_instance(value: object, kind: type[T], name: str, hint: str) -> T:
+    """Return the value, or raise `ConfigurationError` if it is not an instance of a type.
 
-    :param what: how the caller calls it, for the error.
-    :param hint: what to give instead, for the error.
-    :raises ConfigurationError: it is of another kind.
+    :param name: the parameter's name, for the error.
+    :param hint: what to pass instead, for the error.
     """
-    if isinstance(given, kind):
-        return given
-    raise ConfigurationError(f"{what}={shown(given)} is not a {kind.__name__}: {hint}")
+    if isinstance(value, kind):
+        return value
+    raise ConfigurationError(f"{name}={shown(value)} is not a {kind.__name__}: {hint}")
 
 
-def several(given: object, kind: type[T], what: str, hint: str) -> tuple[T, ...]:
-    """What is to be any number of a kind, in its order.
+def check_instances(values: object, kind: type[T], name: str, hint: str) -> tuple[T, ...]:
+    """Return an iterable of instances of a type as a tuple, in its order.
 
-    :param what: how the caller calls it, and ``hint`` what to give instead, for the error.
-    :raises ConfigurationError: it is a single one, or nothing that can be iterated, or one of them
-        is of another kind.
+    :param name: the parameter's name, for the error.
+    :param hint: what to pass instead, for the error.
+    :raises ConfigurationError: the value is a single instance or not iterable, or one of its items
+        has another type.
     """
-    if isinstance(given, kind | str | bytes) or not isinstance(given, Iterable):
-        raise ConfigurationError(f"{what}={shown(given)} must be a list of {kind.__name__}: {hint}")
-    found = tuple(given)
-    for each in found:
-        if not isinstance(each, kind):
-            raise ConfigurationError(f"{what}: {shown(each)} is not a {kind.__name__}: {hint}")
-    return found
+    if isinstance(values, kind | str | bytes) or not isinstance(values, Iterable):
+        raise ConfigurationError(
+            f"{name}={shown(values)} must be a list of {kind.__name__}: {hint}"
+        )
+    items = tuple(values)
+    for item in items:
+        if not isinstance(item, kind):
+            raise ConfigurationError(f"{name}: {shown(item)} is not a {kind.__name__}: {hint}")
+    return items
 
 
-def dsn_of(given: object) -> str | None:
-    """A DSN, by default that of ``CHANCY_DSN``, or None; raises `ConfigurationError`."""
-    if given is None or isinstance(given, str):
-        return given or os.environ.get("CHANCY_DSN")
-    # Not what it is: there may be a password in it.
-    raise ConfigurationError(f"dsn is of the type {type(given).__name__}: give a text")
+def resolve_dsn(value: object) -> str | None:
+    """Return the DSN, or that of ``CHANCY_DSN`` if it is empty or None; None if neither is set.
+
+    :raises ConfigurationError: the value is not a string.
+    """
+    if value is None or isinstance(value, str):
+        return value or os.environ.get("CHANCY_DSN")
+    # The value is left out: it may contain a password.
+    raise ConfigurationError(f"dsn must be a string, not {type(value).__name__}")
 
 
-def flag(given: object, what: str) -> bool:
-    """What is to be True or False; raises `ConfigurationError` for anything else."""
-    if isinstance(given, bool):
-        return given
-    raise ConfigurationError(f"{what}={shown(given)} must be True or False")
+def check_flag(value: object, name: str) -> bool:
+    """Return the value, or raise `ConfigurationError` if it is not True or False."""
+    if isinstance(value, bool):
+        return value
+    raise ConfigurationError(f"{name}={shown(value)} must be True or False")
 
 
-def number(given: object, what: str, *, whole: bool = True) -> None:
-    """Raise `ConfigurationError` unless it is a number, and with ``whole`` a whole one."""
+def check_number(value: object, name: str, *, whole: bool = True) -> None:
+    """Raise `ConfigurationError` unless the value is a number, and with ``whole`` an integer."""
     kinds = int if whole else int | float
-    if isinstance(given, bool) or not isinstance(given, kinds):
+    if isinstance(value, bool) or not isinstance(value, kinds):
         must = "a whole number" if whole else "a number"
-        raise ConfigurationError(f"{what}={shown(given)} must be {must}")
+        raise ConfigurationError(f"{name}={shown(value)} must be {must}")

@@ -1,7 +1,7 @@
-"""Time that is waited for.
+"""Clocks and back-off: how long this process waits.
 
-What is stored carries the time of the database. A clock here only measures how long this
-process has waited, so that clocks of machines may differ without harm.
+Stored times come from the database. A clock only measures waiting in this process, so the clocks
+of machines may differ.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ class Clock(Protocol):
     """Measures and waits, in seconds."""
 
     def monotonic(self) -> float:
-        """Seconds since some moment; never goes back."""
+        """Seconds since an arbitrary start; never decreases."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
 
     async def wait(self, event: asyncio.Event, timeout_s: float) -> bool:
-        """Wait for the event, at most so long. Returns whether it is set."""
+        """Wait for the event, at most ``timeout_s`` seconds. Returns whether it is set."""
         ...
 
 
@@ -46,9 +46,12 @@ class SystemClock:
         return True
 
 
-def told_to_end() -> bool:
-    """Whether this task itself is being cancelled. If not, a CancelledError that it met is the
-    end of something that it awaited, and a failure like any other."""
+def is_being_cancelled() -> bool:
+    """Whether the current task itself is being cancelled.
+
+    If not, a CancelledError that it caught comes from a task or future that it awaited, and is a
+    failure like any other.
+    """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -56,8 +59,9 @@ def told_to_end() -> bool:
 class Backoff:
     """Full-jitter exponential back-off: uniform between 0 and ``base · 2^n``, capped.
 
-    Full jitter spreads a fleet that lost its server at the same moment (Brooker, "Exponential
-    Backoff And Jitter", 2015). The first delay is never zero, so that a loop cannot spin.
+    Full jitter spreads the reconnects of a fleet that lost its server at the same time (Brooker,
+    "Exponential Backoff And Jitter", 2015). No delay is under a quarter of ``base``, so a loop
+    cannot spin.
     """
 
     def __init__(self, *, base_s: float = 0.1, cap_s: float = 15.0) -> None:
@@ -66,11 +70,11 @@ class Backoff:
         self.failures = 0
 
     def next_s(self) -> float:
-        """Seconds to wait after one more failure."""
+        """Count one more failure and return the seconds to wait."""
         ceiling = min(self.cap_s, self.base_s * 2.0 ** min(self.failures, 30))
         self.failures += 1
         return max(self.base_s / 4, random.uniform(0, ceiling))
 
     def reset(self) -> None:
-        """Forget the failures: the last try went well."""
+        """Reset the failure count after a success."""
         self.failures = 0

@@ -1,28 +1,29 @@
 """Every error that chancy raises.
 
 ChancyError
-├── ConfigurationError      a setting, name, DSN or queue that cannot work; nothing was written
+├── ConfigurationError      a setting, name, DSN or queue is not valid; nothing was written
 │   └── SchemaMismatch      the database is behind or ahead of this version of chancy
-├── PushError               a job that was refused before anything was written
-│   ├── InvalidArguments    arguments that do not fit the function, or that JSON cannot hold
-│   ├── PayloadTooLarge     arguments or meta over the limit
-│   └── DuplicateJob        a unique key that another job has, where that is to be an error
+├── PushError               a job was rejected before anything was written
+│   ├── InvalidArguments    the arguments do not fit the function, or JSON cannot hold them
+│   ├── PayloadTooLarge     the arguments or meta are over the limit
+│   └── DuplicateJob        another job holds the unique key, and on_conflict is "raise"
 ├── JobError
 │   ├── JobFailed           result() of a job that failed for good
 │   ├── JobCancelled        result() of a job that was cancelled
-│   ├── UnknownFunction     the worker does not know the function, or may not import it
-│   ├── UnsupportedLimit    a limit that the executor of the queue cannot keep to
-│   ├── NoCurrentJob        current_job() was called where no job runs
-│   ├── InvalidResult       a result that does not fit its annotation, or that JSON cannot hold
-│   ├── InvalidAnswer       a Snooze, Cancel or Retry that cannot be
-│   ├── InvalidStep         a step that cannot be run or kept
-│   ├── LeaseLost           the attempt that runs here is no longer the one that counts
-│   └── WaitTimeout         a job did not finish within the time asked for
-└── BrokerError             the store did not do what was asked
+│   ├── UnknownFunction     the function is not registered, and the worker may not import it
+│   ├── UnsupportedLimit    the executor of the queue cannot enforce the limit
+│   ├── NoCurrentJob        current_job() was called outside a job
+│   ├── InvalidResult       the result does not fit its annotation, or JSON cannot hold it
+│   ├── InvalidAnswer       a Snooze, Cancel or Retry has an invalid value
+│   ├── InvalidStep         a step cannot be run or stored
+│   ├── LeaseLost           this attempt no longer owns the job
+│   └── WaitTimeout         the job did not finish within the timeout
+└── BrokerError             a call to the store failed
     ├── BrokerUnavailable   no connection, or it broke; the outcome of the call is unknown
-    └── StatementFailed     the server refused the statement; nothing of it was kept
+    │   └── NotOpen         the broker is not open; nothing was sent
+    └── StatementFailed     the server rejected the statement; nothing of it was stored
 
-Interrupted, which is raised in a job to stop it, is no ChancyError and not even an Exception.
+Interrupted, which is raised in a job to stop it, is neither a ChancyError nor an Exception.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class ChancyError(Exception):
 
 
 class ConfigurationError(ChancyError):
-    """A setting, name, DSN or queue cannot work. Nothing was written."""
+    """A setting, name, DSN or queue is not valid. Nothing was written."""
 
 
 class SchemaMismatch(ConfigurationError):
@@ -45,7 +46,7 @@ class SchemaMismatch(ConfigurationError):
 
 
 class PushError(ChancyError):
-    """A job was refused. Nothing of the call was written."""
+    """A job was rejected. Nothing of the call was written."""
 
 
 class InvalidArguments(PushError):
@@ -57,10 +58,10 @@ class PayloadTooLarge(PushError):
 
 
 class DuplicateJob(PushError):
-    """Another job has the unique key of a job that was pushed with ``on_conflict="raise"``.
+    """Another job holds the unique key of a job that was pushed with ``on_conflict="raise"``.
 
-    :param id: the other job; with a period it may have finished.
-    :param func: the function of the job that was pushed.
+    :param id: the job that holds the key. If the rule has a period, that job may be finished.
+    :param func: the function of the rejected job.
     """
 
     def __init__(self, id: UUID, func: str) -> None:
@@ -73,33 +74,33 @@ class DuplicateJob(PushError):
 
 
 class JobError(ChancyError):
-    """Something about one job."""
+    """Base of the errors about a single job."""
 
 
 class JobFailed(JobError):
-    """A job failed for good: raised where its result is asked for.
+    """The job failed for good. Raised when its result is read.
 
-    :param last: the last of the job's errors, as ``QueuedJob.errors`` has them.
+    :param last: the last entry of ``QueuedJob.errors``.
     """
 
     def __init__(self, id: UUID, func: str, last: Mapping[str, Any]) -> None:
         types = last.get("types")
         self.id = id
         self.func = func
-        #: The names of the type of the exception and of its bases, the own one first.
+        #: Names of the exception's type and of its base classes, most specific first.
         self.types: tuple[str, ...] = tuple(map(str, types)) if isinstance(types, list) else ()
         self.message = str(last.get("message", ""))
-        #: The traceback as text.
+        #: The traceback, as a string.
         self.trace = str(last.get("trace", ""))
         super().__init__(f"job {id} ({func}) failed: {self.type_name}: {self.message}")
 
     @property
     def type_name(self) -> str:
-        """The type of the exception with its module, ``builtins.ValueError``."""
+        """The exception's type with its module, such as ``builtins.ValueError``."""
         return self.types[0] if self.types else "unknown"
 
     def is_a(self, type_name: str) -> bool:
-        """Whether the exception's type, or a base of it, has this name."""
+        """Whether the exception's type, or one of its base classes, has this name."""
         return type_name in self.types
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -108,70 +109,70 @@ class JobFailed(JobError):
 
 
 class JobCancelled(JobError):
-    """A job was cancelled: raised where its result is asked for."""
+    """The job was cancelled. Raised when its result is read."""
 
 
 class UnknownFunction(JobError):
-    """This process does not know the function of a job, or is not allowed to import it."""
+    """The function of a job is not registered in this process, and may not be imported."""
 
 
 class UnsupportedLimit(JobError):
-    """A job has a limit that the executor of its queue cannot keep to."""
+    """A job has a limit that the executor of its queue cannot enforce."""
 
 
 class NoCurrentJob(JobError, LookupError):
-    """``current_job()`` was called where no job runs."""
+    """``current_job()`` was called outside a job."""
 
 
 class InvalidResult(JobError):
-    """What a function returned does not fit its annotation, or JSON and Postgres cannot hold it.
+    """A result does not fit its annotation, or JSON and Postgres cannot hold it.
 
-    The function did return, so what it has done stands: such a job is not retried.
+    The function did return and its side effects remain, so the job is not retried.
     """
 
 
 class InvalidAnswer(JobError, ValueError):
-    """A job made a `Snooze`, `Cancel` or `Retry` that cannot be."""
+    """A job created a `Snooze`, `Cancel` or `Retry` with an invalid value."""
 
 
 class InvalidStep(JobError, ValueError):
-    """A step of a job cannot be run or kept: its name, its function, or too many of them."""
+    """A step of a job cannot be run or stored: a bad name or function, or too many steps."""
 
 
 class LeaseLost(JobError):
-    """The attempt that runs here is no longer the one that counts.
+    """This attempt no longer owns the job.
 
-    This worker was taken for dead and another one has the job, or it is settled already. What
-    this attempt would still do, another one does or has done: let the error end it.
+    The worker was presumed dead and another worker took the job over, or the job is already
+    settled. Any further work would be duplicated: let the error end the attempt.
     """
 
 
 class Interrupted(BaseException):
-    """Raised in a running job to stop it: its time is up, or somebody cancelled it.
+    """Raised in a running job to stop it, at its time limit or after a cancel.
 
-    Not an `Exception`, so that a job which catches those ends all the same. It may clean up, for
-    as long as the grace of its queue is, and should raise this on.
+    Not an `Exception`, so that ``except Exception`` in a job does not swallow it. The job may
+    clean up during the grace period of its queue, and should then re-raise it.
     """
 
 
 class WaitTimeout(JobError, TimeoutError):
-    """The job did not finish within the time asked for. It goes on."""
+    """The job did not finish within the timeout. It keeps running."""
 
 
 class BrokerError(ChancyError):
-    """The store did not do what was asked."""
+    """A call to the store failed."""
 
     @property
     def retryable(self) -> bool:
-        """Whether the same call may succeed if it is made again."""
+        """Whether the same call may succeed when it is repeated."""
         return False
 
 
 class BrokerUnavailable(BrokerError):
     """There is no connection, or it broke during the call.
 
-    The outcome of the call is unknown: it may have been committed. Every call of a
-    broker is safe to repeat for this reason.
+    The outcome of the call is unknown: it may have been committed. For this reason every broker
+    call is safe to repeat.
     """
 
     @property
@@ -180,7 +181,7 @@ class BrokerUnavailable(BrokerError):
 
 
 class NotOpen(BrokerUnavailable):
-    """Nobody has opened the broker, or it was closed: nothing was sent."""
+    """The broker has not been opened, or was closed. Nothing was sent."""
 
     @property
     def retryable(self) -> bool:
@@ -196,11 +197,11 @@ _RETRYABLE_CODES = frozenset({"55P03", "0A000", "26000", "42P05"})
 
 
 class StatementFailed(BrokerError):
-    """The server refused a statement. Nothing of it was kept.
+    """The server rejected a statement. Nothing of it was stored.
 
-    :param sqlstate: of Postgres, the five characters of the SQL standard, for example ``40001``.
-        Empty of a store that has no such codes, as Redis: its own words are in the message.
-    :param passing: of such a store, whether the same statement may succeed later.
+    :param sqlstate: the SQLSTATE of Postgres, five characters such as ``40001``. Empty for a
+        store without such codes, such as Redis; the message then has the server's own text.
+    :param passing: for a store without codes, whether the same statement may succeed later.
     """
 
     def __init__(self, message: str, *, sqlstate: str = "", passing: bool = False) -> None:

@@ -1,7 +1,7 @@
-"""Where a line of the log comes from: the worker, and what it works on where that is logged.
+"""The context of log records: the worker, and the stream or partition that it processes.
 
-Nothing is changed for loggers and handlers of others: a handler, or a logger, that is to know it is
-given a `LogContext`, and ``chancy worker`` gives its own one.
+No existing logger or handler is changed: add a `LogContext` to a handler to get these attributes.
+``chancy worker`` adds one to its own handler.
 """
 
 from __future__ import annotations
@@ -14,35 +14,37 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What lines say that are logged while something is worked on.
+    """The attributes of log records written in one context.
 
-    :param worker: its id now: one that was declared dead goes on under another.
-    :param about: what is worked on, by the names that the lines show.
+    :param worker: returns the worker's current id. A worker that was declared dead goes on under
+        a new id.
+    :param about: further attributes by name, such as ``stream``.
     """
 
     worker: Callable[[], object]
     about: Mapping[str, str | int] = field(default_factory=dict[str, str | int])
 
     def narrowed(self, **about: str | int) -> Origin:
-        """The same, and more."""
+        """Return a copy with further attributes."""
         return replace(self, about={**self.about, **about})
 
 
-#: Of what is worked on here: tasks and ``asyncio.to_thread`` take it along, other threads do not.
+#: The origin of the current context. Tasks and ``asyncio.to_thread`` inherit it, other threads do
+#: not.
 ORIGIN: ContextVar[Origin] = ContextVar("chancy_origin")
 
 
 def origin_here() -> Origin:
-    """That of what runs now; where none was bound, one that says ``unknown`` of the worker."""
+    """Return the origin of the current context; if none is set, one with the worker ``unknown``."""
     return ORIGIN.get(None) or Origin(lambda: "unknown")
 
 
 class LogContext(logging.Filter):
-    """Lets every record through, and says in its attributes where it comes from.
+    """A logging filter that passes every record and adds attributes to it.
 
-    Those are ``worker``, and of a processor of streams ``executor``, ``stream``, ``processor`` and
-    ``partition``; a record that has one of its own keeps that. Add it to a handler, since the
-    filters of a logger do not see what its children log.
+    It adds ``worker``, and for a stream processor ``executor``, ``stream``, ``processor`` and
+    ``partition``. An attribute that the record already has is left as it is. Add it to a handler:
+    filters of a logger do not see the records of its child loggers.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

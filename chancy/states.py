@@ -1,4 +1,4 @@
-"""The states of a job and the ways between them."""
+"""The states of a job and the transitions between them."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from types import MappingProxyType
 
 
 class State(IntEnum):
-    """Where a job stands. The number is what the tables hold."""
+    """The state of a job. The tables store its number."""
 
-    #: Ready: the next claim of its queue may take it.
+    #: Due: the next claim of its queue may take it.
     PENDING = 0
     #: A worker holds its lease.
     RUNNING = 1
-    #: Waits for its time: a delay, a retry or a snooze.
+    #: Waits until it is due, after a delay, a retry or a snooze.
     SCHEDULED = 2
-    #: Waits for a slot or a turn that a plugin gives.
+    #: Waits until a plugin releases it, for example for a concurrency slot.
     HELD = 3
-    #: Ran to its end. Final.
+    #: Ran to completion. Final.
     SUCCEEDED = 4
     #: Failed for good. Final.
     FAILED = 5
-    #: Stopped by request, after its work ended. Final.
+    #: Cancelled; set once a running attempt has stopped. Final.
     CANCELLED = 6
 
     def __str__(self) -> str:
@@ -30,7 +30,7 @@ class State(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name in lower case, as pages, logs and the command line show it."""
+        """The name in lower case, as shown by pages, logs and the command line."""
         return self.name.lower()
 
     @property
@@ -40,7 +40,7 @@ class State(IntEnum):
 
     @classmethod
     def parse(cls, label: str) -> State:
-        """The state of a label; raises `ValueError` with the labels there are."""
+        """Return the state with this label; raises `ValueError` that lists the valid labels."""
         try:
             return cls[label.upper()]
         except KeyError:
@@ -48,7 +48,7 @@ class State(IntEnum):
             raise ValueError(f"{label!r} is not a state: one of {labels}") from None
 
 
-#: What each state may become. ``None`` stands for a job that does not exist yet.
+#: The states that each state may change to. ``None`` stands for a job that does not exist yet.
 TRANSITIONS: Mapping[State | None, frozenset[State]] = MappingProxyType(
     {
         None: frozenset({State.PENDING, State.SCHEDULED, State.HELD}),

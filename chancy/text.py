@@ -1,24 +1,24 @@
-"""Text that is safe in errors, logs and rows."""
+"""Strings that are safe in errors, logs and rows."""
 
 from __future__ import annotations
 
 
 def shown(value: object) -> str:
-    """A value for an error message: its repr, cut to 80 characters, or its type."""
+    """Return a value's repr for an error message, cut to 80 characters, or its type's name."""
     try:
         text = repr(value)
-    except Exception:  # nested too deep, too many digits, or a __repr__ that fails
+    except Exception:  # nested too deeply, too many digits, or a __repr__ that fails
         return f"{type(value).__qualname__} that cannot be shown"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def storable(text: str, limit: int) -> str:
-    """Make any text storable as ``jsonb`` and harmless in a terminal.
+    """Return the string in a form that ``jsonb`` can store and that is harmless in a terminal.
 
-    NUL and other control characters, halves of surrogate pairs, and bidirectional overrides are
-    written as escapes; what is over the limit loses its middle.
+    NUL and other control characters, unpaired surrogates and bidirectional overrides become
+    escapes. A string over the limit loses its middle.
     """
-    # A subclass of str must not cross to another process, nor its methods be called here.
+    # A plain str: a subclass must not be sent to another process or have its methods called here.
     text = _shortened(str.__str__(text), limit)
     if text.isprintable():
         return text

@@ -27,7 +27,7 @@ from chancy.broker.values import (
     QueueCounts,
     WorkerRecord,
 )
-from chancy.checks import dsn_of, one
+from chancy.checks import check_instance, resolve_dsn
 from chancy.clock import Clock, SystemClock
 from chancy.errors import ConfigurationError
 from chancy.job.definition import Job, QueuedJob, R
@@ -84,7 +84,7 @@ class Chancy(BlockingCalls):
         clock: Clock | None = None,
     ) -> None:
         super().__init__()
-        self._dsn = dsn_of(dsn)
+        self._dsn = resolve_dsn(dsn)
         self.schema = schema
         self.queues = queues_of(queues)
         self.clock = clock or SystemClock()
@@ -194,7 +194,9 @@ class Chancy(BlockingCalls):
 
     async def find_jobs(self, wanted: JobFilter) -> Sequence[QueuedJob]:
         """Jobs by a filter, newest first."""
-        return await self.broker.find(one(wanted, JobFilter, "wanted", "give JobFilter(...)"))
+        return await self.broker.find(
+            check_instance(wanted, JobFilter, "wanted", "give JobFilter(...)")
+        )
 
     async def cancel(self, *ids: UUID) -> Mapping[UUID, Cancellation]:
         """Cancel jobs that wait and ask running ones to stop."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from chancy.checks import several
+from chancy.checks import check_instances
 from chancy.errors import ConfigurationError
 from chancy.plugin.plugin import Plugin
 from chancy.text import shown
@@ -41,7 +41,7 @@ def compose(plugins: Iterable[Plugin | str], *, bare: bool) -> list[Plugin]:
     if not isinstance(plugins, Iterable):
         raise ConfigurationError(f"plugins={shown(plugins)} must be a list of Plugin: {hint}")
     named = [make(one) if isinstance(one, str) else one for one in plugins]
-    given = list(several(named, Plugin, "plugins", hint))
+    given = list(check_instances(named, Plugin, "plugins", hint))
     if bare:
         return given
     replaced = {plugin.get_identifier() for plugin in given}

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from chancy.broker.contract import Broker
 from chancy.broker.values import Capability, PreparedJob
-from chancy.checks import check_function_path, check_queue_name, number
+from chancy.checks import check_function_path, check_number, check_queue_name
 from chancy.errors import ConfigurationError, PushError
 from chancy.job.definition import Job, JobFactory
 from chancy.job.ids import new_id, new_ids
@@ -53,7 +53,7 @@ class JobPreparation:
         queues: Sequence[Queue] = (),
         broker: Callable[[], Broker] | None = None,
     ) -> None:
-        number(max_payload, "max_payload")
+        check_number(max_payload, "max_payload")
         if max_payload < 2:
             raise ConfigurationError(f"max_payload={max_payload} bytes leaves room for nothing")
         self._registry = registry

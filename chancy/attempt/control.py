@@ -1,4 +1,4 @@
-"""What a job may answer instead of a result: `Snooze`, `Cancel` and `Retry`."""
+"""Control results: `Snooze`, `Cancel` and `Retry`, which a job returns or raises."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from typing import TypeAlias
 from chancy.errors import InvalidAnswer
 from chancy.text import shown
 
-#: The longest delay that may be asked for: Postgres and Python both end their calendars later.
+#: The longest delay. The calendars of Postgres and Python both reach further.
 MAX_DELAY = timedelta(days=365_000)
 
-#: A moment, or how long from now: an aware datetime, a timedelta, or seconds.
+#: A time or a delay: an aware datetime, a timedelta, or seconds.
 When: TypeAlias = "datetime | timedelta | float"
 
 
 @dataclass(frozen=True, slots=True)
 class Snooze:
-    """``return Snooze(60)``: run this job again then. This attempt does not count.
+    """``return Snooze(60)``: run this job again later. This attempt does not count.
 
-    The job waits as ``scheduled``, also when it was to run only once. How often it was put off
-    stands in ``meta["snoozes"]``; there is no limit to it.
+    The job waits as ``scheduled``, even if it has only one attempt. ``meta["snoozes"]`` counts its
+    snoozes; their number is not limited.
 
-    :param until: an aware datetime, where times gone by mean at once; or how long from now, by
-        the clock of the database, as a timedelta or in seconds.
-    :raises InvalidAnswer: it is none of these, is below 0, or is over `MAX_DELAY`.
+    :param until: an aware datetime (a past time means at once), or a delay by the clock of the
+        database, as a timedelta or in seconds.
+    :raises InvalidAnswer: the value has another type, is below 0, or is over `MAX_DELAY`.
     """
 
     until: When
 
     @property
     def moment(self) -> datetime | timedelta:
-        """The moment in UTC, or the delay."""
-        return _moment("Snooze", self.until)
+        """The time in UTC, or the delay."""
+        return _checked("Snooze", self.until)
 
     def __post_init__(self) -> None:
-        _moment("Snooze", self.until)
+        _checked("Snooze", self.until)
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """``return Cancel("the order is gone")``: the job ends here as ``cancelled``.
+    """``return Cancel("the order is gone")``: end this job as ``cancelled``.
 
     :param reason: stored with the job's errors.
-    :raises InvalidAnswer: the reason is not text.
+    :raises InvalidAnswer: the reason is not a string.
     """
 
     reason: str = "the job cancelled itself"
@@ -52,50 +52,50 @@ class Cancel:
     def __post_init__(self) -> None:
         reason: object = self.reason
         if not isinstance(reason, str):
-            raise InvalidAnswer(f"Cancel({shown(reason)}): the reason is not text")
+            raise InvalidAnswer(f"Cancel({shown(reason)}): the reason must be a string")
 
 
 class Retry(Exception):
-    """``raise Retry(30)``: this attempt has failed, and the next one is to begin then.
+    """``raise Retry(30)``: fail this attempt and start the next one at a given time.
 
-    It counts like any other failure, stands in the job's errors, and fails the job for good if no
-    attempts are left. The moment goes before what the retry plugin would choose, and needs no
-    plugin. ``raise Retry(30) from error`` keeps the error that is behind it.
+    It counts like any other failure, is stored in the job's errors, and fails the job for good if
+    no attempts are left. It overrides the retry plugin, and works without it. ``raise Retry(30)
+    from error`` stores the error as the cause.
 
-    :param at: an aware datetime, where times gone by mean at once; or how long from now, by the
-        clock of the database, as a timedelta or in seconds.
+    :param at: an aware datetime (a past time means at once), or a delay by the clock of the
+        database, as a timedelta or in seconds.
     :param reason: stored with the failure.
-    :raises InvalidAnswer: the moment is none of these, is below 0, or is over `MAX_DELAY`.
+    :raises InvalidAnswer: the value has another type, is below 0, or is over `MAX_DELAY`.
     """
 
     def __init__(self, at: When, reason: str = "") -> None:
-        #: The moment in UTC, or the delay.
-        self.moment = _moment("Retry", at)
+        #: The time in UTC, or the delay.
+        self.moment = _checked("Retry", at)
         super().__init__(at, reason)
         self._reason = reason
 
     def __str__(self) -> str:
-        return str(self._reason) or f"the job asked to be run again {_in_words(self.moment)}"
+        return str(self._reason) or f"the job requested a retry {_in_words(self.moment)}"
 
 
-#: What a job may return instead of a result.
+#: The control results that a job may return.
 Answer = Snooze | Cancel
 
 
-def _moment(name: str, when: object) -> datetime | timedelta:
+def _checked(name: str, when: object) -> datetime | timedelta:
     delay = when
     if isinstance(when, int | float) and not isinstance(when, bool):
         try:
             delay = timedelta(seconds=when)
         except (OverflowError, ValueError):
             raise InvalidAnswer(
-                f"{name}({shown(when)}): this is not a number of seconds up to "
+                f"{name}({shown(when)}): a delay in seconds is a number from 0 to "
                 f"{MAX_DELAY.total_seconds():,.0f}"
             ) from None
     match delay:
         case datetime() if delay.tzinfo is None:
             raise InvalidAnswer(
-                f"{name}({delay!r}): it has no time zone, so it names no moment: use "
+                f"{name}({delay!r}): the datetime has no time zone: use "
                 "datetime.now(timezone.utc), or .astimezone()"
             )
         case datetime():
@@ -103,21 +103,21 @@ def _moment(name: str, when: object) -> datetime | timedelta:
                 return delay.astimezone(UTC)
             except OverflowError:
                 raise InvalidAnswer(
-                    f"{name}({delay}): it is outside of the years 1 to 9999 in UTC"
+                    f"{name}({delay}): the datetime is outside the years 1 to 9999 in UTC"
                 ) from None
         case timedelta() if timedelta() <= delay <= MAX_DELAY:
             return delay
         case timedelta():
             raise InvalidAnswer(
-                f"{name}({shown(when)}): a delay is from 0 to {MAX_DELAY.days:,} days"
+                f"{name}({shown(when)}): a delay must be from 0 to {MAX_DELAY.days:,} days"
             )
         case _:
             raise InvalidAnswer(
-                f"{name}({shown(when)}): say when by an aware datetime, a timedelta, or seconds"
+                f"{name}({shown(when)}): pass an aware datetime, a timedelta, or seconds"
             )
 
 
-def _in_words(moment: datetime | timedelta) -> str:
-    if isinstance(moment, timedelta):
-        return f"in {moment.total_seconds():g} s"
-    return f"at {moment.isoformat()}"
+def _in_words(when: datetime | timedelta) -> str:
+    if isinstance(when, timedelta):
+        return f"in {when.total_seconds():g} s"
+    return f"at {when.isoformat()}"

@@ -1,4 +1,4 @@
-"""Why an attempt failed, as plain data."""
+"""`Failure`: why an attempt failed, as plain data."""
 
 from __future__ import annotations
 
@@ -10,44 +10,31 @@ from typing import Any
 
 from chancy.text import storable
 
-#: Limits of a failure's record, in characters. A record must always be storable.
+#: Limits of a failure's record, in characters and items. A record must always be storable.
 MAX_MESSAGE = 4_000
-
-
 MAX_TRACE = 16_000
-
-
 MAX_NOTE = 1_000
-
-
 MAX_NOTES = 10
-
-
 MAX_CAUSES = 10
-
-
 MAX_ARGS = 10
-
-
 MAX_HOST = 255
-
-
 _MAX_TYPES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why an attempt failed, as plain data that crosses processes and rows.
+    """Why an attempt failed, as plain data that is sent between processes and stored.
 
-    :param types: names of the exception's type and its bases, most specific first, as
+    :param types: names of the exception's type and its base classes, most specific first, as
         ``module.QualifiedName``.
-    :param message: the exception's text, at most `MAX_MESSAGE` characters.
-    :param trace: the traceback as text, at most `MAX_TRACE` characters, the middle cut out.
-    :param notes: what was added to the exception by ``add_note``, at most `MAX_NOTES`.
-    :param causes: the exceptions behind it, nearest first, at most `MAX_CAUSES`: type and text.
-    :param host: the machine, of an attempt whose worker died there; at most `MAX_HOST` characters.
-    :param args: what the exception was made of, at most `MAX_ARGS` values as JSON has them, and for
-        what it has not, or is long, the text; None where that is nothing but the message.
+    :param message: ``str()`` of the exception, at most `MAX_MESSAGE` characters.
+    :param trace: the traceback, at most `MAX_TRACE` characters, the middle cut out.
+    :param notes: the notes added with ``add_note``, at most `MAX_NOTES`.
+    :param causes: type and message of the exceptions that caused it, nearest first, at most
+        `MAX_CAUSES`.
+    :param host: the machine of the worker, if the worker died; at most `MAX_HOST` characters.
+    :param args: the exception's ``args``, at most `MAX_ARGS` JSON values; values that are long or
+        that JSON cannot hold are replaced by their repr. None if they are the message alone.
     """
 
     types: tuple[str, ...]
@@ -70,7 +57,7 @@ class Failure:
         try:
             trace = "".join(traceback.format_exception(error))
         except Exception as broken:
-            trace = f"(the traceback cannot be made: {type(broken).__qualname__})"
+            trace = f"(the traceback cannot be formatted: {type(broken).__qualname__})"
         return cls(
             types=types,
             message=storable(message, MAX_MESSAGE),
@@ -82,11 +69,11 @@ class Failure:
 
     @classmethod
     def named(cls, type_name: str, message: str) -> Failure:
-        """A failure that no exception stands behind."""
+        """Return a failure that no exception caused."""
         return cls(types=(type_name,), message=storable(message, MAX_MESSAGE))
 
     def is_a(self, type_name: str) -> bool:
-        """Whether the exception's type, or a base of it, has this name."""
+        """Whether the exception's type, or one of its base classes, has this name."""
         return type_name in self.types
 
     def as_json(self) -> dict[str, Any]:
@@ -107,7 +94,7 @@ class Failure:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Failure:
-        """What `as_json` gave. Raises KeyError, TypeError or ValueError for anything else."""
+        """Read the output of `as_json`. Raises KeyError, TypeError or ValueError if invalid."""
         return cls(
             types=tuple(map(str, data["types"])),
             message=str(data["message"]),
@@ -122,8 +109,8 @@ class Failure:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except BaseException as broken:  # a `__str__` that exits or cancels must not get out
-        return f"(its text cannot be made: {type(broken).__qualname__})"
+    except BaseException as broken:  # a `__str__` must not exit or cancel the process
+        return f"(the message cannot be formatted: {type(broken).__qualname__})"
 
 
 def _notes(error: BaseException) -> tuple[str, ...]:
@@ -135,14 +122,14 @@ def _notes(error: BaseException) -> tuple[str, ...]:
 
 
 def _args(error: BaseException, message: str) -> tuple[Any, ...] | None:
-    """None if they are the message alone, or nothing, as of most exceptions."""
+    """The exception's args; None if they are empty or the message alone, as for most exceptions."""
     try:
         args = error.args[:MAX_ARGS]
-        said = args[0] if len(args) == 1 else "" if not args else None
-        if type(said) is str and said == message:
+        only = args[0] if len(args) == 1 else "" if not args else None
+        if type(only) is str and only == message:
             return None
         return tuple(map(_plain, args))
-    except BaseException:  # a `__repr__` of the program's own
+    except BaseException:  # raised by a `__repr__` of the application
         return None
 
 
@@ -157,7 +144,7 @@ def _plain(value: object) -> Any:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
         text = ""
-    # What is an escape there cannot be stored.
+    # Postgres cannot store every escaped character.
     if text and len(text) <= MAX_NOTE and text.isprintable() and "\\u" not in text:
         return json.loads(text)
     return storable(repr(value), MAX_NOTE)
@@ -166,17 +153,17 @@ def _plain(value: object) -> Any:
 def _causes(error: BaseException) -> tuple[tuple[str, str], ...]:
     causes: list[tuple[str, str]] = []
     seen = {id(error)}
-    behind = _behind(error)
-    while behind is not None and id(behind) not in seen and len(causes) < MAX_CAUSES:
-        seen.add(id(behind))
-        name = f"{type(behind).__module__}.{type(behind).__qualname__}"
-        causes.append((storable(name, 200), storable(_text(behind), MAX_NOTE)))
-        behind = _behind(behind)
+    cause = _cause(error)
+    while cause is not None and id(cause) not in seen and len(causes) < MAX_CAUSES:
+        seen.add(id(cause))
+        name = f"{type(cause).__module__}.{type(cause).__qualname__}"
+        causes.append((storable(name, 200), storable(_text(cause), MAX_NOTE)))
+        cause = _cause(cause)
     return tuple(causes)
 
 
-def _behind(error: BaseException) -> BaseException | None:
-    """What a traceback would show above: the cause, or the context unless it is suppressed."""
+def _cause(error: BaseException) -> BaseException | None:
+    """The exception that a traceback shows first: the cause, or the unsuppressed context."""
     if error.__cause__ is not None or error.__suppress_context__:
         return error.__cause__
     return error.__context__

@@ -1,4 +1,4 @@
-"""What happened in one attempt: a closed union, without a decision about what follows."""
+"""The outcome of one attempt: a closed union. `judge` decides what follows from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chancy.attempt.failure import Failure
 
 
 class Returned(NamedTuple):
-    """The function returned. ``result`` is JSON text, or None for None."""
+    """The function returned. ``result`` is a JSON string, or None if it returned None."""
 
     result: str | None = None
     elapsed_s: float = 0.0
@@ -20,7 +20,8 @@ class Returned(NamedTuple):
 class Raised:
     """The function raised, or could not be called.
 
-    :param again: when the next attempt is to begin, if the function said so; in UTC.
+    :param again: when the next attempt starts, in UTC or as a delay, if the function raised
+        `Retry`.
     """
 
     failure: Failure
@@ -46,7 +47,7 @@ class MemoryExceeded:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The attempt was stopped because somebody asked for it, or the function did."""
+    """The attempt was cancelled, by a request or by its own function."""
 
     why: str
     elapsed_s: float = 0.0
@@ -54,9 +55,9 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Snoozed:
-    """The job is to be run again later, and this attempt does not count.
+    """The job runs again later, and this attempt does not count.
 
-    :param asked: the function asked for it, and not the worker.
+    :param asked: whether the function requested it, and not the worker.
     """
 
     until: datetime | timedelta
@@ -66,7 +67,7 @@ class Snoozed:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The attempt did not start, or was interrupted by us. It costs the job nothing."""
+    """The attempt did not start, or the worker interrupted it. It does not count."""
 
     why: str
     elapsed_s: float = 0.0
@@ -74,9 +75,9 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The process that ran the attempt died without a word.
+    """The process that ran the attempt died without reporting an outcome.
 
-    :param host: the machine it was on, where somebody else tells of its death and knows it.
+    :param host: the machine it ran on, if another process reports the death and has its name.
     """
 
     why: str

@@ -1,4 +1,4 @@
-"""The contract of a store of jobs."""
+"""The contract that every broker, a store of jobs, implements."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What every store of jobs must do.
+"""The contract of a broker, the store of jobs.
 
-A broker is the only part that knows tables. Every call may be repeated: after
-`BrokerUnavailable` its outcome is unknown, and the caller makes it again. The suite in
-``chancy.testing.conformance`` holds every implementation to the docstrings of this module.
+Only brokers access the tables. Every call is safe to repeat: after `BrokerUnavailable` its outcome
+is unknown, and the caller repeats it. The suite in ``chancy.testing.conformance`` checks every
+implementation against the docstrings of this module.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from chancy.queue.queue import Queue
 
 
 class Heartbeat(Protocol):
-    """A worker's heartbeat: blocking, with a connection of its own, called from a thread."""
+    """A worker's heartbeat: blocking, with its own connection, called from a thread."""
 
     def beat(self) -> bool:
-        """Say that the worker lives. False: it was declared dead, and must take a new id."""
+        """Send a heartbeat. False: the worker was declared dead, and must take a new id."""
         ...
 
     def close(self) -> None: ...
@@ -49,37 +49,38 @@ class Broker(Protocol):
     async def close(self) -> None: ...
 
     def check_queue(self, queue: Queue) -> None:
-        """Raise `ConfigurationError` unless it can keep the jobs of such a queue.
+        """Raise `ConfigurationError` unless the broker can store the jobs of such a queue.
 
-        Looks at the settings alone, ``broker_options`` above all, and asks nobody.
+        Checks the settings only, mainly ``broker_options``; sends nothing to the store.
         """
         ...
 
     async def push(
         self, jobs: Sequence[PreparedJob], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
-        """Store jobs in their order, all or none.
+        """Store jobs in order, all or none.
 
-        Jobs that are due become PENDING, others SCHEDULED. An id that is unfinished in the store
-        is left as it is. With ``within`` the jobs are part of the caller's transaction.
+        Jobs that are due become PENDING, others SCHEDULED. An unfinished job with the same id is
+        left as it is. With ``within``, the jobs are part of the caller's transaction.
 
-        A job whose unique key is held by another is not stored; a key is held by one job at most,
-        however many push it, also in one call. Returns the ids of those, each with the id of the
-        one that has the key. With ``replace`` that one, if it waits, has taken over arguments,
-        priority and time.
-        :raises DuplicateJob: a key was held that must not be; nothing of the call was stored, and
-            the caller's transaction goes on.
+        A job is not stored if another job holds its unique key. At most one job holds a key, even
+        within one call or if many processes push at the same time. Returns the ids of the jobs
+        that were not stored, each with the id of the job that holds its key. With ``replace``, that
+        job takes over arguments, priority and due time if it waits.
+
+        :raises DuplicateJob: a key is held, and the rule of the job is ``raise``. Nothing of the
+            call was stored, and the caller's transaction remains usable.
         """
         ...
 
     async def push_many(
         self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
-        """The same for any number of jobs, in chunks of `CHUNK`, the last one shorter.
+        """`push` for any number of jobs, in chunks of `CHUNK`; the last one may be shorter.
 
-        A chunk is taken while the one before it is being stored, and no more than a few are kept.
-        If the iterator raises, nothing is stored. After `DuplicateJob` a transaction of the
-        caller's may hold chunks that came before.
+        The next chunk is read while the previous one is being stored, and only a few are held in
+        memory. If the iterator raises, nothing is stored. After `DuplicateJob`, the caller's
+        transaction may contain earlier chunks.
         """
         ...
 
@@ -88,30 +89,31 @@ class Broker(Protocol):
     ) -> Sequence[Claim]:
         """Take up to ``limit`` pending jobs, higher priority first, then in order of position.
 
-        All claims of one call share a new lease. A paused queue and a worker that is not
-        registered get none. A broker may remember how far it has looked; ``thorough`` makes it
-        look from the front. Jobs of a call whose answer was lost are given by a later call.
+        All claims of one call share a new lease. A paused queue or an unregistered worker yields
+        none. A broker may remember its scan position; ``thorough`` makes it scan from the front. If
+        the response of a call is lost, a later call returns its jobs.
         """
         ...
 
     async def settle(
         self, settlements: Sequence[Settlement], *, inside: Sequence[TransactionHook] = ()
     ) -> frozenset[UUID]:
-        """End attempts; returns the ids of the stale ones, whose lease is gone.
+        """Settle attempts; returns the ids of the stale ones, whose lease is gone.
 
-        A settlement that goes back becomes CANCELLED instead if the job was asked to stop.
-        A batch that was settled before (its answer was lost) is accepted again. One that
-        cannot be stored fails alone: the rest of the batch is settled.
-        ``inside`` is done in the same transaction, each in a savepoint of its own and within
-        seconds: what raises is undone alone, and logged. Without `Capability.SETTLING` a broker
-        leaves it out.
+        A job that was asked to stop becomes CANCELLED instead of being released. A batch that was
+        already settled (its response was lost) is accepted again. A settlement that cannot be
+        stored fails alone: the rest of the batch is settled.
+
+        ``inside`` hooks run in the same transaction, each in its own savepoint and with a timeout
+        of seconds. A hook that raises is rolled back alone, and logged. A broker without
+        `Capability.SETTLING` ignores them.
         """
         ...
 
     async def update_meta(self, notes: Sequence[Note]) -> frozenset[UUID]:
-        """Put keys over the meta of running jobs; returns the ids of those whose lease is gone.
+        """Merge keys into the meta of running jobs; returns the ids whose lease is gone.
 
-        At most one note for a job. One that cannot be stored fails alone, and is logged.
+        At most one update for each job. An update that cannot be stored fails alone, and is logged.
         """
         ...
 
@@ -120,80 +122,80 @@ class Broker(Protocol):
         ...
 
     async def cancel(self, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
-        """Cancel waiting jobs and ask for the end of running ones."""
+        """Cancel waiting jobs, and ask running ones to stop."""
         ...
 
     async def run_now(self, ids: Sequence[UUID]) -> frozenset[UUID]:
-        """Make SCHEDULED jobs PENDING before they are due; gives the ids of those that were."""
+        """Make SCHEDULED jobs PENDING before they are due; returns the ids that were SCHEDULED."""
         ...
 
     async def stop_requests(self, worker_id: UUID) -> Sequence[UUID]:
-        """The running jobs of a worker that were asked to stop, in any order."""
+        """Return the running jobs of a worker that were asked to stop, in any order."""
         ...
 
     async def running(self, worker_id: UUID, *, besides: Collection[UUID]) -> Mapping[UUID, UUID]:
-        """Up to `MOST_RUNNING` jobs that a worker runs as far as the store knows, with their
-        leases, but for those given. Claims whose answer was lost, and which a later one may give,
-        are left out."""
+        """Return up to `MOST_RUNNING` jobs that the store has as running on a worker, with their
+        leases, except for ``besides``. Claims whose response was lost, which a later call may
+        return, are left out."""
         ...
 
     async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
-        """Jobs by id, finished ones too as long as they are kept."""
+        """Return jobs by id, including finished ones while they are kept."""
         ...
 
     async def watch(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
-        """`get`, and have a notice of `Kind.FINISHED` sent when one of these jobs finishes.
+        """`get`, and send a `NoticeKind.FINISHED` notification when one of these jobs finishes.
 
-        Ids that are not there are expected too. The notice of a job that finishes in this very
-        moment may be missing: look again a little later.
+        Unknown ids are watched too. The notification of a job that finishes during this call may
+        be missing: poll once a little later.
         """
         ...
 
     async def unwatch(self, ids: Sequence[UUID]) -> None:
-        """Expect these jobs no longer."""
+        """Stop watching these jobs."""
         ...
 
     async def position(self, id: UUID) -> QueuePosition | None:
-        """Where a job stands; None if it is finished or not there."""
+        """Return the position of a job; None if it is finished or does not exist."""
         ...
 
     async def find(self, wanted: JobFilter) -> Sequence[QueuedJob]: ...
 
     async def counts(self) -> Mapping[str, QueueCounts]:
-        """Live jobs by queue; queues without jobs are left out."""
+        """Return the counts of live jobs by queue; queues without jobs are left out."""
         ...
 
     async def declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
-        """Store a queue if there is none of its name; with ``upsert`` store its settings anyway.
+        """Store a queue unless one of its name exists; with ``upsert``, overwrite its settings.
 
-        Returns the queue as it stands. Pausing is never changed for a queue that exists.
+        Returns the queue as stored. Whether an existing queue is paused is never changed.
         """
         ...
 
     async def queues(self) -> Sequence[Queue]:
-        """All queues by name. A row that cannot be used is repaired with defaults, and logged."""
+        """Return all queues by name. Defaults replace invalid values of a row, which is logged."""
         ...
 
     async def pause(self, queue: str, *, resume_at: datetime | None = None) -> bool:
-        """Pause a queue; False if there is none of this name."""
+        """Pause a queue; False if it does not exist."""
         ...
 
     async def resume(self, queue: str) -> bool: ...
 
     async def delete_queue(self, queue: str) -> bool:
-        """Forget a queue. Its jobs stay, and run once it is declared again."""
+        """Remove a queue. Its jobs remain, and run once it is declared again."""
         ...
 
     async def register(self, worker: WorkerRecord) -> None:
-        """Add a worker. It lives from now on, as long as it beats."""
+        """Add a worker. It counts as alive from now on, while it sends heartbeats."""
         ...
 
     async def announce(
         self, worker_id: UUID, queues: Sequence[str], broken: Mapping[str, str]
     ) -> bool:
-        """Say which queues a worker serves now, and why it cannot serve others.
+        """Store which queues a worker serves, and why it cannot serve others.
 
-        False: it was declared dead.
+        False: the worker was declared dead.
         """
         ...
 
@@ -202,10 +204,10 @@ class Broker(Protocol):
     async def workers(self) -> Sequence[WorkerRecord]: ...
 
     async def orphans(self, *, silent_s: float, limit: int) -> Sequence[Claim]:
-        """Claims whose worker is gone, in any order.
+        """Return claims whose worker is gone, in any order.
 
-        Forgets the workers that have not beaten for ``silent_s`` seconds by the store's clock
-        before it looks: they can neither beat nor claim any more.
+        First removes the workers without a heartbeat for ``silent_s`` seconds by the store's
+        clock: these can no longer send heartbeats or claim.
         """
         ...
 

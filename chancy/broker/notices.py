@@ -1,6 +1,7 @@
-"""Notices: short hints between processes, carried by NOTIFY.
+"""Notifications: short hints between processes, sent with NOTIFY.
 
-A notice is safe to lose, repeat, reorder and forge: it only makes somebody look earlier.
+A notification may be lost, repeated, reordered or forged without harm: it only makes the receiver
+poll earlier.
 """
 
 from __future__ import annotations
@@ -14,44 +15,44 @@ from typing import Protocol
 
 
 class NoticeKind(StrEnum):
-    """What a notice says. The value is the first character of its payload."""
+    """The kind of a notification. The value is the first character of its payload."""
 
     #: A queue has new pending jobs. The token is the name of the queue.
     WAKE = "w"
-    #: Jobs came back at their old place in a queue: look from the front. Token: the queue.
+    #: Jobs were released at their old position in a queue: claim from the front. Token: the queue.
     REWIND = "r"
     #: Queues were declared, changed, paused, resumed or deleted. No token.
     QUEUES = "q"
     #: A running job was asked to stop. The token is the id of the job.
     STOP = "s"
-    #: The leader has left: another may lead. No token.
+    #: The leader has left: another worker may lead. No token.
     LEADER = "l"
-    #: A job for whose end somebody waits is finished. The token is the id of the job.
+    #: A job that is being waited for has finished. The token is the id of the job.
     FINISHED = "f"
-    #: A listener proves that it hears. The token is its nonce.
+    #: A listener checks that its subscription works. The token is its nonce.
     PROBE = "p"
 
 
 class Topic(StrEnum):
-    """Who is to hear a notice. The value ends the name of a channel."""
+    """The receivers of a notification. The value is the suffix of the channel's name."""
 
     #: Workers: every kind but `NoticeKind.FINISHED`.
     WORK = ""
-    #: Those who wait for the end of jobs.
+    #: Processes that wait for jobs to finish.
     FINISHED = "_f"
-    #: Those who take jobs over into another broker.
+    #: Processes that move jobs to another broker.
     RELAY = "_r"
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A hint: its kind, and what it is about."""
+    """A notification: its kind, and a token that names its subject."""
 
     kind: NoticeKind
     token: str = ""
 
     def payload(self) -> str:
-        """The text that crosses, at most 130 characters."""
+        """The payload that is sent, at most 130 characters."""
         return f"{self.kind.value}:{self.token}"
 
 
@@ -60,7 +61,7 @@ _KINDS = {kind.value: kind for kind in NoticeKind}
 
 @lru_cache(maxsize=256)
 def parse(payload: str) -> Notice | None:
-    """Read a payload. Anybody may send anything on a channel: what is not ours gives None."""
+    """Parse a payload. Any client may send on a channel: an unknown payload returns None."""
     if len(payload) > 200 or payload[1:2] != ":":
         return None
     kind = _KINDS.get(payload[0])
@@ -68,27 +69,28 @@ def parse(payload: str) -> Notice | None:
 
 
 def channel(schema: str, topic: Topic = Topic.WORK) -> str:
-    """The channel of a schema. Hashed, since LISTEN cuts names at 63 bytes silently."""
+    """Return the channel of a schema. Hashed, since LISTEN silently cuts names at 63 bytes."""
     return f"chancy_{hashlib.sha256(schema.encode()).hexdigest()[:12]}{topic.value}"
 
 
 class Subscription(Protocol):
-    """A connection that hears notices."""
+    """A connection that receives notifications."""
 
     async def receive(
         self, timeout_s: float, first: Callable[[Notice], None] | None = None
     ) -> list[Notice]:
-        """Wait for at least one notice, at most so long. Raises `BrokerUnavailable`.
+        """Wait at most ``timeout_s`` seconds for at least one notification.
 
-        :param first: may be told the first notice as it arrives, sooner than it is returned with
-            the others.
+        :param first: may be called with the first notification as it arrives, before it is
+            returned with the others.
+        :raises BrokerUnavailable: the connection is lost.
         """
         ...
 
     async def probe(self, timeout_s: float) -> list[Notice]:
-        """Send a notice to ourselves and wait for it; returns the others that came meanwhile.
+        """Send a notification to itself and wait for it; returns the others that arrived.
 
-        :raises BrokerUnavailable: it did not come back in time: notices do not arrive here.
+        :raises BrokerUnavailable: it did not arrive in time: notifications do not work here.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""What some brokers offer beyond the contract, as protocols to check for."""
+"""Optional protocols of brokers, beyond the contract; checked with ``isinstance``."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from chancy.broker.values import PreparedJob
 
 @runtime_checkable
 class BlockingPush(Protocol):
-    """A broker of a plugin that threads without an event loop push to themselves.
+    """A broker of a plugin that threads without an event loop can push to directly.
 
-    What is made for the ``sync_…`` calls is used by these two calls alone, from any thread. Pushes
-    to a broker that is none go through a loop in a thread beside it, and ``within`` a transaction
-    only to a `BlockingWithin`.
+    The instance created for the ``sync_…`` calls is used by these two methods alone, from any
+    thread. Pushes to other brokers go through an event loop in a background thread; pushes
+    ``within`` a transaction need a `BlockingWithin`.
     """
 
     def push_blocking(
         self, jobs: Sequence[PreparedJob], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
-        """`Broker.push`; connects when it is called first."""
+        """`Broker.push`, blocking; connects on the first call."""
         ...
 
     def close_blocking(self) -> None: ...
@@ -31,56 +31,56 @@ class BlockingPush(Protocol):
 
 @runtime_checkable
 class BlockingWithin(Protocol):
-    """A broker of a plugin that threads push to within transactions of theirs, and no other way."""
+    """A broker of a plugin that threads can push to only within their own transactions."""
 
     def push_within(self, jobs: Sequence[PreparedJob], *, within: object) -> Mapping[UUID, UUID]:
-        """`Broker.push`, from any thread; needs no connection of its own."""
+        """`Broker.push`, blocking, from any thread; needs no connection of its own."""
         ...
 
 
 class Adopted(NamedTuple):
-    """What was done to take over jobs of a queue."""
+    """The result of adopting jobs of a queue."""
 
     jobs: int
-    #: Whether there may be more to take over now.
+    #: Whether there may be more jobs to adopt now.
     more: bool
-    #: Whether there are some that are left where they are.
+    #: Whether some jobs remain with the control broker.
     rest: bool
 
 
 class Adoption(Protocol):
-    """Takes over jobs of queues from the control broker; raises `BrokerError`."""
+    """Moves jobs of queues from the control broker to this one; raises `BrokerError`."""
 
     async def __call__(self, queue: str) -> Adopted:
-        """Take over up to a batch of the pending jobs of a queue."""
+        """Move at most one batch of the pending jobs of a queue."""
         ...
 
     async def claim(self, queue: str, *, worker_id: UUID, limit: int) -> Sequence[Claim]:
-        """`Broker.claim` of what is left with the control broker.
+        """`Broker.claim` for jobs that remain with the control broker.
 
-        Never of what is being taken over: that may be in the other broker already.
+        It never claims a job that is being moved, which may be in the other broker already.
         """
         ...
 
 
 @runtime_checkable
 class Adopting(Protocol):
-    """A broker of a plugin that takes over jobs of its queues which the control broker has.
+    """A broker of a plugin that adopts the jobs of its queues from the control broker.
 
-    Those were pushed by SQL, by a plugin that writes rows, by somebody who does not know where the
-    queue lives, or before it moved there. Each worker of a queue does it, when it hears of such
-    jobs and by polling. What is left, and what a broker that is none has there, is run from where
-    it is.
+    Such jobs were pushed by SQL, by a plugin that writes rows, by a process that does not know the
+    queue's broker, or before the queue moved to it. Each worker of the queue adopts them, on
+    notification and by polling. Jobs that remain, and those of brokers without adoption, are run
+    from the control broker.
     """
 
     def adoption(self, control: Broker) -> Adoption | None:
-        """What takes them over; None: nothing can with this control broker."""
+        """Return the adoption; None if this control broker does not support it."""
         ...
 
 
 @runtime_checkable
 class SqlStore(Protocol):
-    """A broker that keeps its jobs in Postgres: plugins run statements of their own on it."""
+    """A broker that stores its jobs in Postgres; plugins run their own statements on it."""
 
     @property
     def schema(self) -> str:
@@ -90,22 +90,22 @@ class SqlStore(Protocol):
     async def fetch(self, sql: str, *params: object) -> Sequence[Sequence[Any]]:
         """Run one statement with ``$1`` placeholders on a session of the pool.
 
-        :raises BrokerError: the server is away, or refuses the statement.
+        :raises BrokerError: the server is unavailable, or rejects the statement.
         """
         ...
 
 
 @runtime_checkable
 class SqlClaims(SqlStore, Protocol):
-    """A store from which a plugin claims by a statement of its own."""
+    """A store from which a plugin can claim jobs with its own statement."""
 
     async def claim_by(
         self, statement: str, queue: str, *, worker_id: UUID, limit: int
     ) -> Sequence[Claim]:
-        """`Broker.claim` by a statement; a claim whose answer was lost is found again, too.
+        """`Broker.claim` with a given statement. Claims whose response was lost are found again.
 
         :param statement: takes the worker, the lease, the queue and the limit, in this order, and
-            gives the id, priority, position, function, arguments, attempt, number of attempts,
-            crashes, meta and limits of what it has claimed.
+            returns the id, priority, position, function, arguments, attempt, maximum attempts,
+            crashes, meta and limits of the claimed jobs.
         """
         ...

@@ -1,4 +1,4 @@
-"""What plugins write in the transaction that settles."""
+"""Transaction hooks: writes of plugins in the transaction that settles jobs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chancy.states import State
 
 
 class Transaction(Protocol):
-    """The transaction in which a batch is settled, for the statements of a plugin."""
+    """The transaction that settles a batch; a plugin may run statements in it."""
 
     @property
     def schema(self) -> str:
@@ -20,20 +20,21 @@ class Transaction(Protocol):
     async def fetch(self, sql: str, *params: object) -> Sequence[Sequence[Any]]:
         """Run one statement with ``$1`` placeholders.
 
-        :raises BrokerError: the connection is lost, or the server refuses the statement.
+        :raises BrokerError: the connection is lost, or the server rejects the statement.
         """
         ...
 
 
 class TransactionHook(NamedTuple):
-    """What a plugin writes in the transaction that settles.
+    """A plugin's writes in the transaction that settles jobs.
 
     :param name: the plugin's identifier, for the log.
-    :param states: the settlements that it wants to hear of; without any of these it costs nothing.
-    :param write: is given the transaction, and the settlements of these states that the fence
-        has let through, in any order. A job that was asked to stop and goes back becomes
-        CANCELLED; it is told as what was asked for.
-    :param concerns: which settlements of these states it wants to hear of; None: all.
+    :param states: the states whose settlements are passed to ``write``. A batch without any of
+        them costs nothing.
+    :param write: called with the transaction and the settlements of these states that passed the
+        fence, in any order. A job that was asked to stop and is released becomes CANCELLED; its
+        settlement has the state that was requested.
+    :param concerns: filters the settlements of these states; None: all of them.
     """
 
     name: str
@@ -42,8 +43,8 @@ class TransactionHook(NamedTuple):
     concerns: Callable[[Settlement], bool] | None = None
 
     def wanted(self, batch: Sequence[Settlement]) -> list[Settlement]:
-        """What it wants to hear of."""
+        """Return the settlements of a batch that the hook applies to."""
         states, concerns = self.states, self.concerns
         if concerns is None:
-            return [one for one in batch if one.state in states]
-        return [one for one in batch if one.state in states and concerns(one)]
+            return [item for item in batch if item.state in states]
+        return [item for item in batch if item.state in states and concerns(item)]

@@ -9,37 +9,35 @@ from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
-from chancy.checks import number, one, several
+from chancy.checks import check_instance, check_instances, check_number
 from chancy.job.unique import UniqueKey
 from chancy.states import State
 
-#: Jobs of one chunk of a bulk push.
+#: The size of a chunk of a bulk push, in jobs.
 CHUNK = 1_000
-
-
-#: Jobs of one answer of `Broker.running`.
+#: The most jobs that one call of `Broker.running` returns.
 MOST_RUNNING = 1_000
 
 
 class Capability(StrEnum):
-    """What a broker may or may not offer."""
+    """An optional feature of a broker."""
 
-    #: `push` takes a connection of the caller's, and is part of its transaction.
+    #: `push` accepts a connection of the caller, and is part of its transaction.
     TRANSACTIONAL_PUSH = "transactional push"
-    #: Notices reach other processes.
+    #: Notifications reach other processes.
     NOTICES = "notices"
-    #: `settle` lets plugins write in its transaction.
+    #: Plugins may write in the transaction of `settle`.
     SETTLING = "settling in a transaction"
     #: It is a `SqlStore`.
     SQL = "SQL statements"
-    #: `push` keeps to the unique keys of jobs.
+    #: `push` enforces the unique keys of jobs.
     UNIQUE = "unique jobs"
-    #: `push` within a transaction of the caller's raises at once where a key is held.
+    #: `push` within a transaction of the caller raises at once if a key is held.
     UNIQUE_WITHIN = "raising within a transaction that a key is held"
 
 
 class PreparedJob(NamedTuple):
-    """A job that passed every check, its values encoded. What `push` stores.
+    """A checked and encoded job, as stored by `push`.
 
     ``delay_s`` counts from the push by the store's clock; with ``run_at`` it is None.
     """
@@ -58,7 +56,7 @@ class PreparedJob(NamedTuple):
 
 
 class Promotion(NamedTuple):
-    """What a promotion did."""
+    """The result of a promotion."""
 
     #: Jobs that became pending.
     promoted: int
@@ -67,13 +65,13 @@ class Promotion(NamedTuple):
 
 
 class Cancellation(StrEnum):
-    """What became of a request to cancel."""
+    """The result of a request to cancel a job."""
 
-    #: The job waited, and is cancelled now.
+    #: The job was waiting, and is now cancelled.
     CANCELLED = "cancelled"
-    #: The job runs: its worker has been asked to stop it.
+    #: The job is running: its worker has been asked to stop it.
     ASKED = "asked"
-    #: The job had finished before.
+    #: The job had already finished.
     FINISHED = "finished"
     #: There is no such job.
     UNKNOWN = "unknown"
@@ -81,7 +79,7 @@ class Cancellation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRecord:
-    """A worker as others see it. Times are aware, in UTC, by the store's clock."""
+    """A registered worker. Datetimes are aware, in UTC, by the store's clock."""
 
     id: UUID
     host: str
@@ -91,17 +89,17 @@ class WorkerRecord:
     version: str
     started_at: datetime | None = None
     beat_at: datetime | None = None
-    #: Seconds since the last beat, by the store's clock.
+    #: Seconds since the last heartbeat, by the store's clock.
     silent_s: float = 0.0
-    #: Queues that it should serve and cannot, and why.
+    #: Queues that the worker should serve but cannot, and why.
     broken: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
-    """Which jobs to list: every given condition must hold. Newest first, by id.
+    """A filter for listing jobs; all conditions must hold. Newest first, by id.
 
-    :param before: only jobs with a smaller id than this: the last of the page before.
+    :param before: only jobs with a smaller id: the last id of the previous page.
     :param limit: 1 to 1,000 rows.
     """
 
@@ -113,23 +111,23 @@ class JobFilter:
 
     def __post_init__(self) -> None:
         allowed = ", ".join(f"State.{state.name}" for state in State)
-        states = several(self.states, State, "states", f"use any of {allowed}")
+        states = check_instances(self.states, State, "states", f"use any of {allowed}")
         object.__setattr__(self, "states", frozenset(states))
         for name in ("queue", "func"):
             if (given := getattr(self, name)) is not None:
-                one(given, str, name, "give its name, which is a text")
+                check_instance(given, str, name, "pass its name as a string")
         if self.before is not None:
-            one(
+            check_instance(
                 self.before,
                 UUID,
                 "before",
-                "give the id of a job, UUID(text)",
+                "pass the id of a job, UUID(...)",
             )
-        number(self.limit, "limit")
+        check_number(self.limit, "limit")
 
 
 class QueueCounts(NamedTuple):
-    """Live jobs of one queue by state; each count stops at 100,001."""
+    """Counts of the live jobs of one queue by state; each count stops at 100,001."""
 
     pending: int = 0
     running: int = 0
@@ -137,7 +135,7 @@ class QueueCounts(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """A running job, which takes one of the slots of its queue."""
+    """A running job, which occupies one of the slots of its queue."""
 
     id: UUID
     func: str
@@ -147,18 +145,18 @@ class Holder(NamedTuple):
 
 
 class QueuePosition(NamedTuple):
-    """Where an unfinished job stands. Seconds are by the store's clock."""
+    """The position of an unfinished job. Seconds are by the store's clock."""
 
-    #: Pending jobs of its queue that go before it, while it is pending; stops at 10,001.
+    #: Pending jobs of its queue ahead of it, while it is pending; stops at 10,001.
     ahead: int
     #: Running jobs of its queue; stops at 10,001.
     running: int
-    #: Seconds until it is due; negative if it has been due, 0 if it was at once.
+    #: Seconds until it is due; negative if it is overdue, 0 if it was due at once.
     due_s: float
     #: Seconds since it was claimed, 0 if it never was.
     claimed_s: float
-    #: Seconds since it could have run.
+    #: Seconds since it became ready to run.
     waited_s: float
-    #: Up to 5 of those running jobs, the longest running first, while it is pending. A broker may
-    #: leave them out.
+    #: Up to 5 of the running jobs, the longest running first, while this job is pending. Optional
+    #: for a broker.
     holders: Sequence[Holder] = ()

@@ -1,1 +1,1 @@
-"""What a running job can reach."""
+"""The context of a running job: `current_job()`, progress, steps and completion."""

@@ -1,4 +1,4 @@
-"""What a running job knows of itself, and may say: ``current_job()``."""
+"""The context of a running job, ``current_job()``."""
 
 from __future__ import annotations
 
@@ -25,27 +25,26 @@ from chancy.text import storable
 
 logger = logging.getLogger("chancy.job")
 
-#: The longest text of a progress report, and of a line that a job logs, in characters.
+#: The longest text of a progress report, and the longest line that a job logs, in characters.
 MAX_TEXT = 1_000
 MAX_LINE = 16_000
-
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-
-_opening = threading.Lock()
+_steps_lock = threading.Lock()
 
 
 class JobContext:
-    """The attempt that runs here, for the function that it runs.
+    """The running attempt, as seen by its function.
 
-    Its methods may be called from any thread of the process that the job runs in.
+    Its methods may be called from any thread of the process that runs the job.
 
-    :param attempt: the claim, or what an executor's child knows of it.
-    :param outside: takes what is said here; called in the thread that says it.
-    :param deadline: when the time limit ends it, by ``time.monotonic()``; None without a limit.
-    :param stack: what is closed after the run, by who made the context.
+    :param attempt: the claim, or the part of it that an executor's child process has.
+    :param outside: receives progress, steps and completion; called in the thread of the caller.
+    :param deadline: when the time limit ends the attempt, by ``time.monotonic()``; None without a
+        limit.
+    :param stack: closed after the run by the creator of the context.
     """
 
     __slots__ = (
@@ -75,7 +74,7 @@ class JobContext:
         self._seen = False
         self._stack = stack
         self.deadline = deadline
-        #: How the run has ended; None until then. Always None in a child of a process queue.
+        #: The outcome of the run; None until it ends. Always None in a child process.
         self.outcome: Outcome | None = None
 
     @property
@@ -85,7 +84,7 @@ class JobContext:
 
     @property
     def lease(self) -> UUID:
-        """The random id of the claim: no later attempt at the job has the same."""
+        """The random id of the claim; each attempt at the job has a different one."""
         return self._attempt.lease
 
     @property
@@ -99,7 +98,7 @@ class JobContext:
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is, from 1."""
+        """The number of this attempt, from 1."""
         return self._attempt.attempt
 
     @property
@@ -108,12 +107,12 @@ class JobContext:
 
     @property
     def crashes(self) -> int:
-        """How often the process that ran this job has died in the middle of it."""
+        """How many times the process that ran this job died during an attempt."""
         return self._attempt.crashes
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """The meta of the job as it was when this attempt began. Not to be changed."""
+        """The job's meta as of the start of this attempt. Do not modify it."""
         if self._meta is None:
             text = self._attempt.meta
             try:
@@ -130,8 +129,8 @@ class JobContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether this attempt is to end: somebody cancelled it, its time is up, or its lease is
-        lost. A job that sees it should clean up and return."""
+        """Whether this attempt should stop: it was cancelled, reached its time limit, or lost its
+        lease. If so, the job should clean up and return."""
         if self._why is None:
             return False
         self._seen = True
@@ -139,46 +138,46 @@ class JobContext:
 
     @property
     def why_cancelled(self) -> str | None:
-        """Why it is to end; None if it is not."""
+        """Why the attempt should stop; None if it should not."""
         return self._why if self.cancelled else None
 
     def check(self) -> None:
-        """Raise `Interrupted` if this attempt is to end."""
+        """Raise `Interrupted` if this attempt should stop."""
         if self.cancelled:
             raise Interrupted(self._why or "")
 
     @property
     def stack(self) -> AsyncExitStack:
-        """Closed after the run, in the worker's loop, last in first out: for what `around` hooks
-        and the jobs they surround want to have closed then, whatever the outcome.
+        """An exit stack that is closed in the worker's event loop after the run, whatever the
+        outcome. `around` hooks and their jobs may register cleanup on it.
 
-        :raises NoCurrentJob: nobody would close it: no plugin of the worker has an `around` hook,
-            or this is a child of a process queue, where the worker's hooks cannot be seen.
+        :raises NoCurrentJob: there is no stack: no plugin of the worker has an `around` hook, or
+            the job runs in a child process, which does not run the worker's hooks.
         """
         if self._stack is None:
             raise NoCurrentJob(
-                "this job has no stack: there is one where the job shares its process with an "
-                "`around` hook; use `with` or an ExitStack in the function"
+                "this job has no stack: only a job that shares its process with an `around` hook "
+                "has one; use `with` or an ExitStack in the function"
             )
         return self._stack
 
     def progress(self, fraction: float, text: str = "") -> None:
-        """Say how far the job is; the last word of every half second is stored with the job.
+        """Report the job's progress; the last report of each half second is stored with the job.
 
-        What is said after the run has ended, or after `complete_in`, is dropped.
+        Reports after the end of the run, or after `complete_in`, are dropped.
 
-        :param fraction: from 0 to 1; others are brought to the nearer end.
-        :param text: at most `MAX_TEXT` characters are kept.
+        :param fraction: from 0 to 1; other values are clamped to this range.
+        :param text: at most `MAX_TEXT` characters are stored.
         """
         fraction = float(fraction)
         if math.isnan(fraction):
-            raise ValueError("progress is a number from 0 to 1, not NaN")
+            raise ValueError("progress must be a number from 0 to 1, not NaN")
         if self.outcome is None and not (self._steps is not None and self._steps.closed):
-            told = Progress(min(1.0, max(0.0, fraction)), storable(str(text), MAX_TEXT))
-            self._outside.say(self._attempt, told)
+            progress = Progress(min(1.0, max(0.0, fraction)), storable(str(text), MAX_TEXT))
+            self._outside.say(self._attempt, progress)
 
     def log(self, message: str, level: int = logging.INFO) -> None:
-        """Write a line to the worker's log, by the logger ``chancy.job``, under this job's id."""
+        """Write a line with this job's id to the worker's log, by the logger ``chancy.job``."""
         if logger.isEnabledFor(level):
             logger.log(
                 level,
@@ -205,17 +204,17 @@ class JobContext:
     async def step(
         self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Any:
-        """Call a function once for this job: when this returns its value is stored, and later
-        attempts are given that instead of calling it again.
+        """Call a function once for this job and store its value. Later attempts return the stored
+        value instead of calling it again.
 
-        The value is given as it comes back from JSON, the first time, too. A plain function is
-        called here, in the event loop.
+        The value is stored when this returns. It is returned as decoded from JSON, the first time
+        too. A plain function is called in the event loop.
 
-        :param name: tells the steps of a job apart; each name once in an attempt.
-        :raises InvalidStep: the name was used, or cannot be; or there are too many steps.
-        :raises PushError: JSON cannot hold the value, or there is no room for it.
-        :raises LeaseLost: this attempt does not count any more; the value was not stored.
-        :raises Interrupted: the attempt is to end.
+        :param name: identifies the step; each name may be used once in an attempt.
+        :raises InvalidStep: the name is invalid or already used, or there are too many steps.
+        :raises PushError: JSON cannot hold the value, or the steps are over the size limit.
+        :raises LeaseLost: this attempt no longer owns the job; the value was not stored.
+        :raises Interrupted: the attempt should stop.
         """
         return await self._open().run(name, function, args, kwargs)
 
@@ -227,49 +226,49 @@ class JobContext:
 
     def _open(self) -> Steps:
         if self._steps is None:
-            with _opening:
+            with _steps_lock:
                 if self._steps is None:
                     limit = self._outside.max_payload
                     self._steps = Steps(self, self.meta.get(KEY), limit=limit)
         return self._steps
 
     def keep(self, meta: str) -> PendingWrite:
-        """Have keys put over the job's meta."""
+        """Merge keys into the job's meta."""
         return self._outside.keep(self._attempt, meta)
 
     # Completion
 
     async def complete_in(self, tx: object, result: Any = None) -> None:
-        """End this job as succeeded in a transaction of yours: what else is done there and the
-        job's end are committed together, or not at all.
+        """Complete this job as succeeded in your transaction, so that its other writes and the
+        job's completion are committed together, or not at all.
 
         Call it last, and commit soon: until then the job's row is locked, and the server ends a
-        session that is idle for 10 seconds in the transaction. If it is rolled back, the job ends
-        as the function does; after a commit nothing that the function does changes its end.
+        session that is idle for 10 seconds in the transaction. If the transaction is rolled back,
+        the function's own outcome applies; after a commit that outcome is ignored.
 
         :param tx: anything that `Chancy.push` takes as ``within``, on the database of the jobs.
-        :param result: stored as the job's result; what the function returns is not.
-        :raises LeaseLost: another worker has the job, or it has ended: roll back, by letting this
-            error out of the transaction.
+        :param result: stored as the job's result, instead of the function's return value.
+        :raises LeaseLost: another worker has the job, or it has ended. Let this error leave the
+            transaction, so that it is rolled back.
         :raises InvalidResult: the result does not fit the annotation, or JSON cannot hold it.
-        :raises PayloadTooLarge: it is over the limit.
+        :raises PayloadTooLarge: the result is over the limit.
         """
         completion, text = self._completion(result)
         self._end_in(await completion.complete(tx, self.id, self._attempt.lease, text))
 
     def sync_complete_in(self, tx: object, result: Any = None) -> None:
-        """`complete_in` for plain functions, with a connection that blocks."""
+        """`complete_in` for plain functions, with a blocking connection."""
         completion, text = self._completion(result)
         self._end_in(completion.sync_complete(tx, self.id, self._attempt.lease, text))
 
     def _completion(self, result: object) -> tuple[Completion, str | None]:
-        place = self._outside.completion
-        if place is None:
+        reference = self._outside.completion
+        if reference is None:
             raise ConfigurationError(
-                "complete_in() needs jobs that are kept in Postgres, and run by a worker: no other "
-                "broker offers settling in a transaction"
+                "complete_in() needs a job that is stored in Postgres and run by a worker: no "
+                "other broker can complete a job in a transaction"
             )
-        completion = place.find()
+        completion = reference.find()
         text = None
         if result is not None:
             limit = self._outside.max_payload
@@ -279,13 +278,13 @@ class JobContext:
 
     def _end_in(self, completed: bool) -> None:
         if completed:
-            # What would be stored now waited for the row, which is locked until the commit.
+            # A later write would wait for the job's row, which is locked until the commit.
             self._open().closed = True
             self._outside.completing(self._attempt)
             return
         why = (
-            f"job {self.id} ({self.func}) cannot be completed: its lease is lost, since another "
-            "worker has it or it has ended; or the transaction is on another database"
+            f"job {self.id} ({self.func}) cannot be completed: its lease is lost (another worker "
+            "has the job, or it has ended), or the transaction is on another database"
         )
         self.ask_to_stop(why)
         raise LeaseLost(why)
@@ -293,21 +292,21 @@ class JobContext:
     # For executors
 
     def bind(self, attempt: AttemptInfo, outside: AttemptHost) -> bool:
-        """Take over a context that was made for `around` hooks, and hear what is said in it. False
-        if it is of another attempt."""
+        """Attach an executor to a context that was created for `around` hooks. Returns False if
+        the context belongs to another attempt."""
         if attempt is not self._attempt:
             return False
         self._outside = outside
         return True
 
     def ask_to_stop(self, why: str) -> None:
-        """Set `cancelled`. The first reason stays."""
+        """Set `cancelled`. The first reason is kept."""
         if self._why is None:
             self._why = why
 
     @property
     def heeded(self) -> bool:
-        """Whether the job has looked at `cancelled` since it was set."""
+        """Whether the job has read `cancelled` since it was set."""
         return self._seen
 
 
@@ -315,19 +314,19 @@ CURRENT: ContextVar[JobContext] = ContextVar("chancy_current_job")
 
 
 def current_job() -> JobContext:
-    """The job that runs here.
+    """Return the context of the running job.
 
-    :raises NoCurrentJob: none does: the function was called directly, or from a thread that did
-        not take the context of the job along.
+    :raises NoCurrentJob: the caller was called directly instead of by a job, or runs in a thread
+        that does not have the job's context.
     """
     try:
         return CURRENT.get()
     except LookupError:
         raise NoCurrentJob(
-            "current_job() was called outside of a job, or in a thread that was started without "
-            "its context: start threads with contextvars.copy_context().run, or hand the job over"
+            "current_job() was called outside a job, or in a thread that was started without "
+            "its context: start threads with contextvars.copy_context().run, or pass the job"
         ) from None
 
 
 def _of_any_result() -> Any:
-    """Says nothing of the result, as a function does that is not a decorated one."""
+    """Stands for a function that is not decorated, so its result has no annotation."""

@@ -1,4 +1,4 @@
-"""What a running job reaches of what runs it, whether that is in this process or above it."""
+"""The interface between a job's context and its executor, in this process or the parent."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
 
 
 class Progress(NamedTuple):
-    """How far an attempt is: ``fraction`` from 0 to 1."""
+    """The progress of an attempt: ``fraction`` from 0 to 1."""
 
     fraction: float
     text: str = ""
 
 
 class AttemptInfo(Protocol):
-    """What of a claim its context shows."""
+    """The fields of a claim that its context exposes."""
 
     @property
     def id(self) -> UUID: ...
@@ -40,31 +40,33 @@ class AttemptInfo(Protocol):
 
 
 class PendingWrite(Protocol):
-    """Something that is being stored. Waited for once."""
+    """A write in progress. May be awaited once."""
 
     def wait(self, check: Callable[[], None]) -> None:
-        """Block until it is stored. Raises what `__await__` raises, and what ``check`` does."""
+        """Block until it is stored. Raises the errors of `__await__` and of ``check``."""
         ...
 
     def __await__(self) -> Generator[Any, Any, None]:
         """Wait until it is stored.
 
-        :raises LeaseLost: it is not, since this attempt does not count any more.
-        :raises BrokerError: it is not known to be.
+        :raises LeaseLost: it was not stored, since this attempt no longer owns the job.
+        :raises BrokerError: it may not have been stored.
         """
         ...
 
 
 class Completion(Protocol):
-    """Ends an attempt as succeeded in a transaction of the caller's. False: its lease is gone."""
+    """Completes an attempt as succeeded in the caller's transaction.
+
+    Both methods return False if its lease is gone.
+    """
 
     async def complete(self, tx: object, id: UUID, lease: UUID, result: str | None) -> bool: ...
     def sync_complete(self, tx: object, id: UUID, lease: UUID, result: str | None) -> bool: ...
 
 
 class CompletionRef(NamedTuple):
-    """Where a `Completion` is found, in this process and in its children: the path of a class, and
-    what to make it with."""
+    """The import path of a `Completion` class and its argument, valid in child processes too."""
 
     path: str
     schema: str
@@ -75,36 +77,36 @@ class CompletionRef(NamedTuple):
 
 
 class AttemptHost(Protocol):
-    """What the context of an attempt reaches of what runs it. Called from any thread."""
+    """The executor as seen by the context of an attempt. Called from any thread."""
 
     @property
     def max_payload(self) -> int:
-        """Bytes that an encoded result, and all steps together, may have."""
+        """The limit of an encoded result, and of all steps together, in bytes."""
         ...
 
     @property
     def completion(self) -> CompletionRef | None: ...
     def say(self, attempt: AttemptInfo, progress: Progress) -> None: ...
     def keep(self, attempt: AttemptInfo, meta: str) -> PendingWrite:
-        """Put keys over the job's meta. Of two calls the first is stored first."""
+        """Merge keys into the job's meta. Calls are stored in order."""
         ...
 
     def completing(self, attempt: AttemptInfo) -> None:
-        """It is completed in a transaction of the job's, if that will be committed."""
+        """Report that the job has completed itself in a transaction, which may yet roll back."""
         ...
 
 
 class DetachedHost:
-    """The outside of a context that no executor has taken over yet."""
+    """The host of a context that no executor is attached to yet."""
 
     max_payload = DEFAULT_MAX_PAYLOAD
     completion = None
 
     def say(self, attempt: AttemptInfo, progress: Progress) -> None:
-        """Nobody hears it."""
+        """Drop the report."""
 
     def keep(self, attempt: AttemptInfo, meta: str) -> PendingWrite:
-        raise JobError("steps belong into the function of a job: it does not run yet")
+        raise JobError("the job is not running yet: call steps in the job's function")
 
     def completing(self, attempt: AttemptInfo) -> None:
-        """It cannot be."""
+        """Ignored: a detached context has no completion."""

@@ -1,4 +1,4 @@
-"""What a job is."""
+"""Jobs: their definition, settings and ids, and the registry of their functions."""
 
 from __future__ import annotations
 

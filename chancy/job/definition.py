@@ -1,4 +1,4 @@
-"""Jobs: what is pushed, and what is read back."""
+"""Jobs: `Job`, which is pushed, and `QueuedJob`, which is read back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from chancy.text import shown
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultingTypeVar
 
-    #: What a job returns. A bare `Job` is a ``Job[Any]``.
+    #: The return type of a job's function. A bare `Job` is a ``Job[Any]``.
     R_co = DefaultingTypeVar("R_co", covariant=True, default=Any)
 else:
     R_co = TypeVar("R_co", covariant=True)
@@ -28,28 +28,28 @@ else:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Attempts a job gets unless it says otherwise: one, and two retries.
+#: Attempts of a job by default: one, and two retries.
 DEFAULT_MAX_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job(Generic[R_co]):
-    """A function to run, its arguments, and how to run it. A value: `with_…` makes variants.
+    """A function to run, its arguments, and its settings. Immutable: `with_…` returns a copy.
 
-    ``Job[R]`` is one whose function returns an R: type checkers know it, nothing else does.
+    ``Job[R]`` is a job whose function returns an R; only type checkers use this.
 
     :param func: the path of a function at the top level of a module, ``package.module.function``.
-    :param arguments: keyword arguments, of types that JSON has.
+    :param arguments: keyword arguments, with values that JSON can hold.
     :param priority: from -100 to 100; higher runs first. Equal priorities run in push order.
-    :param run_at: an aware datetime, or how long after the push by the clock of the database;
-        None and times gone by mean at once.
+    :param run_at: an aware datetime, or a delay after the push by the clock of the database. None
+        or a past time means at once.
     :param max_attempts: attempts that may fail before the job fails for good.
-    :param meta: data for plugins, one key each; kept with the job.
-    :param limits: what one attempt may take, at most one `Limit` of a type; over those of the
-        queue.
-    :param id: makes a repeated push of the same job a no-op while the job is unfinished;
-        a UUIDv7 is made at push if there is none.
-    :param unique: which other jobs are the same as this one, and what then becomes of a push.
+    :param meta: data for plugins, one key for each; stored with the job.
+    :param limits: limits of one attempt, at most one `Limit` of each type. They override those of
+        the queue.
+    :param id: makes a repeated push of the same job a no-op while the job is unfinished. By
+        default the push generates a UUIDv7.
+    :param unique: which other jobs are duplicates of this one, and how a duplicate push is handled.
     """
 
     func: str
@@ -63,7 +63,7 @@ class Job(Generic[R_co]):
     id: UUID | None = None
     unique: Unique | None = None
 
-    if not TYPE_CHECKING:  # what Generic makes sets an attribute that a frozen slotted class lacks
+    if not TYPE_CHECKING:  # that of Generic sets an attribute, which frozen slotted classes lack
         __class_getitem__ = classmethod(GenericAlias)
 
     @overload
@@ -76,9 +76,10 @@ class Job(Generic[R_co]):
     def from_func(cls, func: Callable[..., R], /, **arguments: Any) -> Job[R]: ...
     @classmethod
     def from_func(cls, func: Callable[..., Any], /, **arguments: Any) -> Job[Any]:
-        """A job that calls a function with keyword arguments.
+        """Return a job that calls a function with keyword arguments.
 
-        A function decorated with `job` brings its settings along.
+        For a function decorated with `job`, its settings apply.
+
         :raises InvalidArguments: the function does not take these arguments.
         """
         factory = getattr(func, "job", None)
@@ -87,7 +88,7 @@ class Job(Generic[R_co]):
         return factory(**arguments)
 
     def with_arguments(self, **arguments: Any) -> Self:
-        """The same job with these keyword arguments put over the ones it has."""
+        """Return a copy with these keyword arguments merged into the existing ones."""
         return replace(self, arguments={**self.arguments, **arguments})
 
     def with_queue(self, queue: str) -> Self:
@@ -97,18 +98,18 @@ class Job(Generic[R_co]):
         return replace(self, priority=priority)
 
     def with_run_at(self, run_at: datetime | timedelta | float | None) -> Self:
-        """The same job at an aware datetime, or so long (timedelta, seconds) after its push."""
-        return replace(self, run_at=_moment(run_at))
+        """Return a copy due at an aware datetime, or a timedelta or seconds after its push."""
+        return replace(self, run_at=_due(run_at))
 
     def with_max_attempts(self, max_attempts: int) -> Self:
         return replace(self, max_attempts=max_attempts)
 
     def with_meta(self, **meta: Any) -> Self:
-        """The same job with these keys put over the meta it has."""
+        """Return a copy with these keys merged into its meta."""
         return replace(self, meta={**self.meta, **meta})
 
     def with_limits(self, *limits: Limit) -> Self:
-        """The same job with these limits instead of those it has."""
+        """Return a copy with these limits instead of the existing ones."""
         return replace(self, limits=check_limits(limits, f"job {self.func}"))
 
     def with_id(self, id: UUID) -> Self:
@@ -118,12 +119,12 @@ class Job(Generic[R_co]):
         return replace(self, unique=unique)
 
 
-# The setters of the fields: what a frozen dataclass makes of itself takes four times as long.
+# The setters of the fields: the __init__ of a frozen dataclass takes four times as long.
 _SLOTS = tuple(Job.__dict__[field.name] for field in fields(Job) if field.name != "arguments")
 _set_arguments = Job.__dict__["arguments"].__set__
 
 
-def _moment(run_at: datetime | timedelta | float | None) -> datetime | timedelta | None:
+def _due(run_at: datetime | timedelta | float | None) -> datetime | timedelta | None:
     if isinstance(run_at, int | float):
         try:
             return timedelta(seconds=run_at)
@@ -134,7 +135,7 @@ def _moment(run_at: datetime | timedelta | float | None) -> datetime | timedelta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedJob:
-    """A job as the database has it at one moment. Times are aware, in UTC."""
+    """A snapshot of a job as stored in the database. Datetimes are aware, in UTC."""
 
     id: UUID
     func: str
@@ -158,10 +159,10 @@ class QueuedJob:
 
 
 class JobFactory(Generic[P, R_co]):
-    """Makes jobs of one function; hangs on the function as ``.job``.
+    """Creates the jobs of one function; available on a decorated function as ``.job``.
 
-    Called with the function's own arguments it gives a `Job`; type checkers hold the call
-    against the signature. ``with_…`` gives a factory with other settings.
+    Calling it with the function's arguments returns a `Job`; type checkers check the call against
+    the signature. ``with_…`` returns a factory with other settings.
     """
 
     __slots__ = ("_names", "_settings", "_signature", "func", "template")
@@ -174,13 +175,13 @@ class JobFactory(Generic[P, R_co]):
         for parameter in self._signature.parameters.values():
             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
                 raise InvalidArguments(
-                    f"{template.func} takes {parameter} by position only: jobs are called by "
-                    "keyword, so give the parameter a name that can be used"
+                    f"{template.func} takes {parameter} by position only: jobs are called with "
+                    "keyword arguments, so make it a parameter that can be passed by name"
                 )
         self._names = frozenset(self._signature.parameters)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
-        """A job with these arguments. Raises `InvalidArguments` if the function takes others."""
+        """Return a job with these arguments; raises `InvalidArguments` if they do not fit."""
         if args or kwargs.keys() != self._names:
             try:
                 bound = self._signature.bind(*args, **kwargs)
@@ -190,14 +191,14 @@ class JobFactory(Generic[P, R_co]):
             for name, value in bound.arguments.items():
                 kind = self._signature.parameters[name].kind
                 arguments |= value if kind is inspect.Parameter.VAR_KEYWORD else {name: value}
-            return self._made(arguments)
-        return self._made(kwargs)
+            return self._create(arguments)
+        return self._create(kwargs)
 
-    def _made(self, arguments: Mapping[str, Any]) -> Job[R_co]:
+    def _create(self, arguments: Mapping[str, Any]) -> Job[R_co]:
         job: Job[R_co] = object.__new__(Job)
         _set_arguments(job, arguments)
-        for put, value in self._settings:
-            put(job, value)
+        for set_field, value in self._settings:
+            set_field(job, value)
         return job
 
     def _with(self, template: Job[R_co]) -> Self:
@@ -226,7 +227,7 @@ class JobFactory(Generic[P, R_co]):
 
 
 class JobFunction(Protocol[P, R_co]):
-    """A function decorated with `job`: still the function, with a factory at ``.job``."""
+    """A function decorated with `job`: callable as before, with a factory as ``.job``."""
 
     __name__: str
     __qualname__: str
@@ -239,7 +240,7 @@ class JobFunction(Protocol[P, R_co]):
 
 
 class AsyncJobFunction(Protocol[P, R_co]):
-    """The same for an async function: its jobs return what awaiting it gives."""
+    """An async function decorated with `job`; its jobs have the awaited result."""
 
     __name__: str
     __qualname__: str
@@ -252,7 +253,7 @@ class AsyncJobFunction(Protocol[P, R_co]):
 
 
 class JobDecorator(Protocol):
-    """What `job` gives when it is called with settings."""
+    """The decorator that `job` returns when it is called with settings."""
 
     @overload
     def __call__(self, func: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncJobFunction[P, R]: ...
@@ -265,7 +266,7 @@ DECORATED: dict[str, Callable[..., Any]] = {}
 
 
 def path_of(func: object) -> str:
-    """The path under which a worker finds a function."""
+    """Return the path by which a worker finds a function, ``package.module.function``."""
     module = getattr(func, "__module__", None)
     name = getattr(func, "__qualname__", None)
     if not module or not name:
@@ -300,9 +301,9 @@ def job(
     limits: Iterable[Limit] = (),
     unique: Unique | None = None,
 ) -> Any:
-    """Make a function a job: it stays callable, and ``func.job(...)`` makes jobs of it.
+    """Decorate a function, sync or async, so that ``func.job(...)`` creates jobs of it.
 
-    Sync and async functions alike. Settings are the defaults of its jobs; see `Job`.
+    The function stays callable. The settings are the defaults of its jobs; see `Job`.
     """
 
     def decorate(func: Callable[..., Any]) -> Any:
@@ -310,7 +311,7 @@ def job(
             func=path_of(func),
             queue=check_queue_name(queue),
             priority=priority,
-            run_at=_moment(run_at),
+            run_at=_due(run_at),
             max_attempts=max_attempts,
             meta=dict(meta or {}),
             limits=check_limits(limits, f"job {path_of(func)}"),

@@ -1,4 +1,4 @@
-"""What one attempt may take: time and memory. Pure."""
+"""Limits of one attempt: time and memory. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from chancy.text import shown
 
 #: The longest time limit, in seconds: a year.
 MAX_TIME_S = 365 * 86_400.0
-#: A process with less than this cannot even start, in bytes.
+#: The smallest memory limit, in bytes. A process with less cannot start.
 MIN_MEMORY_BYTES = 32 * 2**20
 
 
 class LimitType(StrEnum):
-    """What a limit is on."""
+    """The resource that a limit applies to."""
 
     TIME = "time_s"
     MEMORY = "memory_bytes"
@@ -29,9 +29,9 @@ class LimitType(StrEnum):
 class Limit:
     """One limit of an attempt: ``Limit.time(30)`` or ``Limit.memory(512 * 2**20)``.
 
-    :param value: seconds from the attempt's own start, or bytes of resident memory of the process
+    :param value: seconds from the start of the attempt, or bytes of resident memory of the process
         that runs it.
-    :raises ConfigurationError: a value that cannot be kept to.
+    :raises ConfigurationError: the value is out of range.
     """
 
     Type = LimitType
@@ -51,39 +51,39 @@ class Limit:
         if (
             isinstance(value, bool)
             or not isinstance(value, int | float)
-            or not low <= value <= high  # which NaN is not, and an int of any size can be asked
+            or not low <= value <= high  # also rejects NaN; works for an int of any size
         ):
             raise ConfigurationError(
-                f"a limit of {self.type.name.lower()} is from {low:,.10g} to {high:,.10g} {unit}, "
-                f"not {shown(value)}"
+                f"a limit of {self.type.name.lower()} must be from {low:,.10g} to {high:,.10g} "
+                f"{unit}, not {shown(value)}"
             )
 
     @classmethod
     def time(cls, seconds: float) -> Limit:
-        """The attempt is stopped so many seconds after it started."""
+        """Stop the attempt this many seconds after it started."""
         return cls(LimitType.TIME, seconds)
 
     @classmethod
     def memory(cls, size: int) -> Limit:
-        """The attempt is stopped when its process holds more bytes than ``size``."""
+        """Stop the attempt when its process holds more than ``size`` bytes."""
         return cls(LimitType.MEMORY, size)
 
 
 class Limits(NamedTuple):
-    """The limits of an attempt; None is no limit."""
+    """The limits of an attempt; None means no limit."""
 
     time_s: float | None = None
     memory_bytes: int | None = None
 
     @classmethod
     def of(cls, limits: Iterable[Limit]) -> Limits:
-        """The limits by type."""
+        """Collect limits by type."""
         found = {limit.type: limit.value for limit in limits}
         memory = found.get(LimitType.MEMORY)
         return cls(found.get(LimitType.TIME), None if memory is None else int(memory))
 
     def over(self, other: Limits) -> Limits:
-        """These limits, and those of the other where there is none here."""
+        """Return these limits, with the other's values for limits that are not set."""
         return Limits(
             other.time_s if self.time_s is None else self.time_s,
             other.memory_bytes if self.memory_bytes is None else self.memory_bytes,
@@ -94,27 +94,30 @@ NO_LIMITS = Limits()
 
 
 def check_limits(values: object, where: str) -> tuple[Limit, ...]:
-    """Limits as a tuple. Raises `ConfigurationError` for what is none, and for two of a type."""
+    """Return limits as a tuple.
+
+    :raises ConfigurationError: an item is not a `Limit`, or two have the same type.
+    """
     if values is None:
         return ()
     if not isinstance(values, Iterable) or isinstance(values, str | bytes):
         raise ConfigurationError(f"{where}: limits must be a list of Limit, not {shown(values)}")
     limits: list[Limit] = []
-    for one in values:
-        if not isinstance(one, Limit):
+    for limit in values:
+        if not isinstance(limit, Limit):
             raise ConfigurationError(
-                f"{where}: {shown(one)} is not a Limit: use Limit.time(seconds), "
+                f"{where}: {shown(limit)} is not a Limit: use Limit.time(seconds), "
                 "Limit.memory(bytes)"
             )
-        if any(one.type is other.type for other in limits):
-            raise ConfigurationError(f"{where}: there are two limits of {one.type.name.lower()}")
-        limits.append(one)
+        if any(limit.type is other.type for other in limits):
+            raise ConfigurationError(f"{where}: there are two limits of {limit.type.name.lower()}")
+        limits.append(limit)
     return tuple(limits)
 
 
 @lru_cache(maxsize=1_000)
 def encode_limits(limits: tuple[Limit, ...]) -> str | None:
-    """The limits as the JSON text that is stored; None for none."""
+    """Return limits as the JSON string that is stored; None if there are none."""
     if not limits:
         return None
     return json.dumps({limit.type.value: limit.value for limit in limits})
@@ -122,7 +125,7 @@ def encode_limits(limits: tuple[Limit, ...]) -> str | None:
 
 @lru_cache(maxsize=1_000)
 def decode_limits(text: str | None) -> Limits:
-    """The limits of a row. What cannot be a limit there is none."""
+    """Return the limits of a row. Invalid entries are ignored."""
     try:
         stored = json.loads(text) if text else {}
     except (ValueError, RecursionError):
@@ -133,12 +136,12 @@ def decode_limits(text: str | None) -> Limits:
 
 
 def limits_from(stored: dict[str, Any]) -> tuple[Limit, ...]:
-    """The limits in a stored object; others are left out."""
+    """Return the valid limits of a stored object; invalid entries are ignored."""
     limits: list[Limit] = []
-    for one in LimitType:
+    for kind in LimitType:
         try:
-            if stored.get(one.value) is not None:
-                limits.append(Limit(one, stored[one.value]))
+            if stored.get(kind.value) is not None:
+                limits.append(Limit(kind, stored[kind.value]))
         except ConfigurationError:
             continue
     return tuple(limits)

@@ -1,7 +1,7 @@
-"""Which functions a row may name.
+"""The registry of functions that a worker may run.
 
-A row is written by whoever may write to the table. It chooses among the functions that this
-process has registered, or may import by its allow-list; it never chooses what is imported.
+Anyone with write access to the table can write a row. A row can only name a function that this
+process has registered, or that its allow-list permits it to import.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from chancy.checks import check_function_path, several
+from chancy.checks import check_function_path, check_instances
 from chancy.errors import PushError, UnknownFunction
 from chancy.job.definition import DECORATED
 from chancy.serialization.signature import Signature
@@ -22,18 +22,18 @@ from chancy.text import shown
 class Registry:
     """Finds functions by their path.
 
-    :param allow: patterns of paths (``fnmatch``: ``shop.jobs.*``) that may be imported although
-        nothing has registered them; only functions defined in the module they are named by.
+    :param allow: patterns of paths (``fnmatch``: ``shop.jobs.*``) that may be imported without
+        being registered. A function must be defined in the module that its path names.
     """
 
     def __init__(self, allow: Iterable[str] = ()) -> None:
-        self.allow = several(allow, str, "allow", "give patterns such as 'shop.jobs.*'")
+        self.allow = check_instances(allow, str, "allow", "pass patterns such as 'shop.jobs.*'")
         self._found: dict[str, Callable[..., Any]] = {}
 
     def find(self, path: str) -> Callable[..., Any]:
-        """The function of a path that a row named.
+        """Return the function with the path that a row names.
 
-        :raises UnknownFunction: it is neither registered nor allowed, or it is not there.
+        :raises UnknownFunction: it is neither registered nor allowed, or does not exist.
         """
         function = self._found.get(path) or DECORATED.get(path)
         if function is not None:
@@ -41,7 +41,7 @@ class Registry:
         if not any(fnmatch.fnmatchcase(path, pattern) for pattern in self.allow):
             raise UnknownFunction(
                 f"no job is registered as {shown(path)}, and allow={list(self.allow)} does not "
-                "match it: import its module in the application of the worker, or allow it"
+                "match it: import its module in the worker's application, or add it to allow"
             )
         return self._import(path)
 
@@ -58,22 +58,22 @@ class Registry:
             ) from error.__cause__
 
     def known(self, path: str) -> Signature | None:
-        """The signature of a function that this process has already; imports nothing."""
+        """Return the signature of a function that is already loaded, or None; imports nothing."""
         function = self._found.get(path) or DECORATED.get(path)
         return None if function is None else Signature.of(function, path)
 
     def signature(self, path: str) -> Signature:
-        """The signature of a function that is about to be pushed. Raises what `check` raises."""
+        """Return the signature of a function that is about to be pushed; raises as `check`."""
         self.check(path)
         return Signature.of(self._found.get(path) or DECORATED[path], path)
 
     def _import(self, path: str) -> Callable[..., Any]:
         module_name, _, name = path.rpartition(".")
         if not module_name:
-            raise UnknownFunction(f"{shown(path)} names no module")
+            raise UnknownFunction(f"{shown(path)} has no module: write package.module.function")
         try:
             module = sys.modules.get(module_name) or importlib.import_module(module_name)
-        except (Exception, SystemExit) as error:  # a script that exits when it is imported
+        except (Exception, SystemExit) as error:  # a module may exit when it is imported
             raise UnknownFunction(
                 f"the module of {shown(path)} cannot be imported: {type(error).__name__}: {error}"
             ) from error
@@ -82,8 +82,8 @@ class Registry:
             raise UnknownFunction(f"module {module_name} has no function {name!r}")
         if getattr(function, "__module__", None) != module_name:
             raise UnknownFunction(
-                f"{shown(path)} is defined in {getattr(function, '__module__', None)!r}: name it "
-                "by the module that defines it"
+                f"{shown(path)} is defined in {getattr(function, '__module__', None)!r}: use the "
+                "path of the module that defines it"
             )
         self._found[path] = function
         return function

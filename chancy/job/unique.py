@@ -1,7 +1,7 @@
-"""Rules of uniqueness: which jobs are the same one, for how long, and what then becomes of a push.
+"""Unique rules: which jobs are duplicates, for how long, and how a duplicate push is handled.
 
-The key of a rule is hashed here and in the function ``unique_key`` of the schema: what it is made
-of must stay as it is, or the jobs of a release before would not be recognised.
+The key of a rule is hashed here and by the SQL function ``unique_key``. The input of the hash must
+not change: jobs pushed by an earlier release would no longer be recognised.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ LONGEST = timedelta(days=3_660)
 
 
 class UniqueKey(NamedTuple):
-    """A rule applied to one job: what a broker is given.
+    """A unique rule applied to one job, as passed to a broker.
 
-    :param key: 32 bytes that are equal for the same job.
-    :param until_claim: the claim of the job gives the key back, instead of its end.
-    :param period_s: the key is held for so many seconds from the push on, in any case.
-    :param cap_s: with ``replace``: due so many seconds after the first push at the latest.
+    :param key: 32 bytes, equal for duplicates.
+    :param until_claim: whether the key is released when the job is claimed, instead of when it
+        finishes.
+    :param period_s: the key is held for at least this many seconds after the push.
+    :param cap_s: with ``replace``, the job is due at most this many seconds after the first push.
     """
 
     key: bytes
@@ -44,27 +45,27 @@ class UniqueKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unique:
-    """At most one job of a key, however many push at one moment.
+    """A unique rule: at most one job per key, even if many processes push at the same time.
 
-    Two jobs are the same if they have the same key in the same scope.
+    Two jobs are duplicates if they have the same key in the same scope.
 
-    :param key: a text of 1 to 255 characters, instead of arguments.
-    :param by: names of the arguments whose values are the key; None: of all. They are compared
-        as they are stored, and must be given.
-    :param scope: ``function``: jobs of one function are compared; ``queue``: those of one queue;
-        ``global``: all.
-    :param until: what counts as there. ``finished``: a job that waits or runs, retries included.
-        ``started``: one that has not been claimed yet; a push while it runs is a job of its own.
-        Without a word ``finished``, and ``started`` with ``debounce``.
-    :param period: the key is held for at least so long after a push that was stored, by the clock
-        of the database, even if the job finishes before.
-    :param on_conflict: ``skip``: the push gives the job that is there. ``replace``: that takes over
-        arguments, run-at and priority of this push if it waits, and is left if it runs.
-        ``raise``: `DuplicateJob`.
-    :param debounce: the job runs so long after the last push, with the arguments of that one.
-    :param cap: and so long after the first one at the latest. Asked for with ``debounce``, since
-        a constant stream of pushes would put the job off for ever.
-    :raises ConfigurationError: a value that cannot be, or two that do not go together.
+    :param key: a string of 1 to 255 characters, instead of arguments.
+    :param by: names of the arguments whose values make up the key; None: all arguments. They are
+        compared in their stored form, and the job must have each of them.
+    :param scope: ``function`` compares the jobs of one function, ``queue`` those of one queue,
+        ``global`` all jobs.
+    :param until: how long a job holds the key. ``finished``: while it waits or runs, including
+        retries. ``started``: until it is claimed; a push while it runs creates another job. The
+        default is ``finished``, or ``started`` with ``debounce``.
+    :param period: the key is held for at least this long after a stored push, by the clock of the
+        database, even if the job finishes earlier.
+    :param on_conflict: ``skip``: the push returns the existing job. ``replace``: the existing job
+        takes over arguments, run-at and priority of this push if it waits, and is left as it is if
+        it runs. ``raise``: the push raises `DuplicateJob`.
+    :param debounce: the job runs this long after the last push, with the arguments of that push.
+    :param cap: the job is due at most this long after the first push. Required with ``debounce``,
+        since a constant stream of pushes would delay the job forever.
+    :raises ConfigurationError: a value is invalid, or two values cannot be combined.
     """
 
     key: str | None = None
@@ -88,41 +89,42 @@ class Unique:
         if self.by is not None:
             object.__setattr__(self, "by", _names(self.by))
         if self.key is not None and self.by is not None:
-            raise ConfigurationError("Unique: give key= or by=, not both")
+            raise ConfigurationError("Unique: pass key= or by=, not both")
         self._check_together()
 
     def _check_together(self) -> None:
         if self.scope != "function" and (self.on_conflict == "replace" or self.debounce):
             raise ConfigurationError(
-                f"Unique: scope={self.scope!r} compares jobs of several functions, and one cannot "
-                "take over the arguments of another: use scope='function' to replace or debounce"
+                f"Unique: scope={self.scope!r} compares jobs of several functions, and a job "
+                "cannot take over the arguments of another function: use scope='function' with "
+                "on_conflict='replace' or debounce="
             )
         if self.debounce is None:
             if self.cap is not None:
-                raise ConfigurationError("Unique: cap= says how long debounce= may put a job off")
+                raise ConfigurationError("Unique: cap= has no effect without debounce=")
             return
         if self.cap is None or self.cap < self.debounce:
             raise ConfigurationError(
                 f"Unique: debounce={self.debounce} needs a cap= that is not shorter: a constant "
-                "stream of pushes would put the job off for ever"
+                "stream of pushes would delay the job forever"
             )
         if self.on_conflict != "skip" or self.period is not None or self.until == "finished":
             raise ConfigurationError(
-                "Unique: debounce= says what becomes of a second push, and holds the key until the "
-                "job starts: leave out on_conflict=, period= and until='finished'"
+                "Unique: debounce= already replaces the waiting job and holds the key until it "
+                "starts: leave out on_conflict=, period= and until='finished'"
             )
 
     def of(self, func: str, queue: str, arguments: str) -> UniqueKey:
-        """The key of one job.
+        """Return the key of one job.
 
-        :param arguments: the JSON text that is stored.
+        :param arguments: the job's arguments, as the JSON string that is stored.
         :raises InvalidArguments: ``by`` names an argument that the job does not have.
         """
-        spans = {"function": func, "queue": queue, "global": ""}[self.scope]
+        within = {"function": func, "queue": queue, "global": ""}[self.scope]
         if self.key is not None:
-            text = f"{self.scope}\n{spans}\nkey\n{self.key}"
+            text = f"{self.scope}\n{within}\nkey\n{self.key}"
         else:
-            text = f"{self.scope}\n{spans}\narguments\n{self._chosen(func, arguments)}"
+            text = f"{self.scope}\n{within}\narguments\n{self._canonical(func, arguments)}"
         return UniqueKey(
             hashlib.sha256(text.encode()).digest(),
             "replace" if self.debounce else self.on_conflict,
@@ -131,16 +133,16 @@ class Unique:
             None if self.cap is None else self.cap.total_seconds(),
         )
 
-    def _chosen(self, func: str, arguments: str) -> str:
-        """The arguments that count, in one form for equal values."""
+    def _canonical(self, func: str, arguments: str) -> str:
+        """The compared arguments as JSON, the same string for equal values."""
         values: Mapping[str, Any] = json.loads(arguments)
         if self.by is not None:
             missing = [name for name in self.by if name not in values]
             if missing:
                 raise InvalidArguments(
                     f"{func}: Unique(by={self.by!r}) needs the argument {missing[0]!r}, which the "
-                    f"job does not have (it has {', '.join(values) or 'none'}): pass it, also "
-                    "where the function has a default"
+                    f"job does not have (it has {', '.join(values) or 'none'}): pass it even if "
+                    "the function has a default"
                 )
             values = {name: values[name] for name in self.by}
         return json.dumps(values, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
@@ -156,21 +158,21 @@ def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
 def _check_time(name: str, value: object) -> None:
     if value is not None and not (isinstance(value, timedelta) and timedelta() < value <= LONGEST):
         raise ConfigurationError(
-            f"Unique: {name}={shown(value)} must be a timedelta over 0, of {LONGEST.days:,} days "
-            "at most"
+            f"Unique: {name}={shown(value)} must be a timedelta over 0 and at most "
+            f"{LONGEST.days:,} days"
         )
 
 
 def _check_key(key: object) -> None:
     if not (isinstance(key, str) and 1 <= len(key) <= MAX_KEY and "\x00" not in key):
         raise ConfigurationError(
-            f"Unique: key={shown(key)} must be a text of 1 to {MAX_KEY} characters without NUL"
+            f"Unique: key={shown(key)} must be a string of 1 to {MAX_KEY} characters without NUL"
         )
     try:
         key.encode()
     except UnicodeEncodeError:
         raise ConfigurationError(
-            f"Unique: key={shown(key)} has half of a surrogate pair, which is not text"
+            f"Unique: key={shown(key)} has an unpaired surrogate, which cannot be encoded"
         ) from None
 
 

@@ -23,7 +23,7 @@ from chancy.broker.values import (
     QueuePosition,
     WorkerRecord,
 )
-from chancy.checks import number
+from chancy.checks import check_number
 from chancy.clock import Backoff
 from chancy.errors import BrokerUnavailable, ConfigurationError, NotOpen
 from chancy.job.definition import QueuedJob
@@ -66,7 +66,7 @@ class PostgresBroker:
         driver: Name | Driver = DEFAULT,
         pool_size: int = 10,
     ) -> None:
-        number(pool_size, "pool_size")
+        check_number(pool_size, "pool_size")
         if pool_size < 1:
             raise ConfigurationError(f"pool_size={pool_size} must be at least 1")
         self.dsn = dsn

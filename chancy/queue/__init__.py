@@ -1,1 +1,1 @@
-"""Where jobs wait, and the options of the executors that run them."""
+"""Queues, and the options of the executors that run their jobs."""

@@ -1,4 +1,4 @@
-"""How the executor of a queue works: one class of options for each."""
+"""The options of a queue's executor: one class for each executor."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ EXECUTORS: tuple[ExecutorName, ...] = get_args(ExecutorName)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessOptions:
-    """The children of a ``process`` queue.
+    """Options of a ``process`` queue, which runs jobs in child processes.
 
-    :param jobs_per_child: coroutine jobs that one child runs at a time in its event loop; plain
-        functions run one at a time whatever it says. If the child has to be killed to stop one
-        of them, the others go back at no cost; if it dies by itself, each counts a crash.
-    :param max_jobs: a child is replaced after so many jobs; None: it is not.
+    :param jobs_per_child: coroutine jobs that one child runs at a time in its event loop. Plain
+        functions always run one at a time. If the child is killed to stop one job, the others are
+        released without counting an attempt; if the child crashes, each of them counts a crash.
+    :param max_jobs: a child is replaced after this many jobs; None: never.
     :param max_memory_bytes: a child is replaced when it holds more resident memory than this
-        after a job; None: it is not.
+        after a job; None: never.
     :param initializer: path of a function without arguments, ``package.module.function``, that
         each child calls before its first job.
-    :param grace_s: seconds that a job has for its own cleaning up once it was told to stop, by its
-        time limit or by a cancel; then its child is killed.
+    :param grace_s: seconds that a job has to clean up after its time limit or a cancel; then its
+        child is killed.
     """
 
     jobs_per_child: int = 1
@@ -49,10 +49,10 @@ class ProcessOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadOptions:
-    """The threads of a ``thread`` queue.
+    """Options of a ``thread`` queue, which runs jobs in threads of the worker.
 
-    :param cooperative: the functions look at ``current_job().cancelled`` and return when it is
-        set, so that they may have a time limit. A thread cannot be stopped from outside.
+    :param cooperative: the functions check ``current_job().cancelled`` and return when it is set,
+        so they may have a time limit. A thread cannot be stopped from outside.
     """
 
     cooperative: bool = False
@@ -65,10 +65,10 @@ class ThreadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncOptions:
-    """The coroutines of an ``async`` queue.
+    """Options of an ``async`` queue, which runs jobs in the worker's event loop.
 
     :param grace_s: seconds that a coroutine may take to end after it was cancelled. Then it is
-        abandoned: its attempt ends, it goes on unwatched, and that is logged.
+        abandoned: its attempt ends, the coroutine keeps running, and a warning is logged.
     """
 
     grace_s: float = 5.0
@@ -81,7 +81,7 @@ Options = ProcessOptions | ThreadOptions | AsyncOptions
 
 
 def default_options(executor: ExecutorName) -> Options:
-    """The options of an executor for which none are given."""
+    """Return the default options of an executor."""
     match executor:
         case "process":
             return ProcessOptions()
@@ -94,26 +94,30 @@ def default_options(executor: ExecutorName) -> Options:
 
 
 def check_options(options: object, executor: ExecutorName, where: str) -> None:
-    """Raise `ConfigurationError` unless the options are those of the executor."""
-    wanted = type(default_options(executor))
-    if not isinstance(options, wanted):
+    """Raise `ConfigurationError` unless the options have the class of the executor."""
+    expected = type(default_options(executor))
+    if not isinstance(options, expected):
         raise ConfigurationError(
-            f"{where}: the executor {executor} takes {wanted.__name__}, not {shown(options)}"
+            f"{where}: the executor {executor} takes {expected.__name__}, not {shown(options)}"
         )
 
 
 def encode_options(options: Options | None) -> str | None:
-    """The options as the JSON text that is stored: what differs from the defaults."""
+    """Return the options that differ from the defaults, as the JSON string that is stored."""
     if options is None:
         return None
-    given = asdict(options)
+    values = asdict(options)
     return json.dumps(
-        {one.name: given[one.name] for one in fields(options) if given[one.name] != one.default}
+        {
+            field.name: values[field.name]
+            for field in fields(options)
+            if values[field.name] != field.default
+        }
     )
 
 
 def decode_options(text: str | None, executor: ExecutorName) -> Options | None:
-    """The options of a row. Raises `ConfigurationError` for what the executor does not take."""
+    """Return the options of a row; raises `ConfigurationError` if the executor rejects them."""
     if text is None:
         return None
     try:
@@ -121,12 +125,12 @@ def decode_options(text: str | None, executor: ExecutorName) -> Options | None:
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"the options are not JSON: {error}") from None
     if not isinstance(stored, dict):
-        raise ConfigurationError(f"the options are not an object: {shown(stored)}")
+        raise ConfigurationError(f"the options are not a JSON object: {shown(stored)}")
     cls = type(default_options(executor))
     try:
         return cls(**stored)
     except TypeError:
-        names = ", ".join(one.name for one in fields(cls))
+        names = ", ".join(field.name for field in fields(cls))
         raise ConfigurationError(
             f"the executor {executor} has the options {names}, not {', '.join(map(shown, stored))}"
         ) from None
@@ -141,6 +145,6 @@ def _check_whole(name: str, value: object, low: int, high: int) -> None:
 
 def _check_seconds(name: str, value: object) -> None:
     good = isinstance(value, int | float) and not isinstance(value, bool)
-    # NaN is not in the range either, and an int of any size can be asked.
+    # The range check also rejects NaN, and works for an int of any size.
     if not good or not 0 <= value <= 3_600:  # type: ignore[operator]
         raise ConfigurationError(f"{name}={shown(value)} must be from 0 to 3,600 seconds")

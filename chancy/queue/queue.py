@@ -1,4 +1,4 @@
-"""Queues: where jobs wait, and how a worker runs them."""
+"""Queues: their settings, and the checks of these settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from chancy.checks import check_broker_name, check_queue_name, flag, one, several
+from chancy.checks import (
+    check_broker_name,
+    check_flag,
+    check_instance,
+    check_instances,
+    check_queue_name,
+)
 from chancy.errors import ConfigurationError, PushError
 from chancy.job.limits import Limit, LimitType, check_limits
 from chancy.queue.executor_options import (
@@ -22,44 +28,44 @@ from chancy.queue.executor_options import (
 from chancy.serialization.codec import encode
 from chancy.text import shown
 
-#: The most jobs of one queue that one worker may run at a time.
+#: The highest concurrency: jobs of one queue that one worker runs at a time.
 MAX_CONCURRENCY = 100_000
-#: The broker of a queue that names none: the one that keeps the queues themselves.
+#: The default broker of a queue, which also stores the queues themselves.
 DEFAULT_BROKER = "postgres"
-#: Why a plain function has no time limit in an async queue, after its name.
+#: Why a plain function takes no time limit in an async queue; follows the function's name.
 PLAIN_WITH_TIME = (
     "is a plain function, which an async queue runs in a thread, and a thread cannot be stopped "
     "at a time limit: make it a coroutine function, or use the executor process"
 )
-#: Bytes of JSON that the options of a broker may take.
-_MOST_OPTIONS = 8_192
+#: The largest broker options, in bytes of JSON.
+_MAX_OPTIONS = 8_192
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue as it is declared. Workers read it from the database and follow its changes.
+    """The settings of a queue. Workers read them from the database and apply changes to them.
 
     :param name: 1 to 128 of ``A-Z a-z 0-9 _ . : / -``.
-    :param executor: what runs the jobs: ``process`` (children of the worker, the default),
-        ``thread`` or ``async`` (the worker's event loop).
+    :param executor: how the jobs run: ``process`` (in child processes of the worker, the default),
+        ``thread``, or ``async`` (in the worker's event loop).
     :param concurrency: jobs that one worker runs at a time; None takes the executor's default
         (process: one per core, thread: 16, async: 256).
-    :param tags: patterns (regular expressions, matched against whole tags). A worker serves the
-        queue if each pattern matches one of its tags; ``*`` alone matches every worker.
-    :param poll_interval_s: seconds between looks while notifications do not work; ten times
+    :param tags: regular expressions, matched against whole tags. A worker serves the queue if each
+        pattern matches one of its tags; the pattern ``*`` matches every worker.
+    :param poll_interval_s: seconds between polls while notifications do not arrive; ten times
         that while they do, at most 5.
-    :param keep_finished: whether finished jobs are kept in the history. Without it a row is
-        deleted once it settles, and its result and state cannot be asked for. Failed jobs are
-        kept in any case.
-    :param limits: of every attempt at its jobs, unless the job has others. A ``thread`` queue
-        takes a limit of time only with ``ThreadOptions(cooperative=True)``; only a ``process``
-        queue takes one of memory.
-    :param options: of the executor; None takes its defaults.
-    :param broker: where its jobs live: ``postgres``, or the name of a broker that a plugin
-        supplies, as the redis plugin does.
-    :param broker_options: of that broker, as JSON has them; it says which it takes.
-    :param paused: claimed by nobody. Declaring an existing queue again leaves this as it is.
-    :param resume_at: when a paused queue goes on by itself, by the clock of the database.
+    :param keep_finished: whether finished jobs are kept in the history. If not, the row is deleted
+        when the job settles, and its state and result cannot be read. Failed jobs are always kept.
+    :param limits: limits of each attempt, unless the job overrides them. A ``thread`` queue takes
+        a time limit only with ``ThreadOptions(cooperative=True)``; only a ``process`` queue takes
+        a memory limit.
+    :param options: options of the executor; None takes its defaults.
+    :param broker: the broker that stores its jobs: ``postgres``, or the name of a broker that a
+        plugin provides, such as that of the redis plugin.
+    :param broker_options: options of that broker, as JSON values; the broker defines them.
+    :param paused: whether no jobs are claimed. Declaring an existing queue again does not change
+        it.
+    :param resume_at: when a paused queue resumes automatically, by the clock of the database.
     """
 
     name: str
@@ -93,8 +99,8 @@ class Queue:
         for limit in self.limits:
             if why := unsupported(limit.type, self.executor, self.options):
                 raise ConfigurationError(f"{where}: {why}")
-        flag(self.keep_finished, f"{where}: keep_finished")
-        flag(self.paused, f"{where}: paused")
+        check_flag(self.keep_finished, f"{where}: keep_finished")
+        check_flag(self.paused, f"{where}: paused")
         check_resume_at(self.resume_at, self.name)
 
     def served_by(self, worker_tags: Iterable[str]) -> bool:
@@ -107,7 +113,7 @@ class Queue:
 
 
 def unsupported(limit: LimitType, executor: ExecutorName, options: Options | None) -> str | None:
-    """Why an executor cannot keep to a limit of this type; None if it can."""
+    """Return why an executor cannot enforce a limit of this type; None if it can."""
     match limit, executor:
         case (LimitType.TIME, "process" | "async") | (LimitType.MEMORY, "process"):
             return None
@@ -116,42 +122,42 @@ def unsupported(limit: LimitType, executor: ExecutorName, options: Options | Non
                 return None
             return (
                 "a thread cannot be stopped, so a thread queue takes no time limit: use the "
-                "executor process or async, or functions that look at current_job().cancelled and "
+                "executor process or async, or functions that check current_job().cancelled and "
                 "ThreadOptions(cooperative=True)"
             )
         case LimitType.MEMORY, "thread" | "async":
             return (
-                f"the jobs of a queue of the executor {executor} share the memory of the worker, "
-                "so none of them can have a limit of its own: use the executor process"
+                f"the jobs of a queue with the executor {executor} share the memory of the worker, "
+                "so they take no memory limit: use the executor process"
             )
         case _:
             raise AssertionError(f"{limit!r} of {executor!r}")
 
 
-def queues_of(given: object) -> tuple[Queue, ...]:
-    """The queues of an application; raises `ConfigurationError` for what is none."""
-    return several(given, Queue, "queues", "give Queue(name=...), in a list")
+def queues_of(value: object) -> tuple[Queue, ...]:
+    """Return the queues of an application; raises `ConfigurationError` for other values."""
+    return check_instances(value, Queue, "queues", "pass a list of Queue(name=...)")
 
 
-def queue_of(given: object) -> Queue:
-    """A queue to be declared; raises `ConfigurationError` for what is none."""
-    return one(given, Queue, "queue", "give Queue(name=...)")
+def queue_of(value: object) -> Queue:
+    """Return a queue to be declared; raises `ConfigurationError` for other values."""
+    return check_instance(value, Queue, "queue", "pass Queue(name=...)")
 
 
-def name_of(given: object) -> str:
-    """The name of a queue that somebody asks for, which there may be none of."""
-    return one(given, str, "name", "give the name of a queue, which is a text")
+def name_of(value: object) -> str:
+    """Return a string as the name of a queue, which need not exist."""
+    return check_instance(value, str, "name", "pass the name of a queue")
 
 
 def check_resume_at(value: object, name: str) -> datetime | None:
-    """When a queue goes on, if it says so; raises `ConfigurationError` for what is no moment."""
+    """Return the value, or raise `ConfigurationError` if it is not None or an aware datetime."""
     if value is None:
         return None
-    told = f"queue {name!r}: resume_at={shown(value)}"
+    setting = f"queue {name!r}: resume_at={shown(value)}"
     if not isinstance(value, datetime):
-        raise ConfigurationError(f"{told} must be an aware datetime")
+        raise ConfigurationError(f"{setting} must be an aware datetime")
     if value.tzinfo is None:
-        raise ConfigurationError(f"{told} has no time zone: pass an aware datetime")
+        raise ConfigurationError(f"{setting} has no time zone: pass an aware datetime")
     return value
 
 
@@ -197,14 +203,14 @@ def check_tags(value: object, where: str) -> frozenset[str]:
 
 
 def check_broker_options(value: object, where: str) -> dict[str, Any]:
-    """A copy of the options, as JSON gives them back. Their names are the broker's to check."""
+    """Return a copy of the options as decoded from JSON. The broker checks their names."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise ConfigurationError(
-            f"{where}: broker_options={shown(value)} must be a dict with texts as keys"
+            f"{where}: broker_options={shown(value)} must be a dict with strings as keys"
         )
     try:
-        text = encode(dict(value), what=f"{where}: broker_options", limit=_MOST_OPTIONS)
+        text = encode(dict(value), what=f"{where}: broker_options", limit=_MAX_OPTIONS)
     except PushError as error:
         raise ConfigurationError(str(error)) from None
-    kept: dict[str, Any] = json.loads(text)
-    return kept
+    copy: dict[str, Any] = json.loads(text)
+    return copy

@@ -1,1 +1,1 @@
-"""How a caller learns that a job has finished."""
+"""References to jobs, and waiting for jobs to finish."""

@@ -1,4 +1,4 @@
-"""Waiting for jobs from threads without an event loop: a loop of our own beside them."""
+"""Waiting for jobs from threads without an event loop, by a loop in a background thread."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from uuid import UUID
 from chancy.errors import BrokerUnavailable
 from chancy.job.definition import QueuedJob
 
-#: Seconds for which the end of the thread waits for what it has cancelled.
-_END_S = 5.0
+#: Seconds that closing waits for cancelled tasks.
+_CLOSE_S = 5.0
 
 T = TypeVar("T")
 
 
 class JobWaiter(Protocol):
-    """What waits for jobs; see `chancy.results.waiter.CompletionWaiter`."""
+    """The protocol of a waiter; see `chancy.results.waiter.CompletionWaiter`."""
 
     async def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob: ...
     async def close(self) -> None: ...
 
 
 class Opened(Protocol):
-    """What is opened in the loop and closed with it: a broker."""
+    """A resource that is opened in the loop and closed with it, such as a broker."""
 
     async def open(self) -> None: ...
     async def close(self) -> None: ...
@@ -36,8 +36,8 @@ class Opened(Protocol):
 B = TypeVar("B", bound=Opened)
 
 
-class _Beside(Generic[B]):
-    """One life of the thread, with its loop and what was made there."""
+class _LoopThread(Generic[B]):
+    """One run of the thread: its event loop, broker and waiter."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -51,81 +51,83 @@ class _Beside(Generic[B]):
 
 
 class Background(Generic[B]):
-    """A thread with an event loop, begun by the first who waits. From any thread.
+    """A background thread with an event loop, started by the first wait. Safe from any thread.
 
-    :param make: makes the broker and what waits for its jobs; called in the loop.
+    :param make: creates the broker and the waiter for its jobs; called in the loop.
     """
 
     def __init__(self, make: Callable[[], tuple[B, JobWaiter]]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._beside: _Beside[B] | None = None
+        self._running: _LoopThread[B] | None = None
 
     def begin(self, id: UUID, timeout_s: float | None) -> Future[QueuedJob]:
-        """Begin to wait until a job is finished; see `chancy.results.reference.Reference.wait`."""
+        """Start waiting for a job to finish; see `chancy.results.reference.Reference.wait`."""
 
-        async def work(broker: B, finishes: JobWaiter) -> QueuedJob:
-            return await finishes.wait(id, timeout_s)
+        async def work(broker: B, waiter: JobWaiter) -> QueuedJob:
+            return await waiter.wait(id, timeout_s)
 
         return self._submit(work)
 
     def run(self, work: Callable[[B, JobWaiter], Awaitable[T]]) -> T:
-        """Have something done in the loop, and wait for it."""
-        doing = self._submit(work)
+        """Run a coroutine function in the loop, and return its result."""
+        future = self._submit(work)
         try:
-            return doing.result()
+            return future.result()
         except BaseException:
-            doing.cancel()
+            future.cancel()
             raise
 
-    async def _run(self, beside: _Beside[B], work: Callable[[B, JobWaiter], Awaitable[T]]) -> T:
+    async def _run(
+        self, running: _LoopThread[B], work: Callable[[B, JobWaiter], Awaitable[T]]
+    ) -> T:
         try:
-            if beside.made is None:
-                beside.made = self._make()
-            broker, finishes = beside.made
+            if running.made is None:
+                running.made = self._make()
+            broker, waiter = running.made
             await broker.open()
-            return await work(broker, finishes)
+            return await work(broker, waiter)
         except asyncio.CancelledError:
-            if beside.closing:
+            if running.closing:
                 raise BrokerUnavailable("the application was closed during a wait") from None
             raise
 
     def _submit(self, work: Callable[[B, JobWaiter], Awaitable[T]]) -> Future[T]:
-        # Under the lock: what comes before a close is in its loop before the close is, which ends
-        # it, and what comes after it gets a loop of its own.
+        # Under the lock: work submitted before a close is in the loop before the close, which
+        # cancels it; work submitted after a close gets a new loop.
         with self._lock:
-            beside = self._beside
-            # Threads do not come along when a process forks.
-            if beside is None or beside.pid != os.getpid():
-                beside = self._beside = _Beside()
-            return asyncio.run_coroutine_threadsafe(self._run(beside, work), beside.loop)
+            running = self._running
+            # A forked process does not inherit the thread.
+            if running is None or running.pid != os.getpid():
+                running = self._running = _LoopThread()
+            return asyncio.run_coroutine_threadsafe(self._run(running, work), running.loop)
 
     def close(self) -> None:
-        """End the waits of other threads, and the thread."""
+        """Cancel the waits of other threads, and stop the thread."""
         with self._lock:
-            beside, self._beside = self._beside, None
-        if beside is None or beside.pid != os.getpid():
+            running, self._running = self._running, None
+        if running is None or running.pid != os.getpid():
             return
-        beside.closing = True
+        running.closing = True
         try:
-            asyncio.run_coroutine_threadsafe(_close(beside), beside.loop).result()
+            asyncio.run_coroutine_threadsafe(_close(running), running.loop).result()
         finally:
-            beside.loop.call_soon_threadsafe(beside.loop.stop)
-            beside.thread.join()
-            beside.loop.close()
+            running.loop.call_soon_threadsafe(running.loop.stop)
+            running.thread.join()
+            running.loop.close()
 
 
-async def _close(beside: _Beside[B]) -> None:
-    made, beside.made = beside.made, None
+async def _close(running: _LoopThread[B]) -> None:
+    made, running.made = running.made, None
     try:
         if made is not None:
-            broker, finishes = made
-            await finishes.close()
+            broker, waiter = made
+            await waiter.close()
             await broker.close()
     finally:
-        # Who has not come so far as to wait, since the broker is still being opened.
+        # Tasks that are not waiting yet, since the broker is still being opened.
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         for task in rest:
             task.cancel()
         if rest:
-            await asyncio.wait(rest, timeout=_END_S)
+            await asyncio.wait(rest, timeout=_CLOSE_S)

@@ -1,4 +1,4 @@
-"""Waiting for the end of what plugins run of jobs, as workflows and batches."""
+"""Waiting for groups of jobs that plugins run, such as workflows and batches."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from uuid import UUID
 
 from chancy.broker.contract import Broker
 from chancy.broker.notices import NoticeKind, Topic
-from chancy.clock import Backoff, Clock, told_to_end
+from chancy.clock import Backoff, Clock, is_being_cancelled
 from chancy.errors import ChancyError, WaitTimeout
 
 logger = logging.getLogger("chancy.results")
 
-#: Seconds to the second look, and between two looks while notices arrive, and while they do not.
-_FIRST_S, _LOOK_S, _POLL_S = 0.01, 5.0, 0.5
-#: Looks before a session is opened to hear notices: who waits for a moment needs none.
+#: Half the seconds to the second poll; seconds between polls while notifications arrive, and
+#: while they do not.
+_FIRST_S, _LISTENING_S, _POLL_S = 0.01, 5.0, 0.5
+#: Polls before a session is opened for notifications: a short wait needs none.
 _FEW = 4
-#: Seconds without a notice after which the listener proves that it hears, and that this may take.
+#: Seconds without a notification after which the subscription is probed, and the probe's timeout.
 _PROBE_EVERY_S, _PROBE_TIMEOUT_S = 8.0, 4.0
 
 T = TypeVar("T")
 
 
 class GroupStatus(NamedTuple, Generic[T]):
-    """How something stands.
+    """The status of a group.
 
-    :param label: its state in a word, for people.
-    :param found: what is given to who waits, once it has ended.
+    :param label: its state in one word, for messages.
+    :param found: the return value of a wait, once the group has ended.
     """
 
     label: str
@@ -39,13 +40,14 @@ class GroupStatus(NamedTuple, Generic[T]):
 
 
 class GroupWaiter(Generic[T]):
-    """Those who wait, of one application and in one event loop, for what ends with a notice.
+    """Waits for groups, in one event loop of one application.
 
-    One session listens for all of them, while there are any. Notices wake; a look now and then
-    finds what they missed.
+    One session listens for all waits while there are any. Notifications trigger a poll; periodic
+    polls find what they missed.
 
-    :param what: what it is called in errors and in the log, in one word.
-    :param look: tells how one stands, None if it is not there, and asks for a notice of its end.
+    :param what: the kind of group in errors and in the log, in one word.
+    :param look: returns the status of a group, None if it does not exist, and requests a
+        notification of its end.
     """
 
     def __init__(
@@ -61,36 +63,37 @@ class GroupWaiter(Generic[T]):
         self._look = look
         self._events: dict[UUID, list[asyncio.Event]] = {}
         self._listener: asyncio.Task[None] | None = None
-        self._hears = False
+        self._listening = False
 
     async def wait(self, id: UUID, timeout_s: float | None) -> T:
-        """Wait until one has ended.
+        """Wait until a group has ended.
 
-        :raises WaitTimeout: it did not within so long; it goes on.
+        :raises WaitTimeout: it did not end within ``timeout_s`` seconds; it keeps running.
         """
         give_up_at = None if timeout_s is None else self._clock.monotonic() + timeout_s
-        pause_s, looks = _FIRST_S, 0
-        async with self._hearing(id) as event:
+        pause_s, polls = _FIRST_S, 0
+        async with self._notified(id) as event:
             while True:
                 event.clear()
-                standing = await self._look(id)
-                if standing is not None and standing.ended:
-                    return standing.found
-                looks += 1
-                if looks >= _FEW:
-                    self._hear()
-                pause_s = min(pause_s * 2, _LOOK_S if self._hears and standing else _POLL_S)
+                status = await self._look(id)
+                if status is not None and status.ended:
+                    return status.found
+                polls += 1
+                if polls >= _FEW:
+                    self._start_listening()
+                pause_s = min(pause_s * 2, _LISTENING_S if self._listening and status else _POLL_S)
                 if give_up_at is None:
                     await self._clock.wait(event, pause_s)
                     continue
                 left_s = give_up_at - self._clock.monotonic()
                 if left_s <= 0:
-                    label = "not there" if standing is None else standing.label
+                    label = "not there" if status is None else status.label
                     raise WaitTimeout(f"{self._what} {id} is {label} after {timeout_s:.1f} s")
                 await self._clock.wait(event, min(pause_s, left_s))
 
     @asynccontextmanager
-    async def _hearing(self, id: UUID) -> AsyncGenerator[asyncio.Event]:
+    async def _notified(self, id: UUID) -> AsyncGenerator[asyncio.Event]:
+        """An event that is set by notifications of a group."""
         event = asyncio.Event()
         self._events.setdefault(id, []).append(event)
         try:
@@ -99,22 +102,21 @@ class GroupWaiter(Generic[T]):
             self._events[id].remove(event)
             if not self._events[id]:
                 del self._events[id]
-                with suppress(ChancyError):  # what is left behind is deleted by the pruner
+                with suppress(ChancyError):  # the pruner deletes what is left
                     await self._broker.unwatch([id])
-            await self._rest()
+            await self._stop_listening()
 
-    def _hear(self) -> None:
-        """Listen, now that somebody has to wait."""
+    def _start_listening(self) -> None:
         if self._listener is None:
             self._listener = asyncio.create_task(
-                self._listen(), name=f"chancy endings of {self._what}"
+                self._listen(), name=f"chancy group wait of {self._what}"
             )
 
-    async def _rest(self) -> None:
-        """Listen no more when nobody waits."""
+    async def _stop_listening(self) -> None:
+        """Stop listening if no waits are left."""
         listener = self._listener
         if listener is not None and not self._events:
-            self._listener, self._hears = None, False
+            self._listener, self._listening = None, False
             listener.cancel()
             await asyncio.wait([listener])
 
@@ -126,26 +128,28 @@ class GroupWaiter(Generic[T]):
                 try:
                     await subscription.probe(_PROBE_TIMEOUT_S)
                     backoff.reset()
-                    self._hears = True
-                    self._wake(list(self._events))  # what was told before is lost
+                    self._listening = True
+                    self._wake(list(self._events))  # earlier notifications are lost
                     while True:
                         notices = await subscription.receive(_PROBE_EVERY_S)
                         for notice in notices or await subscription.probe(_PROBE_TIMEOUT_S):
                             if notice.kind is NoticeKind.FINISHED:
-                                with suppress(ValueError):  # anybody may send anything
+                                with suppress(ValueError):  # any client may send any payload
                                     self._wake([UUID(notice.token)])
                 finally:
                     await subscription.close()
             except (Exception, asyncio.CancelledError) as error:
-                heard, self._hears = self._hears, False
-                if isinstance(error, asyncio.CancelledError) and told_to_end():
+                was_listening, self._listening = self._listening, False
+                if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
                     raise
-                if heard or not backoff.failures:
+                if was_listening or not backoff.failures:
                     logger.warning(
                         "group_wait_polling what=%s polling=true error=%s",
                         self._what,
                         error,
-                        exc_info=not isinstance(error, ChancyError),  # of what nobody has foreseen
+                        exc_info=not isinstance(
+                            error, ChancyError
+                        ),  # a trace for unexpected errors
                     )
                 await self._clock.sleep(backoff.next_s())
 

@@ -1,4 +1,4 @@
-"""Handles to jobs that were pushed, and what came of them."""
+"""References: handles to pushed jobs, their state and their results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class ReferenceSource(Protocol):
-    """Where handles look: the application, `chancy.app.Chancy`."""
+    """The source of a reference's data: the application, `chancy.app.Chancy`."""
 
     async def get_job(self, id: UUID) -> QueuedJob | None: ...
     async def wait_for(self, id: UUID, timeout_s: float | None = None) -> QueuedJob: ...
@@ -34,8 +34,8 @@ class ReferenceSource(Protocol):
 class Reference(Generic[R_co]):
     """A handle to one job. Its id is known before the push commits.
 
-    ``Reference[R]`` is to a job whose function returns an R. The ``sync_…`` calls are for
-    applications that are used ``with Chancy(dsn)``.
+    ``Reference[R]`` refers to a job whose function returns an R. The ``sync_…`` calls are for
+    applications used as ``with Chancy(dsn)``.
     """
 
     __slots__ = ("created", "id", "source")
@@ -45,9 +45,9 @@ class Reference(Generic[R_co]):
 
     def __init__(self, id: UUID, source: ReferenceSource, *, created: bool = True) -> None:
         self.id = id
-        #: False: the push met a job with the same unique key, and this is that one.
+        #: False if an existing job held the unique key; the reference is to that job.
         self.created = created
-        #: The application that is asked.
+        #: The application that is queried.
         self.source = source
 
     def __repr__(self) -> str:
@@ -60,34 +60,37 @@ class Reference(Generic[R_co]):
         return hash(self.id)
 
     async def get(self) -> QueuedJob | None:
-        """The job as it is now; None if there is none (not committed, pruned, or not kept)."""
+        """Return the job now; None if it does not exist (not committed, pruned, or not kept)."""
         return await self.source.get_job(self.id)
 
     async def status(self) -> State | None:
-        """The state of the job now; None if there is none."""
+        """Return the state of the job now; None if it does not exist."""
         found = await self.get()
         return None if found is None else found.state
 
     async def wait(self, timeout_s: float | None = None) -> QueuedJob:
-        """Wait until the job is finished, and give it as it ended.
+        """Wait until the job is finished, and return it.
 
-        A notice wakes; see `CompletionWaiter`. However many wait in one application,
-        they share one session. A job that is not there yet is waited for.
-        :raises WaitTimeout: it was not finished within ``timeout_s`` seconds. It goes on.
-        :raises JobError: it was there and is gone: its queue does not keep finished jobs.
-        :raises BrokerError: the store was away at the beginning. Later outages are outlasted.
+        A notification ends the wait; see `CompletionWaiter`. All waits of an application share one
+        session. The job need not exist yet.
+
+        :raises WaitTimeout: it did not finish within ``timeout_s`` seconds. It keeps running.
+        :raises JobError: it existed and is gone: its queue does not keep finished jobs.
+        :raises BrokerError: the store was unavailable at the start. Later outages only delay the
+            wait.
         """
         return await self.source.wait_for(self.id, timeout_s)
 
     async def result(self, timeout_s: float | None = None) -> R_co:
-        """Wait until the job is finished, and give what its function returned.
+        """Wait until the job is finished, and return its result.
 
-        Where this process has the function, its annotation says what is made of the stored JSON;
-        otherwise the JSON is given as it is. Nothing is imported for it.
-        :raises InvalidResult: what is stored does not fit the annotation as it is here.
-        :raises JobFailed: it failed for good. Has the type, the message and the trace.
+        If the function is loaded in this process, the stored JSON is converted by its return
+        annotation; otherwise the JSON value is returned. Nothing is imported.
+
+        :raises InvalidResult: the stored result does not fit the annotation in this process.
+        :raises JobFailed: it failed for good; the error has its type, message and trace.
         :raises JobCancelled: it was cancelled.
-        :raises WaitTimeout, JobError, BrokerError: as `wait` does.
+        :raises WaitTimeout, JobError, BrokerError: as for `wait`.
         """
         result: R_co = self.source.read_result(await self.wait(timeout_s))
         return result
@@ -109,31 +112,32 @@ class Reference(Generic[R_co]):
 def reference_to(
     id: UUID, stand_ins: Mapping[UUID, UUID], source: ReferenceSource
 ) -> Reference[Any]:
-    """What the push of one job gives, by the answer of `Broker.push`."""
+    """Return the reference for the push of one job, from the return value of `Broker.push`."""
     return Reference(stand_ins.get(id, id), source, created=id not in stand_ins)
 
 
 def checked(id: UUID, what: str = "job") -> UUID:
-    """The id of something that somebody asks for.
+    """Return the id, or raise `TypeError` if it is not a `UUID`.
 
-    Text is refused, even of an id: drivers take it, and what they give is then not found by it.
-    :param what: whose id it is, in one word.
-    :raises TypeError: it is no `UUID`.
+    A string is rejected even if it is an id: drivers accept it, but their rows have UUIDs, which
+    are not equal to it.
+
+    :param what: the kind of object that the id belongs to, in one word, for the error.
     """
     if not isinstance(id, UUID):
         raise TypeError(
-            f"the id of a {what} is a uuid.UUID, and {shown(id)} is of the type "
-            f"{type(id).__name__}: of the text of an id UUID(text) makes one"
+            f"the id of a {what} must be a uuid.UUID, not {shown(id)} of the type "
+            f"{type(id).__name__}: convert a string with UUID(...)"
         )
     return id
 
 
 def result_of(job: QueuedJob, signature: Signature | None = None) -> Any:
-    """What the function of a finished job returned, as JSON has it if there is no signature.
+    """Return the result of a finished job; without a signature, as a JSON value.
 
-    :raises InvalidResult: it does not fit the signature.
-    :raises JobFailed, JobCancelled: it did not.
-    :raises JobError: it is not finished.
+    :raises InvalidResult: the result does not fit the signature.
+    :raises JobFailed, JobCancelled: the job did not succeed.
+    :raises JobError: the job is not finished.
     """
     match job.state:
         case State.SUCCEEDED:
@@ -151,27 +155,27 @@ def result_of(job: QueuedJob, signature: Signature | None = None) -> Any:
 
 
 class References(Sequence[Reference[R_co]]):
-    """The handles of a bulk push, in push order, at 16 bytes each.
+    """The references of a bulk push, in push order, stored in 16 bytes each.
 
     A million `Reference` objects would take about 200 MB.
     """
 
     def __init__(self, source: ReferenceSource) -> None:
         self._ids = bytearray()
-        self._met: set[int] = set()
+        self._existing: set[int] = set()
         self._source = source
 
     def extend(self, ids: Sequence[UUID]) -> None:
         self._ids += b"".join([id.bytes for id in ids])
 
     def replace(self, stand_ins: Mapping[UUID, UUID]) -> None:
-        """Put the jobs that have the unique keys in the places of those that were not stored."""
+        """Replace jobs that were not stored by the existing jobs that hold their unique keys."""
         if stand_ins:
             for at in range(len(self)):
                 found = stand_ins.get(UUID(bytes=bytes(self._ids[at * 16 : at * 16 + 16])))
                 if found is not None:
                     self._ids[at * 16 : at * 16 + 16] = found.bytes
-                    self._met.add(at)
+                    self._existing.add(at)
 
     def __len__(self) -> int:
         return len(self._ids) // 16
@@ -185,17 +189,17 @@ class References(Sequence[Reference[R_co]]):
             return [self[i] for i in range(*index.indices(len(self)))]
         at = range(len(self))[index]
         id = UUID(bytes=bytes(self._ids[at * 16 : at * 16 + 16]))
-        return Reference(id, self._source, created=at not in self._met)
+        return Reference(id, self._source, created=at not in self._existing)
 
 
 async def gather(references: Iterable[Reference[R]], timeout_s: float | None = None) -> list[R]:
-    """The results of jobs, in the order of their references.
+    """Wait for jobs, and return their results in the order of the references.
 
-    :raises JobFailed, JobCancelled, …: what the first of them to end badly raises, at once; the
-        others go on.
-    :raises WaitTimeout: not all of them were finished within ``timeout_s`` seconds.
+    :raises JobFailed, JobCancelled, …: the error of the first job that does not succeed, at once;
+        the other jobs keep running.
+    :raises WaitTimeout: not all of them finished within ``timeout_s`` seconds.
     """
-    tasks = [asyncio.create_task(one.result(timeout_s)) for one in references]
+    tasks = [asyncio.create_task(reference.result(timeout_s)) for reference in references]
     try:
         return list(await asyncio.gather(*tasks))
     finally:
@@ -205,20 +209,22 @@ async def gather(references: Iterable[Reference[R]], timeout_s: float | None = N
             await asyncio.wait(tasks)
             for task in tasks:
                 if not task.cancelled():
-                    task.exception()  # looked at, so that nobody reports it
+                    task.exception()  # retrieved, so that asyncio does not log it
 
 
 async def as_completed(
     references: Iterable[Reference[R]], timeout_s: float | None = None
 ) -> AsyncIterator[Reference[R]]:
-    """The references of jobs as they finish, the first one first; each once.
+    """Yield the references of jobs in the order in which the jobs finish, each once.
 
         async for reference in as_completed(references):
             print(await reference.result())
 
-    :raises WaitTimeout: not all of them were finished within ``timeout_s`` seconds.
+    :raises WaitTimeout: not all of them finished within ``timeout_s`` seconds.
     """
-    waiting = {asyncio.create_task(one.wait(timeout_s)): one for one in references}
+    waiting = {
+        asyncio.create_task(reference.wait(timeout_s)): reference for reference in references
+    }
     try:
         while waiting:
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -236,14 +242,14 @@ async def as_completed(
 def sync_gather(references: Iterable[Reference[R]], timeout_s: float | None = None) -> list[R]:
     """`gather` for code without an event loop.
 
-    All are waited for at once, in the thread that the application has for that.
+    Waits for all of them concurrently, in the application's background thread.
     """
-    asked = list(references)
+    awaited = list(references)
     results: dict[int, R] = {}
-    with closing(_sync_ends(asked, timeout_s)) as ends:
-        for at, job in ends:
-            results[at] = asked[at].source.read_result(job)
-    return [results[at] for at in range(len(asked))]
+    with closing(_sync_completions(awaited, timeout_s)) as completions:
+        for at, job in completions:
+            results[at] = awaited[at].source.read_result(job)
+    return [results[at] for at in range(len(awaited))]
 
 
 def sync_as_completed(
@@ -254,32 +260,32 @@ def sync_as_completed(
         for reference in sync_as_completed(references):
             print(reference.sync_result())
 
-    The waits begin with the first step. Who stops earlier ends those that are left by ``close()``,
-    or by dropping the last name of the iterator.
+    The waits start with the first iteration. To stop early, call ``close()`` on the iterator or
+    drop it: this cancels the remaining waits.
     """
-    asked = list(references)
-    with closing(_sync_ends(asked, timeout_s)) as ends:
-        for at, _ in ends:
-            yield asked[at]
+    awaited = list(references)
+    with closing(_sync_completions(awaited, timeout_s)) as completions:
+        for at, _ in completions:
+            yield awaited[at]
 
 
-def _sync_ends(
-    asked: Sequence[Reference[Any]], timeout_s: float | None
+def _sync_completions(
+    awaited: Sequence[Reference[Any]], timeout_s: float | None
 ) -> Generator[tuple[int, QueuedJob]]:
-    """The jobs as they end, each with the place of its reference."""
+    """Yield the jobs as they finish, each with the index of its reference."""
     waits: list[Future[QueuedJob]] = []
-    ended: SimpleQueue[int] = SimpleQueue()  # at most one entry for each reference
+    finished: SimpleQueue[int] = SimpleQueue()  # at most one entry for each reference
 
-    def begin(at: int, one: Reference[Any]) -> None:
-        wait = one.source.sync_begin_wait(one.id, timeout_s)
+    def start(at: int, reference: Reference[Any]) -> None:
+        wait = reference.source.sync_begin_wait(reference.id, timeout_s)
         waits.append(wait)
-        wait.add_done_callback(lambda _: ended.put(at))
+        wait.add_done_callback(lambda _: finished.put(at))
 
     try:
-        for at, one in enumerate(asked):
-            begin(at, one)
-        for _ in asked:
-            at = ended.get()
+        for at, reference in enumerate(awaited):
+            start(at, reference)
+        for _ in awaited:
+            at = finished.get()
             yield at, waits[at].result()
     finally:
         for wait in waits:

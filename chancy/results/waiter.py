@@ -1,4 +1,4 @@
-"""Waiting for the end of jobs: one listener for all who wait in this process."""
+"""Waiting for jobs to finish: one listener for all waits of an event loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from uuid import UUID
 
 from chancy.broker.contract import Broker
 from chancy.broker.notices import Notice, NoticeKind, Subscription, Topic
-from chancy.clock import Backoff, Clock, told_to_end
+from chancy.clock import Backoff, Clock, is_being_cancelled
 from chancy.errors import (
     BrokerError,
     BrokerUnavailable,
@@ -24,67 +24,66 @@ from chancy.job.definition import QueuedJob
 
 logger = logging.getLogger("chancy.results")
 
-#: Jobs that are asked for with one statement.
+#: The most jobs that one statement reads.
 BATCH = 1_000
-#: Seconds from the first look at a job to the second; the pauses grow. The first are short since
-#: a job that finished while it was looked at may have sent no notice, and one that is not there
-#: may be in a transaction.
-_FIRST_LOOK_S = 0.03
-#: For so long at most who waits for less than a look takes is kept until there was one.
-_ONE_LOOK_S = 1.0
-#: The longest pause between two looks while notices arrive, and while they do not.
-_LOOK_S, _POLL_S = 10.0, 0.5
-#: Seconds for which the listener stays when nobody waits any more.
+#: Seconds from the first poll of a job to the second; the pauses grow. The first ones are short,
+#: since a job that finished during a poll may have sent no notification, and a missing job may be
+#: in a transaction.
+_FIRST_POLL_S = 0.03
+#: The longest extension of a short timeout, so that the job is polled at least once.
+_ONE_POLL_S = 1.0
+#: The longest pause between two polls while notifications arrive, and while they do not.
+_LISTENING_S, _POLL_S = 10.0, 0.5
+#: Seconds for which the listener stays open after the last wait.
 _LINGER_S = 30.0
-#: Seconds without a notice after which the listener proves that it hears, and that this may take.
+#: Seconds without a notification after which the subscription is probed, and the probe's timeout.
 _PROBE_EVERY_S, _PROBE_TIMEOUT_S = 8.0, 4.0
 
 
 class Gone(JobError):
-    """A job is not there any more, and this broker has not kept what became of it."""
+    """A job no longer exists, and its broker has not kept its outcome."""
 
 
 class _Wait:
-    """A job that somebody waits for."""
+    """A job that is being waited for."""
 
-    __slots__ = ("done", "due", "error", "found", "looked", "pause_s", "seen", "waiters")
+    __slots__ = ("done", "due", "error", "found", "pause_s", "polled", "seen", "waiters")
 
     def __init__(self) -> None:
         self.done = asyncio.Event()
-        #: Set once somebody has looked at it.
-        self.looked = asyncio.Event()
+        #: Set by the first poll.
+        self.polled = asyncio.Event()
         self.found: QueuedJob | None = None
         self.error: Exception | None = None
-        #: Whether the job was there when it was looked at.
+        #: Whether a poll has found the job.
         self.seen = False
         self.waiters = 0
-        self.pause_s = _FIRST_LOOK_S
-        #: When it is looked at again; None until it was looked at.
+        self.pause_s = _FIRST_POLL_S
+        #: When it is polled next; None before the first poll.
         self.due: float | None = None
 
 
 class CompletionWaiter:
-    """Tells when jobs are finished.
+    """Waits for jobs to finish, in any number of tasks of one event loop.
 
-    However many wait, in any number of tasks of one event loop, there is one session that listens,
-    opened by the first of them, and one statement for up to 1,000 jobs. Notices wake; a look now
-    and then finds what they missed.
+    All waits share one session that listens, opened by the first wait, and one statement for up to
+    1,000 jobs. Notifications trigger a poll; periodic polls find what they missed.
     """
 
     def __init__(self, broker: Broker, clock: Clock) -> None:
         self._broker = broker
         self._clock = clock
         self._wanted: dict[UUID, _Wait] = {}
-        # Ids that were not looked at yet, that a notice named, and that nobody waits for any more.
+        # Ids not polled yet, ids named by a notification, and ids that are no longer waited for.
         self._new: dict[UUID, None] = {}
-        self._told: dict[UUID, None] = {}
-        self._gone: set[UUID] = set()
-        self._stir = asyncio.Event()
-        self._pump: asyncio.Task[None] | None = None
+        self._notified: dict[UUID, None] = {}
+        self._dropped: set[UUID] = set()
+        self._wake = asyncio.Event()
+        self._poller: asyncio.Task[None] | None = None
         self._listener: asyncio.Task[None] | None = None
-        self._hears = False
-        #: Whether the store can be told that somebody waits.
-        self._announced = True
+        self._listening = False
+        #: Whether the store accepts `watch`.
+        self._watching = True
 
     async def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob:
         """Wait until a job is finished; see `chancy.results.reference.Reference.wait`."""
@@ -92,15 +91,15 @@ class CompletionWaiter:
         if wanted is None:
             wanted = self._wanted[id] = _Wait()
             self._new[id] = None
-            self._stir.set()
+            self._wake.set()
             self._start()
         wanted.waiters += 1
         try:
             if timeout_s is None:
                 await wanted.done.wait()
             elif not await self._clock.wait(wanted.done, max(0.0, timeout_s)):
-                # Or a loop that asks again and again with no time at all would never be told.
-                await self._clock.wait(wanted.looked, _ONE_LOOK_S)
+                # Otherwise repeated waits with a timeout of zero would never see the job.
+                await self._clock.wait(wanted.polled, _ONE_POLL_S)
         finally:
             wanted.waiters -= 1
             if not wanted.waiters and self._wanted.get(id) is wanted:
@@ -109,39 +108,39 @@ class CompletionWaiter:
             raise wanted.error
         if wanted.found is None or not wanted.found.state.final:
             there = wanted.found.state.label if wanted.found else "not there"
-            state = there if wanted.looked.is_set() else "in a state that could not be looked at"
+            state = there if wanted.polled.is_set() else "in a state that could not be read"
             raise WaitTimeout(f"job {id} is {state} after {timeout_s:.1f} s")
         return wanted.found
 
     async def close(self) -> None:
-        """Let those who still wait know that nobody looks any more."""
-        pump = self._pump
-        if pump is not None:
-            pump.cancel()
-            await asyncio.wait([pump])
+        """Stop polling, and end all waits with `BrokerUnavailable`."""
+        poller = self._poller
+        if poller is not None:
+            poller.cancel()
+            await asyncio.wait([poller])
         for id in tuple(self._wanted):
-            self._end(id, error=BrokerUnavailable("the application was closed during a wait"))
-        self._stir = asyncio.Event()  # of the next event loop
+            self._finish(id, error=BrokerUnavailable("the application was closed during a wait"))
+        self._wake = asyncio.Event()  # for the next event loop
 
-    # What became of the jobs
+    # Results of polls
 
-    def _end(
+    def _finish(
         self, id: UUID, *, found: QueuedJob | None = None, error: Exception | None = None
     ) -> None:
         wanted = self._wanted[id]
         wanted.found, wanted.error = found or wanted.found, error
         wanted.done.set()
-        wanted.looked.set()
+        wanted.polled.set()
         self._drop(id)
 
     def _drop(self, id: UUID) -> None:
         del self._wanted[id]
         self._new.pop(id, None)
-        self._told.pop(id, None)
-        self._gone.add(id)
-        self._stir.set()
+        self._notified.pop(id, None)
+        self._dropped.add(id)
+        self._wake.set()
 
-    def _note(self, ids: Iterable[UUID], jobs: dict[UUID, QueuedJob]) -> None:
+    def _update(self, ids: Iterable[UUID], jobs: dict[UUID, QueuedJob]) -> None:
         now = self._clock.monotonic()
         for id in ids:
             wanted = self._wanted.get(id)
@@ -149,100 +148,102 @@ class CompletionWaiter:
                 continue
             job = jobs.get(id)
             if job is not None and job.state.final:
-                self._end(id, found=job)
+                self._finish(id, found=job)
             elif job is None and wanted.seen:
-                why = "its queue does not keep finished jobs, so what became of it cannot be known"
-                self._end(id, error=Gone(f"job {id} is gone: {why}"))
+                why = "its queue does not keep finished jobs, so its outcome is not known"
+                self._finish(id, error=Gone(f"job {id} is gone: {why}"))
             else:
                 wanted.found = job
-                wanted.looked.set()
+                wanted.polled.set()
                 wanted.seen = wanted.seen or job is not None
-                # A job that is not there sends no notice when it comes.
-                heard = self._hears and self._announced and wanted.seen
-                wanted.due = now + min(wanted.pause_s, _LOOK_S if heard else _POLL_S)
-                wanted.pause_s = min(wanted.pause_s * (10 if heard else 2), _LOOK_S)
+                # No notification is sent when a missing job appears.
+                notified = self._listening and self._watching and wanted.seen
+                wanted.due = now + min(wanted.pause_s, _LISTENING_S if notified else _POLL_S)
+                wanted.pause_s = min(wanted.pause_s * (10 if notified else 2), _LISTENING_S)
 
-    # Looking
+    # Polling
 
     def _start(self) -> None:
-        if self._pump is None:
-            self._pump = asyncio.create_task(self._serve(), name="chancy finishes")
+        if self._poller is None:
+            self._poller = asyncio.create_task(self._serve(), name="chancy completion polling")
 
     async def _serve(self) -> None:
         try:
             while True:
-                await self._look_at_new()
-                await self._look_at_told()
-                await self._look_again()
-                await self._forget()
+                await self._poll_new()
+                await self._poll_notified()
+                await self._poll_due()
+                await self._unwatch_dropped()
                 if not await self._pause():
                     return
         except Exception as error:
             logger.exception("wait_failed waiting=%d", len(self._wanted))
             for id in tuple(self._wanted):
-                self._end(id, error=error)
+                self._finish(id, error=error)
         finally:
-            # Whoever begins to wait from now on starts another.
-            self._pump = None
-            listener, self._listener, self._hears = self._listener, None, False
+            # The next wait starts another poller.
+            self._poller = None
+            listener, self._listener, self._listening = self._listener, None, False
             if listener is not None:
                 listener.cancel()
                 await asyncio.wait([listener])
 
     async def _pause(self) -> bool:
-        """Wait until there is something to look at. False: nobody has waited for a while."""
+        """Wait until there is something to poll. False: there have been no waits for a while."""
         if self._listener is None and not self._wanted:
             return False
-        dues = [one.due for one in self._wanted.values() if one.due is not None]
+        dues = [wanted.due for wanted in self._wanted.values() if wanted.due is not None]
         now = self._clock.monotonic()
-        stirred = await self._clock.wait(
-            self._stir, max(0.0, min(dues) - now) if dues else _LINGER_S
-        )
-        self._stir.clear()
-        return stirred or bool(self._wanted) or bool(self._gone)
+        woken = await self._clock.wait(self._wake, max(0.0, min(dues) - now) if dues else _LINGER_S)
+        self._wake.clear()
+        return woken or bool(self._wanted) or bool(self._dropped)
 
-    async def _look_at_new(self) -> None:
+    async def _poll_new(self) -> None:
         while ids := list(islice(self._new, BATCH)):
             for id in ids:
                 del self._new[id]
             try:
-                found = await self._expect(ids)
+                found = await self._watch(ids)
             except BrokerError as error:
-                # They have only begun to wait: it is theirs to know that nobody can look.
+                # These waits have only started: their callers get the error.
                 for id in ids:
                     if id in self._wanted:
-                        self._end(id, error=error)
+                        self._finish(id, error=error)
                 return
             if self._listener is None:
                 self._listener = asyncio.create_task(self._listen(), name="chancy waiting")
-            self._gone.difference_update(ids)
-            self._note(ids, dict(found))
+            self._dropped.difference_update(ids)
+            self._update(ids, dict(found))
 
-    async def _expect(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+    async def _watch(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
         try:
             return await self._broker.watch(ids)
         except StatementFailed as error:
             if error.retryable:
                 raise
-            # A role that may only read, most likely.
-            if self._announced:
+            # Most likely a role that may only read.
+            if self._watching:
                 logger.warning("waiting_by_polling error=%s", error)
-            self._announced = False
+            self._watching = False
             return await self._broker.get(ids)
 
-    async def _look_at_told(self) -> None:
-        while ids := list(islice(self._told, BATCH)):
+    async def _poll_notified(self) -> None:
+        while ids := list(islice(self._notified, BATCH)):
             for id in ids:
-                del self._told[id]
-            await self._look(ids)
+                del self._notified[id]
+            await self._poll(ids)
 
-    async def _look_again(self) -> None:
+    async def _poll_due(self) -> None:
         now = self._clock.monotonic()
-        due = [id for id, one in self._wanted.items() if one.due is not None and one.due <= now]
+        due = [
+            id
+            for id, wanted in self._wanted.items()
+            if wanted.due is not None and wanted.due <= now
+        ]
         for at in range(0, len(due), BATCH):
-            await self._look(due[at : at + BATCH])
+            await self._poll(due[at : at + BATCH])
 
-    async def _look(self, ids: Sequence[UUID]) -> None:
+    async def _poll(self, ids: Sequence[UUID]) -> None:
         try:
             found = await self._broker.get(ids)
         except BrokerError as error:
@@ -252,16 +253,16 @@ class CompletionWaiter:
                 if id in self._wanted:
                     self._wanted[id].due = retry_at
         else:
-            self._note(ids, dict(found))
+            self._update(ids, dict(found))
 
-    async def _forget(self) -> None:
-        """What is left behind when this fails is deleted by the pruner."""
-        gone, self._gone = list(self._gone - self._wanted.keys()), set()
-        for at in range(0, len(gone), BATCH):
+    async def _unwatch_dropped(self) -> None:
+        """Stop watching jobs without waits. If this fails, the pruner deletes what is left."""
+        dropped, self._dropped = list(self._dropped - self._wanted.keys()), set()
+        for at in range(0, len(dropped), BATCH):
             with contextlib.suppress(BrokerError):
-                await self._broker.unwatch(gone[at : at + BATCH])
+                await self._broker.unwatch(dropped[at : at + BATCH])
 
-    # Hearing
+    # Listening
 
     async def _listen(self) -> None:
         backoff = Backoff(base_s=0.5, cap_s=30.0)
@@ -276,33 +277,33 @@ class CompletionWaiter:
                 finally:
                     await subscription.close()
             except (Exception, asyncio.CancelledError) as error:
-                heard, self._hears = self._hears, False
-                if isinstance(error, asyncio.CancelledError) and told_to_end():
+                was_listening, self._listening = self._listening, False
+                if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
                     raise
-                if heard or not backoff.failures:
-                    trace = not isinstance(error, ChancyError)  # of what nobody has foreseen
+                if was_listening or not backoff.failures:
+                    trace = not isinstance(error, ChancyError)  # for unexpected errors
                     logger.warning("listening_failed polling=true error=%s", error, exc_info=trace)
                 await self._clock.sleep(backoff.next_s())
 
     def _resume(self) -> None:
-        """Whatever was told before is lost: look at everything once."""
-        self._hears = True
+        """Poll every job once: earlier notifications are lost."""
+        self._listening = True
         now = self._clock.monotonic()
         for wanted in self._wanted.values():
             if wanted.due is not None:
-                wanted.due = min(wanted.due, now + _FIRST_LOOK_S)
-        self._stir.set()
+                wanted.due = min(wanted.due, now + _FIRST_POLL_S)
+        self._wake.set()
 
     async def _receive(self, subscription: Subscription) -> None:
         while True:
             notices = await subscription.receive(_PROBE_EVERY_S)
-            self._heed(notices or await subscription.probe(_PROBE_TIMEOUT_S))
+            self._on_notices(notices or await subscription.probe(_PROBE_TIMEOUT_S))
 
-    def _heed(self, notices: Iterable[Notice]) -> None:
+    def _on_notices(self, notices: Iterable[Notice]) -> None:
         for notice in notices:
             if notice.kind is NoticeKind.FINISHED:
-                with contextlib.suppress(ValueError):  # anybody may send anything
+                with contextlib.suppress(ValueError):  # any client may send any payload
                     id = UUID(notice.token)
                     if id in self._wanted:
-                        self._told[id] = None
-                        self._stir.set()
+                        self._notified[id] = None
+                        self._wake.set()

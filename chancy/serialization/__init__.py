@@ -1,1 +1,1 @@
-"""Arguments and results as JSON and back."""
+"""Encoding of arguments and results as JSON, and decoding."""

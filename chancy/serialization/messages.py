@@ -1,4 +1,4 @@
-"""What pydantic finds wrong with values, as errors tell it."""
+"""Error messages for the validation errors of pydantic."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pydantic import ValidationError
 from chancy.serialization.annotations import ValueMismatch
 from chancy.text import shown
 
-#: Errors that a message tells of.
-_TOLD = 3
+#: The most errors that one message lists.
+_LISTED = 3
 
 
 class MismatchMessages:
-    """Makes them for the values of several names.
+    """Creates the messages for a set of named values.
 
-    :param call: how a parameter is called, for example ``parameter 'to'``.
-    :param useless: the names whose annotations pydantic can do nothing with, and why.
+    :param call: returns how errors name a parameter, for example ``parameter 'to'``.
+    :param useless: names whose annotations pydantic does not support, and why.
     """
 
     def __init__(self, call: Callable[[str], str], useless: Mapping[str, str]) -> None:
@@ -27,17 +27,17 @@ class MismatchMessages:
 
     def of(self, error: Exception) -> ValueMismatch:
         if isinstance(error, ValidationError):
-            return ValueMismatch(self._told(error))
-        return ValueMismatch(f"{type(error).__name__}: {error}")  # from a validator of the user's
+            return ValueMismatch(self._message(error))
+        return ValueMismatch(f"{type(error).__name__}: {error}")  # raised by a user's validator
 
-    def _told(self, error: ValidationError) -> str:
+    def _message(self, error: ValidationError) -> str:
         found = error.errors(include_url=False, include_context=False)
-        said = [self._one(dict(one)) for one in found[:_TOLD]]
-        if len(found) > _TOLD:
-            said.append(f"and {len(found) - _TOLD} more")
-        return "; ".join(said)
+        messages = [self._line(dict(line)) for line in found[:_LISTED]]
+        if len(found) > _LISTED:
+            messages.append(f"and {len(found) - _LISTED} more")
+        return "; ".join(messages)
 
-    def _one(self, error: dict[str, Any]) -> str:
+    def _line(self, error: dict[str, Any]) -> str:
         where = error["loc"]
         if not where:
             return str(error["msg"])
@@ -54,5 +54,5 @@ class MismatchMessages:
 
 
 def cause(error: Exception) -> Exception | None:
-    """What a traceback should show: not what pydantic has found, which the message tells."""
+    """Return the cause that a traceback shows: None for pydantic's error, which the message has."""
     return None if isinstance(error, ValidationError) else error

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from chancy.broker.contract import Heartbeat
-from chancy.checks import number
+from chancy.checks import check_number
 from chancy.clock import Backoff
 from chancy.errors import ChancyError, ConfigurationError
 
@@ -28,7 +28,7 @@ def check_times(shutdown_timeout_s: float, heartbeat_s: float, heartbeat_timeout
         ("heartbeat_s", heartbeat_s, math.ulp(0.0)),
         ("heartbeat_timeout_s", heartbeat_timeout_s, math.ulp(0.0)),
     ):
-        number(seconds, name, whole=False)
+        check_number(seconds, name, whole=False)
         if not least <= seconds < math.inf:
             bound = "0 or more" if least == 0 else "more than 0"
             raise ConfigurationError(f"{name}={seconds:g} must be a number of seconds, {bound}")

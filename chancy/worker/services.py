@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable
 
-from chancy.clock import Backoff, Clock, told_to_end
+from chancy.clock import Backoff, Clock, is_being_cancelled
 from chancy.errors import BrokerUnavailable
 from chancy.worker.shutdown import tear_down
 
@@ -62,7 +62,7 @@ class ServiceLoops:
             try:
                 await loop()
             except (Exception, asyncio.CancelledError) as error:
-                if isinstance(error, asyncio.CancelledError) and told_to_end():
+                if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
                     raise
                 if name not in self._tasks:
                     # It failed while it was being stopped: do not restart it.

@@ -14,7 +14,7 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome
 from chancy.attempt.settlement import Settlement
 from chancy.broker.notices import Notice, NoticeKind
-from chancy.checks import several
+from chancy.checks import check_instances
 from chancy.errors import ConfigurationError
 from chancy.text import shown
 from chancy.worker.broker_session import BrokerSession, BrokerSessionHost
@@ -75,9 +75,9 @@ class Worker:
     ) -> None:
         if not hasattr(chancy, "broker"):
             raise ConfigurationError(f"{shown(chancy)} is not a Chancy: pass the application")
-        tags = several(tags, str, "tags", "pass strings")
+        tags = check_instances(tags, str, "tags", "pass strings")
         if queues is not None:
-            queues = several(queues, str, "queues", "pass names of queues, which are strings")
+            queues = check_instances(queues, str, "queues", "pass names of queues, which are strings")
         check_times(shutdown_timeout_s, heartbeat_s, heartbeat_timeout_s)
         limits = WorkerLimits(concurrency=concurrency, most_ahead=most_ahead)
         self._app = chancy

@@ -145,7 +145,7 @@ async def test_the_text_of_an_id_is_refused_and_others_wait_on(chancy: Chancy) -
             lambda id: chancy.get_jobs([id]),
         ]  # fmt: skip
         for call in calls:
-            with pytest.raises(TypeError, match=f"UUID, and '{text}' is of the type str"):
+            with pytest.raises(TypeError, match=f"UUID, not '{text}' of the type str"):
                 await call(text)
         assert await waiting == "soon"
     with chancy:

@@ -162,8 +162,8 @@ def test_ticks_where_the_clock_is_set(zone: str, expression: str, start: str, ti
         ("0 0 30,31 2 *", "never due"),
         ("0 0 31 4 fri#5", "never due"),
         ("@reboot", "no boot"),
-        ("H * * * *", "'h' lets the program choose"),
-        ("R(0-10)/2 * * * *", "lets the program choose"),
+        ("H * * * *", "'h' stands for a random time"),
+        ("R(0-10)/2 * * * *", "stands for a random time"),
         ("0 0 1 1 * 0 2030", "run_at"),
         ("0 3-3 * * *", "write '3'"),
         ("61 * * * *", "out of range; write the five fields"),
@@ -171,8 +171,8 @@ def test_ticks_where_the_clock_is_set(zone: str, expression: str, start: str, ti
         ("@sometimes", "@hourly, @daily"),
         ("", "write the five fields"),
         ("* * * * * 2030", "out of range"),
-        ("0," * 200 + "0 * * * *", "may have 256"),
-        (None, "no text"),
+        ("0," * 200 + "0 * * * *", "may have at most 256"),
+        (None, "not a string"),
     ],
 )
 def test_what_is_refused_says_why(expression: str, why: str) -> None:

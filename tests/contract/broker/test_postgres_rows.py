@@ -141,7 +141,7 @@ ODD_QUEUES = {
         'limits = \'{"time_s": 5, "memory_bytes": "1G"}\'',
         (Limit.time(5),),
         None,
-        "a limit of memory is from",
+        "a limit of memory must be from",
     ),
     "limits-one-unknown": (
         'limits = \'{"cpu_s": 5, "memory_bytes": 1e9, "time_s": null}\'',
@@ -153,9 +153,9 @@ ODD_QUEUES = {
         "executor = 'async', limits = '{\"memory_bytes\": 1e9, \"time_s\": 5}'",
         (Limit.time(5),),
         None,
-        "so none of them can have a limit of its own",
+        "so they take no memory limit",
     ),
-    "limits-endless": ("limits = '{\"time_s\": 1e400}'", (), None, "a limit of time is from"),
+    "limits-endless": ("limits = '{\"time_s\": 1e400}'", (), None, "a limit of time must be from"),
     "limits-of-a-thread": (
         "executor = 'thread', limits = '{\"time_s\": 5}'",
         (),
@@ -166,9 +166,9 @@ ODD_QUEUES = {
         "executor = 'async', limits = '{\"memory_bytes\": 1e9}'",
         (),
         None,
-        "so none of them can have a limit of its own",
+        "so they take no memory limit",
     ),
-    "options-no-object": ("options = '5'", (), None, "the options are not an object"),
+    "options-no-object": ("options = '5'", (), None, "the options are not a JSON object"),
     "options-unknown": ("options = '{\"x\": 1}'", (), None, "has the options jobs_per_child"),
     "options-of-another": (
         "executor = 'async', options = '{\"max_jobs\": 5}'",

@@ -58,7 +58,7 @@ async def test_an_answer_that_cannot_be_fails_the_job_and_names_the_place(
 ) -> None:
     outcome = await run(one, function, how="bad")
     text, again = failed_until(outcome)
-    assert text.startswith("chancy.errors.InvalidAnswer: Snooze(-1): a delay is from 0")
+    assert text.startswith("chancy.errors.InvalidAnswer: Snooze(-1): a delay must be from 0")
     assert again is None
     assert isinstance(outcome, Raised)
     assert "control_jobs.py" in outcome.failure.trace

@@ -150,5 +150,5 @@ async def test_a_listener_that_raises_harms_no_job(
 
 @pytest.mark.parametrize("call", [lambda: current_job().progress(0.5), current_job])
 def test_there_is_no_job_outside_of_one(call: Callable[[], object]) -> None:
-    with pytest.raises(NoCurrentJob, match="outside of a job"):
+    with pytest.raises(NoCurrentJob, match="outside a job"):
         call()

@@ -76,7 +76,7 @@ FAILURES: list[tuple[str, dict[str, object], str, str]] = [
     ("echo_wrapped", {"value": 1, "x": 2}, "chancy.errors.InvalidArguments", "'x'"),
     ("generator", {}, "chancy.errors.InvalidArguments", "is a generator function"),
     ("async_generator", {}, "chancy.errors.InvalidArguments", "is an async generator function"),
-    ("return_nan", {}, "chancy.errors.InvalidResult", "nan is not a number"),
+    ("return_nan", {}, "chancy.errors.InvalidResult", "nan is not a JSON number"),
     ("return_object", {}, "chancy.errors.InvalidResult", "no type for object"),
     ("return_nul", {}, "chancy.errors.InvalidResult", "[0]"),
     ("return_deep", {}, "chancy.errors.InvalidResult", "nested"),

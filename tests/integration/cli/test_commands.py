@@ -92,9 +92,9 @@ def test_a_queue_is_declared_with_limits_and_options() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--time-limit=0"], "a limit of time is from 0.001 to 31,536,000 seconds, not 0.0"),
-        (["--time-limit=nan"], "a limit of time is from 0.001"),
-        (["--memory-limit=31"], "a limit of memory is from 33,554,432"),
+        (["--time-limit=0"], "a limit of time must be from 0.001 to 31,536,000 seconds, not 0.0"),
+        (["--time-limit=nan"], "a limit of time must be from 0.001"),
+        (["--memory-limit=31"], "a limit of memory must be from 33,554,432"),
         (["--max-memory=1"], "max_memory_bytes=1048576 must be a whole number"),
         (["--grace=inf"], "grace_s=inf must be from 0 to 3,600 seconds"),
         (["--initializer=os.system()"], "is not the path of a function"),
@@ -103,7 +103,7 @@ def test_a_queue_is_declared_with_limits_and_options() -> None:
         (["--executor=async", "--max-jobs=5"], "the executor async has the options grace_s, not"),
         (["--cooperative"], "not 'cooperative'"),
         (["--broker=redis"], "'odd' has the broker 'redis', which no plugin"),
-        (["--broker=Redis!"], "cannot be the name of a broker"),
+        (["--broker=Redis!"], "is not a valid broker name"),
         (["--broker-option=shards=2"], "the broker postgres takes no broker_options"),
         (["--broker-option=shards"], "'shards' is not KEY=VALUE"),
     ],

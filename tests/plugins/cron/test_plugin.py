@@ -197,7 +197,7 @@ async def test_without_postgres_it_does_nothing_and_says_so(
         ({"backfill_limit": 1_001}, "backfill_limit=1001 must be a whole number from 1 to 1,000"),
         ({"job": jobs.note}, "is not a Job"),
         ({"job": Job(func="nothing")}, "'nothing' is not the path of a function"),
-        ({"job": Job(func="a.b", queue="a b")}, "cannot be the name of a queue"),
+        ({"job": Job(func="a.b", queue="a b")}, "is not a valid queue name"),
         ({"job": Job(func="a.b", priority=101)}, "priority=101 must be"),
         ({"job": Job(func="a.b", max_attempts=0)}, "max_attempts=0 must be"),
         ({"job": Job(func="a.b").with_run_at(5)}, "run_at=.*each tick pushes a new job"),

@@ -172,7 +172,7 @@ def test_no_is_one_and_a_mistake_is_two(dsn: str) -> None:
         (("replay", nobody, "--all"), "pass either ids"),
         (("replay", "--all", "--rate", "fast"), "is not a rate"),
         (("replay", "--all", "--rate", "0"), "must be from 0.001"),
-        (("replay", "--all", "--to-queue", "a b"), "cannot be the name of a queue"),
+        (("replay", "--all", "--to-queue", "a b"), "is not a valid queue name"),
         (("list", "--older-than", "1y"), "is not an age"),
         (("list", "--newer-than", "99999d"), "must be an age"),
         (("list", "--limit", "1001"), "1001"),

@@ -94,7 +94,7 @@ def one(job: Job[Any], **given: Any) -> Workflow:
         (one(steps.double.job("x")), "parameter 'value'"),  # type: ignore[arg-type]
         (one(steps.mark.job().with_unique(Unique())), "is unique, and steps cannot be"),
         (one(steps.mark.job().with_id(uuid4())), "has an id of its own"),
-        (one(steps.mark.job().with_queue("no no")), "cannot be the name of a queue"),
+        (one(steps.mark.job().with_queue("no no")), "is not a valid queue name"),
         (one(steps.mark.job().with_priority(1_000)), "priority=1000 must be"),
         (one(steps.mark.job().with_max_attempts(0)), "max_attempts=0 must be"),
         (one(Job(func="gone.away")), "gone"),

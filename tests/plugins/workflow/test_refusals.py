@@ -190,12 +190,12 @@ async def test_an_id_that_is_text_is_refused(flows_dsn: str, batches_dsn: str) -
     text = "0198c5d2-7a54-7cc3-9d0c-0e8a5b8f8a11"
     flows, batches = Workflows(), Batches()
     async with Chancy(flows_dsn, plugins=[flows, batches]) as chancy:
-        what = "the id of a workflow is a uuid.UUID"
+        what = "the id of a workflow must be a uuid.UUID"
         with pytest.raises(TypeError, match=what):
             flows.reference(chancy, text)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match=what):
             await flows.find(chancy, WorkflowFilter(ids=[text]))  # type: ignore[list-item]
-        what = "the id of a batch is a uuid.UUID"
+        what = "the id of a batch must be a uuid.UUID"
         with pytest.raises(TypeError, match=what):
             batches.reference(chancy, text)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match=what):

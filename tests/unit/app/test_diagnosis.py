@@ -152,7 +152,7 @@ async def test_a_plugin_says_what_holds_it(bench: Bench) -> None:
         async def get(self, ids: Sequence[uuid.UUID]) -> Mapping[uuid.UUID, QueuedJob]:
             return {job.id: job}
 
-        async def place(self, id: uuid.UUID) -> QueuePosition:
+        async def position(self, id: uuid.UUID) -> QueuePosition:
             return QueuePosition(0, 0, 0.0, 0.0, 0.0)
 
     for broker_says, found in (

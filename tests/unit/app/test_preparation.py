@@ -83,7 +83,7 @@ def test_what_is_no_job_is_refused_with_what_to_do(
 
 def test_configuration_errors_of_a_job_are_push_errors(intake: JobPreparation) -> None:
     for made in (Job(func="shop.work", queue="a b"), Job(func="work")):
-        with pytest.raises(PushError, match=r"cannot be the name of a queue|is not the path"):
+        with pytest.raises(PushError, match=r"is not a valid queue name|is not the path"):
             intake.prepare(made, validate=False)
 
 

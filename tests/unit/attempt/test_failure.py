@@ -253,7 +253,7 @@ def test_the_members_of_a_group_are_in_the_trace() -> None:
 
 
 def test_an_exception_without_a_text_says_so() -> None:
-    assert Failure.of(Unprintable()).message == "(its text cannot be made: RuntimeError)"
+    assert Failure.of(Unprintable()).message == "(the message cannot be formatted: RuntimeError)"
 
 
 def test_the_middle_of_a_long_text_is_left_out() -> None:

@@ -57,7 +57,7 @@ def test_errors_that_cause_each_other_are_named_once() -> None:
 def test_a_cause_without_a_text_says_so() -> None:
     error = ValueError("plain")
     error.__cause__ = Exiting()
-    assert Failure.of(error).causes[0][1] == "(its text cannot be made: SystemExit)"
+    assert Failure.of(error).causes[0][1] == "(the message cannot be formatted: SystemExit)"
 
 
 def test_notes_are_kept_in_order_and_not_all_of_them() -> None:

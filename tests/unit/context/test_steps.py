@@ -71,7 +71,7 @@ async def test_a_name_tells_steps_apart() -> None:
     await job.step("one", int)
     assert await job.step("old", never) == 1
     for name in ("one", "old"):
-        with pytest.raises(InvalidStep, match="there was one of this name in this attempt"):
+        with pytest.raises(InvalidStep, match="this attempt already has a step of this name"):
             await job.step(name, never)
     assert list(kept(ear)) == ["old", "one"]
 
@@ -79,7 +79,7 @@ async def test_a_name_tells_steps_apart() -> None:
 @pytest.mark.parametrize("name", ["", "x" * (MAX_NAME + 1), None, 7, b"one"])
 def test_a_name_is_short_text(name: Any) -> None:
     job, ear = job_with()
-    with pytest.raises(InvalidStep, match="text of 1 to 200 characters"):
+    with pytest.raises(InvalidStep, match="string of 1 to 200 characters"):
         job.sync_step(name, never)
     assert ear.kept == []
 
@@ -185,5 +185,5 @@ def test_a_job_that_is_to_end_begins_no_step() -> None:
 
 
 def test_there_are_no_steps_before_the_function_runs() -> None:
-    with pytest.raises(JobError, match="belong into the function"):
+    with pytest.raises(JobError, match="call steps in the job"):
         JobContext(claimed(), DetachedHost()).sync_step("one", int)

@@ -93,7 +93,7 @@ def test_too_many_positional_arguments() -> None:
     ids=["positional-only", "variadic"],
 )
 def test_parameters_without_a_usable_name_are_refused(function: Callable[..., object]) -> None:
-    with pytest.raises(InvalidArguments, match="by position only: jobs are called by keyword"):
+    with pytest.raises(InvalidArguments, match="by position only: jobs are called with keyword"):
         Job.from_func(function)
 
 
@@ -217,7 +217,7 @@ _of_the_script.__module__ = "__main__"
     [
         (lambda: None, "a lambda or is defined inside another function"),
         (jobs.make_local(), "a lambda or is defined inside another function"),
-        (_of_the_script, "in the script that was started"),
+        (_of_the_script, "in the main script"),
     ],
 )
 def test_a_function_that_no_worker_finds_is_refused_with_the_reason(
@@ -234,7 +234,7 @@ def test_what_is_no_function_has_no_path(thing: object) -> None:
 
 
 def test_a_decorator_refuses_a_queue_that_cannot_be() -> None:
-    with pytest.raises(ConfigurationError, match="cannot be the name of a queue"):
+    with pytest.raises(ConfigurationError, match="is not a valid queue name"):
         job(queue="a b")(jobs.plain)
 
 

@@ -21,8 +21,8 @@ from chancy.job.limits import (
 )
 
 TIME, MEMORY = Limit.time(30), Limit.memory(512 * 2**20)
-SECONDS = "a limit of time is from 0.001 to 31,536,000 seconds, not "
-BYTES = "a limit of memory is from 33,554,432 to "
+SECONDS = "a limit of time must be from 0.001 to 31,536,000 seconds, not "
+BYTES = "a limit of memory must be from 33,554,432 to "
 HUGE = pytest.param(10**400, id="huge")
 
 

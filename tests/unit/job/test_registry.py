@@ -112,12 +112,14 @@ def test_the_error_says_what_to_do() -> None:
         Registry(["shop.*"]).find("tests.unit.jobs.plain")
     assert str(caught.value) == (
         "no job is registered as 'tests.unit.jobs.plain', and allow=['shop.*'] does not match it: "
-        "import its module in the application of the worker, or allow it"
+        "import its module in the worker's application, or add it to allow"
     )
 
 
 def test_a_re_exported_function_is_refused_with_its_home() -> None:
-    with pytest.raises(UnknownFunction, match="is defined in 'json': name it by the module that"):
+    with pytest.raises(
+        UnknownFunction, match="is defined in 'json': use the path of the module that"
+    ):
         Registry(["*"]).find("tests.unit.jobs.dumps")
 
 
@@ -130,7 +132,7 @@ def test_a_module_that_cannot_be_imported_is_an_unknown_function(module: str) ->
 
 
 def test_allow_is_a_list_not_a_text() -> None:
-    with pytest.raises(ConfigurationError, match=r"must be a list of str: give patterns"):
+    with pytest.raises(ConfigurationError, match=r"must be a list of str: pass patterns"):
         Registry("shop.*")
 
 

@@ -104,8 +104,8 @@ def test_each_executor_takes_its_own() -> None:
     [
         ("{", "process", "the options are not JSON: "),
         ("[" * 100_000, "process", "the options are not JSON: "),
-        ("null", "thread", "the options are not an object: None"),
-        ("[]", "thread", "the options are not an object: []"),
+        ("null", "thread", "the options are not a JSON object: None"),
+        ("[]", "thread", "the options are not a JSON object: []"),
         (
             '{"cooperative": true}',
             "async",

@@ -37,7 +37,7 @@ class Watched(MemoryBroker):
         #: Whoever looks at jobs waits for this, if there is one.
         self.answers: asyncio.Event | None = None
 
-    async def expect(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+    async def watch(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
         self._check()
         if self.answers is not None:
             await self.answers.wait()
@@ -193,7 +193,7 @@ async def test_where_nobody_can_look_in_time_nothing_is_said_of_the_job(
     while not waiting.done():
         clock.advance(1.0)
         await asyncio.sleep(0)
-    with pytest.raises(WaitTimeout, match=r"could not be looked at after 0\.5 s"):
+    with pytest.raises(WaitTimeout, match=r"could not be read after 0\.5 s"):
         await waiting
 
 

@@ -73,7 +73,7 @@ async def test_what_the_broker_forgot_that_it_was_pushed_to_is_found_in_the_hist
 async def test_what_its_broker_lost_before_it_told_is_found_in_the_history(
     planes: BrokerSet, waits: RoutedWaiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chancy.results.waiter._LOOK_S", 0.01)
+    monkeypatch.setattr("chancy.results.waiter._LISTENING_S", 0.01)
     wanted, lost = job(), job()
     await planes.all["memory"].push([wanted, lost])
     planes.pushed("memory", [wanted.id, lost.id])

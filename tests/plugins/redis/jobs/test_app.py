@@ -144,7 +144,7 @@ async def test_a_job_cannot_end_itself_in_a_transaction(chancy: Chancy) -> None:
     async with Worker(chancy):
         done = await (await chancy.push(jobs.complete.job().with_queue("fast"))).wait(10)
     assert done.state is State.FAILED
-    assert "complete_in() needs jobs that are kept in Postgres" in done.errors[0]["message"]
+    assert "complete_in() needs a job that is stored in Postgres" in done.errors[0]["message"]
 
 
 async def test_what_the_broker_cannot_do_is_refused(dsn: str) -> None:
