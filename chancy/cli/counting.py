@@ -1,4 +1,4 @@
-"""How many jobs queues have, as far as their brokers say."""
+"""Job counts of queues, as far as their brokers are available."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Counted(NamedTuple):
-    """The jobs of queues.
+    """The job counts of queues.
 
-    :ivar unknown: why those of some are not known, a line each.
-    :ivar away: whether a broker did not answer.
+    :ivar unknown: one line for each reason why some counts are unknown.
+    :ivar away: whether a broker is unavailable.
     """
 
     counts: Counts
@@ -26,7 +26,8 @@ class Counted(NamedTuple):
 
 
 async def counted(chancy: Chancy, queues: Sequence[Queue]) -> Counted:
-    """The jobs of queues; not those of queues whose broker is away, or none of this application."""
+    """Count the jobs of queues. A count is None if the queue's broker is unavailable or not
+    supplied by the plugins of this application."""
     from chancy.routing.router import RoutedBroker
 
     away: Mapping[str, str] = {}
@@ -37,14 +38,14 @@ async def counted(chancy: Chancy, queues: Sequence[Queue]) -> Counted:
     else:
         found = await chancy.counts()
     counts: dict[str, QueueCounts | None] = dict(found)
-    unknown = [f"the broker {name} is away: {why}" for name, why in away.items()]
-    for one in queues:
-        if one.broker in away:
-            counts[one.name] = None
-        elif one.broker not in brokers:
-            counts[one.name] = None
+    unknown = [f"the broker {name} is unavailable: {why}" for name, why in away.items()]
+    for queue in queues:
+        if queue.broker in away:
+            counts[queue.name] = None
+        elif queue.broker not in brokers:
+            counts[queue.name] = None
             unknown.append(
-                f"queue {one.name}: this application has no broker {one.broker}: name one that "
-                "has it, by --app"
+                f"queue {queue.name}: this application has no broker {queue.broker}: pass the "
+                "--app of an application that has it"
             )
     return Counted(counts, unknown, bool(away))
