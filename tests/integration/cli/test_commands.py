@@ -281,13 +281,13 @@ def test_a_job_is_explained_and_run_now() -> None:
     inside("queue", "pause", "mail", dsn=DSN)
     assert inside("job", "why", waiting, dsn=DSN).out.splitlines() == [
         "the queue 'mail' is paused",
-        "no worker runs",
+        "no worker is running",
     ]
     reasons = inside("job", "why", id, "--json", dsn=DSN).json
     assert [reason["why"] for reason in reasons] == ["scheduled"]
-    assert "it is scheduled in 3" in reasons[0]["text"]
+    assert "the job is scheduled in 3" in reasons[0]["text"]
     nobody = str(uuid.uuid4())
-    assert "there is no such job" in inside("job", "why", nobody, dsn=DSN, code=1).out
+    assert "the job does not exist" in inside("job", "why", nobody, dsn=DSN, code=1).out
     assert inside("job", "retry", id, "--json", dsn=DSN).json == {id: "due now"}
     answer = inside("job", "retry", id, nobody, "--json", dsn=DSN, code=1).json
     assert answer == {id: "pending", nobody: "unknown"}
