@@ -65,7 +65,7 @@ class Wiring:
         others = {name: make() for name, make in self._factories.items()}
         kind = RoutedSqlBroker if isinstance(control, SqlStore) else RoutedBroker
         broker = kind(control, others, self._clock, self._queues, self._check)
-        return broker, RoutedWaiter(broker.planes, self._clock)
+        return broker, RoutedWaiter(broker.brokers, self._clock)
 
     def make_blocking(
         self, store: SyncPostgresBroker, make_control: Callable[[], Broker]

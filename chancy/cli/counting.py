@@ -34,7 +34,7 @@ async def counted(chancy: Chancy, queues: Sequence[Queue]) -> Counted:
     brokers = {DEFAULT_BROKER}
     if isinstance(chancy.broker, RoutedBroker):
         found, away = await chancy.broker.counted()
-        brokers |= chancy.broker.planes.all.keys()
+        brokers |= chancy.broker.brokers.all.keys()
     else:
         found = await chancy.counts()
     counts: dict[str, QueueCounts | None] = dict(found)

@@ -52,7 +52,7 @@ class BrokerSessions:
                 heartbeat_s=heartbeat_s,
             )
             for name, one in (
-                self._routed.planes.all.items() if self._routed else [(DEFAULT_BROKER, broker)]
+                self._routed.brokers.all.items() if self._routed else [(DEFAULT_BROKER, broker)]
             )
         }
         self.control = self._planes[DEFAULT_BROKER]
@@ -68,14 +68,14 @@ class BrokerSessions:
         self.control.compare(running)
         if self._routed is not None:
             for plane in self._planes.values():
-                plane.join(worker_id, self._routed.planes, running)
+                plane.join(worker_id, self._routed.brokers, running)
 
     async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
         """Settle each with the broker that has given its claim, as far as is known."""
         if self._routed is None:
             return await self.control.settle(settlements)
         stale: set[UUID] = set()
-        for name, part in self._routed.by_giver(settlements).items():
+        for name, part in self._routed.by_broker(settlements).items():
             stale |= await self._planes[name].settle(part)
         return frozenset(stale)
 
