@@ -12,7 +12,6 @@ import click
 
 from chancy.broker.values import QueueCounts, WorkerRecord
 from chancy.cli import bounds, facts, output
-from chancy.cli.counting import Counted, counted
 from chancy.cli.exits import AWAY, NO, complain
 from chancy.cli.options import DATETIME, CommandTarget, as_json, on_target
 from chancy.job.limits import Limit
@@ -56,12 +55,12 @@ def list_(target: CommandTarget, json_: bool) -> None:
       chancy queue list --json | jq '.[] | select(.paused) | .name'
     """
 
-    async def main() -> tuple[_Found, Counted, Sequence[WorkerRecord]]:
+    async def main() -> tuple[_Found, facts.Counted, Sequence[WorkerRecord]]:
         async with target.opened() as chancy:
             queues = await _queues(chancy)
             return (
                 queues,
-                await counted(chancy, [queue for queue, _ in queues]),
+                await facts.counted(chancy, [queue for queue, _ in queues]),
                 await chancy.get_workers(),
             )
 
