@@ -107,7 +107,10 @@ def test_settings_are_the_parameters_of_the_constructor() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"keep_day": 3}, "no setting 'keep_day'; did you mean 'keep_days'? Its settings: keep_days"),
+        (
+            {"keep_day": 3},
+            "no setting 'keep_day'; did you mean 'keep_days'? Its settings: keep_days",
+        ),
         ({"keep_days": "long"}, "setting keep_days: Input should be a valid integer"),
         ({"keep_days": 0}, "keep_days=0 must be at least 1"),
     ],
