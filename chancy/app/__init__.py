@@ -1,4 +1,4 @@
-"""The application: pushes jobs, and answers questions about them."""
+"""The application: pushes jobs, and queries them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The application: the one place where broker, registry and plugins are put together."""
+"""`Chancy`, the application: it combines the broker, the registry and the plugins."""
 
 from __future__ import annotations
 
@@ -47,24 +47,26 @@ from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
 
 
 class Chancy(BlockingCalls):
-    """An application of chancy: pushes jobs, and tells what becomes of them.
+    """An application: pushes jobs, queries and cancels them, and manages queues.
 
     Used as ``async with Chancy(dsn) as chancy`` or, with the ``sync_…`` calls, as
     ``with Chancy(dsn) as chancy``.
 
-    :param dsn: where Postgres is; the environment variable ``CHANCY_DSN`` unless given.
-    :param schema: the schema of the tables. Applications in two schemas do not see each other.
-    :param queues: declared by each worker that starts, if they are not there yet.
-    :param plugins: put over the default ones; a plugin replaces the one of its identifier. A text
-        is the identifier of an installed plugin, made with the settings that it has by default.
-    :param no_default_plugins: use ``plugins`` alone: without any, nothing is retried or rescued.
-    :param allow: patterns of functions that rows may name although nothing registered them here,
-        for example ``shop.jobs.*``.
-    :param listen_dsn: reaches the server itself, where ``dsn`` goes through a pooler.
-    :param max_payload: bytes that the arguments, the meta, or the result of a job may take.
+    :param dsn: the Postgres database; the default is the environment variable ``CHANCY_DSN``.
+    :param schema: the schema of the tables. Applications in different schemas are isolated.
+    :param queues: queues that each worker declares when it starts, unless they exist.
+    :param plugins: added to the default plugins; a plugin replaces the default one of the same
+        identifier. A string is the identifier of an installed plugin, made with default settings.
+    :param no_default_plugins: use only ``plugins``. Without any, nothing is retried or rescued.
+    :param allow: patterns of functions that jobs may name without being registered here, for
+        example ``shop.jobs.*``.
+    :param listen_dsn: a direct connection to the server, if ``dsn`` goes through a pooler.
+    :param max_payload: the maximum bytes of the arguments, the meta, or the result of a job.
     :param driver: ``asyncpg`` or ``psycopg``.
-    :param pool_size: sessions for callers, at most; see `chancy.postgres.broker.PostgresBroker`.
-    :param broker: instead of Postgres, and ``clock`` instead of this machine's: for tests.
+    :param pool_size: the maximum number of sessions for callers; see
+        `chancy.postgres.broker.PostgresBroker`.
+    :param broker: replaces Postgres, for tests.
+    :param clock: replaces the system's clock, for tests.
     """
 
     def __init__(
@@ -91,12 +93,14 @@ class Chancy(BlockingCalls):
         self.registry = Registry(allow)
         self.max_payload = max_payload
         self.hooks = Hooks(compose(plugins, bare=no_default_plugins))
-        self._intake = JobPreparation(self.registry, max_payload, self.queues, lambda: self.broker)
+        self._preparation = JobPreparation(
+            self.registry, max_payload, self.queues, lambda: self.broker
+        )
         self._pool_size = pool_size
         self._make_broker = functools.partial(
             PostgresBroker, schema=schema, listen_dsn=listen_dsn, driver=driver
         )
-        #: The broker that keeps queues and workers, without what plugins put beside it.
+        #: The broker that stores queues and workers, without the brokers of plugins.
         self.control = broker or self._make_broker(self.dsn, pool_size=pool_size)
         context = BrokerContext(
             schema=schema,
@@ -104,10 +108,10 @@ class Chancy(BlockingCalls):
             clock=self.clock,
             max_payload=max_payload,
         )
-        self._assembly = Wiring(self.hooks, context, self.queues)
-        self.broker, self._finishes = self._assembly.make(self.control)
-        self._opening = Lifetime(self.broker, self._finishes)
-        self._instead: Substitute | None = None
+        self._wiring = Wiring(self.hooks, context, self.queues)
+        self.broker, self._waiter = self._wiring.make(self.control)
+        self._lifetime = Lifetime(self.broker, self._waiter)
+        self._substitute: Substitute | None = None
         self.hooks.check_broker(self.control)
         for queue in self.queues:
             self.broker.check_queue(queue)
@@ -116,11 +120,11 @@ class Chancy(BlockingCalls):
     def dsn(self) -> str:
         """The DSN, or `ConfigurationError` if there is none."""
         if not self._dsn:
-            raise ConfigurationError("no DSN: pass Chancy(dsn) or set CHANCY_DSN")
+            raise ConfigurationError("no DSN is configured: pass Chancy(dsn) or set CHANCY_DSN")
         return self._dsn
 
     async def __aenter__(self) -> Self:
-        await self._opening.enter()
+        await self._lifetime.enter()
         return self
 
     async def __aexit__(
@@ -129,34 +133,34 @@ class Chancy(BlockingCalls):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._opening.leave()
+        await self._lifetime.leave()
 
     # Pushing
 
     async def push(
         self, job: Job[R], *, within: object | None = None, validate: bool = True
     ) -> Reference[R]:
-        """Store a job. When this returns the job exists, and a worker has been woken.
+        """Push a job. When this returns, the job is stored and a worker has been notified.
 
-        :param within: a connection in a transaction of the caller's: the job exists if that
-            commits. See ``chancy.postgres.within.ACCEPTED``.
+        :param within: a connection with an open transaction of the caller: the job is stored when
+            it commits. See ``chancy.postgres.within.ACCEPTED``.
         :param validate: False to push a function that this process cannot import.
         :raises PushError: the job cannot be stored; nothing was written.
-        :raises BrokerError: the database did not take it within 15 seconds.
+        :raises BrokerError: the database did not store it within 15 seconds.
         """
-        prepared = self._intake.prepare(job, validate=validate)
+        prepared = self._preparation.prepare(job, validate=validate)
         found = await self.broker.push([prepared], within=within)
         return reference_to(prepared.id, found, self)
 
     async def push_many(
         self, jobs: Iterable[Job[R]], *, within: object | None = None, validate: bool = True
     ) -> References[R]:
-        """Store any number of jobs in their order, all or none of them.
+        """Push any number of jobs in order, all or none of them.
 
-        The jobs are taken from the iterable 1,000 at a time, so that a generator of millions
-        needs little memory. They are in one transaction, ``within`` or one of their own. Where
-        their queues live in several brokers, this is true of the jobs of each broker: if one of
-        them refuses its own, those of others may be stored; see `RoutedBroker`.
+        The iterable is consumed 1,000 jobs at a time, so a generator of millions needs little
+        memory. The jobs are stored in one transaction: ``within``, or a new one. If their queues
+        are in several brokers, each broker stores all or none of its own jobs: if one fails, the
+        jobs of others may be stored; see `RoutedBroker`.
         """
         references = References[R](self)
         prepared = self._prepared(jobs, references, validate=validate)
@@ -166,65 +170,69 @@ class Chancy(BlockingCalls):
     def _prepared(
         self, jobs: Iterable[Job[R]], references: References[R], *, validate: bool
     ) -> Iterator[list[PreparedJob]]:
-        for taken in chunks(several_jobs(jobs), CHUNK):
-            prepared = self._intake.prepare_all(taken, validate=validate)
+        for chunk in chunks(several_jobs(jobs), CHUNK):
+            prepared = self._preparation.prepare_all(chunk, validate=validate)
             references.extend([job.id for job in prepared])
             yield prepared
 
     def transaction(self) -> AbstractAsyncContextManager[Connection]:
-        """A transaction on a session of the pool, to be passed as ``within``."""
+        """A transaction on a session of the pool, to pass as ``within``."""
         return self._postgres("transaction").transaction()
 
-    # Looking
+    # Jobs
 
     async def get_job(self, id: UUID) -> QueuedJob | None:
-        """A job, finished or not; None if there is none."""
+        """A job, finished or not; None if it does not exist."""
         return (await self.broker.get([checked(id)])).get(id)
 
     async def wait_for(self, id: UUID, timeout_s: float | None = None) -> QueuedJob:
         """Wait until a job is finished; see `chancy.results.reference.Reference.wait`."""
-        return await self._finishes.wait(checked(id), timeout_s)
+        return await self._waiter.wait(checked(id), timeout_s)
 
     def read_result(self, job: QueuedJob) -> Any:
-        """What the function of a finished job returned: see `Reference.result`."""
+        """The return value of a finished job: see `Reference.result`."""
         return result_of(job, self.registry.known(job.func))
 
     async def get_jobs(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+        """Jobs by id; ids that do not exist are left out."""
         return await self.broker.get([checked(id) for id in ids])
 
     async def find_jobs(self, wanted: JobFilter) -> Sequence[QueuedJob]:
-        """Jobs by a filter, newest first."""
+        """Jobs that match a filter, newest first."""
         return await self.broker.find(
-            check_instance(wanted, JobFilter, "wanted", "give JobFilter(...)")
+            check_instance(wanted, JobFilter, "wanted", "pass JobFilter(...)")
         )
 
     async def cancel(self, *ids: UUID) -> Mapping[UUID, Cancellation]:
-        """Cancel jobs that wait and ask running ones to stop."""
+        """Cancel waiting jobs, and ask running jobs to stop."""
         return await self.broker.cancel([checked(id) for id in ids])
 
     async def run_now(self, *ids: UUID) -> frozenset[UUID]:
-        """Let scheduled jobs run now, retries too; gives the ids of those that were scheduled."""
+        """Run scheduled jobs now, including retries; returns the ids that were scheduled."""
         return await self.broker.run_now([checked(id) for id in ids])
 
     async def why(self, id: UUID) -> Sequence[Reason]:
-        """Say why a job has not run, or is not finished; what weighs most comes first."""
+        """Explain why a job has not run or is not finished, the most important reason first."""
         return await diagnose(self.broker, checked(id), lambda job: self.hooks.why_held(self, job))
 
     async def counts(self) -> Mapping[str, QueueCounts]:
+        """Unfinished jobs by queue and state; queues without any are left out."""
         return await self.broker.counts()
 
     async def get_workers(self) -> Sequence[WorkerRecord]:
+        """The registered workers."""
         return await self.broker.workers()
 
     # Queues
 
     async def declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
-        """Store a queue if there is none of its name; with ``upsert`` change its settings.
+        """Create a queue if it does not exist; with ``upsert``, change its settings.
 
-        Workers follow within a second. An existing queue's pause stays as it is.
+        Workers apply the change within a second. An existing queue that is paused stays paused.
 
-        :raises ConfigurationError: its broker is not supplied here, or cannot keep such a queue,
-            or would change while the one it has holds unfinished jobs that nobody would run.
+        :raises ConfigurationError: the application does not supply the queue's broker, or that
+            broker does not support such a queue, or the queue's broker would change while the old
+            one has unfinished jobs, which no worker would run.
         """
         self.broker.check_queue(queue_of(queue))
         if upsert and not self._routed:
@@ -232,30 +240,38 @@ class Chancy(BlockingCalls):
         return await self.broker.declare(queue, upsert=upsert)
 
     async def get_queues(self) -> Sequence[Queue]:
+        """All queues, ordered by name."""
         return await self.broker.queues()
 
     async def pause_queue(self, name: str, *, resume_at: datetime | None = None) -> bool:
-        """Let no more jobs of a queue be claimed, until ``resume_at`` or `resume_queue`."""
+        """Stop claiming jobs of a queue, until ``resume_at`` or `resume_queue`.
+
+        Returns whether the queue exists.
+        """
         return await self.broker.pause(name_of(name), resume_at=check_resume_at(resume_at, name))
 
     async def resume_queue(self, name: str) -> bool:
+        """Resume a paused queue. Returns whether the queue exists."""
         return await self.broker.resume(name_of(name))
 
     async def delete_queue(self, name: str) -> bool:
-        """Forget a queue. Its jobs stay, and run once it is declared again."""
+        """Delete a queue. Its jobs are kept and run once it is declared again.
+
+        Returns whether the queue existed.
+        """
         return await self.broker.delete_queue(name_of(name))
 
     # Tables
 
     async def migrate(self) -> None:
-        """Bring the tables of the core and of the plugins up to date.
+        """Upgrade the tables of the core and of the plugins.
 
-        Safe to call from many processes at once.
+        Safe to call from several processes concurrently.
         """
         await asyncio.to_thread(self.sync_migrate)
 
     async def check_tables(self) -> None:
-        """Raise `SchemaMismatch` unless all tables are at the revisions of this code."""
+        """Raise `SchemaMismatch` unless all tables are at the revisions this version needs."""
         broker = self.control
         if not isinstance(broker, PostgresBroker):
             return
@@ -263,19 +279,19 @@ class Chancy(BlockingCalls):
         found = await tables.find_revisions(broker.fetch, self.schema, components)
         tables.check(found, self.schema, components)
 
-    def _postgres(self, what: str) -> PostgresBroker:
+    def _postgres(self, call: str) -> PostgresBroker:
         if not isinstance(self.control, PostgresBroker):
-            raise ConfigurationError(f"{what} needs the Postgres broker, not {self.control!r}")
+            raise ConfigurationError(f"{call} needs the Postgres broker, not {self.control!r}")
         return self.control
 
     @contextmanager
     def replaced(self, by: Substitute) -> Generator[None]:
-        """Use something else instead of the database for a while; see `chancy.testing.sandbox`."""
+        """Replace the database while the context is open; see `chancy.testing.sandbox`."""
         before = vars(self).copy()
         self.control = self.broker = by.broker
-        self.clock, self._finishes = by.clock, by.finishes
-        self._opening = Lifetime(by.broker, by.finishes)
-        self._sync, self._background, self._instead = by.store, by.waiting, by
+        self.clock, self._waiter = by.clock, by.finishes
+        self._lifetime = Lifetime(by.broker, by.finishes)
+        self._sync, self._background, self._substitute = by.store, by.waiting, by
         try:
             yield
         finally:
@@ -284,20 +300,20 @@ class Chancy(BlockingCalls):
     # For the calls without an event loop
 
     def _open_blocking(self) -> tuple[BlockingStore, BlockingWait]:
-        if self._instead is not None:
-            return self._instead.store, self._instead.waiting
+        if self._substitute is not None:
+            return self._substitute.store, self._substitute.waiting
         from chancy.postgres.sync import SyncPostgresBroker
 
         sync = SyncPostgresBroker(self.dsn, schema=self.schema, pool_size=self._pool_size)
         sync.open()
-        return self._assembly.make_blocking(sync, lambda: self._make_broker(self.dsn, pool_size=2))
+        return self._wiring.make_blocking(sync, lambda: self._make_broker(self.dsn, pool_size=2))
 
     @property
     def _routed(self) -> bool:
         return isinstance(self.broker, RoutedBroker)
 
     def _prepare(self, job: Job[Any], *, validate: bool) -> PreparedJob:
-        return self._intake.prepare(job, validate=validate)
+        return self._preparation.prepare(job, validate=validate)
 
     def _tables(self) -> tuple[str, str, tuple[Component, ...]]:
         return self.dsn, self.schema, self.hooks.components

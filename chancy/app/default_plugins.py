@@ -1,4 +1,4 @@
-"""Which plugins an application has: the one place of the core that knows the default ones."""
+"""The plugins of an application. No other module of the core refers to the default plugins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chancy.text import shown
 
 
 def defaults() -> list[Plugin]:
-    """The plugins that an application has unless it says otherwise."""
+    """The plugins that an application has by default."""
     from chancy.plugins import standard
 
     return standard()
@@ -21,11 +21,11 @@ def defaults() -> list[Plugin]:
 def make(
     identifier: str, settings: Mapping[str, Any] | None = None, *, source: str = "settings"
 ) -> Plugin:
-    """A default plugin, or an installed one, by its identifier.
+    """Make a default or an installed plugin by its identifier.
 
-    :param settings: of the plugin, as a file has them.
-    :param source: where they were written, for errors.
-    :raises ConfigurationError: there is none of this name, or a setting is wrong.
+    :param settings: the settings of the plugin, as read from a file.
+    :param source: the origin of the settings, for errors.
+    :raises ConfigurationError: there is no such plugin, or a setting is invalid.
     """
     from chancy.plugin.discovery import made, named
 
@@ -34,15 +34,15 @@ def make(
 
 
 def compose(plugins: Iterable[Plugin | str], *, bare: bool) -> list[Plugin]:
-    """The default plugins with the given ones put over them, or the given ones alone."""
+    """The default plugins with ``plugins`` added or replaced; with ``bare`` only ``plugins``."""
     if isinstance(plugins, str):
-        raise ConfigurationError(f"plugins={plugins!r} is one text: pass a list, [{plugins!r}]")
+        raise ConfigurationError(f"plugins={plugins!r} is a string: pass a list, [{plugins!r}]")
     hint = "pass instances, not classes"
     if not isinstance(plugins, Iterable):
         raise ConfigurationError(f"plugins={shown(plugins)} must be a list of Plugin: {hint}")
-    named = [make(one) if isinstance(one, str) else one for one in plugins]
-    given = list(check_instances(named, Plugin, "plugins", hint))
+    made = [make(plugin) if isinstance(plugin, str) else plugin for plugin in plugins]
+    own = list(check_instances(made, Plugin, "plugins", hint))
     if bare:
-        return given
-    replaced = {plugin.get_identifier() for plugin in given}
-    return [one for one in defaults() if one.get_identifier() not in replaced] + given
+        return own
+    replaced = {plugin.get_identifier() for plugin in own}
+    return [plugin for plugin in defaults() if plugin.get_identifier() not in replaced] + own

@@ -1,4 +1,4 @@
-"""Why a job stands where it stands."""
+"""Explains why a job has not run or is not finished."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from chancy.job.definition import QueuedJob
 from chancy.queue.queue import Queue
 from chancy.states import State
 
-#: Workers, and running jobs, that are named in one reason, at most.
-_MOST_NAMED = 5
-#: Seconds of silence after which a worker is called silent: two of the usual beats.
+#: The maximum number of workers, or of running jobs, in one reason.
+_MAX_LISTED = 5
+#: Seconds without a heartbeat after which a worker is reported: two default intervals.
 _SILENT_S = 10.0
-#: Seconds that a job may wait without any reason before somebody should look.
+#: Seconds that a job may wait without a reason before it is reported as stuck.
 _SOON_S = 10.0
 
 
 class Why(StrEnum):
-    """What keeps a job, for programs."""
+    """The kind of a reason, for programs."""
 
     NOT_THERE = "not there"
     FINISHED = "finished"
@@ -48,13 +48,19 @@ class Why(StrEnum):
 
 
 class Reason(NamedTuple):
-    """One thing that keeps a job, or explains it."""
+    """A reason why a job has not run or is not finished."""
 
     why: Why
     text: str
 
 
-#: What plugins say of a job that is held.
+_ENDED = {
+    State.SUCCEEDED: "succeeded",
+    State.FAILED: "failed",
+    State.CANCELLED: "was cancelled",
+}
+
+#: Returns the explanations of plugins for a held job.
 Explain = Callable[[QueuedJob], Awaitable[Sequence[str]]]
 
 
@@ -63,17 +69,18 @@ async def _nothing(job: QueuedJob) -> Sequence[str]:
 
 
 async def diagnose(broker: Broker, id: UUID, explain: Explain = _nothing) -> Sequence[Reason]:
-    """Say why a job has not run, or is not finished; what weighs most comes first.
+    """Explain why a job has not run or is not finished, the most important reason first.
 
-    A look at this moment, by several statements: what changes between them may show.
-    :param explain: asked for what holds a held job.
+    The state is read by several statements, so changes between them may be visible.
+
+    :param explain: called for a held job.
     """
     found = (await broker.get([id])).get(id)
     if found is None:
         return [
             Reason(
                 Why.NOT_THERE,
-                "there is no such job: its push has not committed, it was pruned, or its queue "
+                "the job does not exist: its push has not committed, it was pruned, or its queue "
                 "does not keep finished jobs",
             )
         ]
@@ -87,8 +94,8 @@ async def diagnose(broker: Broker, id: UUID, explain: Explain = _nothing) -> Seq
         case State.SCHEDULED:
             return [*_scheduled(found, place, workers), *_past(found)]
         case State.HELD:
-            said = await explain(found) or ["a plugin holds it until there is a slot, or its turn"]
-            return [*(Reason(Why.HELD, one) for one in said), *_past(found)]
+            texts = await explain(found) or ["a plugin holds the job until a slot is free"]
+            return [*(Reason(Why.HELD, text) for text in texts), *_past(found)]
         case _:
             queues = {queue.name: queue for queue in await broker.queues()}
             return list(_pending(found, place, queues, workers))
@@ -96,36 +103,40 @@ async def diagnose(broker: Broker, id: UUID, explain: Explain = _nothing) -> Seq
 
 def _finished(job: QueuedJob) -> Iterator[Reason]:
     at = "" if job.finished_at is None else f" at {job.finished_at.isoformat()}"
-    yield Reason(Why.FINISHED, f"it {job.state.label}{at}, in attempt {_attempt(job)}")
+    yield Reason(
+        Why.FINISHED,
+        f"the job {_ENDED.get(job.state, job.state.label)}{at}, in attempt {_attempt(job)}",
+    )
     if job.state is State.FAILED and job.errors:
-        yield Reason(Why.FINISHED, f"its last failure: {_failure(job)}")
+        yield Reason(Why.FINISHED, f"last failure: {_failure(job)}")
 
 
 def _running(
     job: QueuedJob, place: QueuePosition, workers: Sequence[WorkerRecord]
 ) -> Iterator[Reason]:
-    worker = next((one for one in workers if one.id == job.worker_id), None)
+    worker = next((worker for worker in workers if worker.id == job.worker_id), None)
     if worker is None:
         yield Reason(
             Why.WORKER_GONE,
-            f"worker {job.worker_id}, which ran it, is gone: the next sweep of the recovery gives "
-            "it to another; without any worker nobody sweeps",
+            f"worker {job.worker_id}, which ran the job, is gone: the next recovery sweep releases "
+            "the job; a sweep needs a running worker",
         )
         return
     where = f"worker {worker.id} ({worker.host}, process {worker.pid})"
     if worker.silent_s > _SILENT_S:
         yield Reason(
             Why.WORKER_SILENT,
-            f"{where} has been silent for {worker.silent_s:.0f} s: once that reaches its heartbeat "
-            "timeout another runs the job",
+            f"{where} has sent no heartbeat for {worker.silent_s:.0f} s: at its heartbeat timeout "
+            "another worker runs the job",
         )
     yield Reason(
-        Why.RUNNING, f"it runs for {place.claimed_s:.0f} s in {where}, attempt {_attempt(job)}"
+        Why.RUNNING,
+        f"the job has been running for {place.claimed_s:.0f} s in {where}, attempt {_attempt(job)}",
     )
     if job.stop_asked_at is not None:
         yield Reason(
             Why.ASKED_TO_STOP,
-            f"it was asked to stop at {job.stop_asked_at.isoformat()}, and goes on",
+            f"the job was asked to stop at {job.stop_asked_at.isoformat()}, and is still running",
         )
 
 
@@ -137,20 +148,20 @@ def _scheduled(
         if job.errors and job.attempt:
             yield Reason(
                 Why.RETRY,
-                f"attempt {_attempt(job)} failed, the next one begins in {place.due_s:.0f} s{at}",
+                f"attempt {_attempt(job)} failed; the next one starts in {place.due_s:.0f} s{at}",
             )
         else:
-            yield Reason(Why.SCHEDULED, f"it is scheduled in {place.due_s:.0f} s{at}")
+            yield Reason(Why.SCHEDULED, f"the job is scheduled in {place.due_s:.0f} s{at}")
     elif not workers:
-        yield Reason(Why.NO_WORKERS, "it is due, but no worker runs: any worker makes it pending")
+        yield Reason(Why.NO_WORKERS, "the job is due, but no worker is running to make it pending")
     elif place.due_s < -_SOON_S:
         yield Reason(
             Why.OVERDUE,
-            f"it was due {-place.due_s:.0f} s ago: workers run, but have not made it pending; look "
-            "for worker_loop_failed name=promoter in their logs",
+            f"the job was due {-place.due_s:.0f} s ago, but no worker has made it pending: look "
+            "for worker_loop_failed name=promoter in the logs of the workers",
         )
     else:
-        yield Reason(Why.SOON, "it is due: the next promotion makes it pending")
+        yield Reason(Why.SOON, "the job is due: the next promotion makes it pending")
 
 
 def _pending(
@@ -161,13 +172,13 @@ def _pending(
 ) -> Iterator[Reason]:
     found = list(_unserved(job.queue, queues, workers))
     yield from found
-    serving = [one for one in workers if job.queue in one.queues]
+    serving = [worker for worker in workers if job.queue in worker.queues]
     if place.ahead:
         count = f"{place.ahead:,}" if place.ahead <= 10_000 else "more than 10,000"
         yield Reason(
             Why.BEHIND,
-            f"{count} pending jobs of the queue {job.queue!r} go before it: of a higher priority, "
-            "or there before",
+            f"{count} pending jobs of the queue {job.queue!r} are ahead: they have a higher "
+            "priority, or are older",
         )
     if serving and place.running:
         yield Reason(Why.BUSY, _busy(place, queues.get(job.queue), serving))
@@ -175,32 +186,33 @@ def _pending(
     if not found and not place.ahead:
         if place.waited_s < _SOON_S:
             yield Reason(
-                Why.SOON, f"it waits for {place.waited_s:.1f} s and is the next of its queue"
+                Why.SOON,
+                f"the job has waited for {place.waited_s:.1f} s and is the next of its queue",
             )
         elif not place.running:
             yield Reason(
                 Why.STUCK,
-                f"it is the next of its queue, which is served, and waits for {place.waited_s:.0f} "
-                "s: look for claiming_postponed in the logs of the workers, and whether a session "
-                "holds its row (pg_locks)",
+                f"the job has waited for {place.waited_s:.0f} s and is the next of its queue, "
+                "which is served: look for claiming_postponed in the logs of the workers, and for "
+                "a session that locks the job's row (pg_locks)",
             )
 
 
 def _busy(place: QueuePosition, queue: Queue | None, serving: Sequence[WorkerRecord]) -> str:
-    """Who runs jobs of the queue, and so has its slots."""
+    """The workers of the queue, and the jobs that use its slots."""
     each = "" if queue is None or queue.concurrency is None else f", up to {queue.concurrency} each"
     running = f"{place.running:,}" if place.running <= 10_000 else "more than 10,000"
-    said = f"the queue is served by {_workers(len(serving))}{each}, which run {running} of its jobs"
+    text = f"the queue is served by {_workers(len(serving))}{each}, running {running} of its jobs"
     if not place.holders:
-        return f"{said} now"
-    where = {one.id: f" ({one.host}, process {one.pid})" for one in serving}
-    named = [
-        f"{one.func} {one.id} for {one.claimed_s:.0f} s in worker {one.worker_id}"
-        + ("" if one.worker_id is None else where.get(one.worker_id, ""))
-        for one in place.holders[:_MOST_NAMED]
+        return text
+    where = {worker.id: f" ({worker.host}, process {worker.pid})" for worker in serving}
+    holders = [
+        f"{holder.func} {holder.id} for {holder.claimed_s:.0f} s in worker {holder.worker_id}"
+        + ("" if holder.worker_id is None else where.get(holder.worker_id, ""))
+        for holder in place.holders[:_MAX_LISTED]
     ]
-    more = "" if place.running == len(named) else f"the {len(named)} that run longest are "
-    return f"{said} now: {more}{'; '.join(named)}"
+    longest = "" if place.running == len(holders) else f"the longest {len(holders)} are "
+    return f"{text}: {longest}{'; '.join(holders)}"
 
 
 def _unserved(
@@ -210,22 +222,23 @@ def _unserved(
     if queue is None:
         yield Reason(
             Why.NOT_DECLARED,
-            f"the queue {name!r} is not declared, so no worker serves it: chancy queue declare",
+            f"the queue {name!r} is not declared, so no worker serves it: run `chancy queue "
+            "declare`",
         )
         return
     if queue.paused:
         until = "" if queue.resume_at is None else f" until {queue.resume_at.isoformat()}"
         yield Reason(Why.PAUSED, f"the queue {name!r} is paused{until}")
     if not workers:
-        yield Reason(Why.NO_WORKERS, "no worker runs")
+        yield Reason(Why.NO_WORKERS, "no worker is running")
         return
-    if any(name in one.queues for one in workers):
+    if any(name in worker.queues for worker in workers):
         return
-    for worker in workers[:_MOST_NAMED]:
+    for worker in workers[:_MAX_LISTED]:
         yield _not_served(queue, worker)
-    if len(workers) > _MOST_NAMED:
-        rest = len(workers) - _MOST_NAMED
-        yield Reason(Why.NOT_SERVED, f"it is not served by {_workers(rest)} more")
+    if len(workers) > _MAX_LISTED:
+        rest = len(workers) - _MAX_LISTED
+        yield Reason(Why.NOT_SERVED, f"{_workers(rest)} more do not serve it")
 
 
 def _not_served(queue: Queue, worker: WorkerRecord) -> Reason:
@@ -243,8 +256,8 @@ def _not_served(queue: Queue, worker: WorkerRecord) -> Reason:
         )
     return Reason(
         Why.NOT_SERVED,
-        f"{where} does not serve {queue.name!r}: it was started for other queues, or has not "
-        "begun yet",
+        f"{where} does not serve {queue.name!r}: it was started for other queues, or is still "
+        "starting",
     )
 
 
@@ -256,15 +269,17 @@ def _past(job: QueuedJob) -> Iterator[Reason]:
     if job.crashes:
         yield Reason(
             Why.CRASHED,
-            f"what ran it died {job.crashes} times, so it runs alone, in a child of its own",
+            f"the process that ran the job died {job.crashes} times, so the job runs alone in a "
+            "separate child",
         )
     if "unknown_function" in job.meta:
         yield Reason(
             Why.HANDED_ON,
-            f"workers did not know {job.func} and handed it on: is its module imported there?",
+            f"workers released the job because {job.func} is not registered with them: check that "
+            "they import its module",
         )
     elif job.errors:
-        yield Reason(Why.RETRY, f"its last failure: {_failure(job)}")
+        yield Reason(Why.RETRY, f"last failure: {_failure(job)}")
 
 
 def _attempt(job: QueuedJob) -> str:

@@ -1,4 +1,4 @@
-"""How often an application is open, and where."""
+"""The lifetime of an application: how often it is open, and in which event loop."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from chancy.errors import ConfigurationError
 
 
 class Closing(Protocol):
-    """What is closed before the broker is."""
+    """A resource that is closed before the broker."""
 
     async def close(self) -> None: ...
 
 
 class Lifetime:
-    """Opens a broker for the first of those who enter, and closes it when the last one has left.
+    """Opens a broker at the first `enter`, and closes it at the last `leave`.
 
-    :param before: is closed before the broker.
+    :param before: closed before the broker.
     """
 
     def __init__(self, broker: Broker, before: Closing) -> None:
@@ -26,21 +26,21 @@ class Lifetime:
         self._before = before
         self._inside = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        #: While it is being closed.
+        #: Set when closing ends; None while the broker is not being closed.
         self._closed: asyncio.Event | None = None
 
     async def enter(self) -> None:
-        """Be inside until `leave`, unless this raises.
+        """Enter, until `leave`, unless this raises.
 
-        :raises ConfigurationError: others are inside in another event loop. Its connections are of
-            no use here.
+        :raises ConfigurationError: the application is open in another event loop, whose
+            connections cannot be used in this one.
         :raises BrokerUnavailable: the server cannot be reached.
         """
         loop = asyncio.get_running_loop()
         if self._loop not in (None, loop):
             raise ConfigurationError(
-                f"{self._broker!r} is open in another event loop: make another application for "
-                "this one, or push by sync_push, which any thread may call"
+                f"{self._broker!r} is open in another event loop: make a separate application for "
+                "this loop, or push with sync_push, which any thread may call"
             )
         self._loop = loop
         self._inside += 1
@@ -56,6 +56,7 @@ class Lifetime:
             raise
 
     async def leave(self) -> None:
+        """Leave, and close the broker if this was the last one inside."""
         self._inside -= 1
         if self._inside:
             return

@@ -1,4 +1,4 @@
-"""The calls of an application for code without an event loop."""
+"""The ``sync_…`` calls of an application, for code without an event loop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 class BlockingStore(Protocol):
-    """What the calls are made on: `chancy.postgres.sync.SyncPostgresBroker`, or what stands in."""
+    """The store of the ``sync_…`` calls: `chancy.postgres.sync.SyncPostgresBroker` or another."""
 
     def push(
         self, jobs: Sequence[PreparedJob], *, within: object | None = None
@@ -38,7 +38,7 @@ class BlockingStore(Protocol):
 
 
 class BlockingWait(Protocol):
-    """What waits for jobs: `chancy.results.background.Background`, or what stands in."""
+    """Waits for jobs in a thread: `chancy.results.background.Background` or another."""
 
     def begin(self, id: UUID, timeout_s: float | None) -> Future[QueuedJob]: ...
     def close(self) -> None: ...
@@ -47,18 +47,18 @@ class BlockingWait(Protocol):
 class BlockingCalls:
     """The ``sync_…`` calls of `chancy.app.Chancy`, used as ``with Chancy(dsn) as chancy``.
 
-    They may be made from any number of threads.
+    They are thread-safe.
     """
 
     def __init__(self) -> None:
         self._sync: BlockingStore | None = None
         self._background: BlockingWait | None = None
-        # How many blocks are inside, of all threads.
+        # The number of open `with` blocks of all threads.
         self._inside = 0
-        self._door = threading.Lock()
+        self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
-        with self._door:
+        with self._lock:
             if not self._inside:
                 self._sync, self._background = self._open_blocking()
             self._inside += 1
@@ -70,7 +70,7 @@ class BlockingCalls:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with self._door:
+        with self._lock:
             self._inside -= 1
             if self._inside:
                 return
@@ -81,7 +81,7 @@ class BlockingCalls:
         if broker is not None:
             broker.close()
 
-    # What the application gives
+    # Implemented by the application
 
     def _open_blocking(self) -> tuple[BlockingStore, BlockingWait]:
         raise NotImplementedError
@@ -90,11 +90,11 @@ class BlockingCalls:
 
     @property
     def _routed(self) -> bool:
-        """Whether plugins have put brokers beside Postgres."""
+        """Whether plugins supply brokers beside Postgres."""
         raise NotImplementedError
 
     def read_result(self, job: QueuedJob) -> Any:
-        """Its result, as its function's annotation says."""
+        """The result of a job, with the type of its function's annotation."""
         raise NotImplementedError
 
     def _prepare(self, job: Job[Any], *, validate: bool) -> PreparedJob:
@@ -106,7 +106,7 @@ class BlockingCalls:
         raise NotImplementedError
 
     def _tables(self) -> tuple[str, str, tuple[Component, ...]]:
-        """The DSN, the schema, and what owns tables."""
+        """The DSN, the schema, and the components that own tables beside the core."""
         raise NotImplementedError
 
     async def get_job(self, id: UUID) -> QueuedJob | None:
@@ -120,7 +120,7 @@ class BlockingCalls:
     @property
     def _sync_broker(self) -> BlockingStore:
         if self._sync is None:
-            raise ConfigurationError("the sync_… calls need `with Chancy(dsn) as chancy:`")
+            raise ConfigurationError("sync_… calls need `with Chancy(dsn) as chancy:`")
         return self._sync
 
     def sync_push(
@@ -147,7 +147,7 @@ class BlockingCalls:
     def sync_wait_for(self, id: UUID, timeout_s: float | None = None) -> QueuedJob:
         """`wait_for` for code without an event loop.
 
-        The first such call of an application starts a thread, which listens for all of them.
+        The first such call of an application starts a thread that listens for all of them.
         """
         waiting = self.sync_begin_wait(id, timeout_s)
         try:
@@ -157,13 +157,13 @@ class BlockingCalls:
             raise
 
     def sync_begin_wait(self, id: UUID, timeout_s: float | None = None) -> Future[QueuedJob]:
-        """Begin what `sync_wait_for` does, and return at once.
+        """Start to wait for a job as `sync_wait_for` does, and return at once.
 
-        The future gives the job or raises what `wait_for` does. Its ``cancel`` ends the wait. Its
-        callbacks run in the thread that listens, and must not wait for anything.
+        The future has the job, or the error that `wait_for` raises. Its ``cancel`` ends the wait.
+        Its callbacks run in the thread that listens, and must not block.
         """
         if self._background is None:
-            raise ConfigurationError("the sync_… calls need `with Chancy(dsn) as chancy:`")
+            raise ConfigurationError("sync_… calls need `with Chancy(dsn) as chancy:`")
         return self._background.begin(checked(id), timeout_s)
 
     def sync_declare(self, queue: Queue, *, upsert: bool = False) -> Queue:

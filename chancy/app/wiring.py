@@ -1,4 +1,4 @@
-"""The brokers of an application, put together from Postgres and what plugins supply."""
+"""Builds the broker and the waiter of an application from Postgres and the brokers of plugins."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from chancy.job.definition import QueuedJob
 from chancy.plugin.hooks import Hooks
 from chancy.plugin.runtime import BrokerContext
 from chancy.queue.queue import Queue
-from chancy.results.background import Background
-from chancy.results.background import JobWaiter as BackgroundFinishes
+from chancy.results.background import Background, JobWaiter
 from chancy.results.waiter import CompletionWaiter
 from chancy.routing.placement import QueuePlacement
 from chancy.routing.router import RoutedBroker, RoutedSqlBroker
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class OutcomeWaiter(Protocol):
-    """What waits for jobs: `CompletionWaiter`, `RoutedWaiter`, or what stands in."""
+    """Waits until jobs finish: `CompletionWaiter`, `RoutedWaiter`, or a substitute."""
 
     async def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob: ...
     async def close(self) -> None: ...
@@ -36,7 +35,7 @@ class OutcomeWaiter(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Substitute:
-    """What an application uses instead of its database."""
+    """The parts that replace the database of an application; see `Chancy.replaced`."""
 
     broker: Broker
     clock: Clock
@@ -46,38 +45,39 @@ class Substitute:
 
 
 class Wiring:
-    """Makes what an application works on, once for its event loop and once for its threads.
+    """Makes the brokers and waiters of an application, for its event loop and for its threads.
 
-    :param hooks: have what makes the brokers of plugins. Without any nothing is routed.
-    :param queues: of the application.
+    :param hooks: the hooks with the factories of the plugins' brokers. Without any factory,
+        nothing is routed.
+    :param queues: the queues of the application.
     """
 
     def __init__(self, hooks: Hooks, context: BrokerContext, queues: Iterable[Queue]) -> None:
-        self._planes = hooks.brokers(context)
+        self._factories = hooks.brokers(context)
         self._check = hooks.check_queue
         self._clock = context.clock
         self._queues = tuple(queues)
 
     def make(self, control: Broker) -> tuple[Broker, OutcomeWaiter]:
-        """The broker of an event loop, and what waits for its jobs."""
-        if not self._planes:
+        """The broker of an event loop, and the waiter for its jobs."""
+        if not self._factories:
             return control, CompletionWaiter(control, self._clock)
-        planes = {name: make() for name, make in self._planes.items()}
+        others = {name: make() for name, make in self._factories.items()}
         kind = RoutedSqlBroker if isinstance(control, SqlStore) else RoutedBroker
-        broker = kind(control, planes, self._clock, self._queues, self._check)
-        return broker, RoutedWaiter(broker.planes, self._clock)
+        broker = kind(control, others, self._clock, self._queues, self._check)
+        return broker, RoutedWaiter(broker.brokers, self._clock)
 
     def make_blocking(
         self, store: SyncPostgresBroker, make_control: Callable[[], Broker]
     ) -> tuple[BlockingStore, BlockingWait]:
-        """What threads without an event loop call."""
+        """The store and the waiter for threads without an event loop."""
 
-        def make() -> tuple[Broker, BackgroundFinishes]:
+        def make() -> tuple[Broker, JobWaiter]:
             return self.make(make_control())
 
         background = Background(make)
-        if not self._planes:
+        if not self._factories:
             return store, background
-        planes = {name: make() for name, make in self._planes.items()}
-        homes = QueuePlacement(self._queues, planes)
-        return RoutedStore(store, planes, background, homes, self._clock), background
+        others = {name: make() for name, make in self._factories.items()}
+        placement = QueuePlacement(self._queues, others)
+        return RoutedStore(store, others, background, placement, self._clock), background

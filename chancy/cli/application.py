@@ -1,4 +1,4 @@
-"""Finding the application that somebody names, or making one of settings."""
+"""Imports the application that ``--app`` names, or makes one from settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import traceback
 from types import ModuleType
 
-from chancy.app import default_plugins as composition
+from chancy.app import default_plugins
 from chancy.app.app import Chancy
 from chancy.cli.settings import Settings
 from chancy.errors import ChancyError, ConfigurationError
@@ -16,16 +16,17 @@ from chancy.text import shown
 
 
 def find(path: str) -> Chancy:
-    """The Chancy at ``package.module:attribute``; the attribute is ``chancy`` unless given.
+    """Import the Chancy at ``package.module:attribute``; the default attribute is ``chancy``.
 
-    The attribute may be a function without parameters that returns one, or what has one as its
-    ``chancy``: an application of another library.
-    :raises ConfigurationError: what is wrong with the path, or with the module.
+    The attribute may also be a function without parameters that returns a Chancy, or an object
+    with a Chancy as its ``chancy``, such as an application of another library.
+
+    :raises ConfigurationError: the path or the module is wrong.
     """
     name, _, attribute = path.partition(":")
     if name.endswith(".py") or "/" in name:
         raise ConfigurationError(
-            f"--app {path}: this is a file; name the module, for example "
+            f"--app {path}: this is a file; pass the module, for example "
             f"{name.removesuffix('.py').strip('./').replace('/', '.')}:{attribute or 'chancy'}"
         )
     found: object = load(name, what=f"--app {path}")
@@ -36,15 +37,16 @@ def find(path: str) -> Chancy:
             raise ConfigurationError(
                 f"--app {path}: module {name} has no {attribute or 'chancy'!r}{_candidates(name)}"
             ) from None
-    if not isinstance(found, Chancy) and isinstance(has := getattr(found, "chancy", None), Chancy):
-        found = has
+    inner = getattr(found, "chancy", None)
+    if not isinstance(found, Chancy) and isinstance(inner, Chancy):
+        found = inner
     if callable(found) and not isinstance(found, Chancy | type):
         try:
             inspect.signature(found).bind()
         except TypeError as error:
             raise ConfigurationError(
                 f"--app {path} is a function that cannot be called without arguments ({error}): "
-                f"a Chancy is needed, or a function that returns one{_candidates(name)}"
+                f"pass a Chancy, or a function that returns one{_candidates(name)}"
             ) from None
         try:
             found = found()
@@ -56,22 +58,22 @@ def find(path: str) -> Chancy:
             ) from error
     if not isinstance(found, Chancy):
         raise ConfigurationError(
-            f"--app {path} is {shown(found)}: a Chancy is needed, or a function that returns one"
+            f"--app {path} is {shown(found)}: pass a Chancy, or a function that returns one"
             f"{_candidates(name)}"
         )
     return found
 
 
 def make(settings: Settings, *, dsn: str | None = None) -> Chancy:
-    """An application of settings alone.
+    """Make an application from settings alone.
 
-    :param dsn: where the settings have none.
+    :param dsn: used if the settings have none.
     """
     dsn = settings.dsn or dsn
     if not dsn:
         raise ConfigurationError(
-            "there is no database: give --dsn, CHANCY_DSN, or dsn in [tool.chancy] of "
-            "pyproject.toml; or --app for an application that knows it"
+            "no database is configured: pass --dsn, set CHANCY_DSN, or dsn in [tool.chancy] of "
+            "pyproject.toml; or pass --app for an application that has a DSN"
         )
     return Chancy(
         dsn,
@@ -80,14 +82,18 @@ def make(settings: Settings, *, dsn: str | None = None) -> Chancy:
         driver=settings.driver or "asyncpg",
         allow=settings.allow,
         plugins=[
-            composition.make(name, values, source="[tool.chancy.plugins]")
+            default_plugins.make(name, values, source="[tool.chancy.plugins]")
             for name, values in settings.plugins.items()
         ],
     )
 
 
 def load(name: str, *, what: str) -> ModuleType:
-    """Import a module of the user's, or say why that does not work."""
+    """Import a user's module.
+
+    :param what: the setting that names it, for errors.
+    :raises ConfigurationError: the import failed.
+    """
     try:
         return importlib.import_module(name)
     except ChancyError:
@@ -96,15 +102,15 @@ def load(name: str, *, what: str) -> ModuleType:
         missing = error.name or ""
         if name == missing or name.startswith(f"{missing}."):
             raise ConfigurationError(
-                f"{what}: there is no module {missing!r}; the current directory "
-                f"({os.getcwd()}) was looked in, and where Python looks"
+                f"{what}: there is no module {missing!r} in the current directory "
+                f"({os.getcwd()}) or on Python's path"
             ) from None
-        # What a module says of itself, if it says what to install, is worth more.
-        said = str(error)
-        if said == f"No module named {missing!r}":
-            said = f"there is no module {missing!r}"
+        # A message of the module's own, such as one with the package to install, is kept.
+        reason = str(error)
+        if reason == f"No module named {missing!r}":
+            reason = f"there is no module {missing!r}"
         raise ConfigurationError(
-            f"{what}: importing {name} failed: {said}\n{_trace(error)}"
+            f"{what}: importing {name} failed: {reason}\n{_trace(error)}"
         ) from error
     except Exception as error:
         raise ConfigurationError(
@@ -113,14 +119,14 @@ def load(name: str, *, what: str) -> ModuleType:
 
 
 def _candidates(name: str) -> str:
-    """The applications that a module does have, for an error message."""
+    """The applications that a module has, as a hint for an error message."""
     module = importlib.import_module(name)
     found = sorted(key for key, value in vars(module).items() if isinstance(value, Chancy))
     return f"; try {', '.join(f'{name}:{key}' for key in found)}" if found else ""
 
 
 def _trace(error: BaseException) -> str:
-    """The frames of the user's own code: ours and the import machinery say nothing new."""
+    """The traceback without the frames of this module and of the import machinery."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

@@ -1,4 +1,4 @@
-"""``chancy bench``."""
+"""The ``chancy bench`` command."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from chancy.errors import ConfigurationError
     "json_",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write the figures here.",
+    help="Write the figures to this file.",
 )
-@click.option("--dsn", metavar="DSN", help="A server to measure, instead of a private one.")
+@click.option("--dsn", metavar="DSN", help="Measure this server instead of a private one.")
 @click.argument("others", nargs=-1, type=click.UNPROCESSED)
 def bench(quick: bool, json_: Path | None, dsn: str | None, others: tuple[str, ...]) -> None:
-    """Run the benchmarks, which are part of a checkout of chancy and not of the package.
+    """Run the benchmarks of a checkout of chancy; the package does not contain them.
 
-    Further arguments are handed on.
+    Other arguments are passed to the benchmarks.
 
     \b
     Example:
@@ -40,7 +40,7 @@ def bench(quick: bool, json_: Path | None, dsn: str | None, others: tuple[str, .
     if dsn is not None:
         command += ["--dsn", dsn]
     os.chdir(root)
-    # The benchmarks are the program from here on: signals and the exit code are theirs.
+    # Replace this process: signals and the exit code are those of the benchmarks.
     os.execv(sys.executable, command)
 
 
@@ -49,6 +49,6 @@ def _checkout(start: Path) -> Path:
         if (folder / "benchmarks" / "run.py").is_file() and (folder / "chancy").is_dir():
             return folder
     raise ConfigurationError(
-        f"{start} is not in a checkout of chancy: the benchmarks are in its folder benchmarks/, "
-        "which the package leaves out; clone the repository and run `chancy bench` in it"
+        f"{start} is not in a checkout of chancy: the package does not contain the folder "
+        "benchmarks/; clone the repository and run `chancy bench` in it"
     )

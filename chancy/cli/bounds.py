@@ -1,4 +1,4 @@
-"""The limits of a queue and the options of its executor and broker, for commands and as text."""
+"""The limits and the executor and broker options of a queue, as command options and as text."""
 
 from __future__ import annotations
 
@@ -17,32 +17,54 @@ from chancy.queue.queue import DEFAULT_BROKER
 _MIB = 2**20
 _OPTIONS = (
     click.option(
-        "--time-limit", type=float, metavar="S", help="Seconds that one attempt may take."
+        "--time-limit", type=float, metavar="S", help="The maximum seconds of one attempt."
     ),
     click.option(
-        "--memory-limit", type=int, metavar="MIB", help="process: memory of one attempt, in MiB."
+        "--memory-limit",
+        type=int,
+        metavar="MIB",
+        help="process: the maximum memory of one attempt, in MiB.",
     ),
     click.option(
-        "--jobs-per-child", type=int, metavar="N", help="process: coroutine jobs of one child."
+        "--jobs-per-child",
+        type=int,
+        metavar="N",
+        help="process: coroutine jobs a child runs at a time.",
     ),
     click.option(
-        "--max-jobs", type=int, metavar="N", help="process: a new child after so many jobs."
+        "--max-jobs", type=int, metavar="N", help="process: replace a child after N jobs."
     ),
     click.option(
-        "--max-memory", type=int, metavar="MIB", help="process: a new child above so many MiB."
+        "--max-memory",
+        type=int,
+        metavar="MIB",
+        help="process: replace a child that holds more than MIB after a job.",
     ),
-    click.option("--initializer", metavar="PATH", help="process: each child calls it first."),
     click.option(
-        "--grace", type=float, metavar="S", help="process, async: seconds to clean up in."
+        "--initializer",
+        metavar="PATH",
+        help="process: a function each child calls before its first job.",
     ),
-    click.option("--cooperative", is_flag=True, help="thread: its functions heed current_job()."),
+    click.option(
+        "--grace",
+        type=float,
+        metavar="S",
+        help="process, async: seconds a job has to clean up when it is stopped.",
+    ),
+    click.option(
+        "--cooperative",
+        is_flag=True,
+        help="thread: the functions check current_job().cancelled.",
+    ),
 )
 
 
 def bounded(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options; hand the command ``limits`` and ``options``, which needs ``executor``.
+    """Add the limit and executor options; pass ``limits`` and ``options`` to the command.
 
-    :raises ConfigurationError: a value that cannot be, or an option of another executor.
+    The command needs the parameter ``executor``.
+
+    :raises ConfigurationError: a value is invalid, or an option belongs to another executor.
     """
 
     @functools.wraps(function)
@@ -82,7 +104,7 @@ def bounded(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def placed(function: Callable[..., None]) -> Callable[..., None]:
-    """Add what names the broker of a queue; hand the command ``broker`` and ``broker_options``."""
+    """Add the broker options; pass ``broker`` and ``broker_options`` to the command."""
 
     @functools.wraps(function)
     def command(*args: Any, given: tuple[str, ...], **kwargs: Any) -> None:
@@ -93,14 +115,14 @@ def placed(function: Callable[..., None]) -> Callable[..., None]:
         "given",
         multiple=True,
         metavar="KEY=VALUE",
-        help="For that broker; a value may be JSON; again for more.",
+        help="An option of that broker; VALUE may be JSON. Repeatable.",
     )
     return click.option(
         "--broker",
         default=DEFAULT_BROKER,
         show_default=True,
         metavar="NAME",
-        help="Where the jobs live; others are supplied by plugins.",
+        help="The broker that stores the jobs; plugins supply others.",
     )(option(command))
 
 
@@ -115,19 +137,19 @@ def _named(given: str) -> tuple[str, Any]:
 
 
 def plain_limits(limits: tuple[Limit, ...]) -> dict[str, Any]:
-    """As JSON, by type: ``{"time_s": 30}``."""
+    """The limits as JSON, by type: ``{"time_s": 30}``."""
     found: dict[str, Any] = json.loads(encode_limits(limits) or "{}")
     return found
 
 
 def plain_options(options: Options | None) -> dict[str, Any]:
-    """As JSON: what differs from the defaults of the executor."""
+    """The options that differ from the defaults of the executor, as JSON."""
     found: dict[str, Any] = json.loads(encode_options(options) or "{}")
     return found
 
 
 def shown_limits(limits: tuple[Limit, ...]) -> str | None:
-    """For a cell of a table: ``30 s, 512 MiB``."""
+    """The limits as a table cell: ``30 s, 512 MiB``."""
     return ", ".join(map(_shown, limits)) or None
 
 
@@ -138,6 +160,6 @@ def _shown(limit: Limit) -> str:
 
 
 def shown_options(options: Options | None) -> str | None:
-    """For a cell of a table: ``max_jobs=100 grace_s=1``."""
+    """The options as a table cell: ``max_jobs=100 grace_s=1``."""
     given = plain_options(options).items()
     return " ".join(f"{name}={output.cell(value)}" for name, value in given) or None

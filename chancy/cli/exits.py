@@ -1,4 +1,4 @@
-"""What commands exit with, and how they say why."""
+"""The exit codes of the commands."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from chancy.errors import BrokerUnavailable, ChancyError, SchemaMismatch, WaitTi
 from chancy.plugin.commands import NO as NO
 from chancy.plugin.commands import complain as complain
 
-#: Usage or configuration.
+#: A usage or configuration error.
 USAGE = 2
-#: The tables are missing, or of another version.
+#: The tables are missing or at another version.
 TABLES = 3
-#: The database cannot be reached.
+#: The database, or another broker, cannot be reached.
 AWAY = 4
 
 
 def code_of(error: BaseException) -> int | None:
-    """The exit code of an error; None if it is a fault in the program."""
+    """The exit code for an error; None if the error is not one of chancy's."""
     match error:
         case SchemaMismatch():
             return TABLES

@@ -1,4 +1,4 @@
-"""Commands that plugins add."""
+"""The commands of plugins."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from chancy.plugin.plugin import Plugin
 
 
 def find(name: str, *, words: Sequence[str], taken: Collection[str]) -> click.Command | None:
-    """The command of this name, of a plugin of the application; None if there is none.
+    """The plugin command of this name, or None.
 
-    :param words: of the command line, some of which may name the application.
-    :param taken: names of commands that are chancy's own.
+    :param words: the command line after the program; its shared options name the application.
+    :param taken: the names of chancy's own commands.
     """
-    target = CommandTarget(_given(words))
+    target = CommandTarget(_shared_options(words))
     owner, command = commands(target.unconnected().hooks.plugins, taken).get(name, (None, None))
     if command is None:
         return None
@@ -42,8 +42,8 @@ def commands(
             name = command.name or ""
             if name in taken:
                 raise ConfigurationError(
-                    f"the plugin {identifier!r} has a command {name!r}, which is chancy's own: "
-                    "it must call it otherwise"
+                    f"the plugin {identifier!r} has a command {name!r}, which is a command of "
+                    "chancy: the plugin must rename it"
                 )
             if name in found:
                 raise ConfigurationError(
@@ -54,8 +54,8 @@ def commands(
     return found
 
 
-def _given(words: Sequence[str]) -> dict[str, str | None]:
-    """The shared options among the words of a command line; the last one counts."""
+def _shared_options(words: Sequence[str]) -> dict[str, str | None]:
+    """The values of the shared options in a command line; the last one of a name counts."""
     options = {f"--{name.replace('_', '-')}": name for name in SHARED}
     found: dict[str, str | None] = {}
     for word, following in zip_longest(words, words[1:]):

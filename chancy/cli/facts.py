@@ -1,15 +1,18 @@
-"""Queues as people and as scripts are shown them."""
+"""Queues as table rows and as JSON, with their job counts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chancy.broker.values import QueueCounts
 from chancy.cli import bounds, output
-from chancy.queue.queue import Queue
+from chancy.queue.queue import DEFAULT_BROKER, Queue
 
-#: By the name of the queue; None: they are not known; a queue without jobs is left out.
+if TYPE_CHECKING:
+    from chancy.app.app import Chancy
+
+#: Counts by name of the queue; None if they are unknown. Queues without jobs are left out.
 Counts = Mapping[str, QueueCounts | None]
 
 COLUMNS = (
@@ -25,49 +28,94 @@ COLUMNS = (
 )
 
 
-def row(one: Queue, counts: Counts, broken: int) -> list[object]:
+def row(queue: Queue, counts: Counts, broken: int) -> list[object]:
+    """A queue as the row of a table.
+
+    :param broken: the number of workers that cannot serve it.
+    """
     state = "active"
-    if one.paused:
-        state = f"paused until {output.cell(one.resume_at)}" if one.resume_at else "paused"
+    if queue.paused:
+        state = f"paused until {output.cell(queue.resume_at)}" if queue.resume_at else "paused"
     if broken:
         state += f", broken on {broken} worker{'s' * (broken > 1)}"
-    tags = " ".join(sorted(one.tags)) or None
+    tags = " ".join(sorted(queue.tags)) or None
     return [
-        one.name,
-        one.broker,
-        one.executor,
-        one.concurrency,
-        bounds.shown_limits(one.limits),
-        bounds.shown_options(one.options),
+        queue.name,
+        queue.broker,
+        queue.executor,
+        queue.concurrency,
+        bounds.shown_limits(queue.limits),
+        bounds.shown_options(queue.options),
         tags,
-        f"{one.poll_interval_s:g}",
-        state if one.keep_finished else f"{state}, keeps no history",
-        *shown(counts, one.name),
+        f"{queue.poll_interval_s:g}",
+        state if queue.keep_finished else f"{state}, keeps no history",
+        *shown(counts, queue.name),
     ]
 
 
 def shown(counts: Counts, name: str) -> list[object]:
-    return [None if one is None else output.capped(one) for one in count(counts, name).values()]
+    """The counts of a queue as table cells."""
+    values = count(counts, name).values()
+    return [None if value is None else output.capped(value) for value in values]
 
 
 def count(counts: Counts, name: str) -> dict[str, int | None]:
-    """The jobs of a queue by state; None where they are not known."""
+    """The counts of a queue by state; None for each if they are unknown."""
     found = counts.get(name, QueueCounts())
     return dict.fromkeys(QueueCounts._fields) if found is None else found._asdict()
 
 
-def facts(one: Queue) -> dict[str, Any]:
+def facts(queue: Queue) -> dict[str, Any]:
+    """The settings of a queue as JSON."""
     return {
-        "name": one.name,
-        "executor": one.executor,
-        "concurrency": one.concurrency,
-        "tags": sorted(one.tags),
-        "poll_interval_s": one.poll_interval_s,
-        "keep_finished": one.keep_finished,
-        "limits": bounds.plain_limits(one.limits),
-        "options": bounds.plain_options(one.options),
-        "broker": one.broker,
-        "broker_options": one.broker_options,
-        "paused": one.paused,
-        "resume_at": one.resume_at and one.resume_at.isoformat(),
+        "name": queue.name,
+        "executor": queue.executor,
+        "concurrency": queue.concurrency,
+        "tags": sorted(queue.tags),
+        "poll_interval_s": queue.poll_interval_s,
+        "keep_finished": queue.keep_finished,
+        "limits": bounds.plain_limits(queue.limits),
+        "options": bounds.plain_options(queue.options),
+        "broker": queue.broker,
+        "broker_options": queue.broker_options,
+        "paused": queue.paused,
+        "resume_at": queue.resume_at and queue.resume_at.isoformat(),
     }
+
+
+class Counted(NamedTuple):
+    """The job counts of queues.
+
+    :ivar unknown: one line for each reason why some counts are unknown.
+    :ivar away: whether a broker is unavailable.
+    """
+
+    counts: Counts
+    unknown: Sequence[str]
+    away: bool
+
+
+async def counted(chancy: Chancy, queues: Sequence[Queue]) -> Counted:
+    """Count the jobs of queues. A count is None if the queue's broker is unavailable or not
+    supplied by the plugins of this application."""
+    from chancy.routing.router import RoutedBroker
+
+    away: Mapping[str, str] = {}
+    brokers = {DEFAULT_BROKER}
+    if isinstance(chancy.broker, RoutedBroker):
+        found, away = await chancy.broker.counted()
+        brokers |= chancy.broker.brokers.all.keys()
+    else:
+        found = await chancy.counts()
+    counts: dict[str, QueueCounts | None] = dict(found)
+    unknown = [f"the broker {name} is unavailable: {why}" for name, why in away.items()]
+    for queue in queues:
+        if queue.broker in away:
+            counts[queue.name] = None
+        elif queue.broker not in brokers:
+            counts[queue.name] = None
+            unknown.append(
+                f"queue {queue.name}: this application has no broker {queue.broker}: pass the "
+                "--app of an application that has it"
+            )
+    return Counted(counts, unknown, bool(away))

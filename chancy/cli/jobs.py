@@ -1,4 +1,4 @@
-"""``chancy job``."""
+"""The ``chancy job`` commands."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STATES = [state.label for state in State]
 
 @click.group()
 def job() -> None:
-    """List, show, explain, await, run now and cancel jobs.
+    """List, show, explain, wait for, run now and cancel jobs.
 
     \b
     Example:
@@ -37,15 +37,22 @@ def job() -> None:
 @job.command("list")
 @on_target
 @click.option(
-    "--state", multiple=True, type=click.Choice(_STATES), help="Only this state; again for more."
+    "--state", multiple=True, type=click.Choice(_STATES), help="Only this state. Repeatable."
 )
 @click.option("--queue", metavar="NAME", help="Only this queue.")
 @click.option("--func", metavar="PATH", help="Only this function.")
 @click.option(
-    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most so many."
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=50,
+    show_default=True,
+    help="The maximum number of jobs.",
 )
 @click.option(
-    "--before", type=click.UUID, metavar="ID", help="Older than this: the last of a page."
+    "--before",
+    type=click.UUID,
+    metavar="ID",
+    help="Only jobs older than this one: the last of a page.",
 )
 @as_json
 def list_(
@@ -76,27 +83,27 @@ def list_(
         async with target.opened() as chancy:
             return list(await chancy.find_jobs(wanted))
 
-    found = asyncio.run(main())
+    jobs = asyncio.run(main())
     if json_:
-        output.script([output.job(one) for one in found])
+        output.script([output.job(job) for job in jobs])
         return
     output.table(
         ("id", "state", "queue", "function", "attempt", "pushed", "last error"),
         [
             (
-                one.id,
-                one.state.label,
-                one.queue,
-                one.func,
-                f"{one.attempt}/{one.max_attempts}",
-                one.pushed_at,
-                one.errors[-1].get("message") if one.errors else None,
+                job.id,
+                job.state.label,
+                job.queue,
+                job.func,
+                f"{job.attempt}/{job.max_attempts}",
+                job.pushed_at,
+                job.errors[-1].get("message") if job.errors else None,
             )
-            for one in found
+            for job in jobs
         ],
     )
-    if len(found) == limit:
-        click.echo(f"the next page: --before {found[-1].id}", err=True)
+    if len(jobs) == limit:
+        click.echo(f"next page: --before {jobs[-1].id}", err=True)
 
 
 @job.command()
@@ -104,7 +111,7 @@ def list_(
 @click.argument("id", type=click.UUID)
 @as_json
 def show(target: CommandTarget, id: UUID, json_: bool) -> None:
-    """Show one job with its arguments, errors and result. Exits 1 if there is none.
+    """Show a job with its arguments, errors and result. Exits 1 if it does not exist.
 
     \b
     Example:
@@ -128,7 +135,9 @@ def show(target: CommandTarget, id: UUID, json_: bool) -> None:
 @job.command()
 @on_target
 @click.argument("id", type=click.UUID)
-@click.option("--timeout", type=Seconds(), metavar="S", help="Seconds to wait, at most.")
+@click.option(
+    "--timeout", type=Seconds(), metavar="S", help="The maximum number of seconds to wait."
+)
 @as_json
 def wait(target: CommandTarget, id: UUID, timeout: float | None, json_: bool) -> None:
     """Wait until a job is finished. Exits 0 if it succeeded, else 1.
@@ -158,7 +167,9 @@ def wait(target: CommandTarget, id: UUID, timeout: float | None, json_: bool) ->
 @click.argument("id", type=click.UUID)
 @as_json
 def why(target: CommandTarget, id: UUID, json_: bool) -> None:
-    """Say why a job has not run, or is not finished. Exits 1 if there is no such job.
+    """Explain why a job has not run or is not finished. Exits 1 if it does not exist.
+
+    The most important reason comes first.
 
     \b
     Example:
@@ -184,9 +195,9 @@ def why(target: CommandTarget, id: UUID, json_: bool) -> None:
 @click.argument("ids", type=click.UUID, nargs=-1, required=True)
 @as_json
 def retry(target: CommandTarget, ids: tuple[UUID, ...], json_: bool) -> None:
-    """Let jobs that wait for a retry, or for their time, run now. Exits 1 if one does not wait.
+    """Run scheduled jobs now, including retries. Exits 1 if a job is not scheduled.
 
-    A job that failed for good is replayed with `chancy dead replay`.
+    To run a dead letter again, use `chancy dead replay`.
 
     \b
     Example:
@@ -205,10 +216,10 @@ def retry(target: CommandTarget, ids: tuple[UUID, ...], json_: bool) -> None:
         for id in ids
     }
     if json_:
-        output.script({str(id): what for id, what in became.items()})
+        output.script({str(id): state for id, state in became.items()})
     else:
-        for id, what in became.items():
-            output.line(f"{id}  {what}")
+        for id, state in became.items():
+            output.line(f"{id}  {state}")
     if len(moved) < len(set(ids)):
         sys.exit(NO)
 
@@ -218,7 +229,7 @@ def retry(target: CommandTarget, ids: tuple[UUID, ...], json_: bool) -> None:
 @click.argument("ids", type=click.UUID, nargs=-1, required=True)
 @as_json
 def cancel(target: CommandTarget, ids: tuple[UUID, ...], json_: bool) -> None:
-    """Cancel jobs that wait; ask running ones to stop. Exits 1 if one was neither.
+    """Cancel waiting jobs, and ask running jobs to stop. Exits 1 if a job was neither.
 
     \b
     Example:
@@ -239,10 +250,10 @@ def cancel(target: CommandTarget, ids: tuple[UUID, ...], json_: bool) -> None:
         sys.exit(NO)
 
 
-def _describe(one: QueuedJob) -> None:
-    facts: dict[str, Any] = output.job(one)
-    errors = facts.pop("errors")
-    for name, value in facts.items():
+def _describe(job: QueuedJob) -> None:
+    fields: dict[str, Any] = output.job(job)
+    errors = fields.pop("errors")
+    for name, value in fields.items():
         if value is not None:
             text = json.dumps(value) if isinstance(value, dict | list) else value
             output.line(f"{name:14}{text}")

@@ -1,4 +1,4 @@
-"""Log records on stderr. The library installs no handler: its programs do."""
+"""Logging of the programs to stderr. The library itself installs no handler."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ Format = Literal["text", "json"]
 LEVELS = ("debug", "info", "warning", "error")
 
 _LONGEST = 50_000
-#: What a record has beside its message, and under what name: that of a job, see
-#: `JobContext.log`, and that of a processor of streams, see `chancy.log_context`.
+#: The JSON keys of extra record attributes: of jobs (see `JobContext.log`), and of processors of
+#: streams (see `chancy.log_context`).
 _SHOWN = {"job_id": "job", "func": "func", "attempt": "attempt"} | {
     name: name for name in ("worker", "executor", "stream", "processor", "partition")
 }
 
 
 class TextFormatter(logging.Formatter):
-    """A line for people. What jobs wrote into it cannot speak to the terminal."""
+    """Formats a record as one line of text, without control characters that jobs wrote."""
 
     def format(self, record: logging.LogRecord) -> str:
         return storable(super().format(record), _LONGEST)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the name of its base
-        """The line without a trace; with the job or the partition that it is about."""
+        """The line without its traceback, with the job or the partition of the record added."""
         text = super().formatMessage(record)
         job = getattr(record, "job_id", None)
         if job is not None:
@@ -41,9 +41,12 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: ``at`` (ISO 8601, UTC), ``level``, ``logger``, ``pid``, ``message``,
-    ``trace``; for what a job says ``job``, ``func``, ``attempt``; and for what is logged by streams
-    and their processors ``worker``, ``executor``, ``stream``, ``processor``, ``partition``."""
+    """Formats a record as one JSON object a line.
+
+    Its keys are ``at`` (ISO 8601, UTC), ``level``, ``logger``, ``pid``, ``message``, ``trace``.
+    Records of a job also have ``job``, ``func``, ``attempt``. Records of streams and their
+    processors also have ``worker``, ``executor``, ``stream``, ``processor``, ``partition``.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         found: dict[str, object] = {
@@ -62,7 +65,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def install(level: str, format_: Format) -> None:
-    """Send every record from this level on to stderr."""
+    """Log records of this level and above to stderr, replacing all root handlers."""
     handler = logging.StreamHandler()
     handler.addFilter(LogContext())
     handler.setFormatter(

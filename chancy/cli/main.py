@@ -1,4 +1,4 @@
-"""``chancy``: the commands, each loaded when it is asked for, and what they exit with."""
+"""The ``chancy`` program: its commands, each imported on first use, and their exit codes."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ import click
 
 from chancy.cli.exits import code_of, complain
 
-#: Where each command is, and its line in the help: `chancy --help` loads none of them.
+#: The location and the help line of each command, so that `chancy --help` imports none of them.
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "bench": ("chancy.cli.bench:bench", "Run the benchmarks of a checkout."),
     "demo": (
         "chancy.cli.demo.command:demo",
         "Index Python's standard library on a private server.",
     ),
-    "job": ("chancy.cli.jobs:job", "List, show, await and cancel jobs."),
-    "migrate": ("chancy.cli.migrate:migrate", "Make, change and check the tables."),
-    "plugins": ("chancy.cli.plugins:plugins", "List the plugins: default, installed, used."),
-    "push": ("chancy.cli.push:push", "Put a job in."),
+    "job": ("chancy.cli.jobs:job", "List, show, explain, retry and cancel jobs."),
+    "migrate": ("chancy.cli.migrate:migrate", "Create, upgrade and check the tables."),
+    "plugins": ("chancy.cli.plugins:plugins", "List default, installed and used plugins."),
+    "push": ("chancy.cli.push:push", "Push a job."),
     "queue": ("chancy.cli.queues:queue", "List, declare, pause, resume and delete queues."),
-    "worker": ("chancy.cli.worker:worker", "Run jobs; list the workers; check this host's."),
+    "worker": ("chancy.cli.worker:worker", "Run workers; list them; check their health."),
 }
 
 
-#: The commands of the default plugins, and their lines in the help.
+#: The commands of the default plugins, and their help lines.
 DEFAULT: Mapping[str, str] = {
-    "dead": "List, show, replay and purge jobs that failed for good.",
+    "dead": "List, show, replay and purge dead letters.",
     "prune": "Prune the history once.",
 }
 
-#: The commands of our other plugins, and which these are.
+#: The commands of chancy's optional plugins, each with the identifier of its plugin.
 ELSEWHERE: Mapping[str, str] = {
     "batch": "chancy.batches",
     "cron": "chancy.cron",
@@ -49,7 +49,7 @@ _WORDS = "chancy.words"
 
 
 class Commands(click.Group):
-    """The top of the tree. Errors of chancy end here, as one line and an exit code."""
+    """The root command. It turns chancy's errors into one line on stderr and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*COMMANDS, *DEFAULT])
@@ -57,7 +57,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        # Whose commands there are depends on the --app that stands behind the command.
+        # Plugin commands depend on --app, which follows the name of the command.
         ctx.meta[_WORDS] = tuple(args)
         try:
             return super().resolve_command(ctx, args)
@@ -81,7 +81,7 @@ class Commands(click.Group):
             formatter.write_dl(sorted(lines.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
-        # What jobs and applications are imported from, as with `python -m`.
+        # Jobs and applications are importable from the current directory, as with `python -m`.
         here = os.getcwd()
         if here not in sys.path:
             sys.path.insert(0, here)
@@ -99,15 +99,15 @@ class Commands(click.Group):
 
 
 def _unknown(name: str) -> str:
-    """What is said of a command that there is not."""
-    said = f"No such command {name!r}."
+    """The error message for an unknown command."""
+    message = f"No such command {name!r}."
     if plugin := ELSEWHERE.get(name):
         return (
-            f"{said} It is of the plugin {plugin}: give the --app of an application that has it, "
-            f"or set CHANCY_PLUGINS={plugin}."
+            f"{message} The plugin {plugin} provides it: pass the --app of an application that "
+            f"uses this plugin, or set CHANCY_PLUGINS={plugin}."
         )
     near = difflib.get_close_matches(name, [*COMMANDS, *DEFAULT, *ELSEWHERE], 1)
-    return f"{said} Did you mean {near[0]!r}?" if near else said
+    return f"{message} Did you mean {near[0]!r}?" if near else message
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -117,20 +117,20 @@ def cli() -> None:
 
     Settings come from options, then from the environment (CHANCY_APP, CHANCY_DSN,
     CHANCY_SCHEMA, CHANCY_LISTEN_DSN, CHANCY_DRIVER, CHANCY_IMPORTS, CHANCY_ALLOW,
-    CHANCY_PLUGINS), then from [tool.chancy] in the pyproject.toml of this directory or the
-    nearest one above. The current directory is importable. Plugins may add commands: those of an
-    application are there with its --app.
+    CHANCY_PLUGINS), then from [tool.chancy] in the pyproject.toml of the current directory or
+    the nearest parent that has one. The current directory is importable. Plugins may add
+    commands: pass --app to use those of an application.
 
     \b
     Exit codes:
-      0    done
-      1    the answer is no: a job failed, the tables are behind, no healthy worker
-      2    usage or configuration
-      3    the tables are missing, or of another version
+      0    success
+      1    negative result: a job failed, the tables are behind, no healthy worker
+      2    usage or configuration error
+      3    the tables are missing or at another version
       4    the database cannot be reached, or Redis where the command needs it
-      5    the policy Halt(exit=True) of a stream has ended the worker
-      130  interrupted
-      143  terminated
+      5    the policy Halt(exit=True) of a stream stopped the worker
+      130  interrupted (SIGINT)
+      143  terminated (SIGTERM)
 
     \b
     Example:
@@ -144,9 +144,9 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def main() -> NoReturn:
-    """The program."""
-    # The first process of a container is not ended by a SIGTERM that it does not catch.
+    """Run the program."""
+    # The first process of a container ignores a SIGTERM for which it has no handler.
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminate)
     cli(prog_name="chancy")
-    raise AssertionError("click exits by itself")
+    raise AssertionError("click did not exit")

@@ -1,4 +1,4 @@
-"""``chancy migrate``."""
+"""The ``chancy migrate`` commands."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ from chancy.postgres.schema.status import SchemaState
 
 def _of_component(function: Callable[..., None]) -> Callable[..., None]:
     return click.option(
-        "--component", metavar="NAME", help="Only the tables of this one: core, or a plugin's."
+        "--component",
+        metavar="NAME",
+        help="Only the tables of this component: core, or a plugin's.",
     )(function)
 
 
 @click.group()
 def migrate() -> None:
-    """Make, change and check the tables of the core and of the plugins.
+    """Create, upgrade and check the tables of the core and of the plugins.
 
-    The plugins are those of --app; without it the default ones, and those that the settings name.
+    The plugins are those of --app; without it, the default plugins and those in the settings.
 
     \b
     Example:
@@ -42,9 +44,9 @@ def migrate() -> None:
 @_of_component
 @click.argument("revision", default="head")
 def upgrade(target: CommandTarget, revision: str, component: str | None) -> None:
-    """Bring the tables up to REVISION (default: head). Several callers at once are safe.
+    """Upgrade the tables to REVISION (default: head). Safe to run concurrently.
 
-    A REVISION other than head is one of a --component.
+    A REVISION other than head needs --component.
 
     \b
     Example:
@@ -60,11 +62,11 @@ def upgrade(target: CommandTarget, revision: str, component: str | None) -> None
 @on_target
 @_of_component
 @click.argument("revision")
-@click.option("--yes", is_flag=True, help="Do not ask: what the revision drops is lost.")
+@click.option("--yes", is_flag=True, help="Confirm that the dropped data is lost.")
 def downgrade(target: CommandTarget, revision: str, component: str | None, yes: bool) -> None:
-    """Take the tables back to REVISION; `base` drops them with all jobs.
+    """Downgrade the tables to REVISION; `base` drops them with all jobs.
 
-    A REVISION other than base is one of a --component.
+    A REVISION other than base needs --component.
 
     \b
     Example:
@@ -73,10 +75,10 @@ def downgrade(target: CommandTarget, revision: str, component: str | None, yes: 
     """
     dsn, schema, components = target.tables()
     if not yes:
-        what = f"component {component!r} in schema" if component else "schema"
+        scope = f"component {component!r} in schema" if component else "schema"
         raise ConfigurationError(
-            f"this takes {what} {schema!r} of {redacted(dsn)} back to {revision}, and the data "
-            "that it drops is lost: give --yes if that is meant"
+            f"this downgrades {scope} {schema!r} of {redacted(dsn)} to {revision}, and the data "
+            "it drops is lost: pass --yes to confirm"
         )
     before = tables.revisions(dsn, schema)
     tables.downgrade(dsn, schema, components, component=component, revision=revision)
@@ -87,7 +89,7 @@ def downgrade(target: CommandTarget, revision: str, component: str | None, yes: 
 @on_target
 @as_json
 def current(target: CommandTarget, json_: bool) -> None:
-    """Show the revision of each component, and the one that this code needs.
+    """Show the revision of each component, and the revision this version needs.
 
     \b
     Example:
@@ -98,26 +100,26 @@ def current(target: CommandTarget, json_: bool) -> None:
     if json_:
         found = [
             {
-                "component": one.name,
-                "plugin": one.plugin,
-                "current": one.found,
-                "head": one.head,
-                "state": one.state,
+                "component": standing.name,
+                "plugin": standing.plugin,
+                "current": standing.found,
+                "head": standing.head,
+                "state": standing.state,
             }
-            for one in standings
+            for standing in standings
         ]
         output.script({"schema": schema, "components": found})
         return
     output.table(
         ("component", "revision", "head", "state", "plugin"),
-        [(one.name, one.found, one.head, one.state, one.plugin) for one in standings],
+        [(s.name, s.found, s.head, s.state, s.plugin) for s in standings],
     )
-    left = [one.name for one in standings if one.state is SchemaState.LEFT_BEHIND]
+    left = [s.name for s in standings if s.state is SchemaState.LEFT_BEHIND]
     if left:
         output.line(
-            f"\nLeft behind by plugins that are not here: {', '.join(left)}. Their tables stay as "
-            "they are.\nAdd a plugin (--app, or `plugins` in the settings) to go on with its "
-            "tables or to take\nthem back; or drop them and the table NAME_version by hand."
+            f"\nLeft behind by plugins that are not used: {', '.join(left)}. Their tables stay as "
+            "they are.\nAdd a plugin (--app, or `plugins` in the settings) to upgrade or downgrade "
+            "its tables,\nor drop them and the table NAME_version by hand."
         )
 
 
@@ -126,37 +128,37 @@ def current(target: CommandTarget, json_: bool) -> None:
 @_of_component
 @as_json
 def history(target: CommandTarget, component: str | None, json_: bool) -> None:
-    """List every revision, oldest first, and whether the database has it.
+    """List every revision, oldest first, and whether it is applied.
 
     \b
     Example:
       chancy migrate history
     """
     dsn, schema, components = target.tables()
-    steps = tables.history(dsn, schema, components, component=component)
+    revisions = tables.history(dsn, schema, components, component=component)
     if json_:
         output.script(
             [
                 {
-                    "component": one.component,
-                    "revision": one.revision,
-                    "description": one.description,
-                    "applied": one.applied,
+                    "component": revision.component,
+                    "revision": revision.revision,
+                    "description": revision.description,
+                    "applied": revision.applied,
                 }
-                for one in steps
+                for revision in revisions
             ]
         )
     else:
         output.table(
             ("component", "revision", "applied", "description"),
-            [(one.component, one.revision, one.applied, one.description) for one in steps],
+            [(r.component, r.revision, r.applied, r.description) for r in revisions],
         )
 
 
 @migrate.command()
 @on_target
 def check(target: CommandTarget) -> None:
-    """Exit 0 if the tables are at the revisions of this code, else 1.
+    """Exit 0 if the tables are at the revisions this version needs, else 1.
 
     \b
     Example:
@@ -169,7 +171,7 @@ def check(target: CommandTarget) -> None:
     except SchemaMismatch as error:
         complain(str(error))
         sys.exit(NO)
-    output.line(f"schema {schema} is as this code needs it: {_list(found, [*found])}")
+    output.line(f"schema {schema} is up to date: {_list(found, [*found])}")
 
 
 @migrate.command()
@@ -177,9 +179,9 @@ def check(target: CommandTarget) -> None:
 @_of_component
 @click.argument("revision", default="head")
 def sql(target: CommandTarget, revision: str, component: str | None) -> None:
-    """Print the statements from nothing up to REVISION, for a DBA. Needs no database.
+    """Print the SQL that creates the tables up to REVISION, for a DBA. Needs no database.
 
-    A REVISION other than head is one of a --component.
+    A REVISION other than head needs --component.
 
     \b
     Example:
@@ -196,15 +198,15 @@ def sql(target: CommandTarget, revision: str, component: str | None) -> None:
     "--kind",
     required=True,
     type=click.Choice([kind.value for kind in RoleKind]),
-    help="What the role is there for.",
+    help="The purpose of the role.",
 )
-@click.option("--apply", is_flag=True, help="Run the statements in one transaction, too.")
+@click.option("--apply", is_flag=True, help="Also run the statements, in one transaction.")
 @as_json
 def grants(target: CommandTarget, role: str, kind: str, apply: bool, json_: bool) -> None:
-    """Print the statements that let a role do its work. Needs no database without --apply.
+    """Print the GRANT statements a role needs. Needs no database without --apply.
 
-    An owner migrates and prunes, a worker runs jobs, a producer pushes them, a viewer looks. Run
-    it again after each migration: new tables are granted to nobody.
+    An owner migrates and prunes, a worker runs jobs, a producer pushes jobs, a viewer reads. Run
+    this again after each migration: new tables have no grants.
 
     \b
     Example:
@@ -242,5 +244,5 @@ def _report(schema: str, before: Mapping[str, str], after: Mapping[str, str]) ->
             f"was at {before.get(name, 'nothing')}"
         )
     if not changed:
-        there = _list(after, [*after]) or "no tables"
-        output.line(f"schema {schema}: nothing to do ({there})")
+        present = _list(after, [*after]) or "no tables"
+        output.line(f"schema {schema}: nothing to do ({present})")

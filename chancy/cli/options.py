@@ -1,4 +1,4 @@
-"""Options that many commands share, and the application they lead to."""
+"""The options that commands share, and the application they select."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ if TYPE_CHECKING:
 
 _OPTIONS = (
     click.option("--app", metavar="MODULE:NAME", help="The application, pkg.module:attribute."),
-    click.option("--dsn", metavar="DSN", help="Where Postgres is: a URI or key=value pairs."),
+    click.option("--dsn", metavar="DSN", help="The Postgres database: a URI or key=value pairs."),
     click.option("--schema", metavar="NAME", help="The schema of the tables (default: chancy)."),
-    click.option("--listen-dsn", metavar="DSN", help="Reaches the server past a pooler."),
     click.option(
-        "--driver", type=click.Choice(["asyncpg", "psycopg"]), help="What talks to Postgres."
+        "--listen-dsn", metavar="DSN", help="A direct connection for LISTEN, past a pooler."
+    ),
+    click.option(
+        "--driver", type=click.Choice(["asyncpg", "psycopg"]), help="The Postgres driver."
     ),
 )
-#: For an application that is asked what it is made of, and connects to nothing.
+#: The DSN of an application that is inspected and never connects.
 _NOWHERE = "postgresql://"
 #: The names of the options above.
 SHARED = ("app", "dsn", "schema", "listen_dsn", "driver")
@@ -40,18 +42,18 @@ SHARED = ("app", "dsn", "schema", "listen_dsn", "driver")
 
 @dataclass(frozen=True, slots=True)
 class CommandTarget:
-    """What a command works on, as its options say."""
+    """The application that the shared options of a command select."""
 
     given: Mapping[str, str | None]
 
     def settings(self) -> Settings:
-        """The options, and what the environment and pyproject.toml say beside them."""
+        """The options, merged with the environment and pyproject.toml."""
         from chancy.cli import settings
 
         return settings.read(self.given)
 
     def arguments(self) -> list[str]:
-        """The options again, for another process."""
+        """The options as command-line arguments for another process."""
         return [
             f"--{name.replace('_', '-')}={value}"
             for name, value in self.given.items()
@@ -59,10 +61,10 @@ class CommandTarget:
         ]
 
     def application(self) -> Chancy:
-        """The application that is named, or one of the settings alone.
+        """The application of ``--app``, or one made from the settings.
 
-        A DSN from anywhere is what the application finds in ``CHANCY_DSN``. An option that the
-        application then does not follow is an error.
+        A DSN from any source is put into ``CHANCY_DSN`` before the application is imported. An
+        option that contradicts the application is an error.
         """
         from chancy.cli import application
         from chancy.errors import ConfigurationError
@@ -75,33 +77,34 @@ class CommandTarget:
         chancy = application.find(settings.app)
         ignored = [
             f"--{name.replace('_', '-')}"
-            for name, has in (("dsn", chancy.dsn), ("schema", chancy.schema))
-            if self.given.get(name) not in (None, has)
+            for name, value in (("dsn", chancy.dsn), ("schema", chancy.schema))
+            if self.given.get(name) not in (None, value)
         ]
         ignored += [
             f"--{n.replace('_', '-')}" for n in ("listen_dsn", "driver") if self.given.get(n)
         ]
         if ignored:
             raise ConfigurationError(
-                f"{', '.join(ignored)}: the application {settings.app} sets this itself; "
-                "leave it out, or leave out --app"
+                f"{', '.join(ignored)}: the application {settings.app} sets its own value; "
+                "omit the option, or omit --app"
             )
         return chancy
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[Chancy]:
-        """The application, connected, on tables of this version."""
+        """Open the application, and check that its tables are at this version."""
         async with self.application() as chancy:
             await chancy.check_tables()
             yield chancy
 
     def schema(self) -> str:
-        """The schema alone, for what needs no database."""
+        """The schema, without a database."""
         settings = self.settings()
         return self.application().schema if settings.app else settings.schema_name or "chancy"
 
     def unconnected(self) -> Chancy:
-        """The application, for what needs no database: one of settings alone needs no DSN."""
+        """The application, for commands that need no database. It needs no DSN if it is made
+        from settings."""
         from chancy.cli import application
 
         settings = self.settings()
@@ -129,15 +132,15 @@ class CommandTarget:
         output.script(value)
 
     def tables(self) -> tuple[str, str, tuple[Component, ...]]:
-        """Where the tables are, and what owns some beside the core."""
+        """The DSN, the schema, and the components that own tables beside the core."""
         chancy = self.application()
         return chancy.dsn, chancy.schema, chancy.hooks.components
 
 
 def on_target(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that name an application; hand the command a `CommandTarget`.
+    """Add the shared options, and pass the command a `CommandTarget`.
 
-    A group hands its own options down: ``chancy worker --dsn … list`` is heard.
+    A subcommand inherits the options of its group, as in ``chancy worker --dsn … list``.
     """
 
     @functools.wraps(function)
@@ -151,7 +154,7 @@ def on_target(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _target(context: click.Context, kwargs: dict[str, Any]) -> CommandTarget:
-    """Take the shared options out of the arguments, and put them over those of a group."""
+    """Remove the shared options from the arguments, and merge them with those of the group."""
     own = {name: kwargs.pop(name) for name in SHARED}
     above = context.obj.given if isinstance(context.obj, CommandTarget) else {}
     target = CommandTarget({n: above.get(n) if own[n] is None else own[n] for n in SHARED})
@@ -160,9 +163,9 @@ def _target(context: click.Context, kwargs: dict[str, Any]) -> CommandTarget:
 
 
 def with_target(command: click.Command) -> click.Command:
-    """Add the options that name an application to a plugin's command; ``obj`` is a `CommandTarget`.
+    """Add the shared options to a plugin's command, whose ``obj`` becomes a `CommandTarget`.
 
-    :raises ConfigurationError: it has one of these options itself.
+    :raises ConfigurationError: the command defines one of these options itself.
     """
     import copy
 
@@ -177,17 +180,17 @@ def with_target(command: click.Command) -> click.Command:
     clash = sorted(taken & {name for own in command.params for name in own.opts})
     if clash:
         raise ConfigurationError(
-            f"the command {command.name!r} has an option {clash[0]}, as all commands have: "
-            "call it otherwise"
+            f"the command {command.name!r} has an option {clash[0]}, which every command has: "
+            "rename it"
         )
     callback = command.callback
 
-    def heard(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
         _target(click.get_current_context(), kwargs)
         return callback(*args, **kwargs) if callback else None
 
     made.params = [*shared, *command.params]
-    made.callback = heard
+    made.callback = wrapped
     return made
 
 
@@ -196,9 +199,9 @@ def _shared() -> list[click.Parameter]:
 
 
 class DatetimeType(click.ParamType[datetime]):
-    """An aware moment in ISO 8601."""
+    """A datetime with a time zone, in ISO 8601."""
 
-    name = "moment"
+    name = "datetime"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -208,14 +211,14 @@ class DatetimeType(click.ParamType[datetime]):
         try:
             found = datetime.fromisoformat(value)
         except ValueError:
-            self.fail(f"{value!r} is not a moment like 2030-01-31T09:00:00+01:00", param, ctx)
+            self.fail(f"{value!r} is not a datetime like 2030-01-31T09:00:00+01:00", param, ctx)
         if found.tzinfo is None:
             utc = found.replace(tzinfo=UTC).isoformat()
             self.fail(f"{value!r} has no time zone: write {utc} for UTC", param, ctx)
         try:
             return found.astimezone(UTC)
         except OverflowError:
-            self.fail(f"{value!r} is in no year from 1 to 9999 of UTC", param, ctx)
+            self.fail(f"{value!r} is outside the years 1 to 9999 in UTC", param, ctx)
 
 
-MOMENT = DatetimeType()
+DATETIME = DatetimeType()

@@ -1,4 +1,7 @@
-"""What is printed: tables for people, JSON for scripts. Rows cannot speak to the terminal."""
+"""Output of the commands: tables for people, JSON for scripts.
+
+Control characters are removed, so that data cannot send escape sequences to the terminal.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,18 @@ _CELL = 60
 
 
 def line(text: object) -> None:
-    """One line, or several, on stdout."""
+    """Print text to stdout."""
     click.echo(storable(str(text), 100_000))
 
 
 def script(value: object) -> None:
-    """JSON on stdout, in ASCII. Indented for a terminal."""
+    """Print JSON to stdout, in ASCII; indented on a terminal."""
     indent = 2 if sys.stdout.isatty() else None
     click.echo(json.dumps(value, default=str, indent=indent))
 
 
 def cell(value: object) -> str:
-    """A value in one line of a table: without line breaks, cut to 60 characters."""
+    """A value as the cell of a table: without line breaks, cut to 60 characters."""
     match value:
         case None:
             return "-"
@@ -42,7 +45,7 @@ def cell(value: object) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Aligned columns; numbers stand to the right."""
+    """Print aligned columns; numbers are right-aligned."""
     values = [list(row) for row in rows]
     texts = [[cell(value) for value in row] for row in values]
     widths = [
@@ -57,12 +60,12 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         click.echo("  ".join(padded).rstrip())
 
 
-def job(one: QueuedJob) -> dict[str, Any]:
+def job(queued: QueuedJob) -> dict[str, Any]:
     """A job as JSON. Times in ISO 8601, UTC."""
-    found: dict[str, Any] = {name: _plain(getattr(one, name)) for name in one.__slots__}
-    found["state"] = one.state.label
-    found["limits"] = {limit.type.value: limit.value for limit in one.limits}
-    return found
+    fields: dict[str, Any] = {name: _plain(getattr(queued, name)) for name in queued.__slots__}
+    fields["state"] = queued.state.label
+    fields["limits"] = {limit.type.value: limit.value for limit in queued.limits}
+    return fields
 
 
 def _plain(value: object) -> object:
@@ -80,5 +83,5 @@ def _plain(value: object) -> object:
 
 
 def capped(count: int) -> str:
-    """A count of the store, which stops at 100,001."""
+    """A count as text. Counts of a broker stop at 100,001."""
     return f"{count:,}" if count <= 100_000 else "100,000+"

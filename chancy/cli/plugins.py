@@ -1,10 +1,11 @@
-"""``chancy plugins``."""
+"""The ``chancy plugins`` commands."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import click
@@ -16,15 +17,15 @@ if TYPE_CHECKING:
     from chancy.plugin.plugin import Plugin
 
 
-# A setting by such a name is not shown.
+# The values of settings with a matching name are masked.
 _SECRET = re.compile(r"password|secret|token|key|dsn|url", re.I)
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A plugin that is used, or could be.
+    """A plugin that the application uses, or that is available to it.
 
-    :param settings: None: it is not used, and was not imported.
+    :param settings: None if the plugin is not used; it was not imported then.
     """
 
     plugin: str
@@ -38,7 +39,7 @@ class Listed:
 
 @click.group()
 def plugins() -> None:
-    """List the plugins: those that the application uses, and those that are installed.
+    """List the plugins of the application and the installed ones.
 
     \b
     Example:
@@ -50,10 +51,10 @@ def plugins() -> None:
 @on_target
 @as_json
 def list_(target: CommandTarget, json_: bool) -> None:
-    """List the plugins that the application uses, and those that it could.
+    """List the plugins that the application uses, and those available to it.
 
-    The application is --app, or one of the settings alone. Installed plugins are not imported
-    unless it uses them; to use one, name it in `Chancy(plugins=[...])` or under `plugins` in the
+    The application is --app, or one made from the settings. An installed plugin that it does not
+    use is not imported; to use one, name it in `Chancy(plugins=[...])` or under `plugins` in the
     settings. Needs no database.
 
     \b
@@ -64,47 +65,49 @@ def list_(target: CommandTarget, json_: bool) -> None:
     found = _found(target)
     if json_:
         names = [field.name for field in fields(Listed)]
-        output.script([{name: getattr(one, name) for name in names} for one in found])
+        output.script([{name: getattr(listed, name) for name in names} for listed in found])
         return
     output.table(
         ("plugin", "used", "from", "tables", "commands", "settings"),
         [
             (
-                one.plugin,
-                one.used,
-                f"{one.distribution} {one.version or ''}".strip(),
-                one.component,
-                ", ".join(one.commands) or None,
-                None if one.settings is None else _shown(one.settings),
+                listed.plugin,
+                listed.used,
+                f"{listed.distribution} {listed.version or ''}".strip(),
+                listed.component,
+                ", ".join(listed.commands) or None,
+                None if listed.settings is None else _shown(listed.settings),
             )
-            for one in found
+            for listed in found
         ],
     )
 
 
 def _found(target: CommandTarget) -> list[Listed]:
-    from chancy.app import default_plugins as composition
+    from chancy.app import default_plugins
     from chancy.cli.extensions import commands
     from chancy.cli.main import COMMANDS
     from chancy.plugin.discovery import installed
 
     app = target.unconnected()
     owned = commands(app.hooks.plugins, COMMANDS)
-    there = {one.identifier: (one.distribution, one.version) for one in installed()}
-    version = _version()
-    ours = {plugin.get_identifier(): ("chancy", version) for plugin in composition.defaults()}
+    origins: dict[str, tuple[str, str | None]] = {
+        plugin.get_identifier(): ("chancy", version("chancy"))
+        for plugin in default_plugins.defaults()
+    }
+    origins |= {entry.identifier: (entry.distribution, entry.version) for entry in installed()}
     used = [
         _used(
             plugin,
-            origin=(ours | there).get(plugin.get_identifier(), ("the application", None)),
+            origin=origins.get(plugin.get_identifier(), ("the application", None)),
             commands=tuple(
                 name for name, (owner, _) in owned.items() if owner == plugin.get_identifier()
             ),
         )
         for plugin in app.hooks.plugins
     ]
-    names = {one.plugin for one in used}
-    others = [Listed(name, False, *origin) for name, origin in (ours | there).items()]
+    names = {listed.plugin for listed in used}
+    others = [Listed(name, False, *origin) for name, origin in origins.items()]
     return used + sorted((o for o in others if o.plugin not in names), key=lambda o: o.plugin)
 
 
@@ -128,12 +131,6 @@ def _used(plugin: Plugin, *, origin: tuple[str, str | None], commands: tuple[str
 
 def _plain(value: object) -> object:
     return value if isinstance(value, None | bool | int | float | str) else str(value)
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("chancy")
 
 
 def _shown(settings: Mapping[str, object]) -> str:

@@ -1,4 +1,4 @@
-"""``chancy push``."""
+"""The ``chancy push`` command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 from chancy.cli import output
 from chancy.cli.exits import NO
-from chancy.cli.options import MOMENT, CommandTarget, as_json, on_target
+from chancy.cli.options import DATETIME, CommandTarget, as_json, on_target
 from chancy.errors import InvalidArguments
 from chancy.job.definition import Job, QueuedJob
 from chancy.plugin.commands import Seconds
@@ -26,15 +26,17 @@ if TYPE_CHECKING:
 @click.command()
 @on_target
 @click.argument("func")
-@click.option("--arg", "single", multiple=True, metavar="NAME=JSON", help="One argument.")
+@click.option(
+    "--arg", "single", multiple=True, metavar="NAME=JSON", help="One argument. Repeatable."
+)
 @click.option("--args", "several", metavar="JSON", help="All arguments, as a JSON object.")
-@click.option("--queue", metavar="NAME", help="The queue, instead of the function's own.")
+@click.option("--queue", metavar="NAME", help="Override the queue of the function.")
 @click.option("--priority", type=int, help="-100 to 100; higher runs first.")
-@click.option("--delay", type=Seconds(), metavar="S", help="Run it so many seconds from now.")
-@click.option("--run-at", type=MOMENT, metavar="ISO", help="Run it at this moment.")
-@click.option("--max-attempts", type=int, help="Attempts that may fail, at most.")
-@click.option("--no-validate", is_flag=True, help="The function need not be importable here.")
-@click.option("--wait", type=Seconds(), metavar="S", help="Wait so many seconds for the result.")
+@click.option("--delay", type=Seconds(), metavar="S", help="Run the job S seconds from now.")
+@click.option("--run-at", type=DATETIME, metavar="ISO", help="Run the job at this time.")
+@click.option("--max-attempts", type=int, help="The maximum number of attempts.")
+@click.option("--no-validate", is_flag=True, help="Push a function that cannot be imported here.")
+@click.option("--wait", type=Seconds(), metavar="S", help="Wait up to S seconds for the result.")
 @as_json
 def push(
     target: CommandTarget,
@@ -48,10 +50,10 @@ def push(
     json_: bool,
     **settings: Any,
 ) -> None:
-    """Put a job in: FUNC is package.module.function.
+    """Push a job. FUNC is package.module.function.
 
-    Prints the id. With --wait, the state and the result; exits 1 if the job failed, was
-    cancelled, or is not finished by then.
+    Prints the id and, with --wait, the state and the result. With --wait, exits 1 if the job
+    failed, was cancelled, or is not finished in time.
 
     \b
     Example:
@@ -59,7 +61,7 @@ def push(
       chancy push shop.jobs.send --args '{"to": "ann@example.com"}' --wait 30
     """
     if delay is not None and run_at is not None:
-        raise click.UsageError("--delay and --run-at are two moments: give one of them")
+        raise click.UsageError("--delay and --run-at exclude each other: pass one of them")
     arguments = _arguments(single, several)
     due = run_at if delay is None else timedelta(seconds=delay)
 
@@ -86,9 +88,9 @@ def _job(
     priority: int | None,
     max_attempts: int | None,
 ) -> Job:
-    """The job with the settings of the function, if it can be seen, and the given ones over."""
+    """The job, with the settings of its function (if imported) overridden by the options."""
     if validate:
-        # JSON has no dates: what the options give is read as what is stored would be.
+        # JSON has no dates: decode the options as stored arguments are decoded.
         values = chancy.registry.signature(func).decode(json.dumps(arguments))
         job = Job.from_func(chancy.registry.find(func), **values)
     else:
@@ -121,11 +123,11 @@ def _json(text: str, option: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        # What begins like this was not meant as text.
-        meant = text[:1] not in ("{", "[", '"')
-        hint = f"; text needs quotes inside the shell's: '{json.dumps(text)}'"
+        # A value that begins like this was not meant as a string.
+        is_string = text[:1] not in ("{", "[", '"')
+        hint = f"; a string needs quotes inside the shell's: '{json.dumps(text)}'"
         raise InvalidArguments(
-            f"{option}: {shown(text)} is not JSON ({error}){hint if meant else ''}"
+            f"{option}: {shown(text)} is not JSON ({error}){hint if is_string else ''}"
         ) from None
 
 

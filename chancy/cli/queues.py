@@ -1,4 +1,4 @@
-"""``chancy queue``."""
+"""The ``chancy queue`` commands."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import click
 
 from chancy.broker.values import QueueCounts, WorkerRecord
 from chancy.cli import bounds, facts, output
-from chancy.cli.counting import Counted, counted
 from chancy.cli.exits import AWAY, NO, complain
-from chancy.cli.options import MOMENT, CommandTarget, as_json, on_target
+from chancy.cli.options import DATETIME, CommandTarget, as_json, on_target
 from chancy.job.limits import Limit
 from chancy.plugin.commands import Seconds
 from chancy.queue.executor_options import EXECUTORS, ExecutorName, Options
@@ -24,13 +23,13 @@ if TYPE_CHECKING:
     from chancy.app.app import Chancy
 
 T = TypeVar("T")
-#: Queues, each with what is wrong with its row.
+#: Queues, each with the errors in its row.
 _Found = list[tuple[Queue, list[str]]]
 
 
 @click.group()
 def queue() -> None:
-    """List, declare, pause, resume and delete queues. Workers follow within a second.
+    """List, declare, pause, resume and delete queues. Workers apply changes within a second.
 
     \b
     Example:
@@ -43,12 +42,12 @@ def queue() -> None:
 @on_target
 @as_json
 def list_(target: CommandTarget, json_: bool) -> None:
-    """List queues with their settings and how many jobs they have.
+    """List queues with their settings and job counts.
 
-    A count ends at 100,000+. Queues that have jobs but are not declared are listed, too; what is
-    wrong with a row, and which workers cannot serve a queue and why, is said on stderr. So is why
-    counts are not known, - or null: their broker is away, which exits with 4, or is none of
-    this application.
+    Counts stop at 100,000+. The list includes undeclared queues that have jobs. Invalid rows, and
+    workers that cannot serve a queue, are reported on stderr. An unknown count is shown as - or
+    null, with the reason on stderr: its broker is unavailable (exit code 4), or the application
+    does not have it.
 
     \b
     Example:
@@ -56,37 +55,37 @@ def list_(target: CommandTarget, json_: bool) -> None:
       chancy queue list --json | jq '.[] | select(.paused) | .name'
     """
 
-    async def main() -> tuple[_Found, Counted, Sequence[WorkerRecord]]:
+    async def main() -> tuple[_Found, facts.Counted, Sequence[WorkerRecord]]:
         async with target.opened() as chancy:
             queues = await _queues(chancy)
             return (
                 queues,
-                await counted(chancy, [one for one, _ in queues]),
+                await facts.counted(chancy, [queue for queue, _ in queues]),
                 await chancy.get_workers(),
             )
 
     found, (counts, unknown, away), workers = asyncio.run(main())
-    for complaint in unknown:
-        complain(complaint)
+    for reason in unknown:
+        complain(reason)
     if json_:
-        _script(found, counts, workers)
+        _print_json(found, counts, workers)
     else:
-        _tell(found, counts, workers)
+        _print(found, counts, workers)
     if away:
         sys.exit(AWAY)
 
 
-def _script(found: _Found, counts: facts.Counts, workers: Sequence[WorkerRecord]) -> None:
+def _print_json(found: _Found, counts: facts.Counts, workers: Sequence[WorkerRecord]) -> None:
     output.script(
         [
             {
-                **facts.facts(one),
-                **facts.count(counts, one.name),
+                **facts.facts(queue),
+                **facts.count(counts, queue.name),
                 "declared": True,
-                "wrong": wrong,
-                "broken": _broken(workers, one.name),
+                "wrong": errors,
+                "broken": _broken(workers, queue.name),
             }
-            for one, wrong in found
+            for queue, errors in found
         ]
         + [
             {"name": name, **facts.count(counts, name), "declared": False}
@@ -95,43 +94,43 @@ def _script(found: _Found, counts: facts.Counts, workers: Sequence[WorkerRecord]
     )
 
 
-def _tell(found: _Found, counts: facts.Counts, workers: Sequence[WorkerRecord]) -> None:
-    rows = [facts.row(one, counts, len(_broken(workers, one.name))) for one, _ in found]
+def _print(found: _Found, counts: facts.Counts, workers: Sequence[WorkerRecord]) -> None:
+    rows = [facts.row(queue, counts, len(_broken(workers, queue.name))) for queue, _ in found]
     rows += [
         [name, "(not declared)", *[None] * 6, "", *facts.shown(counts, name)]
         for name in _undeclared(found, counts)
     ]
     output.table((*facts.COLUMNS, *QueueCounts._fields), rows)
-    for one, wrong in found:
-        for complaint in wrong:
-            complain(complaint)
-        for where in _broken(workers, one.name):
-            complain("queue {}: worker {worker} on {host}: {why}".format(one.name, **where))
+    for queue, errors in found:
+        for error in errors:
+            complain(error)
+        for worker in _broken(workers, queue.name):
+            complain("queue {}: worker {worker} on {host}: {why}".format(queue.name, **worker))
 
 
 def _undeclared(found: _Found, counts: facts.Counts) -> Sequence[str]:
-    """Queues that have jobs, and no row."""
-    return sorted(counts.keys() - {one.name for one, _ in found})
+    """Names of queues that have jobs but no row."""
+    return sorted(counts.keys() - {queue.name for queue, _ in found})
 
 
 def _broken(workers: Sequence[WorkerRecord], name: str) -> list[dict[str, str]]:
-    """The workers that cannot serve a queue, and why."""
+    """The workers that cannot serve a queue, each with the reason."""
     return [
-        {"worker": str(one.id), "host": one.host, "why": one.broken[name]}
-        for one in workers
-        if name in one.broken
+        {"worker": str(worker.id), "host": worker.host, "why": worker.broken[name]}
+        for worker in workers
+        if name in worker.broken
     ]
 
 
 async def _queues(chancy: Chancy) -> _Found:
-    """The queues, each with what is wrong with its row."""
+    """The queues, each with the errors in its row."""
     from chancy.postgres import rows
     from chancy.postgres.broker import PostgresBroker
 
     broker = chancy.control
     if isinstance(broker, PostgresBroker):
         return [rows.queue(row) for row in await broker.fetch(broker.sql.queues, None)]
-    return [(one, []) for one in await chancy.get_queues()]
+    return [(queue, []) for queue in await chancy.get_queues()]
 
 
 @queue.command()
@@ -142,15 +141,15 @@ async def _queues(chancy: Chancy) -> _Found:
     type=click.Choice(EXECUTORS),
     default="process",
     show_default=True,
-    help="What runs the jobs.",
+    help="The executor that runs the jobs.",
 )
-@click.option("--concurrency", type=int, help="Jobs that one worker runs at a time.")
+@click.option("--concurrency", type=int, help="Jobs one worker runs at a time.")
 @click.option(
     "--tag",
     "tags",
     multiple=True,
     metavar="PATTERN",
-    help="Only workers with such a tag; again for more.",
+    help="Serve it only by workers with a matching tag. Repeatable.",
 )
 @click.option(
     "--poll-interval",
@@ -158,7 +157,7 @@ async def _queues(chancy: Chancy) -> _Found:
     default=1.0,
     show_default=True,
     metavar="S",
-    help="Seconds between looks while notifications fail.",
+    help="Seconds between polls while notifications fail.",
 )
 @click.option(
     "--keep-finished/--no-keep-finished",
@@ -168,7 +167,7 @@ async def _queues(chancy: Chancy) -> _Found:
 )
 @bounds.bounded
 @bounds.placed
-@click.option("--upsert", is_flag=True, help="Change the settings of a queue that is there.")
+@click.option("--upsert", is_flag=True, help="Change the settings of an existing queue.")
 @as_json
 def declare(
     target: CommandTarget,
@@ -185,9 +184,9 @@ def declare(
     upsert: bool,
     json_: bool,
 ) -> None:
-    """Store a queue, or with --upsert change its settings. A pause stays as it is.
+    """Create a queue, or with --upsert change its settings. A paused queue stays paused.
 
-    Exits 1 if the queue is there with other settings and --upsert was not given.
+    Exits 1 if the queue exists with other settings and --upsert is not given.
 
     \b
     Example:
@@ -215,7 +214,10 @@ def declare(
         if key not in ("paused", "resume_at") and value != facts.facts(stored)[key]
     }
     if differs:
-        complain(f"queue {name!r} is there with another {', '.join(sorted(differs))}: use --upsert")
+        complain(
+            f"queue {name!r} exists with different settings ({', '.join(sorted(differs))}): "
+            "pass --upsert to change them"
+        )
         sys.exit(NO)
     if not json_:
         output.line(f"queue {name} is declared")
@@ -224,12 +226,16 @@ def declare(
 @queue.command()
 @on_target
 @click.argument("name")
-@click.option("--resume-at", type=MOMENT, metavar="ISO", help="When it goes on by itself.")
-@click.option("--for", "for_s", type=Seconds(), metavar="S", help="Go on after so many seconds.")
+@click.option(
+    "--resume-at", type=DATETIME, metavar="ISO", help="Resume automatically at this time."
+)
+@click.option(
+    "--for", "for_s", type=Seconds(), metavar="S", help="Resume automatically after S seconds."
+)
 def pause(
     target: CommandTarget, name: str, resume_at: datetime | None, for_s: float | None
 ) -> None:
-    """Let no more jobs of a queue be claimed. What runs goes on.
+    """Stop claiming jobs of a queue. Running jobs continue.
 
     \b
     Example:
@@ -237,39 +243,40 @@ def pause(
       chancy queue pause mail --for 600
     """
     if resume_at is not None and for_s is not None:
-        raise click.UsageError("--resume-at and --for are two moments: give one of them")
+        raise click.UsageError("--resume-at and --for exclude each other: pass one of them")
     if for_s is not None:
         resume_at = datetime.now(UTC) + timedelta(seconds=for_s)
     until = f" until {output.cell(resume_at)}" if resume_at else ""
     done = asyncio.run(_with(target, lambda chancy: chancy.pause_queue(name, resume_at=resume_at)))
-    _say(done, name, f"is paused{until}")
+    _report(done, name, f"is paused{until}")
 
 
 @queue.command()
 @on_target
 @click.argument("name")
 def resume(target: CommandTarget, name: str) -> None:
-    """Let the jobs of a paused queue be claimed again.
+    """Resume a paused queue: workers claim its jobs again.
 
     \b
     Example:
       chancy queue resume mail
     """
-    _say(asyncio.run(_with(target, lambda chancy: chancy.resume_queue(name))), name, "is active")
+    done = asyncio.run(_with(target, lambda chancy: chancy.resume_queue(name)))
+    _report(done, name, "is active")
 
 
 @queue.command()
 @on_target
 @click.argument("name")
 def delete(target: CommandTarget, name: str) -> None:
-    """Forget a queue. Its jobs stay, and run once it is declared again.
+    """Delete a queue. Its jobs are kept and run once it is declared again.
 
     \b
     Example:
       chancy queue delete mail
     """
     done = asyncio.run(_with(target, lambda chancy: chancy.delete_queue(name)))
-    _say(done, name, "is deleted; its jobs stay")
+    _report(done, name, "is deleted; its jobs are kept")
 
 
 async def _with(target: CommandTarget, act: Callable[[Chancy], Awaitable[T]]) -> T:
@@ -277,8 +284,8 @@ async def _with(target: CommandTarget, act: Callable[[Chancy], Awaitable[T]]) ->
         return await act(chancy)
 
 
-def _say(done: bool, name: str, what: str) -> None:
+def _report(done: bool, name: str, change: str) -> None:
     if not done:
         complain(f"there is no queue {name!r}")
         sys.exit(NO)
-    output.line(f"queue {name} {what}")
+    output.line(f"queue {name} {change}")

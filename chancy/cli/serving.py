@@ -1,4 +1,4 @@
-"""One worker process of the command line, from its start to its end."""
+"""Runs the worker of ``chancy worker`` in this process."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("chancy.cli")
 
-#: Seconds between two beats of a worker that this program runs, and after which it counts as dead.
+#: The default seconds between heartbeats, and without one until a worker is presumed dead.
 HEARTBEAT_S = 5.0
 HEARTBEAT_TIMEOUT_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """How a worker is to be run."""
+    """The options of ``chancy worker`` that its worker processes take."""
 
     queues: tuple[str, ...] | None
     processors: tuple[str, ...] | None
@@ -42,72 +42,74 @@ class ServeOptions:
     log_format: logs.Format
 
     def arguments(self) -> list[str]:
-        """The same as options, for a child of the supervisor."""
-        found = [f"--tag={tag}" for tag in self.tags]
+        """The command-line arguments for a worker process of the supervisor."""
+        args = [f"--tag={tag}" for tag in self.tags]
         if self.queues is not None:
-            found.append(f"--queues={','.join(self.queues)}")
+            args.append(f"--queues={','.join(self.queues)}")
         if self.processors is not None:
-            found.append(f"--processors={','.join(self.processors)}")
+            args.append(f"--processors={','.join(self.processors)}")
         if self.concurrency is not None:
-            found.append(f"--concurrency={self.concurrency}")
+            args.append(f"--concurrency={self.concurrency}")
         if self.most_ahead is not None:
-            found.append(f"--most-ahead={self.most_ahead}")
+            args.append(f"--most-ahead={self.most_ahead}")
         if self.burst:
-            found.append("--burst")
-        found += [f"--log-level={self.log_level}", f"--log-format={self.log_format}"]
-        found += [f"--heartbeat={self.heartbeat}", f"--heartbeat-timeout={self.heartbeat_timeout}"]
-        return [*found, f"--shutdown-timeout={self.shutdown_timeout}", "--processes=0"]
+            args.append("--burst")
+        args += [f"--log-level={self.log_level}", f"--log-format={self.log_format}"]
+        args += [f"--heartbeat={self.heartbeat}", f"--heartbeat-timeout={self.heartbeat_timeout}"]
+        return [*args, f"--shutdown-timeout={self.shutdown_timeout}", "--processes=0"]
 
 
-def run(chancy: Chancy, orders: ServeOptions) -> None:
-    """Run a worker until it is told to stop, or with ``burst`` until its queues are empty.
+def run(chancy: Chancy, options: ServeOptions) -> None:
+    """Run a worker until a signal stops it, or with ``burst`` until its queues are empty.
 
-    :raises ConfigurationError: no plugin has a processor that it is to run.
+    :raises ConfigurationError: ``--processors`` names a processor that no plugin has.
     """
-    if orders.processors is not None:
-        _choose(chancy, orders.processors)
-    asyncio.run(_serve(chancy, orders))
+    if options.processors is not None:
+        _choose(chancy, options.processors)
+    asyncio.run(_serve(chancy, options))
     if code := max((plugin.exit_code for plugin in chancy.hooks.plugins), default=0):
         sys.exit(code)
 
 
-async def _serve(chancy: Chancy, orders: ServeOptions) -> None:
+async def _serve(chancy: Chancy, options: ServeOptions) -> None:
     from chancy.executors.thread.loop_threads import LoopThreads
     from chancy.postgres.broker import PostgresBroker
     from chancy.worker.supervisor.link import SupervisorLink
     from chancy.worker.worker import Worker
 
-    # A call of a job of an `async` queue that hangs in one is not to hold up the end.
+    # A thread call of an `async` job that hangs must not delay the exit of the process.
     asyncio.get_running_loop().set_default_executor(LoopThreads("chancy-helper"))
     broker = chancy.control
-    line = SupervisorLink.take(
-        grace_s=orders.shutdown_timeout + 30.0,
+    supervisor = SupervisorLink.take(
+        grace_s=options.shutdown_timeout + 30.0,
         dsn=broker.dsn if isinstance(broker, PostgresBroker) else None,
         schema=chancy.schema,
     )
     async with chancy:
         worker = Worker(
             chancy,
-            tags=orders.tags,
-            queues=orders.queues,
-            concurrency=orders.concurrency,
-            most_ahead=orders.most_ahead,
-            shutdown_timeout_s=orders.shutdown_timeout,
-            heartbeat_s=orders.heartbeat,
-            heartbeat_timeout_s=orders.heartbeat_timeout,
-            burst=orders.burst,
-            supervisor=line,
+            tags=options.tags,
+            queues=options.queues,
+            concurrency=options.concurrency,
+            most_ahead=options.most_ahead,
+            shutdown_timeout_s=options.shutdown_timeout,
+            heartbeat_s=options.heartbeat,
+            heartbeat_timeout_s=options.heartbeat_timeout,
+            burst=options.burst,
+            supervisor=supervisor,
         )
-        # Before it claims: a signal in between would kill what it has begun.
+        # Before the first claim: a signal in between would kill jobs that have started.
         worker.catch_signals()
         async with worker:
-            status = asyncio.create_task(_tell(chancy, worker, orders))
+            status = asyncio.create_task(_log_status(chancy, worker, options))
             await worker.wait_for_shutdown()
             status.cancel()
             with suppress(asyncio.CancelledError):
                 await status
             logger.info(
-                "stopping pid=%d running jobs have %g s", os.getpid(), orders.shutdown_timeout
+                "stopping pid=%d running jobs have %g s to finish",
+                os.getpid(),
+                options.shutdown_timeout,
             )
     logger.info("stopped pid=%d settled=%d stale=%d", os.getpid(), worker.settled, worker.stale)
 
@@ -117,19 +119,19 @@ def _choose(chancy: Chancy, processors: Collection[str]) -> None:
     unknown = sorted(set(processors) - known)
     if unknown:
         raise ConfigurationError(
-            f"--processors: there is no {', '.join(unknown)}, but "
-            f"{', '.join(sorted(known)) or 'no processor at all'}"
+            f"--processors: unknown {', '.join(unknown)}; the application has "
+            f"{', '.join(sorted(known)) or 'no processors'}"
         )
 
 
-async def _tell(chancy: Chancy, worker: Worker, orders: ServeOptions) -> None:
-    """One line of status, once it is known whether notices arrive."""
+async def _log_status(chancy: Chancy, worker: Worker, options: ServeOptions) -> None:
+    """Log the queues and the broker, once it is known whether notifications arrive."""
     why = await worker.why_polling()
     logger.info(
         "serving queues=%s on %r; %s",
         ",".join(worker.queues) or "(none: declare one, see `chancy queue declare --help`)",
         chancy.broker,
-        "listening for notices" if why is None else f"polling, because {why}",
+        "listening for notifications" if why is None else f"polling, because {why}",
     )
-    for name in set(orders.queues or ()) - set(worker.queues):
+    for name in set(options.queues or ()) - set(worker.queues):
         logger.warning("queue %s is not served: it is not declared, or its tags do not match", name)

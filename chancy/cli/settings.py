@@ -1,4 +1,4 @@
-"""Settings from the environment and from pyproject.toml, each source checked on its own."""
+"""Settings from options, the environment and pyproject.toml; each source is validated alone."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from chancy.errors import ConfigurationError
 
 
 def _by_name(value: object) -> object:
-    """A list of plugins is short for plugins without settings."""
+    """Turn a list of plugins into a mapping of plugins without settings."""
     return {name: {} for name in value} if isinstance(value, list | tuple) else value
 
 
 class Settings(BaseModel):
-    """What says which application a command works on. Every field may be left out."""
+    """The settings that select the application of a command. Every field is optional."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -29,34 +29,36 @@ class Settings(BaseModel):
     schema_name: str | None = Field(default=None, alias="schema")
     listen_dsn: str | None = Field(default=None, repr=False)
     driver: Literal["asyncpg", "psycopg"] | None = None
-    #: Modules of jobs, imported by a worker that has no app.
+    #: Modules of jobs that a worker imports.
     imports: tuple[str, ...] = ()
-    #: Patterns of functions that rows may name although nothing registered them.
+    #: Patterns of functions that jobs may name without being registered.
     allow: tuple[str, ...] = ()
-    #: Plugins of an application that is made of settings alone, by identifier, with theirs.
+    #: The plugins of an application made from settings: their settings by identifier.
     plugins: Annotated[Mapping[str, Mapping[str, Any]], BeforeValidator(_by_name)] = {}
 
     @classmethod
     def of(cls, values: Mapping[str, Any], *, source: str) -> Self:
-        """Check the values of one source. The error names the source, never the values."""
+        """Validate the values of one source. The error names the source, never a value."""
         try:
             return cls.model_validate(values)
         except ValidationError as error:
             raise ConfigurationError(
                 "; ".join(
-                    _explain(source, one["type"], one["loc"], one["msg"])
-                    for one in error.errors(include_input=False, include_url=False)
+                    _explain(source, detail["type"], detail["loc"], detail["msg"])
+                    for detail in error.errors(include_input=False, include_url=False)
                 )
             ) from None
 
     def over(self, other: Settings) -> Settings:
-        """These settings, and the other ones where these say nothing.
+        """These settings, with the unset fields taken from ``other``.
 
-        Plugins are those of both; the settings of one are of whoever has any.
+        The plugins of both are merged. A plugin's own settings come from one of them: from these
+        settings if they have any for it.
         """
-        said = {name: getattr(self, name) for name in self.model_fields_set}
+        fields = {name: getattr(self, name) for name in self.model_fields_set}
         own = {name: values for name, values in self.plugins.items() if values}
-        return other.model_copy(update=said | {"plugins": {**self.plugins, **other.plugins, **own}})
+        plugins = {**self.plugins, **other.plugins, **own}
+        return other.model_copy(update=fields | {"plugins": plugins})
 
 
 _LISTS = ("imports", "allow", "plugins")
@@ -64,9 +66,9 @@ KEYS = tuple(field.alias or name for name, field in Settings.model_fields.items(
 
 
 def read(options: Mapping[str, str | None]) -> Settings:
-    """Options before the environment before pyproject.toml.
+    """Merge the sources: options override the environment, which overrides pyproject.toml.
 
-    :raises ConfigurationError: a key that is not known, or a value of the wrong kind.
+    :raises ConfigurationError: a key is unknown, or a value has the wrong type.
     """
     given = {name: value for name, value in options.items() if value is not None}
     return (
@@ -77,7 +79,7 @@ def read(options: Mapping[str, str | None]) -> Settings:
 
 
 def _environment() -> dict[str, Any]:
-    """Variables that are set but empty count as not set."""
+    """Read the ``CHANCY_`` variables. An empty variable counts as unset."""
     found: dict[str, Any] = {}
     for key in KEYS:
         text = os.environ.get(f"CHANCY_{key.upper()}", "")

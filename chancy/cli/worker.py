@@ -1,4 +1,4 @@
-"""``chancy worker``."""
+"""The ``chancy worker`` commands."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     help="Run only these processors of streams.",
 )
 @click.option(
-    "--tag", "tags", multiple=True, metavar="TAG", help="A tag of this worker; again for more."
+    "--tag", "tags", multiple=True, metavar="TAG", help="A tag of this worker. Repeatable."
 )
 @click.option(
     "--processes",
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     show_default=True,
     envvar="CHANCY_PROCESSES",
     show_envvar=True,
-    help="Workers to run under a supervisor; 0: one, in this process.",
+    help="Worker processes to run under a supervisor; 0 runs one worker in this process.",
 )
 @click.option(
     "--concurrency",
@@ -56,22 +56,22 @@ if TYPE_CHECKING:
     metavar="N",
     envvar="CHANCY_CONCURRENCY",
     show_envvar=True,
-    help="Jobs of each queue that a worker runs at a time, whatever the queue says.",
+    help="Jobs a worker runs at a time, for each queue; overrides the queue's own setting.",
 )
 @click.option(
     "--most-ahead",
     type=click.IntRange(0),
     metavar="N",
-    help="Jobs of each queue that a worker claims at most beside those that it runs.",
+    help="Prefetch limit: jobs a worker claims beyond those it runs, for each queue.",
 )
-@click.option("--burst", is_flag=True, help="End when the queues have no pending jobs.")
+@click.option("--burst", is_flag=True, help="Exit when the queues have no pending jobs.")
 @click.option(
     "--shutdown-timeout",
     type=Seconds(),
     default=25.0,
     show_default=True,
     metavar="S",
-    help="Seconds that running jobs get at the end.",
+    help="Seconds running jobs have to finish at shutdown.",
 )
 @click.option(
     "--heartbeat",
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     default=HEARTBEAT_S,
     show_default=True,
     metavar="S",
-    help="Seconds between two signs of life.",
+    help="Seconds between heartbeats.",
 )
 @click.option(
     "--heartbeat-timeout",
@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     default=HEARTBEAT_TIMEOUT_S,
     show_default=True,
     metavar="S",
-    help="Seconds without one after which its jobs are run by others.",
+    help="Seconds without a heartbeat after which a worker is presumed dead.",
 )
 @click.option(
     "--log-level",
@@ -96,7 +96,7 @@ if TYPE_CHECKING:
     show_default=True,
     envvar="CHANCY_LOG_LEVEL",
     show_envvar=True,
-    help="The least level to log.",
+    help="The lowest level to log.",
 )
 @click.option(
     "--log-format",
@@ -105,7 +105,7 @@ if TYPE_CHECKING:
     show_default=True,
     envvar="CHANCY_LOG_FORMAT",
     show_envvar=True,
-    help="Lines for people or for a collector.",
+    help="Log as plain text or as one JSON object a line.",
 )
 def worker(
     target: CommandTarget,
@@ -122,13 +122,13 @@ def worker(
     log_level: str,
     log_format: logs.Format,
 ) -> None:
-    """Run jobs until SIGTERM or SIGINT; a second one ends at once.
+    """Run jobs until SIGTERM or SIGINT; a second signal stops at once.
 
-    Running jobs get --shutdown-timeout seconds to end; what is left is given back and runs
-    elsewhere. Without --app, the jobs are those of the modules in `imports` and the patterns in
-    `allow` of the settings. A supervisor beats for the workers and replaces those that die; for
-    systemd, KillMode=mixed leaves the signals to it. All workers of an application should have
-    the same --heartbeat-timeout.
+    At shutdown, running jobs have --shutdown-timeout seconds to finish; the rest are released
+    and run on another worker. Without --app, the jobs come from the modules in `imports` and the
+    patterns in `allow` of the settings. The supervisor sends heartbeats for its workers and
+    replaces workers that die. Under systemd, set KillMode=mixed, so that only the supervisor is
+    signalled. Use the same --heartbeat-timeout for all workers of an application.
 
     \b
     Example:
@@ -137,7 +137,7 @@ def worker(
     """
     if click.get_current_context().invoked_subcommand is not None:
         return
-    orders = ServeOptions(
+    options = ServeOptions(
         queues=_names(queues, "--queues names no queue"),
         processors=_names(processors, "--processors names no processor"),
         tags=tags,
@@ -152,15 +152,15 @@ def worker(
     )
     logs.install(log_level, log_format)
     if processes > 0:
-        _supervise(target, orders, processes)
-    run(_application(target), orders)
+        _supervise(target, options, processes)
+    run(_application(target), options)
 
 
 @worker.command("list")
 @on_target
 @as_json
 def list_(target: CommandTarget, json_: bool) -> None:
-    """List the workers that are registered, and when each last said that it lives.
+    """List registered workers with the seconds since each one's last heartbeat.
 
     \b
     Example:
@@ -172,22 +172,22 @@ def list_(target: CommandTarget, json_: bool) -> None:
         async with target.opened() as chancy:
             return await chancy.get_workers()
 
-    found = asyncio.run(main())
+    workers = asyncio.run(main())
     if json_:
         output.script(
             [
                 {
-                    "id": str(one.id),
-                    "host": one.host,
-                    "pid": one.pid,
-                    "queues": list(one.queues),
-                    "broken": dict(one.broken),
-                    "tags": sorted(one.tags),
-                    "version": one.version,
-                    "started_at": one.started_at and one.started_at.isoformat(),
-                    "silent_s": round(one.silent_s, 3),
+                    "id": str(worker.id),
+                    "host": worker.host,
+                    "pid": worker.pid,
+                    "queues": list(worker.queues),
+                    "broken": dict(worker.broken),
+                    "tags": sorted(worker.tags),
+                    "version": worker.version,
+                    "started_at": worker.started_at and worker.started_at.isoformat(),
+                    "silent_s": round(worker.silent_s, 3),
                 }
-                for one in found
+                for worker in workers
             ]
         )
         return
@@ -195,16 +195,16 @@ def list_(target: CommandTarget, json_: bool) -> None:
         ("id", "host", "pid", "version", "started", "silent s", "queues", "broken"),
         [
             (
-                one.id,
-                one.host,
-                one.pid,
-                one.version,
-                one.started_at,
-                f"{one.silent_s:.1f}",
-                " ".join(one.queues) or None,
-                " ".join(one.broken) or None,
+                worker.id,
+                worker.host,
+                worker.pid,
+                worker.version,
+                worker.started_at,
+                f"{worker.silent_s:.1f}",
+                " ".join(worker.queues) or None,
+                " ".join(worker.broken) or None,
             )
-            for one in found
+            for worker in workers
         ],
     )
 
@@ -217,12 +217,12 @@ def list_(target: CommandTarget, json_: bool) -> None:
     default=HEARTBEAT_TIMEOUT_S,
     show_default=True,
     metavar="S",
-    help="The last beat may be so many seconds ago.",
+    help="The maximum age of the last heartbeat, in seconds.",
 )
 def health(target: CommandTarget, within: float) -> None:
-    """Exit 0 if the database answers and a worker of this host lives, else 1 with the reason.
+    """Exit 0 if the database responds and a worker on this host is alive, else 1 with the reason.
 
-    For the health check of a container: HEALTHCHECK CMD ["chancy", "worker", "health"].
+    Use it as the health check of a container: HEALTHCHECK CMD ["chancy", "worker", "health"].
 
     \b
     Example:
@@ -235,41 +235,46 @@ def health(target: CommandTarget, within: float) -> None:
             return await chancy.get_workers()
 
     try:
-        found = asyncio.run(main())
+        workers = asyncio.run(main())
     except BrokerError as error:
-        complain(f"the database does not answer: {error}")
+        complain(f"the database does not respond: {error}")
         sys.exit(NO)
-    here = [one for one in found if one.host == host()]
-    living = [one for one in here if one.silent_s <= within]
-    if not living:
-        silent = min((one.silent_s for one in here), default=None)
-        last = "none is registered" if silent is None else f"the last beat was {silent:.0f} s ago"
-        complain(f"the database answers, but no worker of host {host()} lives: {last}")
+    here = [worker for worker in workers if worker.host == host()]
+    alive = [worker for worker in here if worker.silent_s <= within]
+    if not alive:
+        silent_s = min((worker.silent_s for worker in here), default=None)
+        last = (
+            "none is registered"
+            if silent_s is None
+            else f"the last heartbeat was {silent_s:.0f} s ago"
+        )
+        complain(f"the database responds, but no worker on host {host()} is alive: {last}")
         sys.exit(NO)
-    output.line(f"healthy: the database answers, {len(living)} of host {host()} live")
+    noun = "1 worker" if len(alive) == 1 else f"{len(alive)} workers"
+    output.line(f"healthy: the database responds, {noun} alive on host {host()}")
 
 
-def _supervise(target: CommandTarget, orders: ServeOptions, processes: int) -> NoReturn:
-    """Run workers in processes of their own."""
+def _supervise(target: CommandTarget, options: ServeOptions, processes: int) -> NoReturn:
+    """Run workers in separate processes."""
     from chancy.worker.supervisor.supervisor import Supervisor
 
     command = [sys.executable, "-m", "chancy.cli", "worker"]
-    command += [*target.arguments(), *orders.arguments()]
-    supervisor = Supervisor(command, processes=processes, once=orders.burst)
+    command += [*target.arguments(), *options.arguments()]
+    supervisor = Supervisor(command, processes=processes, once=options.burst)
     sys.exit(asyncio.run(supervisor.run()))
 
 
-def _names(text: str | None, none: str) -> tuple[str, ...] | None:
+def _names(text: str | None, error: str) -> tuple[str, ...] | None:
     if text is None:
         return None
     names = tuple(part.strip() for part in text.split(",") if part.strip())
     if not names:
-        raise click.UsageError(none)
+        raise click.UsageError(error)
     return names
 
 
 def _application(target: CommandTarget) -> Chancy:
-    """The application whose functions this worker knows."""
+    """The application, with the modules in `imports` imported."""
     from chancy.cli import application
 
     chancy = target.application()
@@ -280,7 +285,7 @@ def _application(target: CommandTarget) -> Chancy:
         chancy.registry.allow += settings.allow
     if not (settings.app or settings.imports or settings.allow):
         raise ConfigurationError(
-            "this worker would know no function, and fail every job that it claims: give --app, "
-            "or imports or allow (CHANCY_IMPORTS, CHANCY_ALLOW, or in [tool.chancy])"
+            "no jobs are registered, so this worker would fail every job it claims: pass --app, "
+            "or set imports or allow (CHANCY_IMPORTS, CHANCY_ALLOW, or in [tool.chancy])"
         )
     return chancy

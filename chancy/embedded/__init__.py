@@ -1,8 +1,7 @@
-"""Private servers for the demo, for development and for tests: never for production."""
+"""Private Postgres servers for the demo, development and tests. Do not use them in production."""
 
 from __future__ import annotations
 
-from chancy.embedded.ports import free_port
-from chancy.embedded.postgres import PostgresServer, StopMode
+from chancy.embedded.postgres import PostgresServer, StopMode, free_port
 
 __all__ = ["PostgresServer", "StopMode", "free_port"]

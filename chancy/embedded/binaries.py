@@ -1,9 +1,9 @@
-"""Where the programs of Postgres are, and which user may run them.
+"""Finds the programs of Postgres, and a user to run them.
 
-Postgres refuses to run as root. A process of root therefore runs it as another user, and that
-user must be able to reach the programs: a virtual environment below ``/root`` is closed to it.
-Then the programs are copied, once, to a directory below the system's temporary one. (Opening
-the parents of somebody's home directory to everyone would be the other way; we leave them be.)
+Postgres refuses to run as root. A root process therefore runs it as another user, who needs
+access to the programs and has none to a virtual environment below ``/root``. The programs are
+then copied, once, to a directory below the system's temporary one. (Opening the parents of a home
+directory to all users would be the alternative; they are left unchanged.)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ACCOUNT = "pgserver"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """The operating system's user that runs the server."""
+    """The operating system user that runs the server."""
 
     name: str
     uid: int
@@ -36,16 +36,16 @@ class Account:
 
 
 def server_account() -> Account | None:
-    """The user to run the server as; None where this process may run it itself.
+    """The user to run the server as; None if this process can run it itself.
 
-    For root it is ``pgserver``, made if need be, or ``nobody`` where users cannot be made.
+    For root it is ``pgserver``, created if necessary, or ``nobody`` if users cannot be created.
     """
     if os.geteuid() != 0:
         return None
     for name in (_ACCOUNT, "nobody"):
         entry = _look_up(name)
         if entry is None and name == _ACCOUNT:
-            # Two processes may both try; what counts is whether the user is there afterwards.
+            # Two processes may both try; only the existence of the user afterwards matters.
             program = shutil.which("useradd") or "/usr/sbin/useradd"
             try:
                 subprocess.run([program, "--system", name], check=False, capture_output=True)
@@ -55,8 +55,8 @@ def server_account() -> Account | None:
         if entry is not None:
             return Account(name=entry.pw_name, uid=entry.pw_uid, gid=entry.pw_gid)
     raise ConfigurationError(
-        "Postgres does not run as root, and there is neither a user 'pgserver' nor 'nobody' to "
-        "run it as; make one with `useradd --system pgserver`"
+        "Postgres does not run as root, and there is no user 'pgserver' or 'nobody' to run it as: "
+        "create one with `useradd --system pgserver`"
     )
 
 
@@ -70,16 +70,16 @@ def _look_up(name: str) -> pwd.struct_passwd | None:
 def find_programs(
     version: int, account: Account | None, *, given: Path | None, cache: Path | None = None
 ) -> Path:
-    """The directory with ``initdb`` and ``postgres``, reachable for the account.
+    """The directory with ``initdb`` and ``postgres``, accessible to the account.
 
     :param given: a directory to use instead of the wheel's; it is never copied.
-    :param cache: where a copy for another user is kept; the system's temporary directory.
-    :raises ConfigurationError: if nothing is installed or the account cannot get there.
+    :param cache: the parent of a copy for another user; default: the system's temporary directory.
+    :raises ConfigurationError: no programs are installed, or the account cannot access them.
     """
     if given is not None:
-        given = given.resolve()  # a link may stand where the account cannot go
+        given = given.resolve()  # a link may be in a directory that the account cannot enter
         if not (given / "initdb").exists():
-            raise ConfigurationError(f"there is no initdb in {given}; give the bin directory")
+            raise ConfigurationError(f"there is no initdb in {given}: pass the bin directory")
         if account is not None and (closed := closed_part(given / "postgres", account)):
             raise ConfigurationError(
                 f"the user {account.name!r}, which runs Postgres for root, cannot enter {closed}; "
@@ -88,12 +88,12 @@ def find_programs(
         return given
     if version not in _FOLDERS:
         known = " and ".join(str(number) for number in _FOLDERS)
-        raise ConfigurationError(f"version {version} is not bundled, only {known}; give bin_path")
+        raise ConfigurationError(f"version {version} is not bundled, only {known}: pass bin_path")
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
         raise ConfigurationError(
-            "a private Postgres needs the optional programs: "
-            'run `pip install "chancy[embedded]"`, or give bin_path'
+            "the programs of a private Postgres are not installed: "
+            'run `pip install "chancy[embedded]"`, or pass bin_path'
         )
     package = Path(spec.origin).resolve().parent
     programs = package / _FOLDERS[version] / "bin"
@@ -103,11 +103,11 @@ def find_programs(
 
 
 def closed_part(path: Path, account: Account) -> Path | None:
-    """The outermost part of a path that the account may not read and enter, or None."""
+    """The outermost part of a path that the account cannot read and enter, or None."""
     real = path.resolve()
     for part in (*reversed(real.parents), real):
         found = part.stat()
-        # A directory on the way needs only x; the last one, an executable, r and x.
+        # A parent directory needs x only; the last part, an executable, needs r and x.
         needed = stat.S_IXOTH if part != real else stat.S_IROTH | stat.S_IXOTH
         if found.st_uid == account.uid:
             needed <<= 6
@@ -119,7 +119,7 @@ def closed_part(path: Path, account: Account) -> Path | None:
 
 
 def _copy(package: Path, folder: str, cache: Path) -> Path:
-    """A copy of one version that everyone can read; made once per installed wheel."""
+    """Copy one version so that every user can read it, once per installed wheel."""
     original = (package / folder / "bin" / "postgres").stat()
     mark = f"{package}:{folder}:{original.st_mtime_ns}:{original.st_size}"
     home = cache / f"chancy-postgres-{hashlib.sha256(mark.encode()).hexdigest()[:12]}"
@@ -129,7 +129,7 @@ def _copy(package: Path, folder: str, cache: Path) -> Path:
         shutil.copytree(
             package / folder, making / package.name / folder, symlinks=True, ignore=ignore
         )
-        # The programs look for their libraries beside the package, relative to themselves.
+        # The programs find their libraries beside the package, by a relative path.
         libraries = package.with_name(f"{package.name}.libs")
         if libraries.is_dir():
             shutil.copytree(libraries, making / libraries.name, symlinks=True)
@@ -144,7 +144,7 @@ def _copy(package: Path, folder: str, cache: Path) -> Path:
     found = home.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise ConfigurationError(
-            f"{home} should hold our copy of Postgres but belongs to another user or is open for "
-            "writing; remove it, or set TMPDIR to a directory of your own"
+            f"{home} should hold the copy of Postgres, but belongs to another user or is writable "
+            "by others: remove it, or set TMPDIR to your own directory"
         )
     return home / package.name / folder

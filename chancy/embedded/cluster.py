@@ -1,4 +1,4 @@
-"""The data directory of a private Postgres."""
+"""The data directory of a private Postgres server."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _SETTINGS = "embedded.conf"
 def prepare(
     directory: Path, *, programs: Path, account: Account | None, settings: Mapping[str, str]
 ) -> None:
-    """Fill an empty directory with a new cluster, or take the one it holds; set the settings.
+    """Create a cluster in an empty directory, or reuse the one it holds, and write the settings.
 
-    :raises ConfigurationError: if it holds anything else, or the account cannot get there.
+    :raises ConfigurationError: the directory holds anything else, or the account cannot enter it.
     """
     fresh = not (directory / "PG_VERSION").exists()
     if fresh and any(directory.iterdir()):
         raise ConfigurationError(
-            f"{directory} holds files that are not a Postgres database; "
-            "give an empty directory or one that does not exist yet"
+            f"{directory} holds files that are not a Postgres database: "
+            "pass an empty directory or one that does not exist yet"
         )
     if account is not None:
         if directory.stat().st_uid != account.uid:
@@ -41,11 +41,12 @@ def prepare(
     lines = [f"{name} = {_quoted(value)}\n" for name, value in settings.items()]
     file = directory / _SETTINGS
     file.write_text("".join(lines))
-    file.chmod(0o644)  # the server's user reads it, whatever our umask is
+    file.chmod(0o644)  # readable for the server's user, whatever the umask is
 
 
 def environment() -> dict[str, str]:
-    """What the programs see: nothing of the machine's locale, zone or PG* variables."""
+    """The environment of the programs, without the locale, time zone and PG* variables of the
+    machine."""
     return {"LC_ALL": "C", "TZ": "UTC", "PATH": os.environ.get("PATH", os.defpath)}
 
 
@@ -65,7 +66,7 @@ def _initialise(directory: Path, programs: Path, account: Account | None) -> Non
         start_new_session=True,
     )
     if done.returncode != 0:
-        raise ConfigurationError(f"initdb could not fill {directory}:\n{done.stdout}{done.stderr}")
+        raise ConfigurationError(f"initdb failed in {directory}:\n{done.stdout}{done.stderr}")
     with (directory / "postgresql.conf").open("a") as file:
         file.write(f"include_if_exists = '{_SETTINGS}'\n")
 

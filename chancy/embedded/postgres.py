@@ -1,12 +1,14 @@
-"""A private Postgres server, from a wheel or from the programs of the machine."""
+"""A private Postgres server, with programs from a wheel or from the machine."""
 
 from __future__ import annotations
 
 import atexit
 import json
 import os
+import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,7 +20,6 @@ from typing import Literal, Self
 
 from chancy.embedded import cluster
 from chancy.embedded.binaries import Account, find_programs, server_account
-from chancy.embedded.ports import free_port
 from chancy.errors import ConfigurationError
 
 StopMode = Literal["smart", "fast", "immediate"]
@@ -31,28 +32,46 @@ _SIGNALS: Mapping[StopMode, signal.Signals] = {
 _START_SECONDS = 30.0
 _STOP_SECONDS = 30.0
 _PORT_TRIES = 8
-#: What the server says while processes of one that was killed have not all ended.
+#: The server's message while processes of a killed server still run, and seconds to wait for them.
 _HELD, _LEAVE_SECONDS = "pre-existing shared memory block", 10.0
 
 
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 on which no process listens now.
+
+    It is below the range for outgoing connections (32768 and up on Linux, 49152 elsewhere). From
+    inside that range, a client that keeps trying to reach a stopped server can be assigned the
+    server's own port and connect to itself.
+    """
+    while True:
+        port = random.randint(15000, 32000)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
 class PostgresServer:
-    """A Postgres server that belongs to this process and ends with it, even by ``kill -9``.
+    """A Postgres server that belongs to this process and stops with it, even after ``kill -9``.
 
-    It listens on 127.0.0.1 alone, on a port that stays the same over restarts, and lets
-    everybody on this machine in without a password: keep nothing in it that matters. Usable
-    by many processes at once, each with a server of its own; one object is for one thread.
+    It listens on 127.0.0.1 only, on a port that stays the same over restarts, and accepts every
+    local user without a password: store nothing important in it. Several processes may each have
+    their own server; one object is for one thread.
 
-    :param directory: where the data is. Made and filled at the first start, kept at the end,
-        found again by the next start. None stands for a temporary one that is removed.
-    :param version: 16 or 18, which the wheel of ``chancy[embedded]`` brings; not looked at
-        if ``bin_path`` is given.
-    :param port: a port of your choice; None chooses a free one at the first start.
+    :param directory: the data directory. Created at the first start, kept at the end, and reused
+        by the next start. None is a temporary directory that is removed.
+    :param version: 16 or 18, which the wheel of ``chancy[embedded]`` contains; ignored with
+        ``bin_path``.
+    :param port: the port; None chooses a free one at the first start.
     :param settings: server settings as in postgresql.conf, for example
         ``{"fsync": "off"}``. ``alter system`` still overrides them.
     :param bin_path: the directory of other programs, such as ``/usr/lib/postgresql/15/bin``.
-    :param temporary_in: where a temporary directory is made, for example ``/dev/shm``; None is
-        the system's place.
-    :raises ConfigurationError: if the programs are missing or cannot be reached.
+    :param temporary_in: the parent of a temporary directory, for example ``/dev/shm``; None is
+        the system's default.
+    :raises ConfigurationError: the programs are missing or not accessible.
     """
 
     def __init__(
@@ -93,48 +112,48 @@ class PostgresServer:
 
     @property
     def directory(self) -> Path:
-        """Where the data is. A temporary directory exists from the first start on."""
+        """The data directory. A temporary one exists from the first start on."""
         if self._directory is None:
-            raise RuntimeError("the server was not started: it has no directory yet")
+            raise RuntimeError("the server has no directory before its first start")
         return self._directory
 
     @property
     def log(self) -> Path:
-        """The file with the server's messages, of all starts, below the data directory."""
+        """The log file of the server, of all starts, in the data directory."""
         return self.directory / "server.log"
 
     @property
     def port(self) -> int:
-        """The TCP port. It is chosen at the first start."""
+        """The TCP port, chosen at the first start."""
         if self._port is None:
-            raise RuntimeError("the server was not started: it has no port yet")
+            raise RuntimeError("the server has no port before its first start")
         return self._port
 
     @property
     def pid(self) -> int:
         """The process id of the postmaster.
 
-        :raises RuntimeError: if the server does not run.
+        :raises RuntimeError: the server is not running.
         """
         if self._pid is None or not self.running:
-            raise RuntimeError("the server does not run")
+            raise RuntimeError("the server is not running")
         return self._pid
 
     @property
     def running(self) -> bool:
-        """Whether the server runs now; False also after a crash."""
+        """Whether the server is running; False after a crash."""
         return self._watchdog is not None and self._watchdog.poll() is None
 
     def dsn(self, database: str = "postgres") -> str:
-        """A DSN for the superuser. It stays right over restarts."""
+        """A DSN for the superuser, valid over restarts."""
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
 
     def start(self) -> None:
-        """Start the server and wait until it accepts connections. Does nothing if it runs.
+        """Start the server and wait until it accepts connections. Does nothing if it is running.
 
-        Processes of one that was killed in the same directory have ten seconds to end.
+        Processes of a server that was killed in the same directory have ten seconds to end.
 
-        :raises ConfigurationError: if it does not come up; the message holds the end of its log.
+        :raises ConfigurationError: it does not start; the message has the end of its log.
         """
         if self.running:
             return
@@ -148,29 +167,29 @@ class PostgresServer:
                 self._port = self._port or free_port()
                 if self._launch():
                     return
-                said = self._log_tail()
-                if chosen and tries > 1 and "could not bind" in said:
-                    # Somebody took the port between our look and the server's bind.
+                log = self._log_tail()
+                if chosen and tries > 1 and "could not bind" in log:
+                    # Another process took the port between the check and the server's bind.
                     tries, self._port = tries - 1, None
-                elif _HELD in said and time.monotonic() < until:
-                    time.sleep(0.1)  # nobody tells of the end of processes that are not ours
+                elif _HELD in log and time.monotonic() < until:
+                    time.sleep(0.1)  # the end of foreign processes cannot be awaited
                 else:
                     break
             raise ConfigurationError(
                 f"Postgres in {self.directory} did not start:\n{self._log_tail()}"
             )
-        except BaseException:  # an interrupt must not leave a server behind either
+        except BaseException:  # also after an interrupt no server may be left running
             self.close()
             raise
 
     def stop(self, mode: StopMode = "fast") -> None:
-        """Stop the server and wait for its end. Does nothing if it does not run.
+        """Stop the server and wait until it has ended. Does nothing if it is not running.
 
-        The data, even in a temporary directory, stays until `close`, so `start` can follow.
+        The data is kept until `close`, even in a temporary directory, so `start` can follow.
 
-        :param mode: ``smart`` waits for clients to leave, ``fast`` ends their sessions,
+        :param mode: ``smart`` waits for clients to disconnect, ``fast`` ends their sessions,
             ``immediate`` is a crash: the next start recovers from the log. A server that has
-            not ended after 30 seconds is stopped the immediate way.
+            not ended after 30 seconds is stopped with ``immediate``.
         """
         if self._watchdog is None:
             return
@@ -179,7 +198,7 @@ class PostgresServer:
                 try:
                     os.kill(self._pid, step)
                 except ProcessLookupError:
-                    step = signal.SIGKILL  # it ended just now; the watchdog is about to
+                    step = signal.SIGKILL  # it has just ended; the watchdog ends next
             try:
                 self._watchdog.wait(_STOP_SECONDS)
             except subprocess.TimeoutExpired:
@@ -188,14 +207,14 @@ class PostgresServer:
         self._release()
 
     def restart(self, mode: StopMode = "fast") -> None:
-        """Stop and start, with the same port and data."""
+        """Stop and start the server, with the same port and data."""
         self.stop(mode)
         self.start()
 
     def close(self) -> None:
-        """Stop the server and remove a temporary directory. Safe to call twice."""
+        """Stop the server and remove its directory if it is temporary. Safe to call twice."""
         temporary = self._given_directory is None
-        # What is about to be thrown away need not be written to disk first.
+        # Data that is removed next need not be written to disk first.
         self.stop("immediate" if temporary else "fast")
         if temporary and self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
@@ -203,11 +222,11 @@ class PostgresServer:
         atexit.unregister(self._at_exit)
 
     def _at_exit(self) -> None:
-        if self._owner == os.getpid():  # a forked child inherits the handler, not the server
+        if self._owner == os.getpid():  # a forked child inherits the handler but not the server
             self.close()
 
     def _release(self) -> None:
-        """Let go of a watchdog that has ended."""
+        """Reap a watchdog that has ended."""
         if self._watchdog is not None:
             for stream in (self._watchdog.stdin, self._watchdog.stdout):
                 if stream is not None:
@@ -217,7 +236,7 @@ class PostgresServer:
         self._pid = None
 
     def _prepare(self) -> None:
-        """Make the data directory and fill it, unless that has been done."""
+        """Create the data directory and its cluster, unless they exist."""
         if self._directory is None:
             if self._given_directory is None:
                 self._directory = Path(
@@ -231,10 +250,10 @@ class PostgresServer:
         )
 
     def _launch(self) -> bool:
-        """Start the watchdog with the server; whether it came to accept connections."""
+        """Start the watchdog with the server; returns whether the server accepts connections."""
         command = [str(self.bin_path / "postgres"), "-D", str(self.directory), "-k", ""]
         command += ["-h", "127.0.0.1", "-p", str(self._port)]
-        orders = {
+        options = {
             "parent": os.getpid(),
             "user": (self._account.uid, self._account.gid) if self._account else None,
             "log": str(self.log),
@@ -244,12 +263,12 @@ class PostgresServer:
         }
         program = str(Path(__file__).with_name("watchdog.py"))
         self._watchdog = subprocess.Popen(
-            # -I -S: neither the caller's directory nor site-packages matter to it.
-            [sys.executable, "-I", "-S", program, json.dumps(orders)],
+            # -I -S: independent of the current directory and of site-packages.
+            [sys.executable, "-I", "-S", program, json.dumps(options)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            # Ctrl-C reaches every process of the terminal's group; the server is stopped by us.
+            # Ctrl-C reaches every process of the terminal's group; this object stops the server.
             start_new_session=True,
         )
         assert self._watchdog.stdout is not None
@@ -276,4 +295,4 @@ class PostgresServer:
         try:
             return "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
         except FileNotFoundError:
-            return "(it left no log)"
+            return "(there is no log)"

@@ -1,12 +1,12 @@
-"""Runs one server and sees that it never outlives the process that asked for it.
+"""Runs one server, and stops it when the parent process dies.
 
-Run by its path in a process of its own, without chancy being imported; its input is a pipe
-that the parent holds open. The parent's death is noticed twice over: the pipe reports an end
-of file at once, and the parent's id is looked at every while, because a forked child of the
-parent may keep the pipe open. PR_SET_PDEATHSIG would not do: it fires when the *thread* that
-started the server ends, and a change of user clears it.
+This file is run by its path in a separate process, without importing chancy; its stdin is a pipe
+that the parent holds open. The death of the parent is detected in two ways: the pipe reports end
+of file at once, and the parent's pid is checked every 0.5 s, because a forked child of the parent
+may keep the pipe open. PR_SET_PDEATHSIG does not suffice: it fires when the *thread* that started
+the server ends, and a change of user clears it.
 
-Arguments, as one JSON object: ``parent`` (pid), ``user`` (uid and gid, or null), ``log``
+The argument is one JSON object: ``parent`` (pid), ``user`` (uid and gid, or null), ``log``
 (path), ``command``, ``environment``, ``remove`` (a directory to delete once the parent has
 died, or null). The first line of its output is the pid of the server.
 """
@@ -23,11 +23,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
-_GLANCE_SECONDS = 0.5
+_CHECK_INTERVAL_S = 0.5
 
 
 class WatchdogOptions(TypedDict):
-    """What the parent asks for."""
+    """The options from the parent; see above."""
 
     parent: int
     user: tuple[int, int] | None
@@ -37,12 +37,12 @@ class WatchdogOptions(TypedDict):
     remove: str | None
 
 
-def watch(orders: WatchdogOptions) -> int:
-    """Run the server until it ends by itself or the parent is gone. Gives its exit code."""
-    wakeup, bell = os.pipe()
-    for end in (wakeup, bell):
+def watch(options: WatchdogOptions) -> int:
+    """Run the server until it ends or the parent dies, and return its exit code."""
+    wakeup, wakeup_write = os.pipe()
+    for end in (wakeup, wakeup_write):
         os.set_blocking(end, False)
-    signal.set_wakeup_fd(bell)
+    signal.set_wakeup_fd(wakeup_write)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     terminated = False
 
@@ -51,14 +51,14 @@ def watch(orders: WatchdogOptions) -> int:
         terminated = True
 
     signal.signal(signal.SIGTERM, terminate)
-    uid, gid = orders["user"] or (None, None)
-    with open(orders["log"], "ab") as log:
+    uid, gid = options["user"] or (None, None)
+    with open(options["log"], "ab") as log:
         server = subprocess.Popen(
-            orders["command"],
+            options["command"],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=dict(orders["environment"]),
+            env=dict(options["environment"]),
             cwd="/",
             user=uid,
             group=gid,
@@ -67,22 +67,22 @@ def watch(orders: WatchdogOptions) -> int:
     sys.stdout.write(f"{server.pid}\n")
     sys.stdout.flush()
     while server.poll() is None:
-        readable, _, _ = select.select([sys.stdin, wakeup], [], [], _GLANCE_SECONDS)
+        readable, _, _ = select.select([sys.stdin, wakeup], [], [], _CHECK_INTERVAL_S)
         if wakeup in readable:
             os.read(wakeup, 1024)
-        orphaned = sys.stdin in readable or os.getppid() != orders["parent"]
+        orphaned = sys.stdin in readable or os.getppid() != options["parent"]
         if orphaned or terminated:
-            _end(server, quick=orders["remove"] is not None)
-            if orphaned and orders["remove"] is not None:
-                shutil.rmtree(orders["remove"], ignore_errors=True)
+            _stop(server, quick=options["remove"] is not None)
+            if orphaned and options["remove"] is not None:
+                shutil.rmtree(options["remove"], ignore_errors=True)
     return server.returncode
 
 
-def _end(server: subprocess.Popen[bytes], *, quick: bool) -> None:
-    """SIGINT lets Postgres write its buffers first, SIGQUIT does not."""
-    ladder = (signal.SIGQUIT,) if quick else (signal.SIGINT, signal.SIGQUIT)
-    for step in ladder:
-        server.send_signal(step)
+def _stop(server: subprocess.Popen[bytes], *, quick: bool) -> None:
+    """Stop the server. On SIGINT Postgres writes its buffers first, on SIGQUIT it does not."""
+    signals = (signal.SIGQUIT,) if quick else (signal.SIGINT, signal.SIGQUIT)
+    for signal_ in signals:
+        server.send_signal(signal_)
         try:
             server.wait(timeout=10)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""The seam of plugins: the base class, its hooks, and what plugins build on."""
+"""The plugin interface: the base class, its hooks, and the types plugins build on."""
 
 from __future__ import annotations
 

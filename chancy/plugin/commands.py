@@ -1,4 +1,4 @@
-"""What commands have in common, those of the command line and those of plugins. Needs click."""
+"""Helpers for commands, of the command line and of plugins. Needs click."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import click
 from chancy.text import storable
 
 _LONGEST = 20_000
-#: The exit code when the answer is no.
+#: The exit code of a negative result.
 NO = 1
 
-#: The most seconds that an option takes: three centuries, within any calendar.
+#: The maximum number of seconds of an option: three centuries, which every calendar can hold.
 _MOST_S = 1e10
 
 #: ``--json``, for the parameter ``json_``.
@@ -22,18 +22,18 @@ as_json = click.option("--json", "json_", is_flag=True, help="Print JSON for a s
 
 
 def complain(message: str) -> None:
-    """One error on stderr. Whatever is quoted in it cannot speak to the terminal."""
+    """Print an error to stderr, without control characters."""
     click.echo(f"chancy: {storable(message, _LONGEST)}", err=True)
 
 
 def refuse(message: str) -> NoReturn:
-    """End with the answer no."""
+    """Print an error and exit with `NO`."""
     complain(message)
     sys.exit(NO)
 
 
 class Seconds(click.FloatRange):
-    """A number of seconds, from ``least`` to so many that a calendar still has them."""
+    """An option type: a number of seconds, from ``least`` to 10,000,000,000."""
 
     name = "seconds"
 

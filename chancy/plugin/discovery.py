@@ -1,7 +1,7 @@
-"""Plugins that are installed: found by entry points, made when somebody names them.
+"""Installed plugins: found by entry point, imported and made when an application names them.
 
-Nothing runs because it is installed. What an application does not name is listed, and not
-imported.
+A plugin does not run because it is installed. A plugin that no application names is listed, and
+not imported.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from chancy.text import shown
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-#: Distributions name their plugins here: ``identifier = "package.module:Class"``.
+#: The entry point group of plugins: ``identifier = "package.module:Class"``.
 GROUP = "chancy.plugins"
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A plugin of a distribution, not imported."""
+    """An installed plugin, not imported."""
 
     identifier: str
     path: str
@@ -36,7 +36,7 @@ class Installed:
 
 
 def installed() -> Sequence[Installed]:
-    """Every plugin that a distribution names, by identifier."""
+    """Every installed plugin, ordered by identifier."""
     found = {
         (point.name, point.value): Installed(
             point.name,
@@ -46,74 +46,81 @@ def installed() -> Sequence[Installed]:
         )
         for point in metadata.entry_points(group=GROUP)
     }
-    return sorted(found.values(), key=lambda one: (one.identifier, one.distribution))
+    return sorted(found.values(), key=lambda entry: (entry.identifier, entry.distribution))
 
 
 def named(identifier: str, defaults: Iterable[type[Plugin]] = ()) -> type[Plugin]:
-    """The class of a plugin, one of these or an installed one.
+    """The class of a plugin, from ``defaults`` or an installed distribution.
 
-    :raises ConfigurationError: there is none of this name, or it cannot be imported.
+    :raises ConfigurationError: there is no plugin of this name, or it cannot be imported.
     """
-    known = {one.get_identifier(): one for one in defaults}
+    known = {kind.get_identifier(): kind for kind in defaults}
     if identifier in known:
         return known[identifier]
-    there = installed()
-    match [one for one in there if one.identifier == identifier]:
+    entries = installed()
+    match [entry for entry in entries if entry.identifier == identifier]:
         case []:
-            names = sorted({*known, *(one.identifier for one in there)})
+            names = sorted({*known, *(entry.identifier for entry in entries)})
             near = difflib.get_close_matches(identifier, names, n=1)
             raise ConfigurationError(
                 f"there is no plugin {shown(identifier)}; "
                 f"{f'did you mean {near[0]!r}? ' if near else ''}"
-                f"There are: {', '.join(names) or 'none'}"
+                f"Available plugins: {', '.join(names) or 'none'}"
             )
-        case [one]:
-            return _imported(one)
+        case [entry]:
+            return _imported(entry)
         case several:
             raise ConfigurationError(
                 f"the plugin {identifier!r} is in several distributions: "
-                f"{', '.join(one.distribution for one in several)}; uninstall all but one"
+                f"{', '.join(entry.distribution for entry in several)}; uninstall all but one"
             )
 
 
-def _imported(one: Installed) -> type[Plugin]:
-    where = f"the plugin {one.identifier!r} of {one.distribution} {one.version} ({one.path})"
+def _imported(entry: Installed) -> type[Plugin]:
+    where = (
+        f"the plugin {entry.identifier!r} of {entry.distribution} {entry.version} ({entry.path})"
+    )
     try:
-        found: object = metadata.EntryPoint(one.identifier, one.path, GROUP).load()
+        found: object = metadata.EntryPoint(entry.identifier, entry.path, GROUP).load()
     except Exception as error:
         raise ConfigurationError(
             f"{where} cannot be imported: {type(error).__name__}: {error}"
         ) from error
     if not (isinstance(found, type) and issubclass(found, Plugin)):
-        raise ConfigurationError(f"{where} is {shown(found)}, and not a class below Plugin")
-    if found.get_identifier() != one.identifier:
+        raise ConfigurationError(f"{where} is {shown(found)}, not a subclass of Plugin")
+    if found.get_identifier() != entry.identifier:
         raise ConfigurationError(
-            f"{where} calls itself {found.get_identifier()!r}: its distribution must name it so"
+            f"{where} has the identifier {found.get_identifier()!r}: its entry point must have "
+            "the same name"
         )
     return found
 
 
 def settings_of(kind: type[Plugin]) -> type[BaseModel]:
-    """The model of a plugin's settings: its own, or one made of its constructor's parameters."""
+    """The model of a plugin's settings: its own, or one made from its constructor's parameters."""
     if kind.Settings is not None:
         return kind.Settings
     from pydantic import ConfigDict, create_model
 
     hints = typing.get_type_hints(kind.__init__, include_extras=True)
     fields: dict[str, Any] = {
-        one.name: (hints.get(one.name, Any), ... if one.default is one.empty else one.default)
-        for one in inspect.signature(kind).parameters.values()
-        if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)
+        parameter.name: (
+            hints.get(parameter.name, Any),
+            ... if parameter.default is parameter.empty else parameter.default,
+        )
+        for parameter in inspect.signature(kind).parameters.values()
+        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     }
     config = ConfigDict(arbitrary_types_allowed=True, protected_namespaces=())
     return create_model(f"{kind.__name__}Settings", __config__=config, **fields)
 
 
 def made(kind: type[Plugin], settings: Mapping[str, Any], *, source: str = "settings") -> Plugin:
-    """A plugin with settings that somebody wrote into a file.
+    """Make a plugin with settings from a file.
 
-    :param source: where they were written, for errors.
-    :raises ConfigurationError: which setting is wrong, and why; never its value.
+    :param source: the origin of the settings, for errors.
+    :raises ConfigurationError: a setting is invalid. The error names it and the reason, never its
+        value.
     """
     from pydantic import ValidationError
 
@@ -125,21 +132,22 @@ def made(kind: type[Plugin], settings: Mapping[str, Any], *, source: str = "sett
             raise ConfigurationError(
                 f"{where} has no setting {shown(name)}; "
                 f"{f'did you mean {near[0]!r}? ' if near else ''}"
-                f"It has: {', '.join(model.model_fields) or 'none'}"
+                f"Its settings: {', '.join(model.model_fields) or 'none'}"
             )
     try:
         checked = model.model_validate(dict(settings))
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error}") from error
     except ValidationError as error:
-        wrong = error.errors(include_input=False, include_url=False, include_context=False)
+        details = error.errors(include_input=False, include_url=False, include_context=False)
         raise ConfigurationError(
             "; ".join(
-                f"{where}, setting {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in wrong
+                f"{where}, setting {'.'.join(map(str, detail['loc']))}: {detail['msg']}"
+                for detail in details
             )
         ) from None
-    given = {name: getattr(checked, name) for name in model.model_fields if name in settings}
+    values = {name: getattr(checked, name) for name in model.model_fields if name in settings}
     try:
-        return kind(**given)
+        return kind(**values)
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error}") from error

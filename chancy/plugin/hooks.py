@@ -1,4 +1,4 @@
-"""A list of plugins, checked and compiled into chains of the hooks they override."""
+"""The hooks of an application's plugins: validated, and compiled into one chain for each hook."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from chancy.text import storable
 
 logger = logging.getLogger("chancy.hooks")
 
-#: Seconds that a plugin has to say why it holds a job, and characters that are shown of it.
-_EXPLAIN_S, _MOST_SAID = 5.0, 500
+#: The timeout of `Plugin.why_held` in seconds, and the characters that are shown of its result.
+_EXPLAIN_S, _MAX_EXPLANATION = 5.0, 500
 
 Judging = Callable[[Claim, Outcome, Settlement], Settlement]
 Around = Callable[[JobContext], AroundContext]
@@ -37,8 +37,8 @@ Settled = Callable[[Sequence[Settlement]], None]
 class Hooks:
     """The hooks of an application.
 
-    :raises ConfigurationError: two plugins have one identifier, or one name for their tables or a
-        panel, or both elect a leader, or a dependency is missing.
+    :raises ConfigurationError: two plugins have the same identifier, or the same name for their
+        tables or a panel, or both elect a leader; or a dependency is missing.
     """
 
     def __init__(self, plugins: Iterable[Plugin]) -> None:
@@ -49,8 +49,8 @@ class Hooks:
             identifier = plugin.get_identifier()
             if identifier in by_identifier:
                 raise ConfigurationError(
-                    f"two plugins are called {identifier!r}: {by_identifier[identifier]!r} and "
-                    f"{plugin!r}; pass one of them"
+                    f"two plugins have the identifier {identifier!r}: "
+                    f"{by_identifier[identifier]!r} and {plugin!r}; pass one of them"
                 )
             by_identifier[identifier] = plugin
         for plugin in self.plugins:
@@ -60,7 +60,7 @@ class Hooks:
                         f"the plugin {plugin.get_identifier()!r} needs {dependency!r}, which is "
                         f"not among the plugins: {', '.join(sorted(by_identifier))}"
                     )
-        #: What owns tables beside the core, in the order in which they are made.
+        #: The components that own tables beside the core, in the order of their migration.
         self.components = ordered(
             (plugin.get_identifier(), plugin.migrations(), plugin.get_dependencies())
             for plugin in self.plugins
@@ -71,7 +71,7 @@ class Hooks:
             for plugin in self.plugins
             if type(plugin).judging is not Plugin.judging
         )
-        #: What is opened around each run, in the order in which it is entered.
+        #: The middleware of each run, in the order of entry.
         self.around: tuple[Around, ...] = tuple(
             plugin.around for plugin in self.plugins if type(plugin).around is not Plugin.around
         )
@@ -96,8 +96,8 @@ class Hooks:
             missing = plugin.requires() - offered
             if missing:
                 raise ConfigurationError(
-                    f"the plugin {plugin.get_identifier()!r} requires {_listed(missing)} of the "
-                    f"broker; {type(broker).__name__} offers {_listed(offered)}"
+                    f"the plugin {plugin.get_identifier()!r} requires a broker with "
+                    f"{_listed(missing)}; {type(broker).__name__} offers {_listed(offered)}"
                 )
 
     def check_queue(self, queue: Queue, broker: Broker) -> None:
@@ -107,14 +107,14 @@ class Hooks:
             missing = plugin.requires_for(queue) - offered
             if missing:
                 raise ConfigurationError(
-                    f"queue {queue.name!r}: the plugin {plugin.get_identifier()!r} requires "
-                    f"{_listed(missing)} of its broker; {queue.broker!r} offers {_listed(offered)}"
+                    f"queue {queue.name!r}: the plugin {plugin.get_identifier()!r} requires a "
+                    f"broker with {_listed(missing)}; {queue.broker!r} offers {_listed(offered)}"
                 )
 
     def brokers(self, context: BrokerContext) -> Mapping[str, Callable[[], Broker]]:
-        """What makes the brokers that plugins supply, by their names.
+        """The factories of the brokers that plugins supply, by name of the broker.
 
-        :raises ConfigurationError: a name that cannot be, or that two of them have.
+        :raises ConfigurationError: a name is invalid, or two plugins have it.
         """
         made: dict[str, Callable[[], Broker]] = {}
         owners = {DEFAULT_BROKER: "the core"}
@@ -126,24 +126,26 @@ class Hooks:
                 check_broker_name(name, where)
                 if name in owners:
                     raise ConfigurationError(
-                        f"{where} supplies a broker {name!r}, and {owners[name]} has one of this "
-                        "name: name one otherwise"
+                        f"{where} supplies a broker {name!r}, and {owners[name]} has a broker of "
+                        "the same name: rename one of them"
                     )
                 owners[name], made[name] = where, make
         return made
 
     def inside(self, broker: Broker) -> tuple[TransactionHook, ...]:
-        """What plugins write in the settling transactions of this broker."""
+        """The hooks that run in the settling transactions of this broker."""
         return self._inside if Capability.SETTLING in broker.capabilities else ()
 
     def after(self, broker: Broker) -> Settled | None:
-        """What is told of settlements that this broker has taken: the plugins that could not write
-        with them. None: nobody wants to hear of them."""
+        """The callback for settlements that this broker has stored, if it lacks SETTLING.
+
+        None if the broker has SETTLING, or no plugin overrides `settled`.
+        """
         if not self._settled or Capability.SETTLING in broker.capabilities:
             return None
-        return self._tell
+        return self._notify
 
-    def _tell(self, batch: Sequence[Settlement]) -> None:
+    def _notify(self, batch: Sequence[Settlement]) -> None:
         for identifier, settled in self._settled:
             try:
                 settled(batch)
@@ -151,39 +153,39 @@ class Hooks:
                 logger.exception("settled_failed plugin=%s settlements=%d", identifier, len(batch))
 
     def gate(self, runtime: Runtime) -> LeaderGate:
-        """How a worker knows whether it leads. Without a plugin for it every worker does."""
-        given = self._electing.gate(runtime) if self._electing else None
-        return Unelected() if given is None else given
+        """The leadership of a worker. Without a plugin that elects a leader every worker leads."""
+        gate = self._electing.gate(runtime) if self._electing else None
+        return Unelected() if gate is None else gate
 
     async def why_held(self, app: Application, job: QueuedJob) -> Sequence[str]:
-        """What plugins say of a held job: a sentence of each that holds it, in their order."""
+        """One sentence from each plugin that holds the job, in the order of the plugins."""
         found: list[str] = []
         for plugin in self._explaining:
             identifier = plugin.get_identifier()
             try:
                 async with asyncio.timeout(_EXPLAIN_S):
-                    said = await plugin.why_held(app, job)
+                    reason = await plugin.why_held(app, job)
             except Exception as error:
                 logger.exception("why_held_failed plugin=%s job=%s", identifier, job.id)
-                said = f"{identifier} could not say whether it holds it: {error!r}"
-            if said is not None:
-                found.append(storable(str(said), _MOST_SAID))
+                reason = f"{identifier} failed to report whether it holds the job: {error!r}"
+            if reason is not None:
+                found.append(storable(str(reason), _MAX_EXPLANATION))
         return found
 
     def judge(self, claim: Claim, outcome: Outcome) -> Settlement:
-        """The default verdict, and then each plugin's opinion in their order."""
-        verdict = judge(claim, outcome)
+        """Decide about an outcome: the default decision, changed by each plugin in order."""
+        decision = judge(claim, outcome)
         for identifier, judging in self._judging:
             try:
-                changed = judging(claim, outcome, verdict)
-                if changed is verdict:
+                changed = judging(claim, outcome, decision)
+                if changed is decision:
                     continue
                 if changed.id != claim.id or changed.lease != claim.lease:
                     raise ValueError(f"the settlement is for another claim: {changed}")
-                verdict = changed
+                decision = changed
             except Exception:
                 logger.exception("judging_failed plugin=%s job=%s", identifier, claim.id)
-        return verdict
+        return decision
 
 
 def _inside(plugins: Iterable[Plugin]) -> Iterable[TransactionHook]:
@@ -200,7 +202,7 @@ def _listed(capabilities: frozenset[str]) -> str:
 
 
 def _one_electing(plugins: Iterable[Plugin]) -> Plugin | None:
-    found = [one for one in plugins if type(one).gate is not Plugin.gate]
+    found = [plugin for plugin in plugins if type(plugin).gate is not Plugin.gate]
     if len(found) > 1:
         raise ConfigurationError(
             f"the plugins {found[0].get_identifier()!r} and {found[1].get_identifier()!r} both "
@@ -218,7 +220,7 @@ def _panels(plugins: Iterable[Plugin]) -> tuple[Panel, ...]:
             if panel.name in owners:
                 raise ConfigurationError(
                     f"the plugins {owners[panel.name]!r} and {identifier!r} both have a panel "
-                    f"{panel.name!r}: name one otherwise"
+                    f"{panel.name!r}: rename one of them"
                 )
             owners[panel.name] = identifier
             found.append(panel)

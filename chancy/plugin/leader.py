@@ -1,4 +1,4 @@
-"""Leadership as a plugin's service sees it: what one worker does, so that not all do it."""
+"""Leadership, as passed to a plugin's service: one worker leads and does work for all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from chancy.clock import Clock
 
 
 class LeaderGate(Protocol):
-    """Whether this worker leads. A service waits, and then acts in short steps:
+    """The leadership of a worker. A service waits for it, and then works in short steps:
 
     .. code-block:: python
 
@@ -18,33 +18,35 @@ class LeaderGate(Protocol):
             while runtime.leader.leading:
                 await self.step(runtime)
 
-    A leader may be frozen for any time between the question and what it does then, and go on
-    when another leads. So two at once must do no harm; a statement that would do some asks the
-    database by ``chancy.leads(worker_id, term)``.
+    A leader may be frozen for any time between the check of ``leading`` and the step, and
+    continue while another worker leads. So steps must be safe to run concurrently; a statement
+    that is not checks ``chancy.leads(worker_id, term)`` in the database.
     """
 
     @property
     def leading(self) -> bool:
-        """Whether this worker leads now. Asks nobody, so it can be asked before each step."""
+        """Whether this worker leads now. It needs no I/O, so check it before each step."""
         ...
 
     @property
     def term(self) -> int | None:
-        """The number of the term, None while another leads. Each change of the leader begins a
-        higher one; 0 if all workers lead."""
+        """The number of the term; None while another worker leads, 0 if all workers lead.
+
+        Each change of the leader starts a higher term.
+        """
         ...
 
     async def wait(self) -> int:
-        """Wait until this worker leads; returns the term."""
+        """Wait until this worker leads, and return the term."""
         ...
 
     def vacant(self) -> None:
-        """Called by the worker when it hears that the leader has left. May do nothing."""
+        """Called by the worker when it is notified that the leader has left. May do nothing."""
         ...
 
 
 class Unelected:
-    """The gate where nobody elects a leader: every worker leads, in term 0."""
+    """The gate without a plugin that elects a leader: every worker leads, in term 0."""
 
     leading = True
     term = 0
@@ -53,13 +55,14 @@ class Unelected:
         return 0
 
     def vacant(self) -> None:
-        """Nobody leaves."""
+        """Do nothing: no leader can leave."""
 
 
 async def elected(leader: LeaderGate, clock: Clock, timeout_s: float) -> bool:
-    """Wait until this worker leads, at most so long. Returns whether it does.
+    """Wait up to ``timeout_s`` seconds until this worker leads, and return whether it does.
 
-    For what the leader does often, and the others rarely, so that it is done without any leader.
+    For work that the leader does often and other workers do rarely, so that it is also done while
+    there is no leader.
     """
     if leader.leading:
         return True

@@ -1,4 +1,4 @@
-"""Patterns of names, as rules of plugins have them: for Python and for statements."""
+"""Patterns of names in the rules of plugins, matched in Python and in SQL."""
 
 from __future__ import annotations
 
@@ -8,31 +8,33 @@ from chancy.checks import MAX_FUNCTION_PATH
 from chancy.errors import ConfigurationError
 from chancy.text import shown
 
-#: What a name, or a pattern of names, may have: no brackets, whose meaning nobody agrees on.
+#: The characters of a name or a pattern: no brackets, whose meaning varies.
 _PATTERN = re.compile(r"[\w.:/*?-]+")
 
 
 def check_pattern(pattern: object, where: str) -> None:
-    """Raise `ConfigurationError` unless this can be a pattern: a name in which ``*`` stands for
-    any characters and ``?`` for one."""
+    """Raise `ConfigurationError` unless this is a valid pattern.
+
+    In a pattern ``*`` stands for any characters and ``?`` for one.
+    """
     if not (
         isinstance(pattern, str)
         and len(pattern) <= MAX_FUNCTION_PATH
         and _PATTERN.fullmatch(pattern)
     ):
         raise ConfigurationError(
-            f"{where}={shown(pattern)} cannot be a name or a pattern of names: * stands for any "
+            f"{where}={shown(pattern)} is not a valid name or pattern: * stands for any "
             "characters and ? for one, as in 'shop.jobs.*'"
         )
 
 
 def exact(pattern: str) -> bool:
-    """Whether the pattern is a name: it matches that alone."""
+    """Whether the pattern has no wildcards, so that it matches one name only."""
     return not {*"*?"} & {*pattern}
 
 
 def matches(pattern: str | None, name: str) -> bool:
-    """Whether a name is meant; None means every one."""
+    """Whether a name matches; None matches every name."""
     if pattern is None:
         return True
     text = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
@@ -40,7 +42,7 @@ def matches(pattern: str | None, name: str) -> bool:
 
 
 def like(pattern: str | None) -> str | None:
-    """The pattern as ``LIKE`` takes it, with its usual escape."""
+    """The pattern for SQL's ``LIKE``, with the default escape character."""
     if pattern is None:
         return None
     for special in "\\%_":

@@ -1,7 +1,7 @@
-"""Plugins: policy that is added to the mechanism of the core.
+"""The base class of plugins, which add policy to the mechanism of the core.
 
-A plugin overrides the methods it wants. A method that is not overridden costs nothing: it is
-not called. The defaults are in ``chancy.plugins.standard()``.
+A plugin overrides the methods it needs. A method that is not overridden is never called, so it
+costs nothing. The default plugins are in ``chancy.plugins.standard()``.
 """
 
 from __future__ import annotations
@@ -29,149 +29,159 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 
-#: What is open around a run; what entering it gives is not used.
+#: A context manager that wraps a run. The value it yields is ignored.
 AroundContext = AbstractAsyncContextManager[object] | AbstractContextManager[object]
 
 
 class Plugin:
-    """Base of all plugins; the keyword parameters of its constructor are the settings of one."""
+    """The base class of plugins. The keyword parameters of the constructor are the settings."""
 
-    #: A model that checks settings from files, if the annotations of the constructor do not say
-    #: enough. Its fields are those parameters.
+    #: A model that validates settings from files, for when the annotations of the constructor do
+    #: not suffice. Its fields are the parameters of the constructor.
     Settings: ClassVar[type[BaseModel] | None] = None
 
     @classmethod
     def get_identifier(cls) -> str:
-        """The name a plugin is known by; it replaces a default one of the same name."""
+        """The name of the plugin. A plugin replaces the default plugin of the same name."""
         return f"{cls.__module__}.{cls.__qualname__}"
 
     def get_dependencies(self) -> Sequence[str]:
-        """Identifiers of plugins that must be there too. Checked at start."""
+        """Identifiers of the plugins that this one needs. Checked at start."""
         return ()
 
     def requires(self) -> frozenset[Capability]:
-        """What the broker must offer. Checked at start."""
+        """The capabilities that the broker must have. Checked at start."""
         return frozenset()
 
     def requires_for(self, queue: Queue) -> frozenset[Capability]:
-        """What the broker of a queue must offer. Checked when it is declared, and served."""
+        """The capabilities that the broker of a queue must have.
+
+        Checked when the queue is declared and when a worker starts serving it.
+        """
         return self.requires() - {Capability.SQL}
 
     def migrations(self) -> Migrations | None:
-        """The history of the tables that this plugin owns; None: it owns none.
+        """The migrations of the tables that this plugin owns; None if it owns none.
 
-        ``chancy migrate`` brings them up behind those of its dependencies, and a worker refuses
-        to start on others.
+        ``chancy migrate`` applies them after those of the plugin's dependencies. A worker refuses
+        to start on other revisions.
         """
         return None
 
     def commands(self) -> Sequence[click.Command]:
-        """Commands below ``chancy``, most often one group that has the name of the plugin.
+        """Commands to add to ``chancy``, usually one group with the name of the plugin.
 
-        They get ``--app`` …; ``@click.pass_obj`` gives them a `CommandLine`. Import click inside.
+        They get ``--app`` and the other shared options; ``@click.pass_obj`` passes a
+        `CommandLine`. Import click inside this method.
         """
         return ()
 
     def panels(self) -> Sequence[Panel]:
-        """What a dashboard can show of this plugin."""
+        """Panels that a dashboard can show for this plugin."""
         return ()
 
     def choose(self, processors: Collection[str]) -> Collection[str]:
-        """Let `serve` run only these (``chancy worker --processors``); gives all that it could."""
+        """Select the processors that `serve` runs (``chancy worker --processors``).
+
+        Returns the names of all processors that the plugin has.
+        """
         return ()
 
     @property
     def exit_code(self) -> int:
-        """What ``chancy worker`` exits with when a plugin has it end; 0 if not."""
+        """The exit code of ``chancy worker`` if this plugin stopped it, else 0."""
         return 0
 
     def brokers(self, context: BrokerContext) -> Mapping[str, Callable[[], Broker]]:
-        """Other places than Postgres for the jobs of a queue, ``Queue("mail", broker=NAME)``.
+        """Factories of brokers that store the jobs of a queue outside Postgres, by name.
 
-        By their names: 1 to 48 of ``a-z 0-9 _ -``, not ``postgres``. Each call of the value makes
-        one that shares no connection with others: for the event loop of an application, and for
-        the thread of its ``sync_…`` calls. Queues, workers, leadership and history stay in
-        Postgres; `declare` and `check_queue` are all that it is asked about queues. An application
-        in which nobody overrides this pays nothing.
+        A queue selects one with ``Queue("mail", broker=NAME)``. A name has 1 to 48 of
+        ``a-z 0-9 _ -`` and is not ``postgres``. Each call of a factory makes a broker that shares
+        no connection with others: one for the event loop of an application, one for the thread of
+        its ``sync_…`` calls. Queues, workers, leadership and history stay in Postgres; about
+        queues only `declare` and `check_queue` are called. An application without a plugin that
+        overrides this pays nothing.
         """
         return {}
 
     def gate(self, runtime: Runtime) -> LeaderGate | None:
-        """Say how it is known whether a worker leads; None: not by this plugin.
+        """The leadership of a worker, for a plugin that elects a leader, else None.
 
-        Called once for each worker, before its start. Of all plugins only one may override it.
-        Where nobody does, every worker leads.
+        Called once for each worker, before it starts. Only one plugin may override it. Without
+        such a plugin every worker leads.
         """
         return None
 
     def around(self, context: JobContext) -> AroundContext:
-        """Give a context manager, sync or async, to be open around one run. In the worker's loop.
+        """Middleware: a context manager, sync or async, that wraps one run in the worker's loop.
 
-        Those of all plugins are entered in their order, left in reverse, within 30 s. The job sees
-        the context variables that are set on entering, in a queue of the executor async or
-        thread; there `current_job()` is this very ``context``. A child of a process queue sees
-        none of it.
+        The context managers of all plugins are entered in the order of the plugins and exited in
+        reverse order, within 30 s. With the executors async and thread, the job sees the context
+        variables set on entry, and its `current_job()` is this same ``context``. With the executor
+        process, the child sees neither.
 
-        On leaving, ``context.outcome`` says how the run has ended; no exception comes in, unless
-        it is that of a hook which could not be entered. If entering raises, the job does not run,
-        and the attempt ends as that error does; so does one that returned if leaving raises.
+        On exit, ``context.outcome`` is the outcome of the run. No exception is passed in, except
+        that of a hook whose entry failed. If entry raises, the job does not run, and the attempt
+        ends with that error. If exit raises, an attempt that had returned ends with that error.
         """
         return nullcontext()
 
     def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
-        """Change the verdict on an outcome. Sync and pure; called in the worker.
+        """Change the decision about an outcome. Sync and pure; called in the worker.
 
-        ``id`` and ``lease`` of the settlement must stay. If it raises, the verdict stands as it
-        was; the error is logged.
+        ``id`` and ``lease`` of the settlement must not change. If it raises, the decision stays as
+        it was, and the error is logged.
+
+        :param verdict: the decision so far.
         """
         return verdict
 
-    #: The settlements that `settling` hears of. Without any of these in it a batch costs nothing.
+    #: The states of the settlements passed to `settling`. A batch without any costs nothing.
     settling_states: frozenset[State] = frozenset(state for state in State if state.final)
 
     def settling_concerns(self, settlement: Settlement) -> bool:
-        """Whether `settling` wants to hear of a settlement of its states. Sync and quick.
+        """Whether `settling` needs a settlement of its states. Sync and quick.
 
-        Asked for each, twice at most; it must not raise. A batch in which nothing concerns any
-        plugin costs what it costs without them.
+        Called for each settlement, at most twice; it must not raise. A batch that concerns no
+        plugin costs nothing extra.
         """
         return True
 
     async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
-        """Write in the transaction that settles: both are there, or neither is.
+        """Write in the transaction that settles jobs: both commit, or neither does.
 
-        ``batch`` has up to 1,000 settlements of ``settling_states`` that the fence has let
-        through, in any order. Rows of jobs that ended are in ``finished_jobs``; those of a job
-        that did not fail are missing where its queue does not keep them. A batch may be told
-        again after a lost connection, its first transaction undone or not at all.
+        ``batch`` has up to 1,000 settlements of ``settling_states`` that passed the fence, in any
+        order. Rows of jobs that ended are in ``finished_jobs``, except for jobs that did not fail
+        in a queue that does not keep finished jobs. After a lost connection the same batch may be
+        passed again, whether its first transaction was rolled back or committed.
 
-        Runs in a savepoint; a statement may take 5 s, the hook 10 s. If it raises, what it wrote
-        is undone, the jobs settle without it, and the error is logged: a sweep in `serve` must
-        repair that. Only with a broker of the capability SETTLING, of which a plugin that cannot
-        do without says so in `requires`. A waiting job that is cancelled is not told: it has no
-        attempt that could settle.
+        Runs in a savepoint. A statement may take 5 s, the hook 10 s. If it raises, its writes are
+        rolled back, the jobs settle without them, and the error is logged: a sweep in `serve` must
+        repair that. Called only with a broker of the capability SETTLING; a plugin that depends on
+        it must return it from `requires`. Not called for a waiting job that is cancelled: it has
+        no attempt to settle.
         """
 
     def settled(self, batch: Sequence[Settlement]) -> None:
-        """Hear of settlements that a broker without SETTLING has taken, of every state.
+        """Called after a broker without SETTLING has stored settlements, of every state.
 
-        Sync and quick, in the worker's loop, after they are stored: once, or again if the answer
-        was lost, or never if the worker died in between, which a sweep in `serve` must repair. A
-        job that was asked to stop and goes back became CANCELLED; it is told as what was asked
-        for. If it raises, that is logged.
+        Sync and quick, in the worker's loop. Called once; again if the broker's response was lost;
+        or never if the worker died in between, which a sweep in `serve` must repair. A job that
+        was asked to stop and is released became CANCELLED; its settlement has the state that was
+        requested. Errors are logged.
         """
 
     async def why_held(self, app: Application, job: QueuedJob) -> str | None:
-        """Say what a job in the state HELD waits for, as ``chancy job why`` shows it.
+        """Explain what a HELD job waits for, as ``chancy job why`` shows it.
 
-        One sentence, of which 500 characters are shown: what the limit is, and who has it now,
-        five of them at most. None: it is not this plugin that holds the job. Reads only, and
-        has 5 s; what it raises is shown instead.
+        Return one sentence, of which 500 characters are shown: the limit, and its current holders,
+        at most five. Return None if another plugin holds the job. It must only read, and has 5 s;
+        an error is shown in place of the sentence.
         """
         return None
 
     async def serve(self, runtime: Runtime) -> None:
-        """Run beside a worker until cancelled, or return when there is nothing to do here.
+        """A background service of each worker; runs until cancelled, or returns if it has no work.
 
-        If it raises it is started again, with back-off, and the error is logged.
+        If it raises, it is restarted with back-off, and the error is logged.
         """

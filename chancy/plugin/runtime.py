@@ -1,4 +1,4 @@
-"""What plugins see: the worker they run beside, the application, and panels of the dashboard."""
+"""The interfaces passed to plugins: the worker, the application, the command line, and panels."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PANEL = re.compile(r"[a-z][a-z0-9_-]{0,47}")
 
 
 class Runtime(Protocol):
-    """What a plugin's service sees of the worker it runs beside."""
+    """The worker, as passed to a plugin's service."""
 
     @property
     def broker(self) -> Broker: ...
@@ -45,31 +45,34 @@ class Runtime(Protocol):
 
     @property
     def heartbeat_timeout_s(self) -> float:
-        """Seconds without a beat after which a worker counts as dead."""
+        """Seconds without a heartbeat after which a worker is presumed dead."""
         ...
 
     @property
     def leader(self) -> LeaderGate:
-        """Whether this worker leads: for what need not be done by all of them."""
+        """The leadership of this worker, for work that only one worker needs to do."""
         ...
 
     @property
     def ending(self) -> asyncio.Event:
-        """Set when the worker begins to end, while its jobs still have their time. A service is
-        cancelled after them; one that needs time of its own for its end begins it here."""
+        """Set when the worker starts to shut down, while its jobs can still finish.
+
+        Services are cancelled after the jobs. A service that needs time to shut down starts to do
+        so when this is set.
+        """
         ...
 
     def judge(self, claim: Claim, outcome: Outcome) -> Settlement:
-        """The verdict on an outcome, plugins included."""
+        """Decide about an outcome, with the plugins' `judging`."""
         ...
 
     async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
-        """`Broker.settle`, with what plugins write in its transaction."""
+        """`Broker.settle`, with the plugins' `settling` in its transaction."""
         ...
 
 
 class Application(Protocol):
-    """What a plugin's commands and panels see of the application, a `chancy.app.Chancy`."""
+    """The application, a `chancy.app.Chancy`, as passed to a plugin's commands and panels."""
 
     @property
     def broker(self) -> Broker: ...
@@ -88,12 +91,12 @@ class Application(Protocol):
 
 
 class CommandLine(Protocol):
-    """What a plugin's command is given by ``click.pass_obj``."""
+    """The command line, as passed to a plugin's command by ``click.pass_obj``."""
 
     def run(self, work: Callable[[Application], Awaitable[T]]) -> T:
-        """Open the application that ``--app``, ``--dsn`` … name, await the work, and close it.
+        """Open the application of ``--app``, ``--dsn`` …, await the work, and close it.
 
-        An error of chancy's ends the command with its message and exit code.
+        A `ChancyError` ends the command with its message and exit code.
         """
         ...
 
@@ -112,11 +115,11 @@ class CommandLine(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerContext:
-    """What an application gives to the brokers that plugins make for it.
+    """The settings of an application that the brokers of its plugins need.
 
-    :param schema: of the tables in Postgres, checked but not quoted.
-    :param postgres: whether the tables are there: the control broker is not one for tests.
-    :param max_payload: bytes that the arguments, the meta, or the result of a job may take.
+    :param schema: the schema of the tables in Postgres, validated but not quoted.
+    :param postgres: whether there are tables: False with a control broker for tests.
+    :param max_payload: the maximum bytes of the arguments, the meta, or the result of a job.
     """
 
     schema: str
@@ -127,11 +130,11 @@ class BrokerContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """Something that a plugin has to show: rows of data, for a dashboard to lay out.
+    """A table of data that a plugin provides for a dashboard.
 
-    :param name: for addresses, 1 to 48 of ``a-z 0-9 _ -``; of all panels only one may have it.
-    :param title: for people.
-    :param rows: gives the rows as they are now, each with the same keys; values are what JSON has.
+    :param name: used in URLs, 1 to 48 of ``a-z 0-9 _ -``; unique among all panels.
+    :param title: a title for people.
+    :param rows: returns the current rows, all with the same keys and with JSON values.
     """
 
     name: str

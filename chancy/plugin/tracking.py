@@ -1,5 +1,7 @@
-"""Jobs whose ends nobody has told, for plugins whose tables are in Postgres: those that another
-broker keeps, and those that are nowhere."""
+"""Finds unreported outcomes of jobs, for plugins whose tables are in Postgres.
+
+The jobs are stored by another broker, or are no longer stored anywhere.
+"""
 
 from __future__ import annotations
 
@@ -17,62 +19,63 @@ from chancy.queue.queue import Queue
 
 logger = logging.getLogger("chancy.plugin")
 
-#: How the other broker is called.
+#: The name of the other broker.
 _BROKER = "redis"
-#: Ends of one statement.
+#: Outcomes of one statement.
 BATCH = 500
-#: Seconds for which a job is nowhere before it counts as gone. Where no history is kept, one that
-#: has succeeded is nowhere until its worker tells, if its hook had failed: 1 to 4 s later.
+#: Seconds for which a job must not be found before it counts as gone. In a queue without history,
+#: a succeeded job is not found until its worker reports it, 1 to 4 s later if its hook failed.
 GONE_S = 15.0
 
 
 class FoundOutcome(Protocol):
-    """How a job has ended."""
+    """The outcome of a job."""
 
     @property
     def job(self) -> UUID: ...
 
 
 E = TypeVar("E", bound=FoundOutcome)
-#: Where a row is in the order of a table: its batch or workflow, and its job.
+#: The position of a row in the order of a table: its batch or workflow, and its job.
 Spot = tuple[UUID | None, UUID | None]
 _START: Spot = (None, None)
 
 
 class PendingOutcomes(Generic[E]):
-    """The ends that another broker has stored, and that this process has yet to tell.
+    """Outcomes that another broker has stored and this process has not reported yet.
 
-    As it is told once it is stored, it is told in batches that grow with the load. Who dies before
-    it leaves it to a sweep.
+    They are reported in batches that grow with the load. If the process dies first, a sweep
+    reports them.
 
-    :param what: whose ends they are, in one word, for the log.
-    :param most: so many wait to be told; sweeps find the others.
+    :param what: the plugin whose outcomes they are, in one word, for the log.
+    :param most: the maximum number of pending outcomes; sweeps find the others.
     """
 
     def __init__(self, what: str, most: int = 20_000) -> None:
         self._what = what
         self._most = most
-        self._ends: dict[UUID, E] = {}
+        self._outcomes: dict[UUID, E] = {}
         self._wakes: set[asyncio.Event] = set()
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return len(self._outcomes)
 
-    def add(self, ends: Sequence[E]) -> None:
-        """Tell these soon. The oldest are given up when there are too many."""
-        for end in ends:
-            self._ends[end.job] = end
-        while len(self._ends) > self._most:
-            del self._ends[next(iter(self._ends))]
-        if ends:
+    def add(self, outcomes: Sequence[E]) -> None:
+        """Add outcomes to report. Above the maximum the oldest are dropped."""
+        for outcome in outcomes:
+            self._outcomes[outcome.job] = outcome
+        while len(self._outcomes) > self._most:
+            del self._outcomes[next(iter(self._outcomes))]
+        if outcomes:
             for wake in self._wakes:
                 wake.set()
 
     async def tell(self, told: Callable[[list[E]], Awaitable[None]], clock: Clock) -> None:
-        """Tell what there is, until cancelled. What cannot be told in a way that nobody has thought
-        of is left to the sweep.
+        """Report outcomes as they are added, until cancelled.
 
-        :param told: writes ends.
+        A batch that fails with an unexpected error is dropped and left to the sweep.
+
+        :param told: stores a batch of outcomes.
         """
         backoff = Backoff(base_s=0.2, cap_s=5.0)
         wake = asyncio.Event()
@@ -80,15 +83,15 @@ class PendingOutcomes(Generic[E]):
         try:
             while True:
                 try:
-                    while self._ends:
-                        await self._some(told)
+                    while self._outcomes:
+                        await self._report_batch(told)
                         backoff.reset()
                 except BrokerError as error:
                     pause_s = backoff.next_s()
                     logger.warning(
                         "outcomes_retried of=%s jobs=%d next_try_s=%.1f error=%s",
                         self._what,
-                        len(self._ends),
+                        len(self._outcomes),
                         pause_s,
                         error,
                     )
@@ -104,21 +107,22 @@ class PendingOutcomes(Generic[E]):
         finally:
             self._wakes.discard(wake)
 
-    async def _some(self, told: Callable[[list[E]], Awaitable[None]]) -> None:
-        some = [self._ends.pop(id) for id in list(self._ends)[:BATCH]]
+    async def _report_batch(self, report: Callable[[list[E]], Awaitable[None]]) -> None:
+        batch = [self._outcomes.pop(id) for id in list(self._outcomes)[:BATCH]]
         try:
-            await told(some)
+            await report(batch)
         except (BrokerError, asyncio.CancelledError):
-            self.add(some)
+            self.add(batch)
             raise
 
 
 class MissingJobs:
-    """Jobs that walks over a table found nowhere, and since when.
+    """Jobs that walks over a table did not find anywhere, each with the time of the first miss.
 
-    It remembers those of one walk and of the one before: whoever is there again is forgotten.
+    It keeps the jobs of the current walk and of the one before; a job that is found again is
+    dropped.
 
-    :param most: so many of a walk; the others have to wait until these are dealt with.
+    :param most: the maximum number of jobs of a walk; others wait until these are handled.
     """
 
     def __init__(self, clock: Clock, most: int = 20_000) -> None:
@@ -131,8 +135,7 @@ class MissingJobs:
         return len(self._since) + len(self._before)
 
     def lasting(self, jobs: Collection[UUID]) -> set[UUID]:
-        """Those of these, which a look has found nowhere, that another one found nowhere at least
-        15 s ago."""
+        """Record jobs as missing, and return those first missing at least 15 s ago."""
         now = self._clock.monotonic()
         found: set[UUID] = set()
         for job in jobs:
@@ -144,17 +147,19 @@ class MissingJobs:
         return found
 
     def walked(self) -> None:
-        """A walk has come to its end."""
+        """End a walk over the table."""
         self._before, self._since = self._since, {}
 
 
 class OutcomeSearch(Generic[E]):
-    """Asks the other broker what became of jobs whose ends nobody has told, of a part of them in
-    each turn. It looks at each part twice before it goes on to the next one: what had ended at the
-    first look, and is not told at the second, nobody else is about to tell. Where jobs are gone it
-    looks until they have been so for 15 s. So it has to remember one part, however many there are.
+    """Searches the other broker for unreported outcomes, one part of the table at a time.
 
-    :param unsent: which of these jobs are on their way to it.
+    Each part is checked twice before the next one: a job that had ended at the first check and is
+    still unreported at the second is not about to be reported by its worker. A part with jobs that
+    are gone is checked until they have been gone for 15 s. So the search keeps one part in memory,
+    however many there are.
+
+    :param unsent: returns which of the jobs are still in the outbox to the other broker.
     """
 
     def __init__(
@@ -166,24 +171,25 @@ class OutcomeSearch(Generic[E]):
         self._broker = broker
         self._unsent = unsent
         self._clock = clock
-        #: Behind which row the part begins.
+        #: The row after which the part begins.
         self.after = _START
         self._again = False
-        # Jobs of this part that had ended at the last look, each with the time of the first look
-        # that saw it so; and those that were gone at the first look at this part.
+        # Jobs of this part that had ended at the last check, each with the time of the first such
+        # check; and the jobs that were gone at the first check of this part.
         self._seen: dict[UUID, float] = {}
         self._gone: frozenset[UUID] = frozenset()
 
     def possible(self) -> bool:
-        """Whether the other broker is supplied here."""
+        """Whether the application supplies the other broker."""
         return supplied(self._broker)
 
     async def find(self, ids: list[UUID]) -> Mapping[UUID, QueuedJob | None]:
-        """Jobs by id; None is there for those that are gone, and nothing for those on their way.
+        """Jobs by id. A job that is gone maps to None; a job still in the outbox is left out.
 
-        What is in the outbox no more has come to the other broker. So that is asked again after it.
+        A job that has left the outbox has reached the other broker, so that broker is queried
+        again after the outbox.
 
-        :raises BrokerUnavailable: it is away.
+        :raises BrokerUnavailable: the other broker cannot be reached.
         """
         found: dict[UUID, QueuedJob | None] = {**await self._broker.get(ids)} if ids else {}
         missing = [id for id in ids if id not in found]
@@ -195,9 +201,9 @@ class OutcomeSearch(Generic[E]):
         return found
 
     def twice(self, ends: Sequence[E], gone: Collection[UUID]) -> list[E]:
-        """Those that were seen before: most of the others are about to be told where they ran.
+        """The outcomes that an earlier check found too; their workers report most of the others.
 
-        :param gone: which of them are nowhere: these were to be seen so at least 15 s ago.
+        :param gone: the jobs that were not found: they count only if first missing 15 s ago.
         """
         now = self._clock.monotonic()
         since = {end.job: self._seen.get(end.job) for end in ends}
@@ -207,21 +213,21 @@ class OutcomeSearch(Generic[E]):
             return seen is not None and (job not in gone or now - seen >= GONE_S)
 
         found = [end for end in ends if lasts(end.job)]
-        told = {end.job for end in found}
+        returned = {end.job for end in found}
         self._seen = {
-            job: now if seen is None else seen for job, seen in since.items() if job not in told
+            job: now if seen is None else seen for job, seen in since.items() if job not in returned
         }
         if not self._again:
             self._gone = frozenset(gone)
         return found
 
     def go_on(self, last: Spot | None) -> None:
-        """A look is done.
+        """End a check of the part, and advance to the next part after the second check.
 
-        :param last: the last row of the part; None: there are no more behind it.
+        :param last: the last row of the part; None if no rows follow it.
         """
         if last is None and self.after == _START:
-            self._again = False  # One part is all there is: it is looked at each time.
+            self._again = False  # The only part: it is checked each time.
             return
         if self._again and not self._gone.isdisjoint(self._seen):
             return
@@ -231,7 +237,7 @@ class OutcomeSearch(Generic[E]):
 
 
 def supplied(broker: Broker) -> bool:
-    """Whether there is another broker beside this one."""
+    """Whether the application supplies the other broker."""
     try:
         broker.check_queue(Queue(name="any", broker=_BROKER))
     except ConfigurationError:

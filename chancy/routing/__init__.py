@@ -1,1 +1,1 @@
-"""Several brokers as one."""
+"""Routing: several brokers behind one interface."""

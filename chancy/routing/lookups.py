@@ -1,4 +1,4 @@
-"""Jobs by id, wherever they are."""
+"""The calls about existing jobs, over several brokers."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from uuid import UUID
 from chancy.broker.contract import Broker
 from chancy.broker.values import Cancellation, JobFilter, QueueCounts, QueuePosition
 from chancy.job.definition import QueuedJob
-from chancy.routing.members import BrokerSet, away
+from chancy.routing.members import BrokerSet, tolerated
 
 _Got = Coroutine[Any, Any, Mapping[UUID, QueuedJob]]
 
-#: A count that stands for that many or more; see `QueueCounts`.
+#: The maximum count, which stands for that many or more; see `QueueCounts`.
 _COUNT_CAP = 100_001
 
 
 class JobLookups:
-    """The calls of a `chancy.broker.contract.Broker` about jobs that exist, over several brokers.
+    """The calls of a `chancy.broker.contract.Broker` about existing jobs, over several brokers.
 
-    :raises BrokerUnavailable: from the calls about ids, if a broker is away that may have what
-        the others do not.
+    :raises BrokerUnavailable: from the calls with ids, if an unavailable broker may have a job
+        that the others do not.
     """
 
-    def __init__(self, planes: BrokerSet) -> None:
-        self.planes = planes
+    def __init__(self, brokers: BrokerSet) -> None:
+        self.brokers = brokers
 
     async def cancel(self, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
         found = dict.fromkeys(ids, Cancellation.UNKNOWN)
 
         async def ask(broker: Broker, wanted: list[UUID]) -> Collection[UUID]:
-            answers = await broker.cancel(wanted)
-            found.update(answers)
-            return {id for id, what in answers.items() if what is not Cancellation.UNKNOWN}
+            results = await broker.cancel(wanted)
+            found.update(results)
+            return {id for id, result in results.items() if result is not Cancellation.UNKNOWN}
 
-        await self.planes.walk(ids, ask)
+        await self.brokers.walk(ids, ask)
         return found
 
     async def run_now(self, ids: Sequence[UUID]) -> frozenset[UUID]:
@@ -45,7 +45,7 @@ class JobLookups:
             moved.update(await broker.run_now(wanted))
             return moved
 
-        await self.planes.walk(ids, ask)
+        await self.brokers.walk(ids, ask)
         return frozenset(moved)
 
     async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
@@ -63,12 +63,12 @@ class JobLookups:
             found.update(await get(broker, wanted))
             return found
 
-        await self.planes.walk(ids, ask)
+        await self.brokers.walk(ids, ask)
         return found
 
     async def unwatch(self, ids: Sequence[UUID]) -> None:
-        for name, broker in await self.planes.there():
-            with away(name):
+        for name, broker in await self.brokers.available():
+            with tolerated(name):
                 await broker.unwatch(ids)
 
     async def position(self, id: UUID) -> QueuePosition | None:
@@ -79,17 +79,17 @@ class JobLookups:
             found.extend([] if place is None else [place])
             return [] if place is None else [id]
 
-        await self.planes.walk([id], ask)
+        await self.brokers.walk([id], ask)
         return found[0] if found else None
 
     async def find(self, wanted: JobFilter) -> Sequence[QueuedJob]:
-        """See `Broker.find`. What is in planes that are away is left out, which is logged.
+        """See `Broker.find`. Jobs of unavailable brokers are left out; their outage is logged.
 
-        A job that has finished in a plane and is in the history, too, is there once.
+        A job that is in its broker and in the history is returned once.
         """
         found: dict[UUID, QueuedJob] = {}
-        for name, broker in await self.planes.there():
-            with away(name):
+        for name, broker in await self.brokers.available():
+            with tolerated(name):
                 for job in await broker.find(wanted):
                     if job.id not in found or found[job.id].state.final:
                         found[job.id] = job
@@ -97,19 +97,19 @@ class JobLookups:
         return ordered[: wanted.limit]
 
     async def counts(self) -> Mapping[str, QueueCounts]:
-        """See `Broker.counts`. What is in planes that are away is left out, which is logged."""
+        """See `Broker.counts`. Unavailable brokers are left out; their outage is logged."""
         return await self._counts(None)
 
     async def counted(self) -> tuple[Mapping[str, QueueCounts], Mapping[str, str]]:
-        """The counts, and why a plane is away whose jobs are left out of them, by its name."""
-        silent: dict[str, str] = {}
-        return await self._counts(silent), silent
+        """The counts, and the errors of the unavailable brokers left out of them, by name."""
+        errors: dict[str, str] = {}
+        return await self._counts(errors), errors
 
-    async def _counts(self, silent: dict[str, str] | None) -> Mapping[str, QueueCounts]:
+    async def _counts(self, errors: dict[str, str] | None) -> Mapping[str, QueueCounts]:
         found: dict[str, QueueCounts] = {}
-        for name in self.planes.all:
-            with away(name, silent):
-                broker = await self.planes.ready(name)
+        for name in self.brokers.all:
+            with tolerated(name, errors):
+                broker = await self.brokers.ready(name)
                 for queue, here in (await broker.counts()).items():
                     pairs = zip(found.get(queue, QueueCounts()), here, strict=True)
                     found[queue] = QueueCounts(*(min(a + b, _COUNT_CAP) for a, b in pairs))

@@ -1,4 +1,4 @@
-"""The brokers of one application, by name: opened, asked in turn, and what is where."""
+"""The brokers of one application, by name, and the broker of each known job and lease."""
 
 from __future__ import annotations
 
@@ -15,66 +15,71 @@ from chancy.queue.queue import DEFAULT_BROKER
 
 logger = logging.getLogger("chancy.routing")
 
-#: Leases and jobs of which it is remembered where they are, at most. Of others everybody is asked.
-_MOST_KNOWN = 10_000
+#: The maximum number of leases, and of jobs, whose broker is remembered. For others every broker is
+#: queried.
+_MAX_KNOWN = 10_000
 
-#: Asks a broker about jobs; gives the ids that it knows.
+#: Queries a broker about jobs; returns the ids that it knows.
 Ask = Callable[[Broker, list[UUID]], Coroutine[Any, Any, Collection[UUID]]]
 
 
 class BrokerSet:
-    """The control broker, `DEFAULT_BROKER`, and the planes beside it.
+    """The control broker, `DEFAULT_BROKER`, and the other brokers of an application.
 
-    A plane that is away holds up nobody who does not need it: it is opened by the next call that
-    does.
+    An unavailable broker does not block calls that do not need it. The next call that needs it
+    tries to open it.
     """
 
-    def __init__(self, control: Broker, planes: Mapping[str, Broker]) -> None:
+    def __init__(self, control: Broker, others: Mapping[str, Broker]) -> None:
         self.control = control
-        self.others = dict(planes)
+        self.others = dict(others)
         self.all = {DEFAULT_BROKER: control, **self.others}
-        self._shut = set(self.others)
-        self._opening = {name: asyncio.Lock() for name in self.others}
-        # The oldest first; those of the control broker are left out.
+        self._closed = set(self.others)
+        self._open_locks = {name: asyncio.Lock() for name in self.others}
+        # Oldest first; leases and jobs of the control broker are left out.
         self._leases: dict[UUID, str] = {}
         self._jobs: dict[UUID, str] = {}
 
     async def open(self) -> None:
         await self.control.open()
         for name in self.others:
-            with away(name):
+            with tolerated(name):
                 await self.ready(name)
 
     async def close(self) -> None:
-        self._shut.update(self.others)
-        self._opening = {name: asyncio.Lock() for name in self.others}  # of the next event loop
+        self._closed.update(self.others)
+        self._open_locks = {name: asyncio.Lock() for name in self.others}  # for the next event loop
         try:
-            await asyncio.gather(*(plane.close() for plane in self.others.values()))
+            await asyncio.gather(*(broker.close() for broker in self.others.values()))
         finally:
             await self.control.close()
 
     async def ready(self, name: str) -> Broker:
-        """A broker by its name, open. Raises `BrokerUnavailable`."""
-        if name in self._shut:
-            async with self._opening[name]:
-                if name in self._shut:
+        """A broker by its name, opened if necessary.
+
+        :raises BrokerUnavailable: it cannot be opened.
+        """
+        if name in self._closed:
+            async with self._open_locks[name]:
+                if name in self._closed:
                     await self.others[name].open()
-                    self._shut.discard(name)
+                    self._closed.discard(name)
         return self.all[name]
 
-    async def there(self) -> Sequence[tuple[str, Broker]]:
-        """Those that are open, or can be opened now; the others are logged."""
+    async def available(self) -> Sequence[tuple[str, Broker]]:
+        """The brokers that are open or can be opened now. The others are logged."""
         found: list[tuple[str, Broker]] = []
         for name in self.all:
-            with away(name):
+            with tolerated(name):
                 found.append((name, await self.ready(name)))
         return found
 
     async def walk(self, ids: Iterable[UUID], ask: Ask) -> None:
-        """Ask about jobs: of each first the plane that it was pushed to by this process, and then
-        all brokers, until one knows it.
+        """Query brokers about jobs until one knows each job.
 
-        :raises BrokerUnavailable: one is away that may know what the others do not.
+        The broker that this process pushed a job to comes first, and then all brokers in order.
+
+        :raises BrokerUnavailable: an unavailable broker may know a job that the others do not.
         """
         left = list(dict.fromkeys(ids))
         hinted = {self._jobs[id] for id in left if id in self._jobs}
@@ -87,46 +92,46 @@ class BrokerSet:
                 known = await ask(await self.ready(name), asked)
                 left = [id for id in left if id not in known]
 
-    # What is where
+    # The brokers of jobs and leases
 
     def pushed(self, name: str, ids: Sequence[UUID]) -> None:
-        """Remember where jobs were pushed to."""
+        """Remember the broker that jobs were pushed to."""
         if name != DEFAULT_BROKER:
-            _keep(self._jobs, ids[-_MOST_KNOWN:], name)
+            _remember(self._jobs, ids[-_MAX_KNOWN:], name)
 
-    def plane_of_job(self, id: UUID) -> str | None:
-        """The plane that a job was pushed to by this process, if that is remembered."""
+    def broker_of_job(self, id: UUID) -> str | None:
+        """The broker that this process pushed a job to, if known and not the control broker."""
         return self._jobs.get(id)
 
     def leased(self, name: str, leases: Iterable[UUID]) -> None:
-        """Remember who has given claims."""
+        """Remember the broker of leases."""
         if name != DEFAULT_BROKER:
-            _keep(self._leases, leases, name)
+            _remember(self._leases, leases, name)
 
-    def giver(self, lease: UUID) -> str:
-        """Who has given a claim, as far as is known."""
+    def broker_of_lease(self, lease: UUID) -> str:
+        """The broker of a lease; the control broker if it is not known."""
         return self._leases.get(lease, DEFAULT_BROKER)
 
 
-def _keep(known: dict[UUID, str], ids: Iterable[UUID], name: str) -> None:
+def _remember(known: dict[UUID, str], ids: Iterable[UUID], name: str) -> None:
     for id in ids:
         known[id] = name
-    while len(known) > _MOST_KNOWN:
+    while len(known) > _MAX_KNOWN:
         del known[next(iter(known))]
 
 
 @contextlib.contextmanager
-def away(name: str, silent: dict[str, str] | None = None) -> Generator[None]:
-    """Let the outage of a plane be logged; that of the control broker is raised.
+def tolerated(name: str, errors: dict[str, str] | None = None) -> Generator[None]:
+    """Log the outage of a broker instead of raising it; that of the control broker is raised.
 
-    :param silent: where it is noted instead: why, by the name of the plane.
+    :param errors: collects the error by name of the broker, instead of the log.
     """
     try:
         yield
     except BrokerUnavailable as error:
         if name == DEFAULT_BROKER:
             raise
-        if silent is not None:
-            silent[name] = str(error)
+        if errors is not None:
+            errors[name] = str(error)
             return
         logger.warning("broker_unavailable broker=%s error=%s", name, error)

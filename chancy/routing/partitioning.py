@@ -1,4 +1,4 @@
-"""The jobs of one push, sorted by the brokers of their queues. Pure."""
+"""Partitions the jobs of one push by the brokers of their queues. Pure."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from chancy.broker.values import CHUNK, Capability, PreparedJob
 from chancy.errors import PushError
 from chancy.queue.queue import DEFAULT_BROKER
 
-#: Jobs of one bulk push that wait in memory for the broker of the first job to take its own.
-MOST_APART = 100_000
+#: The maximum number of jobs of a bulk push that wait in memory for the broker of the first job.
+MAX_DEFERRED = 100_000
 
 
 def check_part(
     name: str, broker: Broker, part: Sequence[PreparedJob], within: object | None
 ) -> None:
-    """Raise `PushError` if a broker cannot do what a push asks of it.
+    """Raise `PushError` if a broker does not support a push.
 
-    :param part: jobs of queues that live there.
+    :param part: the jobs of the push that belong to this broker.
     """
     if name == DEFAULT_BROKER:
         return
@@ -48,72 +48,73 @@ def check_part(
 
 
 class PushPartitioning:
-    """Takes the chunks of a bulk push apart, while the broker of the first job is storing.
+    """Partitions a bulk push by broker, while the broker of the first job is storing its jobs.
 
-    :param home: the name of the broker of a queue.
+    :param broker_of: returns the name of the broker of a queue.
     :param check: raises if the broker of this name cannot store these jobs.
-    :param stored: is told the name of the broker and each piece as it is handed out.
+    :param stored: called with the name of the broker and each part as it is yielded.
     :raises PushError: from the iterators, so that nothing is stored.
     """
 
     def __init__(
         self,
         chunks: Iterable[Sequence[PreparedJob]],
-        home: Callable[[str], str],
+        broker_of: Callable[[str], str],
         check: Callable[[str, Sequence[PreparedJob]], None],
         stored: Callable[[str, Sequence[PreparedJob]], None],
     ) -> None:
         self._chunks = iter(chunks)
-        self._home = home
+        self._broker_of = broker_of
         self._check = check
         self._stored = stored
-        self._apart: dict[str, list[PreparedJob]] = {}
+        self._deferred: dict[str, list[PreparedJob]] = {}
 
-    def begin(self) -> str | None:
+    def start(self) -> str | None:
         """The broker of the first job; None if there are no jobs."""
         for chunk in self._chunks:
             if chunk:
                 self._chunks = chain([chunk], self._chunks)
-                return self._home(chunk[0].queue)
+                return self._broker_of(chunk[0].queue)
         return None
 
     def stream(self, name: str) -> Iterator[Sequence[PreparedJob]]:
-        """The jobs of one broker in chunks of `CHUNK`, the last one shorter; keeps the others."""
+        """Yield the jobs of one broker in chunks of `CHUNK`; defers the jobs of other brokers."""
         rest: list[PreparedJob] = []
         for chunk in self._chunks:
-            mine = self._take(name, chunk)
-            if mine:
-                self._check(name, mine)
-                self._stored(name, mine)
-            if not rest and len(mine) == CHUNK:
-                yield mine
+            own = self._partition(name, chunk)
+            if own:
+                self._check(name, own)
+                self._stored(name, own)
+            if not rest and len(own) == CHUNK:
+                yield own
                 continue
-            rest += mine
+            rest += own
             if len(rest) >= CHUNK:
                 yield rest[:CHUNK]
                 del rest[:CHUNK]
         if rest:
             yield rest
 
-    def _take(self, name: str, chunk: Sequence[PreparedJob]) -> list[PreparedJob]:
-        homes = {queue: self._home(queue) for queue in {job.queue for job in chunk}}
-        if set(homes.values()) == {name}:
+    def _partition(self, name: str, chunk: Sequence[PreparedJob]) -> list[PreparedJob]:
+        """The jobs of a chunk that belong to a broker; the others are deferred."""
+        brokers = {queue: self._broker_of(queue) for queue in {job.queue for job in chunk}}
+        if set(brokers.values()) == {name}:
             return list(chunk)
         for job in chunk:
-            if (home := homes[job.queue]) != name:
-                self._apart.setdefault(home, []).append(job)
-        if (kept := sum(map(len, self._apart.values()))) > MOST_APART:
+            if (broker := brokers[job.queue]) != name:
+                self._deferred.setdefault(broker, []).append(job)
+        if (deferred := sum(map(len, self._deferred.values()))) > MAX_DEFERRED:
             raise PushError(
-                f"{kept:,} jobs of this call belong to other brokers than that of its first job, "
-                f"{name!r}; up to {MOST_APART:,} are kept until that has stored its own: call "
-                "push_many once for the queues of each broker"
+                f"{deferred:,} jobs of this call belong to other brokers than its first job, whose "
+                f"broker is {name!r}; at most {MAX_DEFERRED:,} can wait until that broker has "
+                "stored its own jobs: call push_many once for the queues of each broker"
             )
-        for home, part in self._apart.items():
-            self._check(home, part[-len(chunk) :])
-        return [job for job in chunk if homes[job.queue] == name]
+        for broker, part in self._deferred.items():
+            self._check(broker, part[-len(chunk) :])
+        return [job for job in chunk if brokers[job.queue] == name]
 
     def rest(self) -> Iterator[tuple[str, Sequence[Sequence[PreparedJob]]]]:
-        """What `stream` has kept: by broker, in chunks."""
-        for name, part in self._apart.items():
+        """Yield the jobs that `stream` deferred: by broker, in chunks."""
+        for name, part in self._deferred.items():
             self._stored(name, part)
             yield name, [part[at : at + CHUNK] for at in range(0, len(part), CHUNK)]

@@ -1,4 +1,4 @@
-"""Which broker has the jobs of a queue. Pure."""
+"""The broker of each queue. Pure."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from chancy.errors import ConfigurationError
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.text import shown
 
-#: Seconds for which the rows of queues are believed without another look.
+#: Seconds for which the rows of queues are cached.
 FRESH_S = 5.0
 
 
 class QueuePlacement:
-    """What a process knows of the brokers of queues.
+    """The brokers of queues, as known to this process.
 
-    The row of a queue says it. For a queue without a row the application does, which will declare
-    it so; for one that nobody knows it is `DEFAULT_BROKER`, whose jobs each worker of the queue
-    runs, wherever the queue lives.
+    The row of a queue has its broker. For a queue without a row it is the broker with which the
+    application will declare it. For an unknown queue it is `DEFAULT_BROKER`, whose jobs every
+    worker of the queue runs, whatever the queue's broker is.
 
-    :param queues: of the application.
-    :param brokers: the names that plugins supply.
+    :param queues: the queues of the application.
+    :param brokers: the names of the brokers that plugins supply.
     """
 
     def __init__(self, queues: Iterable[Queue], brokers: Iterable[str]) -> None:
@@ -31,60 +31,67 @@ class QueuePlacement:
 
     @property
     def read(self) -> bool:
-        """Whether the rows have been seen."""
+        """Whether the rows have been read."""
         return self._read_at is not None
 
     def fresh(self, now: float) -> bool:
-        """Whether another look is not worth it yet."""
+        """Whether the cached rows are younger than `FRESH_S`."""
         return self._read_at is not None and now - self._read_at < FRESH_S
 
-    def learn(self, queues: Iterable[Queue], now: float) -> None:
-        """Take note of all rows as they are.
+    def update(self, queues: Iterable[Queue], now: float) -> None:
+        """Replace the cached rows.
 
-        :param now: the time by the clock of this process before they were asked for.
+        :param now: the time by the clock of this process, from before they were read.
         """
         self._rows = {queue.name: queue.broker for queue in queues}
         self._read_at = now
 
     def own(self, queue: str) -> bool:
-        """Whether the application says where this queue lives."""
+        """Whether the application declares this queue, and so its broker."""
         return queue in self._own
 
     def of(self, queue: str) -> str:
-        """The broker of a queue; `DEFAULT_BROKER` where the one of its row is not supplied here:
-        what is pushed there runs where it is."""
+        """The name of the broker of a queue.
+
+        It is `DEFAULT_BROKER` if no plugin here supplies the broker of its row: jobs pushed there
+        run from there.
+        """
         name = self._rows.get(queue) or self._own.get(queue, DEFAULT_BROKER)
         return name if name in self._brokers else DEFAULT_BROKER
 
     def check(self, queue: Queue) -> None:
-        """Raise `ConfigurationError` unless the broker of a queue is supplied here."""
+        """Raise `ConfigurationError` unless the application supplies the broker of a queue."""
         if queue.broker != DEFAULT_BROKER and queue.broker not in self._brokers:
             names = ", ".join(sorted({DEFAULT_BROKER, *self._brokers}))
             raise ConfigurationError(
                 f"queue {queue.name!r} has the broker {shown(queue.broker)}, which no plugin of "
-                f"this application supplies; there is {names}: pass the plugin, or "
+                f"this application supplies; available: {names}. Pass the plugin, or "
                 f"broker={DEFAULT_BROKER!r}"
             )
 
 
 def check_move(queues: Iterable[Queue], wanted: Queue, live: int | None) -> None:
-    """Raise `ConfigurationError` if a queue may not be given the broker that is wanted.
+    """Raise `ConfigurationError` if the broker of a queue must not change.
 
-    :param queues: those that are there, the one of this name perhaps among them.
-    :param live: unfinished jobs in the broker that it has; None if that is not supplied here.
+    :param queues: the existing queues.
+    :param wanted: the queue with its new broker.
+    :param live: unfinished jobs in its current broker; None if the application does not supply
+        that broker.
     """
-    standing = next((one for one in queues if one.name == wanted.name), None)
-    if standing is None or wanted.broker == standing.broker:
+    current = next((queue for queue in queues if queue.name == wanted.name), None)
+    if current is None or wanted.broker == current.broker:
         return
-    if standing.broker == DEFAULT_BROKER or live == 0:
+    if current.broker == DEFAULT_BROKER or live == 0:
         return
-    where = f"queue {wanted.name!r} has the broker {standing.broker!r}"
+    where = f"queue {wanted.name!r} has the broker {current.broker!r}"
     if live is None:
         raise ConfigurationError(
-            f"{where}, which no plugin of this application supplies, so what waits there cannot be "
-            f"seen: leave its broker as it is, or change it where {standing.broker!r} is supplied"
+            f"{where}, which no plugin of this application supplies, so its jobs there are "
+            "unknown: keep its broker, or change it with an application that supplies "
+            f"{current.broker!r}"
         )
     raise ConfigurationError(
-        f"{where}, and {live:,} unfinished jobs there, which nobody would run: push no more, let "
-        f"them end or cancel them, and then declare it with broker={wanted.broker!r}"
+        f"{where} with {live:,} unfinished jobs, which no worker would run after the change: stop "
+        f"pushing, let the jobs finish or cancel them, and then declare the queue with "
+        f"broker={wanted.broker!r}"
     )

@@ -1,4 +1,4 @@
-"""Several brokers as one: each job is pushed to the broker of its queue, and found where it is."""
+"""`RoutedBroker`: several brokers as one, each call routed by queue, job or lease."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from chancy.clock import Clock
 from chancy.errors import BrokerError
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.routing.lookups import JobLookups
-from chancy.routing.members import BrokerSet, away
+from chancy.routing.members import BrokerSet, tolerated
 from chancy.routing.partitioning import PushPartitioning, check_part
 from chancy.routing.placement import QueuePlacement, check_move
 
@@ -28,94 +28,97 @@ logger = logging.getLogger("chancy.routing")
 
 
 class RoutedBroker(JobLookups):
-    """A broker that keeps queues and workers, and others that keep the jobs of some queues.
+    """Routes calls to the control broker and to the brokers that store the jobs of some queues.
 
-    A call about a queue goes to the broker of that queue. A call about a job goes to the control
-    broker first, and about what is unknown there to the others. What is of neither (queues,
-    workers, beats, notices) is the control broker's alone.
+    A call for the jobs of a queue goes to the broker of the queue. A call about a job goes to the
+    control broker first, and to the others if the job is unknown there. Queues, workers,
+    heartbeats and notifications belong to the control broker alone.
 
-    :param control: has the queues and workers, and the jobs of every queue that names no other.
-    :param planes: the others, by name.
-    :param queues: of the application.
-    :param check: raises `ConfigurationError` if a broker does not offer what a queue there needs.
+    :param control: stores queues and workers, and the jobs of queues without another broker.
+    :param others: the other brokers, by name.
+    :param queues: the queues of the application.
+    :param check: raises `ConfigurationError` if a broker does not support a queue.
     """
 
     def __init__(
         self,
         control: Broker,
-        planes: Mapping[str, Broker],
+        others: Mapping[str, Broker],
         clock: Clock,
         queues: Iterable[Queue],
         check: Callable[[Queue, Broker], None],
     ) -> None:
-        super().__init__(BrokerSet(control, planes))
+        super().__init__(BrokerSet(control, others))
         self._check = check
         self.control = control
         self._clock = clock
-        self._homes = QueuePlacement(queues, planes)
-        self._looking: asyncio.Task[Sequence[Queue]] | None = None
+        self._placement = QueuePlacement(queues, others)
+        self._reading: asyncio.Task[Sequence[Queue]] | None = None
 
     def __repr__(self) -> str:
-        return f"{self.control!r} with {', '.join(sorted(self.planes.others))}"
+        return f"{self.control!r} with {', '.join(sorted(self.brokers.others))}"
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """Those of the control broker. Each plane has its own."""
+        """The capabilities of the control broker. The others have their own."""
         return self.control.capabilities
 
     def check_queue(self, queue: Queue) -> None:
-        self._homes.check(queue)
-        broker = self.planes.all[queue.broker]
+        self._placement.check(queue)
+        broker = self.brokers.all[queue.broker]
         broker.check_queue(queue)
         self._check(queue, broker)
 
     async def open(self) -> None:
-        await self.planes.open()
+        await self.brokers.open()
 
     async def close(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.wait([self._looking])
-        await self.planes.close()
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait([self._reading])
+        await self.brokers.close()
 
-    # Where what is
+    # Routing
 
-    async def find_homes(self, queues: Iterable[str]) -> None:
-        """Have it known where these queues live.
+    async def refresh_placement(self, queues: Iterable[str]) -> None:
+        """Read the brokers of queues, unless they are cached.
 
-        The rows are read by the first who asks, and again when somebody asks after
-        `FRESH_S`, beside the call then, which goes by what is known. While they
-        cannot be read, what the application says counts.
+        The first call reads the rows. A call after `FRESH_S` reads them again in the background
+        and uses the cached rows. While the rows cannot be read, the queues of the application are
+        used.
+
+        :param queues: the queues that the caller needs.
         """
-        if self._homes.fresh(self._clock.monotonic()):
+        if self._placement.fresh(self._clock.monotonic()):
             return
-        if self._looking is None:
-            self._looking = asyncio.create_task(self.queues(), name="chancy homes")
-            self._looking.add_done_callback(self._looked)
-        if self._homes.read:
+        if self._reading is None:
+            self._reading = asyncio.create_task(self.queues(), name="chancy queue placement")
+            self._reading.add_done_callback(self._on_read)
+        if self._placement.read:
             return
         try:
-            await asyncio.shield(self._looking)
+            await asyncio.shield(self._reading)
         except BrokerError:
-            if not all(map(self._homes.own, queues)):
+            if not all(map(self._placement.own, queues)):
                 raise
 
-    def _looked(self, task: asyncio.Task[Sequence[Queue]]) -> None:
-        self._looking = None
+    def _on_read(self, task: asyncio.Task[Sequence[Queue]]) -> None:
+        self._reading = None
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.warning("queue_placement_unknown error=%s", error)
 
-    async def home(self, queue: str) -> tuple[str, Broker]:
-        """The broker of a queue and its name, as far as is known."""
-        await self.find_homes([queue])
-        name = self._homes.of(queue)
-        return name, await self.planes.ready(name)
+    async def broker_of(self, queue: str) -> tuple[str, Broker]:
+        """The name of the broker of a queue, and the broker, as far as known."""
+        await self.refresh_placement([queue])
+        name = self._placement.of(queue)
+        return name, await self.brokers.ready(name)
 
-    def by_giver(self, settlements: Sequence[Settlement]) -> Mapping[str, list[Settlement]]:
-        """Settlements by the broker that gave their claims, as far as is known."""
+    def by_broker(self, settlements: Sequence[Settlement]) -> Mapping[str, list[Settlement]]:
+        """Settlements by the broker of their leases, as far as known."""
         found: dict[str, list[Settlement]] = {}
-        for one in settlements:
-            found.setdefault(self.planes.giver(one.lease), []).append(one)
+        for settlement in settlements:
+            name = self.brokers.broker_of_lease(settlement.lease)
+            found.setdefault(name, []).append(settlement)
         return found
 
     # Pushing
@@ -123,96 +126,99 @@ class RoutedBroker(JobLookups):
     async def push(
         self, jobs: Sequence[PreparedJob], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
-        """See `Broker.push`. The jobs of each broker are stored all or none."""
-        await self.find_homes([job.queue for job in jobs])
+        """See `Broker.push`. Each broker stores all or none of its jobs."""
+        await self.refresh_placement([job.queue for job in jobs])
         parts: dict[str, list[PreparedJob]] = {}
         for job in jobs:
-            parts.setdefault(self._homes.of(job.queue), []).append(job)
+            parts.setdefault(self._placement.of(job.queue), []).append(job)
         for name, part in parts.items():
-            check_part(name, self.planes.all[name], part, within)
+            check_part(name, self.brokers.all[name], part, within)
         found: dict[UUID, UUID] = {}
         for name, part in parts.items():
             self._remember(name, part)
-            broker = await self.planes.ready(name)
+            broker = await self.brokers.ready(name)
             found.update(await broker.push(part, within=within))
         return found
 
     async def push_many(
         self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
-        """See `Broker.push_many`. The jobs of each broker are stored all or none.
+        """See `Broker.push_many`. Each broker stores all or none of its jobs.
 
-        Those of the broker of the first job go out as they are taken; up to
-        `chancy.routing.partitioning.MOST_APART` others are kept, and follow.
+        Jobs of the first job's broker are stored as they are consumed. Up to
+        `chancy.routing.partitioning.MAX_DEFERRED` jobs of other brokers are deferred until then.
         """
-        await self.find_homes([])
+        await self.refresh_placement([])
 
         def check(name: str, part: Sequence[PreparedJob]) -> None:
-            check_part(name, self.planes.all[name], part, within)
+            check_part(name, self.brokers.all[name], part, within)
 
-        sorting = PushPartitioning(chunks, self._homes.of, check, self._remember)
+        partitions = PushPartitioning(chunks, self._placement.of, check, self._remember)
         found: dict[UUID, UUID] = {}
-        if (first := sorting.begin()) is not None:
-            broker = await self.planes.ready(first)
-            found.update(await broker.push_many(sorting.stream(first), within=within))
-        for name, part in sorting.rest():
-            broker = await self.planes.ready(name)
+        if (first := partitions.start()) is not None:
+            broker = await self.brokers.ready(first)
+            found.update(await broker.push_many(partitions.stream(first), within=within))
+        for name, part in partitions.rest():
+            broker = await self.brokers.ready(name)
             found.update(await broker.push_many(part, within=within))
         return found
 
     def _remember(self, name: str, part: Sequence[PreparedJob]) -> None:
         if name != DEFAULT_BROKER:
-            self.planes.pushed(name, [job.id for job in part])
+            self.brokers.pushed(name, [job.id for job in part])
 
     # Running
 
     async def claim(
         self, queue: str, *, worker_id: UUID, limit: int, thorough: bool = False
     ) -> Sequence[Claim]:
-        name, broker = await self.home(queue)
+        name, broker = await self.broker_of(queue)
         claims = await broker.claim(queue, worker_id=worker_id, limit=limit, thorough=thorough)
-        self.planes.leased(name, {claim.lease for claim in claims})
+        self.brokers.leased(name, {claim.lease for claim in claims})
         return claims
 
     async def settle(
         self, settlements: Sequence[Settlement], *, inside: Sequence[TransactionHook] = ()
     ) -> frozenset[UUID]:
-        """See `Broker.settle`. What is stale with the broker that is believed to have given the
-        claim is tried with the others: the lease tells whose it is."""
+        """See `Broker.settle`.
+
+        Settlements that are stale at the presumed broker of their lease are tried at the others,
+        of which only the broker of the lease accepts them.
+        """
         stale: list[Settlement] = []
-        for name, part in self.by_giver(settlements).items():
-            for other in (name, *(one for one in self.planes.all if one != name)):
+        for presumed, part in self.by_broker(settlements).items():
+            for name in (presumed, *(other for other in self.brokers.all if other != presumed)):
                 if part:
-                    broker = await self.planes.ready(other)
+                    broker = await self.brokers.ready(name)
                     ids = await broker.settle(part, inside=inside)
-                    part = [one for one in part if one.id in ids]
+                    part = [settlement for settlement in part if settlement.id in ids]
             stale += part
-        return frozenset(one.id for one in stale)
+        return frozenset(settlement.id for settlement in stale)
 
     async def update_meta(self, notes: Sequence[Note]) -> frozenset[UUID]:
         stale = list(notes)
-        for name in self.planes.all:
+        for name in self.brokers.all:
             if stale:
-                broker = await self.planes.ready(name)
+                broker = await self.brokers.ready(name)
                 ids = await broker.update_meta(stale)
-                stale = [one for one in stale if one.id in ids]
-        return frozenset(one.id for one in stale)
+                stale = [note for note in stale if note.id in ids]
+        return frozenset(note.id for note in stale)
 
     async def promote(self, limit: int) -> Promotion:
         found: list[Promotion] = []
-        for name, broker in await self.planes.there():
-            with away(name):
+        for name, broker in await self.brokers.available():
+            with tolerated(name):
                 found.append(await broker.promote(limit))
-        dues = [one.next_due_s for one in found if one.next_due_s is not None]
-        return Promotion(sum(one.promoted for one in found), min(dues, default=None))
+        dues = [promotion.next_due_s for promotion in found if promotion.next_due_s is not None]
+        return Promotion(sum(promotion.promoted for promotion in found), min(dues, default=None))
 
     async def orphans(self, *, silent_s: float, limit: int) -> Sequence[Claim]:
-        """See `Broker.orphans`. Those of planes that are away are left to a later call."""
+        """See `Broker.orphans`. Orphans of unavailable brokers are left to a later call."""
         found: list[Claim] = []
-        for name, broker in await self.planes.there():
-            with away(name):
+        for name, broker in await self.brokers.available():
+            with tolerated(name):
                 claims = await broker.orphans(silent_s=silent_s, limit=limit - len(found))
-                self.planes.leased(name, {claim.lease for claim in claims})
+                self.brokers.leased(name, {claim.lease for claim in claims})
                 found += claims
             if len(found) >= limit:
                 break
@@ -220,15 +226,15 @@ class RoutedBroker(JobLookups):
 
     async def stop_requests(self, worker_id: UUID) -> Sequence[UUID]:
         found: list[UUID] = []
-        for name, broker in await self.planes.there():
-            with away(name):
+        for name, broker in await self.brokers.available():
+            with tolerated(name):
                 found += await broker.stop_requests(worker_id)
         return found
 
     async def running(self, worker_id: UUID, *, besides: Collection[UUID]) -> Mapping[UUID, UUID]:
         found: dict[UUID, UUID] = {}
-        for name, broker in await self.planes.there():
-            with away(name):
+        for name, broker in await self.brokers.available():
+            with tolerated(name):
                 found |= await broker.running(worker_id, besides=besides)
         return found
 
@@ -237,27 +243,28 @@ class RoutedBroker(JobLookups):
     async def declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
         """See `Broker.declare`.
 
-        :raises ConfigurationError: its broker cannot keep such a queue, or is not supplied here,
-            or another one has unfinished jobs of it that nobody would run.
+        :raises ConfigurationError: its broker does not support such a queue, or the application
+            does not supply that broker, or the queue has unfinished jobs in another broker, which
+            no worker would run.
         """
         self.check_queue(queue)
         if upsert:
-            for standing in await self.queues():
-                if standing.name == queue.name and standing.broker != queue.broker:
-                    check_move([standing], queue, await self._live(standing))
+            for current in await self.queues():
+                if current.name == queue.name and current.broker != queue.broker:
+                    check_move([current], queue, await self._live(current))
         return await self.control.declare(queue, upsert=upsert)
 
     async def _live(self, queue: Queue) -> int | None:
-        """Unfinished jobs in the broker of a queue; None if that is not supplied here."""
-        if queue.broker not in self.planes.all:
+        """Unfinished jobs of a queue in its broker; None if the broker is not supplied here."""
+        if queue.broker not in self.brokers.all:
             return None
-        broker = await self.planes.ready(queue.broker)
+        broker = await self.brokers.ready(queue.broker)
         return sum((await broker.counts()).get(queue.name, ()))
 
     async def queues(self) -> Sequence[Queue]:
-        asked = self._clock.monotonic()
+        started = self._clock.monotonic()
         queues = await self.control.queues()
-        self._homes.learn(queues, asked)
+        self._placement.update(queues, started)
         return queues
 
     async def pause(self, queue: str, *, resume_at: datetime | None = None) -> bool:
@@ -287,12 +294,12 @@ class RoutedBroker(JobLookups):
         return self.control.heartbeat(worker_id)
 
     async def subscribe(self, topic: Topic = Topic.WORK) -> Subscription:
-        """The notices of the control broker; those of each plane are heard from it."""
+        """Subscribe to the control broker. Other brokers have their own subscriptions."""
         return await self.control.subscribe(topic)
 
 
 class RoutedSqlBroker(RoutedBroker):
-    """The same where the control broker keeps its jobs in Postgres."""
+    """A `RoutedBroker` whose control broker stores its jobs in Postgres."""
 
     @property
     def _store(self) -> SqlStore:

@@ -1,4 +1,4 @@
-"""Pushes from threads to the brokers of the queues."""
+"""`RoutedStore`: the ``sync_…`` calls of an application with several brokers."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ if TYPE_CHECKING:
 
 
 class RoutedStore:
-    """Pushes from threads without an event loop to the brokers of the queues.
+    """Routes the calls of threads without an event loop to the brokers of the queues.
 
-    :param planes: made for this alone; only those that are a `BlockingPush` are used. To others
-        it is pushed in the loop of ``background``.
+    :param others: brokers of this object alone; only a `BlockingPush` or a `BlockingWithin` is
+        called directly. Pushes to other brokers run in the loop of ``background``.
     """
 
     def __init__(
         self,
         control: SyncPostgresBroker,
-        planes: Mapping[str, Broker],
+        others: Mapping[str, Broker],
         background: Background[Broker],
-        homes: QueuePlacement,
+        placement: QueuePlacement,
         clock: Clock,
     ) -> None:
         self._control = control
-        self._planes = planes
+        self._others = others
         self._background = background
-        self._homes = homes
+        self._placement = placement
         self._clock = clock
 
     def push(
         self, jobs: Sequence[PreparedJob], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
         """See `chancy.routing.router.RoutedBroker.push`."""
-        self._find_homes([job.queue for job in jobs])
+        self._refresh_placement([job.queue for job in jobs])
         parts: dict[str, list[PreparedJob]] = {}
         for job in jobs:
-            parts.setdefault(self._homes.of(job.queue), []).append(job)
+            parts.setdefault(self._placement.of(job.queue), []).append(job)
         for name, part in parts.items():
             self._check(name, part, within)
         found: dict[UUID, UUID] = {}
@@ -61,38 +61,38 @@ class RoutedStore:
         self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
         """See `chancy.routing.router.RoutedBroker.push_many`."""
-        self._find_homes([])
+        self._refresh_placement([])
 
         def check(name: str, part: Sequence[PreparedJob]) -> None:
             self._check(name, part, within)
 
-        sorting = PushPartitioning(chunks, self._homes.of, check, lambda name, part: None)
+        partitions = PushPartitioning(chunks, self._placement.of, check, lambda name, part: None)
         found: dict[UUID, UUID] = {}
-        if (first := sorting.begin()) is not None:
-            found.update(self._push_to(first, sorting.stream(first), within))
-        for name, part in sorting.rest():
+        if (first := partitions.start()) is not None:
+            found.update(self._push_to(first, partitions.stream(first), within))
+        for name, part in partitions.rest():
             found.update(self._push_to(name, part, within))
         return found
 
-    def _find_homes(self, queues: Iterable[str]) -> None:
+    def _refresh_placement(self, queues: Iterable[str]) -> None:
         now = self._clock.monotonic()
-        if self._homes.fresh(now):
+        if self._placement.fresh(now):
             return
         try:
-            self._homes.learn(self._control.queues(), now)
+            self._placement.update(self._control.queues(), now)
         except BrokerError:
-            if not self._homes.read and not all(map(self._homes.own, queues)):
+            if not self._placement.read and not all(map(self._placement.own, queues)):
                 raise
 
     def _check(self, name: str, part: Sequence[PreparedJob], within: object | None) -> None:
         if name == DEFAULT_BROKER:
             return
-        plane = self._planes[name]
-        check_part(name, plane, part, within)
-        if within is not None and not isinstance(plane, BlockingPush | BlockingWithin):
+        broker = self._others[name]
+        check_part(name, broker, part, within)
+        if within is not None and not isinstance(broker, BlockingPush | BlockingWithin):
             raise PushError(
-                f"queue {part[0].queue!r} has the broker {name!r}, which takes within= from code "
-                "with an event loop alone: use push"
+                f"queue {part[0].queue!r} has the broker {name!r}, which supports within= only "
+                "with an event loop: use push"
             )
 
     def _push_to(
@@ -102,15 +102,15 @@ class RoutedStore:
             if isinstance(chunks, list) and len(chunks) == 1:
                 return self._control.push(chunks[0], within=within)
             return self._control.push_many(chunks, within=within)
-        plane = self._planes[name]
+        broker = self._others[name]
         jobs = [job for chunk in chunks for job in chunk]
-        if isinstance(plane, BlockingPush):
-            return plane.push_blocking(jobs, within=within)
-        if within is not None and isinstance(plane, BlockingWithin):
-            return plane.push_within(jobs, within=within)
+        if isinstance(broker, BlockingPush):
+            return broker.push_blocking(jobs, within=within)
+        if within is not None and isinstance(broker, BlockingWithin):
+            return broker.push_within(jobs, within=within)
 
-        async def push(broker: Broker, _: object) -> Mapping[UUID, UUID]:
-            return await broker.push(jobs)
+        async def push(routed: Broker, _: object) -> Mapping[UUID, UUID]:
+            return await routed.push(jobs)
 
         return self._background.run(push)
 
@@ -134,7 +134,7 @@ class RoutedStore:
         return self._background.run(declare)
 
     def close(self) -> None:
-        for plane in self._planes.values():
-            if isinstance(plane, BlockingPush):
-                plane.close_blocking()
+        for broker in self._others.values():
+            if isinstance(broker, BlockingPush):
+                broker.close_blocking()
         self._control.close()

@@ -52,7 +52,7 @@ class BrokerSessions:
                 heartbeat_s=heartbeat_s,
             )
             for name, member in (
-                self._routed.planes.all.items() if self._routed else [(DEFAULT_BROKER, broker)]
+                self._routed.brokers.all.items() if self._routed else [(DEFAULT_BROKER, broker)]
             )
         }
         self.control = self._sessions[DEFAULT_BROKER]
@@ -71,14 +71,14 @@ class BrokerSessions:
         self.control.reconcile(running)
         if self._routed is not None:
             for session in self._sessions.values():
-                session.join(worker_id, self._routed.planes, running)
+                session.join(worker_id, self._routed.brokers, running)
 
     async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
         """Settle each job with the broker that its claim came from, as far as that is known."""
         if self._routed is None:
             return await self.control.settle(settlements)
         stale: set[UUID] = set()
-        for name, batch in self._routed.by_giver(settlements).items():
+        for name, batch in self._routed.by_broker(settlements).items():
             stale |= await self._sessions[name].settle(batch)
         return frozenset(stale)
 

@@ -77,7 +77,9 @@ class Worker:
             raise ConfigurationError(f"{shown(chancy)} is not a Chancy: pass the application")
         tags = check_instances(tags, str, "tags", "pass strings")
         if queues is not None:
-            queues = check_instances(queues, str, "queues", "pass names of queues, which are strings")
+            queues = check_instances(
+                queues, str, "queues", "pass names of queues, which are strings"
+            )
         check_times(shutdown_timeout_s, heartbeat_s, heartbeat_timeout_s)
         limits = WorkerLimits(concurrency=concurrency, most_ahead=most_ahead)
         self._app = chancy

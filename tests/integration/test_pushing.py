@@ -178,7 +178,7 @@ async def test_bad_input_is_refused_before_anything_is_written(
 
 async def test_what_is_no_job_is_refused_with_a_hint(chancy: Chancy, dsn: str) -> None:
     for thing, hint in (
-        (jobs.note, "push what its .job"),
+        (jobs.note, "push the job that its .job"),
         (jobs.note.job, "call it with the arguments"),
         ("note", "is not a Job"),
     ):

@@ -173,7 +173,7 @@ async def test_times_that_python_does_not_have_hold_nobody_up(chancy: Chancy, ds
         for when in ("run_at => '-infinity'", "delay => '-6000 years'")
     ]
     for id in far:
-        assert "it is scheduled in" in (await chancy.why(id))[0].text
+        assert "the job is scheduled in" in (await chancy.why(id))[0].text
     async with Worker(chancy):
         for id in ago:
             assert (await chancy.wait_for(id, 10)).state is State.SUCCEEDED

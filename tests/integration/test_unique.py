@@ -99,7 +99,7 @@ async def test_a_stream_of_pushes_is_put_off_no_longer_than_the_cap(
 
 
 async def test_debounce_and_a_time_are_not_both_given(chancy: Chancy) -> None:
-    with pytest.raises(PushError, match="leave one of them out"):
+    with pytest.raises(PushError, match="omit one of them"):
         await chancy.push(note(1, key="k", debounce=HOUR, cap=HOUR).with_run_at(1))
 
 

@@ -65,7 +65,7 @@ def test_plugins_that_cannot_work_are_refused() -> None:
             return ["somebody.else"]
 
     for plugins, message in (
-        ([Retries(), Retries()], "two plugins are called 'chancy.retry'"),
+        ([Retries(), Retries()], "two plugins have the identifier 'chancy.retry'"),
         ([Needy()], "needs 'somebody.else'"),
         ([Retries], "not a Plugin"),
     ):

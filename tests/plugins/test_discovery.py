@@ -86,9 +86,9 @@ def test_names_that_do_not_lead_to_a_plugin_are_refused(install: Install) -> Non
     install("third-stamps", shop_twice="stamps_plugin:NOTHING")
     for name, said in (
         ("shop.stamp", r"no plugin 'shop\.stamp'; did you mean 'shop\.stamps'\? .*chancy\.retry"),
-        ("shop.nothing", r"shop-stamps 1\.2 .* is 3, and not a class below Plugin"),
+        ("shop.nothing", r"shop-stamps 1\.2 .* is 3, not a subclass of Plugin"),
         ("shop.lost", r"cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
-        ("shop.other", r"calls itself 'shop\.stamps'"),
+        ("shop.other", r"has the identifier 'shop\.stamps'"),
         ("shop.twice", "several distributions: other-stamps, third-stamps"),
     ):
         with pytest.raises(ConfigurationError, match=said):
@@ -107,7 +107,10 @@ def test_settings_are_the_parameters_of_the_constructor() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"keep_day": 3}, "no setting 'keep_day'; did you mean 'keep_days'? It has: keep_days"),
+        (
+            {"keep_day": 3},
+            "no setting 'keep_day'; did you mean 'keep_days'? Its settings: keep_days",
+        ),
         ({"keep_days": "long"}, "setting keep_days: Input should be a valid integer"),
         ({"keep_days": 0}, "keep_days=0 must be at least 1"),
     ],
@@ -149,7 +152,7 @@ def test_a_broker_that_lacks_something_is_named_with_the_plugin() -> None:
     Chancy(DSN, plugins=[Demanding()])
     with pytest.raises(
         ConfigurationError,
-        match=r"test_discovery\.Demanding' requires SQL statements of the broker; MemoryBroker "
+        match=r"test_discovery\.Demanding' requires a broker with SQL statements; MemoryBroker "
         "offers notices",
     ):
         Chancy(broker=MemoryBroker(), plugins=[Demanding()])

@@ -38,7 +38,7 @@ async def test_a_plugin_says_why_it_holds_a_job(dsn: str) -> None:
         assert reason == (Why.HELD, "user 7 has 2 running jobs, the most of the queue True")
         [reason] = await chancy.why(other.id)
         assert reason.why is Why.HELD
-        assert "a plugin holds it" in reason.text
+        assert "a plugin holds the job" in reason.text
 
 
 async def test_who_has_the_slots_of_a_queue_is_named(dsn: str) -> None:
@@ -58,6 +58,6 @@ async def test_who_has_the_slots_of_a_queue_is_named(dsn: str) -> None:
 
         busy = (await chancy.why(late.id))[0]
         assert busy.why is Why.BUSY
-        assert "served by 1 worker, up to 6 each, which run 6 of its jobs now: the 5 " in busy.text
+        assert "served by 1 worker, up to 6 each, running 6 of its jobs: the longest 5" in busy.text
         assert [str(id) in busy.text for id in running] == [True] * 5 + [False]
         assert busy.text.count(f"s in worker {worker} (here, process 7)") == 5

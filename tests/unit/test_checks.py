@@ -80,7 +80,7 @@ def test_what_cannot_be_is_named(make: Callable[[], object], told: str) -> None:
         ),
         (lambda a: a.push("x"), PushError, "'x' is not a Job"),
         (lambda a: a.push_many([Job(func="a.b"), "x"], validate=False), PushError, "'x' is not a"),
-        (lambda a: a.push_many(Job(func="a.b")), PushError, "is not a list of jobs: push what is"),
+        (lambda a: a.push_many(Job(func="a.b")), PushError, "is not a list of jobs: push a single"),
         (
             lambda a: a.push(Job(func="a.b", arguments=LIST), validate=False),
             PushError,

@@ -1,1 +1,1 @@
-"""``chancy demo``: Python's own standard library, indexed by jobs and checked without them."""
+"""``chancy demo``: indexes Python's standard library with jobs, and checks the result directly."""

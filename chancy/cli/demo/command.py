@@ -1,4 +1,4 @@
-"""The command ``chancy demo``."""
+"""The ``chancy demo`` command."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _FURTHER = """\
-To go on, with a server of yours:
+Next, with your own server:
   chancy migrate upgrade --dsn postgresql://localhost/shop
   chancy worker --app shop.jobs:chancy --dsn postgresql://localhost/shop
-and docs/tutorial for the rest, examples/quickstart for twenty lines to begin with."""
+See docs/tutorial for the rest, and examples/quickstart for twenty lines to start with."""
 
 
 @click.command()
 @click.option(
     "--dsn",
     metavar="DSN",
-    help="A server to use, in its schema chancy_demo; a private one otherwise.",
+    help="Use this server, in its schema chancy_demo, instead of a private one.",
 )
-@click.option("--modules", type=click.IntRange(1), metavar="N", help="Only so many modules.")
+@click.option("--modules", type=click.IntRange(1), metavar="N", help="Index N modules only.")
 def demo(dsn: str | None, modules: int | None) -> None:
     """Index Python's standard library: two jobs for each module, checked without a queue.
 
-    Processes parse the modules, the event loop reads and hashes them. Some jobs fail at first and
-    are retried, one fails for good. Every total of what the jobs returned is then computed again
-    directly; exits 1 if they differ.
+    Processes parse the modules; the event loop reads and hashes them. Some jobs fail once and are
+    retried, and one fails for good. The totals of the jobs' results are then computed again
+    directly; exits 1 if a total differs.
 
     \b
     Example:
@@ -51,7 +51,7 @@ def demo(dsn: str | None, modules: int | None) -> None:
       chancy demo --dsn postgresql://localhost/postgres --modules 100
     """
     signal.signal(signal.SIGTERM, _interrupt)
-    # Without a handler Python prints warnings, such as those of the failures that are meant.
+    # Without a handler Python prints warnings, such as those of the intended failures.
     logging.getLogger("chancy").setLevel(logging.ERROR)
     began = time.monotonic()
     from chancy.cli.demo import course, totals
@@ -70,7 +70,7 @@ def demo(dsn: str | None, modules: int | None) -> None:
     took = time.monotonic() - began
     click.echo(f"{speed:,.0f} jobs/s over {run.elapsed_s:.1f} s; {took:.1f} s in all")
     if dsn is not None:
-        click.echo(f"the jobs stay in schema {course.SCHEMA}, which is yours to drop")
+        click.echo(f"the jobs are kept in schema {course.SCHEMA}, which you may drop")
     if wrong:
         complain(f"the jobs and the direct computation differ in: {', '.join(wrong)}")
         sys.exit(NO)
@@ -90,7 +90,7 @@ def _server(dsn: str | None) -> Generator[str]:
 
 
 async def _stoppable(work: Coroutine[Any, Any, T]) -> T:
-    """Do the work; SIGTERM cancels it, as SIGINT does anyway, so that it can clean up."""
+    """Await the work; SIGTERM cancels it, as SIGINT does by default, so that it can clean up."""
     task = asyncio.create_task(work)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     try:
@@ -106,12 +106,12 @@ def _interrupt(*_: object) -> NoReturn:
 def _print(by_jobs: Totals, direct: Totals, wrong: Sequence[str]) -> None:
     rows = [
         (
-            one.name.replace("_", " "),
-            _shown(getattr(by_jobs, one.name)),
-            _shown(getattr(direct, one.name)),
-            "WRONG" if one.name in wrong else "right",
+            field.name.replace("_", " "),
+            _shown(getattr(by_jobs, field.name)),
+            _shown(getattr(direct, field.name)),
+            "WRONG" if field.name in wrong else "right",
         )
-        for one in fields(by_jobs)
+        for field in fields(by_jobs)
     ]
     output.table(("total", "by jobs", "directly", ""), rows)
 

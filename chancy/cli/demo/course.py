@@ -1,4 +1,4 @@
-"""The course of the demo against one server: declare, push, work, read back."""
+"""Runs the demo on one server: declares queues, pushes jobs, runs them, reads them back."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ QUEUES = (
     Queue(name="parse", executor="process"),
     Queue(name="read", executor="async", concurrency=64),
 )
-#: One of so many jobs fails at its first attempt.
+#: One job of this many fails at its first attempt.
 FAILING = 50
-_LOOK_EVERY_S = 0.25
-#: Without a finished job for so long something is wrong.
+_POLL_INTERVAL_S = 0.25
+#: Seconds without a finished job after which the demo gives up.
 _PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoRun:
-    """What came of it."""
+    """The finished jobs of the demo, and the seconds from the push to the last of them."""
 
     finished: dict[UUID, QueuedJob]
     elapsed_s: float
 
 
 def plan(modules: Sequence[Path], scratch: Path) -> list[Job]:
-    """A job for each module and queue, some failing once, and one that cannot succeed.
+    """Make a job for each module and queue; some fail once, and one cannot succeed.
 
     :param scratch: an empty directory.
     """
@@ -55,13 +55,13 @@ def plan(modules: Sequence[Path], scratch: Path) -> list[Job]:
                 made = factory(path=str(path))
             planned.append(made)
     hopeless = scratch / "not_python.txt"
-    hopeless.write_text("This file is prose, and no Python at all.\n")
+    hopeless.write_text("This file is prose, not Python.\n")
     planned.append(jobs.parse.job(path=str(hopeless)).with_max_attempts(2))
     return planned
 
 
 async def run(dsn: str, planned: Sequence[Job]) -> DemoRun:
-    """Run the jobs on a server, in a schema of the demo's own."""
+    """Run the jobs on a server, in the schema `SCHEMA`."""
     chancy = Chancy(dsn, schema=SCHEMA, plugins=[Retries(Exponential(base_s=0.2))])
     async with chancy:
         await chancy.migrate()
@@ -81,21 +81,21 @@ async def run(dsn: str, planned: Sequence[Job]) -> DemoRun:
 async def _finished(
     chancy: Chancy, ids: Sequence[UUID], planned: Sequence[Job]
 ) -> dict[UUID, QueuedJob]:
-    """Read the jobs back as they finish. Those that are left when this is stopped are cancelled."""
+    """Read the jobs back as they finish. Jobs left when this is stopped are cancelled."""
     waiting = dict.fromkeys(ids)
     finished: dict[UUID, QueuedJob] = {}
     last = time.monotonic()
     try:
         with shown(Counter(job.queue for job in planned)) as show:
             while waiting:
-                await asyncio.sleep(_LOOK_EVERY_S)
+                await asyncio.sleep(_POLL_INTERVAL_S)
                 found = await chancy.get_jobs(list(waiting))
-                for id, one in found.items():
-                    if one.state.final:
-                        finished[id] = one
+                for id, job in found.items():
+                    if job.state.final:
+                        finished[id] = job
                         del waiting[id]
                         last = time.monotonic()
-                show(Counter(one.queue for one in finished.values()))
+                show(Counter(job.queue for job in finished.values()))
                 if time.monotonic() - last > _PATIENCE_S:
                     raise WaitTimeout(
                         f"no job finished for {_PATIENCE_S:g} s; {len(waiting):,} are left"

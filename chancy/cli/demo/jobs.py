@@ -1,4 +1,4 @@
-"""The jobs of the demo, and what they compute, which needs no queue."""
+"""The jobs of the demo, and the computations they wrap, which need no queue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chancy.job.definition import job
 
 
 class Measure(TypedDict):
-    """What a module is made of. ``depth``: statements inside of each other, at most."""
+    """Counts of a module. ``depth`` is its deepest nesting of statements."""
 
     lines: int
     functions: int
@@ -23,19 +23,19 @@ class Measure(TypedDict):
 
 
 class Content(TypedDict):
-    """What a file holds."""
+    """The size and hash of a file."""
 
     bytes: int
     sha256: str
 
 
 class FailedOnPurpose(Exception):
-    """Raised by the first attempt of some jobs, to show a retry."""
+    """Raised by the first attempt of some jobs, to demonstrate a retry."""
 
 
 @job(queue="parse")
 def parse(path: str, fails_once: str | None = None) -> Measure:
-    """Measure a module, in a process: parsing holds the interpreter's lock."""
+    """Measure a module, in a process: parsing holds the GIL."""
     _fail_once(fails_once)
     return measure(Path(path).read_bytes())
 
@@ -48,7 +48,7 @@ async def read(path: str, fails_once: str | None = None) -> Content:
 
 
 def _fail_once(marker: str | None) -> None:
-    """Raise unless the file ``marker`` is there; it is from then on."""
+    """Raise unless the file ``marker`` exists, and create it."""
     if marker is None:
         return
     try:
@@ -59,7 +59,7 @@ def _fail_once(marker: str | None) -> None:
 
 
 def measure(source: bytes) -> Measure:
-    """Parse Python and count. Raises SyntaxError if it is none."""
+    """Parse Python source and count. Raises SyntaxError if it is not Python."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # escapes in old modules
         tree = ast.parse(source)
@@ -73,7 +73,7 @@ def measure(source: bytes) -> Measure:
 
 
 def _walk(tree: ast.Module) -> Iterator[tuple[ast.AST, int]]:
-    """Every node, and in how many statements it stands. An ``elif`` stands beside its ``if``."""
+    """Yield every node with its nesting depth. An ``elif`` has the depth of its ``if``."""
     waiting: list[tuple[ast.AST, int]] = [(tree, 0)]
     while waiting:
         node, depth = waiting.pop()
@@ -86,4 +86,5 @@ def _walk(tree: ast.Module) -> Iterator[tuple[ast.AST, int]]:
 
 
 def content(data: bytes) -> Content:
+    """Measure and hash a file."""
     return Content(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())

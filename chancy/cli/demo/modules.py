@@ -1,4 +1,4 @@
-"""The input of the demo: the modules of Python's standard library."""
+"""Finds the input of the demo: the modules of Python's standard library."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ _LEFT_OUT = {"__pycache__", "dist-packages", "idle_test", "site-packages", "test
 
 
 def stdlib() -> Path:
-    """The folder of the standard library of this Python."""
+    """The directory of the standard library of this Python."""
     return Path(sysconfig.get_path("stdlib")).resolve()
 
 
 def find(limit: int | None = None) -> list[Path]:
-    """The modules, sorted, without installed packages and tests.
+    """The modules in order of path, without installed packages and tests.
 
-    :param limit: only so many, spread over all of them.
+    :param limit: the maximum number, spread evenly over all of them.
     """
     every = sorted(_walk(stdlib()))
     if not every:
-        raise ConfigurationError(f"{stdlib()} has no Python files: this Python comes without them")
+        raise ConfigurationError(
+            f"{stdlib()} has no Python files: this Python is installed without its sources"
+        )
     if limit is None or limit >= len(every):
         return every
     return [every[index * len(every) // limit] for index in range(limit)]

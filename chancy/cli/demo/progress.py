@@ -1,4 +1,4 @@
-"""How far the demo is: bars in a terminal, lines elsewhere."""
+"""The progress of the demo: bars in a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _LINE_EVERY_S = 2.0
 
 
 class Show(Protocol):
-    """Is told how many jobs of each queue are finished."""
+    """Displays the number of finished jobs of each queue."""
 
     def __call__(self, done: Mapping[str, int]) -> None: ...
 
 
 @contextmanager
 def shown(totals: Mapping[str, int]) -> Generator[Show]:
-    """Show the progress towards these numbers until the block ends."""
+    """Show the progress towards these totals until the block ends."""
     if not sys.stdout.isatty():
         yield _lines(totals)
         return

@@ -1,4 +1,4 @@
-"""The totals of the demo: as the finished jobs say, and computed without a queue."""
+"""The totals of the demo: from the finished jobs, and computed without a queue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chancy.states import State
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """What is checked. ``deepest``: statements inside of each other."""
+    """The totals that the demo checks. ``deepest`` is the deepest nesting of statements."""
 
     modules_parsed: int
     modules_read: int
@@ -30,20 +30,19 @@ class Totals:
     failed: int
 
     def differences(self, other: Totals) -> list[str]:
-        """The names of the totals that are not the same."""
-        return [
-            one.name for one in fields(self) if getattr(self, one.name) != getattr(other, one.name)
-        ]
+        """The names of the totals that differ."""
+        names = [field.name for field in fields(self)]
+        return [name for name in names if getattr(self, name) != getattr(other, name)]
 
 
 def of_jobs(finished: Mapping[UUID, QueuedJob]) -> Totals:
-    """The totals of what the jobs returned, as the database has it."""
-    done = [one for one in finished.values() if one.state is State.SUCCEEDED]
+    """The totals of the results that the jobs stored."""
+    done = [job for job in finished.values() if job.state is State.SUCCEEDED]
     return _totals(
-        {_path(one): one.result for one in done if one.queue == "parse"},
-        {_path(one): one.result for one in done if one.queue == "read"},
-        retried=sum(bool(one.errors) for one in done),
-        failed=sum(one.state is not State.SUCCEEDED for one in finished.values()),
+        {_path(job): job.result for job in done if job.queue == "parse"},
+        {_path(job): job.result for job in done if job.queue == "read"},
+        retried=sum(bool(job.errors) for job in done),
+        failed=sum(job.state is not State.SUCCEEDED for job in finished.values()),
     )
 
 
@@ -58,8 +57,8 @@ def directly(modules: Iterable[Path], pushed: Sequence[Job]) -> Totals:
     )
 
 
-def _path(one: QueuedJob) -> str:
-    return str((one.arguments or {}).get("path"))
+def _path(job: QueuedJob) -> str:
+    return str((job.arguments or {}).get("path"))
 
 
 def _totals(
@@ -69,11 +68,11 @@ def _totals(
     return Totals(
         modules_parsed=len(measures),
         modules_read=len(contents),
-        lines=sum(one["lines"] for one in measures.values()),
-        functions=sum(one["functions"] for one in measures.values()),
-        classes=sum(one["classes"] for one in measures.values()),
-        deepest=max((one["depth"] for one in measures.values()), default=0),
-        bytes=sum(one["bytes"] for one in contents.values()),
+        lines=sum(measure["lines"] for measure in measures.values()),
+        functions=sum(measure["functions"] for measure in measures.values()),
+        classes=sum(measure["classes"] for measure in measures.values()),
+        deepest=max((measure["depth"] for measure in measures.values()), default=0),
+        bytes=sum(content["bytes"] for content in contents.values()),
         hash_of_hashes=hashlib.sha256(hashes.encode()).hexdigest()[:16],
         retried=retried,
         failed=failed,

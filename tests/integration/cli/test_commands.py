@@ -84,9 +84,9 @@ def test_a_queue_is_declared_with_limits_and_options() -> None:
     # Said again it is the same queue, and otherwise it is not.
     inside("queue", "declare", "reports", *bounds, *more, dsn=DSN)
     answer = inside("queue", "declare", "reports", *bounds, dsn=DSN, code=1)
-    assert "another options: use --upsert" in answer.err
+    assert "different settings (options): pass --upsert" in answer.err
     answer = inside("queue", "declare", "reports", *more, dsn=DSN, code=1)
-    assert "another limits, options: use --upsert" in answer.err
+    assert "different settings (limits, options): pass --upsert" in answer.err
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_queue_is_declared_in_the_broker_of_a_plugin() -> None:
     shown = inside("queue", "list", dsn=DSN).out
     assert [line.split()[:2] for line in shown.splitlines() if "far" in line] == [["far", "memory"]]
     answer = inside("queue", "declare", "far", *app, dsn=DSN, code=1)
-    assert "another broker, broker_options: use --upsert" in answer.err
+    assert "different settings (broker, broker_options): pass --upsert" in answer.err
 
 
 def test_the_limits_of_a_job_are_shown() -> None:
@@ -218,7 +218,7 @@ def test_push_says_what_is_wrong_with_its_arguments() -> None:
     assert "pass validate=False (--no-validate)" in refused("nothing.there")
     # An object that is not closed was not meant as text.
     assert "is not JSON" in refused("json.dumps", "--args", "{")
-    assert "text needs quotes" not in refused("json.dumps", "--args", "{")
+    assert "a string needs quotes" not in refused("json.dumps", "--args", "{")
     assert "missing a required argument" in refused("textwrap.dedent")
 
 
@@ -283,13 +283,13 @@ def test_a_job_is_explained_and_run_now() -> None:
     inside("queue", "pause", "mail", dsn=DSN)
     assert inside("job", "why", waiting, dsn=DSN).out.splitlines() == [
         "the queue 'mail' is paused",
-        "no worker runs",
+        "no worker is running",
     ]
     reasons = inside("job", "why", id, "--json", dsn=DSN).json
     assert [reason["why"] for reason in reasons] == ["scheduled"]
-    assert "it is scheduled in 3" in reasons[0]["text"]
+    assert "the job is scheduled in 3" in reasons[0]["text"]
     nobody = str(uuid.uuid4())
-    assert "there is no such job" in inside("job", "why", nobody, dsn=DSN, code=1).out
+    assert "the job does not exist" in inside("job", "why", nobody, dsn=DSN, code=1).out
     assert inside("job", "retry", id, "--json", dsn=DSN).json == {id: "due now"}
     answer = inside("job", "retry", id, nobody, "--json", dsn=DSN, code=1).json
     assert answer == {id: "pending", nobody: "unknown"}

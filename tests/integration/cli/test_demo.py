@@ -46,7 +46,7 @@ def test_the_demo_on_a_server_of_yours_twice_and_nothing_else_is_touched(
         for _ in range(2):
             connection.commit()
             answer = alone("demo", "--modules=10", "--dsn", dsn, cwd=tmp_path)
-            assert "stay in schema chancy_demo" in answer.out
+            assert "are kept in schema chancy_demo" in answer.out
         assert connection.execute("select count(*) from mine").fetchone() == (1,)
         assert connection.execute("select count(*) from chancy.finished_jobs").fetchone() == (0,)
         kept = connection.execute(

@@ -183,8 +183,8 @@ def test_the_help_has_the_commands_of_the_default_plugins() -> None:
         ("quue", "No such command 'quue'. Did you mean 'queue'?"),
         ("workflows", "No such command 'workflows'. Did you mean 'workflow'?"),
         ("nothing", "No such command 'nothing'."),
-        ("cron", "the plugin chancy.cron: give the --app of an application that has it, or set "
-                 "CHANCY_PLUGINS=chancy.cron."),
+        ("cron", "The plugin chancy.cron provides it: pass the --app of an application that uses "
+         "this plugin, or set CHANCY_PLUGINS=chancy.cron."),
         ("workflow", "CHANCY_PLUGINS=chancy.workflows."),
     ],
 )  # fmt: skip

@@ -80,7 +80,7 @@ def test_the_error_of_a_setting_does_not_show_its_value() -> None:
 
 
 def test_without_a_database_it_says_so() -> None:
-    assert "--dsn, CHANCY_DSN" in inside("queue", "list", code=2).err
+    assert "--dsn, set CHANCY_DSN" in inside("queue", "list", code=2).err
 
 
 @pytest.mark.parametrize("line", ["queue list", "job list", "worker list", "migrate upgrade",
@@ -94,7 +94,7 @@ def test_a_database_that_is_away_is_code_4(line: str) -> None:
 
 def test_health_without_a_database_is_no_and_says_which() -> None:
     answer = inside("worker", "health", dsn=f"postgresql://a:{_PASSWORD}@127.0.0.1:1/x", code=1)
-    assert "the database does not answer" in answer.err
+    assert "the database does not respond" in answer.err
     assert "Pässwort" not in answer.err
 
 
@@ -109,10 +109,10 @@ def test_a_dsn_that_cannot_be_read_does_not_show_its_password() -> None:
     [
         ("nowhere:chancy", "no module 'nowhere'"),
         ("shop.nowhere:chancy", "no module 'shop.nowhere'"),
-        ("shop.py:chancy", "this is a file; name the module, for example shop:chancy"),
+        ("shop.py:chancy", "this is a file; pass the module, for example shop:chancy"),
         ("shop:nothing", "module shop has no 'nothing'; try shop:chancy"),
-        ("shop:add", "a Chancy is needed"),
-        ("shop:SHELF", "a Chancy is needed"),
+        ("shop:add", "pass a Chancy"),
+        ("shop:SHELF", "pass a Chancy"),
         ("shop:boom", "calling it raised ZeroDivisionError"),
         ("needy", "there is no module 'not_installed'"),
         ("extra", "importing extra failed: it needs: pip install 'more[extra]'"),
@@ -163,7 +163,7 @@ def test_an_option_that_the_app_does_not_follow_is_an_error(directory: Path, dsn
     alone("queue", "list", "--app=fixed", "--dsn", dsn, "--schema=chancy", cwd=directory)
     other = "postgresql://127.0.0.1/other"
     answer = alone("queue", "list", "--app=fixed", "--dsn", other, cwd=directory, code=2)
-    assert "--dsn: the application fixed sets this itself" in answer.err
+    assert "--dsn: the application fixed sets its own value" in answer.err
     env = {"CHANCY_DSN": other}
     assert "default" in alone("queue", "list", "--app=fixed", cwd=directory, env=env).out
 

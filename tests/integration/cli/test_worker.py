@@ -64,14 +64,14 @@ def test_a_worker_is_listed_healthy_and_ends_in_good_order(shop: Path, dsn: str)
     options = ("--app", "shop:chancy", "--tag", "kind=test", "--queues", "default,typo",
                "--processes=0")  # fmt: skip
     with started(command("worker", *options), cwd=shop, env=env) as worker:
-        eventually_sync(lambda: "listening for notices" in worker.log)
+        eventually_sync(lambda: "listening for notifications" in worker.log)
         assert "queue typo is not served" in worker.log
         (record,) = inside("worker", "list", "--json", dsn=dsn).json
         assert record["pid"] == worker.pid
         assert record["queues"] == ["default"]
         assert "kind=test" in record["tags"]
         assert str(worker.pid) in inside("worker", "list", dsn=dsn).out
-        assert "1 of host" in inside("worker", "health", dsn=dsn).out
+        assert "1 worker alive on host" in inside("worker", "health", dsn=dsn).out
         pushed = alone(
             "push", "shop.add", "--arg=a=2", "--wait=20", "--app=shop", "--json", cwd=shop, env=env
         )
@@ -96,13 +96,13 @@ def test_a_worker_that_fell_silent_is_not_healthy(dsn: str) -> None:
             " (gen_random_uuid(), %s, 1, '{}', '{}', '0', now() - interval '1 minute')",
             (host(),),
         )
-    assert "the last beat was 60 s ago" in inside("worker", "health", dsn=dsn, code=1).err
+    assert "the last heartbeat was 60 s ago" in inside("worker", "health", dsn=dsn, code=1).err
     inside("worker", "health", "--within", 300, dsn=dsn)
 
 
 def test_a_second_signal_ends_at_once(shop: Path, dsn: str) -> None:
     with started(command("worker", "--app=shop"), cwd=shop, env={"CHANCY_DSN": dsn}) as worker:
-        eventually_sync(lambda: "listening for notices" in worker.log)
+        eventually_sync(lambda: "listening for notifications" in worker.log)
         path = shop / "touched"
         inside("push", "shop.touch", "--no-validate", f'--arg=path="{path}"', "--arg=seconds=20",
                dsn=dsn)  # fmt: skip
@@ -126,7 +126,7 @@ def test_without_tables_a_worker_exits_with_3(shop: Path, empty_dsn: str, proces
 
 
 def test_a_worker_without_functions_is_refused(shop: Path, dsn: str) -> None:
-    assert "would know no function" in inside("worker", "--processes=0", dsn=dsn, code=2).err
+    assert "no jobs are registered" in inside("worker", "--processes=0", dsn=dsn, code=2).err
     env = {"CHANCY_DSN": dsn, "CHANCY_IMPORTS": "shop"}
     id = alone("push", "shop.add", "--arg=a=2", cwd=shop, env=env).out.strip()
     alone("worker", "--burst", cwd=shop, env=env)
@@ -145,7 +145,7 @@ def test_calls_in_threads_that_hang_do_not_hold_up_the_end(
     (tmp_path / "shop.py").write_text(_HANGING.format(calls=calls))
     options = ("--app=shop", "--processes=0", "--shutdown-timeout=0.1", "--queues=loop")
     with started(command("worker", *options), cwd=tmp_path, env={"CHANCY_DSN": dsn}) as worker:
-        eventually_sync(lambda: "listening for notices" in worker.log)
+        eventually_sync(lambda: "listening for notifications" in worker.log)
         inside("push", "shop.hang", "--no-validate", "--queue=loop", dsn=dsn)
         eventually_sync(lambda: "hanging" in worker.log)
         worker.process.send_signal(signal.SIGTERM)

@@ -75,7 +75,7 @@ def test_a_fast_stop_ends_sessions_and_the_server_is_gone(own_server: OwnServer)
             connection.execute("select 1")
     assert not server.running
     assert not _alive(pid)
-    with pytest.raises(RuntimeError, match="does not run"):
+    with pytest.raises(RuntimeError, match="is not running"):
         _ = server.pid
 
 

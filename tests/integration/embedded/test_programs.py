@@ -70,7 +70,7 @@ def test_the_copy_is_not_taken_from_a_directory_open_to_others(
     (home,) = open_directory.iterdir()
     assert copied.is_relative_to(home)
     home.chmod(0o777)
-    with pytest.raises(ConfigurationError, match="open for writing"):
+    with pytest.raises(ConfigurationError, match="writable by others"):
         binaries.find_programs(16, other, given=None, cache=open_directory)
 
 

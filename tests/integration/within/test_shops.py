@@ -18,7 +18,7 @@ import psycopg
 import pytest
 
 from chancy import State
-from chancy.embedded.ports import free_port
+from chancy.embedded import free_port
 from tests.support.command import Started, command, environment, started
 from tests.support.locks import BLOCKED
 from tests.support.sources import ROOT

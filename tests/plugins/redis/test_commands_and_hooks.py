@@ -96,8 +96,8 @@ async def test_what_is_not_known_of_a_queue_is_not_shown_as_nothing(
     for answer in (away, unnamed):
         known = {one["name"]: [one["pending"], one["running"]] for one in answer.json}
         assert known == {"fast": [None, None], "default": [1, 0]}
-    assert "the broker redis is away: " in away.err
-    assert "the broker redis is away: " in told.err
+    assert "the broker redis is unavailable: " in away.err
+    assert "the broker redis is unavailable: " in told.err
     [fast] = [line for line in told.out.splitlines() if line.startswith("fast")]
     assert fast.split()[-3:] == ["-", "-", "-"]
-    assert "queue fast: this application has no broker redis: name one that has it" in unnamed.err
+    assert "queue fast: this application has no broker redis: pass the --app" in unnamed.err

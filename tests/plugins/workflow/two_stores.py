@@ -96,7 +96,7 @@ async def state_there(chancy: Chancy, reference: WorkflowReference, name: str) -
     step = await reference.step(name)
     assert step is not None
     assert step.job_id is not None
-    found = await (await chancy.broker.planes.ready("redis")).get([step.job_id])
+    found = await (await chancy.broker.brokers.ready("redis")).get([step.job_id])
     return found[step.job_id].state if found else None
 
 

@@ -60,14 +60,14 @@ def test_a_moment_is_stored_in_utc(intake: JobPreparation) -> None:
     ],
 )
 def test_a_moment_that_utc_does_not_have_is_refused(intake: JobPreparation, at: datetime) -> None:
-    with pytest.raises(PushError, match="outside of the years 1 to 9999 in UTC"):
+    with pytest.raises(PushError, match="outside the years 1 to 9999 in UTC"):
         intake.prepare(Job(func="shop.work", run_at=at), validate=False)
 
 
 @pytest.mark.parametrize(
     ("thing", "said"),
     [
-        (jobs.registered, "is a function: push what its .job"),
+        (jobs.registered, "is a function: push the job that its .job"),
         (jobs.registered.job, r"makes jobs: call it with the arguments, .job\(...\)"),
         (jobs.plain, "is not a Job"),
         (None, "None is not a Job"),

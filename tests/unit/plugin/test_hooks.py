@@ -220,7 +220,7 @@ def test_a_judge_that_takes_the_lease_away_is_refused(caplog: pytest.LogCaptureF
 
 def test_two_plugins_of_one_name_are_refused() -> None:
     with pytest.raises(
-        ConfigurationError, match=r"two plugins are called 'a': .* and .*; pass one"
+        ConfigurationError, match=r"two plugins have the identifier 'a': .* and .*; pass one"
     ):
         Hooks([Judge("a", "1"), Judge("a", "2")])
 
@@ -280,7 +280,7 @@ async def test_plugins_say_why_they_hold_a_job(caplog: pytest.LogCaptureFixture)
     )
     first, third, long = await hooks.why_held(app, job)
     assert first == "two of user 7 run\\x1b[31m"
-    assert third == "shop.third could not say whether it holds it: OSError('away')"
+    assert third == "shop.third failed to report whether it holds the job: OSError('away')"
     assert len(long) <= 500
     assert f"why_held_failed plugin=shop.third job={job.id}" in caplog.text
     assert await Hooks([Idle()]).why_held(app, job) == []
@@ -298,4 +298,4 @@ async def test_a_plugin_that_never_says_why_holds_nobody_up(
     app: Any = None
     job: Any = claimed(attempt=1)
     [said] = await Hooks([Stuck()]).why_held(app, job)
-    assert "could not say whether it holds it: TimeoutError()" in said
+    assert "failed to report whether it holds the job: TimeoutError()" in said

@@ -31,13 +31,13 @@ def sorting(jobs: Sequence[PreparedJob], refuse: str = "") -> PushPartitioning:
 
 
 def test_no_jobs() -> None:
-    assert sorting([]).begin() is None
+    assert sorting([]).start() is None
 
 
 def test_chunks_of_one_broker_pass_as_they_are() -> None:
     given = [[job("a") for _ in range(CHUNK)], [job("a1")]]
     sorted_ = PushPartitioning(given, home, lambda name, part: None, lambda name, part: None)
-    assert sorted_.begin() == "a"
+    assert sorted_.start() == "a"
     taken = list(sorted_.stream("a"))
     assert taken == given
     assert list(sorted_.rest()) == []
@@ -47,7 +47,7 @@ def test_chunks_of_one_broker_pass_as_they_are() -> None:
 def test_each_broker_gets_its_jobs_in_their_order(period: int) -> None:
     jobs = [job("abc"[n % period % 3]) for n in range(4_321)]
     sorted_ = sorting(jobs)
-    first = sorted_.begin()
+    first = sorted_.start()
     assert first == "a"
     parts = {first: list(sorted_.stream(first))}
     parts |= {name: list(part) for name, part in sorted_.rest()}
@@ -61,19 +61,19 @@ def test_each_broker_gets_its_jobs_in_their_order(period: int) -> None:
 
 def test_a_refusal_of_any_broker_comes_before_the_end_of_the_first() -> None:
     sorted_ = sorting([job("a"), job("b"), job("a")], refuse="b")
-    sorted_.begin()
+    sorted_.start()
     with pytest.raises(PushError, match="refused"):
         next(sorted_.stream("a"))
 
 
 def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chancy.routing.partitioning.MOST_APART", 10)
+    monkeypatch.setattr("chancy.routing.partitioning.MAX_DEFERRED", 10)
 
     def given() -> Iterator[list[PreparedJob]]:
         yield [job("a"), *(job("b") for _ in range(10))]
         yield [job("b")]
 
     sorted_ = PushPartitioning(given(), home, lambda name, part: None, lambda name, part: None)
-    sorted_.begin()
-    with pytest.raises(PushError, match=r"11 jobs of this call.*'a'; up to 10 are kept"):
+    sorted_.start()
+    with pytest.raises(PushError, match=r"11 jobs of this call.*'a'; at most 10 can wait"):
         list(sorted_.stream("a"))

@@ -13,30 +13,30 @@ NEAR = Queue(name="far")
 
 
 def test_the_row_goes_before_what_the_application_says() -> None:
-    homes = QueuePlacement([FAR], ["memory"])
-    assert homes.of("far") == "memory"
-    assert homes.of("unknown") == DEFAULT_BROKER
-    homes.learn([NEAR, Queue(name="other", broker="memory")], 0.0)
-    assert homes.of("far") == DEFAULT_BROKER
-    assert homes.of("other") == "memory"
-    homes.learn([], 0.0)
-    assert homes.of("far") == "memory", "it has no row yet"
+    placement = QueuePlacement([FAR], ["memory"])
+    assert placement.of("far") == "memory"
+    assert placement.of("unknown") == DEFAULT_BROKER
+    placement.update([NEAR, Queue(name="other", broker="memory")], 0.0)
+    assert placement.of("far") == DEFAULT_BROKER
+    assert placement.of("other") == "memory"
+    placement.update([], 0.0)
+    assert placement.of("far") == "memory", "it has no row yet"
 
 
 def test_a_broker_that_is_not_here_gets_nothing() -> None:
-    homes = QueuePlacement([], ["memory"])
-    homes.learn([Queue(name="far", broker="redis")], 0.0)
-    assert homes.of("far") == DEFAULT_BROKER
+    placement = QueuePlacement([], ["memory"])
+    placement.update([Queue(name="far", broker="redis")], 0.0)
+    assert placement.of("far") == DEFAULT_BROKER
 
 
 def test_rows_are_believed_for_a_while() -> None:
-    homes = QueuePlacement([FAR], ["memory"])
-    assert (homes.fresh(0.0), homes.read) == (False, False)
-    assert homes.own("far")
-    assert not homes.own("near")
-    homes.learn([], 10.0)
-    assert (homes.fresh(10.0 + FRESH_S - 0.1), homes.read) == (True, True)
-    assert not homes.fresh(10.0 + FRESH_S)
+    placement = QueuePlacement([FAR], ["memory"])
+    assert (placement.fresh(0.0), placement.read) == (False, False)
+    assert placement.own("far")
+    assert not placement.own("near")
+    placement.update([], 10.0)
+    assert (placement.fresh(10.0 + FRESH_S - 0.1), placement.read) == (True, True)
+    assert not placement.fresh(10.0 + FRESH_S)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_queue_may_move(standing: list[Queue], wanted: Queue, live: int | None
 
 @pytest.mark.parametrize(
     ("live", "said"),
-    [(None, "cannot be seen: leave its broker"), (1_200, "and 1,200 unfinished jobs there")],
+    [(None, "are unknown: keep its broker"), (1_200, "with 1,200 unfinished jobs")],
 )
 def test_a_queue_may_not_leave_jobs_behind(live: int | None, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):

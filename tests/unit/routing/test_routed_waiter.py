@@ -59,7 +59,7 @@ async def test_a_job_that_is_nowhere_yet_is_waited_for(
 async def test_what_the_broker_forgot_that_it_was_pushed_to_is_found_in_the_history(
     planes: BrokerSet, waits: RoutedWaiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chancy.routing.waiter._DOUBT_S", 0.01)
+    monkeypatch.setattr("chancy.routing.waiter._RECHECK_S", 0.01)
     wanted = job()
     planes.pushed("memory", [wanted.id])
     waiting = asyncio.create_task(waits.wait(wanted.id, 10))
@@ -114,7 +114,7 @@ async def test_many_who_begin_to_wait_are_answered_by_few_looks(
 async def test_a_look_that_fails_leaves_those_who_wait(
     planes: BrokerSet, waits: RoutedWaiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chancy.routing.waiter._DOUBT_S", 0.01)
+    monkeypatch.setattr("chancy.routing.waiter._RECHECK_S", 0.01)
     failed = asyncio.Event()
     wanted = job()
     await planes.all["memory"].push([wanted])
@@ -147,7 +147,7 @@ async def test_who_waits_at_the_end_is_told(planes: BrokerSet, waits: RoutedWait
 async def test_who_waits_where_it_was_pushed_waits_no_longer_than_asked(
     planes: BrokerSet, waits: RoutedWaiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chancy.routing.waiter._DOUBT_S", 0.01)
+    monkeypatch.setattr("chancy.routing.waiter._RECHECK_S", 0.01)
     wanted = job()
     await planes.all["memory"].push([wanted])
     planes.pushed("memory", [wanted.id])
@@ -192,5 +192,5 @@ async def test_of_what_is_remembered_there_is_an_end(planes: BrokerSet) -> None:
     planes.pushed("memory", ids[:6_000])
     planes.pushed("memory", ids[6_000:])
     planes.leased("memory", ids)
-    assert [planes.plane_of_job(id) for id in (ids[0], ids[1])] == [None, "memory"]
-    assert [planes.giver(id) for id in (ids[0], ids[-1])] == ["postgres", "memory"]
+    assert [planes.broker_of_job(id) for id in (ids[0], ids[1])] == [None, "memory"]
+    assert [planes.broker_of_lease(id) for id in (ids[0], ids[-1])] == ["postgres", "memory"]

@@ -88,7 +88,7 @@ async def redis_of(chancy: Chancy) -> RedisBroker:
     """The broker that has the jobs."""
     found = chancy.broker
     if isinstance(found, RoutedBroker):
-        found = await found.planes.ready("redis")
+        found = await found.brokers.ready("redis")
     assert isinstance(found, RedisBroker)
     return found
 

@@ -67,7 +67,7 @@ async def test_delays_uniqueness_and_cancelling(chancy: Chancy) -> None:
 @pytest.mark.row("F30", "F33", "F42")
 async def test_the_jobs_of_a_worker_that_is_gone_are_run_by_another(chancy: Chancy) -> None:
     assert isinstance(chancy.broker, RoutedBroker)
-    plane = await chancy.broker.planes.ready("redis")
+    plane = await chancy.broker.brokers.ready("redis")
     reference = await chancy.push(note(7))
     gone = record()
     await plane.register(gone)

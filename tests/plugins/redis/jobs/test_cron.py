@@ -84,7 +84,7 @@ async def emptied(chancy: Chancy) -> bool:
 async def plane(chancy: Chancy) -> Broker:
     """What is in Redis."""
     assert isinstance(chancy.broker, RoutedBroker)
-    return await chancy.broker.planes.ready("redis")
+    return await chancy.broker.brokers.ready("redis")
 
 
 async def test_ticks_run_in_redis_and_do_not_overlap(chancy: Chancy, cron: Cron) -> None:

@@ -35,7 +35,7 @@ def test_an_application_lives_in_one_event_loop_after_the_other(
         assert isinstance(chancy.broker, RoutedSqlBroker)
         await asyncio.gather(*(chancy.broker.open() for _ in range(3)))
         async with chancy:
-            there = await chancy.broker.planes.ready("redis")
+            there = await chancy.broker.brokers.ready("redis")
             for heard in await asyncio.gather(*(there.subscribe() for _ in range(3))):
                 await heard.close()
         async with chancy, Worker(chancy):

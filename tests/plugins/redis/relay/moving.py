@@ -46,7 +46,7 @@ async def insert(chancy: Chancy, numbers: Sequence[int], meta: str | None = None
 async def plane(chancy: Chancy) -> RedisBroker:
     """What is in Redis."""
     assert isinstance(chancy.broker, RoutedBroker)
-    found = await chancy.broker.planes.ready("redis")
+    found = await chancy.broker.brokers.ready("redis")
     assert isinstance(found, RedisBroker)
     return found
 

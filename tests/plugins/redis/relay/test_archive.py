@@ -56,7 +56,7 @@ def fail(queue: str, message: str = "no") -> Job[Any]:
 
 async def plane(chancy: Chancy) -> RedisBroker:
     assert isinstance(chancy.broker, RoutedBroker)
-    found = await chancy.broker.planes.ready("redis")
+    found = await chancy.broker.brokers.ready("redis")
     assert isinstance(found, RedisBroker)
     return found
 

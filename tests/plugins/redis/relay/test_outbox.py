@@ -64,7 +64,7 @@ def store(chancy: Chancy) -> SqlStore:
 
 async def plane(chancy: Chancy) -> RedisBroker:
     assert isinstance(chancy.broker, RoutedBroker)
-    found = await chancy.broker.planes.ready("redis")
+    found = await chancy.broker.brokers.ready("redis")
     assert isinstance(found, RedisBroker)
     return found
 

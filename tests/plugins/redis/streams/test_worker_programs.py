@@ -88,7 +88,7 @@ def test_a_processor_that_no_plugin_has_ends_the_worker(tmp_path: Path, processe
     told = ("worker", "--processors=bill,nope", f"--processes={processes}")
     away = {"CHANCY_SHOP_REDIS": "redis://127.0.0.1:1/0"}
     answer = alone(*told, cwd=tmp_path, env={**nowhere, **away}, code=2)
-    assert "--processors: there is no nope, but bill, fail, orders/bill" in answer.err
+    assert "--processors: unknown nope; the application has bill, fail, orders/bill" in answer.err
 
 
 def test_processors_that_have_no_name_are_an_error() -> None:
