@@ -29,8 +29,7 @@ class Clock(Protocol):
 class SystemClock:
     """The clock of this machine."""
 
-    def monotonic(self) -> float:
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -5,46 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
-from chancy.broker.contract import Broker
-from chancy.broker.values import CHUNK, Capability, PreparedJob
+from chancy.broker.values import CHUNK, PreparedJob
 from chancy.errors import PushError
-from chancy.queue.queue import DEFAULT_BROKER
 
 #: The maximum number of jobs of a bulk push that wait in memory for the broker of the first job.
 MAX_DEFERRED = 100_000
-
-
-def check_part(
-    name: str, broker: Broker, part: Sequence[PreparedJob], within: object | None
-) -> None:
-    """Raise `PushError` if a broker does not support a push.
-
-    :param part: the jobs of the push that belong to this broker.
-    """
-    if name == DEFAULT_BROKER:
-        return
-    offered = broker.capabilities
-    if within is not None and Capability.TRANSACTIONAL_PUSH not in offered:
-        raise PushError(
-            f"queue {part[0].queue!r} has the broker {name!r}, which does not offer "
-            f"{Capability.TRANSACTIONAL_PUSH}: push without within=, or to a queue of "
-            f"{DEFAULT_BROKER}"
-        )
-    if within is not None and Capability.UNIQUE_WITHIN not in offered:
-        for job in part:
-            if job.unique is not None and job.unique.on_conflict == "raise":
-                raise PushError(
-                    f"job {job.func} is unique with on_conflict='raise', and its queue "
-                    f"{job.queue!r} has the broker {name!r}, which does not offer "
-                    f"{Capability.UNIQUE_WITHIN}: use 'skip' or 'replace', or push without within="
-                )
-    if Capability.UNIQUE not in offered:
-        for job in part:
-            if job.unique is not None:
-                raise PushError(
-                    f"job {job.func} is unique, and its queue {job.queue!r} has the broker "
-                    f"{name!r}, which does not offer {Capability.UNIQUE}"
-                )
 
 
 class PushPartitioning:

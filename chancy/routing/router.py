@@ -20,8 +20,8 @@ from chancy.clock import Clock
 from chancy.errors import BrokerError
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.routing.lookups import JobLookups
-from chancy.routing.members import BrokerSet, tolerated
-from chancy.routing.partitioning import PushPartitioning, check_part
+from chancy.routing.members import BrokerSet, check_part, tolerated
+from chancy.routing.partitioning import PushPartitioning
 from chancy.routing.placement import QueuePlacement, check_move
 
 logger = logging.getLogger("chancy.routing")

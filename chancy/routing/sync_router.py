@@ -14,7 +14,8 @@ from chancy.errors import BrokerError, PushError
 from chancy.job.definition import QueuedJob
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.results.background import Background
-from chancy.routing.partitioning import PushPartitioning, check_part
+from chancy.routing.members import check_part
+from chancy.routing.partitioning import PushPartitioning
 from chancy.routing.placement import QueuePlacement
 
 if TYPE_CHECKING:

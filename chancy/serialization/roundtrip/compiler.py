@@ -15,7 +15,8 @@ from uuid import UUID
 
 from pydantic_core import SchemaValidator
 
-from chancy.serialization.roundtrip.checks import (
+from chancy.serialization.roundtrip.schema_rules import Schema, members, mentions, preferred
+from chancy.serialization.roundtrip.value_checks import (
     NEVER,
     Look,
     RoundTripCheck,
@@ -28,7 +29,6 @@ from chancy.serialization.roundtrip.checks import (
     one_of,
     or_none,
 )
-from chancy.serialization.roundtrip.schema_rules import Schema, members, mentions, preferred
 
 #: The type of what was validated.
 _TYPES: Mapping[str, type] = {
