@@ -167,9 +167,9 @@ def test_seconds_that_are_no_delay(seconds: float) -> None:
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "naive": ({"run_at": datetime(2030, 1, 1)}, "has no time zone, so it names no moment"),  # noqa: DTZ001
-    "too-far": ({"run_at": MAX_DELAY + timedelta(1)}, "is over 365,000 days"),
-    "too-far-back": ({"run_at": timedelta.min}, "is over 365,000 days"),
+    "naive": ({"run_at": datetime(2030, 1, 1)}, "has no time zone"),  # noqa: DTZ001
+    "too-far": ({"run_at": MAX_DELAY + timedelta(1)}, "is more than 365,000 days"),
+    "too-far-back": ({"run_at": timedelta.min}, "is more than 365,000 days"),
     "when-text": ({"run_at": "tomorrow"}, "must be an aware datetime or a timedelta"),
     "when-date": ({"run_at": AT.date()}, "must be an aware datetime or a timedelta"),
     "priority-101": ({"priority": 101}, "priority=101 must be a whole number from -100 to 100"),
