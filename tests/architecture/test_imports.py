@@ -6,6 +6,8 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -121,3 +123,49 @@ def imported() -> frozenset[str]:
         cwd=ROOT,
     )
     return frozenset(name.partition(".")[0] for name in done.stdout.split())
+
+
+#: Paths that users know.
+_KNOWN = (
+    "chancy.app.Chancy",
+    "chancy.broker.SqlStore",
+    "chancy.executors.process.ProcessExecutor",
+    "chancy.plugin.Plugin",
+    "chancy.plugins.batch.Batches",
+    "chancy.plugins.cron.Cron",
+    "chancy.plugins.dead_letter.DeadLetters",
+    "chancy.plugins.leadership.Leadership",
+    "chancy.plugins.pruner.Pruner",
+    "chancy.plugins.recovery.Recovery",
+    "chancy.plugins.redis.RedisPlugin",
+    "chancy.plugins.reprioritize.Reprioritize",
+    "chancy.plugins.retry.Retries",
+    "chancy.plugins.workflow.Workflows",
+    "chancy.worker.Worker",
+)
+
+
+@pytest.mark.parametrize("path", _KNOWN)
+def test_a_path_that_users_know_imports(path: str) -> None:
+    module, _, name = path.rpartition(".")
+    assert getattr(import_module(module), name).__name__ == name
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports for type checkers count too; a package's ``__init__`` only hands names on."""
+    graph = {}
+    for path in code("chancy", "plugins", "benchmarks"):
+        if path.name != "__init__.py":
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            graph[name if name.startswith(("chancy.", "bench")) else f"chancy.{name}"] = path
+    edges = {
+        name: {found for found in _modules_of(path) if found in graph and found != name}
+        for name, path in graph.items()
+    }
+    assert len(edges) > 400
+    TopologicalSorter(edges).prepare()  # raises CycleError with the modules of a circle
+
+
+def _modules_of(path: Path) -> Iterator[str]:
+    for name in _imports(path):
+        yield from (name, name.rpartition(".")[0])
