@@ -22,7 +22,7 @@ _MOST_TURNS = 16
 #: being moved; it doubles. 1.2 s in all; moving a nearly empty slot takes 0.05 s.
 _SOON_S, _LATE_S = 0.01, 0.1
 #: Most servers that are remembered; a cluster has up to 1,000.
-_MOST_KNOWN = 1_000
+_MOST_NODES = 1_000
 
 
 class ClusterRouter:
@@ -213,7 +213,7 @@ def url_of(settings: RedisSettings, host: str, port: int) -> str:
 
 def remember(known: list[str], urls: list[str]) -> None:
     """Put servers first in the known list, in random order, so that callers spread over them."""
-    known[:] = list(dict.fromkeys([*random.sample(urls, len(urls)), *known]))[:_MOST_KNOWN]
+    known[:] = list(dict.fromkeys([*random.sample(urls, len(urls)), *known]))[:_MOST_NODES]
 
 
 def _alone(settings: RedisSettings, url: str) -> RedisSettings:
