@@ -38,7 +38,8 @@ class Hooks:
     """The hooks of an application.
 
     :raises ConfigurationError: two plugins have the same identifier, or the same name for their
-        tables or a panel, or both elect a leader; or a dependency is missing.
+        tables or a panel, or both elect a leader; or a dependency is missing, or
+        plugins depend on each other.
     """
 
     def __init__(self, plugins: Iterable[Plugin]) -> None:
@@ -60,6 +61,8 @@ class Hooks:
                         f"the plugin {plugin.get_identifier()!r} needs {dependency!r}, which is "
                         f"not among the plugins: {', '.join(sorted(by_identifier))}"
                     )
+        #: Each after the plugins that it depends on, otherwise as given: the order of all hooks.
+        self.plugins = tuple(_after_dependencies(by_identifier))
         #: The components that own tables beside the core, in the order of their migration.
         self.components = ordered(
             (plugin.get_identifier(), plugin.migrations(), plugin.get_dependencies())
@@ -230,3 +233,25 @@ def _panels(plugins: Iterable[Plugin]) -> tuple[Panel, ...]:
 def _check_plugin(plugin: object) -> None:
     if not isinstance(plugin, Plugin):
         raise ConfigurationError(f"{plugin!r} is not a Plugin: pass instances, not classes")
+
+
+def _after_dependencies(plugins: Mapping[str, Plugin]) -> Iterable[Plugin]:
+    """The plugins, each after those that it depends on; otherwise in the given order."""
+    waiting = {one: set(plugin.get_dependencies()) for one, plugin in plugins.items()}
+    while waiting:
+        ready = next((one for one, needed in waiting.items() if not needed & set(waiting)), None)
+        if ready is None:
+            raise ConfigurationError(
+                f"plugins depend on each other in a circle: {_circle(waiting)}; remove one of them "
+                "from get_dependencies() of another"
+            )
+        del waiting[ready]
+        yield plugins[ready]
+
+
+def _circle(waiting: Mapping[str, set[str]]) -> str:
+    """A circle of dependencies, of plugins of which each waits for another one of them."""
+    path = [next(iter(waiting))]
+    while path[-1] not in path[:-1]:
+        path.append(min(waiting[path[-1]] & set(waiting)))
+    return " -> ".join(map(repr, path[path.index(path[-1]) :]))

@@ -46,7 +46,10 @@ class Plugin:
         return f"{cls.__module__}.{cls.__qualname__}"
 
     def get_dependencies(self) -> Sequence[str]:
-        """Identifiers of the plugins that this one needs. Checked at start."""
+        """Identifiers of the plugins that this one needs; their hooks are called first.
+
+        Checked at start.
+        """
         return ()
 
     def requires(self) -> frozenset[Capability]:

@@ -240,6 +240,64 @@ def test_dependencies_may_stand_in_any_order() -> None:
         assert len(Hooks([plugins[0], Needing(), plugins[1]]).plugins) == 3
 
 
+class Dependent(Judge):
+    """Judges after the plugins that it names."""
+
+    def __init__(self, name: str, *needed: str) -> None:
+        super().__init__(name, name)
+        self.needed = needed
+
+    def get_dependencies(self) -> Sequence[str]:
+        return self.needed
+
+    @contextmanager
+    def around(self, context: JobContext) -> Generator[None]:
+        yield
+
+    async def serve(self, runtime: Runtime) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("given", "called"),
+    [
+        (["a", "b", "c"], "abc"),
+        (["b", "a", "c"], "bac"),
+        (["a:b", "b", "c"], "bac"),
+        (["a:b", "b:c", "c"], "cba"),
+        (["c", "a:d", "b", "d"], "cbda"),
+        (["d", "a:bc", "c", "b"], "dcba"),
+    ],
+)
+def test_hooks_of_a_plugin_are_called_after_those_of_its_dependencies(
+    given: list[str], called: str
+) -> None:
+    plugins = {}
+    for one in given:
+        name, _, needed = one.partition(":")
+        plugins[name] = Dependent(name, *needed)
+    hooks = Hooks(plugins.values())
+    in_order = [plugins[name] for name in called]
+    assert list(hooks.plugins) == list(hooks.services) == in_order
+    assert list(hooks.around) == [plugin.around for plugin in in_order]
+    hooks.judge(claimed(), Returned("-"))
+    saw = [plugin.saw[0].result for plugin in in_order]
+    assert saw == ["-", *called[:-1]]
+
+
+@pytest.mark.parametrize(
+    ("given", "circle"),
+    [
+        (["a:a"], "'a' -> 'a'"),
+        (["a:b", "b:a"], "'a' -> 'b' -> 'a'"),
+        (["x", "a:b", "b:cx", "c:b"], "'b' -> 'c' -> 'b'"),
+    ],
+)
+def test_plugins_that_depend_on_each_other_are_refused(given: list[str], circle: str) -> None:
+    plugins = [Dependent(one[0], *one[2:]) for one in given]
+    with pytest.raises(ConfigurationError, match=f"in a circle: {circle}; remove"):
+        Hooks(plugins)
+
+
 @pytest.mark.parametrize("thing", [Idle, "chancy.retry", None])
 def test_what_is_no_plugin_is_refused(thing: Any) -> None:
     with pytest.raises(ConfigurationError, match="is not a Plugin: pass instances, not classes"):
