@@ -136,6 +136,8 @@ def made(kind: type[Plugin], settings: Mapping[str, Any], *, source: str = "sett
             )
     try:
         checked = model.model_validate(dict(settings))
+        # What is iterated for the first time by the constructor is checked there.
+        return kind(**{name: getattr(checked, name) for name in settings})
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error}") from error
     except ValidationError as error:
@@ -146,8 +148,3 @@ def made(kind: type[Plugin], settings: Mapping[str, Any], *, source: str = "sett
                 for detail in details
             )
         ) from None
-    values = {name: getattr(checked, name) for name in model.model_fields if name in settings}
-    try:
-        return kind(**values)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{where}: {error}") from error

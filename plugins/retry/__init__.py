@@ -5,14 +5,15 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
 from chancy.attempt.outcome import Lost, MemoryExceeded, Outcome, Raised, TimedOut
 from chancy.attempt.settlement import Settlement
+from chancy.checks import flag, several
 from chancy.errors import ConfigurationError
 from chancy.plugin.plugin import Plugin
 from chancy.plugins.retry.policy import (
@@ -25,6 +26,7 @@ from chancy.plugins.retry.policy import (
     Linear,
     Never,
     Policy,
+    check_keys,
     is_seconds,
     policy_from,
 )
@@ -62,6 +64,32 @@ DEFAULT = Exponential()
 
 
 @dataclass(frozen=True, slots=True)
+class _FromFile:
+    """Makes pydantic read what a settings file has for a value by our own function.
+
+    Left to itself, pydantic takes any mapping for the first policy that has no required field.
+    """
+
+    read: Callable[[object], object]
+
+    def __get_pydantic_core_schema__(self, source: object, handler: object) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_plain_validator_function(self.read)
+
+
+def _read_policy(given: object) -> Any:
+    return policy_from(given) if isinstance(given, Mapping | str) else given
+
+
+def _read_rule(given: object) -> object:
+    if not isinstance(given, Mapping):
+        return given
+    check_keys("a rule", given, {"error": True, "policy": True})
+    return Rule(given["error"], _check_policy(_read_policy(given["policy"])))
+
+
+@dataclass(frozen=True, slots=True)
 class Rule:
     """The retry policy for one type of error.
 
@@ -96,8 +124,9 @@ class Rule:
 class Retries(Plugin):
     """Runs a failed job again until its ``max_attempts`` are used up.
 
-    The delay comes from the rule for the type of the error; without one, from the policy in the
-    job's ``meta["retry"]``; without that, from ``policy``.
+    The delay comes from the policy in the job's ``meta["retry"]``; without one, from the rule for
+    the type of the error; without that, from ``policy``. `chancy.errors.InvalidArguments` and other
+    errors that no retry can fix are not retried unless a rule names them.
 
     Control results are not changed: ``raise chancy.Retry(…)`` sets its own delay while the job has
     attempts left, and ``return chancy.Snooze(…)`` is not a failure.
@@ -108,19 +137,19 @@ class Retries(Plugin):
     :param crashes_cost_attempts: whether an attempt whose worker or executor process died is used
         up like a failed one. The job runs again at once while it has attempts left. Without this
         setting such an attempt costs nothing, and the job fails at the third crash.
-    :raises ConfigurationError: two rules have the same type, or a policy is not valid.
+    :raises ConfigurationError: two rules have the same type, or a setting is not valid.
     """
 
     def __init__(
         self,
-        policy: Policy | Custom = DEFAULT,
+        policy: Annotated[Policy | Custom, _FromFile(_read_policy)] = DEFAULT,
         *,
-        rules: Iterable[Rule] = (),
+        rules: Sequence[Annotated[Rule, _FromFile(_read_rule)]] = (),
         crashes_cost_attempts: bool = False,
     ) -> None:
         self.policy = _check_policy(policy)
-        self.crashes_cost_attempts = crashes_cost_attempts
-        self.rules = tuple(rules)
+        self.crashes_cost_attempts = flag(crashes_cost_attempts, "crashes_cost_attempts")
+        self.rules = tuple(several(rules, Rule, "rules", "pass a list of Rule(…)"))
         self._by_name: dict[str, Policy | Custom] = {}
         for rule in self.rules:
             if rule.name in self._by_name:
@@ -128,7 +157,6 @@ class Retries(Plugin):
                     f"two rules have the error type {rule.name}: pass only one"
                 )
             self._by_name[rule.name] = rule.policy
-        self._by_name = {**dict.fromkeys(_PERMANENT, Never()), **self._by_name}
 
     @classmethod
     def get_identifier(cls) -> str:
@@ -165,15 +193,26 @@ class Retries(Plugin):
         return min(max(float(delay_s), 0.0), MAX_DELAY_S)
 
     def _policy(self, claim: Claim, types: tuple[str, ...]) -> Policy | Custom:
-        for name in types:
-            if name in self._by_name:
-                return self._by_name[name]
-        try:
-            meta: Any = json.loads(claim.meta) if claim.meta else {}
-            return policy_from(meta[KEY]) if KEY in meta else self.policy
-        except (ConfigurationError, ValueError, TypeError, RecursionError) as error:
-            logger.error("retry_policy_unreadable job=%s error=%s", claim.id, error)
-            return self.policy
+        """The most specific policy: of the job, then of the error, then of the application."""
+        known = (name for name in types if name in self._by_name or name in _PERMANENT)
+        nearest = next(known, None)
+        rule = self._by_name.get(nearest) if nearest else None
+        if nearest and rule is None:
+            return Never()
+        own = _own_policy(claim)
+        if own is not None:
+            return own
+        return self.policy if rule is None else rule
+
+
+def _own_policy(claim: Claim) -> Policy | None:
+    """The policy in the meta of the job; None: it has none, or one that cannot be read."""
+    try:
+        meta: Any = json.loads(claim.meta) if claim.meta else {}
+        return policy_from(meta[KEY]) if KEY in meta else None
+    except (ConfigurationError, ValueError, TypeError, RecursionError) as error:
+        logger.error("retry_policy_unreadable job=%s error=%s", claim.id, error)
+        return None
 
 
 def _charged(claim: Claim, outcome: Lost, verdict: Settlement) -> Settlement:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
@@ -159,20 +159,34 @@ _NAMES: dict[type, str] = {kind: name for name, kind in _TYPES.items()}
 
 
 def policy_from(stored: object) -> Policy:
-    """The policy that ``as_json`` wrote.
+    """The policy that ``as_json`` wrote, or that somebody wrote in this form.
 
-    :raises ConfigurationError: ``stored`` is not a policy.
+    :raises ConfigurationError: ``stored`` is not a policy, or has a key that the policy lacks.
     """
-    if not isinstance(stored, Mapping) or stored.get("policy") not in _TYPES:
+    name = stored.get("policy") if isinstance(stored, Mapping) else None
+    if not isinstance(stored, Mapping) or not isinstance(name, str) or name not in _TYPES:
         raise ConfigurationError(
-            f"{shown(stored)} is not a retry policy: 'policy' must be one of {', '.join(_TYPES)}"
+            f"{shown(stored)} is not a retry policy: pass a mapping whose key 'policy' is one of "
+            f"{', '.join(_TYPES)}, such as {{'policy': 'constant', 'delay_s': 5}}"
         )
-    kind = _TYPES[stored["policy"]]
-    values = {name: value for name, value in stored.items() if name != "policy"}
-    try:
-        return kind(**values)
-    except TypeError as error:
-        raise ConfigurationError(f"{shown(stored)} is not a retry policy: {error}") from None
+    values = {key: value for key, value in stored.items() if key != "policy"}
+    settings = {one.name: one.default is MISSING for one in fields(_TYPES[name])}
+    check_keys(f"retry policy {name!r}", values, settings)
+    return _TYPES[name](**values)
+
+
+def check_keys(what: str, given: Mapping[object, object], settings: Mapping[str, bool]) -> None:
+    """Raise `ConfigurationError` unless the keys are settings, and the required ones are there.
+
+    :param settings: for each whether it is required.
+    """
+    accepted = f"it takes {', '.join(settings) or 'no settings'}"
+    for key in given:
+        if key not in settings:
+            raise ConfigurationError(f"{what} has no setting {shown(key)}: {accepted}")
+    for key, required in settings.items():
+        if required and key not in given:
+            raise ConfigurationError(f"{what} needs the setting {key!r}: {accepted}")
 
 
 def is_seconds(value: object) -> bool:

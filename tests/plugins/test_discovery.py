@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +141,19 @@ def test_a_plugin_may_have_a_model_of_its_own() -> None:
         made(Modelled, {"limit": 11})
     with pytest.raises(ConfigurationError, match="no setting 'limits'; did you mean 'limit'"):
         made(Modelled, {"limits": 1})
+
+
+class Lazy(Plugin):
+    def __init__(self, *, limits: Iterable[int] = ()) -> None:
+        self.limits = tuple(limits)
+
+
+def test_a_wrong_setting_that_the_constructor_iterates_is_a_configuration_error() -> None:
+    found = made(Lazy, {"limits": [1, "2"]})
+    assert isinstance(found, Lazy)
+    assert found.limits == (1, 2)
+    with pytest.raises(ConfigurationError, match=r"test_discovery\.Lazy'.*valid integer"):
+        made(Lazy, {"limits": [1, "many"]})
 
 
 class Demanding(Plugin):

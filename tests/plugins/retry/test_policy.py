@@ -135,6 +135,10 @@ def test_a_policy_is_part_of_a_job() -> None:
         (lambda: Rule("ValueError", Never()), "such as 'builtins.ValueError'"),
         (lambda: Rule(int, Never()), "not an exception type"),  # type: ignore[arg-type]
         (lambda: Rule(Busy, None), "None is not a retry policy"),  # type: ignore[arg-type]
+        (lambda: Retries({"policy": "x"}), "not a retry policy"),  # type: ignore[arg-type]
+        (lambda: Retries(rules=[Never()]), "not a Rule"),  # type: ignore[list-item]
+        (lambda: Retries(rules=Rule(Busy, Never())), "a list of Rule"),  # type: ignore[arg-type]
+        (lambda: Retries(crashes_cost_attempts="no"), "True or False"),  # type: ignore[arg-type]
         (
             lambda: Retries(rules=[Rule(Busy, Never()), Rule(Busy, Constant(1))]),
             "two rules have the error type .*Busy",

@@ -6,10 +6,12 @@ import json
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from chancy import Chancy, Queue, State, Worker, job
+from chancy.app.default_plugins import make
 from chancy.attempt import control
 from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
@@ -29,6 +31,10 @@ from chancy.errors import ConfigurationError
 from chancy.plugins.retry import (
     Constant,
     Custom,
+    Exponential,
+    Fennel,
+    Jitter,
+    Linear,
     Never,
     Retries,
     Rule,
@@ -125,17 +131,38 @@ RULES = Retries(
         (raised(Busy()), 3),
         (raised(VeryBusy()), 3),
         (raised(KeyError()), None),
-        (raised(KeyboardInterrupt()), 5),  # no rule: what the job brought along
+        (raised(KeyboardInterrupt()), 1),  # no rule: the default
         (TimedOut(1.0), 4),
-        (MemoryExceeded(1), 5),
+        (MemoryExceeded(1), 1),
     ],
 )
 def test_the_rule_nearest_to_the_error_comes_first(outcome: Outcome, delay_s: float | None) -> None:
-    own = json.dumps(Constant(5).meta())
-    found = verdict(RULES, outcome, claim(meta=own))
+    found = verdict(RULES, outcome)
     assert found.delay_s == delay_s
     assert found.state is (State.FAILED if delay_s is None else State.SCHEDULED)
     assert found.failure is not None
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [raised(ValueError()), raised(Busy()), raised(KeyError()), TimedOut(1.0), MemoryExceeded(1)],
+)
+def test_the_policy_of_a_job_comes_before_the_rules_of_the_application(outcome: Outcome) -> None:
+    own, never = (json.dumps(policy.meta()) for policy in (Constant(5), Never()))
+    assert verdict(RULES, outcome, claim(meta=own)).delay_s == 5
+    assert verdict(RULES, outcome, claim(meta=never)).state is State.FAILED
+
+
+def test_the_rule_of_an_error_holds_if_the_policy_of_the_job_cannot_be_read() -> None:
+    assert verdict(RULES, raised(Busy()), claim(meta='{"retry": {"policy": "?"}}')).delay_s == 3
+
+
+def test_the_policy_of_a_job_does_not_retry_what_is_hopeless() -> None:
+    outcome = Raised(Failure.named("chancy.errors.InvalidArguments", "no"))
+    own = claim(meta=json.dumps(Constant(5).meta()))
+    assert verdict(RULES, outcome, own).state is State.FAILED
+    allowed = Retries(rules=[Rule("chancy.errors.InvalidArguments", Constant(6))])
+    assert verdict(allowed, outcome, own).delay_s == 5
 
 
 def test_a_rule_may_say_otherwise_of_what_is_hopeless() -> None:
@@ -226,6 +253,73 @@ def test_an_async_function_is_refused() -> None:
         Retries(after)  # type: ignore[arg-type]
 
 
+def from_file(**settings: Any) -> Retries:
+    found = make("chancy.retry", settings, source="x.toml")
+    assert isinstance(found, Retries)
+    return found
+
+
+def test_a_settings_file_names_policies_as_the_meta_of_a_job_does() -> None:
+    found = from_file(
+        policy={"policy": "fennel"},
+        rules=[
+            {"error": "shop.bank.Busy", "policy": {"policy": "constant", "delay_s": 5}},
+            {"error": "shop.bank.Refused", "policy": {"policy": "never"}},
+        ],
+    )
+    assert found.policy == Fennel()
+    busy, refused = found.rules
+    assert (busy.name, busy.policy) == ("shop.bank.Busy", Constant(5))
+    assert refused.policy == Never()
+    for policy in (Linear(2), Exponential(base_s=9, jitter=Jitter.FULL), Never()):
+        assert from_file(policy=policy.as_json()).policy == policy
+
+
+RULE = {"error": "shop.Busy", "policy": {"policy": "never"}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"policy": {}}, "'policy' is one of constant, linear, exponential, fennel, never"),
+        ({"policy": "fennel"}, "'fennel' is not a retry policy: pass a mapping whose key"),
+        ({"policy": 5}, "5 is not a retry policy: pass Constant"),
+        ({"policy": {"polcy": "fennel"}}, r"'polcy': .* a mapping whose key 'policy' is one of"),
+        ({"policy": {"policy": "fenel"}}, r"'fenel'} is not .* is one of constant, linear"),
+        ({"policy": {"policy": ["never"]}}, "is one of constant, linear"),
+        ({"policy": {"cap_s": 5}}, "'cap_s': .* is one of constant, linear"),
+        (
+            {"policy": {"policy": "constant", "delay_s": 5, "jit": 1}},
+            "'constant' has no setting 'jit': it takes delay_s, jitter",
+        ),
+        ({"policy": {"policy": "never", "cap_s": 1}}, "no setting 'cap_s': it takes no settings"),
+        (
+            {"policy": {"policy": "constant"}},
+            "'constant' needs the setting 'delay_s': it takes delay_s, jitter",
+        ),
+        ({"policy": {"policy": "fennel", "cap_s": "5"}}, "Fennel: cap_s='5' must be from 0"),
+        ({"policy": {"policy": "linear", "step_s": 1, "jitter": "x"}}, "one of none, equal, full"),
+        ({"rules": [RULE | {"delay": 1}]}, "a rule has no setting 'delay': it takes error, policy"),
+        ({"rules": [RULE | {"policy": {"policy": "x"}}]}, "is one of constant, linear"),
+        (
+            {"rules": [{"error": "shop.Busy"}]},
+            "a rule needs the setting 'policy': it takes error, policy",
+        ),
+        ({"rules": RULE}, "setting rules"),
+        ({"rules": [5]}, "rules: 5 is not a Rule"),
+        ({"rules": [RULE, RULE]}, r"two rules have the error type shop\.Busy"),
+        ({"rule": [RULE]}, "no setting 'rule'; did you mean 'rules'"),
+        ({"crashes_cost_attempts": "maybe"}, "setting crashes_cost_attempts"),
+    ],
+)
+def test_a_wrong_setting_of_a_file_is_refused_with_what_is_accepted(
+    settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        from_file(**settings)
+    assert str(caught.value).startswith("x.toml: the plugin 'chancy.retry'")
+
+
 @pytest.fixture
 def errors() -> Iterator[dict[str, list[Exception]]]:
     ahead.clear()
@@ -251,12 +345,12 @@ async def test_jobs_run_again_when_they_should(
     made = {
         "brings its own": attempt.job.with_meta(**Constant(0.2).meta()),
         "ruled": attempt.job,
-        "refused": attempt.job.with_meta(**Constant(0.2).meta()),
+        "refused": attempt.job,
         "neither": attempt.job,
     }
-    errors["brings its own"] = [ValueError(), ValueError()]
+    errors["brings its own"] = [ValueError(), Refused("no")]
     errors["ruled"] = [VeryBusy(), Busy()]
-    errors["refused"] = [ValueError(), Refused("no"), ValueError()]
+    errors["refused"] = [Busy(), Refused("no"), ValueError()]
     errors["neither"] = [ValueError()]
     queue = Queue(name="async", executor="async")
     async with Chancy(dsn, queues=[queue], plugins=[retry]) as chancy:
@@ -270,7 +364,7 @@ async def test_jobs_run_again_when_they_should(
     assert (own.state, own.attempt, len(own.errors)) == (State.SUCCEEDED, 3, 2)
     assert (ruled.state, ruled.attempt, len(ruled.errors)) == (State.SUCCEEDED, 3, 2)
     assert (refused.state, refused.attempt, len(refused.errors)) == (State.FAILED, 2, 2)
-    for done, delay_s in ((own, 0.4), (ruled, 0.6), (refused, 0.2)):
+    for done, delay_s in ((own, 0.4), (ruled, 0.6), (refused, 0.3)):
         assert done.finished_at is not None
         assert delay_s <= (done.finished_at - done.pushed_at).total_seconds() < delay_s + 15
     assert neither is not None
