@@ -53,6 +53,7 @@ class Chancy(BlockingCalls):
     ``with Chancy(dsn) as chancy``.
 
     :param dsn: the Postgres database; the default is the environment variable ``CHANCY_DSN``.
+        Needed when the application is opened.
     :param schema: the schema of the tables. Applications in different schemas are isolated.
     :param queues: queues that each worker declares when it starts, unless they exist.
     :param plugins: added to the default plugins; a plugin replaces the default one of the same
@@ -101,7 +102,7 @@ class Chancy(BlockingCalls):
             PostgresBroker, schema=schema, listen_dsn=listen_dsn, driver=driver
         )
         #: The broker that stores queues and workers, without the brokers of plugins.
-        self.control = broker or self._make_broker(self.dsn, pool_size=pool_size)
+        self.control = broker or self._make_broker(lambda: self.dsn, pool_size=pool_size)
         context = BrokerContext(
             schema=schema,
             postgres=isinstance(self.control, SqlStore),
@@ -118,9 +119,16 @@ class Chancy(BlockingCalls):
 
     @property
     def dsn(self) -> str:
-        """The DSN, or `ConfigurationError` if there is none."""
+        """The DSN, or `ConfigurationError` if there is none.
+
+        If ``CHANCY_DSN`` is not set when the application is created, it is read at the first use.
+        """
+        self._dsn = self._dsn or resolve_dsn(None)
         if not self._dsn:
-            raise ConfigurationError("no DSN is configured: pass Chancy(dsn) or set CHANCY_DSN")
+            raise ConfigurationError(
+                'this application has no DSN: pass Chancy("postgresql://…"), or set CHANCY_DSN '
+                "(commands also take --dsn)"
+            )
         return self._dsn
 
     async def __aenter__(self) -> Self:

@@ -77,8 +77,8 @@ class CommandTarget:
         chancy = application.find(settings.app)
         ignored = [
             f"--{name.replace('_', '-')}"
-            for name, value in (("dsn", chancy.dsn), ("schema", chancy.schema))
-            if self.given.get(name) not in (None, value)
+            for name in ("dsn", "schema")
+            if (given := self.given.get(name)) is not None and given != getattr(chancy, name)
         ]
         ignored += [
             f"--{n.replace('_', '-')}" for n in ("listen_dsn", "driver") if self.given.get(n)

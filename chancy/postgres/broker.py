@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from uuid import UUID
@@ -50,7 +50,8 @@ from chancy.text import shown
 class PostgresBroker:
     """Stores jobs in the tables of one Postgres schema. `Broker` documents each call.
 
-    :param dsn: a URI or ``key=value`` pairs; several hosts for a cluster with failover.
+    :param dsn: a URI or ``key=value`` pairs; several hosts for a cluster with failover. A
+        function that returns it is called when it is needed, and may raise `ConfigurationError`.
     :param listen_dsn: DSN of the server itself, for LISTEN, if ``dsn`` goes through a pooler.
     :param driver: ``asyncpg``, ``psycopg``, or an object that implements `Driver`.
     :param pool_size: maximum number of sessions for callers. Claims, settlements and upkeep of
@@ -59,7 +60,7 @@ class PostgresBroker:
 
     def __init__(
         self,
-        dsn: str,
+        dsn: str | Callable[[], str],
         *,
         schema: str = "chancy",
         listen_dsn: str | None = None,
@@ -69,9 +70,9 @@ class PostgresBroker:
         check_number(pool_size, "pool_size")
         if pool_size < 1:
             raise ConfigurationError(f"pool_size={pool_size} must be at least 1")
-        self.dsn = dsn
+        self._dsn = dsn
         self.sql = Statements(schema)
-        self._listen_dsn = listen_dsn or dsn
+        self._listen_dsn = listen_dsn
         self._driver = _driver(driver) if isinstance(driver, str) else driver
         self._pool_size = pool_size
         self._pool: Pool | None = None
@@ -86,14 +87,24 @@ class PostgresBroker:
         self._upkeep = Catalog(self._upkeep_session.fetch, self.sql)
 
     def __repr__(self) -> str:
-        return f"PostgresBroker({redacted(self.dsn)!r}, schema={self.schema!r})"
+        try:
+            where = repr(redacted(self.dsn))
+        except ConfigurationError:
+            where = "no DSN"
+        return f"PostgresBroker({where}, schema={self.schema!r})"
+
+    @property
+    def dsn(self) -> str:
+        return self._dsn if isinstance(self._dsn, str) else self._dsn()
 
     @property
     def schema(self) -> str:
         return self.sql.schema
 
     def _dedicated(self, purpose: str) -> DedicatedSession:
-        return DedicatedSession(self._driver, self.dsn, application_name=f"chancy {purpose}")
+        return DedicatedSession(
+            self._driver, lambda: self.dsn, application_name=f"chancy {purpose}"
+        )
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -107,7 +118,8 @@ class PostgresBroker:
 
     def _open_pool(self) -> Pool:
         if self._pool is None:
-            raise NotOpen(f"{self!r} is not open: use `async with Chancy(dsn)`")
+            where = redacted(self.dsn)  # without a DSN this is a ConfigurationError, as opening is
+            raise NotOpen(f"the broker of {where} is not open: use `async with Chancy(dsn)`")
         return self._pool
 
     def check_queue(self, queue: Queue) -> None:
@@ -286,7 +298,7 @@ class PostgresBroker:
 
     async def subscribe(self, topic: Topic = Topic.WORK) -> PostgresSubscription:
         name = _LISTENERS[topic]
-        connection = await self._driver.connect(self._listen_dsn, application_name=name)
+        connection = await self._driver.connect(self._listen_dsn or self.dsn, application_name=name)
         if connection.pooled:
             # The pooler would accept LISTEN and run it on an arbitrary session of the server.
             await connection.close()

@@ -6,7 +6,7 @@ import asyncio
 import resource
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -22,7 +22,9 @@ from chancy import (
     JobFilter,
     PayloadTooLarge,
     PushError,
+    Queue,
     State,
+    Worker,
 )
 from chancy.errors import ConfigurationError
 from chancy.postgres.schema import migrate as schema
@@ -233,7 +235,55 @@ async def test_a_closed_application_says_so() -> None:
         chancy.sync_push(jobs.note.job(value=1))
 
 
-def test_no_dsn_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+async def open_blocking(chancy: Chancy) -> None:
+    with chancy:
+        raise AssertionError("opened without a DSN")
+
+
+async def migrate_blocking(chancy: Chancy) -> None:
+    chancy.sync_migrate()
+
+
+async def read_dsn(chancy: Chancy) -> str:
+    return chancy.dsn
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        Chancy.__aenter__,
+        Chancy.get_workers,
+        Chancy.check_tables,
+        Chancy.migrate,
+        migrate_blocking,
+        open_blocking,
+        read_dsn,
+        lambda chancy: chancy.push(jobs.note.job(value=1)),
+        lambda chancy: chancy.control.orphans(silent_s=1, limit=1),
+    ],
+)
+async def test_an_application_without_a_dsn_says_so_at_its_first_use(
+    use: Callable[[Chancy], Awaitable[object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("CHANCY_DSN", raising=False)
-    with pytest.raises(ConfigurationError, match="CHANCY_DSN"):
-        Chancy()
+    chancy = Chancy(queues=[Queue(name="mail")])
+    assert "no DSN" in repr(chancy.broker)
+    with pytest.raises(ConfigurationError, match=r"no DSN: pass Chancy\(.*, or set CHANCY_DSN"):
+        await use(chancy)
+
+
+async def test_the_dsn_of_the_environment_may_be_set_after_the_application_is_made(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CHANCY_DSN", raising=False)
+    chancy = Chancy(pool_size=2, queues=[Queue(name="async", executor="async")])
+    monkeypatch.setenv("CHANCY_DSN", dsn)
+    async with chancy:
+        # All sessions go to one database, whenever they are opened.
+        monkeypatch.setenv("CHANCY_DSN", "postgresql://127.0.0.1:1/other")
+        reference = await chancy.push(jobs.note.job(value=1))
+        async with Worker(chancy, queues=["async"]):
+            assert (await reference.wait(20)).state is State.SUCCEEDED
+    with chancy:
+        assert chancy.sync_get_job(reference.id) is not None
+    assert chancy.dsn == dsn

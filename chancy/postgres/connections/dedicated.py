@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
@@ -24,9 +24,11 @@ class DedicatedSession:
 
     A worker has one for each kind of its own work, so that neither a slow caller nor a pool that
     jobs have exhausted can block its claims and settlements.
+
+    :param dsn: called when a session is opened.
     """
 
-    def __init__(self, driver: Driver, dsn: str, *, application_name: str) -> None:
+    def __init__(self, driver: Driver, dsn: Callable[[], str], *, application_name: str) -> None:
         self._driver = driver
         self._dsn = dsn
         self._application_name = application_name
@@ -57,7 +59,7 @@ class DedicatedSession:
 
     async def _connect(self) -> Connection:
         self._connection = await self._driver.connect(
-            self._dsn, application_name=self._application_name
+            self._dsn(), application_name=self._application_name
         )
         self.generation += 1
         return self._connection

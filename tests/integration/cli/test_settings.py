@@ -83,6 +83,19 @@ def test_without_a_database_it_says_so() -> None:
     assert "--dsn, set CHANCY_DSN" in inside("queue", "list", code=2).err
 
 
+def test_an_application_without_a_dsn_can_be_imported_and_its_plugins_listed(
+    directory: Path,
+) -> None:
+    (directory / "shop.py").write_text(SHOP)
+    answer = alone("plugins", "list", "--app=shop", "--json", cwd=directory)
+    assert "chancy.retry" in {one["plugin"] for one in answer.json}
+    for line in ("queue list", "worker", "migrate upgrade"):
+        answer = alone(*line.split(), "--app=shop", cwd=directory, code=2)
+        assert "chancy: this application has no DSN: pass Chancy(" in answer.err
+        assert "or set CHANCY_DSN (commands take --dsn, too)" in answer.err
+        assert "Traceback" not in answer.err
+
+
 @pytest.mark.parametrize("line", ["queue list", "job list", "worker list", "migrate upgrade",
                                   "migrate check", "migrate current"])  # fmt: skip
 def test_a_database_that_is_away_is_code_4(line: str) -> None:
