@@ -127,7 +127,7 @@ class Chancy(BlockingCalls):
         if not self._dsn:
             raise ConfigurationError(
                 'this application has no DSN: pass Chancy("postgresql://…"), or set CHANCY_DSN '
-                "(commands also take --dsn)"
+                "(commands take --dsn, too)"
             )
         return self._dsn
 

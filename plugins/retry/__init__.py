@@ -13,7 +13,7 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
 from chancy.attempt.outcome import Lost, MemoryExceeded, Outcome, Raised, TimedOut
 from chancy.attempt.settlement import Settlement
-from chancy.checks import flag, several
+from chancy.checks import check_flag, check_instances
 from chancy.errors import ConfigurationError
 from chancy.plugin.plugin import Plugin
 from chancy.plugins.retry.policy import (
@@ -148,8 +148,8 @@ class Retries(Plugin):
         crashes_cost_attempts: bool = False,
     ) -> None:
         self.policy = _check_policy(policy)
-        self.crashes_cost_attempts = flag(crashes_cost_attempts, "crashes_cost_attempts")
-        self.rules = tuple(several(rules, Rule, "rules", "pass a list of Rule(…)"))
+        self.crashes_cost_attempts = check_flag(crashes_cost_attempts, "crashes_cost_attempts")
+        self.rules = tuple(check_instances(rules, Rule, "rules", "pass a list of Rule(…)"))
         self._by_name: dict[str, Policy | Custom] = {}
         for rule in self.rules:
             if rule.name in self._by_name:

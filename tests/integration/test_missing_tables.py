@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
 from typing import Literal
 
 import psycopg
@@ -11,6 +12,9 @@ import pytest
 
 from chancy import Chancy, SchemaMismatch, StatementFailed, Unique
 from chancy.postgres.schema import migrate as schema
+from chancy.postgres.schema.component import HEAD
+from tests.migrations import next_release
+from tests.migrations.next_release import NEXT
 from tests.support import jobs
 
 
@@ -42,11 +46,19 @@ async def test_a_push_without_tables_says_what_to_do(
             chancy.sync_push_many([jobs.note.job(value=1)] * 2)
 
 
-async def test_a_push_on_tables_of_another_version_says_what_to_do(empty_dsn: str) -> None:
-    revision = "0001"
-    await asyncio.to_thread(schema.upgrade, empty_dsn, component="core", revision=revision)
-    said = re.escape(f"are at revision {revision}, but this version of chancy needs {schema.HEAD}")
-    # There were none at that revision.
+async def test_a_push_on_tables_of_another_version_says_what_to_do(
+    empty_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await asyncio.to_thread(schema.upgrade, empty_dsn)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("chancy.postgres.schema.status.CORE", next_release.written(tmp_path))
+    said = re.escape(f"are at revision {HEAD}, but this version of chancy needs {NEXT}")
+    # As if it had come with that revision.
+    with psycopg.connect(empty_dsn, autocommit=True) as session:
+        [(signature,)] = session.execute(
+            "select oid::regprocedure::text from pg_proc where proname = 'push_unique'"
+        ).fetchall()
+        session.execute(f"drop function {signature}".encode())
     job = jobs.note.job(value=1).with_unique(Unique(key="one"))
     async with Chancy(empty_dsn) as chancy:
         with pytest.raises(SchemaMismatch, match=said):
