@@ -31,6 +31,12 @@ class Torn(Ledger):
         raise RuntimeError("torn")
 
 
+class Canceller(Ledger):
+    async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
+        await super().settling(tx, batch)
+        await tx.fetch("rollback")
+
+
 def booked(dsn: str) -> dict[UUID, State]:
     with psycopg.connect(dsn) as session:
         rows = session.execute("select id, state from booked").fetchall()
@@ -60,6 +66,15 @@ async def test_the_jobs_settle_without_one_that_raises(dsn: str) -> None:
         good = await chancy.push(jobs.note.job("good"))
         async with Worker(chancy):
             assert (await good.wait(10)).state is State.SUCCEEDED
+    assert booked(dsn) == {}
+
+
+async def test_jobs_keep_their_results_beside_a_plugin_that_rolls_back(dsn: str) -> None:
+    make_book(dsn)
+    async with Chancy(dsn, queues=[ASYNC], plugins=[Canceller()]) as chancy:
+        references = [await chancy.push(jobs.note.job(number)) for number in range(6)]
+        async with Worker(chancy):
+            assert [await one.result(10) for one in references] == list(range(6))
     assert booked(dsn) == {}
 
 

@@ -39,8 +39,8 @@ class PluginWrites:
 
     def __init__(self, schema: str) -> None:
         self._schema = schema
-        # Plugins whose hook lost the session. They are skipped when the batch is settled again,
-        # as it would otherwise never be settled.
+        # Plugins whose hook lost the session or ended the transaction. They are skipped when the
+        # batch is settled again, as it would otherwise never be settled.
         self._failed: set[str] = set()
 
     def wanted(
@@ -61,7 +61,7 @@ class PluginWrites:
     async def write(
         self, session: Connection, wanted: Sequence[TransactionHook], accepted: Sequence[Settlement]
     ) -> None:
-        """Run hooks in turn. Raises `BrokerUnavailable` if the session is lost."""
+        """Run hooks in turn. Raises `BrokerUnavailable` if the transaction is lost."""
         for hook in wanted:
             batch = hook.wanted(accepted)
             if batch:
@@ -75,18 +75,25 @@ class PluginWrites:
         try:
             async with asyncio.timeout(PLUGIN_S):
                 await hook.write(PluginTransaction(session, self._schema), batch)
+            # The timeout must not apply to the commit. Both statements fail if the hook has
+            # handled the error of one of its own, or has ended the transaction.
+            await session.fetch(_SET_TIMEOUT, previous)
+            await session.fetch("release savepoint inside")
         except Exception as error:
             logger.exception("settling_failed plugin=%s settlements=%d", hook.name, len(batch))
-            if session.closed:
-                self._failed.add(hook.name)
-                raise BrokerUnavailable(
-                    f"the plugin {hook.name} lost the session of the settlements: {error}"
-                ) from error
+            await self._undo(session, hook, error)
+
+    async def _undo(self, session: Connection, hook: TransactionHook, error: Exception) -> None:
+        """Undo the writes of a hook, the timeout included, or else give up the session."""
+        try:
             await session.fetch("rollback to savepoint inside")
-        else:
-            # The timeout must not apply to the commit.
-            await session.fetch(_SET_TIMEOUT, previous)
-        await session.fetch("release savepoint inside")
+            await session.fetch("release savepoint inside")
+        except Exception:
+            session.abort()
+            self._failed.add(hook.name)
+            raise BrokerUnavailable(
+                f"the plugin {hook.name} lost the transaction of the settlements: {error}"
+            ) from error
 
     def forgive(self, inside: Sequence[TransactionHook], batch: Sequence[Settlement]) -> None:
         """Allow skipped plugins to write again, after their batch has been settled."""

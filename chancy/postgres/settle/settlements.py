@@ -110,13 +110,22 @@ class Settlements:
     ) -> Sequence[Row]:
         """Store a batch and the writes of plugins in one transaction."""
         wanted = self._plugin_writes.wanted(inside, batch)
+        rows = None
         if wanted:
-            async with self._session.transaction() as session:
-                rows = await self._store(batch, session.fetch)
-                ids = {row[0] for row in rows}
-                accepted = [settlement for settlement in batch if settlement.id in ids]
-                await self._plugin_writes.write(session, wanted, accepted)
-        else:
+            try:
+                async with self._session.transaction() as session:
+                    rows = await self._store(batch, session.fetch)
+                    ids = {row[0] for row in rows}
+                    accepted = [settlement for settlement in batch if settlement.id in ids]
+                    await self._plugin_writes.write(session, wanted, accepted)
+            except StatementFailed:
+                if rows is None:
+                    raise
+                # The commit was refused, for example by a deferred constraint of a plugin.
+                names = ",".join(hook.name for hook in wanted)
+                logger.exception("settling_failed plugin=%s settlements=%d", names, len(batch))
+                rows = None
+        if rows is None:
             rows = await self._store(batch, self._session.fetch)
         self._plugin_writes.forgive(inside, batch)
         return rows

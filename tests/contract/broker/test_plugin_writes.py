@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -16,7 +17,7 @@ from chancy.attempt.failure import Failure
 from chancy.attempt.settlement import Settlement
 from chancy.broker.transaction import Transaction, TransactionHook
 from chancy.broker.values import Capability
-from chancy.errors import BrokerUnavailable
+from chancy.errors import BrokerUnavailable, StatementFailed
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.drivers import Name as DriverName
 from chancy.postgres.settle import plugin_writes as inside
@@ -197,3 +198,78 @@ async def test_a_settlement_that_is_refused_is_told_as_what_was_stored(
     await bench.broker.settle([bad], inside=[clerk.inside()])
     assert seen(dsn) == {claim.id: "clerk"}
     assert await bench.state(claim.id) is State.FAILED
+
+
+SUCCEEDED = frozenset({State.SUCCEEDED})
+
+
+def succeeded(claim: Claim) -> Settlement:
+    return settlement(claim, State.SUCCEEDED)._replace(result="42")
+
+
+async def swallow(tx: Transaction, batch: Sequence[Settlement]) -> None:
+    """Writes, and handles the error of a statement without a savepoint."""
+    await tx.fetch("insert into seen values ($1::uuid, 'swallower')", batch[0].id)
+    with suppress(StatementFailed):
+        await tx.fetch("select 1 / 0")
+
+
+async def test_an_error_that_a_plugin_handles_does_not_change_the_outcomes(
+    bench: Bench, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    claims = await bench.running(*(prepared() for _ in range(6)))
+    hooks = [TransactionHook("swallower", SUCCEEDED, swallow), Clerk("sound").inside(SUCCEEDED)]
+    assert not await bench.broker.settle([succeeded(claim) for claim in claims], inside=hooks)
+    for claim in claims:
+        job = await bench.job(claim.id)
+        assert (job.state, job.result) == (State.SUCCEEDED, 42)
+    assert seen(dsn) == {claim.id: "sound" for claim in claims}
+    assert "settling_failed plugin=swallower settlements=6" in caplog.text
+    assert "settlement_refused" not in caplog.text
+
+
+async def test_a_plugin_may_handle_an_error_in_a_savepoint_of_its_own(
+    bench: Bench, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def write(tx: Transaction, batch: Sequence[Settlement]) -> None:
+        await tx.fetch("savepoint mine")
+        with suppress(StatementFailed):
+            await tx.fetch("select 1 / 0")
+        await tx.fetch("rollback to savepoint mine")
+        await tx.fetch("insert into seen values ($1::uuid, 'careful')", batch[0].id)
+
+    [claim] = await bench.running()
+    hook = TransactionHook("careful", SUCCEEDED, write)
+    await bench.broker.settle([succeeded(claim)], inside=[hook])
+    assert seen(dsn) == {claim.id: "careful"}
+    assert "settling_failed" not in caplog.text
+
+
+@pytest.mark.parametrize("command", ["rollback", "commit", "release savepoint inside"])
+async def test_a_plugin_that_ends_the_transaction_does_not_change_the_outcomes(
+    bench: Bench, caplog: pytest.LogCaptureFixture, command: str
+) -> None:
+    claims = await bench.running(prepared(), prepared())
+    batch = [succeeded(claim) for claim in claims]
+    hooks = [Clerk("ender", after=command).inside(SUCCEEDED), Clerk().inside(SUCCEEDED)]
+    with pytest.raises(BrokerUnavailable):
+        await bench.broker.settle(batch, inside=hooks)
+    assert not await bench.broker.settle(batch, inside=hooks)
+    assert [await bench.state(claim.id) for claim in claims] == [State.SUCCEEDED] * 2
+    assert "settling_failed plugin=ender settlements=2" in caplog.text
+    assert "settlement_refused" not in caplog.text
+
+
+async def test_a_plugin_that_makes_the_commit_fail_does_not_change_the_outcomes(
+    bench: Bench, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with psycopg.connect(dsn) as session:
+        session.execute("alter table seen add unique (by) deferrable initially deferred")
+    claims = await bench.running(prepared(), prepared())
+    clerk = Clerk()
+    batch = [succeeded(claim) for claim in claims]
+    assert not await bench.broker.settle(batch, inside=[clerk.inside(SUCCEEDED)])
+    assert [await bench.state(claim.id) for claim in claims] == [State.SUCCEEDED] * 2
+    assert seen(dsn) == {}
+    assert len(clerk.told) == 1
+    assert "settling_failed plugin=clerk settlements=2" in caplog.text
