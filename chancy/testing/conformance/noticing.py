@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from chancy.attempt.failure import Failure
 from chancy.broker.contract import Broker
 from chancy.broker.notices import Notice, NoticeKind, Subscription, Topic
 from chancy.broker.values import Capability
@@ -127,6 +128,36 @@ class NoticePromises(Promises):
             Notice(NoticeKind.FINISHED, str(expected.id))
         ]
         assert await finished.receive(0.05) == []
+
+    async def test_the_end_of_a_job_with_a_failure_record_is_notified(
+        self, bench: Bench, finished: Subscription
+    ) -> None:
+        failed, crashed, beside = await bench.running(prepared(), prepared(), prepared())
+        failure = Failure.named("builtins.ValueError", "no")
+        await bench.broker.watch([failed.id, crashed.id, beside.id])
+        await bench.settle(
+            settlement(failed, State.FAILED)._replace(failure=failure, meta='{"a": 1}'),
+            settlement(crashed, State.FAILED)._replace(failure=failure, crashed=True),
+            settlement(beside, State.SUCCEEDED)._replace(result="1"),
+        )
+        expected = {str(failed.id), str(crashed.id), str(beside.id)}
+        told: set[str] = set()
+        deadline = time.monotonic() + _PATIENCE_S
+        while told != expected and time.monotonic() < deadline:
+            told |= {notice.token for notice in await finished.receive(0.5)}
+        assert told == expected
+
+    async def test_the_end_of_a_cancelled_job_that_is_released_is_notified(
+        self, bench: Bench, finished: Subscription
+    ) -> None:
+        [claim] = await bench.running()
+        await bench.broker.watch([claim.id])
+        await bench.broker.cancel([claim.id])
+        failure = Failure.named("builtins.ValueError", "no")
+        again = settlement(claim, State.SCHEDULED)._replace(run_at=PAST, failure=failure)
+        await bench.settle(again)
+        assert await bench.state(claim.id) is State.CANCELLED
+        assert await self._receives(finished, Notice(NoticeKind.FINISHED, str(claim.id)))
 
     async def test_the_end_of_a_job_without_history_is_notified(
         self, bench: Bench, finished: Subscription
