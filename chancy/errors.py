@@ -201,7 +201,7 @@ class StatementFailed(BrokerError):
 
     :param sqlstate: the SQLSTATE of Postgres, five characters such as ``40001``. Empty for a
         store without such codes, such as Redis; the message then has the server's own text.
-    :param passing: for a store without codes, whether the same statement may succeed later.
+    :param passing: whether the same statement may succeed later, where the code does not tell.
     """
 
     def __init__(self, message: str, *, sqlstate: str = "", passing: bool = False) -> None:
@@ -211,6 +211,8 @@ class StatementFailed(BrokerError):
 
     @property
     def retryable(self) -> bool:
-        if not self.sqlstate:
-            return self._passing
-        return self.sqlstate[:2] in _RETRYABLE_CLASSES or self.sqlstate in _RETRYABLE_CODES
+        return (
+            self._passing
+            or self.sqlstate[:2] in _RETRYABLE_CLASSES
+            or self.sqlstate in _RETRYABLE_CODES
+        )

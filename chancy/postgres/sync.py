@@ -174,5 +174,7 @@ class SyncPostgresBroker:
             if error.sqlstate is None or sqlstates.lost(error.sqlstate):
                 raise BrokerUnavailable(f"{self._dsn.place}: {text}") from error
             raise StatementFailed(
-                sqlstates.advised(error.sqlstate, text), sqlstate=error.sqlstate
+                sqlstates.advised(error.sqlstate, text),
+                sqlstate=error.sqlstate,
+                passing=sqlstates.partition_changed(error.sqlstate, error),
             ) from error

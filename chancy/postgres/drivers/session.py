@@ -231,7 +231,11 @@ class Session(ABC):
             except BaseException:
                 self.abort()
                 raise
-        return StatementFailed(sqlstates.advised(sqlstate, text), sqlstate=sqlstate)
+        return StatementFailed(
+            sqlstates.advised(sqlstate, text),
+            sqlstate=sqlstate,
+            passing=sqlstates.partition_changed(sqlstate, error),
+        )
 
     def _noticed(self, function: str | None) -> None:
         """Handle a warning, sent by this function of the server's source."""

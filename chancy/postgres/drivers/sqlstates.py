@@ -23,6 +23,9 @@ DATA_EXCEPTION = "22000"
 #: A row with one of the ids exists.
 UNIQUE_VIOLATION = "23505"
 
+# A row violates a check, or the bounds of its partition.
+_CHECK_VIOLATION = "23514"
+
 # A schema, a relation or a function does not exist.
 _MISSING = frozenset({"3F000", "42P01", "42883"})
 _MISSING_COLUMN = "42703"
@@ -63,6 +66,22 @@ def something_missing(error: BaseException) -> bool:
         if sqlstate == _MISSING_COLUMN or sqlstate in _MISSING:
             return True
     return False
+
+
+def partition_changed(sqlstate: str, error: Exception) -> bool:
+    """Whether a row was refused by the bounds of its partition, and not by a check of a table.
+
+    While a partition is attached, rows for it may have been sent to the default one. The same
+    statement then succeeds. Only a check has a name.
+
+    :param error: raised by a driver.
+    """
+    details = getattr(error, "diag", error)
+    return (
+        sqlstate == _CHECK_VIOLATION
+        and getattr(details, "table_name", None) is not None
+        and getattr(details, "constraint_name", None) is None
+    )
 
 
 def lost(sqlstate: str) -> bool:

@@ -92,8 +92,7 @@ class Settlements:
                 middle = len(batch) // 2
                 first = await self._settle(batch[:middle], inside)
                 return first | await self._settle(batch[middle:], inside)
-            logger.error("settlement_refused job=%s error=%s", batch[0].id, error)
-            accepted = await self._store_with_hooks([_failed(batch[0], error)], inside)
+            accepted = await self._store_refused(batch[0], inside)
         if len(accepted) == len(batch):
             return set()
         ids = {row[0] for row in accepted}
@@ -104,6 +103,18 @@ class Settlements:
             [settlement.lease for settlement in missing],
         )
         return {settlement.id for settlement in missing} - {row[0] for row in settled_before}
+
+    async def _store_refused(
+        self, settlement: Settlement, inside: Sequence[TransactionHook]
+    ) -> Sequence[Row]:
+        """Store a settlement that was refused: as it is if the reason has passed, or as failed."""
+        try:
+            return await self._store_with_hooks([settlement], inside)
+        except StatementFailed as error:
+            if error.retryable:
+                raise
+            logger.error("settlement_refused job=%s error=%s", settlement.id, error)
+            return await self._store_with_hooks([_failed(settlement, error)], inside)
 
     async def _store_with_hooks(
         self, batch: Sequence[Settlement], inside: Sequence[TransactionHook]

@@ -74,6 +74,21 @@ async def test_statements_that_the_server_forgot_are_prepared_again(session: Con
     assert (await session.fetch("select $1::int", 1))[0][0] == 1
 
 
+async def test_a_row_that_no_partition_takes_is_worth_another_try(session: Connection) -> None:
+    """Its partition may have been attached meanwhile; the check of a table refuses it forever."""
+    await session.fetch("create table days (day int check (day > 0)) partition by list (day)")
+    await session.fetch("create table days_1 partition of days for values in (1, -1)")
+    for sql, retryable in (
+        ("insert into days values (2)", True),
+        ("insert into days_1 values (2)", True),
+        ("insert into days values (-1)", False),
+        ("do $$ begin raise exception 'no' using errcode = '23514'; end $$", False),
+    ):
+        with pytest.raises(StatementFailed, match="23514") as refused:
+            await session.fetch(sql)
+        assert refused.value.retryable is retryable, sql
+
+
 async def test_isolation_is_read_committed_whatever_the_default(
     chosen: Driver, session: Connection, empty_dsn: str
 ) -> None:
