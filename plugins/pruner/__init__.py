@@ -35,6 +35,8 @@ _RARELY = 8
 _CONCURRENT = frozenset({"23505", "23514", "42P07", "42P17"})
 #: The most rules: each one scans the history separately.
 MAX_RULES = 100
+#: Days ahead for which partitions are created.
+_DAYS_AHEAD = 7
 #: The most expired rows of waiting callers deleted in one turn.
 _MAX_AWAITED = 10_000
 
@@ -105,11 +107,12 @@ class Pruner(Plugin):
             return
         sweep = PrunerSweep(broker, self.rules)
         days, rules = True, bool(self.rules)
-        while days or rules:
+        while True:
             rarely_s = _RARELY * self.every_s * random.uniform(0.8, 1.2)
             led = await elected(leader, clock, rarely_s)
             due = clock.monotonic() + self.every_s * random.uniform(0.8, 1.2)
             days = days and await self._try_days(broker)
+            await self.check_today(broker)
             rules = rules and await self._try_rules(
                 sweep, clock.sleep, _until(clock, due, leader if led else None)
             )
@@ -159,24 +162,38 @@ class Pruner(Plugin):
 
     async def prune(self, broker: SqlStore) -> list[str]:
         """Create and drop partitions; returns the names of the dropped ones."""
-        dropped: list[str] = []
-        for name, number in (
-            ("make_days", 7),
-            ("drop_days", self.keep_days),
-            ("forget_awaited", _MAX_AWAITED),
-        ):
-            try:
-                rows = await broker.fetch(statement(name, broker.schema), number)
-            except BrokerError as error:
-                if not (error.retryable or _is_concurrent(error)):
-                    raise
-                logger.info("prune_postponed step=%s error=%s", name, error)
-                continue
-            if name == "drop_days":
-                dropped = [row[0] for row in rows]
+        # Each day is a transaction of its own: settlements wait for the one that makes it.
+        for ahead in range(_DAYS_AHEAD + 1):
+            if await self._step(broker, "make_days", ahead) is None:
+                break
+        dropped: dict[str, None] = {}
+        while found := await self._step(broker, "drop_days", self.keep_days):
+            # Again, as it deletes old rows of the default partition in batches.
+            dropped |= dict.fromkeys(row[0] for row in found)
+        await self._step(broker, "forget_awaited", _MAX_AWAITED)
         if dropped:
             logger.info("pruned partitions=%s", ",".join(dropped))
-        return dropped
+        return list(dropped)
+
+    async def check_today(self, broker: SqlStore) -> None:
+        """Log a warning if today's finished jobs go to the default partition."""
+        for (name,) in await self._step(broker, "missing_today") or ():
+            logger.warning(
+                "partition_missing name=%s: finished jobs of today go to finished_jobs_default",
+                name,
+            )
+
+    async def _step(
+        self, broker: SqlStore, name: str, *numbers: int
+    ) -> Sequence[Sequence[Any]] | None:
+        """Run one statement; returns None if it is left for the next turn."""
+        try:
+            return await broker.fetch(statement(name, broker.schema), *numbers)
+        except BrokerError as error:
+            if not (error.retryable or _is_concurrent(error)):
+                raise
+            logger.info("prune_postponed step=%s error=%s", name, error)
+            return None
 
     async def apply(
         self, broker: SqlStore, pause: Callable[[float], Awaitable[None]], *, dry_run: bool = False

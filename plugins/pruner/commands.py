@@ -57,7 +57,7 @@ def prune_command(pruner: Pruner) -> click.Command:
             line.script({"dry_run": dry_run, "partitions": dropped, "rules": rules})
             return
         label = "jobs to delete" if dry_run else "jobs deleted"
-        rows = [(name, "all") for name in dropped]
+        rows = [(name, "old" if name == "finished_jobs_default" else "all") for name in dropped]
         rows += [(f"rule {r}", f"{n:,}") for r, n in zip(pruner.rules, removed, strict=True)]
         line.table(("partition or rule", label), rows)
 

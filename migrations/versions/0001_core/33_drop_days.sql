@@ -1,5 +1,7 @@
 -- Drops the partitions of finished_jobs whose day (UTC) ended more than p_keep days ago, and gives
--- their names. Gives up after 100 ms on a lock, and is called again later. Safe to repeat.
+-- their names. Of the default partition it deletes rows of that age, 10,000 at most, and gives its
+-- name if there were any: call it again then.
+-- Gives up after 100 ms on a lock, and is called again later. Safe to repeat.
 create function {schema}.drop_days(p_keep int) returns setof text
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -7,9 +9,20 @@ set lock_timeout = '100ms'
 as $$
 declare
   v_name text;
-  v_last text := 'finished_jobs_' || to_char(
-    (clock_timestamp() at time zone 'UTC')::date - p_keep, 'YYYYMMDD');
+  v_day date := (clock_timestamp() at time zone 'UTC')::date - p_keep;
+  v_last text := 'finished_jobs_' || to_char(v_day, 'YYYYMMDD');
 begin
+  -- Before a partition is dropped, which locks the whole table until the end.
+  delete from {schema}.finished_jobs_default
+  where ctid = any (array(
+    select d.ctid
+    from {schema}.finished_jobs_default d
+    where d.finished_at < v_day::timestamp at time zone 'UTC'
+    limit 10000
+    for update skip locked));
+  if found then
+    return next 'finished_jobs_default';
+  end if;
   for v_name in
     select c.relname
     from pg_inherits i

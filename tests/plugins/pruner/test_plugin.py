@@ -72,6 +72,70 @@ async def test_a_partition_that_somebody_holds_puts_the_rules_off(
     assert "worker_loop_failed" not in caplog.text
 
 
+async def test_each_day_is_committed_by_itself(
+    dsn: str, connection: psycopg.Connection[Any]
+) -> None:
+    days = [datetime.now(UTC).date() + timedelta(days=ahead) for ahead in range(8)]
+    for day in days:
+        connection.execute(f"drop table chancy.finished_jobs_{day:%Y%m%d}".encode())
+    pruner = Pruner()
+    async with Chancy(dsn, plugins=[pruner]) as chancy:
+        await pruner.prune(chancy.broker)  # type: ignore[arg-type]
+    made = connection.execute(
+        "select count(*), count(distinct xmin::text) from pg_class"
+        " where relname ~ '^finished_jobs_[0-9]{8}$' and relkind = 'r'"
+    ).fetchone()
+    assert made == (8, 8)
+
+
+async def test_old_rows_of_the_default_partition_are_deleted_in_batches(
+    dsn: str, connection: psycopg.Connection[Any]
+) -> None:
+    fill(connection, 10_003, first=timedelta(days=9), queue="old")
+    fill(connection, 5, first=timedelta(days=3), queue="young")
+    assert connection.execute("select chancy.drop_days(7)").fetchall() == [
+        ("finished_jobs_default",)
+    ]
+    assert {queue: count for (queue, _, _), count in left(connection).items()} == {
+        "old": 3,
+        "young": 5,
+    }
+    fill(connection, 10_003, first=timedelta(days=9), queue="old")
+    pruner = Pruner()
+    async with Chancy(dsn, plugins=[pruner]) as chancy:
+        assert await pruner.prune(chancy.broker) == ["finished_jobs_default"]  # type: ignore[arg-type]
+    assert {queue: count for (queue, _, _), count in left(connection).items()} == {"young": 5}
+
+
+async def test_a_missing_partition_of_today_is_logged_until_it_is_there(
+    dsn: str, connection: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """By a worker whose role does not own the tables, too."""
+    connection.execute("drop role if exists guest")
+    connection.execute("create role guest login")
+    connection.execute("grant usage on schema chancy to guest")
+    connection.execute("grant all on all tables in schema chancy to guest")
+    connection.execute("grant all on all sequences in schema chancy to guest")
+    today = f"finished_jobs_{datetime.now(UTC).date():%Y%m%d}"
+    connection.execute(f"drop table chancy.{today}".encode())
+    guest = dsn.replace("postgres@", "guest@")
+    try:
+        async with (
+            Chancy(guest, plugins=[ImmediateLeadership(), Pruner(every_s=0.05)]) as chancy,
+            Worker(chancy, queues=[]),
+        ):
+            await eventually(lambda: caplog.text.count(f"partition_missing name={today}") > 1)
+        assert "worker_loop_failed" not in caplog.text
+        connection.execute("select chancy.make_days(0)")
+        caplog.clear()
+        async with Chancy(guest) as chancy:
+            await Pruner().check_today(chancy.broker)  # type: ignore[arg-type]
+        assert caplog.text == ""
+    finally:
+        connection.execute("drop owned by guest")
+        connection.execute("drop role guest")
+
+
 async def test_a_role_that_may_not_delete_says_so_once(
     dsn: str, connection: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
