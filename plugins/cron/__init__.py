@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
+from weakref import WeakSet
 
 from chancy.broker.optional import SqlStore
 from chancy.errors import ConfigurationError
@@ -65,7 +67,8 @@ class Cron(Plugin):
         self.poll_s = poll_s
         self.keep_ticks = keep_ticks
         self.lapse_s = lapse_s
-        self._stored = False
+        #: The workers that have stored the entries: a service that failed starts again.
+        self._declared: WeakSet[Runtime] = WeakSet()
 
     @classmethod
     def get_identifier(cls) -> str:
@@ -93,13 +96,16 @@ class Cron(Plugin):
             return
         entries = Entries(runtime.broker)
         names = [entry.name for entry in self.entries]
-        firing = Firing(entries, keep=self.keep_ticks, names=names)
+        with closing(Firing(entries, keep=self.keep_ticks, names=names)) as firing:
+            await self._fire(runtime, entries, firing)
+
+    async def _fire(self, runtime: Runtime, entries: Entries, firing: Firing) -> None:
         clock, leader = runtime.clock, runtime.leader
         declare_at = clock.monotonic()
         while True:
             # Every worker declares the entries of its code.
             if clock.monotonic() >= declare_at:
-                await self._declare(entries)
+                await self._declare(runtime, entries)
                 declare_at = clock.monotonic() + self.lapse_s / 4
             if not leader.leading:
                 # After the timeout every worker polls, so ticks are fired without a leader too.
@@ -109,13 +115,13 @@ class Cron(Plugin):
             if leader.leading:
                 await clock.sleep(min(pause_s, self.poll_s))
 
-    async def _declare(self, entries: Entries) -> None:
-        """Store the entries of the code once; later calls only extend their lapse.
+    async def _declare(self, runtime: Runtime, entries: Entries) -> None:
+        """Store the entries of the code once in each worker; later calls only extend their lapse.
 
         During a deployment, workers of two versions run at the same time. The entries of the
         worker that started last apply; the other workers do not overwrite them.
         """
-        if self._stored:
+        if runtime in self._declared:
             await entries.touch([entry.name for entry in self.entries], lapse_s=self.lapse_s)
             return
         for entry in self.entries:
@@ -123,7 +129,7 @@ class Cron(Plugin):
                 await entries.add(entry, upsert=True, lapse_s=self.lapse_s)
             except ConfigurationError as error:
                 logger.error("cron_entry_refused entry=%s: %s", entry.name, error)
-        self._stored = True
+        self._declared.add(runtime)
 
     # At run time
 

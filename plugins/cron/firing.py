@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -168,6 +169,12 @@ class Firing:
         self._entries = entries
         self._keep = keep
         self._names = names
+        # Its own: jobs may block all threads of the event loop.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="chancy cron")
+
+    def close(self) -> None:
+        """Let the thread end after the ticks that it is computing. Does not wait."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def step(self) -> float:
         """Fire the due ticks of at most `BATCH` entries; returns seconds until the next step.
@@ -180,7 +187,8 @@ class Firing:
             return max(wait_s or 0.0, _SHORTEST_S) if wait_s is not None else float("inf")
         rows, busy = await self._check_overlaps(entries)
         # In a thread: computing the ticks of a long outage may take seconds.
-        results = await asyncio.to_thread(lambda: [plan(row) for row in rows])
+        loop = asyncio.get_running_loop()
+        results = await loop.run_in_executor(self._thread, lambda: [plan(row) for row in rows])
         for result in results:
             if isinstance(result, Unreadable):
                 await self._reject(result)

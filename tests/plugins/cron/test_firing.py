@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -142,6 +144,22 @@ async def test_what_becomes_of_ticks_that_nobody_fired(
         assert ticks(dsn) == expected
         await clock.fire()
         assert len(ticks(dsn)) == len(expected)
+
+
+async def test_ticks_are_fired_while_the_threads_of_the_loop_are_blocked(dsn: str) -> None:
+    """As by jobs that wait in ``asyncio.to_thread``."""
+    released = threading.Event()
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    async with clockwork(dsn, entry()) as clock:
+        ago(dsn, "one", "1 hour")
+        blocked = loop.run_in_executor(None, released.wait)
+        try:
+            await asyncio.wait_for(clock.fire(), 10)
+        finally:
+            released.set()
+            await blocked
+    assert len(pushed(dsn)) == 1
 
 
 async def test_a_tick_that_is_hardly_late_is_not_skipped(dsn: str) -> None:

@@ -14,6 +14,7 @@ from chancy.app.preparation import ATTEMPTS, PRIORITIES
 from chancy.errors import ConfigurationError, PushError
 from chancy.plugins.cron import Cron, Entry
 from chancy.plugins.cron import entry as entries
+from chancy.plugins.cron.firing import Firing
 from chancy.plugins.cron.store import MAX_ENTRIES
 from chancy.testing.memory import MemoryBroker
 from chancy.testing.plugin import PluginContract
@@ -107,32 +108,34 @@ async def started(dsn: str, cron: Cron) -> None:
 
 
 async def test_a_deployment_takes_entries_over_and_the_old_ones_lapse(cron_dsn: str) -> None:
-    old = Cron(entry("both"), entry("gone"), lapse_s=3_600)
+    old = Cron(entry("both"), entry("gone"), lapse_s=4)
     new = Cron(entry("both", job=entry("other").job), entry("added"))
-    await started(cron_dsn, old)
-    execute(cron_dsn, "update chancy.cron_entries set paused_at = now() where name = 'both'")
-    ago(cron_dsn, "both", "3 hours")
     ticks = "select last_tick from chancy.cron_entries where name = 'both'"
-    before = execute(cron_dsn, ticks)
-    await started(cron_dsn, new)
-    assert names(cron_dsn) == ["added", "both", "gone"]
-    stored = execute(
-        cron_dsn,
-        "select arguments->>'value', paused_at is not null from chancy.cron_entries"
-        " where name = 'both'",
-    )
-    assert stored == [("other", True)]
-    assert execute(cron_dsn, ticks) == before
-    # The old one is still alive, and says what is in its code: it does not take "both" back.
-    async with Chancy(cron_dsn, plugins=[old], no_default_plugins=True) as chancy:
-        execute(cron_dsn, "update chancy.cron_entries set lapses_at = now() + interval '1 min'")
-        async with Worker(chancy, queues=[]):
-            soon = "select min(lapses_at) > now() + interval '5 min' from chancy.cron_entries "
-            await eventually(
-                lambda: execute(cron_dsn, soon + "where name in ('both', 'gone')") == [(True,)]
-            )
-            value = "select arguments->>'value' from chancy.cron_entries where name = 'both'"
-            assert execute(cron_dsn, value) == [("other",)]
+    value = "select arguments->>'value' from chancy.cron_entries where name = 'both'"
+    async with (
+        Chancy(cron_dsn, plugins=[old], no_default_plugins=True) as chancy,
+        Worker(chancy, queues=[]),
+    ):
+        await eventually(lambda: names(cron_dsn) == ["both", "gone"])
+        execute(cron_dsn, "update chancy.cron_entries set paused_at = now() where name = 'both'")
+        ago(cron_dsn, "both", "3 hours")
+        before = execute(cron_dsn, ticks)
+        await started(cron_dsn, new)
+        assert names(cron_dsn) == ["added", "both", "gone"]
+        stored = execute(
+            cron_dsn,
+            "select arguments->>'value', paused_at is not null from chancy.cron_entries"
+            " where name = 'both'",
+        )
+        assert stored == [("other", True)]
+        assert execute(cron_dsn, ticks) == before
+        # The old one is still alive, and says what is in its code: it does not take "both" back.
+        execute(cron_dsn, "update chancy.cron_entries set lapses_at = now()")
+        soon = "select min(lapses_at) > now() + interval '2 s' from chancy.cron_entries "
+        await eventually(
+            lambda: execute(cron_dsn, soon + "where name in ('both', 'gone')") == [(True,)]
+        )
+        assert execute(cron_dsn, value) == [("other",)]
     # It has been gone for longer than it outlives its workers.
     execute(cron_dsn, "update chancy.cron_entries set lapses_at = now() where name = 'gone'")
     ago(cron_dsn, "gone", "1 hour")
@@ -169,6 +172,57 @@ async def test_a_removed_entry_stays_away_until_a_worker_starts_with_it(cron_dsn
         assert names(cron_dsn) == ["two"]
     await started(cron_dsn, Cron(entry()))
     assert names(cron_dsn) == ["one", "two"]
+
+
+async def test_each_worker_stores_the_entries_of_a_plugin_that_several_share(cron_dsn: str) -> None:
+    cron = Cron(entry())
+    await started(cron_dsn, cron)
+    chancy = Chancy(cron_dsn, plugins=[cron], no_default_plugins=True)
+    async with chancy:
+        assert await cron.remove(chancy, "one")
+    await started(cron_dsn, cron)
+    assert names(cron_dsn) == ["one"]
+
+
+async def test_applications_on_two_databases_fire_the_ticks_of_one_plugin(
+    cron_dsn: str, empty_dsn: str
+) -> None:
+    cron = Cron(entry("each", EVERY_SECOND))
+    async with (
+        Chancy(cron_dsn, plugins=[cron], no_default_plugins=True) as first,
+        Chancy(empty_dsn, plugins=[cron], no_default_plugins=True) as second,
+    ):
+        await second.migrate()
+        async with Worker(first, queues=[]):
+            await eventually(lambda: pushed(cron_dsn))
+            async with Worker(second, queues=[]):
+                await eventually(lambda: pushed(empty_dsn))
+
+
+async def test_a_worker_whose_service_failed_does_not_store_its_entries_again(
+    cron_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A removed entry, or one that a newer worker has changed, stays as it is."""
+    failures = 0
+    original = Firing.step
+
+    async def step(self: Firing) -> float:
+        nonlocal failures
+        if names(cron_dsn) == ["two"] and failures == 0:
+            failures += 1
+            raise RuntimeError("once")
+        return await original(self)
+
+    monkeypatch.setattr(Firing, "step", step)
+    cron = Cron(entry())
+    chancy = Chancy(cron_dsn, plugins=[cron], no_default_plugins=True)
+    async with chancy, Worker(chancy, queues=[]):
+        await eventually(lambda: names(cron_dsn) == ["one"])
+        await cron.remove(chancy, "one")
+        await cron.add(chancy, entry("two", EVERY_SECOND))
+        await eventually(lambda: pushed(cron_dsn))
+        assert failures == 1
+        assert names(cron_dsn) == ["two"]
 
 
 async def test_without_postgres_it_does_nothing_and_says_so(

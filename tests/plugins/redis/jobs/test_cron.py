@@ -59,7 +59,6 @@ async def application(dsn: str, url: str, cron: Cron) -> AsyncGenerator[Chancy]:
 
 @pytest.fixture
 def cron() -> Cron:
-    """One for each database: it stores its entries once in the life of a process."""
     return Cron(Entry("often", "* * * * * *", TICK, overlap=Overlap.SKIP), poll_s=0.2)
 
 
