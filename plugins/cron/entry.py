@@ -230,6 +230,11 @@ def _check_job(job: object) -> None:
     _check_whole("priority", job.priority, PRIORITIES, where)
     _check_whole("max_attempts", job.max_attempts, ATTEMPTS, where)
     check_limits(job.limits, where)
+    if job.unique is not None:
+        raise ConfigurationError(
+            f"{where} is unique, and ticks do not apply unique rules: pass the job "
+            "with_unique(None), and overlap='skip' to push no job beside an unfinished one"
+        )
     for name, value in (("run_at", job.run_at), ("id", job.id)):
         if value is not None:
             raise ConfigurationError(

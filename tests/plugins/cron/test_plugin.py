@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from chancy import Chancy, Job, Plugin, Queue, State, Worker
+from chancy import Chancy, Job, Plugin, Queue, State, Unique, Worker
 from chancy.app.preparation import ATTEMPTS, PRIORITIES
 from chancy.errors import ConfigurationError, PushError
 from chancy.plugins.cron import Cron, Entry
@@ -255,6 +255,7 @@ async def test_without_postgres_it_does_nothing_and_says_so(
         ({"job": Job(func="a.b", priority=101)}, "priority=101 must be"),
         ({"job": Job(func="a.b", max_attempts=0)}, "max_attempts=0 must be"),
         ({"job": Job(func="a.b").with_run_at(5)}, "run_at=.*each tick pushes a new job"),
+        ({"job": jobs.note.job(1).with_unique(Unique(key="k"))}, "ticks do not apply unique rules"),
         ({"job": Job(func="a.b", limits=("x",))}, "is not a Limit"),  # type: ignore[arg-type]
     ],
 )
