@@ -1,6 +1,7 @@
--- Everything that is not finished. Small, wide open for vacuum, without foreign keys and triggers.
--- States: 0 pending, 1 running, 2 scheduled, 3 held. The lease stays on the row after the claim
--- has ended, so that a settlement whose answer was lost is recognised when it is repeated.
+-- All unfinished jobs. The table stays small, is vacuumed aggressively, and has no foreign keys or
+-- triggers.
+-- States: 0 pending, 1 running, 2 scheduled, 3 held. The lease stays on the row after the claim has
+-- ended, so that a settlement whose response was lost is recognised when it is repeated.
 -- unique_until_claim: whether a claim releases the unique key. Null: it does not.
 create table {schema}.jobs (
   id uuid primary key,

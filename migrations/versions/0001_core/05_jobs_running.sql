@@ -1,2 +1,2 @@
--- The claims of a worker.
+-- Serves lookups of the claims of a worker.
 create index jobs_running on {schema}.jobs (worker_id) where state = 1

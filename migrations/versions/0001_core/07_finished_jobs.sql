@@ -1,6 +1,6 @@
--- Finished jobs, one row each, written once, dropped by the day (UTC).
--- States: 4 succeeded, 5 failed, 6 cancelled. No unique index: a row is only written by the
--- statement that deletes the live one.
+-- Finished jobs: one row each, written once, dropped by day (UTC).
+-- States: 4 succeeded, 5 failed, 6 cancelled. There is no unique index: only the statement that
+-- deletes the live row writes a row here.
 create table {schema}.finished_jobs (
   id uuid not null,
   pos bigint not null,

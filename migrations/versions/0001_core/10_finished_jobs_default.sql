@@ -1,2 +1,3 @@
--- Takes what no day's partition takes, so that finishing a job cannot fail for want of one.
+-- Stores rows for which no daily partition exists, so that a missing partition cannot make the
+-- completion of a job fail.
 create table {schema}.finished_jobs_default partition of {schema}.finished_jobs default

@@ -1,4 +1,5 @@
--- One row for each worker that lives. fillfactor 50: a beat stays on its page.
+-- One row for each live worker. fillfactor 50: the row version that a heartbeat writes stays on its
+-- page.
 create table {schema}.workers (
   id uuid primary key,
   host text not null,

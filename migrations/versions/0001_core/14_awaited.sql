@@ -1,5 +1,6 @@
--- Jobs for whose end somebody waits: the statement that finishes one of them sends a notice. Written
--- and deleted by those who wait, not in the rows of jobs: a claim skips a row that somebody locks.
+-- Jobs whose completion a client waits for: the statement that finishes one of them sends a notice.
+-- The waiting clients insert and delete these rows. The rows of jobs do not hold this mark, because
+-- a claim skips a row that another transaction has locked.
 create table {schema}.awaited (
   id uuid primary key,
   asked_at timestamptz not null default clock_timestamp()

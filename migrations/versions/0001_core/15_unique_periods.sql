@@ -1,5 +1,5 @@
--- Unique keys that are held for a time from a push on, whatever becomes of the job. A row that is
--- over means nothing: the next push of the key takes it, or somebody deletes it.
+-- Unique keys that are held for a period after a push, regardless of the outcome of the job. An
+-- expired row has no effect: the next push of the key takes it over, or a cleanup deletes it.
 create table {schema}.unique_periods (
   unique_key bytea primary key,
   job_id uuid not null,

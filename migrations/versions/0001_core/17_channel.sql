@@ -1,4 +1,5 @@
--- The channel of this schema: hashed, since LISTEN cuts names at 63 bytes without a word.
+-- The notification channel of this schema. The name is hashed, since LISTEN silently truncates
+-- names to 63 bytes.
 create function {schema}.channel() returns text
 language sql immutable parallel safe
 set search_path = pg_catalog, pg_temp

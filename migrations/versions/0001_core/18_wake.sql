@@ -1,7 +1,7 @@
--- Tells the workers of a queue that it has new pending jobs.
--- Guarded: of the transactions that would say so at one moment only one does, since each NOTIFY
--- takes a lock of the whole cluster until its commit is flushed. The lock ends with the
--- transaction; a notice that is lost this way is found by polling.
+-- Notifies the workers of a queue that it has new pending jobs.
+-- Guarded by a lock: of concurrent transactions that would send this notice, only one does, since
+-- each NOTIFY takes a cluster-wide lock until its commit is flushed. The guard is released when the
+-- transaction ends. Polling finds the jobs of a notice that is lost this way.
 create function {schema}.wake(p_queue text, p_guarded boolean) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp

@@ -1,4 +1,5 @@
--- A moment as a client can hold it: without zone, in UTC, within the years 1 to 9999.
+-- A timestamp that every client can represent: without time zone, in UTC, within the years 1 to
+-- 9999.
 create function {schema}.utc(p_at timestamptz) returns timestamp
 language sql immutable parallel safe
 return case

@@ -1,5 +1,6 @@
--- The errors of a job with one more, the last 25 kept. Takes whatever stands in the column.
--- Without settings of its own, so that it is inlined: it stands in the statement of every finish.
+-- Appends an error to the errors of a job and keeps the last 25. Accepts any value of the column.
+-- The function has no settings of its own, so that it is inlined: the statement of every completion
+-- uses it.
 create function {schema}.with_failure(p_errors jsonb, p_failure text, p_attempt int, p_worker uuid)
 returns jsonb
 language sql volatile

@@ -1,5 +1,6 @@
--- The meta of a job with other keys put over it. Takes whatever stands in the column.
--- A change that is no object is refused: put over an array, `||` would make an array of it.
+-- Merges keys into the meta of a job; new keys replace existing ones. Accepts any value of the
+-- column.
+-- A change that is not an object is refused: merged into an array, `||` would produce an array.
 create function {schema}.with_meta(p_meta jsonb, p_change text) returns jsonb
 language sql immutable
 return case

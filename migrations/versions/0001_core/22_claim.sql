@@ -1,13 +1,15 @@
--- Takes up to p_limit pending jobs of a queue under one lease.
--- Index: jobs_pending, once for each lane (priority), from behind its hint, in order of position.
--- p_lanes null: finds the lanes by a loose scan of the index, and looks from the front of each.
+-- Claims up to p_limit pending jobs of a queue under one lease.
+-- Index: jobs_pending, once for each lane (priority), starting after its hint, in order of
+-- position. p_lanes null: the function finds the lanes by a loose scan of the index and reads each
+-- from its front.
 -- Locks: rows of jobs in that order, skipping locked ones. Safe to repeat with another lease.
--- The plan is pinned: with a table that looks empty the planner would take a bitmap scan and a
+-- The plan is pinned: with a table that looks empty the planner would choose a bitmap scan and a
 -- sort over every dead entry (230 jobs/s instead of 2,000 under a held snapshot).
--- jit off, here and wherever plans are pinned by forbidding others: up to Postgres 17 a forbidden
--- node without a substitute, such as the scan of a small table, adds 10,000,000,000 to the cost of
--- its plan, so that the server compiled it at each call (to settle a job took 103 ms, and takes 0.25).
--- A unique key that is held until the job starts is released: that can conflict with nothing.
+-- jit is off, here and wherever plans are pinned by forbidding others: up to Postgres 17 a
+-- forbidden node without a substitute, such as the scan of a small table, adds 10,000,000,000 to
+-- the cost of its plan, so that the server compiled it at each call (to settle a job took 103 ms,
+-- and takes 0.25).
+-- A unique key that is held until the job starts is released; this cannot cause a conflict.
 create function {schema}.claim(
   p_worker uuid, p_lease uuid, p_queue text, p_limit int, p_lanes smallint[], p_hints bigint[]
 ) returns table (

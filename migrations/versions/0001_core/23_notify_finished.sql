@@ -1,5 +1,5 @@
--- Sends the notice that a job is finished, with the transaction; returns its id. On a channel of its
--- own, which workers do not hear.
+-- Sends the notice that a job is finished, as part of the transaction; returns the id of the job.
+-- The notice uses a channel of its own, to which workers do not listen.
 create function {schema}.notify_finished(p_id uuid) returns uuid
 language plpgsql
 set search_path = pg_catalog, pg_temp

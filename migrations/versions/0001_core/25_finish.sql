@@ -1,10 +1,12 @@
--- Ends attempts for good: moves the rows that still hold (id, lease) to finished_jobs, or deletes
--- them where the queue does not keep its finished jobs; failed ones are kept in any case. Returns
--- the ids that it accepted.
--- Index: the primary keys of jobs and awaited, once for each id. Locks: rows of jobs in the order given.
--- The conditions on id and state are written so that only the primary key serves them: written
--- plainly, they let the planner begin with all running jobs once it believes that there are few.
--- A repeated call accepts nothing, and {schema}.settled then tells what the first one did.
+-- Finishes attempts: moves the rows that still hold (id, lease) to finished_jobs, or deletes them
+-- where the queue does not keep its finished jobs. Failed jobs are always kept. Returns the
+-- accepted ids.
+-- Index: the primary keys of jobs and awaited, once for each id. Locks: rows of jobs in the order
+-- given.
+-- The conditions on id and state are written so that only the primary key serves them. Plain
+-- conditions would let the planner start from all running jobs whenever it estimates that there are
+-- few.
+-- A repeated call accepts nothing; {schema}.settled then reports what the first call did.
 create function {schema}.finish(
   p_ids uuid[], p_leases uuid[], p_states smallint[], p_results text[], p_failures text[],
   p_refunds boolean[], p_crashes boolean[], p_metas text[]

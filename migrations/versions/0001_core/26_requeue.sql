@@ -1,9 +1,10 @@
--- Ends attempts whose jobs go back: to scheduled (2) or to pending (0) at their old place. A job
--- that was asked to stop is cancelled instead. Returns the ids that it accepted.
+-- Ends attempts and requeues their jobs: to scheduled (2), or to pending (0) at their old position.
+-- A job for which cancellation was requested is cancelled instead. Returns the accepted ids.
 -- Index: the primary key of jobs, once for each id. Locks: rows of jobs in the order given.
--- The conditions on id and state are written so that only the primary key serves them: written
--- plainly, they let the planner begin with all running jobs once it believes that there are few.
--- A repeated call accepts nothing, and {schema}.settled then tells what the first one did.
+-- The conditions on id and state are written so that only the primary key serves them. Plain
+-- conditions would let the planner start from all running jobs whenever it estimates that there are
+-- few.
+-- A repeated call accepts nothing; {schema}.settled then reports what the first call did.
 create function {schema}.requeue(
   p_ids uuid[], p_leases uuid[], p_states smallint[], p_delays float8[], p_run_ats timestamptz[],
   p_failures text[], p_refunds boolean[], p_crashes boolean[], p_metas text[]

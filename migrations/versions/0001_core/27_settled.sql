@@ -1,4 +1,4 @@
--- Which of these attempts have been settled under these leases before.
+-- Returns which of these attempts have already been settled under these leases.
 -- Index: finished_jobs_id in each partition, the primary key of jobs. Reads only.
 create function {schema}.settled(p_ids uuid[], p_leases uuid[]) returns setof uuid
 language sql stable rows 10

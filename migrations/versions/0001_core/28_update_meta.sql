@@ -1,4 +1,4 @@
--- Puts keys over the meta of running jobs; returns the ids whose lease is good.
+-- Merges keys into the meta of running jobs; returns the ids whose lease is valid.
 -- Index: the primary key of jobs, once for each id. Locks: rows of jobs in the order given.
 -- The conditions are written as in requeue, for the same reason. Safe to repeat.
 create function {schema}.update_meta(p_ids uuid[], p_leases uuid[], p_metas text[]) returns setof uuid

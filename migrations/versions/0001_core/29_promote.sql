@@ -1,5 +1,5 @@
--- Makes due scheduled jobs pending, the earliest first, each with a new position.
--- Returns how many, and the seconds until the next one is due.
+-- Makes due scheduled jobs pending, earliest first, each with a new position. Returns the number of
+-- promoted jobs, and the seconds until the next job is due.
 -- Index: jobs_scheduled, from its start. Locks: rows of jobs in that order, skipping locked ones.
 -- Safe to repeat. The time is read once: a volatile call would not be a condition of the index.
 create function {schema}.promote(p_limit int, out promoted int, out next_due_s float8)

@@ -1,6 +1,8 @@
--- Cancels waiting jobs and asks for the end of running ones. Says what became of each id;
--- 'busy' when somebody holds its row: ask again. Never waits for a row, so it cannot deadlock.
--- Index: the primary keys of jobs and awaited, finished_jobs_id. Locks: rows of jobs, skipping locked ones.
+-- Cancels waiting jobs and requests cancellation of running ones. Reports the outcome for each id;
+-- 'busy' if another transaction holds its row: call again. Never waits for a row, so it cannot
+-- deadlock.
+-- Index: the primary keys of jobs and awaited, finished_jobs_id. Locks: rows of jobs, skipping
+-- locked ones.
 create function {schema}.cancel(p_ids uuid[]) returns table (id uuid, what text)
 language plpgsql
 set search_path = pg_catalog, pg_temp

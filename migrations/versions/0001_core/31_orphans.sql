@@ -1,5 +1,5 @@
--- Forgets silent workers, then gives the claims whose worker is gone.
--- Index: jobs_running: a loose scan over its workers, then the rows of those that are gone.
+-- Removes workers with missed heartbeats, then returns the claims whose worker no longer exists.
+-- Index: jobs_running: a loose scan over its workers, then the rows of the missing ones.
 -- Locks: rows of workers, skipping locked ones. Safe to repeat: the claims are settled by lease.
 create function {schema}.orphans(p_silent_s float8, p_limit int) returns table (
   id uuid, priority smallint, pos bigint, func text, arguments text,

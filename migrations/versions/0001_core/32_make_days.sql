@@ -1,6 +1,7 @@
--- Makes the partitions of finished_jobs for today and p_ahead days more, in UTC. Returns how many.
--- Attached, not created in place: that would lock the whole table against its readers.
--- Gives up after 100 ms on a lock, and is called again later. Safe to repeat.
+-- Creates the partitions of finished_jobs for today and p_ahead more days, in UTC. Returns the
+-- number of created partitions.
+-- Partitions are attached, not created in place: that would lock the whole table against reads.
+-- Stops after waiting 100 ms for a lock, and is called again later. Safe to repeat.
 create function {schema}.make_days(p_ahead int) returns int
 language plpgsql
 set search_path = pg_catalog, pg_temp

@@ -1,7 +1,7 @@
--- Drops the partitions of finished_jobs whose day (UTC) ended more than p_keep days ago, and gives
--- their names. Of the default partition it deletes rows of that age, 10,000 at most, and gives its
--- name if there were any: call it again then.
--- Gives up after 100 ms on a lock, and is called again later. Safe to repeat.
+-- Drops the partitions of finished_jobs whose day (UTC) ended more than p_keep days ago, and
+-- returns their names. From the default partition it deletes rows of that age, 10,000 at most, and
+-- returns its name if it deleted any: call the function again in that case.
+-- Stops after waiting 100 ms for a lock, and is called again later. Safe to repeat.
 create function {schema}.drop_days(p_keep int) returns setof text
 language plpgsql
 set search_path = pg_catalog, pg_temp

@@ -1,5 +1,6 @@
--- A UUIDv7: milliseconds, the part of the millisecond in 12 bits (RFC 9562, method 3), and 62 random
--- bits. Ids of one session are in their order, but for those of one quarter of a microsecond.
+-- Returns a UUIDv7: milliseconds, the fraction of the millisecond in 12 bits (RFC 9562, method 3),
+-- and 62 random bits. The ids of one session are in order of creation, except within the same
+-- quarter of a microsecond.
 create function {schema}.new_id() returns uuid
 language sql volatile parallel safe
 set search_path = pg_catalog, pg_temp

@@ -1,5 +1,5 @@
--- The key of a rule with a text, as chancy.unique makes it: of the scope, of what it spans (the
--- function, the queue, or nothing), and of the text.
+-- Returns the key of a uniqueness rule with a string, as chancy.unique computes it: from the scope,
+-- what the scope covers (the function, the queue, or nothing), and the string.
 create function {schema}.unique_key(p_scope text, p_spans text, p_key text) returns bytea
 language sql immutable parallel safe
 set search_path = pg_catalog, pg_temp

@@ -1,12 +1,13 @@
--- Stores one job with a unique key, or finds the one that has the key. Called for many keys in the
--- order of the keys: every lock but those on waiting jobs that are replaced is taken by key, and
--- those are taken by key as well, so two who push the same keys cannot deadlock.
--- A conflict locks nothing unless the job is replaced: a push that is skipped holds nobody up.
--- It waits for a transaction that has pushed the key, or is finishing its job, and has not ended.
--- Each statement sees what was committed before it began; what conflicted may be gone when it is
--- looked for, and then all is done again. In a transaction of one snapshot it fails with 40001.
+-- Stores one job with a unique key, or finds the job that holds the key. Callers push several keys
+-- in key order: every lock except those on replaced waiting jobs is taken by key, and those are
+-- also taken by key, so two transactions that push the same keys cannot deadlock.
+-- A conflict locks nothing unless the job is replaced: a skipped push blocks no other transaction.
+-- The function waits for an open transaction that has pushed the key or is finishing its job.
+-- Each statement sees what was committed before it began. If the conflicting job is gone by the
+-- time it is read, the function starts over. In a transaction with a single snapshot it fails with
+-- 40001.
 -- p_on_conflict 'replace': the waiting job takes over arguments, priority and time; with p_cap_s it
--- is due so many seconds after its own push at the latest. A running one is left.
+-- is due at most that many seconds after its own push. A running job is left unchanged.
 -- Index: the primary keys, jobs_unique. Safe to repeat while the job is unfinished.
 create function {schema}.push_keyed(
   p_id uuid, p_pos bigint, p_queue text, p_priority smallint, p_func text, p_arguments jsonb,

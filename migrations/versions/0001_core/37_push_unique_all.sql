@@ -1,7 +1,7 @@
--- Stores jobs in their order, some of them with unique keys; see {schema}.push_unique, which calls
--- it. Raises CH001 for one whose key is taken and that must not be: its id, the one that has the key,
--- and its function.
--- Index: as {schema}.push_keyed says. Locks: those without keys, then the others by key.
+-- Stores jobs in the given order, some of them with unique keys. Called by {schema}.push_unique.
+-- Raises CH001 for a job whose key is taken and whose rule is to raise: with its id, the id of the
+-- job that holds the key, and its function.
+-- Index: as for {schema}.push_keyed. Locks: the jobs without keys, then the others by key.
 create function {schema}.push_unique_all(
   p_ids uuid[], p_queues text[], p_priorities smallint[], p_funcs text[], p_arguments text[],
   p_run_ats timestamptz[], p_delays float8[], p_max_attempts int[], p_metas text[],

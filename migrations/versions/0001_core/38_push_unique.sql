@@ -1,7 +1,8 @@
--- Stores jobs in their order, some of them with unique keys. Gives those that were not stored, since
--- another job has their key: the id, that of the other job, and the function where that was to be an
--- error. Then nothing of the call is kept, and the transaction that it is part of goes on.
--- Index, locks: as {schema}.push_keyed says. Safe to repeat while the jobs are unfinished.
+-- Stores jobs in the given order, some of them with unique keys. Returns the jobs that were not
+-- stored because another job holds their key: the id, the id of the other job, and the function
+-- where the conflict was to be an error. In that case the call stores nothing, and the surrounding
+-- transaction continues.
+-- Index, locks: as for {schema}.push_keyed. Safe to repeat while the jobs are unfinished.
 create function {schema}.push_unique(
   p_ids uuid[], p_queues text[], p_priorities smallint[], p_funcs text[], p_arguments text[],
   p_run_ats timestamptz[], p_delays float8[], p_max_attempts int[], p_metas text[],

@@ -1,5 +1,5 @@
--- Refuses what the Python side would refuse to push: see chancy.names and chancy.intake. Named in
--- the message are the parameter, its value, and what it may be. Touches no table.
+-- Refuses what the Python side would refuse to push: see chancy.names and chancy.intake. The
+-- message contains the parameter, its value, and the allowed values. Accesses no table.
 create function {schema}.check_push(
   p_queue text, p_func text, p_arguments jsonb, p_priority int, p_max_attempts int, p_meta jsonb
 ) returns void

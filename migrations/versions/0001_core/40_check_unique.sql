@@ -1,4 +1,4 @@
--- Refuses rules of uniqueness that cannot be; as {schema}.check_push does it. Touches no table.
+-- Refuses invalid uniqueness rules, in the same way as {schema}.check_push. Accesses no table.
 create function {schema}.check_unique(
   p_key text, p_scope text, p_until text, p_period interval, p_on_conflict text
 ) returns void

@@ -1,10 +1,10 @@
--- Pushes one job: the part of the schema that is meant for other programs, and for triggers. Called
--- with named parameters; later versions may add some, and change neither name, type nor meaning of
--- those that are there. Checks what a worker could not use, and writes nothing if it refuses:
+-- Pushes one job: the part of the schema that is meant for other programs, and for triggers. Call
+-- it with named parameters; later versions may add parameters, and do not change the name, type or
+-- meaning of existing ones. It validates its arguments, and writes nothing if it refuses them:
 -- invalid_parameter_value (22023), or unique_violation (23505) where on_conflict is 'raise'.
--- Part of the transaction that it is called in: the notice goes out with its commit.
--- Runs with the rights of the caller, who needs those of a producer.
--- Index: as {schema}.push_keyed says. Locks: only as that says. Safe to repeat with the same id.
+-- Part of the transaction in which it is called: the notice is sent at commit.
+-- Runs with the rights of the caller, which needs those of a producer.
+-- Index, locks: as for {schema}.push_keyed, and no others. Safe to repeat with the same id.
 create function {schema}.push(
   queue text, func text, arguments jsonb default '{}', priority int default 0,
   run_at timestamptz default null, delay interval default null, max_attempts int default 3,

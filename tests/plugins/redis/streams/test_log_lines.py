@@ -31,8 +31,11 @@ def _lines() -> Iterator[tuple[str, str]]:
                     pass
 
 
+LINES = list(_lines())
+
+
 @pytest.mark.row("R48")
-@pytest.mark.parametrize(("module", "text"), list(_lines()))
+@pytest.mark.parametrize(("module", "text"), LINES)
 def test_a_line_names_its_processor_and_its_partition(module: str, text: str) -> None:
     event, _, rest = text.partition(" ")
     assert event.replace("_", "").isalpha(), text
@@ -44,4 +47,4 @@ def test_a_line_names_its_processor_and_its_partition(module: str, text: str) ->
 
 
 def test_lines_are_found() -> None:
-    assert len(list(_lines())) > 25
+    assert len(LINES) > 25

@@ -1,6 +1,7 @@
--- Batches. States: 1 running, 4 succeeded, 5 failed, 6 cancelled. open: it may get more jobs, and does
--- not end. shards: how many rows count its jobs. Written when it is pushed, closed, asked to stop, and
--- when it ends: what its jobs do is counted elsewhere.
+-- Batches. States: 1 running, 4 succeeded, 5 failed, 6 cancelled. open: jobs may still be added,
+-- and the batch does not end. shards: the number of rows that count its jobs. A row is written when
+-- the batch is pushed, closed, asked to stop, and when it ends; the progress of its jobs is counted
+-- in other tables.
 create table {schema}.batches (
   id uuid primary key,
   name text not null,

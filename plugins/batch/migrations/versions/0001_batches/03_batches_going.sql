@@ -1,2 +1,2 @@
--- What the sweep looks at.
+-- Serves the sweep: batches to check.
 create index batches_going on {schema}.batches (id) where state = 1

@@ -1,2 +1,2 @@
--- What the sweep forgets when it is old.
+-- Serves the sweep: batches to purge when they are old.
 create index batches_finished on {schema}.batches (finished_at) where finished_at is not null

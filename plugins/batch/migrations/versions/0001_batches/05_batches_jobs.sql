@@ -1,7 +1,8 @@
--- The jobs of batches that have not succeeded. States: 0 not ended, 5 failed, 6 cancelled, 7 a replay
--- that has failed, of the job root. A job that succeeds is deleted here, and counted: so a batch that
--- went well leaves nothing behind, and a job counts once, however often its end is told.
--- away: another broker has the job, and tells of its end after it has stored it.
+-- The jobs of batches that have not succeeded. States: 0 not ended, 5 failed, 6 cancelled, 7 a
+-- failed replay of the job root. A job that succeeds is deleted here and counted: a batch whose
+-- jobs all succeed leaves no rows behind, and a job counts once, however often its outcome is
+-- reported.
+-- away: another broker stores the job, and reports its outcome after storing it.
 create table {schema}.batches_jobs (
   batch_id uuid not null,
   job_id uuid not null,

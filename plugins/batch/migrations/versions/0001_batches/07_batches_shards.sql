@@ -1,7 +1,8 @@
--- How the jobs of a batch stand, spread over rows so that settlements of many workers do not wait for
--- one: the sums count. pending is a stock: an end takes from any row that has more than it needs, and
--- who finds none locks all of them, in their order, and spreads what is left. No index has a column that
--- changes, and pages have room for what that writes (HOT).
+-- The job counts of a batch, spread over rows so that settlements of many workers do not wait for
+-- one row; the sums are the totals. pending is a stock: a completion is subtracted from any row
+-- that has more than it needs. A transaction that finds no such row locks all of them, in their
+-- order, and redistributes the remainder. No indexed column changes, and pages have free space for
+-- updates (HOT).
 create table {schema}.batches_shards (
   batch_id uuid not null,
   shard smallint not null,

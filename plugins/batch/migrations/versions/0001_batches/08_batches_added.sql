@@ -1,5 +1,5 @@
--- Jobs that were added later, until somebody who has locked all shards puts them there. Rows of their
--- own: who adds jobs in a long transaction holds up no settlement.
+-- Jobs that were added later, until a transaction that has locked all shards counts them there.
+-- They have rows of their own so that a long transaction that adds jobs blocks no settlement.
 create table {schema}.batches_added (
   batch_id uuid not null,
   id bigint generated always as identity,

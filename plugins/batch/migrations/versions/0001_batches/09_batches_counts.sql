@@ -1,2 +1,3 @@
--- What ends add to the counts of a batch; ended: how many that counted as pending.
+-- The amounts that completions add to the counts of a batch; ended: how many jobs counted as
+-- pending.
 create type {schema}.batches_counts as (id uuid, ended int, succeeded int, failed int, cancelled int)

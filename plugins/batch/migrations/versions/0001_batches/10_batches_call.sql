@@ -1,7 +1,7 @@
--- Pushes the callback of a kind, unless it was pushed before, and wakes the workers of its queue. One for
--- a queue of Redis goes into the outbox of that plugin, if there is one.
--- Index: the primary keys of batches_callbacks and queues. Locks: its row; by the caller, before: shards and batch.
--- Safe to repeat.
+-- Pushes the callback of a kind, unless it was pushed before, and wakes the workers of its queue. A
+-- callback for a Redis queue goes into the outbox of the redis plugin, if that exists.
+-- Index: the primary keys of batches_callbacks and queues. Locks: its row; the caller has locked
+-- shards and batch before. Safe to repeat.
 create function {schema}.batches_call(p_id uuid, p_kind smallint) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp

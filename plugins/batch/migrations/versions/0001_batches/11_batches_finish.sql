@@ -1,7 +1,7 @@
--- Ends a batch all of whose jobs have ended, unless it is open, or lets one that had failed succeed:
--- pushes what is to be pushed then, and tells those who wait.
--- Index: the primary keys. Locks: the batch, callbacks; by the caller, before: all shards of the batch.
--- Safe to repeat.
+-- Ends a batch all of whose jobs have ended, unless it is open, or makes a failed batch succeed:
+-- pushes the callbacks that are due then, and notifies the waiting clients.
+-- Index: the primary keys. Locks: the batch, callbacks; the caller has locked all shards of the
+-- batch before. Safe to repeat.
 create function {schema}.batches_finish(p_id uuid) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp

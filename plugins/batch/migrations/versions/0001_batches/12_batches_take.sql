@@ -1,8 +1,9 @@
--- Counts ends in one shard of a batch that has more pending jobs than these: then they are not the last.
--- False: there is none, and none is locked; of a batch with one shard, that may be. It begins to look at
--- p_shard, and goes past those that others hold, so that it waits for nobody as long as there are some.
+-- Counts completions in one shard of a batch that has more pending jobs than these: then they are
+-- not the last. Returns false if there is no such shard, and then holds no lock on a shard, except
+-- possibly that of a batch with one shard. The function starts at p_shard and skips shards that
+-- other transactions hold, so that it does not wait as long as a free shard fits.
 -- Index: the primary key of batches_shards. Locks: the row of the shard. Not to be repeated.
--- Called by batches_count alone, whose settings hold here, too.
+-- Called by batches_count alone, whose settings also apply here.
 create function {schema}.batches_take(
   p_id uuid, p_shard int, p_shards int, p_ended int, p_succeeded int, p_failed int, p_cancelled int
 ) returns boolean

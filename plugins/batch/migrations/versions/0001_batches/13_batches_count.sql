@@ -1,11 +1,12 @@
--- Counts ends of jobs of a batch; exactly one call of those that run at once sees that nothing is left,
--- and it ends the batch. p_ended: how many that counted as pending; the others: what is added to each
--- count. All 0: look whether it has ended.
--- Who takes from one shard leaves something there, under its lock until the commit. So who leaves
--- nothing anywhere has locked all shards, and no end is on its way that it does not see.
--- Index: the primary keys. Locks: a shard of the batch, or all of them by shard; then the batch and its
--- callbacks if it ends or something fails. Not to be repeated.
--- Called by others alone, whose settings hold here, too.
+-- Counts completions of jobs of a batch. Of several concurrent calls exactly one sees that nothing
+-- is left, and that call ends the batch. p_ended: how many jobs counted as pending; the other
+-- parameters: what is added to each count. All 0: check whether the batch has ended.
+-- A transaction that subtracts from one shard leaves a remainder in it, under its lock until the
+-- commit. A transaction that leaves no remainder in any shard has therefore locked all shards, and
+-- there is no uncommitted completion that it does not see.
+-- Index: the primary keys. Locks: a shard of the batch, or all of them by shard; then the batch and
+-- its callbacks if it ends or something fails. Not to be repeated.
+-- Called only by other functions, whose settings also apply here.
 create function {schema}.batches_count(
   p_id uuid, p_ended int, p_succeeded int, p_failed int, p_cancelled int
 ) returns void

@@ -1,8 +1,8 @@
--- Takes the ends of replays of failed jobs of batches, those whose p_roots, the job whose dead letter was
--- replayed, is not null. One that succeeds makes the failed job one that has succeeded, once; what that
--- adds to the counts is given, for the caller to count.
--- Index: the primary key. Locks: the rows of the jobs that were replayed, by batch and job. Safe to repeat.
--- Called by batches_settle alone, whose settings hold here, too.
+-- Records the outcomes of replays of failed jobs of batches: those with a p_roots (the job whose
+-- dead letter was replayed) that is not null. A replay that succeeds turns the failed job into a
+-- succeeded one, once. Returns what this adds to the counts; the caller counts it.
+-- Index: the primary key. Locks: the rows of the replayed jobs, by batch and job. Safe to repeat.
+-- Called by batches_settle alone, whose settings also apply here.
 create function {schema}.batches_forgive(
   p_batches uuid[], p_jobs uuid[], p_states smallint[], p_roots uuid[]
 ) returns {schema}.batches_counts[]

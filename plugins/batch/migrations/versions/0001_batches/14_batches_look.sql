@@ -1,5 +1,6 @@
--- Ends a batch if all of its jobs have ended, and takes jobs that were added to where they count.
--- Index: the primary keys. Locks: all shards of the batch, by shard; then the batch and its callbacks.
+-- Ends a batch if all of its jobs have ended, and moves added jobs into the counts of its shards.
+-- Index: the primary keys. Locks: all shards of the batch, by shard; then the batch and its
+-- callbacks.
 -- Safe to repeat.
 create function {schema}.batches_look(p_id uuid) returns void
 language plpgsql

@@ -1,5 +1,6 @@
--- Makes a batch with its callbacks, which runs once it is sealed. False: there is one of this id.
--- Index: the primary keys. Locks: what it inserts. Safe to repeat.
+-- Creates a batch with its callbacks; it runs once it is sealed. Returns false if a batch with this
+-- id exists.
+-- Index: the primary keys. Locks: the rows that it inserts. Safe to repeat.
 create function {schema}.batches_begin(
   p_id uuid, p_name text, p_open boolean, p_kinds smallint[], p_jobs uuid[], p_queues text[],
   p_priorities smallint[], p_funcs text[], p_arguments text[], p_run_ats timestamptz[],

@@ -1,6 +1,7 @@
--- Makes jobs that were pushed in this transaction jobs of a batch, which counts them when it is sealed,
--- or by batches_added. Gives how many. Those that are not in the table are with another broker.
--- Index: the primary keys. Locks: what it inserts. Not to be repeated.
+-- Assigns jobs that were pushed in this transaction to a batch, which counts them when it is
+-- sealed, or by batches_added. Returns the number of jobs. Jobs that are not in the table jobs are
+-- with another broker.
+-- Index: the primary keys. Locks: the rows that it inserts. Not to be repeated.
 create function {schema}.batches_join(p_id uuid, p_jobs uuid[]) returns int
 language plpgsql
 set search_path = pg_catalog, pg_temp

@@ -1,6 +1,6 @@
--- Makes a batch that was begun in this transaction one that runs: p_jobs of them, counted in p_shards
--- rows. Without any, and not open, it has ended.
--- Index: the primary keys. Locks: what it inserts, and the batch. Not to be repeated.
+-- Starts a batch that was begun in this transaction: p_jobs jobs, counted in p_shards rows. A batch
+-- without jobs that is not open has ended.
+-- Index: the primary keys. Locks: the rows that it inserts, and the batch. Not to be repeated.
 create function {schema}.batches_seal(p_id uuid, p_jobs int, p_shards int) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp

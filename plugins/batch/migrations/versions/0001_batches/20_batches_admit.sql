@@ -1,10 +1,12 @@
--- Whether a batch may get more jobs in this transaction, by one of its jobs while that runs (p_job, under
--- p_lease), or without one while it is open; and how many it has, those that others add in this moment
--- left out. Says: more; lost (the lease is gone), away (another broker has the job, whose leases cannot be
--- held here), over (it has ended, or was asked to stop, or the job does not count any more), closed, unknown.
--- It cannot end meanwhile: the job counts as pending until it ends, and its row is locked until the
--- transaction ends; who closes an open batch waits for its row.
--- Index: the primary keys. Locks: the row of the job, or of the batch, by sharing. Safe to repeat.
+-- Returns whether this transaction may add jobs to a batch, from one of its jobs while that job
+-- runs (p_job, under p_lease), or without a job while the batch is open; and the number of jobs it
+-- has, without those that concurrent transactions add. Results: more; lost (the lease is gone),
+-- away (another broker has the job, whose leases cannot be held here), over (the batch has ended,
+-- or was asked to stop, or the job no longer counts), closed, unknown.
+-- The batch cannot end meanwhile: the job counts as pending until it ends, and its row is locked
+-- until the transaction ends; a transaction that closes an open batch waits for the row of the
+-- batch.
+-- Index: the primary keys. Locks: the row of the job, or of the batch, shared. Safe to repeat.
 create function {schema}.batches_admit(p_id uuid, p_job uuid, p_lease uuid)
 returns table (said text, jobs bigint)
 language plpgsql

@@ -1,7 +1,8 @@
--- Lets a batch get no more jobs, and with p_stop ask its jobs to stop. False: there is none that runs.
--- Whoever calls it calls batches_count in a transaction of its own then: it may have ended.
--- Index: the primary key. Locks: the batch, for which it waits until those have ended who add to it.
--- Safe to repeat.
+-- Closes a batch to further jobs, and with p_stop asks its jobs to stop. Returns false if no such
+-- batch is running. The caller then calls batches_count in a transaction of its own, since the
+-- batch may have ended.
+-- Index: the primary key. Locks: the batch; the function waits for it until the transactions that
+-- add jobs to the batch have ended. Safe to repeat.
 create function {schema}.batches_close(p_id uuid, p_stop boolean) returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp

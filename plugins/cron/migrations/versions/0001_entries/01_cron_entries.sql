@@ -1,5 +1,6 @@
--- What is pushed by the clock, and where each entry stands. Nobody holds a lock on a row while it
--- thinks: who has read an entry fires its ticks only if the revision is still the same.
+-- Jobs that are pushed on a schedule, with the progress of each entry. No worker holds a row lock
+-- while it computes: a worker that has read an entry fires its ticks only if the revision is
+-- unchanged.
 create table {schema}.cron_entries (
   name text primary key check (name ~ '^[A-Za-z0-9_.:/-]{1,128}$'),
   expression text not null,

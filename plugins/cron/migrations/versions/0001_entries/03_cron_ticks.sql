@@ -1,4 +1,4 @@
--- What became of each tick; its key is the second lock on a tick being fired twice.
+-- The outcome of each tick; its key is the second safeguard against firing a tick twice.
 create table {schema}.cron_ticks (
   entry text not null,
   tick timestamptz not null,

@@ -1,4 +1,4 @@
--- Jobs that failed for good, each with what it takes to judge it and to run it again. They stay
+-- Jobs that have finally failed, each with the data needed to diagnose and to replay it. They stay
 -- when the history of finished jobs is pruned.
 create table {schema}.dead_letters (
   id uuid primary key,

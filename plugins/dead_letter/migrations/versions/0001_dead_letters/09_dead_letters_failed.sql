@@ -1,4 +1,5 @@
--- The failed jobs of the history by the time of their end, for the sweep. Jobs that did not fail
--- are not in it, and pay nothing. Each day that is attached later gets one by itself.
+-- The failed jobs of the history by finish time, for the sweep. Jobs that did not fail are not in
+-- the index and add no cost. Each partition that is attached later gets such an index
+-- automatically.
 create index dead_letters_failed on only {schema}.finished_jobs (finished_at, id)
 where state = 5

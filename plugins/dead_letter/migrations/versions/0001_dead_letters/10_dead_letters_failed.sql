@@ -1,5 +1,5 @@
--- The same for the days that are there, the oldest first: settlements wait while the index of
--- today is made.
+-- The same index for the existing partitions, oldest first: settlements wait while the index of
+-- today's partition is built.
 do $$
 declare
   v_day text;

@@ -1,4 +1,5 @@
--- Why a job is a dead letter, in a word, by its last failure. Takes whatever stands in the column.
+-- Returns in one word why a job is a dead letter, from its last failure. Accepts any value of the
+-- column.
 create function {schema}.dead_letters_reason(p_errors jsonb) returns text
 language sql immutable
 return case

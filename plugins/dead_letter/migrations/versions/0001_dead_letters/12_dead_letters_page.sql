@@ -1,6 +1,7 @@
--- Letters by ids, queue, function, type of error, time of death (from, until, both included) and
--- whether they were replayed; what is null does not matter. In the order of their deaths behind
--- (p_at, p_id), or against it. Planned anew for each call: what is null is then not there at all.
+-- Returns dead letters by ids, queue, function, type of error, time of death (from, until, both
+-- inclusive) and whether they were replayed; a null parameter does not filter. They are ordered by
+-- time of death, starting after (p_at, p_id), or in the reverse order. Planned anew for each call,
+-- so that null conditions are removed from the plan.
 -- Index: the primary key, dead_letters_queue, _func, _error, _waiting or _died. No locks.
 create function {schema}.dead_letters_page(
   p_ids uuid[], p_queue text, p_func text, p_error text, p_from timestamptz,

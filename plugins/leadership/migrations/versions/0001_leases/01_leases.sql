@@ -1,5 +1,6 @@
--- Who leads, and until when. One row, written every few seconds by its holder. Logged: a term that
--- began at 1 again after a crash would be no fence. fillfactor 50: a renewal stays on its page.
+-- The current leader and the end of its lease. One row, written every few seconds by its holder.
+-- Logged: a term that began at 1 again after a crash would be no fence. fillfactor 50: a renewal
+-- stays on its page.
 create table {schema}.leadership_leases (
   name text primary key,
   holder uuid not null,

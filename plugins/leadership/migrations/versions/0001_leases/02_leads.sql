@@ -1,7 +1,8 @@
--- Whether a worker leads in a term, and nobody else until the transaction ends: the lock on the row
--- keeps the next holder waiting. Without it a leader that was frozen between the question and its
--- commit would commit in the term of another. So that a frozen one does not hold up the others,
--- its transaction may be idle for as long as the lease lasts, and is then ended by the server.
+-- Returns whether a worker leads in a term, and keeps any other worker from leading until the
+-- transaction ends: the lock on the row makes the next holder wait. Without it a leader that was
+-- frozen between the check and its commit would commit in the term of another worker. To keep a
+-- frozen leader from blocking the others, its transaction may be idle for as long as the lease
+-- lasts; the server then ends it.
 -- Term 0 is that of workers that all lead. Index: the primary key. Locks: the row, shared.
 create function {schema}.leads(p_holder uuid, p_term bigint) returns boolean
 language plpgsql

@@ -1,4 +1,4 @@
--- The queues that have finished jobs, by name, at most p_limit.
+-- Returns the queues that have finished jobs, by name, at most p_limit.
 -- Index: finished_jobs_queue of each partition, by a loose scan. No locks. Safe to repeat.
 create function {schema}.pruner_queues(p_limit int) returns setof text
 language plpgsql stable

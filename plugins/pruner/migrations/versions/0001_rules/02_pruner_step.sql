@@ -1,14 +1,16 @@
--- One step of a walk through the history of a queue, from p_until back to p_from: looks at p_limit
--- jobs, and removes of those that match all but the first p_keep, if they finished before p_before.
--- With p_remove false it counts them only. Gives how many it looked at, how many of them match, how
--- many are (to be) removed, how far it came, and the latest moment at which one of those finished.
--- Jobs that finished at the very moment at which it stops are in the step, however many they are:
--- the next one begins before it.
+-- One step of a walk through the history of a queue, from p_until back to p_from: reads p_limit
+-- jobs, and removes all matching jobs but the first p_keep, if they finished before p_before. With
+-- p_remove false it only counts them. Returns the number of jobs it read, how many of them match,
+-- how many are (to be) removed, the time it reached, and the latest finish time of the removed
+-- jobs.
+-- Jobs that finished at exactly the time at which the step stops belong to the step, however many
+-- they are: the next step begins before that time.
 -- Index: finished_jobs_queue of the partitions of that time, backwards; finished_jobs_id, once for
--- each job. Locks: the rows that it removes, the latest first; gives up after 100 ms on a lock.
--- Safe to repeat. The plan is pinned: today's partition has no statistics, and with a bitmap or a
--- sort each step would read all of it. The condition on id is written so that only its index serves
--- it, as in {schema}.finish; the one on the time leaves one partition to look at.
+-- each job. Locks: the rows that it removes, the latest first; stops after waiting 100 ms for a
+-- lock.
+-- Safe to repeat. The plan is pinned: today's partition has no statistics, and with a bitmap scan
+-- or a sort each step would read all of it. The condition on id is written so that only its index
+-- serves it, as in {schema}.finish; the condition on the time leaves one partition to read.
 create function {schema}.pruner_step(
   p_queue text, p_from timestamptz, p_until timestamptz, p_before timestamptz, p_state smallint,
   p_func text, p_keep bigint, p_limit int, p_remove boolean,

@@ -1,5 +1,6 @@
 -- Jobs of Redis queues that were pushed inside transactions, until a relay has taken them over.
--- A row is written twice and deleted: half a page is left free, so that no index is written for it.
+-- A row is written twice and deleted: half of each page stays free, so that no index is written for
+-- it.
 create table {schema}.redis_outbox (
   pos bigint generated always as identity primary key,
   id uuid not null,

@@ -1,5 +1,5 @@
--- Events of streams that were sent inside transactions, until a relay has taken them over: a row
--- for what one call sends to one partition, up to 1,000 of them. A row is never updated but for a
+-- Events of streams that were sent inside transactions, until a relay has taken them over: one row
+-- for the events, up to 1,000, that one call sends to one partition. A row is updated only after a
 -- problem, so that its pages stay as they are written.
 create table {schema}.redis_events (
   pos bigint generated always as identity primary key,

@@ -1,5 +1,5 @@
--- Whose turn it is to relay events: one at a time, so that they keep their order. Each change of
--- the holder begins a higher term.
+-- The relay that may send events: one at a time, so that they keep their order. Each change of the
+-- holder begins a higher term.
 create table {schema}.redis_turns (
   name text primary key,
   holder uuid not null,

@@ -1,7 +1,8 @@
--- Jobs of the table jobs that are on their way to Redis: who takes them there, and until when nobody
--- else does. A job stays as it is in jobs until Redis has it. Rows live for milliseconds.
--- seen: the version (xmin) of the job that was taken first. Redis may have that version; a later one
--- must not be deleted for it.
+-- Jobs of the table jobs that are being moved to Redis: the holder of each move, and the time until
+-- which no other may take it. A job stays unchanged in jobs until Redis has it. Rows live for
+-- milliseconds.
+-- seen: the version (xmin) of the job that was taken first. Redis may have that version; a later
+-- version must not be deleted in its place.
 create table {schema}.redis_moves (
   id uuid primary key,
   pos bigint generated always as identity,

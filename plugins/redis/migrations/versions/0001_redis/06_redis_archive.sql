@@ -1,6 +1,7 @@
--- Writes finished jobs of Redis into the history, each end once; gives how many were new.
--- The history has no unique index: so one archive at a time, each of which sees what the one before
--- has written. Index: finished_jobs_id of each day, once for each job. Locks: an advisory one.
+-- Writes finished jobs of Redis into the history, each completion once; returns how many were new.
+-- The history has no unique index, so only one archive call runs at a time, and each sees what the
+-- previous one has written. Index: finished_jobs_id of each day, once for each job. Locks: an
+-- advisory one.
 -- Safe to repeat.
 create function {schema}.redis_archive(p_jobs jsonb) returns bigint
 language plpgsql

@@ -1,10 +1,11 @@
--- Takes up to p_limit pending jobs of a queue for p_lease_s seconds, on their way to Redis: those
--- whose time with another has run out, and then the first of the queue. A row without a function
--- stands for a job that is pending no more. Jobs of workflows and batches, which are told of ends by
--- rows in Postgres, stay: if there are such among the first ones, a last row, without an id, says so.
+-- Takes up to p_limit pending jobs of a queue for p_lease_s seconds, to move them to Redis: first
+-- the jobs whose previous move has expired, then the first of the queue. A row without a function
+-- stands for a job that is no longer pending. Jobs of workflows and batches, whose outcomes are
+-- recorded in Postgres rows, stay: if there are such jobs among the first ones, a last row without
+-- an id reports it.
 -- Index: jobs_pending from its start, the primary keys. Locks: rows of jobs, and of redis_moves,
--- skipping locked ones. Not to be repeated: what was taken is given again after p_lease_s seconds.
--- The plan is pinned for the reasons of the function claim.
+-- skipping locked ones. Not to be repeated: taken jobs are returned again after p_lease_s seconds.
+-- The plan is pinned for the same reasons as in the function claim.
 create function {schema}.redis_move(p_queue text, p_limit int, p_lease_s float8) returns table (
   id uuid, pos bigint, priority smallint, func text, arguments text, run_at float8,
   max_attempts int, meta text, limits text, unique_key text, until_claim boolean, attempt int,

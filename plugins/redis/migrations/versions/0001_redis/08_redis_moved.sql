@@ -1,7 +1,7 @@
--- Deletes jobs that Redis has now, and forgets that they were on their way. Gives those that are not as they
--- were when they were taken first, with whether they are gone: they were cancelled, or claimed by a worker
--- of an older version, or put off or given other arguments by a push that replaces, whether or not they are
--- pending again by now. Those stay on their way.
+-- Deletes jobs that Redis now has, together with their moves. Returns the jobs that have changed
+-- since they were first taken, each with whether it is gone: such a job was cancelled, or claimed
+-- by a worker of an older version, or rescheduled or given other arguments by a push that replaces,
+-- whether or not it is pending again by now. The moves of these jobs remain.
 -- Index: the primary keys. Locks: the jobs, then the moves, each by id. Safe to repeat.
 create function {schema}.redis_moved(p_ids uuid[]) returns table (id uuid, gone boolean)
 language plpgsql rows 10

@@ -1,9 +1,9 @@
--- Takes up to p_limit pending jobs of a queue in Redis that stay in Postgres, which are those of
--- workflows and batches, under one lease. One that is on its way to Redis, or may be there already,
--- is never among them: it would run in both. Otherwise as the function claim.
--- Index: jobs_pending from its start, as far as the function redis_move looks; the primary keys.
+-- Claims, under one lease, up to p_limit pending jobs of a Redis queue that stay in Postgres: the
+-- jobs of workflows and batches. A job that is being moved to Redis, or may already be there, is
+-- never among them: it would run in both. Otherwise the same as the function claim.
+-- Index: jobs_pending from its start, as far as the function redis_move reads; the primary keys.
 -- Locks: rows of jobs, skipping locked ones. Safe to repeat with another lease.
--- The plan is pinned for the reasons of the function claim.
+-- The plan is pinned for the same reasons as in the function claim.
 create function {schema}.redis_claim(
   p_worker uuid, p_lease uuid, p_queue text, p_limit int
 ) returns table (

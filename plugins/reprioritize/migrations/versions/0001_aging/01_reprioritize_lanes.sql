@@ -1,5 +1,5 @@
--- The lanes that hold pending jobs: each queue with its priorities, the highest first; p_limit at
--- most. Index: jobs_pending, by loose scans. No locks. Safe to repeat.
+-- Returns the lanes that hold pending jobs: each queue with its priorities, the highest first;
+-- p_limit at most. Index: jobs_pending, by loose scans. No locks. Safe to repeat.
 create function {schema}.reprioritize_lanes(p_limit int)
 returns table (queue text, priority smallint)
 language plpgsql stable

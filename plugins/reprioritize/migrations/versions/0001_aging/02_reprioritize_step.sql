@@ -1,14 +1,14 @@
--- One step through a lane, behind p_after, in order of position: looks at p_limit pending jobs, and
--- raises each to the priority that its age asks for by the rules. Of each rule: the functions that
--- it means (as LIKE), seconds of a period, what a job gains for each full one since it became due,
--- over the priority that it had before any raise, and up to which. The most counts. Gives how many
--- it looked at, the last position, and how many it raised; if any, and p_tell, tells the workers to
--- look from the front.
--- What a job had before and what it was raised to stand in its meta, so that raising it twice is
--- raising it once. A priority that is not what it was raised to was set by somebody else, and counts
--- as what it had before. A row may hold anything there.
--- Index: jobs_pending, then the rows by their places. Locks: the rows that it raises, in that
--- order, skipping locked ones. Safe to repeat. The plan is pinned, as that of {schema}.claim.
+-- One step through a lane, after p_after, in order of position: reads p_limit pending jobs, and
+-- raises each to the priority that the rules assign to its age. Each rule consists of the functions
+-- that it matches (as LIKE), the seconds of a period, the gain of a job for each full period since
+-- it became due, over its priority before any raise, and the upper limit. The highest result
+-- applies. Returns the number of jobs it read, the last position, and the number of raised jobs; if
+-- there are any, and p_tell is set, it notifies the workers to claim from the front.
+-- The meta of a job stores its original and its raised priority, so that a repeated raise has no
+-- further effect. A priority that differs from the stored raised one was set elsewhere, and counts
+-- as the original. The function accepts any value of meta.
+-- Index: jobs_pending, then the rows by ctid. Locks: the rows that it raises, in that order,
+-- skipping locked ones. Safe to repeat. The plan is pinned, as in {schema}.claim.
 create function {schema}.reprioritize_step(
   p_queue text, p_priority smallint, p_after bigint, p_funcs text[], p_periods_s float8[],
   p_gains int[], p_tops int[], p_limit int, p_tell boolean,

@@ -1,11 +1,15 @@
--- Workflows. States: 1 running, 2 compensating, 3 failing, 4 succeeded, 5 failed, 6 cancelled,
--- 7 compensated. A failing one waits for what runs yet: that may fail, too, and ask for compensation.
--- undoing: nothing else runs any more, and what was done is being undone. failed: how many steps are.
--- runs: of one that fails, or is about to be undone, the first step by name that was seen to run yet.
--- early: how many signals came before the steps that wait for them. While there are any, whoever lets steps go
--- on has the workflow for itself: such a step ends as soon as it waits, and what it lets go on is locked after
--- what was let go before it, in no order that others could keep.
--- The row changes with those two alone while it runs: steps that go on hold it still by sharing its lock.
+-- Workflows. States: 1 running, 2 compensating, 3 failing, 4 succeeded, 5 failed, 6 cancelled, 7
+-- compensated. A failing workflow waits for its running steps: they may fail, too, and request
+-- compensation.
+-- undoing: no other step runs any more, and completed steps are being undone. failed: the number of
+-- failed steps. runs: of a workflow that fails, or is about to be undone, the first step by name
+-- that was seen to run.
+-- early: the number of signals that arrived before the steps that wait for them. While there are
+-- any, a transaction that releases steps locks the workflow exclusively: such a step ends as soon
+-- as it waits, and the steps that it releases are locked after those released before it, in no
+-- order that concurrent transactions could keep.
+-- While the workflow runs, its row changes only with these two counts: steps that release others
+-- hold a shared lock on it.
 create table {schema}.workflows (
   id uuid primary key,
   name text not null,

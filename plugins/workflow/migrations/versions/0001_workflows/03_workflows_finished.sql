@@ -1,2 +1,2 @@
--- What the sweep forgets when it is old.
+-- Serves the sweep: workflows to purge when they are old.
 create index workflows_finished on {schema}.workflows (finished_at) where finished_at is not null

@@ -1,3 +1,3 @@
--- What waits until nothing runs any more.
+-- Workflows that wait until none of their steps runs any more.
 create index workflows_compensating on {schema}.workflows (id)
   where state = 3 or state = 2 and not undoing

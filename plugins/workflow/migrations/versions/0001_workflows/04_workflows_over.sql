@@ -1,2 +1,2 @@
--- What may have been replayed.
+-- Workflows that may have been replayed.
 create index workflows_over on {schema}.workflows (id) where state in (5, 6)

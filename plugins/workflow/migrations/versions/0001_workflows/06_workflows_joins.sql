@@ -1,6 +1,6 @@
--- How many steps are missing yet until a step with several of them before it goes on, or, of the
--- empty name, until the workflow ends. Apart from the steps, so that counting copies narrow rows: one
--- update for all that a batch of settlements brings, in the same page (HOT).
+-- The number of steps still missing until a step with several predecessors is released, or, for the
+-- empty name, until the workflow ends. Separate from the steps, so that counting copies narrow
+-- rows: one update for a whole batch of settlements, in the same page (HOT).
 create table {schema}.workflows_joins (
   workflow_id uuid not null,
   name text collate "C" not null,

@@ -1,5 +1,5 @@
--- Steps whose jobs another broker keeps, from the moment in which they are pushed until their end is told.
--- So it is known here that they have one: whoever looks for jobs that are missing asks that broker.
+-- Steps whose jobs another broker keeps, from the time of the push until their outcome is reported.
+-- The row records that the step has a job: a check for missing jobs queries that broker.
 create table {schema}.workflows_away (
   workflow_id uuid not null,
   job_id uuid not null,

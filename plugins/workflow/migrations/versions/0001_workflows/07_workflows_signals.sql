@@ -1,4 +1,4 @@
--- Signals that came before the step that waits for them.
+-- Signals that arrived before the step that waits for them.
 create table {schema}.workflows_signals (
   workflow_id uuid not null,
   name text collate "C" not null,

@@ -1,6 +1,7 @@
--- Steps that wait for nothing any more, and of which the settlement that let them go has not pushed the jobs:
--- where it lets many go it pushes those of the first, and the others are pushed in pieces, each in a
--- transaction of its own, so that workers begin meanwhile. A row is one piece, deleted as it is pushed.
+-- Steps that wait for nothing any more, and whose jobs the settlement that released them has not
+-- pushed. A settlement that releases many steps pushes the jobs of the first ones; the others are
+-- pushed in pieces, each in a transaction of its own, so that workers begin meanwhile. A row is one
+-- piece, deleted as it is pushed.
 create table {schema}.workflows_starts (
   workflow_id uuid not null,
   id uuid not null default {schema}.new_id(),

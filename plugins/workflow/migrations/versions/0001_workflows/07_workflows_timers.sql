@@ -1,5 +1,5 @@
--- When steps give up to wait for their signals. A row is written when a step begins to wait, and deleted
--- when it is due, whatever has come of the step by then.
+-- The times at which steps stop waiting for their signals. A row is written when a step begins to
+-- wait, and deleted when it is due, regardless of the state of the step by then.
 create table {schema}.workflows_timers (
   workflow_id uuid not null,
   name text collate "C" not null,

@@ -1,8 +1,9 @@
--- What an argument is given of the results of other steps, as JSON; null if there is nothing.
+-- Returns the value of an argument from the results of other steps, as JSON; null if there is none.
 -- p_from: {"step": name} or {"steps": [names]} or {"prefix": of names}, and the "path" into each.
--- A step that gave nothing counts as null. Lists of over 64 MiB are not made: the argument is missing
--- then, and the job says so. They are measured as they are unpacked, one by one, and no further than that:
--- what is stored takes a hundredth if it repeats itself, and the server refuses a value of 256 MiB.
+-- A step without a result counts as null. Lists of over 64 MiB are not built: the argument is
+-- missing then, and the job reports it. The values are measured one by one as they are unpacked,
+-- and no further than that: repetitive values are stored in a hundredth of their size, and the
+-- server refuses a value of 256 MiB.
 -- Index: the primary key of workflows_steps. No locks.
 create function {schema}.workflows_value(p_id uuid, p_from jsonb) returns jsonb
 language plpgsql stable

@@ -1,5 +1,6 @@
--- The arguments of a step, filled with the results that it asks for. What is not there is left out,
--- so that the job fails with the name of the parameter; and so is what is over 64 MiB with the results before.
+-- Returns the arguments of a step, filled with the results that it refers to. A missing result is
+-- left out, so that the job fails with the name of the parameter. A result that brings the total to
+-- over 64 MiB is also left out.
 create function {schema}.workflows_arguments(p_id uuid, p_arguments jsonb, p_froms jsonb) returns jsonb
 language sql stable
 return p_arguments || coalesce((

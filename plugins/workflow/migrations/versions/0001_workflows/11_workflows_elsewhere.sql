@@ -1,5 +1,5 @@
--- The queues whose jobs are in Redis, and go there by the outbox of that plugin. Without its table none:
--- a job of such a queue is a row here then, and runs all the same.
+-- Returns the queues whose jobs are in Redis, and reach it by the outbox of the redis plugin.
+-- Without its table there are none: a job of such a queue is then a row here, and still runs.
 -- Index: none, all queues. No locks.
 create function {schema}.workflows_elsewhere() returns text[]
 language plpgsql stable

@@ -1,4 +1,4 @@
--- Whether a step waits for no other any more. Index: the primary keys. No locks.
+-- Returns whether a step waits for no other step any more. Index: the primary keys. No locks.
 create function {schema}.workflows_ready(p_id uuid, p_name text, p_needs int, p_previous text)
 returns boolean
 language sql stable

@@ -1,8 +1,9 @@
--- Whether a step of a workflow in which nothing begins any more has a job that has not ended, here or elsewhere, or
--- whose end is not told yet, as after a hook that failed. It remembers the first one, and goes on from there the
--- next time: none before it runs again. So a large workflow is walked once, and not with each end.
--- Index: the primary keys, finished_jobs_id; steps of the workflow from that one on. Locks: none but of the workflow,
--- which the caller has for itself.
+-- Returns whether a step of a workflow in which nothing begins any more has a job that has not
+-- ended, here or elsewhere, or whose outcome is not reported yet, as after a failed hook. The
+-- function stores the first such step, and resumes from there at the next call: none before it runs
+-- again. So a large workflow is scanned once, and not with each completion.
+-- Index: the primary keys, finished_jobs_id; steps of the workflow from that one on. Locks: none
+-- but the workflow, which the caller holds exclusively.
 create function {schema}.workflows_runs(p_id uuid) returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp

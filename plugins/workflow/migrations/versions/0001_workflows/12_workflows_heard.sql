@@ -1,5 +1,5 @@
--- Counts signals that came early, and whose steps have ended by them: the workflow of each.
--- Index: the primary key. Locks: by the caller: the workflows, for itself. Not to be repeated.
+-- Counts signals that arrived early and have ended their steps: the workflow of each.
+-- Index: the primary key. Locks: the caller holds the workflows exclusively. Not to be repeated.
 create function {schema}.workflows_heard(p_ids uuid[]) returns void
 language sql
 set search_path = pg_catalog, pg_temp

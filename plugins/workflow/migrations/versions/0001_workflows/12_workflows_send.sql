@@ -1,7 +1,7 @@
--- Pushes the jobs of steps to Redis: into its outbox, from which its relay takes them once this is
--- committed. A step that has a job, here or there, is passed over.
--- Index: the primary keys. Locks: what it inserts; by the caller: the workflows. Safe to repeat while the
--- jobs are unfinished.
+-- Pushes the jobs of steps to Redis: into its outbox, from which its relay takes them after the
+-- commit. A step that has a job, here or there, is skipped.
+-- Index: the primary keys. Locks: the rows that it inserts; the caller holds the workflows. Safe to
+-- repeat while the jobs are unfinished.
 create function {schema}.workflows_send(p_ids uuid[], p_names text[]) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp

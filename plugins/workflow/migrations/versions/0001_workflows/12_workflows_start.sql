@@ -1,9 +1,10 @@
--- Starts those of the given steps that wait for nothing any more, in workflows that go on: pushes their
--- jobs, here or to the broker of their queue, and wakes those who take them. A step without a job begins to
--- wait for its signal; gives those that need not, as workflows_listen does, for the caller to end.
--- Index: the primary keys, once for each step, however empty the tables look: they are looked up in a
--- subquery that the planner cannot turn around. Locks: none; by the caller: the workflows, and what let the steps go on.
--- Safe to repeat while the jobs are unfinished.
+-- Starts those of the given steps that wait for nothing any more, in workflows that run: pushes
+-- their jobs, here or to the broker of their queue, and wakes the workers. A step without a job
+-- begins to wait for its signal; returns those whose signal has arrived, as workflows_listen does,
+-- for the caller to end.
+-- Index: the primary keys, once for each step, however empty the tables look: they are looked up in
+-- a subquery that the planner cannot reorder. Locks: none; the caller holds the workflows, and the
+-- rows that released the steps. Safe to repeat while the jobs are unfinished.
 create function {schema}.workflows_start(
   p_ids uuid[], p_names text[],
   out o_ids uuid[], out o_names text[], out o_runs int[], out o_payloads text[]

@@ -1,7 +1,7 @@
--- Starts steps as workflows_start does, and ends those of them that wait for signals which have come already.
--- p_most: see workflows_advance.
--- Index: the primary keys. Locks: by the caller: the workflows, for itself where signals came early; then as
--- workflows_advance. Safe to repeat.
+-- Starts steps as workflows_start does, and ends those that wait for signals which have already
+-- arrived. p_most: see workflows_advance.
+-- Index: the primary keys. Locks: the caller holds the workflows, exclusively where signals came
+-- early; then as workflows_advance. Safe to repeat.
 create function {schema}.workflows_begin(
   p_ids uuid[], p_names text[], p_most int default null
 ) returns void

@@ -1,4 +1,5 @@
--- Ends those of the given workflows whose last step has ended; tells those who wait for them.
+-- Ends those of the given workflows whose last step has ended; notifies the clients that wait for
+-- them.
 -- Index: the primary keys. Locks: the workflows by id. Safe to repeat.
 create function {schema}.workflows_finish(p_ids uuid[]) returns void
 language plpgsql

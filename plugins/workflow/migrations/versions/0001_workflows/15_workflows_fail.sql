@@ -1,7 +1,7 @@
--- Lets workflows with a step that has failed begin to fail, or to compensate: what runs goes on to its
--- end, and nothing else begins. workflows_turn ends them then. That any of them asks for compensation
--- counts, whichever failed first. A step that undoes and fails ends its workflow at once, as nothing
--- else runs; those who wait are told.
+-- Moves workflows with a failed step to failing or compensating: running steps continue to their
+-- end, and no other step begins. workflows_turn ends the workflows then. A request for compensation
+-- by any of the failed steps counts, whichever failed first. A failed step that undoes ends its
+-- workflow at once, as nothing else runs; waiting clients are notified.
 -- Index: the primary keys. Locks: the workflows by id. Safe to repeat.
 create function {schema}.workflows_fail(p_ids uuid[], p_names text[]) returns void
 language plpgsql

@@ -1,8 +1,9 @@
--- Lets a workflow go on: starts what waits for nothing any more and has no job, as it is after a failed
--- step was run again with success. p_apart: leave it to workflows_proceed, in pieces of 1,000, so that what the
--- server refuses to start fails by itself. Gives how many pieces.
--- Index: the primary keys, finished_jobs_id; all steps of the workflow. Locks: what is left to be
--- started of it; by the caller: the workflow, for itself. Safe to repeat.
+-- Resumes a workflow: starts the steps that wait for nothing any more and have no job, after a
+-- failed step was run again with success. p_apart: leave them to workflows_proceed, in pieces of
+-- 1,000, so that only the steps that the server refuses to start fail. Returns the number of
+-- pieces.
+-- Index: the primary keys, finished_jobs_id; all steps of the workflow. Locks: its pieces that are
+-- left to be started; the caller holds the workflow exclusively. Safe to repeat.
 create function {schema}.workflows_resume(p_id uuid, p_apart boolean) returns int
 language plpgsql
 set search_path = pg_catalog, pg_temp

@@ -1,6 +1,7 @@
--- Locks workflows whose steps end: together with others, or alone if their state may change, or signals came
--- early. One that began to fail while it was waited for, or got such a signal, is let go and locked anew: of two
--- that share it and would both change it, each waits for the other.
+-- Locks workflows whose steps end: shared, or exclusively if their state may change, or signals
+-- came early. If a workflow began to fail during the wait, or received such a signal, its lock is
+-- released and acquired anew: of two transactions that share it and would both change it, each
+-- would wait for the other.
 -- Index: the primary key. Locks: the workflows by id, until the transaction ends.
 create function {schema}.workflows_lock(p_ids uuid[], p_alone boolean) returns void
 language plpgsql

@@ -1,7 +1,9 @@
--- Makes steps that have failed, and now succeed in the same run by another job, steps that have not ended: a
--- dead letter was replayed. The same job counts only where it was taken for gone: a late success of it is that of an
--- attempt that had lost its lease otherwise. Once a workflow is undone, only of steps that undo.
--- Index: the primary keys. Locks: the steps in the order given; by the caller: the workflows, for itself.
+-- Resets failed steps that now succeed in the same run by another job to not ended: a dead letter
+-- was replayed. The same job counts only where it was presumed gone: otherwise its late success is
+-- that of an attempt that had lost its lease. Once a workflow is undone, this applies only to steps
+-- that undo.
+-- Index: the primary keys. Locks: the steps in the order given; the caller holds the workflows
+-- exclusively.
 create function {schema}.workflows_forgive(
   p_ids uuid[], p_names text[], p_runs int[], p_jobs uuid[], p_states smallint[]
 ) returns void

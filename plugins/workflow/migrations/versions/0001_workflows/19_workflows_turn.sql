@@ -1,6 +1,7 @@
--- What becomes of a workflow that fails, has failed or compensates when one of its steps has ended: it
--- begins to be undone, or has failed, once nothing runs; or it goes on once nothing has failed any more.
--- p_apart: leave what begins then to workflows_proceed. Gives how many pieces are left so.
+-- Updates a workflow that fails, has failed or compensates when one of its steps has ended: it
+-- begins to be undone, or has failed, once nothing runs; or it continues once no step is failed any
+-- more. p_apart: leave the steps that begin then to workflows_proceed. Returns how many pieces are
+-- left this way.
 -- Index: the primary keys. Locks: the workflow; as its callees. Safe to repeat.
 create function {schema}.workflows_turn(p_id uuid, p_apart boolean) returns int
 language plpgsql

@@ -1,7 +1,7 @@
--- Adds steps to a workflow, each waiting, with the joins that they are. p_arguments is one JSON array
--- for all of them, each an object; queues, priorities, functions, attempts and on_failure have one
--- element where it is that of all; the others are null where they say nothing.
--- Index: the primary keys. Locks: what it inserts. Called by push and extend alone.
+-- Adds steps to a workflow, each waiting, with their joins. p_arguments is one JSON array for all
+-- of them, each element an object; queues, priorities, functions, attempts and on_failure have one
+-- element where all steps share it; the other parameters are null where they do not apply.
+-- Index: the primary keys. Locks: the rows that it inserts. Called by push and extend alone.
 create function {schema}.workflows_insert(
   p_id uuid, p_place int, p_names text[], p_next text[], p_needs int[], p_jobs uuid[], p_queues text[],
   p_priorities smallint[], p_funcs text[], p_arguments text, p_froms text[], p_run_ats timestamptz[],

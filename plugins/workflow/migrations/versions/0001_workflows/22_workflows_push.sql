@@ -1,6 +1,7 @@
--- Stores a workflow and starts what waits for nothing. p_ends: how many of its steps nobody waits for.
--- The others are those of workflows_insert. Gives false, and does nothing, if there is one of this id.
--- Index: the primary keys. Locks: what it inserts. Safe to repeat.
+-- Stores a workflow and starts the steps that wait for nothing. p_ends: the number of its steps for
+-- which no other step waits. The other parameters are those of workflows_insert. Returns false, and
+-- does nothing, if a workflow with this id exists.
+-- Index: the primary keys. Locks: the rows that it inserts. Safe to repeat.
 create function {schema}.workflows_push(
   p_id uuid, p_name text, p_ends int, p_names text[], p_next text[], p_needs int[], p_jobs uuid[],
   p_queues text[], p_priorities smallint[], p_funcs text[], p_arguments text, p_froms text[],

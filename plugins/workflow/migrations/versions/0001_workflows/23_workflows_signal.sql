@@ -1,8 +1,9 @@
--- Gives a signal to the step that waits for it, or will. p_payload: JSON. Says what became of it:
--- sent, before (there was one, which counts), unknown (no such workflow), no_step, over, late (its step has ended
--- without one). Where the server refuses a step that it lets go, those are left to the sweep, in which that one fails
--- by itself: who gives a signal has nothing to do with it.
--- Index: the primary keys. Locks: the workflow, for itself; then as workflows_advance.
+-- Delivers a signal to the step that waits for it, or will wait for it. p_payload: JSON. Returns
+-- the outcome: sent, before (there was one, which counts), unknown (no such workflow), no_step,
+-- over, late (its step has ended without one). Where the server refuses a step that the signal
+-- releases, the released steps are left to the sweep, in which only the refused step fails: the
+-- sender of the signal is not affected.
+-- Index: the primary keys. Locks: the workflow, exclusively; then as workflows_advance.
 -- Safe to repeat.
 create function {schema}.workflows_signal(p_id uuid, p_name text, p_payload text) returns text
 language plpgsql

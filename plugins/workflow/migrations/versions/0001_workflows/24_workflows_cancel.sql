@@ -1,10 +1,11 @@
--- Ends a workflow that goes on, fails, or has failed: nothing of it begins any more. p_why: its error,
--- unless it has one. Gives the steps with jobs that are not finished, for the caller to cancel, and tells
--- those who wait. What waits in the outbox of Redis goes no further. With p_step only if that waits yet for its
--- signal, in p_run, and its timer is due.
--- Each job is looked up by its id, and never among all that there are: offset keeps them from a hash.
--- Index: the primary keys; all steps of the workflow. Locks: the workflow, for itself.
--- Safe to repeat: it gives again what is not finished.
+-- Ends a workflow that runs, fails, or has failed: none of its steps begins any more. p_why: its
+-- error, unless it has one. Returns the steps with unfinished jobs, for the caller to cancel, and
+-- notifies the waiting clients. Jobs that wait in the outbox of Redis are removed from it. With
+-- p_step, it ends the workflow only if that step still waits for its signal, in p_run, and its
+-- timer is due.
+-- Each job is looked up by its id, and never among all jobs: offset prevents a hash join.
+-- Index: the primary keys; all steps of the workflow. Locks: the workflow, exclusively.
+-- Safe to repeat: it returns unfinished jobs again.
 create function {schema}.workflows_cancel(p_id uuid, p_why text, p_step text, p_run int)
 returns table (name text, run int, job_id uuid)
 language plpgsql

@@ -1,7 +1,7 @@
--- Makes steps that have ended steps that have not, in a new run, and lets the workflow go on.
--- p_let_go: whom they had let go on, once for each. Each is found by its name, and never among all of the
--- workflow.
--- Index: the primary keys. Locks: the steps, joins; by the caller: the workflow, for itself.
+-- Resets steps that have ended to not ended, in a new run, and resumes the workflow. p_let_go: the
+-- steps that they had released, once for each. Each step is found by its name, and never among all
+-- steps of the workflow.
+-- Index: the primary keys. Locks: the steps, joins; the caller holds the workflow exclusively.
 create function {schema}.workflows_again(p_id uuid, p_names text[], p_let_go text[]) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp

@@ -1,10 +1,10 @@
--- Runs what has failed or was cancelled again, with fresh attempts, and with p_step that step and all
--- behind it. Gives how many steps; null: there is no such workflow or step; -1: it cannot be
--- retried as it is; -2: some of these steps run, or,
--- of a cancelled workflow, any, or have ended and nobody was told.
--- Each job is looked up by its id, as workflows_cancel does.
--- Index: the primary keys; all steps of the workflow. Locks: the workflow, for itself; these steps,
--- their joins. Not to be repeated: it would run them once more.
+-- Runs failed and cancelled steps again, with fresh attempts, and with p_step that step and all
+-- steps behind it. Returns the number of steps; null: there is no such workflow or step; -1: it
+-- cannot be retried in its state; -2: some of these steps run, or, of a cancelled workflow, any
+-- steps run, or have ended without their outcome having been reported.
+-- Each job is looked up by its id, as in workflows_cancel.
+-- Index: the primary keys; all steps of the workflow. Locks: the workflow, exclusively; these
+-- steps, their joins. Not to be repeated: it would run them once more.
 create function {schema}.workflows_retry(p_id uuid, p_step text) returns int
 language plpgsql
 set search_path = pg_catalog, pg_temp

@@ -1,4 +1,5 @@
--- Whether one of these steps is, or lets go on in the end, one of those.
+-- Returns whether one of the first steps is, or directly or indirectly releases, one of the second
+-- steps.
 -- Index: the primary key of workflows_steps. No locks.
 create function {schema}.workflows_reaches(p_id uuid, p_these text[], p_those text[]) returns boolean
 language sql stable

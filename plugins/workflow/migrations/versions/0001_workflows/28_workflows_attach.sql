@@ -1,7 +1,9 @@
--- Ties steps that were just added to those that were there: p_from lets p_to go on; the last of those
--- that were added, p_ends, let p_before go on, or the end of the workflow.
--- Each is found by its name, and never among all steps of the workflow: 50,000 that 50,000 wait for.
--- Index: the primary keys. Locks: these steps and their joins; by the caller: the workflow, for itself.
+-- Connects newly added steps to existing ones: p_from releases p_to; the last of the added steps,
+-- p_ends, release p_before, or the end of the workflow.
+-- Each step is found by its name, and never among all steps of the workflow: 50,000 for which
+-- 50,000 wait.
+-- Index: the primary keys. Locks: these steps and their joins; the caller holds the workflow
+-- exclusively.
 create function {schema}.workflows_attach(
   p_id uuid, p_from text[], p_to text[], p_ends text[], p_before text[]
 ) returns void

@@ -1,10 +1,11 @@
--- Adds steps to a running workflow, by one of its steps while that runs: p_by, in p_run, whose job is
--- p_job under p_lease. p_most: how many steps it may have then, without those that undo. p_ends and
--- p_before, p_from and p_to: see workflows_attach; the others are those of workflows_insert. Says what became
--- of it: added, lost (the lease is gone), away (another broker has it, whose lease cannot be held from here),
--- over, failing (nothing begins any more), many (and how many there would be), begun (one of p_before), circle.
--- Index: the primary keys. Locks: the row of the job by sharing, so that it does not end meanwhile; the
--- workflow, for itself; then as its callees. Not to be repeated: the names are taken.
+-- Adds steps to a running workflow, from one of its steps while that step runs: p_by, in p_run,
+-- whose job is p_job under p_lease. p_most: the maximum number of steps after the call, without
+-- those that undo. p_ends and p_before, p_from and p_to: see workflows_attach; the others are those
+-- of workflows_insert. Returns the outcome: added, lost (the lease is gone), away (another broker
+-- has the job, whose lease cannot be held from here), over, failing (nothing begins any more), many
+-- (and how many there would be), begun (one of p_before), circle.
+-- Index: the primary keys. Locks: the row of the job, shared, so that it does not end meanwhile;
+-- the workflow, exclusively; then as its callees. Not to be repeated: the names are taken.
 create function {schema}.workflows_extend(
   p_id uuid, p_by text, p_run int, p_job uuid, p_lease uuid, p_most int, p_before text[],
   p_from text[], p_to text[], p_ends text[], p_names text[], p_next text[], p_needs int[],

@@ -1,7 +1,7 @@
--- Starts one piece of what settlements have left, of a workflow that nobody holds; gives whether there was
--- one.
--- Index: the primary keys. Locks: the workflow by sharing, or for itself where signals came early, and the piece,
--- skipping locked ones; then as workflows_begin. Safe to repeat.
+-- Starts one piece that settlements have left, of a workflow that no transaction holds; returns
+-- whether there was one.
+-- Index: the primary keys. Locks: the workflow, shared, or exclusively where signals came early,
+-- and the piece, skipping locked ones; then as workflows_begin. Safe to repeat.
 create function {schema}.workflows_proceed() returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp

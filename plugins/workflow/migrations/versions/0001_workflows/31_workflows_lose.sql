@@ -1,7 +1,8 @@
--- Fails steps that were seen without a job, unless they have one by now, or cannot have one yet: looked at
--- again under the lock of their workflow, in which nothing begins meanwhile. p_errors: JSON. Gives how many.
--- Index: the primary keys, finished_jobs_id, once for each step. Locks: the workflows by id, for
--- themselves; then as workflows_advance. Safe to repeat.
+-- Fails steps that were seen without a job, unless they have one by now, or cannot have one yet:
+-- they are checked again under the lock of their workflow, in which nothing begins meanwhile.
+-- p_errors: JSON. Returns the number of failed steps.
+-- Index: the primary keys, finished_jobs_id, once for each step. Locks: the workflows by id,
+-- exclusively; then as workflows_advance. Safe to repeat.
 create function {schema}.workflows_lose(p_ids uuid[], p_names text[], p_runs int[], p_errors text[])
 returns int
 language plpgsql

@@ -1,8 +1,9 @@
--- Takes some steps out of a piece of those that are left to be started, and starts them, or, with p_error
--- (JSON), fails them: what the server refuses to start must not keep the others. What their failure lets begin is
--- left in pieces of its own. Gives whether they were in it.
--- Each is found by its name, and never among all steps of the workflow.
--- Index: the primary keys. Locks: the workflow, by sharing or for itself; the piece; then as
+-- Takes some steps out of a piece that is left to be started, and starts them, or, with p_error
+-- (JSON), fails them: a step that the server refuses to start must not block the others. Steps that
+-- their failure releases are left in pieces of their own. Returns whether the steps were in the
+-- piece.
+-- Each step is found by its name, and never among all steps of the workflow.
+-- Index: the primary keys. Locks: the workflow, shared or exclusively; the piece; then as
 -- workflows_start or workflows_advance. Safe to repeat.
 create function {schema}.workflows_part(p_id uuid, p_piece uuid, p_names text[], p_error text)
 returns boolean
