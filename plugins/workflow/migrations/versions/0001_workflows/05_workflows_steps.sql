@@ -1,13 +1,14 @@
--- The steps of workflows, each with the job that it becomes, and what it gave.
--- States: 0 not ended, 4 succeeded, 5 failed, 6 cancelled, 7 failed and ignored. Whether one that has
--- not ended runs is seen by its job, and by the steps before it, so that a step is written once when it
--- is pushed and once when it ends. No index has a column that changes, and pages have room for what
--- that writes (HOT): 9 µs a step instead of 18.
--- next: whom its end lets go on; an empty name stands for the end of the workflow. needs: how many
--- have it in theirs; previous: the one, if it is one. run: counts from 1, up by one when it is retried:
--- what ends an earlier run is not heard. on_failure: 0 fail, 1 ignore, 2 compensate. undoes: whom it
--- undoes. added_by: the step that added it. Without func it waits for a signal, with delay_s for so long;
--- arguments say what then: its default, or that it cancels the workflow, or nothing: it fails.
+-- The steps of workflows, each with the job that runs it, and its result.
+-- States: 0 open, 4 succeeded, 5 failed, 6 cancelled, 7 failed and ignored. Whether an open step runs
+-- follows from its job and from the steps before it, so that a step is written once when it is
+-- pushed and once when it completes. No index has a column that changes, and pages have room for
+-- these writes (HOT): 9 µs a step instead of 18.
+-- next: the steps that its outcome may start; an empty name is the end of the workflow. needs: the
+-- number of steps before it; previous: that step, if there is one. run: counts from 1, incremented
+-- by a retry: outcomes of an earlier run are ignored. on_failure: 0 fail, 1 ignore, 2 compensate.
+-- undoes: the step that it undoes. added_by: the step that added it. A step without func waits for
+-- a signal, at most delay_s; arguments decide what follows: its default, or the cancellation of the
+-- workflow, or nothing: the step fails.
 create table {schema}.workflows_steps (
   workflow_id uuid not null,
   name text collate "C" not null,

@@ -1,9 +1,10 @@
--- Lets steps wait for their signals, some of them for a while only: delay_s. A timer that was due while the
--- workflow did not go on begins anew. Gives those whose signals have come already, and of those behind them
--- that wait for one of them alone the same, up to 500: they end here and now, and the caller ends them.
--- o_payloads: JSON.
--- Index: the primary keys, once for each step. Locks: the timers by id and name; by the caller: the workflows,
--- for itself where signals came early. Safe to repeat until they have ended.
+-- Lets steps wait for their signals, some of them at most delay_s. A timer that became due while
+-- the workflow did not advance starts anew. Returns the steps whose signals have already arrived,
+-- and up to 500 of the steps behind them that wait for only one of them: the caller completes them
+-- at once. o_payloads: JSON.
+-- Index: the primary keys, once for each step. Locks: the timers by id and name; taken by the
+-- caller: the workflows, exclusively where signals arrived early. Safe to repeat until they have
+-- completed.
 create function {schema}.workflows_listen(
   p_ids uuid[], p_names text[],
   out o_ids uuid[], out o_names text[], out o_runs int[], out o_payloads text[]

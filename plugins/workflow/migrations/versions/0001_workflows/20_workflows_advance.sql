@@ -1,15 +1,17 @@
--- Takes the ends of steps, and starts what they let go on. p_states: 4, 5 or 6, as those of jobs;
--- p_results: JSON; p_errors: JSON of what failed; p_took_s: how long they ran. A step counts once, in
--- the run that it is in. p_alone: whether any has not succeeded, or had failed before. p_most: how many
--- of each workflow are started here and now, and eight times as many in all; the others are left to
--- workflows_proceed, in pieces of as many of one. Gives how many pieces. Null: all are started. 0: none,
--- so that one that the server refuses to start fails by itself; pieces are of 1,000 then. Unless it is null, what
--- signals that came early let go is left to pieces after 200 rounds: a settlement has 5 s.
--- Index: the primary keys, once for each step and join. The condition on the workflow is written so that
--- only they serve: written plainly, it lets the planner compare each with all of a table that looks empty.
--- Locks, in this order: workflows by id, steps in the order given, joins by id and name. Steps that end at
--- once share the lock of their workflow, unless signals came early: what those let go is taken in rounds, and
--- so out of that order. Safe to repeat.
+-- Records the outcomes of steps, and starts the steps that they enable. p_states: 4, 5 or 6, as the
+-- states of jobs; p_results: JSON; p_errors: JSON of failures; p_took_s: how long the steps ran. A
+-- step counts once, in its current run. p_alone: whether any of them has not succeeded, or had
+-- failed before. p_most: the number of steps of each workflow to start at once, and eight times as
+-- many in all; the others are left to workflows_proceed, in pieces of the same size. Returns the
+-- number of pieces. Null: all are started. 0: none, so that a step that the server refuses to start
+-- fails alone; pieces have 1,000 steps then. Unless it is null, steps enabled by signals that
+-- arrived early are left to pieces after 200 rounds: a settlement has 5 s.
+-- Index: the primary keys, once for each step and join. The condition on the workflow is written so
+-- that only they serve: a plain condition lets the planner compare each step with the whole of a
+-- table that looks empty.
+-- Locks, in this order: workflows by id, steps in the given order, joins by id and name. Steps that
+-- complete at the same time share the lock of their workflow, unless signals arrived early: the
+-- steps enabled by these are taken in rounds, out of that order. Safe to repeat.
 create function {schema}.workflows_advance(
   p_ids uuid[], p_names text[], p_runs int[], p_jobs uuid[], p_states smallint[], p_results text[],
   p_errors text[], p_took_s float8[], p_alone boolean, p_most int default null
