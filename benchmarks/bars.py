@@ -13,7 +13,9 @@ from benchmarks.readings import (
     END_TO_END,
     HELD,
     KEPT,
+    LEAST,
     MANY,
+    MOST,
     NOT_KEPT,
     ONE_BY_ONE,
     RETURN,
@@ -107,6 +109,12 @@ def _burdens() -> Iterator[Bar]:
     for mode in (NOT_KEPT, KEPT):
         of = Reading(case="held", system=mode, figure=HELD, detail="last/first")
         yield _least(f"drains under a held snapshot, {_mode(mode)}, last / first", 0.95, of)
+    for priorities, bound in ((2, 0.85), (5, 0.85), (10, 0.85), (201, 0.5)):
+        figure = f"drain with {priorities} priorities / one"
+        of = Reading(case="priorities", figure=figure, detail=LEAST)
+        yield _least(f"{figure}, in each round", bound, of)
+    of = Reading(case="priorities", figure="slowest urgent job", detail=MOST)
+    yield _most("urgent job under a held snapshot, slowest start, ms", 200, of)
     of = Reading(case="sustained", figure="sustained, last window")
     yield _least("steady work under a held snapshot, last / first", 0.95, of)
     for where in ("behind a hint", "from the front"):

@@ -21,6 +21,7 @@ from benchmarks.control import SCHEMA, Control
 from benchmarks.jobs import noop
 from benchmarks.measurement import BenchmarkFailed, Measurement, quantile
 from chancy import Queue
+from chancy.postgres.claim.claims import MOST_BYTES
 from chancy.postgres.statements import Statements
 
 QUEUE = Queue(name="backlog", executor="async")
@@ -108,7 +109,9 @@ async def _claim(
         transaction = session.transaction()
         await transaction.start()
         began = time.perf_counter()
-        rows = await session.fetch(statement, worker, uuid.uuid4(), QUEUE.name, None, None, limit)
+        rows = await session.fetch(
+            statement, worker, uuid.uuid4(), QUEUE.name, None, None, limit, MOST_BYTES
+        )
         took_ms.append(1_000 * (time.perf_counter() - began))
         await transaction.rollback()
         if len(rows) != limit:
@@ -151,7 +154,14 @@ async def explained(
     await transaction.start()
     try:
         found: Any = await session.fetchval(
-            statement, worker, uuid.uuid4(), queue, _array(lanes), _array(hints), limit
+            statement,
+            worker,
+            uuid.uuid4(),
+            queue,
+            _array(lanes),
+            _array(hints),
+            limit,
+            MOST_BYTES,
         )
     finally:
         await transaction.rollback()

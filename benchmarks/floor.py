@@ -22,6 +22,7 @@ from benchmarks.control import SCHEMA
 from benchmarks.measurement import BenchmarkFailed, Measurement
 from benchmarks.tally import per_second
 from chancy import Queue, State
+from chancy.postgres.claim.claims import MOST_BYTES
 from chancy.postgres.statements import Statements
 
 _BATCH = 500
@@ -69,10 +70,10 @@ class _Floor:
             if now >= self._front_at:
                 self._hint, self._front_at = None, now + _FRONT_EVERY_S
             from_front = self._hint is None
-            lanes, hints = (None, None) if from_front else ("{0}", f"{{{self._hint}}}")
+            lanes, hints = ("{}", "{}") if from_front else ("{0}", f"{{{self._hint}}}")
             lease = uuid.uuid4()
             rows = await self._claims.fetch(
-                self._sql.claim, self._worker, lease, queue, lanes, hints, _BATCH
+                self._sql.claim, self._worker, lease, queue, lanes, hints, _BATCH, MOST_BYTES
             )
             if rows:
                 self._hint = max(row["pos"] for row in rows)

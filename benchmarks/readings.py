@@ -22,6 +22,9 @@ MANY = r"[\d,]+ jobs, "
 CALL = r"from the call of push"
 RETURN = r"from the return of push"
 
+#: Details of every figure.
+LEAST, MOST = "least of all rounds", "most of all rounds"
+
 NO_PEER = "no peer installed"
 
 
@@ -35,7 +38,8 @@ class Reading:
 
     :param system: the name of a system; None: every peer.
     :param figure: a pattern that matches the start of the figure's name.
-    :param detail: the title of a detail, or of a ratio with the prefix ``/ ``; empty: the median.
+    :param detail: the title of a detail, or of a ratio with the prefix ``/ ``; `LEAST` or `MOST`
+        for the extremes of all rounds; empty: the median.
     :param index: selects one of several matching figures, from 0. Sizes of a run are in order.
     """
 
@@ -89,6 +93,8 @@ def read(
 def _number(reading: Reading, summary: Summary) -> float:
     if not reading.detail:
         return summary.median
+    if reading.detail in (LEAST, MOST):
+        return summary.least if reading.detail == LEAST else summary.most
     title = reading.detail.removeprefix("/ ")
     numbers = summary.details if title == reading.detail else summary.ratios
     if title not in numbers:

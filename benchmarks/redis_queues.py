@@ -35,7 +35,6 @@ from benchmarks.redis_systems import ALL, RedisSystem
 from benchmarks.server import server as postgres
 from benchmarks.tally import per_second
 from chancy.embedded import free_port
-from chancy.plugins.redis.transport.clients import command_sync
 
 #: Jobs of a drain. chancy needs more of them for a drain of at least a second.
 JOBS, PEERS_JOBS = 20_000, 3_000
@@ -138,7 +137,8 @@ class Trial:
         }
 
     def _left(self) -> int:
-        replies = [command_sync(self._client, *text.split(" ")) for text in self._system.left]
+        client: Any = self._client
+        replies = [client.execute_command(*text.split(" ")) for text in self._system.left]
         return sum(_number(reply) for reply in replies)
 
     def _wait(self, worker: WorkerProcess, condition: Any) -> None:

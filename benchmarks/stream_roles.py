@@ -6,6 +6,7 @@ Each role prints one line of JSON. ``benchmarks/peers/runnel_roles.py`` has the 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import sys
@@ -34,36 +35,16 @@ def declare(url: str) -> tuple[Streams, Stream[Noop]]:
     return streams, streams.stream("noop", record=Noop, partition_by="i", size=SIZE)
 
 
-async def send(url: str, events: int, chunk: int) -> Mapping[str, float]:
-    """Send events, ``chunk`` in each call, including their creation."""
+async def send(url: str, events: int, chunk: int, *, many: bool = False) -> Mapping[str, float]:
+    """Send events, ``chunk`` in each call, including their creation; with ``many``, all by one call
+    of `send_many`."""
     streams, stream = declare(url)
     await stream.send(Noop(i=0))
     started = time.perf_counter()
-    for at in range(0, events, chunk):
+    if many:
+        await stream.send_many(Noop(i=i) for i in range(events))
+    for at in range(0, 0 if many else events, chunk):
         await stream.send(*(Noop(i=i) for i in range(at, min(events, at + chunk))))
-    took = time.perf_counter() - started
-    await streams.link.close()
-    return {"rate": events / took, "cpu_us": time.process_time() / events * 1e6}
-
-
-async def send_many(url: str, events: int, chunk: int) -> Mapping[str, float]:
-    """Send events with one call of `send_many`."""
-    streams, stream = declare(url)
-    await stream.send(Noop(i=0))
-    started = time.perf_counter()
-    await stream.send_many(Noop(i=i) for i in range(events))
-    took = time.perf_counter() - started
-    await streams.link.close()
-    return {"rate": events / took, "cpu_us": time.process_time() / events * 1e6}
-
-
-async def send_single(url: str, events: int, chunk: int) -> Mapping[str, float]:
-    """Send one event in each call, one call at a time."""
-    streams, stream = declare(url)
-    await stream.send(Noop(i=0))
-    started = time.perf_counter()
-    for i in range(events):
-        await stream.send(Noop(i=i))
     took = time.perf_counter() - started
     await streams.link.close()
     return {"rate": events / took, "cpu_us": time.process_time() / events * 1e6}
@@ -104,8 +85,8 @@ async def work(url: str, events: int, chunk: int) -> Mapping[str, float]:
 
 ROLES: Mapping[str, Callable[[str, int, int], Awaitable[Mapping[str, float]]]] = {
     "send": send,
-    "send_many": send_many,
-    "send_single": send_single,
+    "send_many": functools.partial(send, many=True),
+    "send_single": lambda url, events, _: send(url, events, 1),
     "work": work,
 }
 

@@ -32,7 +32,8 @@ class System:
     :param name: the name on the command line, and the title of ratios to this system.
     :param label: the suffix of its figures; empty where chancy's modes do not differ.
     :param program: the language of its roles; ``own`` for this checkout.
-    :param roles: the module ``…_roles`` in `benchmarks.peers`, or the name in ``role.js``.
+    :param roles: the module ``…_roles`` in `benchmarks.peers`, or the name in ``role.js``; else the
+        name.
     :param settings: the settings of its worker, shown in the report.
     :param history: whether finished jobs are kept.
     :param unfinished: a query that returns rows while a job is not settled.
@@ -46,8 +47,8 @@ class System:
 
     name: str
     label: str
-    program: Literal["own", "python", "node"]
-    roles: str
+    program: Literal["own", "python", "node"] = "python"
+    roles: str = ""
     settings: Mapping[str, Setting] = field(default_factory=dict[str, Setting])
     history: Literal["kept", "not kept", "log"]
     unfinished: LiteralString
@@ -134,7 +135,7 @@ class System:
                 program = ["node", str(peers / "role.js")]
             case _:
                 assert_never(self.program)
-        return [*program, self.roles, settings, *arguments]
+        return [*program, self.roles or self.name, settings, *arguments]
 
 
 def _own(label: str, queue: str, history: Literal["kept", "not kept"]) -> System:
@@ -158,7 +159,6 @@ GRAPHILE_WORKER = System(
     name="graphile-worker",
     label="graphile-worker",
     program="node",
-    roles="graphile-worker",
     settings={"concurrentJobs": 24, "localQueue": 1_000, "batchDelay": 0},
     history="not kept",
     unfinished="select from graphile_worker.jobs",
@@ -167,8 +167,6 @@ GRAPHILE_WORKER = System(
 PGQUEUER = System(
     name="pgqueuer",
     label="pgqueuer",
-    program="python",
-    roles="pgqueuer",
     settings={"batch": 100},
     history="log",
     unfinished="select from pgqueuer",
@@ -178,7 +176,6 @@ PG_BOSS = System(
     name="pg-boss",
     label="pg-boss",
     program="node",
-    roles="pg-boss",
     settings={"batch": 5_000, "poll": 0.5},
     history="kept",
     unfinished="select from pgboss.job where name = 'noop' and state <> 'completed'",
@@ -188,7 +185,6 @@ PG_BOSS = System(
 CHANCY_026 = System(
     name="chancy@0.26",
     label="chancy 0.26",
-    program="python",
     roles="chancy_0_26",
     settings={"concurrency": 1_000},
     history="kept",
@@ -198,8 +194,6 @@ CHANCY_026 = System(
 OBAN = System(
     name="oban",
     label="oban",
-    program="python",
-    roles="oban",
     settings={"concurrency": 100},
     history="kept",
     unfinished="select from oban_jobs where state <> 'completed'",
@@ -209,8 +203,6 @@ OBAN = System(
 SAQ = System(
     name="saq",
     label="saq",
-    program="python",
-    roles="saq",
     settings={"concurrency": 20},
     history="kept",
     unfinished="select from saq_jobs where status <> 'complete'",
@@ -220,8 +212,6 @@ SAQ = System(
 DBOS = System(
     name="dbos",
     label="DBOS",
-    program="python",
-    roles="dbos",
     settings={"concurrency": 100, "poll": 0.1},
     history="kept",
     unfinished="select from dbos.workflow_status where status <> 'SUCCESS'",
@@ -232,8 +222,6 @@ DBOS = System(
 PROCRASTINATE = System(
     name="procrastinate",
     label="procrastinate",
-    program="python",
-    roles="procrastinate",
     settings={"concurrency": 20},
     history="kept",
     unfinished="select from procrastinate_jobs where status <> 'succeeded'",

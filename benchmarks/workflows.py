@@ -57,7 +57,7 @@ def measure(bench: Bench) -> Iterator[Measurement]:
 
 def _empty(deployment: Deployment) -> None:
     deployment.session.run(
-        "truncate workflows, workflows_steps, workflows_joins, workflows_signals, workflows_away, "
+        "truncate workflows, workflows_steps, workflows_joins, workflows_signals, "
         "workflows_timers, workflows_starts"
     )
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         ChancyError,
         ConfigurationError,
         DuplicateJob,
+        ImportTimeout,
         Interrupted,
         InvalidAnswer,
         InvalidArguments,
@@ -73,6 +74,7 @@ __all__ = [
     "ConfigurationError",
     "DuplicateJob",
     "Failure",
+    "ImportTimeout",
     "Interrupted",
     "InvalidAnswer",
     "InvalidArguments",
@@ -119,68 +121,41 @@ __all__ = [
     "sync_gather",
 ]
 
-_MODULES = {
-    "AsyncOptions": "chancy.queue.executor_options",
-    "BrokerError": "chancy.errors",
-    "BrokerUnavailable": "chancy.errors",
-    "Cancel": "chancy.attempt.control",
-    "Cancellation": "chancy.broker.values",
-    "Chancy": "chancy.app.app",
-    "ChancyError": "chancy.errors",
-    "Claim": "chancy.attempt.claim",
-    "ConfigurationError": "chancy.errors",
-    "DuplicateJob": "chancy.errors",
-    "Failure": "chancy.attempt.failure",
-    "Interrupted": "chancy.errors",
-    "InvalidAnswer": "chancy.errors",
-    "InvalidArguments": "chancy.errors",
-    "InvalidStep": "chancy.errors",
-    "Job": "chancy.job.definition",
-    "JobCancelled": "chancy.errors",
-    "JobContext": "chancy.context.context",
-    "JobError": "chancy.errors",
-    "JobFailed": "chancy.errors",
-    "JobFilter": "chancy.broker.values",
-    "LeaseLost": "chancy.errors",
-    "Limit": "chancy.job.limits",
-    "NoCurrentJob": "chancy.errors",
-    "NotOpen": "chancy.errors",
-    "Outcome": "chancy.attempt.outcome",
-    "PayloadTooLarge": "chancy.errors",
-    "Plugin": "chancy.plugin.plugin",
-    "ProcessOptions": "chancy.queue.executor_options",
-    "PushError": "chancy.errors",
-    "Queue": "chancy.queue.queue",
-    "QueueCounts": "chancy.broker.values",
-    "QueuedJob": "chancy.job.definition",
-    "Reference": "chancy.results.reference",
-    "References": "chancy.results.reference",
-    "Retry": "chancy.attempt.control",
-    "Runtime": "chancy.plugin.runtime",
-    "SchemaMismatch": "chancy.errors",
-    "Settlement": "chancy.attempt.settlement",
-    "Snooze": "chancy.attempt.control",
-    "State": "chancy.states",
-    "StatementFailed": "chancy.errors",
-    "ThreadOptions": "chancy.queue.executor_options",
-    "Unique": "chancy.job.unique",
-    "UnknownFunction": "chancy.errors",
-    "UnsupportedLimit": "chancy.errors",
-    "WaitTimeout": "chancy.errors",
-    "Worker": "chancy.worker.worker",
-    "WorkerRecord": "chancy.broker.values",
-    "as_completed": "chancy.results.reference",
-    "current_job": "chancy.context.context",
-    "gather": "chancy.results.reference",
-    "sync_as_completed": "chancy.results.reference",
-    "sync_gather": "chancy.results.reference",
+#: The names of each module.
+_NAMES = {
+    "app.app": "Chancy",
+    "attempt.claim": "Claim",
+    "attempt.control": "Cancel Retry Snooze",
+    "attempt.failure": "Failure",
+    "attempt.outcome": "Outcome",
+    "attempt.settlement": "Settlement",
+    "broker.values": "Cancellation JobFilter QueueCounts WorkerRecord",
+    "context.context": "JobContext current_job",
+    "errors": (
+        "BrokerError BrokerUnavailable ChancyError ConfigurationError DuplicateJob "
+        "ImportTimeout Interrupted InvalidAnswer InvalidArguments InvalidStep "
+        "JobCancelled JobError JobFailed LeaseLost NoCurrentJob NotOpen PayloadTooLarge "
+        "PushError SchemaMismatch StatementFailed UnknownFunction UnsupportedLimit "
+        "WaitTimeout"
+    ),
+    "job.definition": "Job QueuedJob",
+    "job.limits": "Limit",
+    "job.unique": "Unique",
+    "plugin.plugin": "Plugin",
+    "plugin.runtime": "Runtime",
+    "queue.executor_options": "AsyncOptions ProcessOptions ThreadOptions",
+    "queue.queue": "Queue",
+    "results.reference": "Reference References as_completed gather sync_as_completed sync_gather",
+    "states": "State",
+    "worker.worker": "Worker",
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'chancy' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    value = globals()[name] = getattr(import_module(f"chancy.{_MODULES[name]}"), name)
     return value
 
 

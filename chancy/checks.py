@@ -131,9 +131,37 @@ def check_flag(value: object, name: str) -> bool:
     raise ConfigurationError(f"{name}={shown(value)} must be True or False")
 
 
-def check_number(value: object, name: str, *, whole: bool = True) -> None:
-    """Raise `ConfigurationError` unless the value is a number, and with ``whole`` an integer."""
-    kinds = int if whole else int | float
-    if isinstance(value, bool) or not isinstance(value, kinds):
-        must = "a whole number" if whole else "a number"
-        raise ConfigurationError(f"{name}={shown(value)} must be {must}")
+def check_number(
+    value: object,
+    name: str,
+    low: float | None = None,
+    high: float | None = None,
+    *,
+    whole: bool = True,
+    unit: str = "",
+) -> None:
+    """Raise `ConfigurationError` unless the value is a number, and with ``whole`` an integer.
+
+    :param low: the least number; None: any.
+    :param high: the greatest number; None: any.
+    :param unit: what follows the bounds in the error, for example ``seconds``.
+    """
+    if (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and (isinstance(value, int) or not whole)
+        # The comparisons reject NaN, and work for an int of any size.
+        and (low is None or low <= value)
+        and (high is None or value <= high)
+    ):
+        return
+    must = "a whole number" if whole else "a number"
+    if low is not None:
+        must += (
+            f" of at least {_read(low)}" if high is None else f" from {_read(low)} to {_read(high)}"
+        )
+    raise ConfigurationError(f"{name}={shown(value)} must be {must} {unit}".rstrip())
+
+
+def _read(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.12g}"

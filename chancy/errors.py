@@ -116,6 +116,10 @@ class UnknownFunction(JobError):
     """The function of a job is not registered in this process, and may not be imported."""
 
 
+class ImportTimeout(JobError):
+    """The module of a job's function took too long to import. The job has not started."""
+
+
 class UnsupportedLimit(JobError):
     """A job has a limit that the executor of its queue cannot enforce."""
 

@@ -1,4 +1,5 @@
-"""The context of log records: the worker, and the stream or partition that it processes.
+"""The context of log records: the worker, and the stream or partition that it processes; and the
+base of handlers that send records to another process.
 
 No existing logger or handler is changed: add a `LogContext` to a handler to get these attributes.
 ``chancy worker`` adds one to its own handler.
@@ -55,3 +56,18 @@ class LogContext(logging.Filter):
                 attributes.setdefault(name, value)
             attributes.setdefault("worker", str(origin.worker()))
         return True
+
+
+class UnlockedHandler(logging.Handler):
+    """A handler that holds no lock while it logs: a signal may interrupt the thread that holds it.
+
+    Its subclasses serialize what they write themselves.
+    """
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        passed: object = self.filter(record)
+        if isinstance(passed, logging.LogRecord):  # a filter may replace it, from Python 3.12 on
+            record = passed
+        if passed:
+            self.emit(record)
+        return bool(passed)

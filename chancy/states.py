@@ -16,7 +16,8 @@ class State(IntEnum):
     RUNNING = 1
     #: Waits until it is due, after a delay, a retry or a snooze.
     SCHEDULED = 2
-    #: Waits until a plugin releases it, for example for a concurrency slot.
+    #: Waits for a worker that knows its function, or until a plugin releases it, for example for a
+    #: concurrency slot.
     HELD = 3
     #: Ran to completion. Final.
     SUCCEEDED = 4
@@ -53,7 +54,7 @@ TRANSITIONS: Mapping[State | None, frozenset[State]] = MappingProxyType(
     {
         None: frozenset({State.PENDING, State.SCHEDULED, State.HELD}),
         State.SCHEDULED: frozenset({State.PENDING, State.HELD, State.CANCELLED}),
-        State.HELD: frozenset({State.PENDING, State.CANCELLED}),
+        State.HELD: frozenset({State.PENDING, State.RUNNING, State.CANCELLED}),
         State.PENDING: frozenset({State.RUNNING, State.SCHEDULED, State.CANCELLED}),
         State.RUNNING: frozenset(
             {

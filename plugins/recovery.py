@@ -11,7 +11,9 @@ from datetime import datetime
 from uuid import UUID
 
 from chancy.attempt.claim import Claim
-from chancy.attempt.outcome import Lost
+from chancy.attempt.logs import log_settled
+from chancy.attempt.outcome import Lost, Outcome, Released
+from chancy.attempt.start import may_have_started
 from chancy.broker.values import WorkerRecord
 from chancy.clock import Clock
 from chancy.plugin.leader import elected
@@ -76,7 +78,8 @@ class HeartbeatObserver:
 
 
 class Recovery(Plugin):
-    """Finds claims of workers without heartbeats and settles each as `Lost`.
+    """Finds claims of workers without heartbeats and settles each as `Lost`, or as `Released` if
+    it is known not to have started.
 
     The leader sweeps; the other workers sweep rarely, so recovery works without a leader too.
     Claims are settled under their leases, so concurrent sweeps are safe.
@@ -132,11 +135,16 @@ class Recovery(Plugin):
             orphans = await runtime.broker.orphans(silent_s=silent_s, limit=self.batch)
             if not orphans:
                 return rescued
-            settlements = [runtime.judge(claim, self._lost(claim)) for claim in orphans]
+            outcomes = [self._outcome(claim) for claim in orphans]
+            settlements = list(map(runtime.judge, orphans, outcomes))
             stale = await runtime.settle(settlements)
+            for claim, outcome, settlement in zip(orphans, outcomes, settlements, strict=True):
+                if claim.id not in stale:
+                    log_settled(claim, outcome, settlement)
             rescued += len(orphans) - len(stale)
             logger.warning("rescued jobs=%d stale=%d", len(orphans) - len(stale), len(stale))
-            if len(orphans) < self.batch:
+            # If none could be rescued, the next call would return the same.
+            if len(orphans) < self.batch or len(stale) == len(orphans):
                 return rescued
 
     def _cache_hosts(self, workers: Sequence[WorkerRecord]) -> None:
@@ -146,7 +154,9 @@ class Recovery(Plugin):
         while len(self._hosts) > _MAX_HOSTS:
             self._hosts.popitem(last=False)
 
-    def _lost(self, claim: Claim) -> Lost:
+    def _outcome(self, claim: Claim) -> Outcome:
+        if not may_have_started(claim):
+            return Released("its worker died before it started")
         host = self._hosts.get(claim.worker_id)
         on_host = "" if host is None else f" on {host}"
         why = f"worker {claim.worker_id}{on_host} died or missed heartbeats while it ran the job"

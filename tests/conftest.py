@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import gc
+import signal
 
 pytest_plugins = [
     "tests.support.leftovers",
     "tests.support.postgres_fixtures",
     "tests.support.redis_fixtures",
 ]
+
+
+def pytest_configure() -> None:
+    """Let child processes take SIGINT.
+
+    A shell without job control, as of many CI systems, starts background programs with SIGINT
+    ignored. Children inherit that, while a handler becomes the default action in them.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

@@ -20,9 +20,6 @@ async def noop(context: Any, number: int) -> None:
 class Roles(Peer):
     concurrency = 50
 
-    async def set_up(self) -> None:
-        pass
-
     async def open(self, sessions: int) -> None:
         self._pool = await create_pool(RedisSettings.from_dsn(self.dsn))
 

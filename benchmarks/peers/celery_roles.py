@@ -29,12 +29,6 @@ class Roles(Peer):
 
         self._task: Any = noop
 
-    async def set_up(self) -> None:
-        pass
-
-    async def open(self, sessions: int) -> None:
-        pass
-
     async def push(self, number: int) -> None:
         self._task.delay(number)
 
@@ -42,9 +36,6 @@ class Roles(Peer):
         with self._app.producer_pool.acquire() as producer:
             for number in numbers:
                 self._task.apply_async((number,), producer=producer)
-
-    async def work(self) -> None:
-        raise NotImplementedError
 
     def work_sync(self) -> None:
         self.ready()

@@ -25,12 +25,6 @@ class Roles(Peer):
 
         self._actor: Any = noop
 
-    async def set_up(self) -> None:
-        pass
-
-    async def open(self, sessions: int) -> None:
-        pass
-
     async def push(self, number: int) -> None:
         self._actor.send(number)
 

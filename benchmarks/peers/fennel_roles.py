@@ -15,17 +15,11 @@ class Roles(Peer):
     concurrency = 50
     own_loop = True
 
-    async def set_up(self) -> None:
-        pass
-
     async def open(self, sessions: int) -> None:
         self._task = self._declare()[1]
 
     async def push(self, number: int) -> None:
         await self._task.delay(number)
-
-    async def work(self) -> None:
-        raise NotImplementedError
 
     def work_sync(self) -> None:
         app = self._declare()[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ def ran(number: int) -> None:
     _tally.note(number)
 
 
-class Peer(ABC):
+class Peer:
     """The roles of one queue. Each process runs one role.
 
     :param dsn: a URI with the database.
@@ -37,21 +36,19 @@ class Peer(ABC):
         self.dsn = dsn
         self.settings = settings
 
-    @abstractmethod
     async def set_up(self) -> None:
-        """Create the tables in an empty database."""
+        """Create the tables in an empty database, if it needs any."""
 
-    @abstractmethod
     async def open(self, sessions: int) -> None:
         """Connect for pushing, with ``sessions`` concurrent pushes."""
 
-    @abstractmethod
     async def push(self, number: int) -> None:
         """Push one job. It is committed when this returns."""
+        raise NotImplementedError
 
-    @abstractmethod
     async def work(self) -> None:
         """Run jobs forever; call `ready` at the start."""
+        raise NotImplementedError
 
     def work_sync(self) -> None:
         """Run jobs as `work` does, outside an event loop."""

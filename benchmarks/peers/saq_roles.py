@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false
-"""The roles of saq over Postgres."""
+"""The roles of saq, over Postgres or over Redis."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ class Roles(Peer):
         await worker.start()
 
     async def _connect(self) -> Any:
-        queue = Queue.from_url(self.dsn, min_size=4, max_size=20)
+        sessions = {"min_size": 4, "max_size": 20} if self.dsn.startswith("postgres") else {}
+        queue = Queue.from_url(self.dsn, **sessions)
         await queue.connect()
         return queue

@@ -14,13 +14,12 @@ from uuid import UUID
 from chancy.app.default_plugins import compose
 from chancy.app.diagnosis import Reason, diagnose
 from chancy.app.lifetime import Lifetime
-from chancy.app.preparation import JobPreparation, chunks, several_jobs
-from chancy.app.sync import BlockingCalls, BlockingStore, BlockingWait
+from chancy.app.preparation import JobPreparation, several_jobs
+from chancy.app.sync import BlockingCalls, SyncBroker
 from chancy.app.wiring import Substitute, Wiring
 from chancy.broker.contract import Broker
 from chancy.broker.optional import SqlStore
 from chancy.broker.values import (
-    CHUNK,
     Cancellation,
     JobFilter,
     PreparedJob,
@@ -30,7 +29,7 @@ from chancy.broker.values import (
 from chancy.checks import check_instance, resolve_dsn
 from chancy.clock import Clock, SystemClock
 from chancy.errors import ConfigurationError
-from chancy.job.definition import Job, QueuedJob, R
+from chancy.job.definition import NAMED_QUEUES, Job, QueuedJob, R
 from chancy.job.registry import Registry
 from chancy.plugin.hooks import Hooks
 from chancy.plugin.plugin import Plugin
@@ -90,19 +89,25 @@ class Chancy(BlockingCalls):
         self._dsn = resolve_dsn(dsn)
         self.schema = schema
         self.queues = queues_of(queues)
+        self._own_queues.update(queue.name for queue in self.queues)
         self.clock = clock or SystemClock()
         self.registry = Registry(allow)
         self.max_payload = max_payload
+        #: Where other processes import the application, as ``module:attribute``; set by ``--app``.
+        self.import_path: str | None = None
         self.hooks = Hooks(compose(plugins, bare=no_default_plugins))
         self._preparation = JobPreparation(
             self.registry, max_payload, self.queues, lambda: self.broker
         )
-        self._pool_size = pool_size
         self._make_broker = functools.partial(
-            PostgresBroker, schema=schema, listen_dsn=listen_dsn, driver=driver
+            PostgresBroker,
+            schema=schema,
+            listen_dsn=listen_dsn,
+            driver=driver,
+            pool_size=pool_size,
         )
         #: The broker that stores queues and workers, without the brokers of plugins.
-        self.control = broker or self._make_broker(lambda: self.dsn, pool_size=pool_size)
+        self.control = broker or self._make_broker(lambda: self.dsn)
         context = BrokerContext(
             schema=schema,
             postgres=isinstance(self.control, SqlStore),
@@ -165,10 +170,11 @@ class Chancy(BlockingCalls):
     ) -> References[R]:
         """Push any number of jobs in order, all or none of them.
 
-        The iterable is consumed 1,000 jobs at a time, so a generator of millions needs little
-        memory. The jobs are stored in one transaction: ``within``, or a new one. If their queues
-        are in several brokers, each broker stores all or none of its own jobs: if one fails, the
-        jobs of others may be stored; see `RoutedBroker`.
+        The iterable is consumed as the jobs are stored, up to 1,000 jobs or 8 MB of arguments at a
+        time, so a generator of millions needs little memory. The jobs are stored in one
+        transaction: ``within``, or a new one. If their queues are in several brokers, each broker
+        stores all or none of its own jobs: if one fails, the jobs of others may be stored; see
+        `RoutedBroker`.
         """
         references = References[R](self)
         prepared = self._prepared(jobs, references, validate=validate)
@@ -178,8 +184,7 @@ class Chancy(BlockingCalls):
     def _prepared(
         self, jobs: Iterable[Job[R]], references: References[R], *, validate: bool
     ) -> Iterator[list[PreparedJob]]:
-        for chunk in chunks(several_jobs(jobs), CHUNK):
-            prepared = self._preparation.prepare_all(chunk, validate=validate)
+        for prepared in self._preparation.prepare_chunks(several_jobs(jobs), validate=validate):
             references.extend([job.id for job in prepared])
             yield prepared
 
@@ -243,9 +248,19 @@ class Chancy(BlockingCalls):
             one has unfinished jobs, which no worker would run.
         """
         self.broker.check_queue(queue_of(queue))
-        if upsert and not self._routed:
-            check_move(await self.broker.queues(), queue, None)
-        return await self.broker.declare(queue, upsert=upsert)
+        return await self._declare(self.broker, queue, upsert=upsert)
+
+    async def _declare(self, broker: Broker, queue: Queue, *, upsert: bool) -> Queue:
+        if upsert and not isinstance(broker, RoutedBroker):
+            check_move(await broker.queues(), queue, None)
+        # First: its notification may reach a worker of this application before the call returns.
+        self._own_queues.add(queue.name)
+        return await broker.declare(queue, upsert=upsert)
+
+    def has_queue(self, name: str) -> bool:
+        """Whether a queue is one of this application, which its workers serve unless they are given
+        names: ``default``, those it has declared, and those that its functions name."""
+        return name in self._own_queues or name in NAMED_QUEUES
 
     async def get_queues(self) -> Sequence[Queue]:
         """All queues, ordered by name."""
@@ -299,7 +314,7 @@ class Chancy(BlockingCalls):
         self.control = self.broker = by.broker
         self.clock, self._waiter = by.clock, by.finishes
         self._lifetime = Lifetime(by.broker, by.finishes)
-        self._sync, self._background, self._substitute = by.store, by.waiting, by
+        self._sync, self._substitute = by.sync, by
         try:
             yield
         finally:
@@ -307,18 +322,10 @@ class Chancy(BlockingCalls):
 
     # For the calls without an event loop
 
-    def _open_blocking(self) -> tuple[BlockingStore, BlockingWait]:
+    def _open_sync(self) -> SyncBroker:
         if self._substitute is not None:
-            return self._substitute.store, self._substitute.waiting
-        from chancy.postgres.sync import SyncPostgresBroker
-
-        sync = SyncPostgresBroker(self.dsn, schema=self.schema, pool_size=self._pool_size)
-        sync.open()
-        return self._wiring.make_blocking(sync, lambda: self._make_broker(self.dsn, pool_size=2))
-
-    @property
-    def _routed(self) -> bool:
-        return isinstance(self.broker, RoutedBroker)
+            return self._substitute.sync
+        return self._wiring.open_sync(self.schema, lambda: self._make_broker(self.dsn))
 
     def _prepare(self, job: Job[Any], *, validate: bool) -> PreparedJob:
         return self._preparation.prepare(job, validate=validate)

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
+from chancy.attempt.settlement import SET_ASIDE
 from chancy.broker.contract import Broker
 from chancy.broker.values import QueuePosition, WorkerRecord
 from chancy.job.definition import QueuedJob
@@ -94,7 +95,9 @@ async def diagnose(broker: Broker, id: UUID, explain: Explain = _nothing) -> Seq
         case State.SCHEDULED:
             return [*_scheduled(found, place, workers), *_past(found)]
         case State.HELD:
-            texts = await explain(found) or ["a plugin holds the job until a slot is free"]
+            texts = await explain(found)
+            if not texts and SET_ASIDE not in found.meta:
+                texts = ["a plugin holds the job until a slot is free"]
             return [*(Reason(Why.HELD, text) for text in texts), *_past(found)]
         case _:
             queues = {queue.name: queue for queue in await broker.queues()}
@@ -256,8 +259,8 @@ def _not_served(queue: Queue, worker: WorkerRecord) -> Reason:
         )
     return Reason(
         Why.NOT_SERVED,
-        f"{where} does not serve {queue.name!r}: it was started for other queues, or is still "
-        "starting",
+        f"{where} does not serve {queue.name!r}: it was started for other queues, or without "
+        "--queues by an application that does not declare this one, or is still starting",
     )
 
 
@@ -272,11 +275,11 @@ def _past(job: QueuedJob) -> Iterator[Reason]:
             f"the process that ran the job died {job.crashes} times, so the job runs alone in a "
             "separate child",
         )
-    if "unknown_function" in job.meta:
+    if SET_ASIDE in job.meta:
         yield Reason(
             Why.HANDED_ON,
-            f"workers released the job because {job.func} is not registered with them: check that "
-            "they import its module",
+            f"a worker set the job aside because it does not know {job.func}: it runs on a worker "
+            "that imports its module and serves the queue",
         )
     elif job.errors:
         yield Reason(Why.RETRY, f"last failure: {_failure(job)}")

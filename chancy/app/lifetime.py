@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
 
 from chancy.broker.contract import Broker
 from chancy.errors import ConfigurationError
-
-
-class Closing(Protocol):
-    """A resource that is closed before the broker."""
-
-    async def close(self) -> None: ...
+from chancy.results.background import JobWaiter
 
 
 class Lifetime:
@@ -21,7 +15,7 @@ class Lifetime:
     :param before: closed before the broker.
     """
 
-    def __init__(self, broker: Broker, before: Closing) -> None:
+    def __init__(self, broker: Broker, before: JobWaiter) -> None:
         self._broker = broker
         self._before = before
         self._inside = 0

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from inspect import iscoroutinefunction
 from itertools import islice
 from typing import TypeVar
 from uuid import UUID
 
 from chancy.broker.contract import Broker
+from chancy.broker.sizes import cut
 from chancy.broker.values import Capability, PreparedJob
-from chancy.checks import check_function_path, check_number, check_queue_name
+from chancy.checks import check_number
 from chancy.errors import ConfigurationError, PushError
 from chancy.job.definition import Job, JobFactory
+from chancy.job.fields import check_job, due
 from chancy.job.ids import new_id, new_ids
 from chancy.job.limits import Limit, LimitType, check_limits, encode_limits
 from chancy.job.registry import Registry
@@ -25,13 +26,10 @@ from chancy.text import shown
 
 T = TypeVar("T")
 
-PRIORITIES = range(-100, 101)
-ATTEMPTS = range(1, 10_001)
-#: The maximum delay, within the calendars of both Postgres and Python.
-MAX_DELAY = timedelta(days=365_000)
-
 _tuple = tuple.__new__
 
+#: Jobs of a bulk push that are taken from the caller's iterable at once: 20 slices are a chunk.
+_SLICE = 50
 #: The maximum number of cached combinations of settings that passed the checks.
 _MAX_PASSED = 1_000
 
@@ -77,6 +75,16 @@ class JobPreparation:
             for job, id in zip(jobs, new_ids(len(jobs)), strict=True)
         ]
 
+    def prepare_chunks(
+        self, jobs: Iterable[object], *, validate: bool
+    ) -> Iterator[list[PreparedJob]]:
+        """Prepare any number of jobs for `Broker.push_many`, in chunks."""
+        return cut(
+            job
+            for some in chunks(jobs, _SLICE)
+            for job in self.prepare_all(some, validate=validate)
+        )
+
     def _prepare(self, job: object, id: UUID | None, *, validate: bool) -> PreparedJob:
         """Prepare a job. ``id`` is a new id for a job without its own."""
         if not isinstance(job, Job):
@@ -93,7 +101,7 @@ class JobPreparation:
         if job.meta:
             _check_mapping("meta", job.meta, func)
             meta = encode(job.meta, what=f"the meta of {func}", limit=limit)
-        run_at, delay_s = (None, None) if job.run_at is None else _due(job, job.run_at)
+        run_at, delay_s = (None, None) if job.run_at is None else due(job)
         unique = None
         if job.unique is not None:
             unique, delay_s = self._unique(job, arguments, delay_s)
@@ -182,55 +190,9 @@ class JobPreparation:
         return signature
 
 
-def check_job(job: Job) -> None:
-    """Raise `PushError` if a field other than the arguments and limits is invalid."""
-    check_function_path(job.func)
-    check_queue_name(job.queue)
-    _check_number("priority", job.priority, PRIORITIES, job.func)
-    _check_number("max_attempts", job.max_attempts, ATTEMPTS, job.func)
-    if job.run_at is not None:
-        check_run_at(job.run_at, job.func)
-    if job.id is not None:
-        _check_id(job.id, job.func)
-
-
-def _check_number(name: str, value: object, allowed: range, func: str) -> None:
-    if type(value) is not int or value not in allowed:
-        raise PushError(
-            f"job {func}: {name}={shown(value)} must be a whole number "
-            f"from {allowed[0]} to {allowed[-1]:,}"
-        )
-
-
 def _check_mapping(name: str, value: object, func: str) -> None:
     if not isinstance(value, Mapping):
         raise PushError(f"job {func}: {name}={shown(value)} must be a dict")
-
-
-def _check_id(id: object, func: str) -> None:
-    if not isinstance(id, UUID):
-        raise PushError(f"job {func}: id={shown(id)} must be a uuid.UUID")
-
-
-def check_run_at(run_at: object, func: str) -> None:
-    """Raise `PushError` unless ``run_at`` is an aware datetime or a timedelta within bounds."""
-    match run_at:
-        case datetime() if run_at.tzinfo is None:
-            raise PushError(
-                f"job {func}: run_at={run_at!r} has no time zone: "
-                "use datetime.now(timezone.utc), or .astimezone()"
-            )
-        case datetime():
-            return
-        case timedelta():
-            if abs(run_at) > MAX_DELAY:
-                raise PushError(
-                    f"job {func}: run_at={run_at!r} is more than {MAX_DELAY.days:,} days"
-                )
-        case _:
-            raise PushError(
-                f"job {func}: run_at={shown(run_at)} must be an aware datetime or a timedelta"
-            )
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -238,19 +200,6 @@ def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
-
-
-def _due(job: Job, at: datetime | timedelta) -> tuple[datetime | None, float | None]:
-    match at:
-        case timedelta():
-            return None, at.total_seconds()
-        case datetime():
-            try:
-                return at.astimezone(UTC), None
-            except OverflowError:
-                raise PushError(
-                    f"job {job.func}: run_at={at} is outside the years 1 to 9999 in UTC"
-                ) from None
 
 
 def several_jobs(jobs: Iterable[T]) -> Iterable[T]:

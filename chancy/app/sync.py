@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
@@ -17,13 +17,13 @@ from chancy.postgres.schema import migrate as tables
 from chancy.postgres.schema.component import Component
 from chancy.queue.queue import Queue, queue_of
 from chancy.results.reference import Reference, References, checked, reference_to
-from chancy.routing.placement import check_move
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 
-class BlockingStore(Protocol):
-    """The store of the ``sync_…`` calls: `chancy.postgres.sync.SyncPostgresBroker` or another."""
+class SyncBroker(Protocol):
+    """The broker of the ``sync_…`` calls: `BackgroundBroker`, or a substitute in tests."""
 
     def push(
         self, jobs: Sequence[PreparedJob], *, within: object | None = None
@@ -31,15 +31,7 @@ class BlockingStore(Protocol):
     def push_many(
         self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
     ) -> Mapping[UUID, UUID]: ...
-    def get(self, id: UUID) -> QueuedJob | None: ...
-    def queues(self) -> Sequence[Queue]: ...
-    def declare(self, queue: Queue, *, upsert: bool = False) -> Queue: ...
-    def close(self) -> None: ...
-
-
-class BlockingWait(Protocol):
-    """Waits for jobs in a thread: `chancy.results.background.Background` or another."""
-
+    def run(self, work: Callable[[Broker], Awaitable[T]]) -> T: ...
     def begin(self, id: UUID, timeout_s: float | None) -> Future[QueuedJob]: ...
     def close(self) -> None: ...
 
@@ -51,8 +43,9 @@ class BlockingCalls:
     """
 
     def __init__(self) -> None:
-        self._sync: BlockingStore | None = None
-        self._background: BlockingWait | None = None
+        self._sync: SyncBroker | None = None
+        #: The queues of this application: `default`, and those it has declared.
+        self._own_queues = {"default"}
         # The number of open `with` blocks of all threads.
         self._inside = 0
         self._lock = threading.Lock()
@@ -60,7 +53,7 @@ class BlockingCalls:
     def __enter__(self) -> Self:
         with self._lock:
             if not self._inside:
-                self._sync, self._background = self._open_blocking()
+                self._sync = self._open_sync()
             self._inside += 1
         return self
 
@@ -75,22 +68,17 @@ class BlockingCalls:
             if self._inside:
                 return
             broker, self._sync = self._sync, None
-            background, self._background = self._background, None
-        if background is not None:
-            background.close()
         if broker is not None:
             broker.close()
 
     # Implemented by the application
 
-    def _open_blocking(self) -> tuple[BlockingStore, BlockingWait]:
+    def _open_sync(self) -> SyncBroker:
         raise NotImplementedError
 
     broker: Broker
 
-    @property
-    def _routed(self) -> bool:
-        """Whether plugins supply brokers beside Postgres."""
+    async def _declare(self, broker: Broker, queue: Queue, *, upsert: bool) -> Queue:
         raise NotImplementedError
 
     def read_result(self, job: QueuedJob) -> Any:
@@ -118,7 +106,7 @@ class BlockingCalls:
     # The calls
 
     @property
-    def _sync_broker(self) -> BlockingStore:
+    def _sync_broker(self) -> SyncBroker:
         if self._sync is None:
             raise ConfigurationError("sync_… calls need `with Chancy(dsn) as chancy:`")
         return self._sync
@@ -142,12 +130,17 @@ class BlockingCalls:
 
     def sync_get_job(self, id: UUID) -> QueuedJob | None:
         """`get_job` for code without an event loop."""
-        return self._sync_broker.get(checked(id))
+        checked(id)
+
+        async def get(broker: Broker) -> QueuedJob | None:
+            return (await broker.get([id])).get(id)
+
+        return self._sync_broker.run(get)
 
     def sync_wait_for(self, id: UUID, timeout_s: float | None = None) -> QueuedJob:
         """`wait_for` for code without an event loop.
 
-        The first such call of an application starts a thread that listens for all of them.
+        One thread of the application listens for all of them.
         """
         waiting = self.sync_begin_wait(id, timeout_s)
         try:
@@ -162,16 +155,12 @@ class BlockingCalls:
         The future has the job, or the error that `wait_for` raises. Its ``cancel`` ends the wait.
         Its callbacks run in the thread that listens, and must not block.
         """
-        if self._background is None:
-            raise ConfigurationError("sync_… calls need `with Chancy(dsn) as chancy:`")
-        return self._background.begin(checked(id), timeout_s)
+        return self._sync_broker.begin(checked(id), timeout_s)
 
     def sync_declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
         """`declare` for code without an event loop."""
         self.broker.check_queue(queue_of(queue))
-        if upsert and not self._routed:
-            check_move(self._sync_broker.queues(), queue, None)
-        return self._sync_broker.declare(queue, upsert=upsert)
+        return self._sync_broker.run(lambda broker: self._declare(broker, queue, upsert=upsert))
 
     def sync_migrate(self) -> None:
         """`migrate` for code without an event loop."""

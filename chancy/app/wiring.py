@@ -4,33 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
-from uuid import UUID
 
-from chancy.app.sync import BlockingStore, BlockingWait
+from chancy.app.background_broker import BackgroundBroker
+from chancy.app.sync import SyncBroker
 from chancy.broker.contract import Broker
 from chancy.broker.optional import SqlStore
 from chancy.clock import Clock
-from chancy.job.definition import QueuedJob
 from chancy.plugin.hooks import Hooks
 from chancy.plugin.runtime import BrokerContext
 from chancy.queue.queue import Queue
 from chancy.results.background import Background, JobWaiter
 from chancy.results.waiter import CompletionWaiter
-from chancy.routing.placement import QueuePlacement
 from chancy.routing.router import RoutedBroker, RoutedSqlBroker
-from chancy.routing.sync_router import RoutedStore
 from chancy.routing.waiter import RoutedWaiter
-
-if TYPE_CHECKING:
-    from chancy.postgres.sync import SyncPostgresBroker
-
-
-class OutcomeWaiter(Protocol):
-    """Waits until jobs finish: `CompletionWaiter`, `RoutedWaiter`, or a substitute."""
-
-    async def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob: ...
-    async def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +25,8 @@ class Substitute:
 
     broker: Broker
     clock: Clock
-    finishes: OutcomeWaiter
-    store: BlockingStore
-    waiting: BlockingWait
+    finishes: JobWaiter
+    sync: SyncBroker
 
 
 class Wiring:
@@ -58,7 +43,7 @@ class Wiring:
         self._clock = context.clock
         self._queues = tuple(queues)
 
-    def make(self, control: Broker) -> tuple[Broker, OutcomeWaiter]:
+    def make(self, control: Broker) -> tuple[Broker, JobWaiter]:
         """The broker of an event loop, and the waiter for its jobs."""
         if not self._factories:
             return control, CompletionWaiter(control, self._clock)
@@ -67,17 +52,23 @@ class Wiring:
         broker = kind(control, others, self._clock, self._queues, self._check)
         return broker, RoutedWaiter(broker.brokers, self._clock)
 
-    def make_blocking(
-        self, store: SyncPostgresBroker, make_control: Callable[[], Broker]
-    ) -> tuple[BlockingStore, BlockingWait]:
-        """The store and the waiter for threads without an event loop."""
+    def open_sync(self, schema: str, make_control: Callable[[], Broker]) -> BackgroundBroker:
+        """Open the broker for threads without an event loop.
+
+        :raises BrokerUnavailable: the server cannot be reached.
+        """
 
         def make() -> tuple[Broker, JobWaiter]:
             return self.make(make_control())
 
-        background = Background(make)
-        if not self._factories:
-            return store, background
-        others = {name: make() for name, make in self._factories.items()}
-        placement = QueuePlacement(self._queues, others)
-        return RoutedStore(store, others, background, placement, self._clock), background
+        sync = BackgroundBroker(Background(make), schema, routed=bool(self._factories))
+        try:
+            sync.run(_opened)
+        except BaseException:
+            sync.close()
+            raise
+        return sync
+
+
+async def _opened(_: Broker) -> None:
+    """Nothing to do: the loop opens the broker before each call."""

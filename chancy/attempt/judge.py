@@ -17,32 +17,27 @@ from chancy.attempt.outcome import (
     Raised,
     Released,
     Returned,
+    SetAside,
     Snoozed,
     TimedOut,
 )
-from chancy.attempt.settlement import Settlement
+from chancy.attempt.settlement import SET_ASIDE, Settlement
 from chancy.states import State
 from chancy.text import storable
 
 #: Crashes of the worker or child process during a job after which the job fails for good.
 MAX_CRASHES = 3
-#: Times that workers release a job whose function they do not know before it fails for good.
-#: With delays that double from one second, this covers a deploy of two minutes.
-MAX_UNKNOWN = 7
-
-UNKNOWN_FUNCTION = "chancy.errors.UnknownFunction"
 #: The key of a job's meta that counts its snoozes.
 SNOOZES = "snoozes"
-_UNKNOWN = "unknown_function"
 
 
 def judge(claim: Claim, outcome: Outcome) -> Settlement:
     """Return the settlement of an outcome that no plugin decides otherwise.
 
     A failed attempt fails the job for good, unless the function raised `Retry` and attempts are
-    left: other retries are decided by the retry plugin. A job whose function this worker does not
-    know is released without counting an attempt, since a worker of another deploy may know it. If
-    the process died, a crash is counted instead of an attempt, up to `MAX_CRASHES`.
+    left: other retries are decided by the retry plugin. If the process died, a crash is counted
+    instead of an attempt, up to `MAX_CRASHES`. An attempt that the process survives resets that
+    count if the job runs again.
     """
     match outcome:
         case Returned():
@@ -50,8 +45,6 @@ def judge(claim: Claim, outcome: Outcome) -> Settlement:
             return Settlement(
                 claim.id, claim.lease, State.SUCCEEDED, None, None, None, outcome.result
             )
-        case Raised(failure) if failure.is_a(UNKNOWN_FUNCTION):
-            return _unknown(claim, failure)
         case Raised(failure, again=again) if again is not None:
             return _again(claim, failure, again)
         case Raised(failure):
@@ -67,9 +60,14 @@ def judge(claim: Claim, outcome: Outcome) -> Settlement:
             return Settlement(claim.id, claim.lease, State.CANCELLED, failure=failure)
         case Snoozed(until, asked=asked):
             meta = _counted(SNOOZES, _count(claim, SNOOZES) + 1) if asked else None
-            return _later(claim, until)._replace(refund=True, meta=meta)
+            survived = asked and claim.crashes > 0
+            return _later(claim, until)._replace(refund=True, meta=meta, resets_crashes=survived)
         case Released():
             return Settlement(claim.id, claim.lease, State.PENDING, refund=True)
+        case SetAside():
+            return Settlement(
+                claim.id, claim.lease, State.HELD, refund=True, meta=_counted(SET_ASIDE, 1)
+            )
         case Lost(why, host=host):
             return _lost(claim, why, host)
         case _:
@@ -77,7 +75,8 @@ def judge(claim: Claim, outcome: Outcome) -> Settlement:
 
 
 def _failed(claim: Claim, failure: Failure) -> Settlement:
-    return Settlement(claim.id, claim.lease, State.FAILED, failure=failure)
+    survived = claim.crashes > 0
+    return Settlement(claim.id, claim.lease, State.FAILED, failure=failure, resets_crashes=survived)
 
 
 def _lost(claim: Claim, why: str, host: str | None) -> Settlement:
@@ -103,24 +102,16 @@ def _later(claim: Claim, when: datetime | timedelta) -> Settlement:
 def _again(claim: Claim, failure: Failure, when: datetime | timedelta) -> Settlement:
     if claim.attempt >= claim.max_attempts:
         return _failed(claim, failure)
-    return _later(claim, when)._replace(failure=failure)
-
-
-def _unknown(claim: Claim, failure: Failure) -> Settlement:
-    count = _count(claim, _UNKNOWN, unreadable=MAX_UNKNOWN) + 1
-    if count > MAX_UNKNOWN:
-        return _failed(claim, failure)
-    delay = timedelta(seconds=2.0 ** (count - 1))
-    return _later(claim, delay)._replace(refund=True, meta=_counted(_UNKNOWN, count))
+    return _later(claim, when)._replace(failure=failure, resets_crashes=claim.crashes > 0)
 
 
 def _counted(key: str, count: int) -> str:
     return json.dumps({key: count})
 
 
-def _count(claim: Claim, key: str, *, unreadable: int = 0) -> int:
+def _count(claim: Claim, key: str) -> int:
     try:
         count = json.loads(claim.meta or "{}").get(key, 0)
     except (ValueError, AttributeError, RecursionError):
-        return unreadable
-    return count if isinstance(count, int) and count >= 0 else unreadable
+        return 0
+    return count if isinstance(count, int) and count >= 0 else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -22,11 +22,13 @@ class Raised:
 
     :param again: when the next attempt starts, in UTC or as a delay, if the function raised
         `Retry`.
+    :param error: the exception, if it was raised in this process; for log records.
     """
 
     failure: Failure
     elapsed_s: float = 0.0
     again: datetime | timedelta | None = None
+    error: BaseException | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,15 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
+class SetAside:
+    """The worker does not know the function: the job waits for a worker that does. It does not
+    count as an attempt."""
+
+    why: str
+    elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """The process that ran the attempt died without reporting an outcome.
 
@@ -85,4 +96,6 @@ class Lost:
     host: str | None = None
 
 
-Outcome = Returned | Raised | TimedOut | MemoryExceeded | Cancelled | Snoozed | Released | Lost
+Outcome = (
+    Returned | Raised | TimedOut | MemoryExceeded | Cancelled | Snoozed | Released | SetAside | Lost
+)

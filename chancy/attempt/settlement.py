@@ -13,6 +13,10 @@ from uuid import UUID
 from chancy.attempt.failure import Failure
 from chancy.states import State
 
+#: The key of the meta of a job that was set aside. A settlement as HELD that has it sets the job
+#: aside for workers that know its function.
+SET_ASIDE = "unknown_function"
+
 
 class Settlement(NamedTuple):
     """How an attempt ends: the only state change that a broker accepts for a running job.
@@ -25,6 +29,8 @@ class Settlement(NamedTuple):
     :param refund: the attempt does not count: `attempt` goes down by one.
     :param crashed: `crashes` goes up by one.
     :param meta: keys to merge into the job's meta, as a JSON string.
+    :param resets_crashes: `crashes` of a job that is not finished becomes 0: its process survived
+        the attempt.
     """
 
     id: UUID
@@ -37,6 +43,7 @@ class Settlement(NamedTuple):
     refund: bool = False
     crashed: bool = False
     meta: str | None = None
+    resets_crashes: bool = False
 
 
 class Note(NamedTuple):

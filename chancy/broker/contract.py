@@ -7,7 +7,7 @@ implementation against the docstrings of this module.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 from uuid import UUID
@@ -30,11 +30,19 @@ from chancy.job.definition import QueuedJob
 from chancy.queue.queue import Queue
 
 
+def never(func: str) -> bool:
+    """Know no function: claim no job that was set aside."""
+    return False
+
+
 class Heartbeat(Protocol):
     """A worker's heartbeat: blocking, with its own connection, called from a thread."""
 
-    def beat(self) -> bool:
-        """Send a heartbeat. False: the worker was declared dead, and must take a new id."""
+    def beat(self, blocked_s: float = 0.0) -> bool:
+        """Send a heartbeat. False: the worker was declared dead, and must take a new id.
+
+        :param blocked_s: seconds for which the worker's event loop has been blocked.
+        """
         ...
 
     def close(self) -> None: ...
@@ -76,7 +84,7 @@ class Broker(Protocol):
     async def push_many(
         self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
-        """`push` for any number of jobs, in chunks of `CHUNK`; the last one may be shorter.
+        """`push` for any number of jobs, in chunks as `chancy.broker.sizes.cut` makes them.
 
         The next chunk is read while the previous one is being stored, and only a few are held in
         memory. If the iterator raises, nothing is stored. After `DuplicateJob`, the caller's
@@ -85,13 +93,23 @@ class Broker(Protocol):
         ...
 
     async def claim(
-        self, queue: str, *, worker_id: UUID, limit: int, thorough: bool = False
+        self,
+        queue: str,
+        *,
+        worker_id: UUID,
+        limit: int,
+        thorough: bool = False,
+        knows: Callable[[str], bool] = never,
     ) -> Sequence[Claim]:
         """Take up to ``limit`` pending jobs, higher priority first, then in order of position.
 
         All claims of one call share a new lease. A paused queue or an unregistered worker yields
         none. A broker may remember its scan position; ``thorough`` makes it scan from the front. If
         the response of a call is lost, a later call returns its jobs.
+
+        Jobs that were set aside (see `settle`) are claimed only if ``knows`` returns true for their
+        function, and at the latest by the second thorough call. It is called once for each such
+        function in turn, at most `MOST_SET_ASIDE` functions in a call.
         """
         ...
 
@@ -102,7 +120,9 @@ class Broker(Protocol):
 
         A job that was asked to stop becomes CANCELLED instead of being released. A batch that was
         already settled (its response was lost) is accepted again. A settlement that cannot be
-        stored fails alone: the rest of the batch is settled.
+        stored fails alone: the rest of the batch is settled. A settlement as HELD whose meta has
+        the key `SET_ASIDE` sets the job aside for workers that know its function, and notifies
+        workers with `NoticeKind.REWIND`.
 
         ``inside`` hooks run in the same transaction, each in its own savepoint and with a timeout
         of seconds. A hook that raises is rolled back alone, and logged. A broker without
@@ -117,8 +137,11 @@ class Broker(Protocol):
         """
         ...
 
-    async def promote(self, limit: int) -> Promotion:
-        """Make up to ``limit`` due SCHEDULED jobs PENDING, the earliest first."""
+    async def promote(self, limit: int, *, worker_id: UUID | None = None) -> Promotion:
+        """Make up to ``limit`` due SCHEDULED jobs PENDING, the earliest first.
+
+        :param worker_id: the worker that calls; sets `Promotion.others`.
+        """
         ...
 
     async def cancel(self, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
@@ -191,9 +214,14 @@ class Broker(Protocol):
         ...
 
     async def announce(
-        self, worker_id: UUID, queues: Sequence[str], broken: Mapping[str, str]
+        self,
+        worker_id: UUID,
+        queues: Sequence[str],
+        broken: Mapping[str, str],
+        unknown: Sequence[str] = (),
     ) -> bool:
-        """Store which queues a worker serves, and why it cannot serve others.
+        """Store which queues a worker serves, why it cannot serve others, and the functions of
+        jobs in its queues that it does not know.
 
         False: the worker was declared dead.
         """

@@ -2,40 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
 from chancy.attempt.claim import Claim
-from chancy.broker.contract import Broker
-from chancy.broker.values import PreparedJob
-
-
-@runtime_checkable
-class BlockingPush(Protocol):
-    """A broker of a plugin that threads without an event loop can push to directly.
-
-    The instance created for the ``sync_…`` calls is used by these two methods alone, from any
-    thread. Pushes to other brokers go through an event loop in a background thread; pushes
-    ``within`` a transaction need a `BlockingWithin`.
-    """
-
-    def push_blocking(
-        self, jobs: Sequence[PreparedJob], *, within: object | None = None
-    ) -> Mapping[UUID, UUID]:
-        """`Broker.push`, blocking; connects on the first call."""
-        ...
-
-    def close_blocking(self) -> None: ...
-
-
-@runtime_checkable
-class BlockingWithin(Protocol):
-    """A broker of a plugin that threads can push to only within their own transactions."""
-
-    def push_within(self, jobs: Sequence[PreparedJob], *, within: object) -> Mapping[UUID, UUID]:
-        """`Broker.push`, blocking, from any thread; needs no connection of its own."""
-        ...
+from chancy.broker.contract import Broker, never
 
 
 class Adopted(NamedTuple):
@@ -55,7 +27,9 @@ class Adoption(Protocol):
         """Move at most one batch of the pending jobs of a queue."""
         ...
 
-    async def claim(self, queue: str, *, worker_id: UUID, limit: int) -> Sequence[Claim]:
+    async def claim(
+        self, queue: str, *, worker_id: UUID, limit: int, knows: Callable[[str], bool]
+    ) -> Sequence[Claim]:
         """`Broker.claim` for jobs that remain with the control broker.
 
         It never claims a job that is being moved, which may be in the other broker already.
@@ -67,10 +41,10 @@ class Adoption(Protocol):
 class Adopting(Protocol):
     """A broker of a plugin that adopts the jobs of its queues from the control broker.
 
-    Such jobs were pushed by SQL, by a plugin that writes rows, by a process that does not know the
-    queue's broker, or before the queue moved to it. Each worker of the queue adopts them, on
-    notification and by polling. Jobs that remain, and those of brokers without adoption, are run
-    from the control broker.
+    Such jobs were pushed inside a transaction, by SQL, by a plugin that writes rows, by a process
+    that does not know the queue's broker, or before the queue moved to it. Each worker of the queue
+    adopts them, on notification and by polling. Jobs that remain, and those of brokers without
+    adoption, are run from the control broker.
     """
 
     def adoption(self, control: Broker) -> Adoption | None:
@@ -100,12 +74,39 @@ class SqlClaims(SqlStore, Protocol):
     """A store from which a plugin can claim jobs with its own statement."""
 
     async def claim_by(
-        self, statement: str, queue: str, *, worker_id: UUID, limit: int
+        self,
+        statement: str,
+        queue: str,
+        *,
+        worker_id: UUID,
+        limit: int,
+        knows: Callable[[str], bool] = never,
     ) -> Sequence[Claim]:
         """`Broker.claim` with a given statement. Claims whose response was lost are found again.
 
         :param statement: takes the worker, the lease, the queue and the limit, in this order, and
             returns the id, priority, position, function, arguments, attempt, maximum attempts,
-            crashes, meta and limits of the claimed jobs.
+            crashes, meta and limits of the claimed jobs; then a row with a function and without an
+            id for each function of which jobs were set aside.
+        """
+        ...
+
+
+@runtime_checkable
+class LetterSource(Protocol):
+    """A broker whose failures reach Postgres some time later; raises `BrokerError`."""
+
+    async def archive(self, store: SqlStore) -> None:
+        """Write failures that Postgres lacks: jobs to the history, others as dead letters."""
+        ...
+
+    async def replay_letters(
+        self, store: SqlStore, ids: Sequence[UUID], new_ids: Sequence[UUID], *, force: bool
+    ) -> Mapping[UUID, UUID]:
+        """Replay dead letters that are no jobs, among others.
+
+        :param new_ids: an id for each replay; a repeated call with the same ids changes nothing.
+        :param force: also replay dead letters that were replayed before.
+        :returns: the replayed dead letters, with the ids of their replays.
         """
         ...

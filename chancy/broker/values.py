@@ -15,6 +15,8 @@ from chancy.states import State
 
 #: The size of a chunk of a bulk push, in jobs.
 CHUNK = 1_000
+#: The most functions of jobs that were set aside that one call of `Broker.claim` considers.
+MOST_SET_ASIDE = 500
 #: The most jobs that one call of `Broker.running` returns.
 MOST_RUNNING = 1_000
 
@@ -22,8 +24,6 @@ MOST_RUNNING = 1_000
 class Capability(StrEnum):
     """An optional feature of a broker."""
 
-    #: `push` accepts a connection of the caller, and is part of its transaction.
-    TRANSACTIONAL_PUSH = "transactional push"
     #: Notifications reach other processes.
     NOTICES = "notices"
     #: Plugins may write in the transaction of `settle`.
@@ -62,6 +62,9 @@ class Promotion(NamedTuple):
     promoted: int
     #: Seconds until the next scheduled job is due, by the store's clock; None if there is none.
     next_due_s: float | None
+    #: Whether a worker with a lower id is alive: then the caller may promote rarely. A broker for
+    #: which promotion costs little may leave it False.
+    others: bool = False
 
 
 class Cancellation(StrEnum):
@@ -93,6 +96,11 @@ class WorkerRecord:
     silent_s: float = 0.0
     #: Queues that the worker should serve but cannot, and why.
     broken: Mapping[str, str] = field(default_factory=dict[str, str])
+    #: Seconds for which its event loop had been blocked at the last heartbeat. Only the control
+    #: broker knows.
+    blocked_s: float = 0.0
+    #: Functions of jobs in its queues that the worker does not know.
+    unknown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +140,8 @@ class QueueCounts(NamedTuple):
     pending: int = 0
     running: int = 0
     scheduled: int = 0
+    #: Jobs that were set aside for workers that know their function.
+    held: int = 0
 
 
 class Holder(NamedTuple):

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import os
 import traceback
+from collections.abc import Callable
 from types import ModuleType
 
 from chancy.app import default_plugins
@@ -19,7 +20,8 @@ def find(path: str) -> Chancy:
     """Import the Chancy at ``package.module:attribute``; the default attribute is ``chancy``.
 
     The attribute may also be a function without parameters that returns a Chancy, or an object
-    with a Chancy as its ``chancy``, such as an application of another library.
+    with a Chancy as its ``chancy``, such as an application of another library. An object that is
+    both is called, so that it can import what it serves first.
 
     :raises ConfigurationError: the path or the module is wrong.
     """
@@ -38,30 +40,38 @@ def find(path: str) -> Chancy:
                 f"--app {path}: module {name} has no {attribute or 'chancy'!r}{_candidates(name)}"
             ) from None
     inner = getattr(found, "chancy", None)
-    if not isinstance(found, Chancy) and isinstance(inner, Chancy):
-        found = inner
     if callable(found) and not isinstance(found, Chancy | type):
         try:
             inspect.signature(found).bind()
         except TypeError as error:
-            raise ConfigurationError(
-                f"--app {path} is a function that cannot be called without arguments ({error}): "
-                f"pass a Chancy, or a function that returns one{_candidates(name)}"
-            ) from None
-        try:
-            found = found()
-        except ChancyError:
-            raise
-        except Exception as error:
-            raise ConfigurationError(
-                f"--app {path}: calling it raised {type(error).__name__}: {error}\n{_trace(error)}"
-            ) from error
+            if not isinstance(inner, Chancy):
+                raise ConfigurationError(
+                    f"--app {path} is a function that cannot be called without arguments "
+                    f"({error}): pass a Chancy, or a function that returns one{_candidates(name)}"
+                ) from None
+            found = inner
+        else:
+            found = _called(found, path)
+    elif not isinstance(found, Chancy) and isinstance(inner, Chancy):
+        found = inner
     if not isinstance(found, Chancy):
         raise ConfigurationError(
             f"--app {path} is {shown(found)}: pass a Chancy, or a function that returns one"
             f"{_candidates(name)}"
         )
+    found.import_path = f"{name}:{attribute or 'chancy'}"
     return found
+
+
+def _called(function: Callable[[], object], path: str) -> object:
+    try:
+        return function()
+    except ChancyError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(
+            f"--app {path}: calling it raised {type(error).__name__}: {error}\n{_trace(error)}"
+        ) from error
 
 
 def make(settings: Settings, *, dsn: str | None = None) -> Chancy:

@@ -26,12 +26,6 @@ _OPTIONS = (
         help="process: the maximum memory of one attempt, in MiB.",
     ),
     click.option(
-        "--jobs-per-child",
-        type=int,
-        metavar="N",
-        help="process: coroutine jobs a child runs at a time.",
-    ),
-    click.option(
         "--max-jobs", type=int, metavar="N", help="process: replace a child after N jobs."
     ),
     click.option(
@@ -73,7 +67,6 @@ def bounded(function: Callable[..., None]) -> Callable[..., None]:
         executor: ExecutorName,
         time_limit: float | None,
         memory_limit: int | None,
-        jobs_per_child: int | None,
         max_jobs: int | None,
         max_memory: int | None,
         initializer: str | None,
@@ -87,7 +80,6 @@ def bounded(function: Callable[..., None]) -> Callable[..., None]:
         if memory_limit is not None:
             limits.append(Limit.memory(memory_limit * _MIB))
         given = {
-            "jobs_per_child": jobs_per_child,
             "max_jobs": max_jobs,
             "max_memory_bytes": None if max_memory is None else max_memory * _MIB,
             "initializer": initializer,

@@ -14,10 +14,12 @@ Format = Literal["text", "json"]
 LEVELS = ("debug", "info", "warning", "error")
 
 _LONGEST = 50_000
-#: The JSON keys of extra record attributes: of jobs (see `JobContext.log`), and of processors of
-#: streams (see `chancy.log_context`).
-_SHOWN = {"job_id": "job", "func": "func", "attempt": "attempt"} | {
-    name: name for name in ("worker", "executor", "stream", "processor", "partition")
+#: The JSON keys of extra record attributes: of jobs (see `JobContext.log`), of their attempts (see
+#: `chancy.attempt.logs`), and of processors of streams (see `chancy.log_context`).
+_ATTEMPT = ("queue", "max_attempts", "duration_s", "next_at", "why", "error")
+_PLACE = ("worker", "executor", "stream", "processor", "partition")
+_SHOWN = {"event": "event", "job_id": "job"} | {
+    name: name for name in ("func", "attempt", *_ATTEMPT, *_PLACE)
 }
 
 
@@ -32,7 +34,7 @@ class TextFormatter(logging.Formatter):
         text = super().formatMessage(record)
         job = getattr(record, "job_id", None)
         if job is not None:
-            return f"{text} job={job}"
+            return text if f" job={job}" in text else f"{text} job={job}"
         found = vars(record)
         if {"stream", "processor", "partition"} <= found.keys() and " partition=" not in text:
             text += f" processor={found['stream']}/{found['processor']}"
@@ -44,8 +46,10 @@ class JsonFormatter(logging.Formatter):
     """Formats a record as one JSON object a line.
 
     Its keys are ``at`` (ISO 8601, UTC), ``level``, ``logger``, ``pid``, ``message``, ``trace``.
-    Records of a job also have ``job``, ``func``, ``attempt``. Records of streams and their
-    processors also have ``worker``, ``executor``, ``stream``, ``processor``, ``partition``.
+    Records of a job also have ``job``, ``func``, ``attempt``; those of its attempts also ``event``,
+    ``queue``, ``max_attempts``, ``duration_s``, ``error``, ``why``, ``next_at``. Records of streams
+    and their processors also have ``worker``, ``executor``, ``stream``, ``processor``,
+    ``partition``.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -59,7 +63,9 @@ class JsonFormatter(logging.Formatter):
         for name, shown in _SHOWN.items():
             if hasattr(record, name):
                 found[shown] = getattr(record, name)
-        if record.exc_info:
+        if record.exc_text:
+            found["trace"] = record.exc_text
+        elif record.exc_info:
             found["trace"] = self.formatException(record.exc_info)
         return json.dumps(found, default=str)
 

@@ -23,6 +23,8 @@ logger = logging.getLogger("chancy.cli")
 #: The default seconds between heartbeats, and without one until a worker is presumed dead.
 HEARTBEAT_S = 5.0
 HEARTBEAT_TIMEOUT_S = 15.0
+#: The default seconds without a live worker that knows a function until its jobs fail.
+UNKNOWN_AFTER_S = 3_600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,7 @@ class ServeOptions:
     tags: tuple[str, ...]
     concurrency: int | None
     most_ahead: int | None
+    unknown_after: float
     burst: bool
     shutdown_timeout: float
     heartbeat: float
@@ -52,6 +55,7 @@ class ServeOptions:
             args.append(f"--concurrency={self.concurrency}")
         if self.most_ahead is not None:
             args.append(f"--most-ahead={self.most_ahead}")
+        args.append(f"--unknown-after={self.unknown_after}")
         if self.burst:
             args.append("--burst")
         args += [f"--log-level={self.log_level}", f"--log-format={self.log_format}"]
@@ -92,6 +96,7 @@ async def _serve(chancy: Chancy, options: ServeOptions) -> None:
             queues=options.queues,
             concurrency=options.concurrency,
             most_ahead=options.most_ahead,
+            unknown_after_s=options.unknown_after,
             shutdown_timeout_s=options.shutdown_timeout,
             heartbeat_s=options.heartbeat,
             heartbeat_timeout_s=options.heartbeat_timeout,
@@ -133,5 +138,5 @@ async def _log_status(chancy: Chancy, worker: Worker, options: ServeOptions) -> 
         chancy.broker,
         "listening for notifications" if why is None else f"polling, because {why}",
     )
-    for name in set(options.queues or ()) - set(worker.queues):
+    for name in set(options.queues or ()) - {"*", *worker.queues}:
         logger.warning("queue %s is not served: it is not declared, or its tags do not match", name)

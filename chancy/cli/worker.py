@@ -12,7 +12,13 @@ import click
 from chancy.cli import logs, output
 from chancy.cli.exits import NO, complain
 from chancy.cli.options import CommandTarget, as_json, on_target
-from chancy.cli.serving import HEARTBEAT_S, HEARTBEAT_TIMEOUT_S, ServeOptions, run
+from chancy.cli.serving import (
+    HEARTBEAT_S,
+    HEARTBEAT_TIMEOUT_S,
+    UNKNOWN_AFTER_S,
+    ServeOptions,
+    run,
+)
 from chancy.errors import BrokerError, ConfigurationError
 from chancy.plugin.commands import Seconds
 from chancy.queue.queue import MAX_CONCURRENCY
@@ -29,7 +35,7 @@ if TYPE_CHECKING:
     metavar="A,B",
     envvar="CHANCY_QUEUES",
     show_envvar=True,
-    help="Serve only these queues.",
+    help="Serve these queues, not those of the application; '*' serves all.",
 )
 @click.option(
     "--processors",
@@ -64,6 +70,16 @@ if TYPE_CHECKING:
     metavar="N",
     help="Prefetch limit: jobs a worker claims beyond those it runs, for each queue.",
 )
+@click.option(
+    "--unknown-after",
+    type=Seconds(0.001),
+    default=UNKNOWN_AFTER_S,
+    show_default=True,
+    metavar="S",
+    envvar="CHANCY_UNKNOWN_AFTER",
+    show_envvar=True,
+    help="Seconds without a live worker that knows a job's function after which the job fails.",
+)
 @click.option("--burst", is_flag=True, help="Exit when the queues have no pending jobs.")
 @click.option(
     "--shutdown-timeout",
@@ -88,6 +104,12 @@ if TYPE_CHECKING:
     show_default=True,
     metavar="S",
     help="Seconds without a heartbeat after which a worker is presumed dead.",
+)
+@click.option(
+    "--restart-blocked",
+    type=Seconds(1.0),
+    metavar="S",
+    help="Kill and restart a worker whose event loop is blocked for S seconds; default: never.",
 )
 @click.option(
     "--log-level",
@@ -115,10 +137,12 @@ def worker(
     processes: int,
     concurrency: int | None,
     most_ahead: int | None,
+    unknown_after: float,
     burst: bool,
     shutdown_timeout: float,
     heartbeat: float,
     heartbeat_timeout: float,
+    restart_blocked: float | None,
     log_level: str,
     log_format: logs.Format,
 ) -> None:
@@ -143,6 +167,7 @@ def worker(
         tags=tags,
         concurrency=concurrency,
         most_ahead=most_ahead,
+        unknown_after=unknown_after,
         burst=burst,
         shutdown_timeout=shutdown_timeout,
         heartbeat=heartbeat,
@@ -152,7 +177,7 @@ def worker(
     )
     logs.install(log_level, log_format)
     if processes > 0:
-        _supervise(target, options, processes)
+        _supervise(target, options, processes, restart_blocked)
     run(_application(target), options)
 
 
@@ -182,10 +207,12 @@ def list_(target: CommandTarget, json_: bool) -> None:
                     "pid": worker.pid,
                     "queues": list(worker.queues),
                     "broken": dict(worker.broken),
+                    "unknown": list(worker.unknown),
                     "tags": sorted(worker.tags),
                     "version": worker.version,
                     "started_at": worker.started_at and worker.started_at.isoformat(),
                     "silent_s": round(worker.silent_s, 3),
+                    "blocked_s": round(worker.blocked_s, 3),
                 }
                 for worker in workers
             ]
@@ -219,8 +246,18 @@ def list_(target: CommandTarget, json_: bool) -> None:
     metavar="S",
     help="The maximum age of the last heartbeat, in seconds.",
 )
-def health(target: CommandTarget, within: float) -> None:
+@click.option(
+    "--blocked",
+    type=Seconds(),
+    default=30.0,
+    show_default=True,
+    metavar="S",
+    help="The maximum seconds for which the event loop of a worker may be blocked.",
+)
+def health(target: CommandTarget, within: float, blocked: float) -> None:
     """Exit 0 if the database responds and a worker on this host is alive, else 1 with the reason.
+
+    A worker on this host whose event loop is blocked by a job also exits with 1.
 
     Use it as the health check of a container: HEALTHCHECK CMD ["chancy", "worker", "health"].
 
@@ -250,17 +287,33 @@ def health(target: CommandTarget, within: float) -> None:
         )
         complain(f"the database responds, but no worker on host {host()} is alive: {last}")
         sys.exit(NO)
+    stuck = [worker for worker in alive if worker.blocked_s > blocked]
+    if stuck:
+        longest = max(stuck, key=lambda worker: worker.blocked_s)
+        complain(
+            f"the event loop of worker {longest.id} (pid {longest.pid}) on host {host()} has been "
+            f"blocked for {longest.blocked_s:.0f} s: see loop_blocked in its log"
+        )
+        sys.exit(NO)
     noun = "1 worker" if len(alive) == 1 else f"{len(alive)} workers"
     output.line(f"healthy: the database responds, {noun} alive on host {host()}")
 
 
-def _supervise(target: CommandTarget, options: ServeOptions, processes: int) -> NoReturn:
+def _supervise(
+    target: CommandTarget, options: ServeOptions, processes: int, restart_blocked: float | None
+) -> NoReturn:
     """Run workers in separate processes."""
     from chancy.worker.supervisor.supervisor import Supervisor
 
     command = [sys.executable, "-m", "chancy.cli", "worker"]
     command += [*target.arguments(), *options.arguments()]
-    supervisor = Supervisor(command, processes=processes, once=options.burst)
+    supervisor = Supervisor(
+        command,
+        processes=processes,
+        once=options.burst,
+        shutdown_timeout_s=options.shutdown_timeout,
+        restart_blocked_s=restart_blocked,
+    )
     sys.exit(asyncio.run(supervisor.run()))
 
 

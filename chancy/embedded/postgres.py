@@ -87,7 +87,6 @@ class PostgresServer:
         self._given_directory = None if directory is None else Path(directory)
         self._temporary_in = temporary_in
         self._directory: Path | None = None
-        self._given_port = port
         self._port = port
         self._settings = dict(settings or {})
         self._account: Account | None = server_account()

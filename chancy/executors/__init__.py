@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TypedDict, assert_never
 
 from chancy.executors.base import NO_CALLBACKS, AttemptCallbacks, Executor, FindFunction
+from chancy.executors.process.settings import JobEnvironment
 from chancy.job.limits import NO_LIMITS, Limits
 from chancy.queue.executor_options import (
     AsyncOptions,
@@ -58,6 +59,7 @@ def executor(
     options: Options | None = None,
     limits: Limits = NO_LIMITS,
     callbacks: AttemptCallbacks = NO_CALLBACKS,
+    environment: JobEnvironment | None = None,
 ) -> Executor:
     """Create an executor. Start it before it runs anything.
 
@@ -69,6 +71,7 @@ def executor(
     :param options: options of this executor; None takes the defaults.
     :param limits: limits of claims that have none of their own.
     :param callbacks: called for reports of running jobs.
+    :param environment: surroundings of the jobs in executor processes; None for plain jobs.
     """
     concurrency = default_concurrency(name) if concurrency is None else concurrency
     options = options or default_options(name)
@@ -83,7 +86,9 @@ def executor(
         case ProcessOptions():
             from chancy.executors.process.executor import ProcessExecutor
 
-            return ProcessExecutor(**arguments, options=options, sys_path=sys_path)
+            return ProcessExecutor(
+                **arguments, options=options, sys_path=sys_path, environment=environment
+            )
         case ThreadOptions():
             from chancy.executors.thread.executor import ThreadExecutor
 

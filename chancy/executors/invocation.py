@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -30,6 +31,8 @@ from chancy.text import storable
 
 #: Control results: a function may return one instead of a result.
 _CONTROL = (Snooze, Cancel, Retry)
+#: The packages and modules whose frames are not part of a job's traceback.
+_EXECUTORS = f"{__package__}."
 
 
 class Callee(NamedTuple):
@@ -86,7 +89,7 @@ def returned(called: Callee, value: object, limit: int, began: float) -> Outcome
     try:
         text = called.signature.encode_result(value, limit)
     except BaseException as error:
-        return Raised(Failure.of(error), elapsed_s)
+        return raised(error, began)
     return Returned(text, elapsed_s)
 
 
@@ -101,8 +104,18 @@ def _controlled(value: Snooze | Cancel | Retry, elapsed_s: float) -> Outcome:
 
 
 def raised(error: BaseException, began: float) -> Raised:
+    """The outcome of a call that raised.
+
+    The exception loses the frames of executors, which have the outcome among their variables: the
+    cycle would keep the variables of the job alive until the garbage collector runs.
+    """
+    elapsed_s = perf_counter() - began
+    frame = error.__traceback__
+    while frame is not None and frame.tb_frame.f_globals.get("__name__", "").startswith(_EXECUTORS):
+        frame = frame.tb_next
+    error.__traceback__ = frame
     again = error.moment if isinstance(error, Retry) else None
-    return Raised(Failure.of(error), perf_counter() - began, again)
+    return Raised(Failure.of(error), elapsed_s, again, error)
 
 
 def time_limit(
@@ -163,3 +176,18 @@ def _entered(function: Callable[..., Any], error: BaseException) -> bool:
             return True
         frame = frame.tb_next
     return False
+
+
+def called_here(
+    called: Callee, arguments: dict[str, Any], context: Context, limit: int
+) -> Outcome | Awaitable[Any]:
+    """The outcome of a call in this thread, or the awaitable that it returned.
+
+    :param limit: maximum size of the encoded result in bytes.
+    """
+    began = perf_counter()
+    try:
+        value = context.run(called.function, **arguments)
+    except BaseException as error:
+        return raised(call_error(called, arguments, error), began)
+    return value if isinstance(value, Awaitable) else returned(called, value, limit, began)

@@ -263,6 +263,8 @@ class JobDecorator(Protocol):
 
 #: Every function decorated in this process, by path.
 DECORATED: dict[str, Callable[..., Any]] = {}
+#: The queues that they name.
+NAMED_QUEUES: set[str] = set()
 
 
 def path_of(func: object) -> str:
@@ -318,6 +320,7 @@ def job(
             unique=unique,
         )
         DECORATED[template.func] = func
+        NAMED_QUEUES.add(template.queue)
         cast("Any", func).job = JobFactory(func, template)
         return func
 

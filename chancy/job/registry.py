@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fnmatch
 import importlib
-import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -45,6 +44,14 @@ class Registry:
             )
         return self._import(path)
 
+    def knows(self, path: str) -> bool:
+        """Whether `find` returns a function."""
+        try:
+            self.find(path)
+        except UnknownFunction:
+            return False
+        return True
+
     def check(self, path: str) -> None:
         """Raise `PushError` unless this process can import the function it is about to push."""
         check_function_path(path)
@@ -72,7 +79,8 @@ class Registry:
         if not module_name:
             raise UnknownFunction(f"{shown(path)} has no module: write package.module.function")
         try:
-            module = sys.modules.get(module_name) or importlib.import_module(module_name)
+            # Also waits for an import in another thread.
+            module = importlib.import_module(module_name)
         except (Exception, SystemExit) as error:  # a module may exit when it is imported
             raise UnknownFunction(
                 f"the module of {shown(path)} cannot be imported: {type(error).__name__}: {error}"

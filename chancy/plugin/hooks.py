@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from typing import NamedTuple, TypeVarTuple
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.judge import judge
@@ -14,24 +13,41 @@ from chancy.broker.contract import Broker
 from chancy.broker.transaction import TransactionHook
 from chancy.broker.values import Capability
 from chancy.checks import check_broker_name
+from chancy.containment import Containment, HookFailed, provided, refuse
 from chancy.context.context import JobContext
 from chancy.errors import ConfigurationError
 from chancy.job.definition import QueuedJob
+from chancy.plugin.decisions import check_decision
 from chancy.plugin.leader import LeaderGate, Unelected
 from chancy.plugin.plugin import AroundContext, Plugin
 from chancy.plugin.runtime import Application, BrokerContext, Panel, Runtime
-from chancy.postgres.schema.component import ordered
+from chancy.postgres.schema.component import Migrations, ordered
 from chancy.queue.queue import DEFAULT_BROKER, Queue
+from chancy.states import State
 from chancy.text import storable
-
-logger = logging.getLogger("chancy.hooks")
 
 #: The timeout of `Plugin.why_held` in seconds, and the characters that are shown of its result.
 _EXPLAIN_S, _MAX_EXPLANATION = 5.0, 500
 
+Ts = TypeVarTuple("Ts")
+
 Judging = Callable[[Claim, Outcome, Settlement], Settlement]
-Around = Callable[[JobContext], AroundContext]
 Settled = Callable[[Sequence[Settlement]], None]
+Concerns = Callable[[Settlement], bool]
+
+
+class AroundHook(NamedTuple):
+    """The `around` of a plugin."""
+
+    contained: Containment
+    around: Callable[[JobContext], AroundContext]
+
+
+class ServeHook(NamedTuple):
+    """The `serve` of a plugin."""
+
+    plugin: Plugin
+    contained: Containment
 
 
 class Hooks:
@@ -43,63 +59,59 @@ class Hooks:
     """
 
     def __init__(self, plugins: Iterable[Plugin]) -> None:
-        self.plugins = tuple(plugins)
-        by_identifier: dict[str, Plugin] = {}
-        for plugin in self.plugins:
-            _check_plugin(plugin)
-            identifier = plugin.get_identifier()
-            if identifier in by_identifier:
-                raise ConfigurationError(
-                    f"two plugins have the identifier {identifier!r}: "
-                    f"{by_identifier[identifier]!r} and {plugin!r}; pass one of them"
-                )
-            by_identifier[identifier] = plugin
-        for plugin in self.plugins:
-            for dependency in plugin.get_dependencies():
-                if dependency not in by_identifier:
-                    raise ConfigurationError(
-                        f"the plugin {plugin.get_identifier()!r} needs {dependency!r}, which is "
-                        f"not among the plugins: {', '.join(sorted(by_identifier))}"
-                    )
+        by_identifier = _by_identifier(plugins)
+        dependencies = _dependencies(by_identifier)
         #: Each after the plugins that it depends on, otherwise as given: the order of all hooks.
-        self.plugins = tuple(_after_dependencies(by_identifier))
+        self.plugins = tuple(
+            plugin for _, plugin in _after_dependencies(by_identifier, dependencies)
+        )
         #: The components that own tables beside the core, in the order of their migration.
         self.components = ordered(
-            (plugin.get_identifier(), plugin.migrations(), plugin.get_dependencies())
-            for plugin in self.plugins
+            (name, provided(name, "migrations", _migrations, plugin), dependencies[name])
+            for name, plugin in _after_dependencies(by_identifier, dependencies)
         )
         self.panels: tuple[Panel, ...] = _panels(self.plugins)
-        self._judging: tuple[tuple[str, Judging], ...] = tuple(
-            (plugin.get_identifier(), plugin.judging)
+        self._judging: tuple[tuple[Containment, Judging], ...] = tuple(
+            (_contained(plugin, "judging"), _checked(plugin.judging))
             for plugin in self.plugins
             if type(plugin).judging is not Plugin.judging
         )
         #: The middleware of each run, in the order of entry.
-        self.around: tuple[Around, ...] = tuple(
-            plugin.around for plugin in self.plugins if type(plugin).around is not Plugin.around
+        self.around: tuple[AroundHook, ...] = tuple(
+            AroundHook(_contained(plugin, "around"), plugin.around)
+            for plugin in self.plugins
+            if type(plugin).around is not Plugin.around
         )
         self._inside = tuple(_inside(self.plugins))
-        self._settled: tuple[tuple[str, Settled], ...] = tuple(
-            (plugin.get_identifier(), plugin.settled)
+        self._settled: tuple[tuple[Containment, Settled], ...] = tuple(
+            (_contained(plugin, "settled"), plugin.settled)
             for plugin in self.plugins
             if type(plugin).settled is not Plugin.settled
         )
-        self._explaining: tuple[Plugin, ...] = tuple(
-            plugin for plugin in self.plugins if type(plugin).why_held is not Plugin.why_held
+        self._explaining: tuple[tuple[Containment, Plugin], ...] = tuple(
+            (_contained(plugin, "why_held"), plugin)
+            for plugin in self.plugins
+            if type(plugin).why_held is not Plugin.why_held
         )
         self._electing = _one_electing(self.plugins)
-        self.services: tuple[Plugin, ...] = tuple(
-            plugin for plugin in self.plugins if type(plugin).serve is not Plugin.serve
+        self._gate = Containment(
+            self._electing.get_identifier() if self._electing else "the core", "gate"
+        )
+        self.services: tuple[ServeHook, ...] = tuple(
+            ServeHook(plugin, _contained(plugin, "serve"))
+            for plugin in self.plugins
+            if type(plugin).serve is not Plugin.serve
         )
 
     def check_broker(self, broker: Broker) -> None:
         """Raise `ConfigurationError` unless the broker offers what the plugins require."""
         offered = broker.capabilities
         for plugin in self.plugins:
-            missing = plugin.requires() - offered
+            identifier = plugin.get_identifier()
+            missing = provided(identifier, "requires", _required, plugin.requires) - offered
             if missing:
                 raise ConfigurationError(
-                    f"the plugin {plugin.get_identifier()!r} requires a broker with "
+                    f"the plugin {identifier!r} requires a broker with "
                     f"{_listed(missing)}; {type(broker).__name__} offers {_listed(offered)}"
                 )
 
@@ -107,10 +119,14 @@ class Hooks:
         """Raise `ConfigurationError` unless the broker of a queue offers what plugins require."""
         offered = broker.capabilities
         for plugin in self.plugins:
-            missing = plugin.requires_for(queue) - offered
+            identifier = plugin.get_identifier()
+            missing = (
+                provided(identifier, "requires_for", _required, plugin.requires_for, queue)
+                - offered
+            )
             if missing:
                 raise ConfigurationError(
-                    f"queue {queue.name!r}: the plugin {plugin.get_identifier()!r} requires a "
+                    f"queue {queue.name!r}: the plugin {identifier!r} requires a "
                     f"broker with {_listed(missing)}; {queue.broker!r} offers {_listed(offered)}"
                 )
 
@@ -124,8 +140,10 @@ class Hooks:
         for plugin in self.plugins:
             if type(plugin).brokers is Plugin.brokers:
                 continue
-            where = f"the plugin {plugin.get_identifier()!r}"
-            for name, make in plugin.brokers(context).items():
+            identifier = plugin.get_identifier()
+            where = f"the plugin {identifier!r}"
+            factories = provided(identifier, "brokers", plugin.brokers, context)
+            for name, make in factories.items():
                 check_broker_name(name, where)
                 if name in owners:
                     raise ConfigurationError(
@@ -149,55 +167,130 @@ class Hooks:
         return self._notify
 
     def _notify(self, batch: Sequence[Settlement]) -> None:
-        for identifier, settled in self._settled:
-            try:
-                settled(batch)
-            except Exception:
-                logger.exception("settled_failed plugin=%s settlements=%d", identifier, len(batch))
+        for contained, settled in self._settled:
+            contained.call(None, len(batch), _returning_none, settled, batch)
 
     def gate(self, runtime: Runtime) -> LeaderGate:
         """The leadership of a worker. Without a plugin that elects a leader every worker leads."""
-        gate = self._electing.gate(runtime) if self._electing else None
+        if self._electing is None:
+            return Unelected()
+        gate = provided(self._electing.get_identifier(), "gate", self._electing.gate, runtime)
         return Unelected() if gate is None else gate
+
+    def vacant(self, gate: LeaderGate) -> None:
+        """Notify the leadership of a worker that the leader has left."""
+        self._gate.call(None, None, gate.vacant)
 
     async def why_held(self, app: Application, job: QueuedJob) -> Sequence[str]:
         """One sentence from each plugin that holds the job, in the order of the plugins."""
         found: list[str] = []
-        for plugin in self._explaining:
-            identifier = plugin.get_identifier()
+        for contained, plugin in self._explaining:
             try:
-                async with asyncio.timeout(_EXPLAIN_S):
-                    reason = await plugin.why_held(app, job)
-            except Exception as error:
-                logger.exception("why_held_failed plugin=%s job=%s", identifier, job.id)
-                reason = f"{identifier} failed to report whether it holds the job: {error!r}"
+                reason = await contained.run(
+                    job.id, _explained, plugin, app, job, limit_s=_EXPLAIN_S
+                )
+            except HookFailed as error:
+                reason = f"{contained.plugin} failed to report whether it holds the job: {error}"
             if reason is not None:
-                found.append(storable(str(reason), _MAX_EXPLANATION))
+                found.append(storable(reason, _MAX_EXPLANATION))
         return found
 
     def judge(self, claim: Claim, outcome: Outcome) -> Settlement:
         """Decide about an outcome: the default decision, changed by each plugin in order."""
         decision = judge(claim, outcome)
-        for identifier, judging in self._judging:
-            try:
-                changed = judging(claim, outcome, decision)
-                if changed is decision:
-                    continue
-                if changed.id != claim.id or changed.lease != claim.lease:
-                    raise ValueError(f"the settlement is for another claim: {changed}")
-                decision = changed
-            except Exception:
-                logger.exception("judging_failed plugin=%s job=%s", identifier, claim.id)
+        for contained, judging in self._judging:
+            decision = contained.call(decision, claim.id, judging, claim, outcome, decision)
         return decision
+
+
+def _contained(plugin: Plugin, hook: str) -> Containment:
+    return Containment(plugin.get_identifier(), hook)
+
+
+def _checked(judging: Judging) -> Judging:
+    def checked(claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
+        decision = judging(claim, outcome, verdict)
+        if decision is not verdict:
+            check_decision(decision, verdict)
+        return decision
+
+    return checked
+
+
+def _concerning(contained: Containment, concerns: Concerns) -> Concerns:
+    """`settling_concerns`; False if it fails: the job is settled without the plugin."""
+
+    def concerning(settlement: Settlement) -> bool:
+        concerned: object = contained.call(False, settlement.id, concerns, settlement)
+        if concerned is True or concerned is False:
+            return concerned
+        what = "settling_concerns()", "a bool"
+        return contained.call(False, settlement.id, refuse, concerned, *what)
+
+    return concerning
+
+
+def _returning_none(
+    settled: Callable[[Sequence[Settlement]], object], batch: Sequence[Settlement]
+) -> None:
+    if (returned := settled(batch)) is not None:
+        refuse(returned, "settled()", "None")
+
+
+async def _explained(plugin: Plugin, app: Application, job: QueuedJob) -> str | None:
+    reason: object = await plugin.why_held(app, job)
+    if reason is not None and not isinstance(reason, str):
+        refuse(reason, "why_held()", "a string or None")
+    return reason
 
 
 def _inside(plugins: Iterable[Plugin]) -> Iterable[TransactionHook]:
     for plugin in plugins:
         if type(plugin).settling is not Plugin.settling:
-            chooses = type(plugin).settling_concerns is not Plugin.settling_concerns
-            concerns = plugin.settling_concerns if chooses else None
-            identifier, states = plugin.get_identifier(), plugin.settling_states
+            identifier = plugin.get_identifier()
+            states = provided(identifier, "settling_states", _states, plugin)
+            concerns = None
+            if type(plugin).settling_concerns is not Plugin.settling_concerns:
+                contained = _contained(plugin, "settling_concerns")
+                concerns = _concerning(contained, plugin.settling_concerns)
             yield TransactionHook(identifier, states, plugin.settling, concerns)
+
+
+def _states(plugin: Plugin) -> frozenset[State]:
+    states: object = plugin.settling_states
+    if not isinstance(states, Collection):
+        refuse(states, "it", "a set of states")
+    return frozenset(map(State, states))
+
+
+def _needed(plugin: Plugin) -> Sequence[str]:
+    needed: object = plugin.get_dependencies()
+    if isinstance(needed, str) or not isinstance(needed, Iterable):
+        refuse(needed, "it", "a list of identifiers")
+    return tuple(needed)
+
+
+def _migrations(plugin: Plugin) -> Migrations | None:
+    history: object = plugin.migrations()
+    if not isinstance(history, Migrations | None):
+        refuse(history, "it", "Migrations or None")
+    return history
+
+
+def _panels_of(plugin: Plugin) -> Sequence[Panel]:
+    panels: object = plugin.panels()
+    if not isinstance(panels, Sequence):
+        refuse(panels, "it", "a list of panels")
+    return panels
+
+
+def _required(
+    requires: Callable[[*Ts], frozenset[Capability]], *args: *Ts
+) -> frozenset[Capability]:
+    required: object = requires(*args)
+    if not isinstance(required, Set):
+        refuse(required, "it", "a set of capabilities")
+    return frozenset(required)
 
 
 def _listed(capabilities: frozenset[str]) -> str:
@@ -219,7 +312,7 @@ def _panels(plugins: Iterable[Plugin]) -> tuple[Panel, ...]:
     found: list[Panel] = []
     for plugin in plugins:
         identifier = plugin.get_identifier()
-        for panel in plugin.panels():
+        for panel in provided(identifier, "panels", _panels_of, plugin):
             if panel.name in owners:
                 raise ConfigurationError(
                     f"the plugins {owners[panel.name]!r} and {identifier!r} both have a panel "
@@ -230,14 +323,43 @@ def _panels(plugins: Iterable[Plugin]) -> tuple[Panel, ...]:
     return tuple(found)
 
 
-def _check_plugin(plugin: object) -> None:
-    if not isinstance(plugin, Plugin):
-        raise ConfigurationError(f"{plugin!r} is not a Plugin: pass instances, not classes")
+def _by_identifier(plugins: Iterable[object]) -> dict[str, Plugin]:
+    found: dict[str, Plugin] = {}
+    for plugin in plugins:
+        if not isinstance(plugin, Plugin):
+            raise ConfigurationError(f"{plugin!r} is not a Plugin: pass instances, not classes")
+        name = type(plugin).__qualname__
+        identifier = provided(name, "get_identifier", plugin.get_identifier)
+        if identifier in found:
+            raise ConfigurationError(
+                f"two plugins have the identifier {identifier!r}: "
+                f"{found[identifier]!r} and {plugin!r}; pass one of them"
+            )
+        found[identifier] = plugin
+    return found
 
 
-def _after_dependencies(plugins: Mapping[str, Plugin]) -> Iterable[Plugin]:
-    """The plugins, each after those that it depends on; otherwise in the given order."""
-    waiting = {one: set(plugin.get_dependencies()) for one, plugin in plugins.items()}
+def _dependencies(plugins: Mapping[str, Plugin]) -> dict[str, Sequence[str]]:
+    """The identifiers of the plugins that each plugin needs."""
+    found: dict[str, Sequence[str]] = {
+        name: provided(name, "get_dependencies", _needed, plugin)
+        for name, plugin in plugins.items()
+    }
+    for name, needed in found.items():
+        for dependency in needed:
+            if dependency not in plugins:
+                raise ConfigurationError(
+                    f"the plugin {name!r} needs {dependency!r}, which is "
+                    f"not among the plugins: {', '.join(sorted(plugins))}"
+                )
+    return found
+
+
+def _after_dependencies(
+    plugins: Mapping[str, Plugin], dependencies: Mapping[str, Sequence[str]]
+) -> Iterable[tuple[str, Plugin]]:
+    """The plugins by identifier, each after those that it depends on, otherwise as given."""
+    waiting = {name: set(needed) for name, needed in dependencies.items()}
     while waiting:
         ready = next((one for one, needed in waiting.items() if not needed & set(waiting)), None)
         if ready is None:
@@ -246,7 +368,7 @@ def _after_dependencies(plugins: Mapping[str, Plugin]) -> Iterable[Plugin]:
                 "from get_dependencies() of another"
             )
         del waiting[ready]
-        yield plugins[ready]
+        yield ready, plugins[ready]
 
 
 def _circle(waiting: Mapping[str, set[str]]) -> str:

@@ -2,6 +2,10 @@
 
 A plugin overrides the methods it needs. A method that is not overridden is never called, so it
 costs nothing. The default plugins are in ``chancy.plugins.standard()``.
+
+A hook that fails, by whatever it raises, by a result of another type or by taking too long, fails
+alone: see `chancy.containment`. A failure at start, of a declaration or of a command raises
+`ConfigurationError` with the name of the plugin.
 """
 
 from __future__ import annotations
@@ -118,10 +122,10 @@ class Plugin:
     def around(self, context: JobContext) -> AroundContext:
         """Middleware: a context manager, sync or async, that wraps one run in the worker's loop.
 
-        The context managers of all plugins are entered in the order of the plugins and exited in
-        reverse order, within 30 s. With the executors async and thread, the job sees the context
-        variables set on entry, and its `current_job()` is this same ``context``. With the executor
-        process, the child sees neither.
+        The context managers of all plugins are entered in the order of the plugins, within 30 s,
+        and exited in reverse order, within 30 s. With the executors async and thread, the job sees
+        the context variables set on entry, and its `current_job()` is this same ``context``. With
+        the executor process, the child sees neither.
 
         On exit, ``context.outcome`` is the outcome of the run. No exception is passed in, except
         that of a hook whose entry failed. If entry raises, the job does not run, and the attempt
@@ -132,8 +136,8 @@ class Plugin:
     def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
         """Change the decision about an outcome. Sync and pure; called in the worker.
 
-        ``id`` and ``lease`` of the settlement must not change. If it raises, the decision stays as
-        it was, and the error is logged.
+        ``id`` and ``lease`` of the settlement must not change, and a broker must be able to store
+        it. Otherwise, or if it raises, the decision stays as it was, and the error is logged.
 
         :param verdict: the decision so far.
         """
@@ -145,8 +149,8 @@ class Plugin:
     def settling_concerns(self, settlement: Settlement) -> bool:
         """Whether `settling` needs a settlement of its states. Sync and quick.
 
-        Called for each settlement, at most twice; it must not raise. A batch that concerns no
-        plugin costs nothing extra.
+        Called for each settlement. If it raises, that settlement is left out, as with False, and
+        the error is logged. A batch that concerns no plugin costs nothing extra.
         """
         return True
 
@@ -160,9 +164,10 @@ class Plugin:
 
         Runs in a savepoint. A statement may take 5 s, the hook 10 s. If it raises, its writes are
         rolled back, the jobs settle without them, and the error is logged: a sweep in `serve` must
-        repair that. Called only with a broker of the capability SETTLING; a plugin that depends on
-        it must return it from `requires`. Not called for a waiting job that is cancelled: it has
-        no attempt to settle.
+        repair that. A plugin that loses the transaction three times in a row is skipped for 10 s.
+        Called only with a broker of the capability SETTLING; a plugin that depends on it must
+        return it from `requires`. Not called for a waiting job that is cancelled: it has no attempt
+        to settle.
         """
 
     def settled(self, batch: Sequence[Settlement]) -> None:
@@ -186,5 +191,6 @@ class Plugin:
     async def serve(self, runtime: Runtime) -> None:
         """A background service of each worker; runs until cancelled, or returns if it has no work.
 
-        If it raises, it is restarted with back-off, and the error is logged.
+        If it raises, it is restarted with back-off, and the error is logged. After its cancellation
+        it has the worker's shutdown timeout and 30 s to end.
         """

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Note, Settlement
+from chancy.broker.contract import never
 from chancy.broker.notices import Topic
 from chancy.broker.transaction import TransactionHook
 from chancy.broker.values import (
@@ -34,8 +35,10 @@ from chancy.postgres.connections.dedicated import DedicatedSession
 from chancy.postgres.connections.heartbeat import PostgresHeartbeat
 from chancy.postgres.connections.listen import PostgresSubscription
 from chancy.postgres.drivers import DEFAULT, Name, driver
-from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection, Driver, Pool, Row
+from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection, Driver, Row
+from chancy.postgres.drivers.pool import SessionPool
 from chancy.postgres.dsn import redacted
+from chancy.postgres.promotions import Promotions
 from chancy.postgres.push import missing_tables
 from chancy.postgres.push.bulk import pieces, store_all
 from chancy.postgres.push.coalescing import PushCoalescer
@@ -67,20 +70,19 @@ class PostgresBroker:
         driver: Name | Driver = DEFAULT,
         pool_size: int = 10,
     ) -> None:
-        check_number(pool_size, "pool_size")
-        if pool_size < 1:
-            raise ConfigurationError(f"pool_size={pool_size} must be at least 1")
+        check_number(pool_size, "pool_size", 1)
         self._dsn = dsn
         self.sql = Statements(schema)
         self._listen_dsn = listen_dsn
         self._driver = _driver(driver) if isinstance(driver, str) else driver
         self._pool_size = pool_size
-        self._pool: Pool | None = None
+        self._pool: SessionPool | None = None
         self._opening = asyncio.Lock()
         self._claim_session = self._dedicated("claims")
         self._settle_session = self._dedicated("settlements")
         self._upkeep_session = self._dedicated("upkeep")
         self._claims = PostgresClaims(self._claim_session, self.sql)
+        self._promotions = Promotions(self._upkeep_session, self.sql)
         self._settlements = Settlements(self._settle_session, self.sql)
         self._pushes = PushCoalescer(self.fetch, self.transaction, self.sql)
         self._catalog = Catalog(self.fetch, self.sql)
@@ -116,7 +118,7 @@ class PostgresBroker:
         async with self._open_pool().connection() as connection, connection.transaction():
             yield connection
 
-    def _open_pool(self) -> Pool:
+    def _open_pool(self) -> SessionPool:
         if self._pool is None:
             where = redacted(self.dsn)  # without a DSN this is a ConfigurationError, as opening is
             raise NotOpen(f"the broker of {where} is not open: use `async with Chancy(dsn)`")
@@ -138,8 +140,12 @@ class PostgresBroker:
         """Open the pool. Raises `BrokerUnavailable` if the server cannot be reached."""
         async with self._opening:
             if self._pool is None:
-                self._pool = await self._driver.pool(
-                    self.dsn, application_name="chancy", min_size=1, max_size=self._pool_size
+                self._pool = await SessionPool.filled(
+                    self._driver,
+                    self.dsn,
+                    application_name="chancy",
+                    min_size=1,
+                    max_size=self._pool_size,
                 )
 
     async def close(self) -> None:
@@ -189,16 +195,35 @@ class PostgresBroker:
             raise
 
     async def claim(
-        self, queue: str, *, worker_id: UUID, limit: int, thorough: bool = False
+        self,
+        queue: str,
+        *,
+        worker_id: UUID,
+        limit: int,
+        thorough: bool = False,
+        knows: Callable[[str], bool] = never,
     ) -> Sequence[Claim]:
-        return await self._claims.claim(queue, worker_id=worker_id, limit=limit, thorough=thorough)
+        return await self._claims.claim(
+            queue, worker_id=worker_id, limit=limit, thorough=thorough, knows=knows
+        )
 
     async def claim_by(
-        self, statement: str, queue: str, *, worker_id: UUID, limit: int
+        self,
+        statement: str,
+        queue: str,
+        *,
+        worker_id: UUID,
+        limit: int,
+        knows: Callable[[str], bool] = never,
     ) -> Sequence[Claim]:
         """See `chancy.broker.optional.SqlClaims`."""
         return await self._claims.claim(
-            queue, worker_id=worker_id, limit=limit, thorough=True, statement=statement
+            queue,
+            worker_id=worker_id,
+            limit=limit,
+            thorough=True,
+            knows=knows,
+            statement=statement,
         )
 
     async def settle(
@@ -209,9 +234,8 @@ class PostgresBroker:
     async def update_meta(self, notes: Sequence[Note]) -> frozenset[UUID]:
         return await self._settlements.update_meta(notes)
 
-    async def promote(self, limit: int) -> Promotion:
-        ((promoted, next_due_s),) = await self._upkeep_session.fetch(self.sql.promote, limit)
-        return Promotion(promoted, next_due_s)
+    async def promote(self, limit: int, *, worker_id: UUID | None = None) -> Promotion:
+        return await self._promotions.promote(limit, worker_id)
 
     async def cancel(self, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
         wanted = list(dict.fromkeys(ids))
@@ -267,9 +291,13 @@ class PostgresBroker:
         await self._upkeep.register(worker)
 
     async def announce(
-        self, worker_id: UUID, queues: Sequence[str], broken: Mapping[str, str]
+        self,
+        worker_id: UUID,
+        queues: Sequence[str],
+        broken: Mapping[str, str],
+        unknown: Sequence[str] = (),
     ) -> bool:
-        return await self._upkeep.announce(worker_id, queues, broken)
+        return await self._upkeep.announce(worker_id, queues, broken, unknown)
 
     async def stop_requests(self, worker_id: UUID) -> Sequence[UUID]:
         rows = await self._upkeep_session.fetch(self.sql.stop_requests, worker_id)

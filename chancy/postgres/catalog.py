@@ -17,7 +17,7 @@ from chancy.postgres import rows
 from chancy.postgres.connections.dedicated import Fetch
 from chancy.postgres.statements import Statements
 from chancy.queue.executor_options import encode_options
-from chancy.queue.queue import Queue
+from chancy.queue.queue import Queue, check_resume_at
 
 logger = logging.getLogger("chancy.postgres")
 
@@ -72,11 +72,7 @@ class Catalog:
         return found
 
     async def pause(self, queue: str, resume_at: datetime | None) -> bool:
-        if resume_at is not None and resume_at.tzinfo is None:
-            raise ConfigurationError(
-                f"resume_at={resume_at!r} has no time zone: pass an aware datetime"
-            )
-        check_queue_name(queue)
+        check_resume_at(resume_at, check_queue_name(queue))
         return bool(await self._fetch(self._sql.pause, queue, resume_at))
 
     async def resume(self, queue: str) -> bool:
@@ -97,11 +93,16 @@ class Catalog:
         )
 
     async def announce(
-        self, worker_id: UUID, queues: Sequence[str], broken: Mapping[str, str]
+        self,
+        worker_id: UUID,
+        queues: Sequence[str],
+        broken: Mapping[str, str],
+        unknown: Sequence[str] = (),
     ) -> bool:
-        return bool(
-            await self._fetch(self._sql.announce, worker_id, list(queues), json.dumps(dict(broken)))
+        found = await self._fetch(
+            self._sql.announce, worker_id, list(queues), json.dumps(dict(broken)), list(unknown)
         )
+        return bool(found)
 
     async def workers(self) -> Sequence[WorkerRecord]:
         return [rows.worker(row) for row in await self._fetch(self._sql.workers)]

@@ -188,7 +188,8 @@ def _broker_options(text: str | None, where: str) -> dict[str, Any]:
 
 
 def worker(row: Row) -> WorkerRecord:
-    id, host, pid, tags, queues, version, started_at, beat_at, silent_s, broken = row
+    id, host, pid, tags, queues, version, started_at, beat_at, silent_s, *observed = row
+    broken, blocked_s, unknown = observed
     return WorkerRecord(
         id=id,
         host=host,
@@ -200,6 +201,8 @@ def worker(row: Row) -> WorkerRecord:
         beat_at=_utc(beat_at),
         silent_s=silent_s,
         broken={name: str(reason) for name, reason in (_object(broken) or {}).items()},
+        blocked_s=blocked_s,
+        unknown=tuple(unknown),
     )
 
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, assert_never, get_args
 
-from chancy.checks import check_function_path
+from chancy.checks import check_flag, check_function_path, check_number
 from chancy.errors import ConfigurationError
 from chancy.text import shown
 
@@ -16,11 +16,8 @@ EXECUTORS: tuple[ExecutorName, ...] = get_args(ExecutorName)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessOptions:
-    """Options of a ``process`` queue, which runs jobs in child processes.
+    """Options of a ``process`` queue, which runs jobs in child processes, one at a time in each.
 
-    :param jobs_per_child: coroutine jobs that one child runs at a time in its event loop. Plain
-        functions always run one at a time. If the child is killed to stop one job, the others are
-        released without counting an attempt; if the child crashes, each of them counts a crash.
     :param max_jobs: a child is replaced after this many jobs; None: never.
     :param max_memory_bytes: a child is replaced when it holds more resident memory than this
         after a job; None: never.
@@ -30,21 +27,19 @@ class ProcessOptions:
         child is killed.
     """
 
-    jobs_per_child: int = 1
     max_jobs: int | None = None
     max_memory_bytes: int | None = None
     initializer: str | None = None
     grace_s: float = 5.0
 
     def __post_init__(self) -> None:
-        _check_whole("jobs_per_child", self.jobs_per_child, 1, 10_000)
         if self.max_jobs is not None:
-            _check_whole("max_jobs", self.max_jobs, 1, 2**53)
+            check_number(self.max_jobs, "max_jobs", 1, 2**53)
         if self.max_memory_bytes is not None:
-            _check_whole("max_memory_bytes", self.max_memory_bytes, 32 * 2**20, 2**62)
+            check_number(self.max_memory_bytes, "max_memory_bytes", 32 * 2**20, 2**62)
         if self.initializer is not None:
             check_function_path(self.initializer)
-        _check_seconds("grace_s", self.grace_s)
+        check_number(self.grace_s, "grace_s", 0, 3_600, whole=False, unit="seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +53,7 @@ class ThreadOptions:
     cooperative: bool = False
 
     def __post_init__(self) -> None:
-        cooperative: object = self.cooperative
-        if not isinstance(cooperative, bool):
-            raise ConfigurationError(f"cooperative={shown(cooperative)} must be True or False")
+        check_flag(self.cooperative, "cooperative")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +67,7 @@ class AsyncOptions:
     grace_s: float = 5.0
 
     def __post_init__(self) -> None:
-        _check_seconds("grace_s", self.grace_s)
+        check_number(self.grace_s, "grace_s", 0, 3_600, whole=False, unit="seconds")
 
 
 Options = ProcessOptions | ThreadOptions | AsyncOptions
@@ -134,17 +127,3 @@ def decode_options(text: str | None, executor: ExecutorName) -> Options | None:
         raise ConfigurationError(
             f"the executor {executor} has the options {names}, not {', '.join(map(shown, stored))}"
         ) from None
-
-
-def _check_whole(name: str, value: object, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ConfigurationError(
-            f"{name}={shown(value)} must be a whole number from {low:,} to {high:,}"
-        )
-
-
-def _check_seconds(name: str, value: object) -> None:
-    good = isinstance(value, int | float) and not isinstance(value, bool)
-    # The range check also rejects NaN, and works for an int of any size.
-    if not good or not 0 <= value <= 3_600:  # type: ignore[operator]
-        raise ConfigurationError(f"{name}={shown(value)} must be from 0 to 3,600 seconds")

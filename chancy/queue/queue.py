@@ -7,13 +7,14 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from chancy.checks import (
     check_broker_name,
     check_flag,
     check_instance,
     check_instances,
+    check_number,
     check_queue_name,
 )
 from chancy.errors import ConfigurationError, PushError
@@ -171,19 +172,14 @@ def check_executor(value: object, where: str) -> ExecutorName:
 
 
 def check_concurrency(value: object, where: str) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_CONCURRENCY:
-        return value
-    raise ConfigurationError(
-        f"{where}: concurrency={shown(value)} must be a whole number from 1 to {MAX_CONCURRENCY:,}"
-    )
+    check_number(value, f"{where}: concurrency", 1, MAX_CONCURRENCY)
+    return cast(int, value)
 
 
 def check_poll_interval(value: object, where: str) -> float:
-    if isinstance(value, int | float) and 0.01 <= value <= 3600:
-        return float(value)
-    raise ConfigurationError(
-        f"{where}: poll_interval_s={shown(value)} must be from 0.01 to 3600 seconds"
-    )
+    name = f"{where}: poll_interval_s"
+    check_number(value, name, 0.01, 3_600, whole=False, unit="seconds")
+    return float(cast(float, value))
 
 
 def check_tags(value: object, where: str) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Waiting for jobs from threads without an event loop, by a loop in a background thread."""
+"""Calls of threads without an event loop, in the event loop of a background thread."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class _LoopThread(Generic[B]):
         self.made: tuple[B, JobWaiter] | None = None
         self.closing = False
         self.thread = threading.Thread(
-            target=self.loop.run_forever, name="chancy waiting", daemon=True
+            target=self.loop.run_forever, name="chancy calls", daemon=True
         )
         self.thread.start()
 
 
 class Background(Generic[B]):
-    """A background thread with an event loop, started by the first wait. Safe from any thread.
+    """A background thread with an event loop, started by the first call. Safe from any thread.
 
     :param make: creates the broker and the waiter for its jobs; called in the loop.
     """
@@ -60,6 +60,9 @@ class Background(Generic[B]):
         self._make = make
         self._lock = threading.Lock()
         self._running: _LoopThread[B] | None = None
+        self._closed = False
+        # The loop of the process that this one was forked from: its sessions belong to the parent.
+        self._inherited: _LoopThread[B] | None = None
 
     def begin(self, id: UUID, timeout_s: float | None) -> Future[QueuedJob]:
         """Start waiting for a job to finish; see `chancy.results.reference.Reference.wait`."""
@@ -89,22 +92,26 @@ class Background(Generic[B]):
             return await work(broker, waiter)
         except asyncio.CancelledError:
             if running.closing:
-                raise BrokerUnavailable("the application was closed during a wait") from None
+                raise BrokerUnavailable("the application was closed during a call") from None
             raise
 
     def _submit(self, work: Callable[[B, JobWaiter], Awaitable[T]]) -> Future[T]:
         # Under the lock: work submitted before a close is in the loop before the close, which
-        # cancels it; work submitted after a close gets a new loop.
+        # cancels it.
         with self._lock:
+            if self._closed:
+                raise BrokerUnavailable("the application was closed")
             running = self._running
             # A forked process does not inherit the thread.
             if running is None or running.pid != os.getpid():
+                self._inherited = self._inherited or running
                 running = self._running = _LoopThread()
             return asyncio.run_coroutine_threadsafe(self._run(running, work), running.loop)
 
     def close(self) -> None:
-        """Cancel the waits of other threads, and stop the thread."""
+        """Cancel the calls of other threads, and stop the thread. Later calls raise."""
         with self._lock:
+            self._closed = True
             running, self._running = self._running, None
         if running is None or running.pid != os.getpid():
             return

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 from chancy.broker.contract import Broker
-from chancy.broker.notices import NoticeKind, Topic
-from chancy.clock import Backoff, Clock, is_being_cancelled
+from chancy.broker.listener import Listener
+from chancy.broker.notices import Notice, NoticeKind, Topic
+from chancy.clock import Clock
 from chancy.errors import ChancyError, WaitTimeout
-
-logger = logging.getLogger("chancy.results")
 
 #: Half the seconds to the second poll; seconds between polls while notifications arrive, and
 #: while they do not.
 _FIRST_S, _LISTENING_S, _POLL_S = 0.01, 5.0, 0.5
 #: Polls before a session is opened for notifications: a short wait needs none.
 _FEW = 4
-#: Seconds without a notification after which the subscription is probed, and the probe's timeout.
-_PROBE_EVERY_S, _PROBE_TIMEOUT_S = 8.0, 4.0
 
 T = TypeVar("T")
 
@@ -62,8 +58,14 @@ class GroupWaiter(Generic[T]):
         self._what = what
         self._look = look
         self._events: dict[UUID, list[asyncio.Event]] = {}
-        self._listener: asyncio.Task[None] | None = None
-        self._listening = False
+        self._listener = Listener(
+            broker,
+            clock,
+            Topic.FINISHED,
+            on_notice=self._on_notice,
+            on_resumed=self._wake_all,
+        )
+        self._listening: asyncio.Task[None] | None = None
 
     async def wait(self, id: UUID, timeout_s: float | None) -> T:
         """Wait until a group has ended.
@@ -81,7 +83,8 @@ class GroupWaiter(Generic[T]):
                 polls += 1
                 if polls >= _FEW:
                     self._start_listening()
-                pause_s = min(pause_s * 2, _LISTENING_S if self._listening and status else _POLL_S)
+                notified = self._listener.receiving and status
+                pause_s = min(pause_s * 2, _LISTENING_S if notified else _POLL_S)
                 if give_up_at is None:
                     await self._clock.wait(event, pause_s)
                     continue
@@ -107,53 +110,29 @@ class GroupWaiter(Generic[T]):
             await self._stop_listening()
 
     def _start_listening(self) -> None:
-        if self._listener is None:
-            self._listener = asyncio.create_task(
-                self._listen(), name=f"chancy group wait of {self._what}"
+        if self._listening is None:
+            self._listening = asyncio.create_task(
+                self._listener.serve(), name=f"chancy group wait of {self._what}"
             )
 
     async def _stop_listening(self) -> None:
         """Stop listening if no waits are left."""
-        listener = self._listener
-        if listener is not None and not self._events:
-            self._listener, self._listening = None, False
-            listener.cancel()
-            await asyncio.wait([listener])
+        listening = self._listening
+        if listening is not None and not self._events:
+            self._listening = None
+            listening.cancel()
+            await asyncio.wait([listening])
 
-    async def _listen(self) -> None:
-        backoff = Backoff(base_s=0.5, cap_s=30.0)
-        while True:
-            try:
-                subscription = await self._broker.subscribe(Topic.FINISHED)
-                try:
-                    await subscription.probe(_PROBE_TIMEOUT_S)
-                    backoff.reset()
-                    self._listening = True
-                    self._wake(list(self._events))  # earlier notifications are lost
-                    while True:
-                        notices = await subscription.receive(_PROBE_EVERY_S)
-                        for notice in notices or await subscription.probe(_PROBE_TIMEOUT_S):
-                            if notice.kind is NoticeKind.FINISHED:
-                                with suppress(ValueError):  # any client may send any payload
-                                    self._wake([UUID(notice.token)])
-                finally:
-                    await subscription.close()
-            except (Exception, asyncio.CancelledError) as error:
-                was_listening, self._listening = self._listening, False
-                if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
-                    raise
-                if was_listening or not backoff.failures:
-                    logger.warning(
-                        "group_wait_polling what=%s polling=true error=%s",
-                        self._what,
-                        error,
-                        exc_info=not isinstance(
-                            error, ChancyError
-                        ),  # a trace for unexpected errors
-                    )
-                await self._clock.sleep(backoff.next_s())
+    def _on_notice(self, notice: Notice) -> None:
+        if notice.kind is NoticeKind.FINISHED:
+            with suppress(ValueError):  # any client may send any payload
+                self._wake(UUID(notice.token))
 
-    def _wake(self, ids: list[UUID]) -> None:
-        for id in ids:
-            for event in self._events.get(id, ()):
-                event.set()
+    def _wake_all(self) -> None:
+        """Poll every group once: earlier notifications are lost."""
+        for id in self._events:
+            self._wake(id)
+
+    def _wake(self, id: UUID) -> None:
+        for event in self._events.get(id, ()):
+            event.set()

@@ -10,12 +10,12 @@ from itertools import islice
 from uuid import UUID
 
 from chancy.broker.contract import Broker
-from chancy.broker.notices import Notice, NoticeKind, Subscription, Topic
-from chancy.clock import Backoff, Clock, is_being_cancelled
+from chancy.broker.listener import Listener
+from chancy.broker.notices import Notice, NoticeKind, Topic
+from chancy.clock import Clock
 from chancy.errors import (
     BrokerError,
     BrokerUnavailable,
-    ChancyError,
     JobError,
     StatementFailed,
     WaitTimeout,
@@ -36,8 +36,6 @@ _ONE_POLL_S = 1.0
 _LISTENING_S, _POLL_S = 10.0, 0.5
 #: Seconds for which the listener stays open after the last wait.
 _LINGER_S = 30.0
-#: Seconds without a notification after which the subscription is probed, and the probe's timeout.
-_PROBE_EVERY_S, _PROBE_TIMEOUT_S = 8.0, 4.0
 
 
 class Gone(JobError):
@@ -80,8 +78,14 @@ class CompletionWaiter:
         self._dropped: set[UUID] = set()
         self._wake = asyncio.Event()
         self._poller: asyncio.Task[None] | None = None
-        self._listener: asyncio.Task[None] | None = None
-        self._listening = False
+        self._listener = Listener(
+            broker,
+            clock,
+            Topic.FINISHED,
+            on_notice=self._on_notice,
+            on_resumed=self._poll_all,
+        )
+        self._listening: asyncio.Task[None] | None = None
         #: Whether the store accepts `watch`.
         self._watching = True
 
@@ -157,7 +161,7 @@ class CompletionWaiter:
                 wanted.polled.set()
                 wanted.seen = wanted.seen or job is not None
                 # No notification is sent when a missing job appears.
-                notified = self._listening and self._watching and wanted.seen
+                notified = self._listener.receiving and self._watching and wanted.seen
                 wanted.due = now + min(wanted.pause_s, _LISTENING_S if notified else _POLL_S)
                 wanted.pause_s = min(wanted.pause_s * (10 if notified else 2), _LISTENING_S)
 
@@ -183,14 +187,14 @@ class CompletionWaiter:
         finally:
             # The next wait starts another poller.
             self._poller = None
-            listener, self._listener, self._listening = self._listener, None, False
-            if listener is not None:
-                listener.cancel()
-                await asyncio.wait([listener])
+            listening, self._listening = self._listening, None
+            if listening is not None:
+                listening.cancel()
+                await asyncio.wait([listening])
 
     async def _pause(self) -> bool:
         """Wait until there is something to poll. False: there have been no waits for a while."""
-        if self._listener is None and not self._wanted:
+        if self._listening is None and not self._wanted:
             return False
         dues = [wanted.due for wanted in self._wanted.values() if wanted.due is not None]
         now = self._clock.monotonic()
@@ -210,8 +214,8 @@ class CompletionWaiter:
                     if id in self._wanted:
                         self._finish(id, error=error)
                 return
-            if self._listener is None:
-                self._listener = asyncio.create_task(self._listen(), name="chancy waiting")
+            if self._listening is None:
+                self._listening = asyncio.create_task(self._listener.serve(), name="chancy waiting")
             self._dropped.difference_update(ids)
             self._update(ids, dict(found))
 
@@ -264,46 +268,18 @@ class CompletionWaiter:
 
     # Listening
 
-    async def _listen(self) -> None:
-        backoff = Backoff(base_s=0.5, cap_s=30.0)
-        while True:
-            try:
-                subscription = await self._broker.subscribe(Topic.FINISHED)
-                try:
-                    await subscription.probe(_PROBE_TIMEOUT_S)
-                    backoff.reset()
-                    self._resume()
-                    await self._receive(subscription)
-                finally:
-                    await subscription.close()
-            except (Exception, asyncio.CancelledError) as error:
-                was_listening, self._listening = self._listening, False
-                if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
-                    raise
-                if was_listening or not backoff.failures:
-                    trace = not isinstance(error, ChancyError)  # for unexpected errors
-                    logger.warning("listening_failed polling=true error=%s", error, exc_info=trace)
-                await self._clock.sleep(backoff.next_s())
-
-    def _resume(self) -> None:
+    def _poll_all(self) -> None:
         """Poll every job once: earlier notifications are lost."""
-        self._listening = True
         now = self._clock.monotonic()
         for wanted in self._wanted.values():
             if wanted.due is not None:
                 wanted.due = min(wanted.due, now + _FIRST_POLL_S)
         self._wake.set()
 
-    async def _receive(self, subscription: Subscription) -> None:
-        while True:
-            notices = await subscription.receive(_PROBE_EVERY_S)
-            self._on_notices(notices or await subscription.probe(_PROBE_TIMEOUT_S))
-
-    def _on_notices(self, notices: Iterable[Notice]) -> None:
-        for notice in notices:
-            if notice.kind is NoticeKind.FINISHED:
-                with contextlib.suppress(ValueError):  # any client may send any payload
-                    id = UUID(notice.token)
-                    if id in self._wanted:
-                        self._notified[id] = None
-                        self._wake.set()
+    def _on_notice(self, notice: Notice) -> None:
+        if notice.kind is NoticeKind.FINISHED:
+            with contextlib.suppress(ValueError):  # any client may send any payload
+                id = UUID(notice.token)
+                if id in self._wanted:
+                    self._notified[id] = None
+                    self._wake.set()

@@ -9,7 +9,7 @@ from uuid import UUID
 from chancy.broker.contract import Broker
 from chancy.broker.values import Cancellation, JobFilter, QueueCounts, QueuePosition
 from chancy.job.definition import QueuedJob
-from chancy.routing.members import BrokerSet, tolerated
+from chancy.routing.members import BrokerSet
 
 _Got = Coroutine[Any, Any, Mapping[UUID, QueuedJob]]
 
@@ -20,8 +20,8 @@ _COUNT_CAP = 100_001
 class JobLookups:
     """The calls of a `chancy.broker.contract.Broker` about existing jobs, over several brokers.
 
-    :raises BrokerUnavailable: from the calls with ids, if an unavailable broker may have a job
-        that the others do not.
+    :raises BrokerError: from the calls with ids, if a failing broker may have a job that the others
+        do not.
     """
 
     def __init__(self, brokers: BrokerSet) -> None:
@@ -67,9 +67,9 @@ class JobLookups:
         return found
 
     async def unwatch(self, ids: Sequence[UUID]) -> None:
-        for name, broker in await self.brokers.available():
-            with tolerated(name):
-                await broker.unwatch(ids)
+        for name in self.brokers.all:
+            with self.brokers.outages.tolerated(name):
+                await (await self.brokers.ready(name)).unwatch(ids)
 
     async def position(self, id: UUID) -> QueuePosition | None:
         found: list[QueuePosition] = []
@@ -88,9 +88,9 @@ class JobLookups:
         A job that is in its broker and in the history is returned once.
         """
         found: dict[UUID, QueuedJob] = {}
-        for name, broker in await self.brokers.available():
-            with tolerated(name):
-                for job in await broker.find(wanted):
+        for name in self.brokers.all:
+            with self.brokers.outages.tolerated(name):
+                for job in await (await self.brokers.ready(name)).find(wanted):
                     if job.id not in found or found[job.id].state.final:
                         found[job.id] = job
         ordered = sorted(found.values(), key=lambda job: job.id, reverse=True)
@@ -108,7 +108,7 @@ class JobLookups:
     async def _counts(self, errors: dict[str, str] | None) -> Mapping[str, QueueCounts]:
         found: dict[str, QueueCounts] = {}
         for name in self.brokers.all:
-            with tolerated(name, errors):
+            with self.brokers.outages.tolerated(name, errors):
                 broker = await self.brokers.ready(name)
                 for queue, here in (await broker.counts()).items():
                     pairs = zip(found.get(queue, QueueCounts()), here, strict=True)

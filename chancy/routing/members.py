@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
-from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 from uuid import UUID
 
 from chancy.broker.contract import Broker
 from chancy.broker.values import Capability, PreparedJob
+from chancy.clock import Clock
 from chancy.errors import BrokerUnavailable, PushError
 from chancy.queue.queue import DEFAULT_BROKER
-
-logger = logging.getLogger("chancy.routing")
+from chancy.routing.outages import Outages
 
 #: The maximum number of leases, and of jobs, whose broker is remembered. For others every broker is
 #: queried.
 _MAX_KNOWN = 10_000
 
+T = TypeVar("T")
 #: Queries a broker about jobs; returns the ids that it knows.
 Ask = Callable[[Broker, list[UUID]], Coroutine[Any, Any, Collection[UUID]]]
 
@@ -31,11 +30,13 @@ class BrokerSet:
     tries to open it.
     """
 
-    def __init__(self, control: Broker, others: Mapping[str, Broker]) -> None:
+    def __init__(self, control: Broker, others: Mapping[str, Broker], clock: Clock) -> None:
         self.control = control
+        self.outages = Outages(clock)
         self.others = dict(others)
         self.all = {DEFAULT_BROKER: control, **self.others}
         self._closed = set(self.others)
+        self._order = list(self.all)
         self._open_locks = {name: asyncio.Lock() for name in self.others}
         # Oldest first; leases and jobs of the control broker are left out.
         self._leases: dict[UUID, str] = {}
@@ -44,16 +45,20 @@ class BrokerSet:
     async def open(self) -> None:
         await self.control.open()
         for name in self.others:
-            with tolerated(name):
+            try:
                 await self.ready(name)
+            except BrokerUnavailable as error:
+                self.outages.failed(name, error)
 
     async def close(self) -> None:
         self._closed.update(self.others)
         self._open_locks = {name: asyncio.Lock() for name in self.others}  # for the next event loop
-        try:
-            await asyncio.gather(*(broker.close() for broker in self.others.values()))
-        finally:
-            await self.control.close()
+        closing = (broker.close() for broker in self.others.values())
+        results = await asyncio.gather(*closing, return_exceptions=True)
+        await self.control.close()
+        for error in results:
+            if isinstance(error, BaseException):
+                raise error
 
     async def ready(self, name: str) -> Broker:
         """A broker by its name, opened if necessary.
@@ -67,12 +72,29 @@ class BrokerSet:
                     self._closed.discard(name)
         return self.all[name]
 
-    async def available(self) -> Sequence[tuple[str, Broker]]:
-        """The brokers that are open or can be opened now. The others are logged."""
-        found: list[tuple[str, Broker]] = []
-        for name in self.all:
-            with tolerated(name):
-                found.append((name, await self.ready(name)))
+    async def sweep(self, call: Callable[[str, Broker], Awaitable[T]]) -> list[T]:
+        """Call every broker. A failing one does not affect the others: it is logged once, and left
+        out of sweeps until a back-off is over.
+
+        Each sweep begins with another broker, so that one with more to do than the limit of a
+        sweep does not hold up the others.
+
+        :returns: the results of the brokers that answered.
+        :raises Exception: the error of the control broker, if the others have found nothing.
+        """
+        self._order = [*self._order[1:], *self._order[:1]]
+        found: list[T] = []
+        for name in self._order:
+            if self.outages.paused(name):
+                continue
+            try:
+                found.append(await call(name, await self.ready(name)))
+            except Exception as error:
+                self.outages.failed(name, error)
+            else:
+                self.outages.answered(name)
+        if not any(found) and (failure := self.outages.error_of(DEFAULT_BROKER)):
+            raise failure
         return found
 
     async def walk(self, ids: Iterable[UUID], ask: Ask) -> None:
@@ -80,8 +102,10 @@ class BrokerSet:
 
         The broker that this process pushed a job to comes first, and then all brokers in order.
 
-        :raises BrokerUnavailable: an unavailable broker may know a job that the others do not.
+        :raises Exception: the error of a broker that failed, and that may know a job that the
+            others do not.
         """
+        failure: Exception | None = None
         left = list(dict.fromkeys(ids))
         hinted = {self._jobs[id] for id in left if id in self._jobs}
         for name, first in [
@@ -90,8 +114,16 @@ class BrokerSet:
         ]:
             asked = [id for id in left if (self._jobs.get(id) == name) is first]
             if asked:
-                known = await ask(await self.ready(name), asked)
-                left = [id for id in left if id not in known]
+                try:
+                    known = await ask(await self.ready(name), asked)
+                except Exception as error:
+                    self.outages.failed(name, error)
+                    failure = failure or error
+                else:
+                    self.outages.answered(name)
+                    left = [id for id in left if id not in known]
+        if failure is not None and left:
+            raise failure
 
     # The brokers of jobs and leases
 
@@ -121,25 +153,11 @@ def _remember(known: dict[UUID, str], ids: Iterable[UUID], name: str) -> None:
         del known[next(iter(known))]
 
 
-@contextlib.contextmanager
-def tolerated(name: str, errors: dict[str, str] | None = None) -> Generator[None]:
-    """Log the outage of a broker instead of raising it; that of the control broker is raised.
-
-    :param errors: collects the error by name of the broker, instead of the log.
-    """
-    try:
-        yield
-    except BrokerUnavailable as error:
-        if name == DEFAULT_BROKER:
-            raise
-        if errors is not None:
-            errors[name] = str(error)
-            return
-        logger.warning("broker_unavailable broker=%s error=%s", name, error)
-
-
 def check_part(
-    name: str, broker: Broker, part: Sequence[PreparedJob], within: object | None
+    name: str,
+    broker: Broker,
+    part: Sequence[PreparedJob],
+    within: object | None,
 ) -> None:
     """Raise `PushError` if a broker does not support a push.
 
@@ -148,12 +166,6 @@ def check_part(
     if name == DEFAULT_BROKER:
         return
     offered = broker.capabilities
-    if within is not None and Capability.TRANSACTIONAL_PUSH not in offered:
-        raise PushError(
-            f"queue {part[0].queue!r} has the broker {name!r}, which does not offer "
-            f"{Capability.TRANSACTIONAL_PUSH}: push without within=, or to a queue of "
-            f"{DEFAULT_BROKER}"
-        )
     if within is not None and Capability.UNIQUE_WITHIN not in offered:
         for job in part:
             if job.unique is not None and job.unique.on_conflict == "raise":

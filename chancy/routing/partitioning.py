@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
-from chancy.broker.values import CHUNK, PreparedJob
+from chancy.broker.sizes import cut, size_of
+from chancy.broker.values import PreparedJob
 from chancy.errors import PushError
 
 #: The maximum number of jobs of a bulk push that wait in memory for the broker of the first job.
 MAX_DEFERRED = 100_000
+#: The maximum characters of their arguments and meta.
+MAX_DEFERRED_SIZE = 256_000_000
 
 
 class PushPartitioning:
@@ -33,6 +36,7 @@ class PushPartitioning:
         self._check = check
         self._stored = stored
         self._deferred: dict[str, list[PreparedJob]] = {}
+        self._deferred_size = 0
 
     def start(self) -> str | None:
         """The broker of the first job; None if there are no jobs."""
@@ -43,20 +47,18 @@ class PushPartitioning:
         return None
 
     def stream(self, name: str) -> Iterator[Sequence[PreparedJob]]:
-        """Yield the jobs of one broker in chunks of `CHUNK`; defers the jobs of other brokers."""
+        """Yield the jobs of one broker in chunks; defers the jobs of other brokers."""
         rest: list[PreparedJob] = []
         for chunk in self._chunks:
             own = self._partition(name, chunk)
             if own:
                 self._check(name, own)
                 self._stored(name, own)
-            if not rest and len(own) == CHUNK:
+            if not rest and len(own) == len(chunk):
                 yield own
-                continue
-            rest += own
-            if len(rest) >= CHUNK:
-                yield rest[:CHUNK]
-                del rest[:CHUNK]
+            elif own:
+                *full, rest = cut([*rest, *own])
+                yield from full
         if rest:
             yield rest
 
@@ -68,11 +70,15 @@ class PushPartitioning:
         for job in chunk:
             if (broker := brokers[job.queue]) != name:
                 self._deferred.setdefault(broker, []).append(job)
-        if (deferred := sum(map(len, self._deferred.values()))) > MAX_DEFERRED:
+                self._deferred_size += size_of(job)
+        deferred = sum(map(len, self._deferred.values()))
+        if deferred > MAX_DEFERRED or self._deferred_size > MAX_DEFERRED_SIZE:
             raise PushError(
-                f"{deferred:,} jobs of this call belong to other brokers than its first job, whose "
-                f"broker is {name!r}; at most {MAX_DEFERRED:,} can wait until that broker has "
-                "stored its own jobs: call push_many once for the queues of each broker"
+                f"{deferred:,} jobs of this call, with {self._deferred_size:,} characters of "
+                f"arguments, belong to other brokers than its first job, whose broker is {name!r}; "
+                f"at most {MAX_DEFERRED:,} jobs and {MAX_DEFERRED_SIZE:,} characters can wait "
+                "until that broker has stored its own jobs: call push_many once for the queues of "
+                "each broker"
             )
         for broker, part in self._deferred.items():
             self._check(broker, part[-len(chunk) :])
@@ -82,4 +88,4 @@ class PushPartitioning:
         """Yield the jobs that `stream` deferred: by broker, in chunks."""
         for name, part in self._deferred.items():
             self._stored(name, part)
-            yield name, [part[at : at + CHUNK] for at in range(0, len(part), CHUNK)]
+            yield name, list(cut(part))

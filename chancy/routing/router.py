@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Note, Settlement
-from chancy.broker.contract import Broker, Heartbeat
+from chancy.broker.contract import Broker, Heartbeat, never
 from chancy.broker.notices import Subscription, Topic
-from chancy.broker.optional import SqlStore
+from chancy.broker.optional import LetterSource, SqlStore
 from chancy.broker.transaction import TransactionHook
 from chancy.broker.values import Capability, PreparedJob, Promotion, WorkerRecord
 from chancy.clock import Clock
 from chancy.errors import BrokerError
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.routing.lookups import JobLookups
-from chancy.routing.members import BrokerSet, check_part, tolerated
+from chancy.routing.members import BrokerSet, check_part
 from chancy.routing.partitioning import PushPartitioning
 from chancy.routing.placement import QueuePlacement, check_move
 
@@ -48,7 +48,7 @@ class RoutedBroker(JobLookups):
         queues: Iterable[Queue],
         check: Callable[[Queue, Broker], None],
     ) -> None:
-        super().__init__(BrokerSet(control, others))
+        super().__init__(BrokerSet(control, others, clock))
         self._check = check
         self.control = control
         self._clock = clock
@@ -126,42 +126,81 @@ class RoutedBroker(JobLookups):
     async def push(
         self, jobs: Sequence[PreparedJob], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
-        """See `Broker.push`. Each broker stores all or none of its jobs."""
+        """See `Broker.push`. Each broker stores all or none of its jobs.
+
+        Within a transaction the control broker stores all jobs: a transaction is one of its own.
+        The workers of a queue take its jobs from there.
+        """
+        if within is not None:
+            [jobs] = await self.checked_within([jobs], within)
+            return await self.control.push(jobs, within=within)
         await self.refresh_placement([job.queue for job in jobs])
         parts: dict[str, list[PreparedJob]] = {}
         for job in jobs:
             parts.setdefault(self._placement.of(job.queue), []).append(job)
         for name, part in parts.items():
-            check_part(name, self.brokers.all[name], part, within)
+            check_part(name, self.brokers.all[name], part, None)
         found: dict[UUID, UUID] = {}
         for name, part in parts.items():
             self._remember(name, part)
             broker = await self.brokers.ready(name)
-            found.update(await broker.push(part, within=within))
+            found.update(await broker.push(part))
         return found
 
     async def push_many(
         self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
-        """See `Broker.push_many`. Each broker stores all or none of its jobs.
+        """See `Broker.push_many`. Each broker stores all or none of its jobs; see `push`.
 
         Jobs of the first job's broker are stored as they are consumed. Up to
         `chancy.routing.partitioning.MAX_DEFERRED` jobs of other brokers are deferred until then.
         """
-        await self.refresh_placement([])
-
-        def check(name: str, part: Sequence[PreparedJob]) -> None:
-            check_part(name, self.brokers.all[name], part, within)
-
-        partitions = PushPartitioning(chunks, self._placement.of, check, self._remember)
+        if within is not None:
+            chunks = await self.checked_within(chunks, within)
+            return await self.control.push_many(chunks, within=within)
+        partitions = await self.partition(chunks)
         found: dict[UUID, UUID] = {}
         if (first := partitions.start()) is not None:
             broker = await self.brokers.ready(first)
-            found.update(await broker.push_many(partitions.stream(first), within=within))
+            found.update(await broker.push_many(partitions.stream(first)))
         for name, part in partitions.rest():
             broker = await self.brokers.ready(name)
-            found.update(await broker.push_many(part, within=within))
+            found.update(await broker.push_many(part))
         return found
+
+    async def checked_within(
+        self, chunks: Iterable[Sequence[PreparedJob]], within: object
+    ) -> Iterator[Sequence[PreparedJob]]:
+        """Jobs to push within a transaction; raises from the iterator as `check_part` does."""
+        await self.refresh_placement([])
+
+        def check(chunk: Sequence[PreparedJob]) -> Sequence[PreparedJob]:
+            names = {queue: self._placement.of(queue) for queue in {job.queue for job in chunk}}
+            for name in set(names.values()) - {DEFAULT_BROKER}:
+                part = [job for job in chunk if names[job.queue] == name]
+                check_part(name, self.brokers.all[name], part, within)
+            return chunk
+
+        return map(check, chunks)
+
+    async def partition(
+        self,
+        chunks: Iterable[Sequence[PreparedJob]],
+        *,
+        blocking: bool = False,
+    ) -> PushPartitioning:
+        """Partition a bulk push by the brokers of the queues.
+
+        :param blocking: for a thread without an event loop, which consumes the partitions.
+        """
+        await self.refresh_placement([])
+
+        def check(name: str, part: Sequence[PreparedJob]) -> None:
+            check_part(name, self.brokers.all[name], part, None)
+
+        # What the loop remembers must not be changed by another thread.
+        stored = _ignore if blocking else self._remember
+        return PushPartitioning(chunks, self._placement.of, check, stored)
 
     def _remember(self, name: str, part: Sequence[PreparedJob]) -> None:
         if name != DEFAULT_BROKER:
@@ -170,10 +209,18 @@ class RoutedBroker(JobLookups):
     # Running
 
     async def claim(
-        self, queue: str, *, worker_id: UUID, limit: int, thorough: bool = False
+        self,
+        queue: str,
+        *,
+        worker_id: UUID,
+        limit: int,
+        thorough: bool = False,
+        knows: Callable[[str], bool] = never,
     ) -> Sequence[Claim]:
         name, broker = await self.broker_of(queue)
-        claims = await broker.claim(queue, worker_id=worker_id, limit=limit, thorough=thorough)
+        claims = await broker.claim(
+            queue, worker_id=worker_id, limit=limit, thorough=thorough, knows=knows
+        )
         self.brokers.leased(name, {claim.lease for claim in claims})
         return claims
 
@@ -184,16 +231,30 @@ class RoutedBroker(JobLookups):
 
         Settlements that are stale at the presumed broker of their lease are tried at the others,
         of which only the broker of the lease accepts them.
+
+        :raises Exception: the error of a broker that failed, after the others have settled.
         """
         stale: list[Settlement] = []
+        failure: Exception | None = None
         for presumed, part in self.by_broker(settlements).items():
-            for name in (presumed, *(other for other in self.brokers.all if other != presumed)):
-                if part:
-                    broker = await self.brokers.ready(name)
-                    ids = await broker.settle(part, inside=inside)
-                    part = [settlement for settlement in part if settlement.id in ids]
-            stale += part
+            try:
+                stale += await self._settle(presumed, part, inside)
+            except Exception as error:
+                self.brokers.outages.failed(presumed, error)
+                failure = failure or error
+        if failure is not None:
+            raise failure
         return frozenset(settlement.id for settlement in stale)
+
+    async def _settle(
+        self, presumed: str, part: list[Settlement], inside: Sequence[TransactionHook]
+    ) -> list[Settlement]:
+        for name in (presumed, *(other for other in self.brokers.all if other != presumed)):
+            if part:
+                broker = await self.brokers.ready(name)
+                ids = await broker.settle(part, inside=inside)
+                part = [settlement for settlement in part if settlement.id in ids]
+        return part
 
     async def update_meta(self, notes: Sequence[Note]) -> frozenset[UUID]:
         stale = list(notes)
@@ -204,39 +265,40 @@ class RoutedBroker(JobLookups):
                 stale = [note for note in stale if note.id in ids]
         return frozenset(note.id for note in stale)
 
-    async def promote(self, limit: int) -> Promotion:
-        found: list[Promotion] = []
-        for name, broker in await self.brokers.available():
-            with tolerated(name):
-                found.append(await broker.promote(limit))
+    async def promote(self, limit: int, *, worker_id: UUID | None = None) -> Promotion:
+        found = await self.brokers.sweep(
+            lambda _, broker: broker.promote(limit, worker_id=worker_id)
+        )
         dues = [promotion.next_due_s for promotion in found if promotion.next_due_s is not None]
-        return Promotion(sum(promotion.promoted for promotion in found), min(dues, default=None))
+        return Promotion(
+            sum(promotion.promoted for promotion in found),
+            min(dues, default=None),
+            all(promotion.others for promotion in found),
+        )
 
     async def orphans(self, *, silent_s: float, limit: int) -> Sequence[Claim]:
-        """See `Broker.orphans`. Orphans of unavailable brokers are left to a later call."""
+        """See `Broker.orphans`. Orphans of failing brokers are left to a later call."""
         found: list[Claim] = []
-        for name, broker in await self.brokers.available():
-            with tolerated(name):
+
+        async def ask(name: str, broker: Broker) -> bool:
+            if len(found) < limit:
                 claims = await broker.orphans(silent_s=silent_s, limit=limit - len(found))
                 self.brokers.leased(name, {claim.lease for claim in claims})
-                found += claims
-            if len(found) >= limit:
-                break
+                found.extend(claims)
+            return bool(found)
+
+        await self.brokers.sweep(ask)
         return found
 
     async def stop_requests(self, worker_id: UUID) -> Sequence[UUID]:
-        found: list[UUID] = []
-        for name, broker in await self.brokers.available():
-            with tolerated(name):
-                found += await broker.stop_requests(worker_id)
-        return found
+        found = await self.brokers.sweep(lambda _, broker: broker.stop_requests(worker_id))
+        return [id for ids in found for id in ids]
 
     async def running(self, worker_id: UUID, *, besides: Collection[UUID]) -> Mapping[UUID, UUID]:
-        found: dict[UUID, UUID] = {}
-        for name, broker in await self.brokers.available():
-            with tolerated(name):
-                found |= await broker.running(worker_id, besides=besides)
-        return found
+        found = await self.brokers.sweep(
+            lambda _, broker: broker.running(worker_id, besides=besides)
+        )
+        return {id: lease for leases in found for id, lease in leases.items()}
 
     # Queues and workers
 
@@ -280,9 +342,13 @@ class RoutedBroker(JobLookups):
         await self.control.register(worker)
 
     async def announce(
-        self, worker_id: UUID, queues: Sequence[str], broken: Mapping[str, str]
+        self,
+        worker_id: UUID,
+        queues: Sequence[str],
+        broken: Mapping[str, str],
+        unknown: Sequence[str] = (),
     ) -> bool:
-        return await self.control.announce(worker_id, queues, broken)
+        return await self.control.announce(worker_id, queues, broken, unknown)
 
     async def unregister(self, worker_id: UUID) -> None:
         await self.control.unregister(worker_id)
@@ -312,3 +378,25 @@ class RoutedSqlBroker(RoutedBroker):
 
     async def fetch(self, sql: str, *params: object) -> Sequence[Sequence[Any]]:
         return await self._store.fetch(sql, *params)
+
+    async def archive(self, store: SqlStore) -> None:
+        """See `chancy.broker.optional.LetterSource`. The outage of a broker is logged."""
+        for name, broker in self.brokers.others.items():
+            if isinstance(broker, LetterSource):
+                with self.brokers.outages.tolerated(name):
+                    await self.brokers.ready(name)
+                    await broker.archive(store)
+
+    async def replay_letters(
+        self, store: SqlStore, ids: Sequence[UUID], new_ids: Sequence[UUID], *, force: bool
+    ) -> Mapping[UUID, UUID]:
+        """See `chancy.broker.optional.LetterSource`."""
+        found: dict[UUID, UUID] = {}
+        for broker in self.brokers.others.values():
+            if isinstance(broker, LetterSource):
+                found.update(await broker.replay_letters(store, ids, new_ids, force=force))
+        return found
+
+
+def _ignore(name: str, part: Sequence[PreparedJob]) -> None:
+    """Nothing to do."""

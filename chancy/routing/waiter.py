@@ -106,7 +106,7 @@ class RoutedWaiter:
                 await asyncio.sleep(0)  # collects the requests of the same turn of the loop
                 ids = list(itertools.islice(self._requested, _MAX_LOOKUP))
                 found.clear()
-                with suppress(BrokerError):
+                with suppress(Exception):  # logged
                     await self._brokers.walk(ids, ask)
                 for id in ids:
                     self._requested.pop(id).set_result(found.get(id))

@@ -12,15 +12,23 @@ import types
 import typing
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final, Union, get_args, get_origin
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    NotRequired,
+    Required,
+    Union,
+    get_args,
+    get_origin,
+)
 
 from chancy.attempt.control import Cancel, Retry, Snooze
 from chancy.text import shown
 
 #: Types whose values JSON holds unchanged, if they have exactly this type.
 _PLAIN = (bool, int, float, str, type(None), list, dict)
-#: Levels of lists and objects in JSON that are read again for certain. Shorter text has no more.
-DEEPEST = 190
 #: Annotations that do not restrict a value.
 _ANYTHING: tuple[object, ...] = (
     Any,
@@ -43,10 +51,6 @@ class Unresolved:
             f"its annotation {self.text} cannot be resolved ({self.why}): import what it names "
             "where the module is loaded, not for type checkers alone"
         )
-
-
-class ValueMismatch(Exception):
-    """A value does not fit its annotation, or does not come back from JSON as it is."""
 
 
 class Anything(frozenset[type]):
@@ -120,10 +124,13 @@ def _parameter(name: str, annotation: Any, *, required: bool) -> Parameter:
 def _unpacked(keywords: Any, scope: Mapping[str, Any]) -> list[Parameter]:
     """Return the parameters that ``**keywords: Unpack[…]`` stands for."""
     needed: frozenset[str] = getattr(keywords, "__required_keys__", frozenset())
-    return [
-        _parameter(name, _resolved(annotation, scope), required=name in needed)
-        for name, annotation in typing.get_type_hints(keywords, include_extras=True).items()
-    ]
+    parameters = []
+    for name, annotation in typing.get_type_hints(keywords, include_extras=True).items():
+        marked, required = get_origin(annotation), name in needed
+        if marked in (Required, NotRequired):
+            required, annotation = marked is Required, get_args(annotation)[0]
+        parameters.append(_parameter(name, _resolved(annotation, scope), required=required))
+    return parameters
 
 
 def _scope(function: Callable[..., Any]) -> Mapping[str, Any]:

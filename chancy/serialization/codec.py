@@ -73,12 +73,17 @@ def encode(
     if "\\u0000" in text and _NUL.search(text):
         place, reason = _fault(value, "", 0) or ("", "it has a NUL character")
         raise InvalidArguments(f"{what}{place} cannot be stored as JSON: {reason}")
+    check_size(size, what=what, limit=limit)
+    return text
+
+
+def check_size(size: int, *, what: str, limit: int) -> None:
+    """Raise `PayloadTooLarge` if JSON of a number of bytes is over the limit."""
     if size > limit:
         raise PayloadTooLarge(
             f"{what} take {size:,} bytes as JSON, the limit is {limit:,}: store the data "
             "elsewhere and pass a reference, or raise max_payload"
         )
-    return text
 
 
 def decode(text: str) -> Any:

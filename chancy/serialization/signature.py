@@ -7,6 +7,7 @@ marked by an object with the key `FORMAT`, which is reserved for it.
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from chancy.errors import InvalidArguments, InvalidResult, PayloadTooLarge
 from chancy.serialization import codec
-from chancy.serialization.annotations import ANYTHING, DEEPEST, Annotations, ValueMismatch
+from chancy.serialization.annotations import ANYTHING, Annotations
 from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
 
 if TYPE_CHECKING:
@@ -122,19 +123,8 @@ class Signature:
         return True
 
     def _encode(self, arguments: dict[str, Any], limit: int) -> str:
-        schemas = self._arguments or self._argument_schemas()
-        try:
-            values = schemas.check(arguments)
-            doubts = schemas.doubts(arguments)
-            text = schemas.write(values, limit, sure=not doubts)
-            if text is None:
-                text = codec.encode(schemas.dump(values), what=self._what, limit=limit)
-            # Nothing else may be wrong with short text: 0.15 µs less.
-            if doubts or len(text) > DEEPEST or not text.isascii():
-                schemas.verify(arguments, values, doubts, text)
-        except ValueMismatch as misfit:
-            raise InvalidArguments(f"{self.path}: {misfit}") from misfit.__cause__
-        return text
+        validator = self._arguments or self._argument_validator()
+        return validator.encode(arguments, self._what, limit)
 
     def decode(self, text: str) -> dict[str, Any]:
         """Decode stored arguments.
@@ -171,12 +161,13 @@ class Signature:
         return arguments
 
     def _decode(self, text: str) -> dict[str, Any]:
-        schemas = self._arguments or self._argument_schemas()
+        validator = self._arguments or self._argument_validator()
         try:
-            arguments = schemas.load(text)
-        except ValueMismatch as misfit:
-            why = self._later("stored JSON") if f'"{FORMAT}"' in text else str(misfit)
-            raise InvalidArguments(f"{self.path}: {why}") from misfit.__cause__
+            arguments = validator.decode(text)
+        except InvalidArguments:
+            if f'"{FORMAT}"' not in text:
+                raise
+            arguments = {FORMAT: None}
         if FORMAT in arguments:
             raise InvalidArguments(f"{self.path}: {self._later('stored JSON')}")
         return arguments
@@ -204,61 +195,50 @@ class Signature:
         return codec.encode(value, what=self._what_result, limit=limit, any_keys=True)
 
     def _encode_result(self, value: object, limit: int) -> str:
-        schemas = self._result or self._result_schemas()
-        if schemas.useless:
+        validator = self._result or self._result_validator()
+        if validator.useless:
             return self._plain_result(value, limit)
-        try:
-            given = {_RESULT: value}
-            values = schemas.check(given)
-            doubts = schemas.doubts(given)
-            whole = schemas.write(values, limit, sure=not doubts)
-            if whole is not None:
-                text = whole[len(_RESULT) + 4 : -1]
-            else:
-                dumped = schemas.dump(values)[_RESULT]
-                text = codec.encode(dumped, what=self._what_result, limit=limit)
-                whole = f'{{"{_RESULT}":{text}}}'
-            schemas.verify(given, values, doubts, whole)
-        except ValueMismatch as misfit:
-            raise InvalidResult(f"{self.path}: {misfit}") from misfit.__cause__
+        whole = validator.encode({_RESULT: value}, self._what_result, sys.maxsize)
+        text = whole[len(_RESULT) + 4 : -1]
+        codec.check_size(len(text.encode()), what=self._what_result, limit=limit)
         return text
 
-    def decode_result(self, text: str | None) -> Any:
-        """Decode a stored result; None if there is none.
+    def read_result(self, value: Any) -> Any:
+        """The result from a decoded JSON value, such as `QueuedJob.result`.
 
         :raises InvalidResult: it does not fit the current annotation.
         """
-        return self.read_result(None if text is None else codec.decode(text))
-
-    def read_result(self, value: Any) -> Any:
-        """`decode_result` for a decoded JSON value, such as `QueuedJob.result`."""
         if type(value) is dict and FORMAT in value:
             raise InvalidResult(f"{self.path}: {self._later('stored result')}")
         if type(value) in self._result_kinds:
             return value
-        schemas = self._result or self._result_schemas()
-        if schemas.useless:
+        validator = self._result or self._result_validator()
+        if validator.useless:
             return value
         try:
-            return schemas.load(json.dumps({_RESULT: value}))[_RESULT]
-        except ValueMismatch as misfit:
-            raise InvalidResult(f"{self.path}: {misfit}") from misfit.__cause__
+            return validator.decode(json.dumps({_RESULT: value}))[_RESULT]
+        except InvalidArguments as error:
+            raise InvalidResult(str(error)) from error.__cause__
 
-    def _argument_schemas(self) -> Validator:
+    def _argument_validator(self) -> Validator:
         from chancy.serialization.validation import Validator
 
         with _lock:
             if self._arguments is None:
                 said = self._annotations
-                self._arguments = Validator(said.parameters, said.rest, "parameter {!r}".format)
+                self._arguments = Validator(
+                    self.path, said.parameters, said.rest, "parameter {!r}".format
+                )
             return self._arguments
 
-    def _result_schemas(self) -> Validator:
+    def _result_validator(self) -> Validator:
         from chancy.serialization.validation import Validator
 
         with _lock:
             if self._result is None:
-                made = Validator([self._annotations.result], None, lambda _: "the result")
+                made = Validator(
+                    self.path, [self._annotations.result], None, lambda _: "the result"
+                )
                 if made.useless:  # the job has already run: only the rules of JSON apply
                     self._result_kinds = ANYTHING
                 self._result = made

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Note, Settlement
-from chancy.broker.contract import Heartbeat
+from chancy.broker.contract import Heartbeat, never
 from chancy.broker.notices import Notice, NoticeKind, Subscription, Topic
 from chancy.broker.transaction import TransactionHook
 from chancy.broker.values import (
@@ -85,14 +85,22 @@ class MemoryBroker:
         return await self.push([job for chunk in chunks for job in chunk], within=within)
 
     async def claim(
-        self, queue: str, *, worker_id: UUID, limit: int, thorough: bool = False
+        self,
+        queue: str,
+        *,
+        worker_id: UUID,
+        limit: int,
+        thorough: bool = False,
+        knows: Callable[[str], bool] = never,
     ) -> Sequence[Claim]:
         if worker_id not in self.store.workers or not self.store.claimable(queue):
             return []
+        rows = [row for row in self.store.live.values() if row.pushed.queue == queue]
+        known = set(filter(knows, {row.pushed.func for row in rows if row.is_set_aside}))
         pending = [
             row
-            for row in self.store.live.values()
-            if row.state is State.PENDING and row.pushed.queue == queue
+            for row in rows
+            if row.state is State.PENDING or (row.is_set_aside and row.pushed.func in known)
         ]
         pending.sort(key=lambda row: (-row.pushed.priority, row.position))
         lease, now = uuid.uuid4(), self.store.clock.now()
@@ -114,7 +122,7 @@ class MemoryBroker:
     async def update_meta(self, notes: Sequence[Note]) -> frozenset[UUID]:
         return frozenset(note.id for note in notes if not self.store.update_meta(note))
 
-    async def promote(self, limit: int) -> Promotion:
+    async def promote(self, limit: int, *, worker_id: UUID | None = None) -> Promotion:
         now = self.store.clock.now()
         waiting = [
             (row.run_at, row.pushed.id, row)
@@ -181,13 +189,14 @@ class MemoryBroker:
     async def counts(self) -> Mapping[str, QueueCounts]:
         by_queue: dict[str, Counter[State]] = {}
         for row in self.store.live.values():
-            if row.state is not State.HELD:
+            if row.state is not State.HELD or row.is_set_aside:
                 by_queue.setdefault(row.pushed.queue, Counter())[row.state] += 1
         return {
             queue: QueueCounts(
                 pending=min(counter[State.PENDING], _COUNT_CAP),
                 running=min(counter[State.RUNNING], _COUNT_CAP),
                 scheduled=min(counter[State.SCHEDULED], _COUNT_CAP),
+                held=min(counter[State.HELD], _COUNT_CAP),
             )
             for queue, counter in by_queue.items()
         }
@@ -233,12 +242,16 @@ class MemoryBroker:
         self.store.beats[worker.id] = now
 
     async def announce(
-        self, worker_id: UUID, queues: Sequence[str], broken: Mapping[str, str]
+        self,
+        worker_id: UUID,
+        queues: Sequence[str],
+        broken: Mapping[str, str],
+        unknown: Sequence[str] = (),
     ) -> bool:
         worker = self.store.workers.get(worker_id)
         if worker is not None:
             self.store.workers[worker_id] = replace(
-                worker, queues=tuple(queues), broken=dict(broken)
+                worker, queues=tuple(queues), broken=dict(broken), unknown=tuple(unknown)
             )
         return worker is not None
 
@@ -295,9 +308,11 @@ class MemoryHeartbeat:
         self._store = store
         self._worker_id = worker_id
 
-    def beat(self) -> bool:
-        if self._worker_id not in self._store.workers:
+    def beat(self, blocked_s: float = 0.0) -> bool:
+        worker = self._store.workers.get(self._worker_id)
+        if worker is None:
             return False
+        self._store.workers[self._worker_id] = replace(worker, blocked_s=blocked_s)
         self._store.beats[self._worker_id] = self._store.clock.now()
         return True
 

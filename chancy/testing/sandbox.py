@@ -25,14 +25,14 @@ from chancy.app.wiring import Substitute
 from chancy.attempt.claim import Claim
 from chancy.broker.values import WorkerRecord
 from chancy.errors import JobError, WaitTimeout
-from chancy.executors import executor
 from chancy.job.definition import QueuedJob, path_of
+from chancy.queue.queue import Queue
 from chancy.results.reference import result_of
 from chancy.states import State
 from chancy.testing.clock import ManualClock
+from chancy.testing.inprocess import InProcessRunner
 from chancy.testing.memory import MemoryBroker
-from chancy.testing.substitute import SandboxBroker, SandboxStore, SandboxWaiter, at_once
-from chancy.worker.middleware import AroundHooks
+from chancy.testing.substitute import SandboxBroker, SandboxSyncBroker, SandboxWaiter, at_once
 
 T = TypeVar("T")
 
@@ -47,8 +47,9 @@ class Sandbox:
     """Replaces an application's database in a test, for async and sync calls alike.
 
     Jobs run only in `drain`, or when the test waits for a result: in this process, one after the
-    other, coroutines in the event loop and plain functions in a thread. Plugins judge and surround
-    them, but their services do not run. Time stands still until ``clock.advance``.
+    other, by the executor of their queue; see `chancy.testing.inprocess`. Plugins judge and
+    surround them, but their services do not run, and they have no tables: calls that need some
+    raise `ConfigurationError`. Time stands still until ``clock.advance``.
 
     :param chancy: the application that the code under test uses.
     :param inline: run each job as soon as it is pushed.
@@ -59,6 +60,7 @@ class Sandbox:
         self.clock = ManualClock()
         self.inline = inline
         self.broker = SandboxBroker(self.clock, self._after_push)
+        self._runner = InProcessRunner(chancy, self.broker, self.clock)
         self._worker_id = uuid.uuid4()
         self._draining: asyncio.Future[None] | None = None
         self._stack = ExitStack()
@@ -66,15 +68,13 @@ class Sandbox:
     # Start and stop
 
     def __enter__(self) -> Self:
-        sync = SandboxStore(self.broker, self._finish)
         self._stack.enter_context(
             self.chancy.replaced(
                 Substitute(
                     broker=self.broker,
                     clock=self.clock,
                     finishes=SandboxWaiter(self._finish),
-                    store=sync,
-                    waiting=sync,
+                    sync=SandboxSyncBroker(self.broker, self._finish),
                 )
             )
         )
@@ -211,17 +211,8 @@ class Sandbox:
         return []
 
     async def _run(self, claim: Claim) -> Sequence[QueuedJob]:
-        app = self.chancy
-        executor_ = executor(
-            "async", concurrency=1, find=app.registry.find, max_payload=app.max_payload
-        )
-        surrounded = AroundHooks(executor_, app.hooks.around) if app.hooks.around else executor_
-        await surrounded.start()
-        try:
-            outcome = await surrounded.run(claim)
-        finally:
-            await surrounded.stop()
-        await self.broker.settle([app.hooks.judge(claim, outcome)])
+        queue = self.broker.store.queues.get(claim.queue) or Queue(name=claim.queue)
+        await self.broker.settle([await self._runner.run(claim, queue)])
         found = (await self.broker.get([claim.id])).get(claim.id)
         return [found] if found is not None and found.state.final else []
 

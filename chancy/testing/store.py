@@ -14,7 +14,7 @@ from uuid import UUID
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
-from chancy.attempt.settlement import Note, Settlement
+from chancy.attempt.settlement import SET_ASIDE, Note, Settlement
 from chancy.broker.notices import Notice, NoticeKind
 from chancy.broker.values import Holder, PreparedJob, QueuePosition, WorkerRecord
 from chancy.errors import InvalidArguments, StatementFailed
@@ -54,6 +54,10 @@ class Row:
     def move(self, state: State) -> None:
         assert state in TRANSITIONS[self.state], f"{self.state.label} cannot be {state.label}"
         self.state = state
+
+    @property
+    def is_set_aside(self) -> bool:
+        return self.state is State.HELD and SET_ASIDE in self.meta
 
     def claim(self) -> Claim:
         assert self.lease is not None
@@ -211,7 +215,10 @@ class MemoryStore:
         row.meta |= meta
         row.errors = (row.errors + error)[-MAX_ERRORS:]
         row.attempt -= settlement.refund
-        row.crashes += settlement.crashed
+        if settlement.crashed:
+            row.crashes += 1
+        elif settlement.resets_crashes and not state.final:
+            row.crashes = 0
         if state.final:
             row.result = result
             self.retire(row)
@@ -219,7 +226,7 @@ class MemoryStore:
         row.worker_id = row.claimed_at = None
         if state is State.SCHEDULED:
             row.run_at = run_at
-        elif state is State.PENDING:
+        elif state is State.PENDING or row.is_set_aside:
             self.notify(NoticeKind.REWIND, row.pushed.queue)
 
     def run_now(self, ids: Sequence[UUID]) -> frozenset[UUID]:

@@ -8,9 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 from uuid import UUID
 
+from chancy.broker.contract import Broker
 from chancy.broker.values import PreparedJob
 from chancy.job.definition import QueuedJob
-from chancy.queue.queue import Queue
 from chancy.testing.clock import ManualClock
 from chancy.testing.memory import MemoryBroker
 
@@ -74,8 +74,8 @@ class SandboxWaiter:
         """Nothing to close."""
 
 
-class SandboxStore:
-    """The store of sync calls, which also waits for results."""
+class SandboxSyncBroker:
+    """The broker of sync calls; see `chancy.app.sync.SyncBroker`."""
 
     def __init__(self, broker: SandboxBroker, finish: Finish) -> None:
         self._broker = broker
@@ -91,14 +91,11 @@ class SandboxStore:
     ) -> Mapping[UUID, UUID]:
         return _run_to_end(self._broker.push_many(chunks))
 
-    def get(self, id: UUID) -> QueuedJob | None:
-        return at_once(self._broker.get([id])).get(id)
+    def run(self, work: Callable[[Broker], Awaitable[T]]) -> T:
+        async def call() -> T:
+            return await work(self._broker)
 
-    def queues(self) -> Sequence[Queue]:
-        return at_once(self._broker.queues())
-
-    def declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
-        return at_once(self._broker.declare(queue, upsert=upsert))
+        return _run_to_end(call())
 
     def begin(self, id: UUID, timeout_s: float | None) -> Future[QueuedJob]:
         done: Future[QueuedJob] = Future()

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Settlement
+from chancy.broker.contract import never
 from chancy.broker.optional import Adopting
 from chancy.worker.broker_session import BrokerSession
 from chancy.worker.runner import Runner
@@ -50,12 +51,18 @@ class QueueAdoption:
         self._leases: dict[UUID, int] = {}
 
     async def claim(
-        self, queue: str, *, worker_id: UUID, limit: int, thorough: bool = False
+        self,
+        queue: str,
+        *,
+        worker_id: UUID,
+        limit: int,
+        thorough: bool = False,
+        knows: Callable[[str], bool] = never,
     ) -> Sequence[Claim]:
         """`Broker.claim` of the jobs that stay with the control broker."""
         if self._adopt is None:
             return await self._control.broker.claim(
-                queue, worker_id=worker_id, limit=limit, thorough=thorough
+                queue, worker_id=worker_id, limit=limit, thorough=thorough, knows=knows
             )
         adopted = await self._adopt(queue)
         if adopted.jobs:
@@ -65,7 +72,7 @@ class QueueAdoption:
         if not adopted.rest and time.monotonic() > self._unsure_until:
             return ()
         try:
-            return await self._adopt.claim(queue, worker_id=worker_id, limit=limit)
+            return await self._adopt.claim(queue, worker_id=worker_id, limit=limit, knows=knows)
         except BaseException:
             self._unsure_until = time.monotonic() + _UNSURE_FOR_S
             raise

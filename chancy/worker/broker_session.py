@@ -10,12 +10,12 @@ from uuid import UUID
 
 from chancy.attempt.settlement import Settlement
 from chancy.broker.contract import Broker
-from chancy.broker.notices import Notice
+from chancy.broker.listener import Listener
+from chancy.broker.notices import Notice, Topic
 from chancy.clock import Clock
 from chancy.plugin.hooks import Hooks
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.routing.members import BrokerSet
-from chancy.worker.listener import Listener
 from chancy.worker.meta_writer import MetaWriter
 from chancy.worker.promoter import Promoter
 from chancy.worker.reconciler import ClaimReconciler
@@ -33,6 +33,8 @@ class BrokerSessionHost(NamedTuple):
 
     clock: Clock
     heartbeat_timeout_s: float
+    #: Returns the seconds for which the worker's event loop has been blocked.
+    blocked_s: Callable[[], float]
     #: Called with each notification.
     on_notice: Callable[[BrokerSession, Notice], None]
     #: Called when notifications arrive again: earlier ones are lost.
@@ -95,15 +97,17 @@ class BrokerSession:
         self.listener = Listener(
             broker,
             clock,
+            Topic.WORK,
             on_notice=functools.partial(host.on_notice, self),
             on_resumed=host.on_resumed,
         )
-        self._promoter = Promoter(broker, clock)
+        self._promoter = Promoter(broker, clock, lambda: self.registration.worker_id)
         self.registration = Registration(
             broker,
             tags=tags,
             heartbeat_s=heartbeat_s,
             link=link if self.control else None,
+            blocked_s=host.blocked_s,
             declared_dead=self._declared_dead,
         )
         self._reconciler = ClaimReconciler(broker, self.registration, self.settler, clock)

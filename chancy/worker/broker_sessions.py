@@ -74,12 +74,26 @@ class BrokerSessions:
                 session.join(worker_id, self._routed.brokers, running)
 
     async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
-        """Settle each job with the broker that its claim came from, as far as that is known."""
+        """Settle each job with the broker that its claim came from, as far as that is known.
+
+        :returns: the jobs whose lease is lost, and those of a broker that failed beside another one
+            that did not.
+        :raises Exception: the error of the first broker, if all of them failed.
+        """
         if self._routed is None:
             return await self.control.settle(settlements)
         stale: set[UUID] = set()
-        for name, batch in self._routed.by_broker(settlements).items():
-            stale |= await self._sessions[name].settle(batch)
+        failures: list[Exception] = []
+        batches = self._routed.by_broker(settlements)
+        for name, batch in batches.items():
+            try:
+                stale |= await self._sessions[name].settle(batch)
+            except Exception as error:
+                failures.append(error)
+                self._routed.brokers.outages.failed(name, error)
+                stale.update(settlement.id for settlement in batch)
+        if failures and len(failures) == len(batches):
+            raise failures[0]
         return frozenset(stale)
 
     @property

@@ -45,15 +45,23 @@ class HeartbeatThread:
     A job that holds the interpreter's lock for longer than the heartbeat timeout stops it. Such
     jobs belong in the process executor.
 
+    :param blocked_s: returns the seconds for which the event loop has been blocked. Heartbeats go
+        on meanwhile, so that the jobs of the worker are not run by others, and report it.
     :param declared_dead: called once, in the loop that the thread was created in, when the store
         has no such worker any more.
     """
 
     def __init__(
-        self, heartbeat: Heartbeat, *, interval_s: float, declared_dead: Callable[[], None]
+        self,
+        heartbeat: Heartbeat,
+        *,
+        interval_s: float,
+        blocked_s: Callable[[], float],
+        declared_dead: Callable[[], None],
     ) -> None:
         self._heartbeat = heartbeat
         self._interval_s = interval_s
+        self._blocked_s = blocked_s
         self._declared_dead = declared_dead
         self._loop = asyncio.get_running_loop()
         self._stopping = threading.Event()
@@ -101,7 +109,7 @@ class HeartbeatThread:
                 if self._sent_at is None:
                     self._sent_at = began
                 try:
-                    if not self._heartbeat.beat():
+                    if not self._heartbeat.beat(self._blocked_s()):
                         self._call_in_loop(self._declared_dead)
                         return
                     self._answered_at, self._sent_at = began, None

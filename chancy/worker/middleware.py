@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from asyncio.tasks import _unregister_task
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+)
+from types import TracebackType
 from uuid import UUID
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
 from chancy.attempt.outcome import Outcome, Raised, Returned
+from chancy.clock import is_being_cancelled
+from chancy.containment import Containment, abandon, refuse
 from chancy.context.context import CURRENT, JobContext
 from chancy.context.host import DetachedHost
 from chancy.executors.base import Executor
-from chancy.plugin.hooks import Around
+from chancy.plugin.hooks import AroundHook
 from chancy.plugin.plugin import AroundContext
 
 logger = logging.getLogger("chancy.worker")
 
-#: Seconds that the hooks have to exit after a run, or to stop entering when it is interrupted.
+#: Seconds that the hooks have to be entered, to exit after a run, and to stop entering when it is
+#: interrupted.
 LEAVE_S = 30.0
 #: Seconds after which hooks that swallow their cancellation are abandoned.
 _SWALLOWED_S = 1.0
@@ -37,9 +45,9 @@ class HookedRun:
     def __init__(
         self,
         claim: Claim,
-        hooks: Sequence[Around],
+        hooks: Sequence[AroundHook],
         executor: Executor,
-        leave_s: float = LEAVE_S,
+        leave_s: float,
     ) -> None:
         self._claim = claim
         self._hooks = hooks
@@ -51,6 +59,12 @@ class HookedRun:
         self._interruption: Outcome | None = None
         self._result: asyncio.Future[Outcome] | None = None
         self._task: asyncio.Task[None] | None = None
+        # The hook that is being entered or exited; the one at which the time was up; and the last
+        # error that was logged.
+        self._at: Containment | None = None
+        self._late_at: Containment | None = None
+        self._logged: BaseException | None = None
+        self._abandoned = False
 
     async def outcome(self) -> Outcome:
         """Enter the hooks, run the claim, exit the hooks. Never raises, whatever the hooks do."""
@@ -82,49 +96,89 @@ class HookedRun:
         CURRENT.set(self._job)
         error: BaseException | None = None
         try:
-            for hook in self._hooks:
-                await self._enter(hook(self._job))
+            await self._enter()
             self._entering = False
             outcome = self._interruption or await self._executor.run(self._claim)
         except BaseException as raised:
             self._entering = False
             error = raised
-            outcome = self._interruption or Raised(Failure.of(raised))
+            outcome = self._interruption or Raised(Failure.of(raised), error=raised)
+            if self._interruption is not None and self._task is not None:
+                self._task.uncancel()
         outcome = await self._exit(outcome, error)
         if self._result is not None and not self._result.done():
             self._result.set_result(outcome)
 
-    async def _enter(self, context: AroundContext) -> None:
-        if isinstance(context, AbstractAsyncContextManager):
-            await self._stack.enter_async_context(context)
-        else:
-            self._stack.enter_context(context)
+    async def _enter(self) -> None:
+        late = TimeoutError(f"the `around` hooks were not entered within {self._leave_s:g} s")
+        async with self._bounded(late, Raised(Failure.of(late))):
+            for contained, around in self._hooks:
+                self._at = contained
+                try:
+                    context = _EnteredHook(self, contained, around(self._job))
+                    await self._stack.enter_async_context(context)
+                except BaseException as error:
+                    self.log(contained, error)
+                    raise
 
     async def _exit(self, outcome: Outcome, error: BaseException | None) -> Outcome:
         """Exit the hooks. An error counts as the job's, unless the job has failed already."""
         self._job.outcome = outcome
         late = TimeoutError(f"the `around` hooks did not exit within {self._leave_s:g} s")
-        limit = asyncio.timeout(self._leave_s)
-        timer = asyncio.get_running_loop().call_later(
-            self._leave_s + _SWALLOWED_S, self._give_up, _failed_by(outcome, late)
-        )
         try:
-            async with limit:
+            async with self._bounded(late, _failed_by(outcome, late)):
                 trace = None if error is None else error.__traceback__
                 await self._stack.__aexit__(type(error) if error else None, error, trace)
             return outcome
         except BaseException as raised:
-            failed = late if limit.expired() else raised
+            if raised is not self._logged and not self._abandoned:
+                # Raised by a callback that the job has put on its stack.
+                logger.error(
+                    "job_cleanup_failed job=%s func=%s error=%r",
+                    self._claim.id,
+                    self._claim.func,
+                    raised,
+                    exc_info=raised,
+                )
+            return _failed_by(outcome, raised)
+
+    @asynccontextmanager
+    async def _bounded(self, late: TimeoutError, outcome: Outcome) -> AsyncGenerator[None]:
+        """Limit the time of a block. If it swallows its cancellation, the run ends without it."""
+        loop = asyncio.get_running_loop()
+        # Just before the timeout cancels the hook: the cancellation goes on to the next hooks.
+        noting = loop.call_later(self._leave_s, self._note_late)
+        timer = loop.call_later(self._leave_s + _SWALLOWED_S, self._give_up, outcome)
+        limit = asyncio.timeout(self._leave_s)
+        try:
+            async with limit:
+                yield
+        except BaseException:
+            if not limit.expired():
+                raise
         finally:
+            noting.cancel()
             timer.cancel()
-        logger.error(
-            "around_failed job=%s func=%s error=%r",
-            self._claim.id,
-            self._claim.func,
-            failed,
-            exc_info=failed,
-        )
-        return _failed_by(outcome, failed)
+        # Also if the hook has swallowed its cancellation: the job must not run after its outcome.
+        if limit.expired():
+            if self._late_at is not None:
+                self.log(self._late_at, late)
+            raise late
+
+    def _note_late(self) -> None:
+        self._late_at = self._at
+
+    def leaving(self, contained: Containment) -> None:
+        """Note the hook that is being exited."""
+        self._at = contained
+
+    def log(self, contained: Containment, error: BaseException) -> None:
+        """Log the failure of a hook. A cancellation of the run is none."""
+        if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
+            return
+        if not self._abandoned:
+            self._logged = error
+            contained.failed(error, self._claim.id)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         """Set the result of a task that was cancelled before its first step, which never runs."""
@@ -143,19 +197,47 @@ class HookedRun:
         if self._task is None or self._task.done():
             return
         self._task.cancel()
-        # asyncio.run waits without limit for every registered task.
-        _unregister_task(self._task)
-        logger.error(
-            "around_abandoned job=%s func=%s seconds=%g",
-            self._claim.id,
-            self._claim.func,
-            self._leave_s,
-        )
+        abandon(self._task)
+        if self._at is not None:
+            self.log(self._at, TimeoutError("it ignored its cancellation"))
+        self._abandoned = True
+
+
+class _EnteredHook:
+    """The context manager of a hook, sync or async, with its failures logged."""
+
+    def __init__(self, run: HookedRun, contained: Containment, context: AroundContext) -> None:
+        if not isinstance(context, AbstractAsyncContextManager | AbstractContextManager):
+            refuse(context, "around()", "a context manager")
+        self._run = run
+        self._contained = contained
+        self._context = context
+
+    async def __aenter__(self) -> object:
+        if isinstance(self._context, AbstractAsyncContextManager):
+            return await self._context.__aenter__()
+        return self._context.__enter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        self._run.leaving(self._contained)
+        try:
+            if isinstance(self._context, AbstractAsyncContextManager):
+                return await self._context.__aexit__(kind, error, trace)
+            return self._context.__exit__(kind, error, trace)
+        except BaseException as raised:
+            if raised is not error:
+                self._run.log(self._contained, raised)
+            raise
 
 
 def _failed_by(outcome: Outcome, error: BaseException) -> Outcome:
     if isinstance(outcome, Returned):
-        return Raised(Failure.of(error), outcome.elapsed_s)
+        return Raised(Failure.of(error), outcome.elapsed_s, error=error)
     return outcome
 
 
@@ -166,11 +248,11 @@ class AroundHooks:
     """
 
     def __init__(
-        self, executor: Executor, hooks: Sequence[Around], leave_s: float = LEAVE_S
+        self, executor: Executor, hooks: Sequence[AroundHook], leave_s: float | None = None
     ) -> None:
         self._executor = executor
         self._hooks = hooks
-        self._leave_s = leave_s
+        self._leave_s = LEAVE_S if leave_s is None else leave_s
         self._runs: dict[tuple[UUID, UUID], HookedRun] = {}
 
     @property

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
+from uuid import UUID
 
 from chancy.broker.contract import Broker
 from chancy.clock import Clock
@@ -12,23 +14,29 @@ from chancy.clock import Clock
 BATCH = 1_000
 #: Seconds between promotions when no job is known to be due earlier.
 _LONGEST_S = 1.0
+#: Seconds between promotions while a worker with a lower id is alive.
+_RARELY_S = 3.0
 
 
 class Promoter:
-    """Makes due jobs pending. Every worker runs one: their batches do not overlap."""
+    """Makes due jobs pending. Every worker runs one: their batches do not overlap.
 
-    def __init__(self, broker: Broker, clock: Clock) -> None:
+    The worker with the lowest id promotes as soon as a job is due, the others rarely.
+    """
+
+    def __init__(self, broker: Broker, clock: Clock, worker_id: Callable[[], UUID]) -> None:
         self._broker = broker
         self._clock = clock
+        self._worker_id = worker_id
 
     async def serve(self) -> None:
         while True:
-            promotion = await self._broker.promote(BATCH)
+            promotion = await self._broker.promote(BATCH, worker_id=self._worker_id())
             if promotion.promoted >= BATCH:
                 await asyncio.sleep(0)
                 continue
-            pause = _LONGEST_S * random.uniform(0.8, 1.0)
-            if promotion.next_due_s is not None:
+            pause = (_RARELY_S if promotion.others else _LONGEST_S) * random.uniform(0.8, 1.0)
+            if promotion.next_due_s is not None and not promotion.others:
                 # Due rows that are locked are being promoted by another worker.
                 pause = min(pause, max(promotion.next_due_s, 0.02))
             await self._clock.sleep(pause)

@@ -10,6 +10,7 @@ from typing import Protocol
 from uuid import UUID
 
 from chancy.attempt.claim import Claim
+from chancy.broker.contract import never
 from chancy.clock import Backoff, Clock
 from chancy.errors import BrokerError
 from chancy.queue.queue import Queue
@@ -30,7 +31,13 @@ class Claiming(Protocol):
     """`chancy.broker.contract.Broker.claim`."""
 
     async def __call__(
-        self, queue: str, *, worker_id: UUID, limit: int, thorough: bool = False
+        self,
+        queue: str,
+        *,
+        worker_id: UUID,
+        limit: int,
+        thorough: bool = False,
+        knows: Callable[[str], bool] = never,
     ) -> Sequence[Claim]: ...
 
 
@@ -38,6 +45,7 @@ class Puller:
     """Claims as many jobs as a runner has room for: when woken, when there is room, and by polling.
 
     :param claim: see `chancy.broker.contract.Broker.claim`.
+    :param knows: whether jobs of a function that were set aside may be claimed here.
     :param give: called with the claims.
     :param listening: whether notifications arrive now; polling is then less frequent.
     """
@@ -50,6 +58,7 @@ class Puller:
         clock: Clock,
         *,
         claim: Claiming,
+        knows: Callable[[str], bool],
         give: Callable[[Sequence[Claim]], None],
         worker_id: Callable[[], UUID],
         listening: Callable[[], bool],
@@ -58,6 +67,7 @@ class Puller:
         self._runner = runner
         self._give = give
         self._claim = claim
+        self._knows = knows
         self._settler = settler
         self._clock = clock
         self._worker_id = worker_id
@@ -107,7 +117,11 @@ class Puller:
             thorough, self._thorough = self._thorough, False
             try:
                 claims = await self._claim(
-                    self.queue.name, worker_id=self._worker_id(), limit=limit, thorough=thorough
+                    self.queue.name,
+                    worker_id=self._worker_id(),
+                    limit=limit,
+                    thorough=thorough,
+                    knows=self._knows,
                 )
             except BrokerError as error:
                 self._thorough = True
@@ -126,12 +140,9 @@ class Puller:
             if claims:
                 self.drained.clear()
                 self._rung = 0
-            elif thorough:
-                # Unless jobs have been released in the meantime.
-                if not self._thorough:
-                    self.drained.set()
-            else:
-                self._thorough = self._rung >= len(_LADDER_S)
+            elif thorough and not self._thorough:
+                # No jobs have been released in the meantime.
+                self.drained.set()
             if len(claims) < limit:
                 if claims:
                     # Let the jobs start before the pause is computed.

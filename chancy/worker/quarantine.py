@@ -1,4 +1,4 @@
-"""Isolation of jobs whose process has died before, so that they cannot crash others again."""
+"""Isolation of jobs whose process has died repeatedly, so that they cannot crash others again."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from uuid import UUID
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Snoozed
 from chancy.executors.base import Executor
+from chancy.worker.start_recorder import StartRecorder, Turn
 
 logger = logging.getLogger("chancy.worker")
 
-#: Isolated jobs to run at a time, each alone in an executor process, which holds some 30 MB.
-CHILDREN = 4
+#: Crashes from which on a job runs in quarantine. The first one may be that of another job.
+CRASHES = 2
+#: Isolated jobs to run at a time, each alone in an executor process with the application.
+CHILDREN = 2
 #: Isolated jobs that may wait or run at a time; at most half of the slots, so that other jobs go
-#: on. Few, because a worker that dies again counts a crash for each.
+#: on.
 MOST = 32
 #: Seconds that a job may wait, which is also the time that the executor processes have to start.
 PATIENCE_S = 3.0
@@ -32,28 +35,48 @@ _Key = tuple[UUID, UUID]
 
 
 class QuarantineExecutor:
-    """Runs claims that have crashed before in an isolated executor, all others in the usual one.
+    """Runs claims with several crashes in an isolated executor, all others in the usual one.
 
-    A claim with a crash runs alone in an executor process. If it caused the crash, it kills only
-    that process; if it did not, it cannot be lost to another job again.
+    The start of a claim with a crash is stored before it runs, so that only jobs that have started
+    are charged if the worker dies again. A claim with `CRASHES` runs alone in an executor process:
+    if it caused the crashes, it kills only that process; if it did not, it cannot be lost to
+    another job again.
 
-    :param executor: runs claims without crashes.
-    :param make_isolated: creates the executor of the isolated processes, at the first such claim.
+    :param executor: runs claims without crashes, or with one.
+    :param starts: stores the starts of claims with crashes.
+    :param make_isolated: creates the executor of the isolated processes, at the first such claim;
+        None, or a result of None: the jobs of the queue cannot run in other processes.
+    :param alone_here: whether a claim that cannot be isolated runs in the usual executor, one such
+        claim at a time. Otherwise it waits for an executor process.
     """
 
     def __init__(
-        self, executor: Executor, make_isolated: Callable[[], Executor], *, idle_s: float = IDLE_S
+        self,
+        executor: Executor,
+        starts: StartRecorder,
+        make_isolated: Callable[[], Executor | None] | None,
+        *,
+        alone_here: bool = False,
+        idle_s: float = IDLE_S,
     ) -> None:
         self._executor = executor
+        self._starts = starts
         self._make_isolated = make_isolated
+        self._alone_here = alone_here
         self._idle_s = idle_s
         self._isolated: Executor | None = None
         self._opening: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._idle: asyncio.TimerHandle | None = None
-        # Result: None when the job may run, an outcome if it must not.
-        self._turns: dict[_Key, asyncio.Future[Outcome | None]] = {}
-        self._running = 0
+        #: Claims with crashes that wait: for an executor process, or for their start to be stored.
+        self._turns: dict[_Key, Turn] = {}
+        #: Turns of claims that wait for an executor process, in order.
+        self._queued: dict[_Key, Turn] = {}
+        #: The executors of claims with crashes that run.
+        self._running: dict[_Key, Executor] = {}
+        #: Number of claims that have an executor process, or will have it once their start is
+        #: stored.
+        self._isolating = 0
 
     @property
     def slots(self) -> int:
@@ -67,28 +90,54 @@ class QuarantineExecutor:
         await self._executor.start()
 
     def run(self, claim: Claim) -> Coroutine[Any, Any, Outcome]:
-        return self._run_isolated(claim) if claim.crashes else self._executor.run(claim)
+        if not claim.crashes:
+            return self._executor.run(claim)
+        quarantined = self._make_isolated is not None or self._alone_here
+        if claim.crashes < CRASHES or not quarantined:
+            return self._run_recorded(claim, self._executor)
+        return self._run_quarantined(claim)
 
     def interrupt(self, claim: Claim, outcome: Outcome) -> bool:
         if not claim.crashes:
             return self._executor.interrupt(claim, outcome)
-        turn = self._turns.get((claim.id, claim.lease))
+        key = claim.id, claim.lease
+        turn = self._turns.get(key)
         if turn is not None and not turn.done():
             turn.set_result(outcome)
             return True
-        return self._isolated is not None and self._isolated.interrupt(claim, outcome)
+        executor = self._running.get(key)
+        return executor is not None and executor.interrupt(claim, outcome)
 
     async def stop(self) -> None:
         self._close()
+        await self._starts.stop()
         await asyncio.gather(self._executor.stop(), *self._closing)
 
-    async def _run_isolated(self, claim: Claim) -> Outcome:
-        if len(self._turns) + self._running >= max(1, min(MOST, self.slots // 2)):
+    async def _run_recorded(self, claim: Claim, executor: Executor) -> Outcome:
+        """Run a claim once its start is stored."""
+        key = claim.id, claim.lease
+        turn: Turn = asyncio.get_running_loop().create_future()
+        self._turns[key] = turn
+        self._starts.add(claim, turn)
+        try:
+            outcome = await turn
+        finally:
+            del self._turns[key]
+        if outcome is not None:
+            return outcome
+        self._running[key] = executor
+        try:
+            return await executor.run(claim)
+        finally:
+            del self._running[key]
+
+    async def _run_quarantined(self, claim: Claim) -> Outcome:
+        if len(self._queued) + self._isolating >= max(1, min(MOST, self.slots // 2)):
             return _later()
         loop = asyncio.get_running_loop()
-        turn: asyncio.Future[Outcome | None] = loop.create_future()
         key = claim.id, claim.lease
-        self._turns[key] = turn
+        turn: Turn = loop.create_future()
+        self._turns[key] = self._queued[key] = turn
         patience = loop.call_later(PATIENCE_S, _expire, turn)
         self._open()
         self._next()
@@ -96,37 +145,53 @@ class QuarantineExecutor:
             outcome = await turn
         finally:
             patience.cancel()
-            del self._turns[key]
+            del self._turns[key], self._queued[key]
         if outcome is not None:
             self._rest()
             return outcome
+        isolated = self._isolated if self._able else None
         logger.info(
-            "job_quarantined job=%s func=%s crashes=%d", claim.id, claim.func, claim.crashes
+            "job_quarantined job=%s func=%s crashes=%d isolated=%s",
+            claim.id,
+            claim.func,
+            claim.crashes,
+            "no" if isolated is None else "yes",
         )
         try:
-            return await self._isolated.run(claim) if self._isolated else _later()
+            if isolated is None and not self._alone_here:
+                return _later()
+            return await self._run_recorded(claim, isolated or self._executor)
         finally:
-            self._running -= 1
+            self._isolating -= 1
             self._next()
             self._rest()
 
+    @property
+    def _able(self) -> bool:
+        """Whether an executor process accepts claims, or is about to."""
+        return self._isolated is not None and self._isolated.broken is None
+
     def _next(self) -> None:
         """Start waiting jobs while an executor process is free."""
-        if self._opening is None or not self._opening.done():
+        if self._make_isolated is not None and (self._opening is None or not self._opening.done()):
             return
-        for turn in self._turns.values():
-            if self._running >= CHILDREN:
+        most = CHILDREN if self._able else int(self._alone_here)
+        for turn in self._queued.values():
+            if self._isolating >= most:
                 return
             if not turn.done():
                 turn.set_result(None)
-                self._running += 1
+                self._isolating += 1
 
     def _open(self) -> None:
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
-        if self._opening is None:
+        if self._opening is None and self._make_isolated is not None:
             self._isolated = self._make_isolated()
+            if self._isolated is None:
+                self._make_isolated = None
+                return
             self._opening = asyncio.create_task(
                 self._start(self._isolated), name="chancy quarantine"
             )
@@ -142,7 +207,7 @@ class QuarantineExecutor:
 
     def _rest(self) -> None:
         """Stop the executor processes after a while without jobs."""
-        busy = self._turns or self._running
+        busy = self._queued or self._isolating
         if not busy and self._idle is None and self._isolated is not None:
             self._idle = asyncio.get_running_loop().call_later(self._idle_s, self._close)
 
@@ -163,7 +228,7 @@ async def _stop(isolated: Executor, opening: asyncio.Task[None]) -> None:
     await isolated.stop()
 
 
-def _expire(turn: asyncio.Future[Outcome | None]) -> None:
+def _expire(turn: Turn) -> None:
     if not turn.done():
         turn.set_result(_later())
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from chancy.attempt.outcome import Cancelled
 from chancy.broker.contract import Broker
+from chancy.broker.values import WorkerRecord
 from chancy.clock import Clock
 from chancy.errors import BrokerError
 from chancy.job.registry import Registry
-from chancy.plugin.hooks import Hooks
 from chancy.queue.queue import Queue
 from chancy.text import storable
 from chancy.worker.broker_session import BrokerSession
+from chancy.worker.isolated_loop import IsolatedApplication
 from chancy.worker.queue_worker import QueueWorker, without_pause
 from chancy.worker.services import ServiceLoops
 from chancy.worker.worker_limits import WorkerLimits
@@ -32,7 +33,7 @@ _WARM_UP_S = 30.0
 MAX_WHY = 1_000
 
 
-class WorkerApplication(Protocol):
+class WorkerApplication(IsolatedApplication, Protocol):
     """The part of `chancy.app.Chancy` that a worker uses."""
 
     @property
@@ -40,13 +41,12 @@ class WorkerApplication(Protocol):
     @property
     def registry(self) -> Registry: ...
     @property
-    def hooks(self) -> Hooks: ...
-    @property
     def clock(self) -> Clock: ...
     @property
     def queues(self) -> Sequence[Queue]: ...
     @property
     def max_payload(self) -> int: ...
+    def has_queue(self, name: str) -> bool: ...
     async def check_tables(self) -> None: ...
 
 
@@ -55,6 +55,8 @@ class QueueSetHost(Protocol):
 
     @property
     def shutdown_timeout_s(self) -> float: ...
+    @property
+    def heartbeat_timeout_s(self) -> float: ...
 
 
 class _Start(NamedTuple):
@@ -219,6 +221,21 @@ class QueueSet:
         self._known_broken = broken
         return broken
 
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The functions of jobs in the served queues that this worker does not know, sorted."""
+        return tuple(sorted(set().union(*(one.unknown.names for one in self._serving.values()))))
+
+    async def check_unknown(
+        self, workers: Callable[[], Awaitable[Sequence[WorkerRecord]]], own_id: UUID
+    ) -> None:
+        """Find the functions that no live worker knows, if that is due; their jobs fail."""
+        due = [worker for worker in self._serving.values() if worker.unknown.check_due()]
+        records = await workers() if due else ()
+        for worker in due:
+            if worker.unknown.check(records, own_id, self._worker.heartbeat_timeout_s):
+                worker.wake(None, thorough=True)
+
     def wake(self, name: str, session: BrokerSession, *, thorough: bool) -> None:
         worker = self._serving.get(name)
         if worker is not None:
@@ -307,6 +324,7 @@ class QueueSet:
     def _create(self, queue: Queue) -> QueueWorker:
         return QueueWorker(
             queue,
+            app=self._app,
             session=self._session_of(queue),
             control=self._control,
             registry=self._app.registry,

@@ -15,6 +15,7 @@ from chancy.clock import Clock
 from chancy.context.context import Progress
 from chancy.executors import executor as make_executor
 from chancy.executors.base import AttemptCallbacks, Executor
+from chancy.executors.process.settings import JobEnvironment
 from chancy.job.limits import Limits
 from chancy.job.registry import Registry
 from chancy.plugin.hooks import Hooks
@@ -29,12 +30,15 @@ from chancy.queue.executor_options import (
 from chancy.queue.queue import Queue
 from chancy.worker.adoption import QueueAdoption
 from chancy.worker.broker_session import BrokerSession
+from chancy.worker.isolated_loop import IsolatedApplication, environment_of
 from chancy.worker.meta_writer import MetaWriter
 from chancy.worker.middleware import AroundHooks
 from chancy.worker.puller import Claiming, Puller
 from chancy.worker.quarantine import CHILDREN, QuarantineExecutor
 from chancy.worker.runner import Runner
 from chancy.worker.services import ServiceLoops
+from chancy.worker.start_recorder import StartRecorder
+from chancy.worker.unknown_functions import UnknownFunctions
 from chancy.worker.worker_limits import WorkerLimits
 
 #: Makes names of loops unique: a changed queue gets a new worker while the old one still stops.
@@ -42,12 +46,16 @@ _numbers = itertools.count(1)
 
 
 class QueueWorker:
-    """Claims and runs the jobs of one queue. A changed queue gets a new one."""
+    """Claims and runs the jobs of one queue. A changed queue gets a new one.
+
+    :param app: the application, which quarantined jobs find open.
+    """
 
     def __init__(
         self,
         queue: Queue,
         *,
+        app: IsolatedApplication,
         session: BrokerSession,
         control: BrokerSession,
         registry: Registry,
@@ -65,10 +73,16 @@ class QueueWorker:
         self._max_payload = max_payload
         self._session = session
         self._adoption = None if session is control else self._make_adoption(control, session)
-        executor = self._make_executor()
-        self._executor = AroundHooks(executor, hooks.around) if hooks.around else executor
+        self._app = app
+        self._around = hooks.around
+        self._executor = self._make_executor()
         settle = self._adoption.settle if self._adoption else session.settler.add
-        self.runner = Runner(self._executor, hooks.judge, settle, clock, limits.most_ahead)
+        self.unknown = UnknownFunctions(
+            queue.name, registry.find, clock, after_s=limits.unknown_after_s
+        )
+        self.runner = Runner(
+            self._executor, hooks.judge, settle, clock, self.unknown, limits.most_ahead
+        )
         self.puller = self._make_puller(session, session.broker.claim, self.runner.give)
         self._pullers = {session: self.puller}
         if self._adoption:
@@ -94,6 +108,7 @@ class QueueWorker:
             session.settler,
             self._clock,
             claim=claim,
+            knows=self.unknown.knows,
             give=give,
             worker_id=lambda: session.registration.worker_id,
             listening=lambda: session.listener.receiving,
@@ -118,22 +133,45 @@ class QueueWorker:
     def _make_executor(self) -> Executor:
         queue = self.queue
         options = queue.options or default_options(queue.executor)
-        usual = self._executor_of(queue.executor, self._concurrency, options)
+        usual = self._hooked(self._executor_of(queue.executor, self._concurrency, options))
+        make_isolated: Callable[[], Executor | None] | None = None
         match options:
-            case ProcessOptions(jobs_per_child=1):
-                return usual
             case ProcessOptions():
-                isolated = replace(options, jobs_per_child=1)
+                pass
             case AsyncOptions(grace_s=grace_s):
-                isolated = ProcessOptions(grace_s=grace_s)
+                make_isolated = self._surrounded(ProcessOptions(grace_s=grace_s))
             case ThreadOptions():
-                isolated = ProcessOptions()
+                make_isolated = self._surrounded(ProcessOptions())
             case _:
                 assert_never(options)
-        return QuarantineExecutor(usual, lambda: self._executor_of("process", CHILDREN, isolated))
+        return QuarantineExecutor(
+            usual,
+            StartRecorder(self._store if self._adoption else self._session.meta.store),
+            make_isolated,
+            alone_here=queue.executor != "process",
+        )
+
+    def _hooked(self, executor: Executor) -> Executor:
+        return AroundHooks(executor, self._around) if self._around else executor
+
+    def _surrounded(self, options: ProcessOptions) -> Callable[[], Executor | None]:
+        """Creates executor processes that run jobs as this worker does, with the hooks in them.
+        Returns None if they cannot import the application."""
+
+        def make() -> Executor | None:
+            environment = environment_of(self._app, self.queue.executor, self.queue.options)
+            if environment is None:
+                return None
+            return self._executor_of("process", CHILDREN, options, environment)
+
+        return make
 
     def _executor_of(
-        self, name: ExecutorName, concurrency: int | None, options: Options
+        self,
+        name: ExecutorName,
+        concurrency: int | None,
+        options: Options,
+        environment: JobEnvironment | None = None,
     ) -> Executor:
         return make_executor(
             name,
@@ -148,6 +186,7 @@ class QueueWorker:
                 completing=self._session.meta.completing,
                 completion=self._session.meta.completion,
             ),
+            environment=environment,
         )
 
     def _meta_writer(self, claim: Claim) -> MetaWriter:

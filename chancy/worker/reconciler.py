@@ -23,6 +23,9 @@ logger = logging.getLogger("chancy.worker")
 #: Seconds between two checks. A claim that two checks in a row find is lost: a late reply has
 #: arrived by then, since a claim that takes longer counts as failed.
 EVERY_S = 10.0
+#: A check may take this share of the time: it passes the index entries of all jobs that this worker
+#: has claimed since the oldest open snapshot.
+_SHARE = 1 / 100
 
 
 class ClaimReconciler:
@@ -45,9 +48,12 @@ class ClaimReconciler:
         :param held: returns the ids of jobs that run or wait to run here, of every broker.
         :raises BrokerError: the store is unavailable.
         """
+        pause_s = EVERY_S
         while True:
-            await self._clock.sleep(EVERY_S)
+            await self._clock.sleep(pause_s)
+            started = self._clock.monotonic()
             await self._check(held())
+            pause_s = max(EVERY_S, (self._clock.monotonic() - started) / _SHARE)
 
     async def _check(self, held: set[UUID]) -> None:
         besides = held | self._settler.ids

@@ -28,6 +28,7 @@ class Registration:
     supervisor.
 
     :param link: link to the supervisor, if there is one.
+    :param blocked_s: see `HeartbeatThread`.
     :param declared_dead: called in the loop when the store has removed the worker. `worker_id` is a
         new one by then, which has to be registered.
     """
@@ -39,6 +40,7 @@ class Registration:
         tags: Iterable[str],
         heartbeat_s: float,
         link: SupervisorLink | None,
+        blocked_s: Callable[[], float],
         declared_dead: Callable[[], None],
     ) -> None:
         self.worker_id = uuid.uuid4()
@@ -46,9 +48,10 @@ class Registration:
         self._extra_tags = tuple(tags)
         self._heartbeat_s = heartbeat_s
         self._link = link
+        self._blocked_s = blocked_s
         self._on_declared_dead = declared_dead
         self._heartbeat: HeartbeatThread | None = None
-        self._announced: tuple[tuple[str, ...], dict[str, str]] | None = None
+        self._announced: tuple[tuple[str, ...], dict[str, str], tuple[str, ...]] | None = None
 
     @property
     def tags(self) -> frozenset[str]:
@@ -71,18 +74,23 @@ class Registration:
             self._heartbeat = HeartbeatThread(
                 self._broker.heartbeat(self.worker_id),
                 interval_s=self._heartbeat_s,
+                blocked_s=self._blocked_s,
                 declared_dead=self._declared_dead,
             )
             self._heartbeat.start()
         self._notify_supervisor()
 
-    async def announce(self, queues: tuple[str, ...], broken: Mapping[str, str]) -> None:
-        """Announce the served queues, and the broken ones with the reason, if they have changed."""
-        announcement = queues, dict(broken)
+    async def announce(
+        self, queues: tuple[str, ...], broken: Mapping[str, str], unknown: tuple[str, ...]
+    ) -> None:
+        """Announce the served queues, the broken ones with the reason, and the functions that are
+        unknown here, if they have changed."""
+        announcement = queues, dict(broken), unknown
         worker_id = self.worker_id
         if self._announced == announcement or self._heartbeat is None:
             return
-        if await self._broker.announce(worker_id, queues, broken) and worker_id == self.worker_id:
+        known = await self._broker.announce(worker_id, queues, broken, unknown)
+        if known and worker_id == self.worker_id:
             self._announced = announcement
             self._notify_supervisor()
 
@@ -137,5 +145,6 @@ class Registration:
 
     def _notify_supervisor(self) -> None:
         if self._link is not None:
-            queues, broken = self._announced or ((), {})
+            queues, broken, _ = self._announced or ((), {}, ())
+            self._link.blocked_s = self._blocked_s
             self._link.report_serving(self.worker_id, self._heartbeat_s, queues, broken)

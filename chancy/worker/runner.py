@@ -10,10 +10,13 @@ from uuid import UUID
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
-from chancy.attempt.outcome import Cancelled, Outcome, Raised, Released
+from chancy.attempt.logs import debug_enabled, log_settled, log_started
+from chancy.attempt.outcome import Outcome, Raised, Released
 from chancy.attempt.settlement import Settlement
 from chancy.clock import Clock
 from chancy.executors.base import Executor
+from chancy.states import State
+from chancy.worker.unknown_functions import UnknownFunctions
 
 logger = logging.getLogger("chancy.worker")
 
@@ -31,6 +34,8 @@ _MOST_AHEAD = 1_000
 #: Seconds without any job ending after which waiting claims are released to other workers.
 _PATIENCE_S = 1.0
 
+_SUCCEEDED = State.SUCCEEDED
+
 
 def _all(_: Claim) -> bool:
     return True
@@ -41,6 +46,7 @@ class Runner:
 
     There is no task for each job: a consumer awaits one job after the other.
 
+    :param unknown: the functions whose jobs are not run.
     :param most_ahead: prefetch limit: claims to hold in addition to the running ones; None: depends
         on the pace of the jobs.
     """
@@ -51,8 +57,10 @@ class Runner:
         judge: Callable[[Claim, Outcome], Settlement],
         settle: Callable[[Settlement], None],
         clock: Clock,
+        unknown: UnknownFunctions,
         most_ahead: int | None = None,
     ) -> None:
+        self._unknown = unknown
         self._most_ahead = _MOST_AHEAD if most_ahead is None else min(most_ahead, _MOST_AHEAD)
         self._executor = executor
         self._judge = judge
@@ -65,6 +73,8 @@ class Runner:
         self._sleepers: deque[asyncio.Future[None]] = deque()
         self._waking = 0
         self._finished = 0
+        # Read once for each batch of claims: two checks for each job would cost 0.1 µs.
+        self._log_all = debug_enabled()
         self._pace = 0.0
         self._paced_at = clock.monotonic()
         self._paced_finished = 0
@@ -110,6 +120,7 @@ class Runner:
             return
         if not self._waiting:
             self._progress_at = self._clock.monotonic()
+        self._log_all = debug_enabled()
         self._waiting.extend(claims)
         self.idle.clear()
         if not self._waking:
@@ -188,6 +199,7 @@ class Runner:
     async def _consume(self) -> None:
         loop = asyncio.get_running_loop()
         waiting = self._waiting
+        unknown, tried = self._unknown.names, self._unknown.tried
         woken = True
         turn = 0
         while True:
@@ -204,15 +216,23 @@ class Runner:
             claim = waiting.popleft()
             if waiting and not self._waking:
                 self._wake_one()
-            self._running[id(claim)] = claim
-            try:
-                outcome = await self._executor.run(claim)
-            except Exception as error:
-                logger.exception("executor_failed job=%s", claim.id)
-                outcome = Raised(Failure.of(error))
-            finally:
-                self._running.pop(id(claim), None)
+            if unknown and claim.func in unknown:
+                outcome = self._unknown.outcome_of(claim)
+            else:
+                self._running[id(claim)] = claim
+                if self._log_all:
+                    log_started(claim)
+                try:
+                    outcome = await self._executor.run(claim)
+                except Exception as error:
+                    logger.exception("executor_failed job=%s", claim.id)
+                    outcome = Raised(Failure.of(error), error=error)
+                finally:
+                    self._running.pop(id(claim), None)
+                if tried or isinstance(outcome, Raised):
+                    outcome = self._unknown.changed(claim, outcome)
             self._conclude(claim, outcome)
+            del outcome  # its exception has the variables of the job
             self._update_state()
             turn += 1
             if turn >= _TURN:
@@ -220,9 +240,10 @@ class Runner:
                 await asyncio.sleep(0)
 
     def _conclude(self, claim: Claim, outcome: Outcome) -> None:
-        if isinstance(outcome, Cancelled):
-            logger.info("job_cancelled job=%s func=%s", claim.id, claim.func)
-        self._settle(self._judge(claim, outcome))
+        settlement = self._judge(claim, outcome)
+        self._settle(settlement)
+        if settlement.state is not _SUCCEEDED or self._log_all:
+            log_settled(claim, outcome, settlement)
         self._finished += 1
         self._progress_at = self._clock.monotonic()
 

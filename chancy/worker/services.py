@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from chancy.clock import Backoff, Clock, is_being_cancelled
+from chancy.containment import HookFailed
 from chancy.errors import BrokerUnavailable
 from chancy.worker.shutdown import tear_down
 
@@ -72,17 +73,18 @@ class ServiceLoops:
                     backoff.reset()
                 self.failures[name] = self.failures.get(name, 0) + 1
                 pause = backoff.next_s()
-                # Log no trace for an outage.
-                trace = not isinstance(error, BrokerUnavailable)
-                logger.error(
-                    "worker_loop_failed name=%s failures=%d next_try_s=%.1f error=%s: %s",
-                    name,
-                    self.failures[name],
-                    pause,
-                    type(error).__name__,
-                    error,
-                    exc_info=trace,
-                )
+                if not isinstance(error, HookFailed):  # which is logged already
+                    # Log no trace for an outage.
+                    trace = not isinstance(error, BrokerUnavailable)
+                    logger.error(
+                        "worker_loop_failed name=%s failures=%d next_try_s=%.1f error=%s: %s",
+                        name,
+                        self.failures[name],
+                        pause,
+                        type(error).__name__,
+                        error,
+                        exc_info=trace,
+                    )
                 await self._clock.sleep(pause)
             else:
                 return

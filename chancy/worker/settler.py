@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import chain
+from operator import attrgetter
 from uuid import UUID
 
 from chancy.attempt.settlement import Settlement
@@ -18,8 +20,15 @@ Settle = Callable[[Sequence[Settlement]], Awaitable[frozenset[UUID]]]
 
 #: Settlements of one call of the broker, at most.
 BATCH = 1_000
-#: Settlements that may wait before claiming stops.
+#: Characters of the results, meta and failures of one call, unless it is a single larger one.
+BATCH_SIZE = 8_000_000
+#: Settlements that may wait before claiming stops, and characters of them.
 MOST_WAITING = 5_000
+MOST_WAITING_SIZE = 64_000_000
+#: Failures in a row after which a batch is halved: it may be too large for a timeout of the server.
+_HALVED_AFTER = 2
+
+_failure, _result, _meta = map(attrgetter, ("failure", "result", "meta"))
 
 
 class Settler:
@@ -46,6 +55,8 @@ class Settler:
         self._on_stale = on_stale
         self._prepare = prepare
         self._waiting: list[Settlement] = []
+        self._waiting_size = 0
+        self._most = BATCH
         self._writing: list[Settlement] = []
         self._wake = asyncio.Event()
         #: Set while more may be claimed: the store accepts settlements, and few are waiting.
@@ -68,11 +79,17 @@ class Settler:
     def add(self, settlement: Settlement) -> None:
         """Queue a settlement; it is written soon."""
         self._waiting.append(settlement)
+        if settlement.result or settlement.failure or settlement.meta:
+            self._waiting_size += _size(settlement)
         if not self._wake.is_set():
             self._wake.set()
             self.empty.clear()
-        if len(self._waiting) > MOST_WAITING:
+        if not self._few_wait:
             self.open.clear()
+
+    @property
+    def _few_wait(self) -> bool:
+        return len(self._waiting) <= MOST_WAITING and self._waiting_size <= MOST_WAITING_SIZE
 
     async def serve(self) -> None:
         """Write settlements until cancelled. An interrupted batch is kept for the next run."""
@@ -81,9 +98,9 @@ class Settler:
                 await self._wake.wait()
                 self._writing = self._prepare(self._waiting[:BATCH])
                 del self._waiting[:BATCH]
+                self._waiting_size = sum(map(_size, self._waiting))
             await self._write()
-            self._writing = []
-            if len(self._waiting) <= MOST_WAITING:
+            if self._few_wait:
                 self.open.set()
             if not self._waiting:
                 self._wake.clear()
@@ -97,12 +114,15 @@ class Settler:
 
     async def _write(self) -> None:
         backoff = Backoff(base_s=0.1, cap_s=5.0)
-        while True:
+        while self._writing:
+            batch = self._writing[: _fitting(self._writing, self._most)]
             try:
-                stale = await self._settle(self._writing)
+                stale = await self._settle(batch)
             except BrokerError as error:
                 self.open.clear()
                 pause = backoff.next_s()
+                if backoff.failures >= _HALVED_AFTER:
+                    self._most = max(1, len(batch) // 2)
                 logger.warning(
                     "settling_postponed settlements=%d next_try_s=%.1f error=%s",
                     len(self),
@@ -111,7 +131,33 @@ class Settler:
                 )
                 await self._clock.sleep(pause)
             else:
-                self.settled += len(self._writing) - len(stale)
+                backoff.reset()
+                self._most = min(BATCH, 2 * self._most)
+                del self._writing[: len(batch)]
+                self.settled += len(batch) - len(stale)
                 if stale:
                     self._on_stale(stale)
-                return
+
+
+def _fitting(settlements: Sequence[Settlement], most: int) -> int:
+    """How many of the first settlements make a batch: at least one."""
+    batch = settlements[:most]
+    # The usual case, without a loop in Python: 0.1 µs a job instead of 0.3.
+    size = sum(map(len, chain(filter(None, map(_result, batch)), filter(None, map(_meta, batch)))))
+    if size <= BATCH_SIZE and not any(map(_failure, batch)):
+        return len(batch)
+    size = 0
+    for count, settlement in enumerate(batch):
+        size += _size(settlement)
+        if size > BATCH_SIZE:
+            return max(1, count)
+    return len(batch)
+
+
+def _size(settlement: Settlement) -> int:
+    """The approximate number of characters of a settlement that are stored."""
+    size = len(settlement.result or "") + len(settlement.meta or "")
+    if (failure := settlement.failure) is not None:
+        causes = (message for _, message in failure.causes)
+        size += sum(map(len, (failure.message, failure.trace, *failure.notes, *causes)))
+    return size

@@ -16,6 +16,8 @@ from chancy.attempt.settlement import Settlement
 from chancy.broker.notices import Notice, NoticeKind
 from chancy.checks import check_instances
 from chancy.errors import ConfigurationError
+from chancy.executors.coroutine.stall_watch import LoopWatch
+from chancy.plugin.hooks import ServeHook
 from chancy.text import shown
 from chancy.worker.broker_session import BrokerSession, BrokerSessionHost
 from chancy.worker.broker_sessions import BrokerSessions
@@ -25,14 +27,18 @@ from chancy.worker.services import ServiceLoops
 from chancy.worker.shutdown import tear_down
 from chancy.worker.signals import Signals
 from chancy.worker.supervisor.link import SupervisorLink
-from chancy.worker.worker_limits import WorkerLimits
+from chancy.worker.worker_limits import UNKNOWN_AFTER_S, WorkerLimits
 
 logger = logging.getLogger("chancy.worker")
 
+#: Stands for every queue in the names of queues to serve.
+ALL_QUEUES = "*"
 #: Seconds between reads of the queues when no notification reports a change.
 _QUEUES_EVERY_S = 5.0
 #: Seconds between checks whether a served queue has broken.
 _BROKEN_EVERY_S = 0.5
+#: Seconds that the service of a plugin has to end, in addition to the shutdown timeout.
+_LEAVE_S = 30.0
 
 
 class Worker:
@@ -45,10 +51,13 @@ class Worker:
 
     :param tags: tags in addition to those that every worker has; see
         `chancy.queue.queue.Queue.tags`.
-    :param queues: names of the queues to serve; None serves all.
+    :param queues: names of the queues to serve, or ``"*"`` for all. None: the queues of the
+        application: ``default``, the declared ones, and those that its functions name.
     :param concurrency: jobs of each queue to run at a time; overrides the queue's own setting.
     :param most_ahead: prefetch limit: claims of each queue to hold in addition to the running ones.
         None: as many jobs as ended in the last tenth of a second.
+    :param unknown_after_s: seconds without a live worker that may know a job's function after which
+        the job fails. Until then it waits for such a worker.
     :param shutdown_timeout_s: seconds that running jobs get at shutdown. Jobs that still run
         afterwards are released without counting an attempt, and start on another worker.
     :param heartbeat_s: seconds between heartbeats.
@@ -67,6 +76,7 @@ class Worker:
         queues: Collection[str] | None = None,
         concurrency: int | None = None,
         most_ahead: int | None = None,
+        unknown_after_s: float = UNKNOWN_AFTER_S,
         shutdown_timeout_s: float = 25.0,
         heartbeat_s: float = 5.0,
         heartbeat_timeout_s: float = 15.0,
@@ -81,7 +91,9 @@ class Worker:
                 queues, str, "queues", "pass names of queues, which are strings"
             )
         check_times(shutdown_timeout_s, heartbeat_s, heartbeat_timeout_s)
-        limits = WorkerLimits(concurrency=concurrency, most_ahead=most_ahead)
+        limits = WorkerLimits(
+            concurrency=concurrency, most_ahead=most_ahead, unknown_after_s=unknown_after_s
+        )
         self._app = chancy
         self.broker = chancy.broker
         self.clock = chancy.clock
@@ -101,6 +113,7 @@ class Worker:
         )
         self._control = self._brokers.control
         self._registration = self._control.registration
+        self._watch: LoopWatch | None = None
         self._signals = Signals(self._on_signal, self.stop)
         self._queue_set = QueueSet(
             self, chancy, self._services, self._brokers.of, self._control, limits
@@ -117,6 +130,7 @@ class Worker:
         return BrokerSessionHost(
             clock=self.clock,
             heartbeat_timeout_s=self.heartbeat_timeout_s,
+            blocked_s=lambda: self._watch.blocked_s if self._watch else 0.0,
             on_notice=self._on_notice,
             on_resumed=self._check_everything,
             on_stale=self._on_stale,
@@ -186,6 +200,7 @@ class Worker:
         logger.info("worker_started id=%s queues=%s", self.worker_id, ",".join(self.queues))
 
     async def _start(self) -> None:
+        self._watch = LoopWatch.of(asyncio.get_running_loop())
         await self._registration.register()
         self._brokers.start(self.worker_id, self._queue_set)
         await self._follow_queues()
@@ -194,10 +209,14 @@ class Worker:
         self._services.start("queues", self._watch_queues)
         self._services.start("announcer", self._watch_served)
         self._services.start("contact", functools.partial(self._control.watch, self._queue_set))
-        for plugin in self._app.hooks.services:
-            self._services.start(
-                f"plugin {plugin.get_identifier()}", functools.partial(plugin.serve, self)
-            )
+        for service in self._app.hooks.services:
+            name = f"plugin {service.contained.plugin}"
+            self._services.start(name, functools.partial(self._serve, service))
+
+    async def _serve(self, service: ServeHook) -> None:
+        # As long as a supervisor waits for the worker.
+        leave_s = self.shutdown_timeout_s + _LEAVE_S
+        await service.contained.run(None, service.plugin.serve, self, leave_s=leave_s)
 
     def catch_signals(self) -> None:
         """Handle SIGTERM and SIGINT until the worker has stopped: the first signal shuts it down
@@ -233,6 +252,9 @@ class Worker:
             try:
                 await tear_down(watchers, jobs, self._brokers.flush, services, self._unregister)
             finally:
+                if self._watch is not None:
+                    self._watch.leave()
+                    self._watch = None
                 self._signals.remove()
 
     async def _unregister(self) -> None:
@@ -273,18 +295,26 @@ class Worker:
         self._queue_set.follow(
             queue
             for queue in await self.broker.queues()
-            if queue.served_by(tags) and (self._only is None or queue.name in self._only)
+            if queue.served_by(tags) and self._serves(queue.name)
         )
+
+    def _serves(self, queue: str) -> bool:
+        if self._only is None:
+            return self._app.has_queue(queue)
+        return queue in self._only or ALL_QUEUES in self._only
 
     async def _watch_served(self) -> None:
         while True:
             await self._announce()
+            await self._queue_set.check_unknown(self.broker.workers, self.worker_id)
             await self.clock.wait(self._queue_set.changed, _BROKEN_EVERY_S)
 
     async def _announce(self) -> None:
-        """Write which queues are served and which are broken, if that has changed."""
-        self._queue_set.changed.clear()
-        await self._registration.announce(self.queues, self._queue_set.find_broken())
+        """Write which queues are served, which are broken, and which functions are unknown, if that
+        has changed."""
+        queues = self._queue_set
+        queues.changed.clear()
+        await self._registration.announce(self.queues, queues.find_broken(), queues.unknown)
 
     async def _watch_burst(self) -> None:
         while True:
@@ -307,7 +337,7 @@ class Worker:
                 with contextlib.suppress(ValueError):  # any client may send anything
                     self._queue_set.stop_job(UUID(notice.token))
             case NoticeKind.LEADER:
-                self.leader.vacant()
+                self._app.hooks.vacant(self.leader)
             case NoticeKind.PROBE | NoticeKind.FINISHED:
                 pass
 

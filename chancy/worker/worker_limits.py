@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from chancy.checks import check_number
 from chancy.errors import ConfigurationError
 from chancy.queue.queue import check_concurrency
-from chancy.text import shown
+
+#: The default of `WorkerLimits.unknown_after_s`.
+UNKNOWN_AFTER_S = 3_600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,17 +20,22 @@ class WorkerLimits:
     :param concurrency: jobs to run at a time; None: the queue's setting.
     :param most_ahead: prefetch limit: claims to hold in addition to the running ones; None: depends
         on the pace of the jobs.
+    :param unknown_after_s: seconds without a live worker that may know a function after which its
+        jobs fail.
     :raises ConfigurationError: a value is invalid.
     """
 
     concurrency: int | None = None
     most_ahead: int | None = None
+    unknown_after_s: float = UNKNOWN_AFTER_S
 
     def __post_init__(self) -> None:
         if self.concurrency is not None:
             check_concurrency(self.concurrency, "this worker")
-        most_ahead: object = self.most_ahead
-        if most_ahead is not None and (type(most_ahead) is not int or most_ahead < 0):
+        if self.most_ahead is not None:
+            check_number(self.most_ahead, "this worker: most_ahead", 0)
+        check_number(self.unknown_after_s, "unknown_after_s", whole=False)
+        if not 0 < self.unknown_after_s < math.inf:
             raise ConfigurationError(
-                f"this worker: most_ahead={shown(most_ahead)} must be a whole number, 0 or more"
+                f"unknown_after_s={self.unknown_after_s:g} must be a number of seconds, more than 0"
             )

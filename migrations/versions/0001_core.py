@@ -27,22 +27,33 @@ _FUNCTIONS = (
     "make_days(int)",
     "orphans(float8, int)",
     "cancel(uuid[])",
-    "promote(int)",
+    "forget_finished()",
+    "promote(int, float8, uuid)",
     "update_meta(uuid[], uuid[], text[])",
     "settled(uuid[], uuid[])",
     "requeue(uuid[], uuid[], smallint[], float8[], timestamptz[], text[], boolean[], boolean[], "
-    "text[])",
+    "text[], boolean[])",
     "finish(uuid[], uuid[], smallint[], text[], text[], boolean[], boolean[], text[])",
     "finish_plain(uuid[], uuid[], smallint[], text[])",
     "notify_finished(uuid)",
-    "claim(uuid, uuid, text, int, smallint[], bigint[])",
+    "claim_set_aside(uuid, uuid, text, int, text[], bigint)",
+    "set_aside(text, int)",
+    "claim(uuid, uuid, text, int, bigint, int[], bigint[])",
     "with_meta(jsonb, text)",
     "with_failure(jsonb, text, int, uuid)",
     "utc(timestamptz)",
     "wake(text, boolean)",
     "channel()",
 )
-_TABLES = ("unique_periods", "awaited", "queues", "workers", "finished_jobs", "jobs")
+_TABLES = (
+    "recently_finished",
+    "unique_periods",
+    "awaited",
+    "queues",
+    "workers",
+    "finished_jobs",
+    "jobs",
+)
 
 
 def upgrade() -> None:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 import click
 
 from chancy.plugin.commands import as_json, refuse
 from chancy.plugin.runtime import Application, CommandLine
-from chancy.plugins.batch.calls import MAX_FOUND, BatchCalls
-from chancy.plugins.batch.record import BatchFilter, BatchRecord, BatchState, CallbackRecord
+from chancy.plugin.tables import facts
+from chancy.plugin.tracking.commands import cancel_group, listing, show_list
+from chancy.plugins.batch.calls import BatchCalls
+from chancy.plugins.batch.record import (
+    BatchFilter,
+    BatchRecord,
+    BatchState,
+    CallbackRecord,
+    batch_facts,
+)
 from chancy.states import State
 
-_STATES = [state.label for state in BatchState]
 #: The most failed or cancelled jobs that `show` prints.
 _BAD = 20
 
@@ -31,35 +36,8 @@ def batch() -> None:
 
 
 @batch.command("list")
-@click.option("--name", help="Only batches of this name.")
-@click.option(
-    "--state",
-    type=click.Choice(_STATES),
-    multiple=True,
-    help="Only batches in this state; repeatable.",
-)
-@click.option(
-    "--before",
-    type=click.UUID,
-    help="Only batches older than this id: the last of the previous page.",
-)
-@click.option(
-    "--limit",
-    type=click.IntRange(1, MAX_FOUND),
-    default=50,
-    show_default=True,
-    help="The most batches to list.",
-)
-@as_json
-@click.pass_obj
-def list_(
-    cli: CommandLine,
-    name: str | None,
-    state: tuple[str, ...],
-    before: UUID | None,
-    limit: int,
-    json_: bool,
-) -> None:
+@listing("batches", BatchState, BatchFilter)
+def list_(cli: CommandLine, wanted: BatchFilter, json_: bool) -> None:
     """List batches, newest first.
 
     \b
@@ -67,33 +45,16 @@ def list_(
       chancy batch list --name import --state failed
       chancy batch list --json | jq '.[].id'
     """
-    wanted = BatchFilter(
-        name=name,
-        states=[BatchState[label.upper()] for label in state],
-        before=before,
-        limit=limit,
-    )
     found = cli.run(lambda chancy: BatchCalls(chancy.broker).find(wanted))
-    if json_:
-        cli.script([_as_dict(record) for record in found])
-        return
-    cli.table(
-        ("id", "name", "state", "jobs", "pending", "failed", "cancelled", "pushed", "finished"),
-        [
-            (
-                record.id,
-                record.name,
-                _state(record),
-                record.progress.total,
-                record.progress.pending,
-                record.progress.failed,
-                record.progress.cancelled,
-                record.pushed_at,
-                record.finished_at,
-            )
-            for record in found
-        ],
-    )
+    counts = ("jobs", "pending", "failed", "cancelled")
+    columns = ("id", "name", "state", *counts, "pushed", "finished")
+    show_list(cli, found, batch_facts, columns, _cells, json_=json_)
+
+
+def _cells(record: BatchRecord) -> Sequence[object]:
+    progress = record.progress
+    counts = progress.total, progress.pending, progress.failed, progress.cancelled
+    return record.id, record.name, _state(record), *counts, record.pushed_at, record.finished_at
 
 
 @batch.command()
@@ -114,15 +75,11 @@ def show(cli: CommandLine, id: UUID, json_: bool) -> None:
         refuse(f"there is no batch {id}")
     if json_:
         cli.script(
-            _as_dict(found)
+            batch_facts(found)
             | {
                 "callbacks": [
-                    {
-                        "on": callback.on.label,
-                        "job": str(callback.job_id),
-                        "func": callback.func,
-                        "pushed_at": _time(callback.pushed_at),
-                    }
+                    {"on": callback.on.label, "job": str(callback.job_id)}
+                    | {name: facts(callback)[name] for name in ("func", "pushed_at")}
                     for callback in callbacks
                 ],
                 "bad": [{"id": str(job), "state": state.label} for job, state in bad],
@@ -160,13 +117,7 @@ def cancel(cli: CommandLine, id: UUID, json_: bool) -> None:
     Example:
       chancy batch cancel 0198c5d2-7a54-7cc3-9d0c-0e8a5b8f8a11
     """
-    done = cli.run(lambda chancy: BatchCalls(chancy.broker).cancel(id))
-    if json_:
-        cli.script({"cancelled": done})
-    if not done:
-        refuse(f"batch {id} does not exist, or has ended")
-    if not json_:
-        cli.line(f"batch {id} is being cancelled")
+    cancel_group(cli, BatchCalls, id, done="is being cancelled", json_=json_)
 
 
 async def _load(
@@ -180,25 +131,3 @@ def _state(record: BatchRecord) -> str:
     if record.state.final:
         return record.state.label
     return "open" if record.open else "stopping" if record.stop_asked_at else record.state.label
-
-
-def _as_dict(record: BatchRecord) -> dict[str, Any]:
-    progress = record.progress
-    return {
-        "id": str(record.id),
-        "name": record.name,
-        "state": record.state.label,
-        "open": record.open,
-        "total": progress.total,
-        "pending": progress.pending,
-        "succeeded": progress.succeeded,
-        "failed": progress.failed,
-        "cancelled": progress.cancelled,
-        "pushed_at": _time(record.pushed_at),
-        "stop_asked_at": _time(record.stop_asked_at),
-        "finished_at": _time(record.finished_at),
-    }
-
-
-def _time(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat()

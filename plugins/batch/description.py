@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from chancy.checks import check_function_path, check_queue_name
 from chancy.errors import ConfigurationError, PushError
 from chancy.job.definition import Job
+from chancy.job.fields import check_job, due
 from chancy.job.ids import new_id
 from chancy.job.limits import check_limits, encode_limits
 from chancy.job.registry import Registry
@@ -24,11 +23,6 @@ from chancy.text import shown
 MAX_JOBS = 1_000_000
 #: Jobs of one counter row (shard), and the most shards of a batch.
 JOBS_A_SHARD, MAX_SHARDS = 1_000, 16
-
-#: The values that a job may have, as for every push.
-_PRIORITIES = range(-100, 101)
-_ATTEMPTS = range(1, 10_001)
-_MAX_DELAY = timedelta(days=365_000)
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,100}")
 
@@ -121,17 +115,7 @@ def _row(job: object, registry: Registry | None, limit: int) -> tuple[object, ..
     """The columns of a callback from its queue to its meta. Raises `PushError` if it is invalid."""
     if not isinstance(job, Job):
         raise PushError(f"{shown(job)} is not a job: use function.job(…)")
-    check_function_path(job.func)
-    check_queue_name(job.queue)
-    for field_, value, allowed in (
-        ("priority", job.priority, _PRIORITIES),
-        ("max_attempts", job.max_attempts, _ATTEMPTS),
-    ):
-        if type(value) is not int or value not in allowed:
-            raise PushError(
-                f"{field_}={shown(value)} must be a whole number from {allowed[0]} to "
-                f"{allowed[-1]:,}"
-            )
+    check_job(job)
     if job.unique is not None or job.id is not None:
         raise PushError(
             f"job {job.func} is unique or has an id of its own, which a callback cannot have"
@@ -148,27 +132,6 @@ def _row(job: object, registry: Registry | None, limit: int) -> tuple[object, ..
     if job.meta:
         meta = encode(job.meta, what=f"the meta of {job.func}", limit=limit)
     limits = encode_limits(check_limits(job.limits, f"job {job.func}"))
-    run_at, delay_s = _due(job)
     return (
-        job.queue, job.priority, job.func, arguments, run_at, delay_s, job.max_attempts, limits,
-        meta,
+        job.queue, job.priority, job.func, arguments, *due(job), job.max_attempts, limits, meta,
     )  # fmt: skip
-
-
-def _due(job: Job[Any]) -> tuple[datetime | None, float | None]:
-    match job.run_at:
-        case None:
-            return None, None
-        case datetime(tzinfo=None) as at:
-            raise PushError(f"job {job.func}: run_at={at!r} has no time zone")
-        case datetime() as at:
-            try:
-                return at.astimezone(UTC), None
-            except OverflowError:
-                raise PushError(f"job {job.func}: run_at={at} is out of range") from None
-        case timedelta() as delay if abs(delay) <= _MAX_DELAY:
-            return None, delay.total_seconds()
-        case at:
-            raise PushError(
-                f"job {job.func}: run_at={shown(at)} is not a datetime or a timedelta in range"
-            )

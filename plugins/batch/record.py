@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from enum import IntEnum
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from chancy.plugin.tables import facts, utc
+from chancy.plugin.tracking.groups import GroupFilter, GroupState, LabelledEnum
 
-class BatchState(IntEnum):
+
+class BatchState(GroupState):
     """The state of a batch."""
 
     #: Some of its jobs have not ended, or it is open.
@@ -22,20 +24,8 @@ class BatchState(IntEnum):
     #: All of its jobs have ended, and some were cancelled; none failed, unless it was cancelled.
     CANCELLED = 6
 
-    def __str__(self) -> str:
-        return self.label
 
-    @property
-    def label(self) -> str:
-        return self.name.lower()
-
-    @property
-    def final(self) -> bool:
-        """Whether all of its jobs have ended. A failed batch may still succeed, by a replay."""
-        return self >= BatchState.SUCCEEDED
-
-
-class On(IntEnum):
+class On(LabelledEnum):
     """When a batch pushes a callback."""
 
     #: All of its jobs have succeeded.
@@ -44,13 +34,6 @@ class On(IntEnum):
     FAILURE = 2
     #: All of its jobs have ended, whatever their outcome.
     FINISH = 3
-
-    def __str__(self) -> str:
-        return self.label
-
-    @property
-    def label(self) -> str:
-        return self.name.lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +76,13 @@ class BatchRecord:
     finished_at: datetime | None
 
 
+def batch_facts(record: BatchRecord) -> dict[str, Any]:
+    """A batch as JSON, with its counts."""
+    found, progress = facts(record), record.progress
+    del found["progress"]
+    return found | {"total": progress.total} | facts(progress)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallbackRecord:
     """A callback of a batch.
@@ -107,23 +97,8 @@ class CallbackRecord:
     pushed_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchFilter:
-    """A filter for batches: all given conditions must hold. Newest first, by id.
-
-    :param before: only batches with a smaller id: the last id of the previous page.
-    :param limit: 1 to 1,000.
-    """
-
-    ids: Sequence[UUID] | None = None
-    name: str | None = None
-    states: Iterable[BatchState] = ()
-    before: UUID | None = None
-    limit: int = 50
-
-
-def utc(at: datetime | None) -> datetime | None:
-    return None if at is None else at.replace(tzinfo=UTC)
+class BatchFilter(GroupFilter[BatchState]):
+    """A filter for batches."""
 
 
 def batch(row: Sequence[Any]) -> BatchRecord:
@@ -138,7 +113,7 @@ def batch(row: Sequence[Any]) -> BatchRecord:
         progress=BatchProgress(
             pending=pending, succeeded=succeeded, failed=failed, cancelled=cancelled
         ),
-        pushed_at=pushed_at.replace(tzinfo=UTC),
+        pushed_at=utc(pushed_at),
         stop_asked_at=utc(stop_asked_at),
         finished_at=utc(finished_at),
     )

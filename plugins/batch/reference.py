@@ -9,11 +9,11 @@ from uuid import UUID
 from chancy.broker.contract import Broker
 from chancy.clock import Clock
 from chancy.job.definition import Job
+from chancy.plugin.tracking.groups import GroupReference
 from chancy.plugins.batch.calls import BatchCalls
-from chancy.plugins.batch.pushing import Addition, Pushing
+from chancy.plugins.batch.pushing import Addition, Pushing, transaction
 from chancy.plugins.batch.record import BatchProgress, BatchRecord, BatchState, CallbackRecord
 from chancy.results.group_waiter import GroupStatus, GroupWaiter
-from chancy.results.reference import checked
 from chancy.states import State
 
 BatchWaiter = GroupWaiter[BatchState]
@@ -30,25 +30,15 @@ def waiter_for(broker: Broker, clock: Clock) -> BatchWaiter:
     return GroupWaiter(broker, clock, "batch", look)
 
 
-class BatchReference:
+class BatchReference(GroupReference[Pushing, BatchState]):
     """A handle to one batch. Its id is known before the push commits."""
 
-    __slots__ = ("_calls", "_chancy", "_waiter", "id")
+    __slots__ = ("_calls",)
+    kind = "batch"
 
     def __init__(self, id: UUID, chancy: Pushing, waiter: Callable[[], BatchWaiter]) -> None:
-        self.id = checked(id, "batch")
-        self._chancy = chancy
+        super().__init__(id, chancy, waiter)
         self._calls = BatchCalls(chancy.broker)
-        self._waiter = waiter
-
-    def __repr__(self) -> str:
-        return f"BatchReference({self.id})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, BatchReference) and other.id == self.id
-
-    def __hash__(self) -> int:
-        return hash(self.id)
 
     async def get(self) -> BatchRecord | None:
         """The current batch; None if it is not committed, or was purged."""
@@ -93,8 +83,8 @@ class BatchReference:
         :raises PushError: a job cannot be stored, or the batch is closed, has ended, or would
             have over 1,000,000 jobs. Nothing was written; roll back a transaction of your own.
         """
-        addition = Addition(self._chancy, self.id, None, jobs)
-        return await addition.add(self._chancy, within, validate=validate)
+        async with transaction(self._chancy, within, validate=validate) as tx:
+            return await Addition(self.id, None, jobs).add(tx)
 
     async def close(self) -> bool:
         """Close the batch to more jobs from outside, so that it ends when its jobs have ended.

@@ -11,11 +11,13 @@ from uuid import UUID
 from weakref import WeakSet
 
 from chancy.broker.optional import SqlStore
+from chancy.checks import check_number
 from chancy.errors import ConfigurationError
 from chancy.plugin.leader import elected
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Application, Panel, Runtime
-from chancy.plugins.cron.entry import Entry, Overlap, StoredEntry, facts
+from chancy.plugin.tables import facts
+from chancy.plugins.cron.entry import Entry, Overlap, StoredEntry
 from chancy.plugins.cron.firing import Firing
 from chancy.plugins.cron.misfire import Misfire
 from chancy.plugins.cron.store import MAX_ENTRIES, MAX_KEPT, Entries, Fired
@@ -56,14 +58,9 @@ class Cron(Plugin):
         lapse_s: float = 3600.0,
     ) -> None:
         self.entries = _checked(entries)
-        if not 0.01 <= poll_s <= 60:
-            raise ConfigurationError(f"poll_s={shown(poll_s)} must be from 0.01 to 60 seconds")
-        if not 1 <= keep_ticks <= MAX_KEPT:
-            raise ConfigurationError(
-                f"keep_ticks={shown(keep_ticks)} must be from 1 to {MAX_KEPT:,}"
-            )
-        if not 1 <= lapse_s <= 30 * 86_400:
-            raise ConfigurationError(f"lapse_s={shown(lapse_s)} must be from 1 s to 30 days")
+        check_number(poll_s, "poll_s", 0.01, 60, whole=False, unit="seconds")
+        check_number(keep_ticks, "keep_ticks", 1, MAX_KEPT)
+        check_number(lapse_s, "lapse_s", 1, 30 * 86_400, whole=False, unit="seconds")
         self.poll_s = poll_s
         self.keep_ticks = keep_ticks
         self.lapse_s = lapse_s

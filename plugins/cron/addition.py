@@ -12,7 +12,8 @@ from chancy.errors import InvalidArguments
 from chancy.job.definition import Job
 from chancy.plugin.commands import as_json, refuse
 from chancy.plugin.runtime import Application, CommandLine
-from chancy.plugins.cron.entry import Entry, Overlap, StoredEntry, facts
+from chancy.plugin.tables import facts
+from chancy.plugins.cron.entry import Entry, Overlap, StoredEntry
 from chancy.plugins.cron.misfire import MAX_BACKFILL, Misfire
 from chancy.plugins.cron.store import Entries
 from chancy.text import shown

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any, NoReturn
+from typing import NoReturn
 from zoneinfo import ZoneInfo
 
 import click
 
 from chancy.plugin.commands import as_json, complain, refuse
 from chancy.plugin.runtime import Application, CommandLine
+from chancy.plugin.tables import facts
 from chancy.plugins.cron.addition import add
-from chancy.plugins.cron.entry import StoredEntry, facts
+from chancy.plugins.cron.entry import StoredEntry
 from chancy.plugins.cron.store import MAX_KEPT, Entries, Fired
 from chancy.text import shown
 
@@ -200,7 +200,7 @@ def history(line: CommandLine, name: str, limit: int, json_: bool) -> None:
     if ticks is None:
         _refuse_unknown(name)
     if json_:
-        line.script([_tick_facts(tick) for tick in ticks])
+        line.script([facts(tick) for tick in ticks])
         return
     line.table(
         ("tick", "fired", "job", "what", "missed before"),
@@ -221,13 +221,6 @@ def _result(tick: Fired) -> str:
     if tick.skipped:
         return f"skipped: {tick.skipped}"
     return "manual" if tick.manual else "fired"
-
-
-def _tick_facts(tick: Fired) -> dict[str, Any]:
-    found: dict[str, Any] = {name: getattr(tick, name) for name in tick.__slots__}
-    for name, value in found.items():
-        found[name] = value.isoformat() if isinstance(value, datetime) else value
-    return found | {"job_id": tick.job_id and str(tick.job_id)}
 
 
 def _entry(line: CommandLine, name: str) -> StoredEntry:

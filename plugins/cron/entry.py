@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
 import re
-from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal, TypeVar
 
-from chancy.checks import check_function_path, check_queue_name
+from chancy.checks import check_function_path, check_number, check_queue_name
 from chancy.errors import ConfigurationError, InvalidArguments
 from chancy.job.definition import DECORATED, Job
+from chancy.job.fields import ATTEMPTS, PRIORITIES
 from chancy.job.limits import check_limits, encode_limits
+from chancy.plugin.tables import utc
 from chancy.plugins.cron.misfire import MAX_BACKFILL, Misfire
 from chancy.schedule import Schedule
 from chancy.serialization.codec import encode
@@ -22,9 +23,6 @@ from chancy.text import shown
 
 #: The longest jitter and grace, in seconds.
 MAX_S = 86_400.0
-#: Allowed priorities and attempts of a job, as for every push.
-PRIORITIES = range(-100, 101)
-ATTEMPTS = range(1, 10_001)
 
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 _Choice = TypeVar("_Choice", bound=StrEnum)
@@ -81,9 +79,9 @@ class Entry:
         object.__setattr__(self, "schedule", schedule.expression)
         object.__setattr__(self, "misfire", _choice(Misfire, "misfire", self.misfire, where))
         object.__setattr__(self, "overlap", _choice(Overlap, "overlap", self.overlap, where))
-        _check_seconds("grace_s", self.grace_s, where)
-        _check_seconds("jitter_s", self.jitter_s, where)
-        _check_whole("backfill_limit", self.backfill_limit, range(1, MAX_BACKFILL + 1), where)
+        check_number(self.grace_s, f"{where}: grace_s", 0, MAX_S, whole=False, unit="seconds")
+        check_number(self.jitter_s, f"{where}: jitter_s", 0, MAX_S, whole=False, unit="seconds")
+        check_number(self.backfill_limit, f"{where}: backfill_limit", 1, MAX_BACKFILL)
         self.parameters()
 
     def parameters(self) -> list[object]:
@@ -199,24 +197,10 @@ def stored(row: Any) -> StoredEntry:
         paused_at=utc(paused_at),
         last_tick=utc(last_tick),
         next_at=utc(next_at),
-        since=since.replace(tzinfo=UTC),
-        read_at=read_at.replace(tzinfo=UTC),
+        since=utc(since),
+        read_at=utc(read_at),
         problem=problem,
     )
-
-
-def facts(entry: StoredEntry) -> dict[str, Any]:
-    """An entry as JSON. Times in ISO 8601, UTC."""
-    found: dict[str, Any] = {field.name: getattr(entry, field.name) for field in fields(entry)}
-    for name, value in found.items():
-        if isinstance(value, datetime):
-            found[name] = value.isoformat()
-    return found
-
-
-def utc(at: datetime | None) -> datetime | None:
-    """A datetime of the server, which has no time zone, in UTC."""
-    return None if at is None else at.replace(tzinfo=UTC)
 
 
 def _check_job(job: object) -> None:
@@ -227,8 +211,8 @@ def _check_job(job: object) -> None:
     where = f"job {shown(job.func)}"
     check_function_path(job.func)
     check_queue_name(job.queue)
-    _check_whole("priority", job.priority, PRIORITIES, where)
-    _check_whole("max_attempts", job.max_attempts, ATTEMPTS, where)
+    check_number(job.priority, f"{where}: priority", PRIORITIES[0], PRIORITIES[-1])
+    check_number(job.max_attempts, f"{where}: max_attempts", ATTEMPTS[0], ATTEMPTS[-1])
     check_limits(job.limits, where)
     if job.unique is not None:
         raise ConfigurationError(
@@ -249,19 +233,3 @@ def _choice(kind: type[_Choice], name: str, value: object, where: str) -> _Choic
         raise ConfigurationError(
             f"{where}: {name}={shown(value)} must be one of {', '.join(kind)}"
         ) from None
-
-
-def _check_whole(name: str, value: object, allowed: range, where: str) -> None:
-    if type(value) is not int or value not in allowed:
-        raise ConfigurationError(
-            f"{where}: {name}={shown(value)} must be a whole number "
-            f"from {allowed[0]} to {allowed[-1]:,}"
-        )
-
-
-def _check_seconds(name: str, value: object, where: str) -> None:
-    good = isinstance(value, int | float) and not isinstance(value, bool)
-    if not good or not (math.isfinite(value) and 0 <= value <= MAX_S):  # type: ignore[arg-type,operator]
-        raise ConfigurationError(
-            f"{where}: {name}={shown(value)} must be from 0 to {MAX_S:,.0f} seconds"
-        )

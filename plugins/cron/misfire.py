@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple, assert_never
 
+from chancy.checks import check_number
 from chancy.errors import ConfigurationError
 from chancy.schedule import Schedule
 from chancy.text import shown
@@ -60,10 +61,7 @@ def due(
     :param grace_s: seconds by which a tick may be late and still be fired by `Misfire.SKIP`.
     :raises ConfigurationError: a value is out of range.
     """
-    if not 1 <= backfill_limit <= MAX_BACKFILL:
-        raise ConfigurationError(
-            f"backfill_limit={shown(backfill_limit)} must be from 1 to {MAX_BACKFILL:,}"
-        )
+    check_number(backfill_limit, "backfill_limit", 1, MAX_BACKFILL)
     if not 0 <= grace_s < math.inf:
         raise ConfigurationError(f"grace_s={shown(grace_s)} must be a number of seconds, 0 or more")
     most = backfill_limit if policy is Misfire.ALL else 1

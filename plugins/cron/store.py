@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import lru_cache
-from importlib import resources
+from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from chancy.broker.contract import Broker
-from chancy.broker.optional import SqlStore
 from chancy.errors import ConfigurationError
 from chancy.job.ids import new_id
-from chancy.plugins.cron.entry import Entry, StoredEntry, stored, utc
-from chancy.postgres.statements import load
+from chancy.plugin.tables import PluginSql, utc
+from chancy.plugins.cron.entry import Entry, StoredEntry, stored
 
 #: The most entries of one schema.
 MAX_ENTRIES = 10_000
@@ -55,10 +52,7 @@ class DueEntry(NamedTuple):
     jobs: Sequence[UUID]
 
 
-@lru_cache(maxsize=64)
-def statement(name: str, schema: str) -> str:
-    """The SQL statement of a file in the folder ``sql``."""
-    return load(resources.files("chancy.plugins.cron") / "sql", name, schema)
+SQL = PluginSql("chancy.plugins.cron", "cron entries")
 
 
 class Entries:
@@ -68,16 +62,8 @@ class Entries:
     """
 
     def __init__(self, broker: Broker) -> None:
-        if not isinstance(broker, SqlStore):
-            raise ConfigurationError(
-                f"cron entries are stored in Postgres, and {type(broker).__name__} does not offer "
-                "SQL statements: use an application on Postgres"
-            )
-        self._store: SqlStore = broker
+        self._tables = SQL.on(broker)
         self._broker = broker
-
-    async def _fetch(self, name: str, *parameters: object) -> Sequence[Sequence[Any]]:
-        return await self._store.fetch(statement(name, self._store.schema), *parameters)
 
     async def add(
         self, entry: Entry, *, upsert: bool = False, lapse_s: float | None = None
@@ -88,7 +74,7 @@ class Entries:
             is declared again.
         :raises ConfigurationError: there are too many entries.
         """
-        rows = await self._fetch("add", *entry.parameters(), upsert, lapse_s, MAX_ENTRIES)
+        rows = await self._tables.fetch("add", *entry.parameters(), upsert, lapse_s, MAX_ENTRIES)
         if not rows and await self.get(entry.name) is None:
             raise ConfigurationError(
                 f"cron entry {entry.name!r} was not added: there are already {MAX_ENTRIES:,} "
@@ -98,33 +84,33 @@ class Entries:
 
     async def touch(self, names: Sequence[str], *, lapse_s: float) -> None:
         """Extend the lapse of entries of the code to ``lapse_s`` seconds from now."""
-        await self._fetch("touch", list(names), lapse_s)
+        await self._tables.fetch("touch", list(names), lapse_s)
 
     async def every(self) -> list[StoredEntry]:
         """All entries, ordered by name."""
-        return [stored(row) for row in await self._fetch("entries", None, MAX_ENTRIES)]
+        return [stored(row) for row in await self._tables.fetch("entries", None, MAX_ENTRIES)]
 
     async def get(self, name: str) -> StoredEntry | None:
-        for row in await self._fetch("entries", name, 1):
+        for row in await self._tables.fetch("entries", name, 1):
             return stored(row)
         return None
 
     async def pause(self, name: str) -> bool:
         """Stop firing the ticks of an entry; False if there is none with this name."""
-        return bool(await self._fetch("pause", name))
+        return bool(await self._tables.fetch("pause", name))
 
     async def resume(self, name: str) -> bool:
         """Fire the ticks of an entry again, from now on; False if there is none with this name."""
-        return bool(await self._fetch("resume", name))
+        return bool(await self._tables.fetch("resume", name))
 
     async def remove(self, name: str) -> bool:
         """Delete an entry and its history; its jobs stay. False if there is none."""
-        return bool(await self._fetch("remove", name))
+        return bool(await self._tables.fetch("remove", name))
 
     async def run(self, name: str) -> UUID | None:
         """Push the job of an entry now; returns its id, or None if there is no such entry."""
         id = new_id()
-        rows = await self._fetch("run", name, id)
+        rows = await self._tables.fetch("run", name, id)
         await self.prune([name], MAX_KEPT)
         return id if rows else None
 
@@ -132,22 +118,22 @@ class Entries:
         """The history of an entry's ticks, newest first."""
         return [
             Fired(
-                tick=tick.replace(tzinfo=UTC),
+                tick=utc(tick),
                 manual=manual,
                 job_id=job_id,
                 run_at=utc(run_at),
-                fired_at=fired_at.replace(tzinfo=UTC),
+                fired_at=utc(fired_at),
                 skipped=skipped,
                 missed=missed,
             )
-            for tick, manual, job_id, run_at, fired_at, skipped, missed in await self._fetch(
+            for tick, manual, job_id, run_at, fired_at, skipped, missed in await self._tables.fetch(
                 "history", name, limit
             )
         ]
 
     async def prune(self, names: Sequence[str], keep: int) -> None:
         """Delete all but the newest ticks of these entries; at most 1,000 of each in one call."""
-        await self._fetch("prune", list(names), keep)
+        await self._tables.fetch("prune", list(names), keep)
 
     # For firing
 
@@ -158,7 +144,7 @@ class Entries:
 
         :param names: entries to include even if they have lapsed.
         """
-        rows = await self._fetch("due", limit, list(names))
+        rows = await self._tables.fetch("due", limit, list(names))
         found = [DueEntry(row[:-2], row[-2] or []) for row in rows if row[0] is not None]
         return found, rows[0][-1]
 
@@ -174,8 +160,8 @@ class Entries:
 
     async def fire(self, *columns: Sequence[object]) -> Sequence[Sequence[Any]]:
         """Fire ticks; see ``sql/fire.sql``. Returns one row for each recorded tick."""
-        return await self._fetch("fire", *columns)
+        return await self._tables.fetch("fire", *columns)
 
     async def reject(self, name: str, revision: int, problem: str, *, again_s: float) -> bool:
         """Store why an entry cannot be fired; returns whether the problem has changed."""
-        return bool(await self._fetch("reject", name, revision, problem, again_s))
+        return bool(await self._tables.fetch("reject", name, revision, problem, again_s))

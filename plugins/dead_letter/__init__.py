@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from chancy.attempt.settlement import Settlement
-from chancy.broker.optional import SqlStore
+from chancy.broker.contract import Broker
+from chancy.broker.optional import LetterSource, SqlStore
 from chancy.broker.transaction import Transaction
-from chancy.errors import ConfigurationError
+from chancy.checks import check_number
+from chancy.clock import Clock
 from chancy.plugin.leader import elected
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Application, Panel, Runtime
+from chancy.plugin.tables import facts
 from chancy.plugins.dead_letter.letter import EVERY, DeadLetter, LetterFilter
 from chancy.plugins.dead_letter.replaying import Progress, ReplayOptions, Walk
 from chancy.plugins.dead_letter.store import Group, Letters, filing
@@ -23,7 +25,6 @@ from chancy.plugins.dead_letter.sweep import DeadLetterSweep
 from chancy.postgres.schema.component import Migrations
 from chancy.queue.queue import DEFAULT_BROKER
 from chancy.states import State
-from chancy.text import shown
 
 if TYPE_CHECKING:
     import click
@@ -60,16 +61,10 @@ class DeadLetters(Plugin):
         max_letters: int = 500_000,
         sweep_s: float = 30.0,
     ) -> None:
-        if keep_days is not None and not 1 <= keep_days <= 36_500:
-            raise ConfigurationError(
-                f"keep_days={shown(keep_days)} must be from 1 to 36,500 days, or None to keep all"
-            )
-        if not _FEWEST <= max_letters <= _MOST:
-            raise ConfigurationError(
-                f"max_letters={shown(max_letters)} must be from {_FEWEST} to {_MOST:,}"
-            )
-        if not 0.05 <= sweep_s <= 86_400:
-            raise ConfigurationError(f"sweep_s={shown(sweep_s)} must be from 0.05 s to a day")
+        if keep_days is not None:
+            check_number(keep_days, "keep_days", 1, 36_500, unit="days, or None to keep all")
+        check_number(max_letters, "max_letters", _FEWEST, _MOST)
+        check_number(sweep_s, "sweep_s", 0.05, 86_400, whole=False, unit="seconds")
         self.keep_days = keep_days
         self.max_letters = max_letters
         self.sweep_s = sweep_s
@@ -101,26 +96,38 @@ class DeadLetters(Plugin):
     async def serve(self, runtime: Runtime) -> None:
         if not isinstance(runtime.broker, SqlStore):
             return
-        clock, broker = runtime.clock, runtime.broker
+        clock = runtime.clock
+        sweep = self._sweep(runtime.broker, clock)
+        while True:
+            rarely_s = _RARELY * self.sweep_s * random.uniform(0.8, 1.2)
+            await elected(runtime.leader, clock, rarely_s)
+            await _archive(runtime.broker)
+            await sweep.turn()
+            await clock.sleep(self.sweep_s * random.uniform(0.8, 1.2))
 
+    def _sweep(self, broker: Broker, clock: Clock) -> DeadLetterSweep:
         async def external_queues() -> frozenset[str]:
             queues = await broker.queues()
             return frozenset(queue.name for queue in queues if queue.broker != DEFAULT_BROKER)
 
-        sweep = DeadLetterSweep(
+        return DeadLetterSweep(
             Letters(broker),
             clock,
             keep_days=self.keep_days,
             max_letters=self.max_letters,
             external_queues=external_queues,
         )
-        while True:
-            rarely_s = _RARELY * self.sweep_s * random.uniform(0.8, 1.2)
-            await elected(runtime.leader, clock, rarely_s)
-            await sweep.turn()
-            await clock.sleep(self.sweep_s * random.uniform(0.8, 1.2))
 
     # Public API
+
+    async def file_missing(self, chancy: Application) -> int:
+        """File jobs that failed within three days and have no dead letter; returns their number.
+
+        Workers do so at each sweep. Call it to see a failure in another broker before the next one:
+        it first has that broker write its finished jobs to the history.
+        """
+        await _archive(chancy.broker)
+        return await self._sweep(chancy.broker, chancy.clock).repair()
 
     async def find(
         self,
@@ -220,12 +227,11 @@ class DeadLetters(Plugin):
         return await Walk(Letters(chancy.broker), wanted, limit).purge(progress)
 
 
+async def _archive(broker: Broker) -> None:
+    """Have other brokers write the failures that Postgres lacks."""
+    if isinstance(broker, SqlStore) and isinstance(broker, LetterSource):
+        await broker.archive(broker)
+
+
 async def _rows(chancy: Application) -> Sequence[Mapping[str, Any]]:
-    return [
-        {
-            name: value.isoformat() if isinstance(value, datetime) else value
-            for name in group.__slots__
-            for value in (getattr(group, name),)
-        }
-        for group in await Letters(chancy.broker).groups()
-    ]
+    return [facts(group) for group in await Letters(chancy.broker).groups()]

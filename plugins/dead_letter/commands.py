@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 from uuid import UUID
 
 import click
 
 from chancy.plugin.commands import NO, as_json, complain, refuse
 from chancy.plugin.runtime import Application, CommandLine
+from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.dead_letter.ages import Rate, filter_from, filtered, selects_by_filter, state
-from chancy.plugins.dead_letter.letter import DeadLetter, LetterFilter, facts
+from chancy.plugins.dead_letter.letter import DeadLetter, LetterFilter, letter_facts
 from chancy.plugins.dead_letter.replaying import MAX_ATTEMPTS, Progress, ReplayOptions, Walk
 from chancy.plugins.dead_letter.store import BATCH, MAX_COUNT, MAX_FOUND, Letters
+
+T = TypeVar("T")
 
 
 @click.group()
 def dead() -> None:
     """List, show, replay and purge jobs that failed for good.
+
+    Failed jobs that no worker has filed yet, such as those of a moment ago in Redis, become dead
+    letters first.
 
     \b
     Example:
@@ -56,9 +63,9 @@ def list_(
       chancy dead list --json | jq -r '.[].id'
     """
     wanted = filter_from(options)
-    found = line.run(lambda chancy: Letters(chancy.broker).find(wanted, limit=limit, before=before))
+    found = _run(line, lambda letters: letters.find(wanted, limit=limit, before=before))
     if json_:
-        line.script([facts(letter) for letter in found])
+        line.script([letter_facts(letter) for letter in found])
         return
     line.table(
         ("id", "died", "queue", "function", "reason", "error", "message", "replayed as"),
@@ -91,17 +98,17 @@ def show(line: CommandLine, id: UUID, json_: bool) -> None:
     Example:
       chancy dead show 0190f3c2-7e21-7c55-8a44-3d3c5b9b7f10
     """
-    found = line.run(lambda chancy: Letters(chancy.broker).get(id))
+    found = _run(line, lambda letters: letters.get(id))
     if found is None:
         refuse(f"there is no dead letter {id}")
     if json_:
-        line.script(facts(found))
+        line.script(letter_facts(found))
     else:
         _describe(line, found)
 
 
 def _describe(line: CommandLine, letter: DeadLetter) -> None:
-    described = facts(letter)
+    described = letter_facts(letter)
     errors = described.pop("errors")
     for name, value in described.items():
         if value is not None:
@@ -162,9 +169,9 @@ def replay(
         rate=rate, force=force, queue=to_queue, max_attempts=max_attempts
     )
 
-    async def main(chancy: Application) -> tuple[int, dict[UUID, UUID]]:
+    async def main(letters: Letters) -> tuple[int, dict[UUID, UUID]]:
         count, jobs = 0, dict[UUID, UUID]()
-        async for batch in Walk(Letters(chancy.broker), wanted, limit).replay(
+        async for batch in Walk(letters, wanted, limit).replay(
             replay_options, _progress("replayed")
         ):
             count += len(batch)
@@ -172,7 +179,7 @@ def replay(
                 jobs.update(batch)
         return count, jobs
 
-    count, found = line.run(main)
+    count, found = _run(line, main)
     missed = [id for id in ids if id not in found]
     _report_replayed(line, count, found, missed, json_=json_)
 
@@ -228,15 +235,13 @@ def purge(
     by_filter = selects_by_filter(ids, all_, options)
     wanted = filter_from(options) if by_filter else LetterFilter(ids=ids)
     if by_filter and not yes:
-        count = line.run(lambda chancy: Letters(chancy.broker).count(wanted))
+        count = _run(line, lambda letters: letters.count(wanted))
         shown = f"{count:,}" if count <= MAX_COUNT else f"{MAX_COUNT:,}+"
         raise click.UsageError(
             f"this deletes {shown if limit is None else min(count, limit)} dead letters "
             "permanently: pass --yes to confirm"
         )
-    done = line.run(
-        lambda chancy: Walk(Letters(chancy.broker), wanted, limit).purge(_progress("purged"))
-    )
+    done = _run(line, lambda letters: Walk(letters, wanted, limit).purge(_progress("purged")))
     if json_:
         line.script({"purged": done})
     else:
@@ -244,6 +249,16 @@ def purge(
     missing = 0 if by_filter else min(len(set(ids)), limit or len(ids)) - done
     if missing:
         refuse(f"{missing} of the ids {'has' if missing == 1 else 'have'} no dead letter")
+
+
+def _run(line: CommandLine, work: Callable[[Letters], Awaitable[T]]) -> T:
+    """Run a coroutine function with the dead letters, after missing ones were filed."""
+
+    async def main(chancy: Application) -> T:
+        await DeadLetters().file_missing(chancy)
+        return await work(Letters(chancy.broker))
+
+    return line.run(main)
 
 
 def _progress(action: str) -> Progress:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from chancy.errors import ConfigurationError
+from chancy.plugin.tables import facts, utc
 from chancy.text import shown
 
 #: The most ids in a filter.
@@ -68,11 +69,13 @@ EVERY = LetterFilter()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A job that failed for good. Times are aware, in UTC.
+    """A job that failed for good, or an event of a stream. Times are aware, in UTC.
+
+    Of an event, the queue is its stream, the function its processor, and the arguments its record.
 
     :param id: the id of the job.
     :param reason: why the job failed: ``failed``, ``crashed``, ``timed_out``, ``memory_exceeded``,
-        ``invalid_arguments``, ``unknown_function`` or ``unsupported_limit``.
+        ``invalid_arguments``, ``unknown_function`` or ``unsupported_limit``; ``event`` for events.
     :param error: type of the last failure, ``module.Name``.
     :param died_at: when the job failed for good.
     :param errors: the failures of its attempts, oldest first. `DeadLetters.find` returns only the
@@ -80,7 +83,7 @@ class DeadLetter:
     :param worker_id: the worker that ran the last attempt.
     :param host: the host of that worker, if the worker still had its row then, or if the worker
         that found it dead had seen it before.
-    :param replayed_as: the id of the job that the last replay pushed.
+    :param replayed_as: the id of the job that the last replay pushed; of an event, of its sending.
     :param replays: the number of replays.
     """
 
@@ -143,8 +146,8 @@ def letter(row: Sequence[Any]) -> DeadLetter:
         else (),
         worker_id=worker_id,
         host=host,
-        pushed_at=pushed_at.replace(tzinfo=UTC),
-        died_at=died_at.replace(tzinfo=UTC),
+        pushed_at=utc(pushed_at),
+        died_at=utc(died_at),
         reason=reason,
         error=error,
         replayed_at=utc(replayed_at),
@@ -153,27 +156,10 @@ def letter(row: Sequence[Any]) -> DeadLetter:
     )
 
 
-def facts(dead: DeadLetter) -> dict[str, Any]:
-    """A dead letter as JSON. Times in ISO 8601, UTC."""
-    found = {field.name: _plain(getattr(dead, field.name)) for field in fields(dead)}
-    return found | {"replay_of": _plain(dead.replay_of)}
-
-
-def utc(at: datetime | None) -> datetime | None:
-    """A datetime of the server, which has no time zone, in UTC."""
-    return None if at is None else at.replace(tzinfo=UTC)
-
-
-def _plain(value: object) -> object:
-    match value:
-        case datetime():
-            return value.isoformat()
-        case UUID():
-            return str(value)
-        case tuple():
-            return list(value)
-        case _:
-            return value
+def letter_facts(dead: DeadLetter) -> dict[str, Any]:
+    """A dead letter as JSON."""
+    replay_of = dead.replay_of
+    return facts(dead) | {"replay_of": None if replay_of is None else str(replay_of)}
 
 
 def _json(text: str | None) -> Any:

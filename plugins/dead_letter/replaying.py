@@ -8,18 +8,18 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from chancy.checks import check_queue_name
+from chancy.checks import check_number, check_queue_name
 from chancy.clock import Backoff
 from chancy.errors import BrokerError, ConfigurationError
+from chancy.job.fields import ATTEMPTS
 from chancy.job.ids import new_ids
 from chancy.plugins.dead_letter.letter import LetterFilter
 from chancy.plugins.dead_letter.store import BATCH, Chosen, LetterPosition, Letters
-from chancy.text import shown
 
 #: Bounds of the rate of a replay, in jobs a second.
 MIN_RATE, MAX_RATE = 0.001, 100_000.0
 #: The most attempts of a job, as for a push.
-MAX_ATTEMPTS = 10_000
+MAX_ATTEMPTS = ATTEMPTS[-1]
 #: The most days that a replay may be scheduled ahead.
 _MAX_DAYS = 3_650
 #: Seconds for which a batch is retried while the server is unavailable.
@@ -46,20 +46,12 @@ class ReplayOptions:
     max_attempts: int | None = None
 
     def __post_init__(self) -> None:
-        if self.rate is not None and not MIN_RATE <= self.rate <= MAX_RATE:
-            raise ConfigurationError(
-                f"rate={shown(self.rate)} must be from {MIN_RATE:g} to {MAX_RATE:,.0f} jobs a "
-                "second"
-            )
+        if self.rate is not None:
+            check_number(self.rate, "rate", MIN_RATE, MAX_RATE, whole=False, unit="jobs a second")
         if self.queue is not None:
             check_queue_name(self.queue)
-        if self.max_attempts is not None and (
-            type(self.max_attempts) is not int or not 1 <= self.max_attempts <= MAX_ATTEMPTS
-        ):
-            raise ConfigurationError(
-                f"max_attempts={shown(self.max_attempts)} must be a whole number from 1 to "
-                f"{MAX_ATTEMPTS:,}"
-            )
+        if self.max_attempts is not None:
+            check_number(self.max_attempts, "max_attempts", 1, MAX_ATTEMPTS)
 
 
 class Walk:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import lru_cache
-from importlib import resources
-from typing import Any, NamedTuple
+from datetime import datetime
+from typing import NamedTuple
 from uuid import UUID
 
 from chancy.broker.contract import Broker
-from chancy.broker.optional import SqlStore
+from chancy.broker.optional import LetterSource
 from chancy.errors import ConfigurationError
-from chancy.plugins.dead_letter.letter import EVERY, DeadLetter, LetterFilter, letter, utc
-from chancy.postgres.statements import load
+from chancy.plugin.tables import PluginSql, utc
+from chancy.plugins.dead_letter.letter import EVERY, DeadLetter, LetterFilter, letter
 
 #: Dead letters written by one statement.
 BATCH = 500
@@ -74,15 +72,12 @@ class Group:
     newest: datetime
 
 
-@lru_cache(maxsize=64)
-def statement(name: str, schema: str) -> str:
-    """The SQL statement of a file in the folder ``sql``."""
-    return load(resources.files("chancy.plugins.dead_letter") / "sql", name, schema)
+SQL = PluginSql("chancy.plugins.dead_letter", "dead letters")
 
 
 def filing(schema: str, ids: Sequence[UUID]) -> tuple[str, list[UUID], float]:
     """The statement, with its parameters, that files jobs that have just failed."""
-    return statement("file", schema), list(ids), _FILING_S
+    return SQL.statement("file", schema), list(ids), _FILING_S
 
 
 class Letters:
@@ -92,15 +87,7 @@ class Letters:
     """
 
     def __init__(self, broker: Broker) -> None:
-        if not isinstance(broker, SqlStore):
-            raise ConfigurationError(
-                f"dead letters are kept in Postgres, and {type(broker).__name__} does not offer "
-                "SQL statements: use an application on Postgres"
-            )
-        self._store: SqlStore = broker
-
-    async def _fetch(self, name: str, *parameters: object) -> Sequence[Sequence[Any]]:
-        return await self._store.fetch(statement(name, self._store.schema), *parameters)
+        self._tables = SQL.on(broker)
 
     async def choose(self, wanted: LetterFilter, *, bounded: bool = False) -> Chosen:
         """Resolve the ages of a filter to datetimes.
@@ -109,8 +96,8 @@ class Letters:
         """
         since = until = None
         if bounded or wanted.older_than is not None or wanted.newer_than is not None:
-            ((at,),) = await self._fetch("now")
-            now = at.replace(tzinfo=UTC)
+            ((at,),) = await self._tables.fetch("now")
+            now = utc(at)
             since = None if wanted.newer_than is None else now - wanted.newer_than
             until = now if wanted.older_than is None else now - wanted.older_than
         return Chosen(
@@ -130,24 +117,25 @@ class Letters:
         if not 1 <= limit <= MAX_FOUND:
             raise ConfigurationError(f"limit={limit} must be from 1 to {MAX_FOUND:,}")
         chosen = await self.choose(wanted)
-        rows = await self._fetch("find", *chosen, before, limit, False)
+        rows = await self._tables.fetch("find", *chosen, before, limit, False)
         return [letter(row) for row in rows]
 
     async def get(self, id: UUID) -> DeadLetter | None:
         """A dead letter with all its failures."""
         chosen = await self.choose(LetterFilter(ids=[id]))
-        for row in await self._fetch("find", *chosen, None, 1, True):
+        for row in await self._tables.fetch("find", *chosen, None, 1, True):
             return letter(row)
         return None
 
     async def count(self, wanted: LetterFilter = EVERY) -> int:
         """The number of matching dead letters; `MAX_COUNT` + 1 stands for that many or more."""
         chosen = await self.choose(wanted)
-        ((count,),) = await self._fetch("count", *chosen, MAX_COUNT + 1)
+        ((count,),) = await self._tables.fetch("count", *chosen, MAX_COUNT + 1)
         return int(count)
 
     async def groups(self) -> list[Group]:
         """The newest dead letters in groups; see ``sql/counts.sql``."""
+        rows = await self._tables.fetch("counts", _COUNTED, _GROUPS)
         return [
             Group(
                 queue=queue,
@@ -156,12 +144,10 @@ class Letters:
                 error=error,
                 waiting=waiting,
                 replayed=replayed,
-                oldest=oldest.replace(tzinfo=UTC),
-                newest=newest.replace(tzinfo=UTC),
+                oldest=utc(oldest),
+                newest=utc(newest),
             )
-            for queue, func, reason, error, waiting, replayed, oldest, newest in await self._fetch(
-                "counts", _COUNTED, _GROUPS
-            )
+            for queue, func, reason, error, waiting, replayed, oldest, newest in rows
         ]
 
     async def page(
@@ -169,8 +155,8 @@ class Letters:
     ) -> list[LetterPosition]:
         """The positions of matching dead letters, oldest first."""
         at, id = after or (None, None)
-        rows = await self._fetch("page", *chosen, at, id, limit)
-        return [LetterPosition(died_at.replace(tzinfo=UTC), id) for id, died_at in rows]
+        rows = await self._tables.fetch("page", *chosen, at, id, limit)
+        return [LetterPosition(utc(died_at), id) for id, died_at in rows]
 
     async def replay(
         self,
@@ -183,40 +169,44 @@ class Letters:
         delay_s: float,
         gap_s: float,
     ) -> dict[UUID, UUID]:
-        """Push the jobs again; returns the new ids by dead letter. See ``sql/replay.sql``."""
-        rows = await self._fetch(
+        """Push the jobs again, and have other brokers replay dead letters that are no jobs; returns
+        the new ids by dead letter. See ``sql/replay.sql``."""
+        rows = await self._tables.fetch(
             "replay", list(ids), list(jobs), force, queue, max_attempts, delay_s, gap_s
         )
-        return {id: job for id, job, _ in rows}
+        found = {id: job for id, job, _ in rows}
+        store = self._tables.store
+        if isinstance(store, LetterSource):
+            found.update(await store.replay_letters(store, ids, jobs, force=force))
+        return found
 
     async def purge(self, ids: Sequence[UUID]) -> int:
         """Delete dead letters permanently; returns their number."""
-        ((count,),) = await self._fetch("purge", list(ids), WINDOW_S)
+        ((count,),) = await self._tables.fetch("purge", list(ids), WINDOW_S)
         return int(count)
 
     # For the sweep
 
     async def file(self, ids: Sequence[UUID]) -> list[str]:
         """File failed jobs of the history; returns the queue of each one that was filed."""
-        return [queue for _, queue in await self._fetch("file", list(ids), WINDOW_S + _FILING_S)]
+        return [
+            queue for _, queue in await self._tables.fetch("file", list(ids), WINDOW_S + _FILING_S)
+        ]
 
     async def missing(self, after: LetterPosition | None, limit: int) -> list[UnfiledJob]:
         """Failed jobs without a dead letter, and the last job that was checked."""
         at, id = after or (None, None)
-        rows = await self._fetch("missing", at, id, WINDOW_S, limit)
-        return [
-            UnfiledJob(LetterPosition(at.replace(tzinfo=UTC), id), missing)
-            for id, at, missing in rows
-        ]
+        rows = await self._tables.fetch("missing", at, id, WINDOW_S, limit)
+        return [UnfiledJob(LetterPosition(utc(at), id), missing) for id, at, missing in rows]
 
     async def bounds(
         self, keep_days: float | None, max_letters: int
     ) -> tuple[datetime | None, datetime | None]:
         """The times of death up to which dead letters are too old, and too many."""
-        ((too_old, too_many),) = await self._fetch("bounds", keep_days, max_letters)
+        ((too_old, too_many),) = await self._tables.fetch("bounds", keep_days, max_letters)
         return utc(too_old), utc(too_many)
 
     async def forget(self, limit: int) -> int:
         """Delete ids of purged dead letters outside the window; returns their number."""
-        ((count,),) = await self._fetch("forget", WINDOW_S + _FILING_S, limit)
+        ((count,),) = await self._tables.fetch("forget", WINDOW_S + _FILING_S, limit)
         return int(count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from chancy.broker.optional import SqlStore
 from chancy.broker.values import Capability
+from chancy.checks import check_number
 from chancy.errors import ConfigurationError
 from chancy.plugin.leader import LeaderGate, Unelected
 from chancy.plugin.plugin import Plugin
@@ -33,8 +34,7 @@ class Leadership(Plugin):
     """
 
     def __init__(self, *, lease_s: float = 15.0, renew_s: float | None = None) -> None:
-        if not 0.1 <= lease_s <= 3600:
-            raise ConfigurationError(f"lease_s={lease_s:g} must be from 0.1 to 3600 seconds")
+        check_number(lease_s, "lease_s", 0.1, 3_600, whole=False, unit="seconds")
         self.lease_s = lease_s
         self.renew_s = renew_s
         if renew_s is not None and not 0 < renew_s < lease_s / 2:

@@ -9,13 +9,14 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from chancy.broker.optional import SqlStore
+from chancy.checks import check_number
 from chancy.clock import Clock
 from chancy.errors import BrokerError, ConfigurationError, StatementFailed
 from chancy.plugin.leader import LeaderGate, elected
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Runtime
 from chancy.plugins.pruner.rule import Prune
-from chancy.plugins.pruner.sweep import PrunerSweep, statement
+from chancy.plugins.pruner.sweep import SQL, PrunerSweep
 from chancy.postgres.schema.component import Migrations, RoleKind
 from chancy.text import shown
 
@@ -72,8 +73,7 @@ class Pruner(Plugin):
     def __init__(
         self, *, keep_days: int = 7, every_s: float = 3600.0, rules: Sequence[Prune] = ()
     ) -> None:
-        if keep_days < 1:
-            raise ConfigurationError(f"keep_days={keep_days} must be at least 1")
+        check_number(keep_days, "keep_days", 1)
         self.keep_days = keep_days
         self.every_s = every_s
         self.rules = tuple(rules)
@@ -188,7 +188,7 @@ class Pruner(Plugin):
     ) -> Sequence[Sequence[Any]] | None:
         """Run one statement; returns None if it is left for the next turn."""
         try:
-            return await broker.fetch(statement(name, broker.schema), *numbers)
+            return await SQL.on(broker).fetch(name, *numbers)
         except BrokerError as error:
             if not (error.retryable or _is_concurrent(error)):
                 raise
@@ -207,7 +207,7 @@ class Pruner(Plugin):
         """
         floor = datetime(1970, 1, 1, tzinfo=UTC)
         if dry_run:
-            ((now,),) = await broker.fetch(statement("now", broker.schema))
+            ((now,),) = await SQL.on(broker).fetch("now")
             first = now.astimezone(UTC) - timedelta(days=self.keep_days)
             floor = first.replace(hour=0, minute=0, second=0, microsecond=0)
         sweep = PrunerSweep(broker, self.rules, remove=not dry_run, floor=floor)

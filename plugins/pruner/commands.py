@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chancy.broker.optional import SqlStore
-from chancy.errors import ConfigurationError
 from chancy.plugin.commands import as_json
 from chancy.plugin.runtime import Application, CommandLine
-from chancy.plugins.pruner.sweep import statement
+from chancy.plugins.pruner.sweep import SQL
 
 if TYPE_CHECKING:
     from chancy.plugins.pruner import Pruner
@@ -35,18 +33,13 @@ def prune_command(pruner: Pruner) -> click.Command:
         """
 
         async def main(app: Application) -> tuple[list[str], list[int]]:
-            store = app.broker
-            if not isinstance(store, SqlStore):
-                raise ConfigurationError(
-                    f"the history is stored in Postgres, and {type(store).__name__} does not "
-                    "offer SQL statements: use an application on Postgres"
-                )
+            tables = SQL.on(app.broker)
             if dry_run:
-                sql = statement("old_days", store.schema)
-                dropped = [str(row[0]) for row in await store.fetch(sql, pruner.keep_days)]
+                rows = await tables.fetch("old_days", pruner.keep_days)
+                dropped = [str(row[0]) for row in rows]
             else:
-                dropped = await pruner.prune(store)
-            return dropped, await pruner.apply(store, app.clock.sleep, dry_run=dry_run)
+                dropped = await pruner.prune(tables.store)
+            return dropped, await pruner.apply(tables.store, app.clock.sleep, dry_run=dry_run)
 
         dropped, removed = line.run(main)
         if json_:

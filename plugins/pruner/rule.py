@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar, Literal, cast
 
+from chancy.checks import check_number
 from chancy.errors import ConfigurationError
 from chancy.plugin.patterns import check_pattern
 from chancy.states import State
@@ -56,13 +57,8 @@ class Prune:
             raise ConfigurationError(
                 f"Prune: older_than={shown(age)} must be a timedelta, 0 to {MAX_AGE.days:,} days"
             )
-        kept: object = self.keep_last
-        if kept is not None and (
-            isinstance(kept, bool) or not isinstance(kept, int) or not 0 <= kept <= MAX_KEPT
-        ):
-            raise ConfigurationError(
-                f"Prune: keep_last={shown(kept)} must be a whole number from 0 to {MAX_KEPT:,}"
-            )
+        if self.keep_last is not None:
+            check_number(self.keep_last, "Prune: keep_last", 0, MAX_KEPT)
 
     @property
     def state_number(self) -> int | None:

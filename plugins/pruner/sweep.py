@@ -6,14 +6,11 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
-from importlib import resources
-from typing import Any
 
 from chancy.broker.optional import SqlStore
 from chancy.plugin.patterns import exact, like, matches
+from chancy.plugin.tables import PluginSql
 from chancy.plugins.pruner.rule import Prune
-from chancy.postgres.statements import load
 from chancy.states import State
 
 #: The most jobs that one statement reads and deletes. 1,000 take 10 to 20 ms.
@@ -33,10 +30,7 @@ YOUNG_FAILED = timedelta(minutes=10)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@lru_cache(maxsize=64)
-def statement(name: str, schema: str) -> str:
-    """The SQL statement of a file in the folder ``sql``."""
-    return load(resources.files("chancy.plugins.pruner") / "sql", name, schema)
+SQL = PluginSql("chancy.plugins.pruner", "finished jobs")
 
 
 @dataclass(slots=True)
@@ -86,7 +80,7 @@ class PrunerSweep:
         floor: datetime = _EPOCH,
         step: int = STEP,
     ) -> None:
-        self._store = store
+        self._tables = SQL.on(store)
         self._rules = rules
         self._remove = remove
         self._floor = floor
@@ -107,7 +101,7 @@ class PrunerSweep:
             and the next one resumes there.
         :raises BrokerError: a statement failed; the next turn resumes there.
         """
-        ((now,),) = await self._fetch("now")
+        ((now,),) = await self._tables.fetch("now")
         work = await self._work()
         current = set(work)
         self._progress = {
@@ -137,7 +131,9 @@ class PrunerSweep:
                 work.append((number, rule.queue))
                 continue
             if queues is None:
-                queues = sorted(str(name) for (name,) in await self._fetch("queues", MAX_QUEUES))
+                queues = sorted(
+                    str(name) for (name,) in await self._tables.fetch("queues", MAX_QUEUES)
+                )
             work += [(number, queue) for queue in queues if matches(rule.queue, queue)]
         return work
 
@@ -149,7 +145,7 @@ class PrunerSweep:
         if walk is None:
             walk = progress.walk = _start(rule, now)
         kept = max((rule.keep_last or 0) - walk.counted, 0)
-        ((seen, matched, removed, reached, latest),) = await self._fetch(
+        ((seen, matched, removed, reached, latest),) = await self._tables.fetch(
             "step",
             queue,
             progress.clean,
@@ -172,9 +168,6 @@ class PrunerSweep:
             progress.clean = max(progress.clean, walk.clean)
         progress.walk = None
         return True
-
-    async def _fetch(self, name: str, *parameters: object) -> Sequence[Sequence[Any]]:
-        return await self._store.fetch(statement(name, self._store.schema), *parameters)
 
 
 def _start(rule: Prune, now: datetime) -> _Walk:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 try:
@@ -16,24 +19,27 @@ except ModuleNotFoundError as error:
 
 from chancy.broker.contract import Broker
 from chancy.broker.optional import SqlStore
+from chancy.clock import Backoff
+from chancy.errors import BrokerUnavailable
 from chancy.log_context import ORIGIN, Origin
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import BrokerContext, Runtime
 from chancy.plugins.redis.jobs.broker import RedisBroker
 from chancy.plugins.redis.maintenance.upkeep import Upkeep
 from chancy.plugins.redis.relay.archive import Archive
-from chancy.plugins.redis.relay.job_relay import JobRelay
 from chancy.plugins.redis.services.services import Services
-from chancy.plugins.redis.settings import History, RedisSettings
+from chancy.plugins.redis.settings import History, RedisSettings, checked
+from chancy.plugins.redis.streams.dead_letters import EventLetters
 from chancy.plugins.redis.streams.producing.relay import EventRelay
 from chancy.plugins.redis.streams.streams import Streams
-from chancy.plugins.redis.transport.clients import checked
-from chancy.plugins.redis.transport.script_client import ScriptClient
-from chancy.plugins.redis.transport.shard_client import linked
+from chancy.plugins.redis.transport.redis_client import RedisClient
+from chancy.plugins.redis.transport.shard import ShardClient
 from chancy.postgres.schema.component import Migrations, RoleKind
 
 if TYPE_CHECKING:
     import click
+
+logger = logging.getLogger("chancy.redis")
 
 __all__ = ["RedisBroker", "RedisPlugin", "RedisSettings"]
 
@@ -47,11 +53,15 @@ class RedisPlugin(Plugin):
     :param url: ``redis://[user:password@]host:port/db``, ``rediss://`` with TLS, or
         ``unix://path?db=0``; for a cluster the URL of any node.
     :param cluster: whether the server is a node of a Redis Cluster.
+    :param sentinel: the name by which Sentinels know the primary; the URL then has the addresses of
+        Sentinels, ``redis://10.0.0.7:26379,10.0.0.8:26379/0``, with the user of the primary.
+    :param sentinel_password: the password of the Sentinels.
     :param prefix: prefix of every key: up to 64 of ``A-Z a-z 0-9 _ . : / -``.
     :param connect_timeout_s: seconds to establish a connection.
     :param timeout_s: seconds to wait for the reply to a command.
-    :param max_connections: connections of one process to one server.
-    :param replicas: replicas that must have a push before it returns (``WAIT``).
+    :param max_connections: calls of one event loop at a time; further callers wait.
+    :param replicas: replicas that must have a push or an event before the call returns
+        (``WAIT``).
     :param keep_finished: finished jobs that Redis keeps, the newest ones.
     :param keep_failed: failed jobs that Redis keeps, counted separately.
     :param keep_finished_s: seconds after which a finished job is removed.
@@ -67,6 +77,8 @@ class RedisPlugin(Plugin):
         *,
         url: str = "redis://127.0.0.1:6379/0",
         cluster: bool = False,
+        sentinel: str | None = None,
+        sentinel_password: str | None = None,
         prefix: str = "chancy:",
         connect_timeout_s: float = 5.0,
         timeout_s: float = 10.0,
@@ -82,6 +94,8 @@ class RedisPlugin(Plugin):
             {
                 "url": url,
                 "cluster": cluster,
+                "sentinel": sentinel,
+                "sentinel_password": sentinel_password,
                 "prefix": prefix,
                 "connect_timeout_s": connect_timeout_s,
                 "timeout_s": timeout_s,
@@ -95,27 +109,32 @@ class RedisPlugin(Plugin):
             }
         )
 
+        #: Shared by jobs, streams and services.
+        self.redis = RedisClient(self.settings)
         #: Declares streams and processors; the processors run beside the worker.
-        self.streams = Streams(self.settings)
+        self.streams = Streams(self.redis)
+        self._letters = EventLetters(
+            self.redis,
+            lambda: [(processor.stream, processor.name) for processor in self.streams.processors],
+        )
         self._only: Collection[str] | None = None
         #: Declares and controls services; they run beside the worker.
-        self.services = Services(self.settings)
+        self.services = Services(self.redis)
 
     @classmethod
     def get_identifier(cls) -> str:
         return "chancy.redis"
 
     def brokers(self, context: BrokerContext) -> Mapping[str, Callable[[], Broker]]:
-        outbox = context.schema if context.postgres else None
-        self.streams.outbox.schema = outbox
-        return {"redis": lambda: RedisBroker(self.settings, outbox=outbox)}
+        self.streams.outbox.schema = context.schema if context.postgres else None
+        return {"redis": lambda: RedisBroker(self.settings, redis=self.redis, events=self._letters)}
 
     def migrations(self) -> Migrations | None:
         return Migrations(
             name="redis",
             package="chancy.plugins.redis.migrations",
             head="0001",
-            grants={RoleKind.PRODUCER: {"redis_outbox": "insert", "redis_events": "insert"}},
+            grants={RoleKind.PRODUCER: {"redis_events": "insert"}},
         )
 
     def commands(self) -> Sequence[click.Command]:
@@ -136,34 +155,44 @@ class RedisPlugin(Plugin):
 
     async def serve(self, runtime: Runtime) -> None:
         ORIGIN.set(Origin(lambda: runtime.worker_id))
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._run_upkeep(), name="upkeep")
-            group.create_task(self._run_streams(runtime), name="streams")
-            group.create_task(self.services.serve(), name="services")
-            if isinstance(runtime.broker, SqlStore):
-                group.create_task(self._relay_jobs(runtime.broker, runtime), name="relay")
-                group.create_task(self._relay_events(runtime.broker, runtime), name="event relay")
-                group.create_task(self._archive_jobs(runtime.broker, runtime), name="archive")
+        loops: dict[str, Callable[[], Awaitable[None]]] = {
+            "upkeep": Upkeep(ShardClient(self.redis)).serve,
+            "streams": partial(self._run_streams, runtime),
+            "services": self.services.serve,
+        }
+        if isinstance(runtime.broker, SqlStore):
+            store = runtime.broker
+            loops["event relay"] = EventRelay(self.redis, store, runtime).serve
+            loops["archive"] = partial(Archive(ShardClient(self.redis), store).serve, runtime)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for name, loop in loops.items():
+                    group.create_task(_keep_running(name, loop), name=name)
+        finally:
+            await self.redis.close()
 
     async def _run_streams(self, runtime: Runtime) -> None:
         # Partitions are handed over to other workers while the last jobs finish.
         await self.streams.serve(self._only, leader=runtime.leader, ending=runtime.ending)
 
-    async def _run_upkeep(self) -> None:
-        async with linked(self.settings) as client:
-            await Upkeep(client).serve()
 
-    async def _relay_jobs(self, store: SqlStore, runtime: Runtime) -> None:
-        async with linked(self.settings) as client:
-            await JobRelay(client, store, runtime).serve()
-
-    async def _relay_events(self, store: SqlStore, runtime: Runtime) -> None:
-        client = ScriptClient(self.settings)
+async def _keep_running(name: str, loop: Callable[[], Awaitable[None]]) -> None:
+    """Run a loop until it returns. One that raises does not end the others."""
+    backoff = Backoff(base_s=0.2, cap_s=10.0)
+    while True:
+        began = time.monotonic()
         try:
-            await EventRelay(client, store, runtime).serve()
-        finally:
-            await client.close()
-
-    async def _archive_jobs(self, store: SqlStore, runtime: Runtime) -> None:
-        async with linked(self.settings) as client:
-            await Archive(client, store, runtime).serve()
+            return await loop()
+        except Exception as error:
+            if time.monotonic() - began > backoff.cap_s:
+                backoff.reset()
+            pause_s = backoff.next_s()
+            logger.error(
+                "redis_loop_failed name=%s next_try_s=%.1f error=%s: %s",
+                name,
+                pause_s,
+                type(error).__name__,
+                error,
+                exc_info=not isinstance(error, BrokerUnavailable),
+            )
+            await asyncio.sleep(pause_s)

@@ -25,10 +25,6 @@ class Keys:
         """
         return f"{{{self.prefix}{name}:{shard}}}"
 
-    def plain(self, name: str) -> str:
-        """A key that is never used in one script together with other keys."""
-        return f"{self.prefix}{name}"
-
 
 _TAG = re.compile(r"\{([^{}]+)\}")
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
-from chancy.attempt.settlement import Settlement
+from chancy.attempt.settlement import SET_ASIDE, Settlement
 from chancy.broker.values import PreparedJob, QueuePosition
 from chancy.errors import InvalidArguments, StatementFailed
 from chancy.job.definition import QueuedJob
@@ -20,7 +20,10 @@ from chancy.serialization.codec import decode, encode
 from chancy.states import State
 
 #: FRONT, NUMBERS and LENGTHS of a record.
-_HEAD = struct.Struct(">BBIIdd16s16s" + "bIdddd" + "HHIIHIII")
+_HEAD = struct.Struct(">BBBIIdd16s16s" + "bIdddd" + "HHIIHIII")
+#: The version of the layout, in the first byte. A worker sets aside records of other versions; a
+#: later release that changes the layout raises it and still reads the earlier ones.
+VERSION = 1
 _LENGTHS = struct.Struct(">HHIIHIII")
 _PUSH = struct.Struct(">16sBdbIBBddIId")
 _SETTLE = struct.Struct(">16s16sBBBdIII")
@@ -29,6 +32,9 @@ _FIRST = datetime(1, 1, 1, tzinfo=UTC)
 _LAST = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 _CONFLICTS = {"skip": 1, "replace": 2, "raise": 3}
 _HUGE = 1 << 60
+_DAMAGED = "its strings are longer or shorter than their lengths"
+#: The type in a failure of a job whose record cannot be decoded.
+UNREADABLE = "chancy.Unreadable"
 
 _SUCCEEDED = State.SUCCEEDED
 _FLOATS = json.JSONDecoder(parse_constant=lambda name: _refuse(name))
@@ -154,7 +160,9 @@ def _settled(settlement: Settlement) -> bytes:
     if settlement.meta is not None:
         meta = check_object(settlement.meta, "meta").encode()
     kind, at = 2, settlement.delay_s or 0.0
-    if settlement.run_at is not None:
+    if settlement.state is State.HELD and SET_ASIDE in json.loads(meta or b"{}"):
+        kind = 3
+    elif settlement.run_at is not None:
         kind, at = 1, seconds_of(settlement.run_at)
     else:
         _ = datetime.now(UTC) + timedelta(seconds=at)  # raises after the year 9999
@@ -162,7 +170,7 @@ def _settled(settlement: Settlement) -> bytes:
         settlement.id.bytes,
         settlement.lease.bytes,
         settlement.state,
-        settlement.refund + 2 * settlement.crashed,
+        settlement.refund + 2 * settlement.crashed + 4 * settlement.resets_crashes,
         kind,
         at,
         len(failure),
@@ -183,12 +191,17 @@ def claim(id: bytes, record: bytes, taken: tuple[UUID, UUID] | None = None) -> C
     """The claim of a running job.
 
     :param taken: lease and worker of the claim, if the record is from before the claim.
+    :raises ValueError, InvalidArguments: a string of the record cannot be decoded.
     """
     (
-        _, _, attempt, crashes, _, _, worker, lease, priority, most, position, _, _, _,
-        n_queue, n_func, n_arguments, n_limits, n_key, n_meta, _, _,
+        _, _, _, attempt, crashes, _, _, worker, lease, priority, most, position, _, _, _,
+        n_queue, n_func, n_arguments, n_limits, n_key, n_meta, n_errors, n_result,
     ) = _HEAD.unpack_from(record)  # fmt: skip
     at = _HEAD.size
+    if len(record) - at != (
+        n_queue + n_func + n_arguments + n_limits + n_key + n_meta + n_errors + n_result
+    ):
+        raise ValueError(_DAMAGED)
     queue = record[at : (at := at + n_queue)].decode()
     func = record[at : (at := at + n_func)].decode()
     arguments = record[at : (at := at + n_arguments)].decode()
@@ -201,44 +214,68 @@ def claim(id: bytes, record: bytes, taken: tuple[UUID, UUID] | None = None) -> C
     )  # fmt: skip
 
 
+def is_running(record: bytes, worker_id: UUID) -> bool:
+    """Whether a worker runs the job of a record, which is empty for a missing job."""
+    if not record:
+        return False
+    head = _HEAD.unpack_from(record)
+    return bool(head[1] == State.RUNNING and head[7] == worker_id.bytes)
+
+
+def lease_of(record: bytes) -> UUID:
+    """The lease of a record."""
+    return UUID(bytes=_HEAD.unpack_from(record)[8])
+
+
 def meta_of(record: bytes) -> bytes:
     """The meta of a record, one JSON object per line."""
     head = _HEAD.unpack_from(record)
-    lengths = head[14:]
+    lengths = head[15:]
     at = _HEAD.size + sum(lengths[:5])
     return record[at : at + lengths[5]]
 
 
 def parts(record: bytes) -> tuple[tuple[Any, ...], list[bytes]]:
-    """The numbers of a record, in the order of ``lua/_record.lua``, and its strings."""
+    """The numbers of a record, in the order of ``lua/_record.lua``, and its strings.
+
+    :raises ValueError: the strings are longer or shorter than their lengths.
+    """
     numbers = _HEAD.unpack_from(record)
     texts: list[bytes] = []
     at = _HEAD.size
-    for length in numbers[14:]:
+    for length in numbers[15:]:
         texts.append(record[at : at + length])
         at += length
-    return numbers[:14], texts
+    if at != len(record):
+        raise ValueError(_DAMAGED)
+    return numbers[1:15], texts
 
 
 def failures(lines: str) -> tuple[Mapping[str, Any], ...]:
-    """The failures of a record, oldest first."""
+    """The failures of a record, oldest first. One that cannot be decoded becomes its message."""
     return tuple(map(_error, lines.split("\n"))) if lines else ()
 
 
 def queued(id: bytes, record: bytes) -> QueuedJob:
-    """The job of a record."""
+    """The job of a record.
+
+    Arguments, limits and meta that cannot be decoded are None or left out, so that a job that
+    failed because of them can be inspected.
+
+    :raises ValueError: the result cannot be decoded.
+    """
     numbers, texts = parts(record)
     (
         state, _, attempt, crashes, claimed, stop, worker, _, priority, most, _, due, since,
         finished,
     ) = numbers  # fmt: skip
     texts[4] = b""
-    queue, func, arguments, limits, _, meta, errors, result = [text.decode() for text in texts]
+    queue, func, arguments, limits, _, meta, errors, result = map(text_of, texts)
     running = state == State.RUNNING or state >= State.SUCCEEDED
     return QueuedJob(
         id=UUID(bytes=id),
         func=func,
-        arguments=decode(arguments),
+        arguments=_object(arguments),
         queue=queue,
         priority=priority,
         state=State(state),
@@ -247,14 +284,14 @@ def queued(id: bytes, record: bytes) -> QueuedJob:
         crashes=crashes,
         run_at=None if due != due else datetime_of(due),
         worker_id=UUID(bytes=worker) if running and any(worker) else None,
-        meta=json.loads(merged(meta)) if meta else {},
+        meta=_merged(meta) or {},
         errors=failures(errors),
-        result=json.loads(result) if result else None,
+        result=decode(result) if result else None,
         pushed_at=datetime_of(since),
         claimed_at=datetime_of(claimed) if claimed else None,
         finished_at=datetime_of(finished) if finished else None,
         stop_asked_at=datetime_of(stop) if stop else None,
-        limits=limits_from(json.loads(limits) if limits else {}),
+        limits=limits_from(_object(limits) or {}),
     )
 
 
@@ -264,7 +301,7 @@ def position(record: bytes, now: float, ahead: int, running: int) -> QueuePositi
     :param now: the time of the server.
     """
     head = _HEAD.unpack_from(record)
-    claimed, due, since = head[4], head[11], head[12]
+    claimed, due, since = head[5], head[12], head[13]
     timed = due == due
     return QueuePosition(
         ahead=ahead,
@@ -286,20 +323,49 @@ def _line(error: Mapping[str, Any]) -> str:
 
 def _error(line: str) -> Mapping[str, Any]:
     about, _, failure = line.partition("\t")
-    attempt, worker, at = about.split(" ")
-    found: dict[str, Any] = json.loads(failure)
-    failed_at = datetime_of(float(at)).isoformat()
-    return found | {"attempt": int(attempt), "worker_id": worker, "at": failed_at}
+    try:
+        attempt, worker, at = about.split(" ")
+        found: dict[str, Any] = json.loads(failure)
+        failed_at = datetime_of(float(at)).isoformat()
+        return found | {"attempt": int(attempt), "worker_id": worker, "at": failed_at}
+    except (ValueError, TypeError, RecursionError):
+        return {**Failure.named(UNREADABLE, line).as_json(), "attempt": 0}
 
 
 def merged(lines: str) -> str:
-    """The JSON objects of several lines merged into one; keys of later lines win."""
-    if "\n" not in lines:
-        return lines
+    """The JSON objects of several lines merged into one; keys of later lines win.
+
+    :raises ValueError: a line is not a JSON object.
+    """
+    return (
+        lines
+        if "\n" not in lines
+        else encode(_merged(lines, strict=True), what="meta", limit=_HUGE)
+    )
+
+
+def _merged(lines: str, *, strict: bool = False) -> dict[str, Any]:
     whole: dict[str, Any] = {}
     for line in lines.split("\n"):
-        whole |= json.loads(line)
-    return encode(whole, what="meta", limit=_HUGE)
+        found = _object(line)
+        if found is None and strict:
+            raise ValueError(f"a line of meta is not an object: {line[:80]!a}")
+        whole |= found or {}
+    return whole
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    """A JSON object; None if the string is not one."""
+    try:
+        found = decode(text)
+    except InvalidArguments:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def text_of(raw: bytes) -> str:
+    """A string of a record, in which invalid UTF-8 is replaced by backslash escapes."""
+    return raw.decode(errors="backslashreplace")
 
 
 def seconds_of(at: datetime) -> float:

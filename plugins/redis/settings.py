@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from chancy.errors import ConfigurationError
 from chancy.queue.queue import Queue
@@ -26,18 +33,23 @@ class RedisSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     #: ``redis://[user:password@]host:port/db``, ``rediss://`` with TLS, ``unix://path?db=0``.
-    #: For a cluster the URL of any node; the others are discovered from it.
+    #: For a cluster the URL of any node; the others are discovered from it. For Sentinel the
+    #: addresses of Sentinels, ``redis://host:port,host:port/db``, with the user of the primary.
     url: str = Field(default="redis://127.0.0.1:6379/0", repr=False)
     #: Whether the server is a node of a Redis Cluster.
     cluster: bool = False
+    #: The name by which Sentinels know the primary.
+    sentinel: str | None = None
+    #: The password of the Sentinels themselves.
+    sentinel_password: str | None = Field(default=None, repr=False)
     #: Prefix of every key; it separates applications that share a server.
     prefix: str = "chancy:"
     connect_timeout_s: Seconds = 5.0
     #: Seconds to wait for a reply, in addition to the time that a blocking command may block.
     timeout_s: Seconds = 10.0
-    #: Connections of one process to one server; further callers wait for a free one.
+    #: Calls of one event loop at a time; further callers wait.
     max_connections: int = Field(default=64, ge=2, le=10_000)
-    #: Replicas of the jobs' server that must have a push before it returns (``WAIT``).
+    #: Replicas that must have a push or an event before the call returns (``WAIT``).
     replicas: int = Field(default=0, ge=0, le=100)
     #: Finished jobs that Redis keeps, the newest ones; failed jobs are counted separately.
     keep_finished: int = Field(default=100_000, ge=0, le=100_000_000)
@@ -60,7 +72,8 @@ class RedisSettings(BaseModel):
         if parts.scheme == "unix" and not parts.path:
             raise ValueError("a unix:// URL requires the path of a socket")
         try:
-            _ = parts.port
+            for host in parts.netloc.rpartition("@")[2].split(","):
+                _ = urlsplit(f"//{host}").port
         except ValueError:
             raise ValueError("the port of the URL must be a number from 1 to 65535") from None
         return url
@@ -78,6 +91,8 @@ class RedisSettings(BaseModel):
         parts = urlsplit(self.url)
         if self.cluster and (parts.scheme == "unix" or parts.path.strip("/") not in ("", "0")):
             raise ValueError("a cluster requires a URL with host and port, and only has database 0")
+        if self.sentinel and (parts.scheme == "unix" or self.cluster):
+            raise ValueError("sentinel requires a URL with host and port, and no cluster")
         return self
 
     @property
@@ -102,3 +117,19 @@ def history_of(queue: Queue, settings: RedisSettings) -> History:
         f"queue {queue.name!r}: history={shown(wanted)} must be one of "
         f"{', '.join(map(repr, get_args(History)))}"
     )
+
+
+def checked(values: dict[str, Any]) -> RedisSettings:
+    """Validated settings from values.
+
+    :raises ConfigurationError: a value is invalid; the message names it, but not the password.
+    """
+    try:
+        return RedisSettings(**values)
+    except ValidationError as error:
+        reasons = "; ".join(
+            f"{'.'.join(map(str, each['loc'])) or 'settings'}: "
+            + each["msg"].removeprefix("Value error, ")
+            for each in error.errors(include_input=False)
+        )
+        raise ConfigurationError(f"RedisPlugin: {reasons}") from None

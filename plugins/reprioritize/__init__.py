@@ -6,21 +6,21 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from functools import lru_cache
-from importlib import resources
-from typing import Any
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, ClassVar
 
 from chancy.broker.optional import SqlStore
 from chancy.broker.values import Capability
+from chancy.checks import check_number
 from chancy.clock import Clock
 from chancy.errors import BrokerError, ConfigurationError
 from chancy.plugin.leader import LeaderGate, elected
-from chancy.plugin.patterns import like, matches
+from chancy.plugin.patterns import check_pattern, like, matches
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Runtime
-from chancy.plugins.reprioritize.aging import Aging
+from chancy.plugin.tables import PluginSql
 from chancy.postgres.schema.component import Migrations
-from chancy.postgres.statements import load
 from chancy.queue.queue import Queue
 from chancy.text import shown
 
@@ -43,14 +43,52 @@ _TURNS, _SOONEST_S, _LATEST_S = 4, 0.25, 60.0
 #: Turns of the leader for one turn of another worker.
 _RARELY = 8
 MAX_RULES = 100
+LOWEST, HIGHEST = -100, 100
+MIN_PERIOD = timedelta(seconds=1)
+MAX_PERIOD = timedelta(days=3650)
 #: Lower than every position.
 _FRONT = -(2**63)
 
 
-@lru_cache(maxsize=64)
-def statement(name: str, schema: str) -> str:
-    """The SQL statement of a file in the folder ``sql``."""
-    return load(resources.files("chancy.plugins.reprioritize") / "sql", name, schema)
+SQL = PluginSql("chancy.plugins.reprioritize", "pending jobs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aging:
+    """Pending jobs gain ``by`` for each full period since they became due, up to a priority.
+
+    A job becomes due when it is pushed, or at its ``run_at`` if that is later: time spent waiting
+    for a delay or a retry does not count. A priority is never lowered.
+
+    :param every: the period, 1 second to ten years.
+    :param by: priority gained in each period, 1 to 200.
+    :param up_to: the highest priority that the rule sets, -99 to 100.
+    :param queue: a name or a pattern: ``*`` matches any characters, ``?`` exactly one.
+    :param func: the path of a function, or a pattern of paths: ``shop.jobs.*``.
+    :raises ConfigurationError: a value is out of range, or a pattern is not valid.
+    """
+
+    # Unknown keys in a settings file are errors: ignoring one would make a rule match too much.
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+    every: timedelta
+    by: int = 1
+    up_to: int = HIGHEST
+    queue: str | None = None
+    func: str | None = None
+
+    def __post_init__(self) -> None:
+        every: object = self.every
+        if not (isinstance(every, timedelta) and MIN_PERIOD <= every <= MAX_PERIOD):
+            raise ConfigurationError(
+                f"Aging: every={shown(every)} must be a timedelta, 1 second to "
+                f"{MAX_PERIOD.days:,} days"
+            )
+        check_number(self.by, "Aging: by", 1, HIGHEST - LOWEST)
+        check_number(self.up_to, "Aging: up_to", LOWEST + 1, HIGHEST)
+        for name in ("queue", "func"):
+            if getattr(self, name) is not None:
+                check_pattern(getattr(self, name), f"Aging: {name}")
 
 
 class Reprioritize(Plugin):
@@ -74,8 +112,8 @@ class Reprioritize(Plugin):
                 raise ConfigurationError(f"{shown(rule)} is not a rule: pass Aging(…)")
         if not 1 <= len(self.rules) <= MAX_RULES:
             raise ConfigurationError(f"{len(self.rules):,} rules: pass 1 to {MAX_RULES}")
-        if every_s is not None and not 0.01 <= every_s <= 86_400:
-            raise ConfigurationError(f"every_s={shown(every_s)} must be from 0.01 to 86,400 s")
+        if every_s is not None:
+            check_number(every_s, "every_s", 0.01, 86_400, whole=False, unit="seconds")
         self.every_s = every_s
 
     @classmethod
@@ -158,7 +196,7 @@ class _Turn:
         pause: Callable[[float], Awaitable[None]],
         should_continue: Callable[[], bool],
     ) -> None:
-        self._store = store
+        self.fetch = SQL.on(store).fetch
         self._pause = pause
         self._should_continue = should_continue
         #: Monotonic time of the last notification, by queue.
@@ -166,9 +204,6 @@ class _Turn:
         #: Queues with raised jobs that no notification has announced.
         self._unannounced: set[str] = set()
         self.raised = 0
-
-    async def fetch(self, name: str, *parameters: object) -> Sequence[Sequence[Any]]:
-        return await self._store.fetch(statement(name, self._store.schema), *parameters)
 
     async def walk(self, rules: Sequence[Aging], queue: str, priority: int) -> None:
         """Apply rules to the jobs of one queue and priority."""

@@ -12,6 +12,7 @@ from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
+from chancy.checks import check_number
 from chancy.errors import ConfigurationError
 from chancy.text import shown
 
@@ -197,11 +198,7 @@ def is_seconds(value: object) -> bool:
 def _check(policy: Policy, **bounds: tuple[float, float]) -> None:
     name = type(policy).__name__
     for field, (low, high) in bounds.items():
-        value = getattr(policy, field)
-        if not is_seconds(value) or not low <= value <= high:
-            raise ConfigurationError(
-                f"{name}: {field}={shown(value)} must be from {low:,g} to {high:,.12g}"
-            )
+        check_number(getattr(policy, field), f"{name}: {field}", low, high, whole=False)
     jitter = getattr(policy, "jitter", Jitter.NONE)
     if jitter not in list(Jitter):
         raise ConfigurationError(

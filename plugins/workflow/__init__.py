@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import random
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
-from weakref import WeakValueDictionary
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome
@@ -17,28 +13,32 @@ from chancy.attempt.settlement import Settlement
 from chancy.broker.contract import Broker
 from chancy.broker.optional import SqlStore
 from chancy.broker.transaction import Transaction
-from chancy.errors import ConfigurationError
-from chancy.plugin.plugin import Plugin
+from chancy.clock import Clock
 from chancy.plugin.runtime import Application, Panel, Runtime
-from chancy.plugin.tracking import PendingOutcomes
-from chancy.plugins.workflow.calls import WorkflowCalls, WorkflowFilter, push_within_sync
+from chancy.plugin.tables import facts
+from chancy.plugin.tracking.groups import GroupPlugin
+from chancy.plugins.workflow.calls import WorkflowCalls
 from chancy.plugins.workflow.description import Workflow, chain, chord, group
 from chancy.plugins.workflow.extension import Extension
 from chancy.plugins.workflow.outcomes import (
+    SQL,
+    RecordedAttempt,
     StepOutcome,
     StepOutcomes,
     advance_statement,
-    outcome_order,
+    ref_of,
 )
 from chancy.plugins.workflow.preparation import prepared
 from chancy.plugins.workflow.record import (
     StepRecord,
     StepState,
+    WorkflowFilter,
     WorkflowProgress,
     WorkflowRecord,
     WorkflowState,
 )
 from chancy.plugins.workflow.reference import (
+    Ended,
     WorkflowFailed,
     WorkflowReference,
     WorkflowWaiter,
@@ -47,14 +47,9 @@ from chancy.plugins.workflow.reference import (
 from chancy.plugins.workflow.sources import Each, From
 from chancy.plugins.workflow.starts import Starts
 from chancy.plugins.workflow.step import OnFailure, Step
-from chancy.plugins.workflow.store import store_of
 from chancy.plugins.workflow.sweep import WorkflowSweep
-from chancy.plugins.workflow.timers import SignalTimeouts
 from chancy.postgres.schema.component import Migrations, RoleKind
-from chancy.postgres.settle.finals import finals
-from chancy.postgres.within import bind, bind_sync
-from chancy.states import State
-from chancy.text import shown
+from chancy.postgres.within import bind, bind_blocking, run_blocking
 
 if TYPE_CHECKING:
     import click
@@ -79,15 +74,8 @@ __all__ = [
     "group",
 ]
 
-logger = logging.getLogger("chancy.workflows")
 
-#: Sweeps of the leader for one of a worker that does not lead.
-_RARELY = 10
-#: Seconds between two checks of recorded attempts, and between two deletions of old workflows.
-_CHECK_S, _PURGE_S = 1.0, 300.0
-
-
-class Workflows(Plugin):
+class Workflows(GroupPlugin[RecordedAttempt, StepOutcome, Ended]):
     """Runs workflows: the transaction that settles a step starts the steps that wait for it.
 
     A service reports outcomes that a settlement could not report: the worker of the step within
@@ -100,24 +88,11 @@ class Workflows(Plugin):
     :raises ConfigurationError: a setting is out of range.
     """
 
-    def __init__(self, *, keep_days: int | None = 30, sweep_s: float = 5.0) -> None:
-        if keep_days is not None and not 1 <= keep_days <= 36_500:
-            raise ConfigurationError(
-                f"keep_days={shown(keep_days)} must be from 1 to 36,500 days, or None for ever"
-            )
-        if not 0.05 <= sweep_s <= 86_400:
-            raise ConfigurationError(f"sweep_s={shown(sweep_s)} must be from 0.05 s to a day")
-        self.keep_days = keep_days
-        self.sweep_s = sweep_s
-        self._outcomes = StepOutcomes()
-        self._pending: PendingOutcomes[StepOutcome] = PendingOutcomes("workflows")
-        self._starts = Starts()
-        # One for each broker, kept while a caller waits: it refers to its broker.
-        self._waiters: WeakValueDictionary[Broker, WorkflowWaiter] = WeakValueDictionary()
+    groups = "workflows"
 
-    @classmethod
-    def get_identifier(cls) -> str:
-        return "chancy.workflows"
+    def __init__(self, *, keep_days: int | None = 30, sweep_s: float = 5.0) -> None:
+        super().__init__(keep_days=keep_days, sweep_s=sweep_s)
+        self._starts = Starts()
 
     def migrations(self) -> Migrations | None:
         return Migrations(
@@ -131,11 +106,9 @@ class Workflows(Plugin):
                     "workflows_joins": "select, insert, update",
                     "workflows_signals": "select, insert",
                     "workflows_starts": "select, insert",
-                    "workflows_away": "select, insert, delete",
                     "workflows_timers": "select, insert, update",
                 }
             },
-            core_grants={RoleKind.PRODUCER: {"queues": "select (name, broker)"}},
         )
 
     def commands(self) -> Sequence[click.Command]:
@@ -150,73 +123,37 @@ class Workflows(Plugin):
 
     def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
         # The decision stays as it is: only a claim names the step of its job.
-        if claim.meta is not None:
-            self._outcomes.record(claim, outcome, time.monotonic())
+        if claim.meta is not None and (ref := ref_of(claim.meta)) is not None:
+            self._outcomes.record(claim.id, RecordedAttempt(ref, outcome.elapsed_s))
         return verdict
 
-    #: Including states that are not final: releasing a job that was asked to stop cancels it.
-    settling_states = frozenset(State)
+    def _recorded(self) -> StepOutcomes:
+        return StepOutcomes()
 
-    def settling_concerns(self, settlement: Settlement) -> bool:
-        return settlement.id in self._outcomes
+    async def _write(self, tx: Transaction, outcomes: Sequence[StepOutcome]) -> None:
+        advance = advance_statement(tx.schema, outcomes, most=self._starts.most)
+        ((_, pieces),) = await tx.fetch(*advance)
+        if pieces:
+            self._starts.add(pieces)
 
-    async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
-        outcomes = self._outcomes.outcomes_of(await finals(tx, batch))
-        if outcomes:
-            advance = advance_statement(tx.schema, outcomes, most=self._starts.most)
-            try:
-                ((_, pieces),) = await tx.fetch(*advance)
-            except BaseException:
-                self._outcomes.mark_unreported(outcomes)
-                raise
-            self._outcomes.mark_reported(outcomes)
-            if pieces:
-                self._starts.add(pieces)
-
-    def settled(self, batch: Sequence[Settlement]) -> None:
-        self._pending.add(self._outcomes.settled(batch))
+    def _sweep(self, broker: Broker, clock: Clock) -> WorkflowSweep:
+        keep, left = self.keep_days, self._starts
+        return WorkflowSweep(broker, clock, self._outcomes, keep_days=keep, left=left)
 
     async def serve(self, runtime: Runtime) -> None:
-        broker, clock = runtime.broker, runtime.clock
-        if not isinstance(broker, SqlStore):
+        if not isinstance(runtime.broker, SqlStore):
             return
-        sweep = WorkflowSweep(broker, clock, self._outcomes, keep_days=self.keep_days)
-        calls = WorkflowCalls(broker)
-
-        async def report(outcomes: list[StepOutcome]) -> None:
-            await calls.advance_each(sorted(outcomes, key=outcome_order), alone=False)
-
-        reporting = self._pending.tell(report, clock)
-        starting = self._starts.serve(broker, clock)
-        tasks = [
-            asyncio.create_task(work, name="chancy workflows") for work in (reporting, starting)
-        ]
+        starting = asyncio.create_task(
+            self._starts.serve(SQL.on(runtime.broker), runtime.clock), name="chancy workflows"
+        )
         try:
-            await self._sweep(runtime, sweep)
+            await super().serve(runtime)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
+            starting.cancel()
+            await asyncio.wait([starting])
 
-    async def _sweep(self, runtime: Runtime, sweep: WorkflowSweep) -> None:
-        clock, timers = runtime.clock, SignalTimeouts(runtime.broker)
-        turn_at = purge_at = clock.monotonic()
-        while True:
-            if len(self._outcomes):
-                await sweep.check_recorded()
-            now = clock.monotonic()
-            if runtime.leader.leading or now >= turn_at:
-                await timers.turn()
-            if now >= turn_at:
-                await sweep.turn()
-                if sweep.more_pieces:  # started by the task beside the sweep
-                    self._starts.add(1)
-                every_s = self.sweep_s if runtime.leader.leading else _RARELY * self.sweep_s
-                turn_at = now + every_s * random.uniform(0.8, 1.2)
-            if now >= purge_at and runtime.leader.leading:
-                await sweep.purge()
-                purge_at = now + _PURGE_S
-            await clock.sleep(min(_CHECK_S, self.sweep_s))
+    def _waiter_for(self, broker: Broker, clock: Clock) -> WorkflowWaiter:
+        return waiter_for(broker, clock)
 
     # For applications
 
@@ -235,7 +172,8 @@ class Workflows(Plugin):
         :raises PushError: the workflow is invalid; names the step. Nothing was written.
         """
         stored = prepared(chancy, workflow, validate=validate)
-        await WorkflowCalls(chancy.broker).push(stored, within)
+        fetch = None if within is None else bind(within)
+        await WorkflowCalls(chancy.broker).push(stored, fetch)
         return self.reference(chancy, stored.id)
 
     def sync_push(
@@ -243,19 +181,13 @@ class Workflows(Plugin):
     ) -> WorkflowReference:
         """`push` for code without an event loop, in a transaction of the caller's."""
         stored = prepared(chancy, workflow, validate=validate)
-        push_within_sync(store_of(chancy.broker).schema, stored, within)
+        run_blocking(WorkflowCalls(chancy.broker).push(stored, bind_blocking(within)))
         return self.reference(chancy, stored.id)
 
     def reference(self, chancy: Application, id: UUID) -> WorkflowReference:
         """A handle to a workflow by its id. Raises `TypeError` if the id is not a `UUID`."""
 
-        def waiter() -> WorkflowWaiter:
-            found = self._waiters.get(chancy.broker)
-            if found is None:
-                found = self._waiters[chancy.broker] = waiter_for(chancy.broker, chancy.clock)
-            return found
-
-        return WorkflowReference(id, chancy, waiter)
+        return WorkflowReference(id, chancy, self._waiter(chancy))
 
     async def signal(
         self,
@@ -303,9 +235,9 @@ class Workflows(Plugin):
         :raises PushError: the steps cannot be added. Nothing was written.
         :raises LeaseLost: another worker has the job, or it has ended.
         """
-        store = store_of(chancy.broker)
-        extension = Extension(more, before, store.schema, chancy, validate=validate)
-        await extension.add(store.fetch if within is None else bind(within))
+        tables = SQL.on(chancy.broker)
+        extension = Extension(more, before, tables.schema, chancy, validate=validate)
+        await extension.add(tables.store.fetch if within is None else bind(within))
 
     def sync_extend(
         self,
@@ -317,22 +249,13 @@ class Workflows(Plugin):
         validate: bool = True,
     ) -> None:
         """`extend` for plain functions, in a transaction of the caller's."""
-        schema = store_of(chancy.broker).schema
-        Extension(more, before, schema, chancy, validate=validate).add_sync(bind_sync(within))
+        schema = SQL.on(chancy.broker).schema
+        extension = Extension(more, before, schema, chancy, validate=validate)
+        run_blocking(extension.add(bind_blocking(within)))
 
 
 async def _panel_rows(chancy: Application) -> Sequence[Mapping[str, Any]]:
     """The newest workflows, for the dashboard."""
-    found = await WorkflowCalls(chancy.broker).find(WorkflowFilter(limit=100))
     return [
-        {
-            "id": str(workflow.id),
-            "name": workflow.name,
-            "state": workflow.state.label,
-            "steps": workflow.steps,
-            "error": workflow.error,
-            "pushed_at": workflow.pushed_at.isoformat(),
-            "finished_at": workflow.finished_at and workflow.finished_at.isoformat(),
-        }
-        for workflow in found
+        facts(one) for one in await WorkflowCalls(chancy.broker).find(WorkflowFilter(limit=100))
     ]

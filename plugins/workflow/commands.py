@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
-from dataclasses import fields
-from datetime import datetime
-from enum import Enum, IntEnum
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NoReturn, TypeVar
 from uuid import UUID
 
 import click
@@ -15,10 +12,13 @@ import click
 from chancy.errors import PushError
 from chancy.plugin.commands import as_json, refuse
 from chancy.plugin.runtime import Application, CommandLine
-from chancy.plugins.workflow.calls import MAX_FOUND, WorkflowCalls, WorkflowFilter
+from chancy.plugin.tables import facts
+from chancy.plugin.tracking.commands import cancel_group, listing, show_list
+from chancy.plugins.workflow.calls import WorkflowCalls
 from chancy.plugins.workflow.drawing import dot, mermaid
 from chancy.plugins.workflow.record import (
     StepRecord,
+    WorkflowFilter,
     WorkflowProgress,
     WorkflowRecord,
     WorkflowState,
@@ -26,8 +26,6 @@ from chancy.plugins.workflow.record import (
 from chancy.plugins.workflow.reference import WorkflowReference, waiter_for
 
 T = TypeVar("T")
-
-_STATES = [state.label for state in WorkflowState]
 
 
 @click.group()
@@ -41,35 +39,8 @@ def workflow() -> None:
 
 
 @workflow.command("list")
-@click.option("--name", help="Only workflows of this name.")
-@click.option(
-    "--state",
-    type=click.Choice(_STATES),
-    multiple=True,
-    help="Only workflows in this state; repeatable.",
-)
-@click.option(
-    "--before",
-    type=click.UUID,
-    help="Only workflows older than this id: the last of the previous page.",
-)
-@click.option(
-    "--limit",
-    type=click.IntRange(1, MAX_FOUND),
-    default=50,
-    show_default=True,
-    help="The most workflows to list.",
-)
-@as_json
-@click.pass_obj
-def list_(
-    cli: CommandLine,
-    name: str | None,
-    state: tuple[str, ...],
-    before: UUID | None,
-    limit: int,
-    json_: bool,
-) -> None:
+@listing("workflows", WorkflowState, WorkflowFilter)
+def list_(cli: CommandLine, wanted: WorkflowFilter, json_: bool) -> None:
     """List workflows, newest first.
 
     \b
@@ -77,31 +48,14 @@ def list_(
       chancy workflow list --name import --state failed
       chancy workflow list --json | jq '.[].id'
     """
-    wanted = WorkflowFilter(
-        name=name,
-        states=[WorkflowState[label.upper()] for label in state],
-        before=before,
-        limit=limit,
-    )
     found = cli.run(lambda chancy: WorkflowCalls(chancy.broker).find(wanted))
-    if json_:
-        cli.script([_as_dict(record) for record in found])
-        return
-    cli.table(
-        ("id", "name", "state", "steps", "pushed", "finished", "error"),
-        [
-            (
-                record.id,
-                record.name,
-                record.state.label,
-                record.steps,
-                record.pushed_at,
-                record.finished_at,
-                record.error,
-            )
-            for record in found
-        ],
-    )
+    columns = ("id", "name", "state", "steps", "pushed", "finished", "error")
+    show_list(cli, found, facts, columns, _cells, json_=json_)
+
+
+def _cells(record: WorkflowRecord) -> Sequence[object]:
+    state, times = record.state.label, (record.pushed_at, record.finished_at)
+    return record.id, record.name, state, record.steps, *times, record.error
 
 
 @workflow.command()
@@ -119,8 +73,8 @@ def show(cli: CommandLine, id: UUID, json_: bool) -> None:
     if found is None:
         _refuse_unknown(id)
     if json_:
-        shown = _as_dict(found) | {"progress": progress and _as_dict(progress)}
-        cli.script(shown | {"steps": [_as_dict(step) for step in steps]})
+        shown = facts(found) | {"progress": progress and facts(progress)}
+        cli.script(shown | {"steps": [facts(step) for step in steps]})
         return
     done = f"{progress.fraction:.0%} of {progress.total} steps" if progress else "no steps"
     cli.line(f"workflow {found.id} {found.name!r} is {found.state.label}: {done} are done")
@@ -169,7 +123,7 @@ def export(cli: CommandLine, id: UUID, format_: str) -> None:
         _refuse_unknown(id)
     match format_:
         case "json":
-            cli.script(_as_dict(found) | {"steps": [_as_dict(step) for step in steps]})
+            cli.script(facts(found) | {"steps": [facts(step) for step in steps]})
         case "dot":
             cli.line(dot(found.name, steps).rstrip())
         case _:
@@ -189,13 +143,7 @@ def cancel(cli: CommandLine, id: UUID, json_: bool) -> None:
     Example:
       chancy workflow cancel 0198c5d2-7a54-7cc3-9d0c-0e8a5b8f8a11
     """
-    done = cli.run(lambda chancy: WorkflowCalls(chancy.broker).cancel(id))
-    if json_:
-        cli.script({"cancelled": done})
-    if not done:
-        refuse(f"workflow {id} does not exist, or has ended otherwise")
-    if not json_:
-        cli.line(f"workflow {id} is cancelled")
+    cancel_group(cli, WorkflowCalls, id, done="is cancelled", json_=json_)
 
 
 @workflow.command()
@@ -266,26 +214,6 @@ async def _load(
 ) -> tuple[WorkflowRecord | None, list[StepRecord], WorkflowProgress | None]:
     calls = WorkflowCalls(chancy.broker)
     return await calls.get(id), await calls.steps(id), await calls.progress(id)
-
-
-def _as_dict(record: WorkflowRecord | StepRecord | WorkflowProgress) -> dict[str, Any]:
-    return {field.name: _plain(getattr(record, field.name)) for field in fields(record)}
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case datetime():
-            return value.isoformat()
-        case IntEnum():
-            return value.name.lower()
-        case Enum():
-            return value.value
-        case UUID():
-            return str(value)
-        case tuple():
-            return list(value)
-        case _:
-            return value
 
 
 def _refuse_unknown(id: UUID) -> NoReturn:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
-from chancy.checks import check_function_path, check_queue_name
 from chancy.errors import PushError
 from chancy.job.definition import Job
+from chancy.job.fields import check_job, check_run_at, due
 from chancy.job.limits import check_limits, encode_limits
 from chancy.plugins.workflow.results import ResultTypes
 from chancy.plugins.workflow.sources import Many, One, Source
@@ -19,12 +19,7 @@ from chancy.plugins.workflow.step import Wait
 from chancy.serialization.annotations import Annotations
 from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD, encode
 from chancy.serialization.signature import Signature
-from chancy.text import shown
 
-#: The values that a job may have, as for every push.
-PRIORITIES = range(-100, 101)
-ATTEMPTS = range(1, 10_001)
-MAX_DELAY = timedelta(days=365_000)
 #: The largest arguments of all steps together, in bytes.
 MAX_BYTES = 256 * 1024 * 1024
 
@@ -188,7 +183,8 @@ class StepEncoding:
             limits = encode_limits(check_limits(job.limits, f"job {job.func}"))
             _put(columns.limits, at, limits)
         if job.run_at is not None:
-            run_at, delay_s = _due(job, job.run_at)
+            check_run_at(job.run_at, job.func)
+            run_at, delay_s = due(job)
             _put(columns.run_ats, at, run_at)
             _put(columns.delays, at, delay_s)
 
@@ -207,17 +203,7 @@ class StepEncoding:
         plain = plain and type(job.priority) is int and type(job.max_attempts) is int
         if plain and settings in self._passed:
             return self._passed[settings]
-        check_function_path(job.func)
-        check_queue_name(job.queue)
-        for field_, value, allowed in (
-            ("priority", job.priority, PRIORITIES),
-            ("max_attempts", job.max_attempts, ATTEMPTS),
-        ):
-            if type(value) is not int or value not in allowed:
-                raise PushError(
-                    f"job {job.func}: {field_}={shown(value)} must be a whole number from "
-                    f"{allowed[0]} to {allowed[-1]:,}"
-                )
+        check_job(job)
         if job.unique is not None:
             raise PushError(f"job {job.func} is unique, and steps cannot be: each must run")
         if job.id is not None:
@@ -276,20 +262,3 @@ def _encoded(sources: Mapping[str, Source]) -> str:
             case Many(steps=steps):
                 found[parameter] = {"steps": list(steps), "path": path}
     return json.dumps(found)
-
-
-def _due(job: Job[Any], at: object) -> tuple[datetime | None, float | None]:
-    match at:
-        case datetime(tzinfo=None):
-            raise PushError(f"job {job.func}: run_at={at!r} has no time zone")
-        case datetime():
-            try:
-                return at.astimezone(UTC), None
-            except OverflowError:
-                raise PushError(f"job {job.func}: run_at={at} is out of range") from None
-        case timedelta() if abs(at) <= MAX_DELAY:
-            return None, at.total_seconds()
-        case _:
-            raise PushError(
-                f"job {job.func}: run_at={shown(at)} is not a datetime or a timedelta in range"
-            )

@@ -7,17 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from chancy.broker.values import Capability
 from chancy.context.context import JobContext, current_job
 from chancy.errors import LeaseLost, PushError
 from chancy.plugin.runtime import Application
 from chancy.plugins.workflow.description import MAX_STEPS, Workflow
-from chancy.plugins.workflow.outcomes import KEY
+from chancy.plugins.workflow.outcomes import KEY, SQL
 from chancy.plugins.workflow.preparation import Preparation, Prepared
 from chancy.plugins.workflow.sources import Many, One, Source, sources_of
 from chancy.plugins.workflow.step import Step
-from chancy.plugins.workflow.store import statement
-from chancy.postgres.within.calls import Fetch, FetchSync
+from chancy.postgres.within.calls import Fetch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +75,7 @@ class Extension:
         for step in self._more:
             names.update(self._more.before(step))
         return (
-            statement("names", self._schema),
+            SQL.statement("names", self._schema),
             self._here.workflow,
             sorted({*names, *self._before, self._here.step}),
         )
@@ -111,7 +109,7 @@ class Extension:
             [other for _, other in prepared.outer],
             last,
         ]
-        return statement("extend", self._schema), parameters + columns.parameters()
+        return SQL.statement("extend", self._schema), parameters + columns.parameters()
 
     def _prepare(self, known: dict[str, str | None]) -> Prepared | None:
         here = self._here
@@ -168,12 +166,6 @@ class Extension:
                 return
             case "lost":
                 raise LeaseLost(f"{where} adds nothing: another worker has it, or it has ended")
-            case "away":
-                raise PushError(
-                    f"{where} adds nothing: its job is in Redis, whose leases no transaction can "
-                    "hold, so a zombie could add steps, too. A broker with the capability "
-                    f"{Capability.SETTLING.value!r} is needed: use a queue in Postgres"
-                )
             case "over":
                 raise PushError(f"{where} adds nothing: the workflow has ended, or was retried")
             case "failing":
@@ -200,10 +192,3 @@ class Extension:
         if extend is not None:
             sql, parameters = extend
             self.check(str((await fetch(sql, *parameters))[0][0]))
-
-    def add_sync(self, fetch: FetchSync) -> None:
-        """`add` for blocking code."""
-        extend = self.extend_statement(list(fetch(*self.names_statement())))
-        if extend is not None:
-            sql, parameters = extend
-            self.check(str(fetch(sql, *parameters)[0][0]))

@@ -6,24 +6,24 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from chancy.attempt.claim import Claim
-from chancy.attempt.outcome import Outcome
 from chancy.attempt.settlement import Settlement
 from chancy.errors import StatementFailed
-from chancy.plugins.workflow.store import statement
+from chancy.plugin.tables import PluginSql
+from chancy.plugin.tracking.recorded import RecordedOutcomes
 from chancy.states import State
 
 T = TypeVar("T")
 
+SQL = PluginSql("chancy.plugins.workflow", "workflows")
+
 #: The key of a job's meta that names its step.
 KEY = "workflow"
-#: How the meta of a step's job begins: as jsonb is printed, and as Redis prints it after a change.
-_MARK, _DENSE = f'"{KEY}": {{', f'"{KEY}":{{'
+#: How the meta of a step's job begins, as jsonb is printed.
+_MARK = f'"{KEY}": {{'
 #: Meta that holds nothing else, as jsonb is printed, up to the name of the step. This part is the
 #: same for most steps of a workflow. Reading it takes 0.6 µs, against 2.9 µs as JSON.
 _USUAL = re.compile(
@@ -33,12 +33,6 @@ _SUCCEEDED = int(State.SUCCEEDED)
 _STEP, _USUAL_END = ', "step": "', '"}}'
 #: The longest failure message that is stored with a step, in characters.
 MAX_MESSAGE = 1_000
-#: Attempts that are recorded here while their settlement is pending, at most.
-MAX_RECORDED = 20_000
-#: Reported outcomes that are remembered: two batches of the broker.
-MAX_REPORTED = 2_000
-#: Characters of results that the hook failed to report; the oldest are dropped first.
-MAX_UNREPORTED = 64 * 1024**2
 
 
 class StepRef(NamedTuple):
@@ -72,7 +66,7 @@ class StepOutcome(NamedTuple):
 
 def ref_of(meta: str | None) -> StepRef | None:
     """The step that a job with this meta belongs to; None if none, or if the meta is malformed."""
-    if meta is None or (_MARK not in meta and _DENSE not in meta):
+    if meta is None or _MARK not in meta:
         return None
     head, _, tail = meta.partition(_STEP)
     if (usual := _usual(head)) is not None and tail.endswith(_USUAL_END):
@@ -96,129 +90,30 @@ def _usual(head: str) -> tuple[UUID, int] | None:
 
 
 class RecordedAttempt(NamedTuple):
-    """An attempt that has ended, with the time by this process's clock, and its duration."""
+    """An attempt that has ended, with its duration."""
 
     ref: StepRef
-    at: float
     took_s: float
 
 
-class StepOutcomes:
-    """Attempts of steps that have ended in this process and are not settled yet.
+class StepOutcomes(RecordedOutcomes[RecordedAttempt, StepOutcome]):
+    """Attempts of steps that have ended in this process and are not settled yet."""
 
-    A settlement does not name the step of its job; the claim does. So a plain job costs a look at
-    its meta, and no query. An attempt that stays here for a while was settled without being
-    reported, or goes on: the plugin's service checks it.
-    """
+    def _outcome(self, ref: RecordedAttempt, settlement: Settlement) -> StepOutcome:
+        error = None
+        if settlement.failure is not None and settlement.state is not State.SUCCEEDED:
+            failure = settlement.failure
+            error = _failure(failure.types[0] if failure.types else "", failure.message)
+        return StepOutcome(
+            ref.ref, settlement.id, int(settlement.state), settlement.result, error, ref.took_s
+        )
 
-    def __init__(self) -> None:
-        self._recorded: dict[UUID, RecordedAttempt] = {}
-        # The outcomes reported last, in two generations: a batch is reported again if its reply
-        # was lost. Generations, because finding the first key of a dict after many deletions is
-        # slow.
-        self._reported: dict[UUID, RecordedAttempt] = {}
-        self._reported_before: dict[UUID, RecordedAttempt] = {}
-        # Outcomes that the hook failed to report.
-        self._unreported: dict[UUID, StepOutcome] = {}
-        self._unreported_size = 0
-
-    def __len__(self) -> int:
-        return len(self._recorded)
-
-    def record(self, claim: Claim, outcome: Outcome, at: float) -> None:
-        """Record an attempt that has ended. Over the limit, the oldest is dropped: the sweep finds
-        it."""
-        ref = ref_of(claim.meta)
-        if ref is not None:
-            self._recorded[claim.id] = RecordedAttempt(ref, at, outcome.elapsed_s)
-            if len(self._recorded) > MAX_RECORDED:
-                self._recorded.pop(next(iter(self._recorded)), None)
-
-    def __contains__(self, id: UUID) -> bool:
-        """Whether a job is a step with a recent attempt in this process."""
-        return id in self._recorded or id in self._reported or id in self._reported_before
+    def _size(self, outcome: StepOutcome) -> int:
+        return len(outcome.result or "")
 
     def outcomes_of(self, batch: Iterable[Settlement]) -> list[StepOutcome]:
         """The outcomes of steps among settlements, in `outcome_order`."""
-        found: list[StepOutcome] = []
-        for settlement in batch:
-            id = settlement.id
-            attempt = (
-                self._recorded.get(id) or self._reported.get(id) or self._reported_before.get(id)
-            )
-            if attempt is not None:
-                found.append(_outcome(attempt, settlement))
-        found.sort(key=outcome_order)
-        return found
-
-    def mark_reported(self, outcomes: Iterable[StepOutcome]) -> None:
-        """Mark outcomes as written, provided that their transaction commits."""
-        if len(self._reported) >= MAX_REPORTED // 2:
-            self._reported, self._reported_before = {}, self._reported
-        for outcome in outcomes:
-            job = outcome.job
-            attempt = self._recorded.pop(job, None)
-            if attempt is not None:
-                self._reported[job] = attempt
-            if self._unreported:
-                self._drop_unreported(job)
-
-    def mark_unreported(self, outcomes: Iterable[StepOutcome]) -> None:
-        """Keep outcomes that could not be written; whether their jobs were settled is unknown.
-
-        In a queue without history, the table of jobs has no trace of those that succeeded.
-        """
-        for outcome in outcomes:
-            # One of them was reported before, if the commit failed then.
-            attempt = (
-                self._recorded.get(outcome.job)
-                or self._reported.pop(outcome.job, None)
-                or self._reported_before.pop(outcome.job, None)
-            )
-            if attempt is not None:
-                self._recorded[outcome.job] = attempt
-                self._drop_unreported(outcome.job)
-                self._unreported[outcome.job] = outcome
-                self._unreported_size += len(outcome.result or "")
-        while self._unreported_size > MAX_UNREPORTED or len(self._unreported) > MAX_RECORDED:
-            self._drop_unreported(next(iter(self._unreported)))
-
-    def unreported(self, id: UUID) -> StepOutcome | None:
-        """The outcome of a job that the hook failed to report."""
-        return self._unreported.get(id)
-
-    def _drop_unreported(self, id: UUID) -> None:
-        outcome = self._unreported.pop(id, None)
-        if outcome is not None:
-            self._unreported_size -= len(outcome.result or "")
-
-    def settled(self, batch: Iterable[Settlement]) -> list[StepOutcome]:
-        """The outcomes of steps among settlements that were stored outside a transaction. Attempts
-        of jobs that go on are dropped, until the next one ends."""
-        found: list[StepOutcome] = []
-        for settlement in batch:
-            attempt = self._recorded.pop(settlement.id, None)
-            if attempt is not None and settlement.state.final:
-                found.append(_outcome(attempt, settlement))
-        return found
-
-    def discard(self, ids: Iterable[UUID]) -> None:
-        for id in ids:
-            self._recorded.pop(id, None)
-            self._drop_unreported(id)
-
-    def older(self, than: float, most: int) -> dict[UUID, RecordedAttempt]:
-        """Up to `most` attempts recorded before a time, the least recently returned first. They
-        stay until they are reported or discarded."""
-        found = dict(
-            islice(
-                ((id, attempt) for id, attempt in self._recorded.items() if attempt.at < than),
-                most,
-            )
-        )
-        for id in found:  # move to the end
-            self._recorded[id] = self._recorded.pop(id)
-        return found
+        return sorted(super().outcomes_of(batch), key=outcome_order)
 
 
 def outcome_of(
@@ -242,29 +137,13 @@ def refusal_failure(error: StatementFailed) -> str:
 
 
 def lost_outcome(ref: StepRef, job: UUID) -> StepOutcome:
-    """The outcome of a step whose job is in no table and no broker."""
+    """The outcome of a step whose job is in no table."""
     why = f"its job {job} is gone, so its outcome is unknown"
     return outcome_of(ref, job, int(State.FAILED), None, why, "chancy.JobGone")
 
 
 #: The order in which every process writes outcomes, so that locks are taken in one order.
 outcome_order: Callable[[StepOutcome], Any] = attrgetter("ref.workflow.int", "ref.step")
-
-
-def _outcome(attempt: RecordedAttempt, settlement: Settlement) -> StepOutcome:
-    error = None
-    if settlement.failure is not None and settlement.state is not State.SUCCEEDED:
-        failure = settlement.failure
-        kind = failure.types[0] if failure.types else ""
-        error = _failure(kind, failure.message)
-    return StepOutcome(
-        attempt.ref,
-        settlement.id,
-        int(settlement.state),
-        settlement.result,
-        error,
-        attempt.took_s,
-    )
 
 
 def advance_statement(
@@ -282,7 +161,7 @@ def advance_statement(
     results: list[str | None] = [outcome.result for outcome in outcomes]
     errors: list[str | None] = [outcome.error for outcome in outcomes]
     return (
-        statement("advance", schema),
+        SQL.statement("advance", schema),
         _shared([ref.workflow for ref in refs]),
         [ref.step for ref in refs],
         _shared([ref.run for ref in refs]),

@@ -6,17 +6,17 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import IntEnum, StrEnum
-from types import MappingProxyType
+from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from chancy.job.definition import QueuedJob
+from chancy.plugin.tables import utc
+from chancy.plugin.tracking.groups import GroupFilter, GroupState
 from chancy.plugins.workflow.step import OnFailure
 from chancy.states import State
 
 
-class WorkflowState(IntEnum):
+class WorkflowState(GroupState):
     """The state of a workflow."""
 
     RUNNING = 1
@@ -30,17 +30,9 @@ class WorkflowState(IntEnum):
     #: Completed steps have been undone.
     COMPENSATED = 7
 
-    def __str__(self) -> str:
-        return self.label
 
-    @property
-    def label(self) -> str:
-        return self.name.lower()
-
-    @property
-    def final(self) -> bool:
-        """Whether the workflow has ended. It may be retried."""
-        return self >= WorkflowState.SUCCEEDED
+class WorkflowFilter(GroupFilter[WorkflowState]):
+    """A filter for workflows."""
 
 
 class StepState(StrEnum):
@@ -70,7 +62,6 @@ _ENDED = {
     6: StepState.CANCELLED,
     7: StepState.IGNORED,
 }
-NO_JOBS: Mapping[UUID, QueuedJob] = MappingProxyType({})
 _LIVE = {
     State.PENDING: StepState.PENDING,
     State.RUNNING: StepState.RUNNING,
@@ -147,10 +138,6 @@ class WorkflowProgress:
         return (self.succeeded + self.ignored) / self.total if self.total else 1.0
 
 
-def utc(at: datetime | None) -> datetime | None:
-    return None if at is None else at.replace(tzinfo=UTC)
-
-
 def workflow(row: Sequence[Any]) -> WorkflowRecord:
     """A row of ``sql/find.sql``."""
     id, name, state, steps, error, pushed_at, finished_at = row
@@ -160,37 +147,23 @@ def workflow(row: Sequence[Any]) -> WorkflowRecord:
         state=WorkflowState(state),
         steps=steps,
         error=error,
-        pushed_at=pushed_at.replace(tzinfo=UTC),
+        pushed_at=utc(pushed_at),
         finished_at=utc(finished_at),
     )
 
 
-def step(
-    row: Sequence[Any], flow: WorkflowState, jobs: Mapping[UUID, QueuedJob] = NO_JOBS
-) -> StepRecord:
-    """A row of ``sql/show.sql``.
-
-    :param jobs: jobs of the workflow in other brokers.
-    """
+def step(row: Sequence[Any], flow: WorkflowState) -> StepRecord:
+    """A row of ``sql/show.sql``."""
     (
         name, _, state, run, next_, on_failure, undoes, added_by, job_id, queue, func, finished_at,
-        took_s, result, error, live, claimed_at, attempt, ready, away,
+        took_s, result, error, live, claimed_at, attempt, ready,
     ) = row  # fmt: skip
     known = _ENDED.get(state)
-    started = None
-    if away:
-        # The job is on its way to the other broker, or that is unavailable.
-        live = int(State.PENDING)
-        if (job := jobs.get(job_id)) is not None:
-            live = None if job.state.final else int(job.state)
-            attempt, started = job.attempt, job.claimed_at
-            # The job has ended, and that is not reported yet: until then it cannot be retried.
-            known = known or (StepState.ENDING if job.state.final else None)
     if known is None:
         known = _open_state(live, func, ready=ready, flow=flow)
-    started = (started or utc(claimed_at)) if known is StepState.RUNNING else None
+    started = utc(claimed_at) if known is StepState.RUNNING else None
     if finished_at is not None and took_s is not None:
-        started = datetime.fromtimestamp(finished_at.replace(tzinfo=UTC).timestamp() - took_s, UTC)
+        started = datetime.fromtimestamp(utc(finished_at).timestamp() - took_s, UTC)
     return StepRecord(
         name=name,
         state=known,

@@ -10,16 +10,17 @@ from chancy.broker.contract import Broker
 from chancy.clock import Clock
 from chancy.errors import JobCancelled, JobError, PushError
 from chancy.plugin.runtime import Application
+from chancy.plugin.tracking.groups import GroupReference
 from chancy.plugins.workflow.calls import WorkflowCalls, signal_error
+from chancy.plugins.workflow.outcomes import SQL
 from chancy.plugins.workflow.record import (
     StepRecord,
     WorkflowProgress,
     WorkflowRecord,
     WorkflowState,
 )
-from chancy.plugins.workflow.store import statement, store_of
+from chancy.postgres.within import bind, bind_blocking, run_blocking
 from chancy.results.group_waiter import GroupStatus, GroupWaiter
-from chancy.results.reference import checked
 from chancy.serialization.signature import Signature
 from chancy.text import shown
 
@@ -30,10 +31,10 @@ WorkflowWaiter = GroupWaiter[Ended]
 
 def waiter_for(broker: Broker, clock: Clock) -> WorkflowWaiter:
     """A waiter for workflows of a broker."""
-    store = store_of(broker)
+    tables = SQL.on(broker)
 
     async def look(id: UUID) -> GroupStatus[Ended] | None:
-        found = await store.fetch(statement("await", store.schema), [id])
+        found = await tables.fetch("await", [id])
         if not found:
             return None
         state = WorkflowState(found[0][1])
@@ -58,25 +59,15 @@ class WorkflowFailed(JobError):
         return type(self), (self.id, self.state, self.why)
 
 
-class WorkflowReference:
+class WorkflowReference(GroupReference[Application, Ended]):
     """A handle to one workflow. Its id is known before the push commits."""
 
-    __slots__ = ("_calls", "_chancy", "_waiter", "id")
+    __slots__ = ("_calls",)
+    kind = "workflow"
 
     def __init__(self, id: UUID, chancy: Application, waiter: Callable[[], WorkflowWaiter]) -> None:
-        self.id = checked(id, "workflow")
-        self._chancy = chancy
+        super().__init__(id, chancy, waiter)
         self._calls = WorkflowCalls(chancy.broker, chancy.max_payload)
-        self._waiter = waiter
-
-    def __repr__(self) -> str:
-        return f"WorkflowReference({self.id})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, WorkflowReference) and other.id == self.id
-
-    def __hash__(self) -> int:
-        return hash(self.id)
 
     async def get(self) -> WorkflowRecord | None:
         """The current workflow; None if it is not committed, or was purged."""
@@ -136,11 +127,13 @@ class WorkflowReference:
         :raises PushError: there is no such step, the step or the workflow has ended without the
             signal, or the payload cannot be stored. Nothing was written.
         """
-        return self._sent(name, await self._calls.signal(self.id, name, payload, within))
+        fetch = None if within is None else bind(within)
+        return self._sent(name, await self._calls.signal(self.id, name, payload, fetch))
 
     def sync_signal(self, name: str, payload: Any = None, *, within: object) -> bool:
         """`signal` for code without an event loop, in a transaction of the caller's."""
-        return self._sent(name, self._calls.signal_sync(self.id, name, payload, within))
+        calling = self._calls.signal(self.id, name, payload, bind_blocking(within))
+        return self._sent(name, run_blocking(calling))
 
     def _sent(self, name: str, answer: str) -> bool:
         if answer in ("sent", "before"):

@@ -6,11 +6,10 @@ import asyncio
 import logging
 from uuid import UUID
 
-from chancy.broker.optional import SqlStore
 from chancy.clock import Clock
 from chancy.errors import BrokerError, StatementFailed
+from chancy.plugin.tables import PluginTables
 from chancy.plugins.workflow.outcomes import refusal_failure
-from chancy.plugins.workflow.store import statement
 
 logger = logging.getLogger("chancy.workflows")
 
@@ -46,7 +45,7 @@ class Starts:
         for wake in self._wakes:
             wake.set()
 
-    async def serve(self, store: SqlStore, clock: Clock) -> None:
+    async def serve(self, tables: PluginTables, clock: Clock) -> None:
         """Start reported pieces, until cancelled."""
         wake = asyncio.Event()
         self._wakes.add(wake)
@@ -57,7 +56,7 @@ class Starts:
                 await wake.wait()
                 wake.clear()
                 try:
-                    await self._start_left(store, clock)
+                    await self._start_left(tables, clock)
                 except BrokerError as error:
                     logger.warning("workflow_starts_postponed error=%s", error)
                 if not wake.is_set():  # pieces not found by now were started by other processes
@@ -65,11 +64,11 @@ class Starts:
         finally:
             self._wakes.discard(wake)
 
-    async def _start_left(self, store: SqlStore, clock: Clock) -> None:
+    async def _start_left(self, tables: PluginTables, clock: Clock) -> None:
         for pause_s in _PAUSES_S:
             full = True
             while full:
-                started = await start_pieces(store)
+                started = await start_pieces(tables)
                 self._left = max(self._left - started, 0)
                 full = started == MOST_PIECES
             if not self._left:
@@ -77,7 +76,7 @@ class Starts:
             await clock.sleep(pause_s)
 
 
-async def start_pieces(store: SqlStore) -> int:
+async def start_pieces(tables: PluginTables) -> int:
     """Start pieces, up to `MOST_PIECES`, and return how many. A step that the server refuses to
     start fails.
 
@@ -86,25 +85,25 @@ async def start_pieces(store: SqlStore) -> int:
     started = 0
     while started < MOST_PIECES:
         try:
-            ((found,),) = await store.fetch(statement("proceed", store.schema))
+            ((found,),) = await tables.fetch("proceed")
         except StatementFailed as error:
             if error.retryable:
                 raise
             # A step that fails may enable others, in pieces that did not exist before.
-            found = await _start_parts(store)
+            found = await _start_parts(tables)
         if not found:
             return started
         started += int(found)
     return MOST_PIECES
 
 
-async def _start_parts(store: SqlStore) -> int:
+async def _start_parts(tables: PluginTables) -> int:
     """Start pieces one by one, as one of them holds a step that the server refuses to start."""
-    pieces = await store.fetch(statement("pieces", store.schema), MOST_PIECES)
+    pieces = await tables.fetch("pieces", MOST_PIECES)
     started = 0
     for id, piece, names in pieces:
         try:
-            await _start_part(store, id, piece, names)
+            await _start_part(tables, id, piece, names)
             started += 1
         except StatementFailed as error:
             if error.retryable:
@@ -113,17 +112,16 @@ async def _start_parts(store: SqlStore) -> int:
     return started
 
 
-async def _start_part(store: SqlStore, id: UUID, piece: UUID, names: list[str]) -> None:
-    sql = statement("part", store.schema)
+async def _start_part(tables: PluginTables, id: UUID, piece: UUID, names: list[str]) -> None:
     try:
-        await store.fetch(sql, id, piece, names, None)
+        await tables.fetch("part", id, piece, names, None)
     except StatementFailed as error:
         if error.retryable:
             raise
         if len(names) > 1:
             middle = len(names) // 2
-            await _start_part(store, id, piece, names[:middle])
-            await _start_part(store, id, piece, names[middle:])
+            await _start_part(tables, id, piece, names[:middle])
+            await _start_part(tables, id, piece, names[middle:])
             return
         logger.error("workflow_step_refused workflow=%s step=%s error=%s", id, names[0], error)
-        await store.fetch(sql, id, piece, names, refusal_failure(error))
+        await tables.fetch("part", id, piece, names, refusal_failure(error))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from chancy.broker.contract import Broker
 from chancy.plugins.workflow.calls import WorkflowCalls
-from chancy.plugins.workflow.outcomes import StepOutcome, StepRef, outcome_of
-from chancy.plugins.workflow.store import statement, store_of
+from chancy.plugins.workflow.outcomes import SQL, StepOutcome, StepRef, outcome_of
 from chancy.states import State
 
 logger = logging.getLogger("chancy.workflows")
@@ -47,7 +46,7 @@ class SignalTimeouts:
     """
 
     def __init__(self, broker: Broker) -> None:
-        self._store = store_of(broker)
+        self._tables = SQL.on(broker)
         self._calls = WorkflowCalls(broker)
 
     async def turn(self) -> int:
@@ -57,16 +56,13 @@ class SignalTimeouts:
         """
         found = 0
         for _ in range(_MOST_BATCHES):
-            due = [SignalTimeout(*row) for row in await self._fetch("due", BATCH)]
+            due = [SignalTimeout(*row) for row in await self._tables.fetch("due", BATCH)]
             if due:
                 await self._time_out(due)
             found += len(due)
             if len(due) < BATCH:
                 break
         return found
-
-    async def _fetch(self, name: str, *parameters: object) -> Sequence[Sequence[Any]]:
-        return await self._store.fetch(statement(name, self._store.schema), *parameters)
 
     async def _time_out(self, due: Sequence[SignalTimeout]) -> None:
         outcomes: list[StepOutcome] = []
@@ -85,7 +81,7 @@ class SignalTimeouts:
         ids, names, runs = zip(
             *((timer.workflow, timer.name, timer.run) for timer in due), strict=True
         )
-        await self._fetch("rung", list(ids), list(names), list(runs))
+        await self._tables.fetch("rung", list(ids), list(names), list(runs))
 
 
 def _outcome(timer: SignalTimeout, job: UUID, why: str) -> StepOutcome:

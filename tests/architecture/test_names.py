@@ -34,7 +34,6 @@ SHARED = {
     "middleware": "what stands around a call",
     "migrate": "migrations",
     "optional": "what may be missing",
-    "outbox": "rows that wait to be sent",
     "outcomes": "what became of jobs",
     "plugin": "a plugin",
     "policy": "a choice of behaviour",
@@ -53,9 +52,7 @@ SHARED = {
     "standalone": "running without a worker",
     "store": "the statements of the package",
     "sweep": "repairs and bounds what is stored",
-    "sync": "for code without an event loop",
     "timers": "what happens at a time",
-    "tracking": "jobs that another broker keeps",
     "values": "plain values",
     "waiter": "waits for something",
     "worker": "a worker",
@@ -63,9 +60,10 @@ SHARED = {
 #: Small modules that stay apart from their only importer, and why.
 APART = {
     "chancy/testing/structure.py": "what migrations are compared by, for tests of others too",
+    "chancy/postgres/promotions.py": "the counterpart of claim/claims",
     "chancy/worker/promoter.py": "a stage of the pipe",
+    "plugins/pruner/commands.py": "loaded with click only",
     "plugins/redis/cli/commands.py": "loaded with click only",
-    "plugins/redis/relay/job_relay.py": "the counterpart of the relay of streams",
 }
 
 #: Packages whose names mirror others: of libraries, of the contract, of an application.

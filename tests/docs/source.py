@@ -61,6 +61,11 @@ def _events() -> Iterator[Event]:
                     args=[_, ast.Constant(value=str(message)), *_],
                 ):
                     level = "info"  # chosen when it runs
+                case ast.Call(
+                    func=ast.Name(id="_log"),
+                    args=[ast.Attribute(attr=name), ast.Constant(value=str(message)), *_],
+                ):
+                    level = name.lower()  # a record with its fields as attributes
                 case _:
                     continue
             logger = logger or _logger(nodes, path)
@@ -95,10 +100,13 @@ def _logger(nodes: Sequence[ast.AST], path: Path) -> str:
 def log_calls() -> int:
     """How many calls of a logger there are, whatever their messages look like."""
     return sum(
-        isinstance(node, ast.Attribute)
-        and node.attr in {*_LEVELS, "log"}
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "logger"
+        (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "_log")
+        or (
+            isinstance(node, ast.Attribute)
+            and node.attr in {*_LEVELS, "log"}
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "logger"
+        )
         for nodes in _nodes().values()
         for node in nodes
     )

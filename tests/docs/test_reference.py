@@ -168,6 +168,7 @@ _SECTIONS = {
     "Error": {"error", "exception", "critical"},
     "Warning": {"warning"},
     "Info": {"info", "debug"},
+    "Attempts of jobs": set(),
     "From the jobs": set(),
     "From streams": set(),
     "From the executors": {"info", "warning", "error", "exception"},
@@ -265,7 +266,7 @@ def test_every_table_column_and_function_is_listed(dsn: str) -> None:
     with psycopg.connect(dsn) as connection:
         columns = connection.execute(
             "select table_name, column_name from information_schema.columns"
-            " where table_schema = 'chancy' and table_name !~ '^finished_jobs_'"
+            " where table_schema = 'chancy' and table_name !~ '^(finished_jobs|recently_finished)_'"
         ).fetchall()
         functions = connection.execute(
             "select distinct proname::text from pg_proc where pronamespace = 'chancy'::regnamespace"

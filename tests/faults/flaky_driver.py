@@ -11,8 +11,7 @@ from typing import Protocol
 
 from chancy.errors import BrokerError, BrokerUnavailable, StatementFailed
 from chancy.postgres.drivers import driver, sqlstates
-from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection, Pool, Row
-from chancy.postgres.drivers.pool import SessionPool
+from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection, Row
 from chancy.postgres.drivers.session import Session
 from chancy.postgres.statements import Statements
 
@@ -173,9 +172,3 @@ class FlakyDriver:
         self._switchboard.check("connect", number, None)
         real = await self._real.connect(dsn, application_name=application_name)
         return FlakyConnection(real, self._switchboard)
-
-    async def pool(self, dsn: str, *, application_name: str, min_size: int, max_size: int) -> Pool:
-        async def connect() -> Connection:
-            return await self.connect(dsn, application_name=application_name)
-
-        return await SessionPool.filled(connect, min_size=min_size, max_size=max_size)

@@ -113,17 +113,19 @@ class Fleet:
         self.wait_until_ready()
         return [worker.stop() for worker in self.alive]
 
-    def taken_for_dead(self) -> set[int]:
-        """Ids of worker processes that were overdue while they lived, and were declared dead.
+    def taken_for_dead(self) -> dict[int, float]:
+        """Worker processes that were overdue while they lived, and were declared dead, by their
+        ids, each with the time from which it was overdue, in seconds since 1970.
 
         They were declared dead then or later, even just after a kill, so their jobs may still run.
         """
         timeout_s = WorkerSettings(dsn=self._dsn, **self._settings).heartbeat_timeout_s
-        return {
-            one.pid
-            for one in ledger.silenced(self._dsn)
-            if one.beat_at + timeout_s < self.killed_at.get(one.pid, math.inf)
-        }
+        found: dict[int, float] = {}
+        for one in ledger.silenced(self._dsn):
+            overdue_at = one.beat_at + timeout_s
+            if overdue_at < self.killed_at.get(one.pid, math.inf):
+                found[one.pid] = min(overdue_at, found.get(one.pid, math.inf))
+        return found
 
     def stale(self) -> int:
         """The number of stale settlements in the logs of all workers, killed ones included."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+import time
+from collections.abc import Collection, Mapping
 
 from chancy.attempt.judge import MAX_CRASHES
 from chancy.states import State
@@ -32,19 +34,28 @@ def check_not_run_again(book: Book, settled: Collection[int], offset: int) -> No
     assert again == set()
 
 
-def find_overlaps(book: Book, excused: Collection[int] = ()) -> list[tuple[int, int, Entry]]:
+def find_overlaps(
+    book: Book, overdue: Mapping[int, float] | None = None
+) -> list[tuple[int, int, Entry]]:
     """Runs of a job that were still going on when another run of it started.
 
     Returns the process and its parent of each, and the start of the other run.
 
-    :param excused: workers that were declared dead while they lived. Their runs, and those of their
-        children, may overlap with those of other workers.
+    :param overdue: the time, in seconds since 1970, from which workers that lived may have been
+        presumed dead. Their runs, and those of their children, may overlap with runs of other
+        workers that started later.
     """
+    overdue = overdue or {}
+    since_1970 = time.time() - time.monotonic()
+
+    def excused(process: int, other: Entry) -> bool:
+        return overdue.get(process, math.inf) < other.at_ns / 1e9 + since_1970
+
     return [
         (pid, parent, entry)
         for entry in book.entries()
         for pid, parent in entry.beside
-        if pid not in excused and parent not in excused
+        if not excused(pid, entry) and not excused(parent, entry)
     ]
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -49,9 +50,9 @@ class Watched:
         self.sizes: list[int] = []
         self.took_s: list[float] = []
 
-    async def promote(self, limit: int) -> Promotion:
+    async def promote(self, limit: int, *, worker_id: UUID | None = None) -> Promotion:
         began = time.monotonic()
-        promotion = await self._promote(limit)
+        promotion = await self._promote(limit, worker_id=worker_id)
         self.took_s.append(time.monotonic() - began)
         self.sizes.append(promotion.promoted)
         return promotion
@@ -109,13 +110,6 @@ async def avalanche(dsn: str, count: int, monkeypatch: pytest.MonkeyPatch) -> No
     )
     assert now <= usual * TIMES, said
     assert slowest <= SLOWEST_S, said
-
-
-@pytest.mark.chaos
-async def test_an_avalanche_is_promoted_beside_other_work(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await avalanche(dsn, 50_000, monkeypatch)
 
 
 @pytest.mark.chaos

@@ -22,8 +22,9 @@ IMPOSSIBLE: Mapping[str, str] = {
     "an attempt below zero": "attempt = -2147483648",
     "no attempts allowed": "max_attempts = -1",
     "any number of attempts allowed": "max_attempts = 2147483647",
-    "the last crash of all": "crashes = 32767",
-    "crashes below zero": "crashes = -32768",
+    # With a stored start, so that the death of the worker counts as a crash.
+    "the last crash of all": "crashes = 32767, meta = jsonb_build_object('started', lease)",
+    "crashes below zero": "crashes = -32768, meta = jsonb_build_object('started', lease)",
     "the highest priority": "priority = 32767",
     "the lowest priority": "priority = -32768",
     "the last position": "pos = 9223372036854775807",

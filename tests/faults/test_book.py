@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -32,13 +33,15 @@ def run_elsewhere(book: Book) -> Generator[subprocess.Popen[bytes]]:
 
 def test_a_run_that_begins_beside_another_one_is_an_overlap(book: Book) -> None:
     with run_elsewhere(book) as process:
+        second_at = time.time()
         with books.run(str(book), 7):
             pass
         with books.run(str(book), 8):
             pass
         ((pid, _, second),) = oracles.find_overlaps(book)
         assert (pid, second.number, second.phase) == (process.pid, 7, "begin")
-        assert oracles.find_overlaps(book, {process.pid}) == []
+        assert oracles.find_overlaps(book, {process.pid: second_at}) == []
+        assert len(oracles.find_overlaps(book, {process.pid: time.time()})) == 1, "not yet overdue"
 
 
 def test_nothing_is_an_overlap_with_what_was_killed(book: Book) -> None:
@@ -66,4 +69,4 @@ def test_the_runs_of_a_child_are_excused_with_its_parent(book: Book) -> None:
     with run_elsewhere(book) as process, books.run(str(book), 7):
         ((pid, parent, _),) = oracles.find_overlaps(book)
         assert pid == process.pid
-        assert oracles.find_overlaps(book, {parent}) == []
+        assert oracles.find_overlaps(book, {parent: 0.0}) == []

@@ -30,12 +30,15 @@ from tests.support.waiting import eventually
 #: Statements of a worker of this release.
 CLAIM = """
     select id, priority, pos, func, arguments, attempt, max_attempts, crashes, meta, limits
-    from chancy.claim($1::uuid, $2::uuid, $3::text, $4::int, null, null)
+    from chancy.claim($1::uuid, $2::uuid, $3::text, $4::int, 1000000, null, null)
 """
 FINISH = "select finish from chancy.finish($1, $2, $3, null, null, null, null, null)"
 REGISTER = "insert into chancy.workers (id, host, pid, queues) values ($1, 'old', 1, '{load}')"
 BEAT = "update chancy.workers set beat_at = clock_timestamp() where id = $1 returning 1"
-REQUEUE = "select requeue from chancy.requeue($1, $2, $3, $4, null, null, $5, null, $6::text[])"
+REQUEUE = """
+    select requeue
+    from chancy.requeue($1, $2, $3, $4, null, null, $5, null, $6::text[], null)
+"""
 PUSH = """
     insert into chancy.jobs (id, pos, state, queue, func, arguments)
     select t.id, nextval('chancy.positions'), 0, 'load', $2,

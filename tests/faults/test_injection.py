@@ -7,7 +7,7 @@ import itertools
 import os
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -56,7 +56,7 @@ def many_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holdings, "EVERY_S", 0.1)
 
 
-def _undivided(executor: Executor, make_isolated: Callable[[], Executor]) -> Executor:
+def _undivided(executor: Executor, *_: object, alone_here: bool) -> Executor:
     return executor
 
 

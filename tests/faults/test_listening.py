@@ -74,8 +74,8 @@ async def check_half_open(proxy: Proxy, dsn: str, book: Book, *, noticed_within_
 async def test_a_listener_that_is_half_open_is_noticed_and_replaced(
     proxy: Proxy, dsn: str, book: Book, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chancy.worker.listener._PROBE_EVERY_S", 1.0)
-    monkeypatch.setattr("chancy.worker.listener._PROBE_TIMEOUT_S", 0.7)
+    monkeypatch.setattr("chancy.broker.listener._PROBE_EVERY_S", 1.0)
+    monkeypatch.setattr("chancy.broker.listener._PROBE_TIMEOUT_S", 0.7)
     await check_half_open(proxy, dsn, book, noticed_within_s=1.7)
 
 

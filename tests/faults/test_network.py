@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 import pytest
 
-from chancy import BrokerUnavailable, Cancellation, Chancy, Queue, State, Worker
+from chancy import BrokerUnavailable, Cancellation, Chancy, Queue, State, Unique, Worker
 from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Settlement
 from chancy.broker.values import WorkerRecord
@@ -66,22 +67,103 @@ async def test_a_push_whose_answer_is_lost_stores_the_job_once(
     assert tables.states(dsn) == {State.PENDING: 1}
 
 
+@asynccontextmanager
+async def beside(dsn: str) -> AsyncGenerator[PostgresBroker]:
+    """A broker whose sessions do not go through the proxy."""
+    async with Chancy(dsn) as other:
+        assert isinstance(other.broker, PostgresBroker)
+        yield other.broker
+
+
+async def finish_all(broker: PostgresBroker) -> int:
+    """Run all jobs as a worker would; returns how many there were."""
+    count = 0
+    while claims := await broker.claim("load", worker_id=WORKER.id, limit=1_000, thorough=True):
+        ending = [Settlement(one.id, one.lease, State.SUCCEEDED) for one in claims]
+        assert await broker.settle(ending) == frozenset()
+        count += len(claims)
+    return count
+
+
+async def push_and_finish_before_the_repetition(
+    proxy: Proxy, dsn: str, push: Awaitable[object], lost: Callable[[bytes], bool]
+) -> int:
+    """Lose the answer of a push, and run its jobs before it is repeated; returns how many ran."""
+    proxy.cut_reply_after(lost)
+    proxy.refuse()
+    async with beside(dsn) as broker:
+        pushing = asyncio.ensure_future(push)
+        await eventually(proxy.reply_cut.is_set)
+        ran = await finish_all(broker)
+        proxy.heal()
+        await pushing
+        return ran + await finish_all(broker)
+
+
+@pytest.mark.parametrize("kept", [True, False])
 async def test_a_push_is_not_made_again_for_a_job_that_finished_meanwhile(
+    app: Chancy, proxy: Proxy, dsn: str, book: Book, kept: bool
+) -> None:
+    await app.declare(Queue(name="load", keep_finished=kept), upsert=True)
+    one = plain(book)
+    assert one.id is not None
+    ran = await push_and_finish_before_the_repetition(proxy, dsn, app.push(one), names(one.id))
+    assert ran == 1
+    assert tables.states(dsn) == ({State.SUCCEEDED: 1} if kept else {})
+
+
+@pytest.mark.parametrize("count", [2, 3_000])
+async def test_a_bulk_push_is_not_made_again_for_jobs_that_finished_meanwhile(
+    app: Chancy, proxy: Proxy, dsn: str, book: Book, count: int
+) -> None:
+    await app.declare(Queue(name="load", keep_finished=False), upsert=True)
+    many = [plain(book, number) for number in range(count)]
+    assert many[0].id is not None
+    lost = names(many[0].id) if count == 2 else lambda sent: b"commit\0" in sent
+    ran = await push_and_finish_before_the_repetition(proxy, dsn, app.push_many(many), lost)
+    assert ran == count
+    assert tables.states(dsn) == {}
+
+
+async def test_a_unique_push_is_not_made_again_for_a_job_that_finished_meanwhile(
     app: Chancy, proxy: Proxy, dsn: str, book: Book
+) -> None:
+    await app.declare(Queue(name="load", keep_finished=False), upsert=True)
+    one = plain(book).with_unique(Unique())
+    assert one.id is not None
+    ran = await push_and_finish_before_the_repetition(proxy, dsn, app.push(one), names(one.id))
+    assert ran == 1
+
+
+async def test_a_push_without_a_loop_is_not_made_again_for_a_job_that_finished_meanwhile(
+    proxy: Proxy, dsn: str, book: Book
 ) -> None:
     one = plain(book)
     assert one.id is not None
+    with Chancy(proxy.dsn(dsn)) as chancy:
+        chancy.sync_declare(Queue(name="load", keep_finished=False))
+        async with beside(dsn) as broker:
+            await broker.register(WORKER)
+        push = asyncio.to_thread(chancy.sync_push, one)
+        assert await push_and_finish_before_the_repetition(proxy, dsn, push, names(one.id)) == 1
+    assert tables.states(dsn) == {}
+
+
+async def test_a_push_is_not_made_again_for_a_job_that_was_cancelled_meanwhile(
+    app: Chancy, proxy: Proxy, dsn: str, book: Book
+) -> None:
+    await app.declare(Queue(name="load", keep_finished=False), upsert=True)
+    one = plain(book)
+    assert one.id is not None
     proxy.cut_reply_after(names(one.id))
-    pushing = asyncio.create_task(app.push(one))
-    await eventually(proxy.reply_cut.is_set)
     proxy.refuse()
-    other = PostgresBroker(dsn)
-    claims = await other.claim("load", worker_id=WORKER.id, limit=1, thorough=True)
-    await other.settle([Settlement(one.id, claims[0].lease, State.SUCCEEDED)])
-    await other.close()
-    proxy.heal()
-    await pushing
-    assert tables.states(dsn) == {State.SUCCEEDED: 1}
+    async with beside(dsn) as broker:
+        pushing = asyncio.create_task(app.push(one))
+        await eventually(proxy.reply_cut.is_set)
+        assert await broker.cancel([one.id]) == {one.id: Cancellation.CANCELLED}
+        proxy.heal()
+        await pushing
+    assert tables.states(dsn) == {}
 
 
 async def test_a_bulk_push_whose_commit_is_not_answered_can_be_made_again(

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import uuid
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
+import psycopg
 import pytest
 
 from chancy import Chancy, State, StatementFailed
 from chancy.broker.contract import Broker
 from chancy.postgres.broker import PostgresBroker
+from chancy.postgres.connections.heartbeat import Register
 from chancy.postgres.drivers import Name
+from chancy.postgres.statements import Statements
 from chancy.testing.conformance import BrokerContract
 from chancy.testing.conformance.claiming import ClaimPromises
 from tests.faults import jobs, oracles, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
+from tests.support.locks import BLOCKED
 from tests.support.waiting import eventually
 
 LEVELS = ("serializable", "repeatable read")
@@ -55,16 +61,15 @@ class TestClaimsUnderSerializable(ClaimPromises):
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize(("level", "driver"), [(LEVELS[0], "asyncpg"), (LEVELS[1], "psycopg")])
-class TestIsolation(BrokerContract):
-    """The whole contract on a server whose transactions are stricter than we ask for."""
+class TestContractUnderOtherSettings(BrokerContract):
+    """The whole contract with the other driver, on a server whose transactions are stricter than we
+    ask for, and near the last position."""
 
     @pytest.fixture
-    async def brokers(
-        self, dsn: str, level: str, driver: Name
-    ) -> AsyncIterator[tuple[Broker, Broker]]:
-        isolate(dsn, level)
-        async with two_brokers(dsn, driver) as opened:
+    async def brokers(self, dsn: str) -> AsyncIterator[tuple[Broker, Broker]]:
+        isolate(dsn, "serializable")
+        advance(dsn, POSITIONS[-1])
+        async with two_brokers(dsn, "psycopg") as opened:
             yield opened
 
 
@@ -104,16 +109,27 @@ class TestClaimsAtFarPositions(ClaimPromises):
             yield opened
 
 
-@pytest.mark.chaos
-@pytest.mark.parametrize("position", POSITIONS)
-class TestContractAtFarPositions(BrokerContract):
-    """The whole contract, far out."""
-
-    @pytest.fixture
-    async def brokers(self, dsn: str, position: int) -> AsyncIterator[tuple[Broker, Broker]]:
-        advance(dsn, position)
-        async with two_brokers(dsn, "psycopg") as opened:
-            yield opened
+async def test_a_heartbeat_meets_no_serialization_failure(dsn: str) -> None:
+    """Its session has the isolation level of the server, and the worker announces its queues."""
+    isolate(dsn, "serializable")
+    worker = uuid.uuid4()
+    values = {"id": worker, "host": "here", "pid": 1}
+    with psycopg.connect(dsn) as session:
+        session.execute(
+            "insert into chancy.workers (id, host, pid) values (%(id)s, %(host)s, %(pid)s)", values
+        )
+        session.commit()
+        session.execute("update chancy.workers set queues = '{q}' where id = %(id)s", values)
+        register = Register(dsn, Statements("chancy"))
+        try:
+            beat = asyncio.create_task(asyncio.to_thread(register.beat, worker, 0.0))
+            await eventually(
+                lambda: tables.ask(dsn, f"select 1 from pg_stat_activity where {BLOCKED}")
+            )
+            session.commit()
+            assert await beat
+        finally:
+            register.close()
 
 
 @pytest.mark.chaos

@@ -12,8 +12,10 @@ import pytest
 
 from chancy import BrokerUnavailable, Chancy, NotOpen
 from chancy.app.lifetime import Lifetime
+from chancy.clock import SystemClock
 from chancy.errors import ConfigurationError
 from chancy.postgres.broker import PostgresBroker
+from chancy.results.waiter import CompletionWaiter
 from tests.support import jobs
 
 
@@ -30,7 +32,7 @@ async def test_who_leaves_closes_nothing_for_those_inside(dsn: str) -> None:
 
 @pytest.mark.parametrize("size", [0, -1])
 def test_without_a_session_for_callers_none_is_made(size: int) -> None:
-    with pytest.raises(ConfigurationError, match=f"pool_size={size} must be at least 1"):
+    with pytest.raises(ConfigurationError, match=f"pool_size={size} .*of at least 1"):
         Chancy("postgresql://localhost/shop", pool_size=size)
 
 
@@ -117,7 +119,7 @@ with Chancy({dsn!r}) as chancy:
         assert session.execute("select count(*) from chancy.jobs").fetchone() == (201,)
 
 
-class Unwilling:
+class Unwilling(CompletionWaiter):
     """What cannot be closed."""
 
     async def close(self) -> None:
@@ -126,7 +128,7 @@ class Unwilling:
 
 async def test_what_cannot_be_closed_leaves_nothing_else_open(dsn: str) -> None:
     broker = PostgresBroker(dsn)
-    opening = Lifetime(broker, Unwilling())
+    opening = Lifetime(broker, Unwilling(broker, SystemClock()))
     await opening.enter()
     with pytest.raises(RuntimeError, match="does not end"):
         await opening.leave()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -89,6 +90,19 @@ async def test_pushes_of_one_moment_share_a_statement(
     await asyncio.gather(*tasks)
     assert stored(dsn) == {job.id for job in wanted}
     assert len(statements.sent) == AT_ONCE + 1
+
+
+async def test_pushes_of_one_moment_share_a_statement_of_bounded_size(
+    dsn: str, pushes: PushCoalescer, statements: Statements
+) -> None:
+    large = json.dumps({"text": "x" * 3_000_000})
+    wanted = [prepared(arguments=large) for _ in range(AT_ONCE + 6)]
+    with locked(dsn):
+        tasks = start(pushes, wanted)
+        await eventually(lambda: len(statements.sent) == AT_ONCE)
+    await asyncio.gather(*tasks)
+    assert stored(dsn) == {job.id for job in wanted}
+    assert len(statements.sent) == AT_ONCE + 3
 
 
 async def test_one_push_after_the_other_never_waits(

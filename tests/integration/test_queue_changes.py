@@ -180,7 +180,7 @@ async def test_an_invalid_queue_row_is_repaired_and_reported(
             "insert into chancy.queues (name, executor, concurrency, tags, poll_interval_s) "
             "values ('broken', 'os.system', -1, '{(}', 'NaN')"
         )
-    async with Worker(chancy):
+    async with Worker(chancy, queues=["broken"]):
         reference = await chancy.push(jobs.pid_of_sync.job().with_queue("broken"))
         assert (await reference.wait(20)).state is State.SUCCEEDED
     for complaint in ("os.system", "concurrency=-1", "'('", "poll_interval_s=nan"):

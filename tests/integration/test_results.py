@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from psycopg.conninfo import make_conninfo
 
 from chancy import (
     Chancy,
+    Job,
     JobCancelled,
     JobFailed,
     Queue,
@@ -78,16 +78,22 @@ async def test_a_cancelled_job_says_so(chancy: Chancy) -> None:
         await waiting
 
 
-async def test_a_wait_ends_with_the_commit_of_the_settlement(chancy: Chancy, dsn: str) -> None:
-    """Twenty in a row, each well below the looks of somebody who hears nothing."""
+@pytest.mark.parametrize(
+    ("task", "state"),
+    [(jobs.note.job(1), State.SUCCEEDED), (jobs.fail.job(), State.FAILED)],
+    ids=["note", "fail"],
+)
+async def test_a_settlement_ends_a_wait_without_polling(
+    chancy: Chancy, dsn: str, monkeypatch: pytest.MonkeyPatch, task: Job, state: State
+) -> None:
+    for pause in ("_FIRST_POLL_S", "_LISTENING_S", "_POLL_S"):
+        monkeypatch.setattr(f"chancy.results.waiter.{pause}", 3_600.0)
+    reference = await chancy.push(task)
+    waiting = asyncio.create_task(reference.wait(30))
+    await eventually(lambda: asked(dsn, "select count(*) from chancy.awaited"))
+    await eventually(lambda: asked(dsn, LISTENERS))
     async with Worker(chancy):
-        await (await chancy.push(jobs.note.job(0))).result(10)
-        await eventually(lambda: asked(dsn, LISTENERS))
-        began = time.monotonic()
-        for number in range(20):
-            reference = await chancy.push(jobs.note.job(number))
-            assert await reference.result(10) == number
-        assert time.monotonic() - began < 20 * 0.5
+        assert (await waiting).state is state
         assert asked(dsn, LISTENERS) == 1
     await eventually(lambda: asked(dsn, "select count(*) from chancy.awaited") == 0)
 
@@ -207,7 +213,7 @@ def working(dsn: str) -> Generator[None]:
 
 
 def listens() -> bool:
-    return any(one.name == "chancy waiting" for one in threading.enumerate())
+    return any(one.name == "chancy calls" for one in threading.enumerate())
 
 
 def test_threads_wait_on_one_session(dsn: str) -> None:

@@ -22,7 +22,7 @@ import os
 import time
 from chancy import Chancy, Queue, job
 from chancy.plugins.cron import Cron, Entry
-from chancy.plugins.retry import Constant, Retry
+from chancy.plugins.retry import Constant, Retries
 
 
 @job(max_attempts=3)
@@ -54,7 +54,7 @@ def tick() -> None:
 
 chancy = Chancy(
     queues=[Queue(name="default", executor="thread", concurrency=8, poll_interval_s=0.2)],
-    plugins=[Retry(Constant(0.05)), Cron(Entry("each", "* * * * * *", tick.job()), poll_s=0.1)],
+    plugins=[Retries(Constant(0.05)), Cron(Entry("each", "* * * * * *", tick.job()), poll_s=0.1)],
 )
 """
 
@@ -175,13 +175,15 @@ MATRIX: dict[str, set[RoleKind]] = {
     "delete from chancy.finished_jobs_default": set(),
     "select from chancy.finished_jobs_default": set(),
     "truncate chancy.finished_jobs": set(),
-    f"select from chancy.claim('{WORKER}', gen_random_uuid(), 'q', 5, null, null)": {W},
+    f"select from chancy.claim('{WORKER}', gen_random_uuid(), 'q', 5, 1000000, null, null)": {W},
+    f"select from chancy.claim_set_aside('{WORKER}', gen_random_uuid(), 'q', 5, '{{a.b}}', 1)": {W},
+    "select from chancy.set_aside('q', 5)": {W, RoleKind.VIEWER},
     f"select from chancy.finish({IDS}, '{{4}}', null, null, null, null, null)": {W},
     f"select from chancy.finish_plain({IDS}, '{{4}}', null)": {W},
     f"select from chancy.update_meta({IDS}, null)": {W},
     f"select from chancy.settled({IDS})": {W, V},
     "select from chancy.cancel(array(select id from chancy.jobs))": {W},
-    "select from chancy.promote(5)": {W},
+    "select from chancy.promote(5, null, null)": {W},
     "select from chancy.orphans(15, 5)": {W},
     "select chancy.wake('q', false)": {W, P, V},
     "select chancy.make_days(30)": set(),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from uuid import UUID
 
+import psycopg
 import pytest
 
-from chancy import Chancy, Job, Queue, State, Unique
+from chancy import Chancy, Job, Queue, State, Unique, Worker
 from chancy.app.diagnosis import Why
-from chancy.broker.values import Cancellation, Capability, JobFilter
+from chancy.broker.values import Cancellation, JobFilter
 from chancy.errors import BrokerUnavailable, ConfigurationError, PushError
 from chancy.routing.placement import FRESH_S
 from tests.support import jobs
@@ -122,35 +125,37 @@ async def test_sync_calls_find_the_job(dsn: str, chancy: Chancy, two: TwoBrokers
 async def test_what_a_broker_does_not_offer_is_refused_by_name(
     dsn: str, chancy: Chancy, two: TwoBrokers
 ) -> None:
-    async with chancy.transaction() as transaction:
-        with pytest.raises(PushError, match=r"'far' has the broker 'memory'.*transactional push"):
-            await chancy.push(note("far"), within=transaction)
-        await chancy.push(note("async"), within=transaction)
     two.offers = frozenset()
     with pytest.raises(PushError, match=r"'far' has the broker 'memory'.*offer unique jobs"):
         await chancy.push(note("far").with_unique(Unique(key="a")))
     with pytest.raises(PushError, match="unique jobs"):
         await chancy.push_many([note("async"), note("far").with_unique(Unique(key="a"))])
-    assert (await chancy.counts())["async"].pending == 1
-    two.offers = frozenset({Capability.TRANSACTIONAL_PUSH})
-    with (
-        Chancy(dsn, queues=QUEUES, plugins=[two]) as other,
-        pytest.raises(PushError, match="only with an event loop"),
-    ):
-        other.sync_push(note("far"), within=object())
+    assert await chancy.counts() == {}
     assert not two.store.live
 
 
-async def test_threads_push_themselves_to_a_broker_that_can(
+async def test_jobs_of_a_transaction_are_in_postgres_and_run_from_there(
     dsn: str, chancy: Chancy, two: TwoBrokers
 ) -> None:
-    two.blocking, two.offers = True, frozenset({Capability.TRANSACTIONAL_PUSH})
-    with Chancy(dsn, queues=QUEUES, plugins=[two]) as other:
-        transaction = object()
-        reference = other.sync_push(note("far"), within=transaction)
-        assert two.withins == [transaction]
-        assert two.store.live.keys() == {reference.id}
-    assert two.closed == 1
+    """A broker without adoption leaves them there."""
+    async with chancy.transaction() as tx:
+        reference = await chancy.push(note("far"), within=tx)
+        [more] = await chancy.push_many([note("far")], within=tx)
+        assert await chancy.get_job(reference.id) is None
+
+    def push() -> UUID:
+        with (
+            Chancy(dsn, queues=QUEUES, plugins=[two]) as other,
+            psycopg.connect(dsn) as connection,
+        ):
+            return other.sync_push(note("far"), within=connection).id
+
+    third = await asyncio.to_thread(push)
+    assert (await chancy.counts())["far"].pending == 3
+    assert not two.store.live
+    async with Worker(chancy):
+        for id in (reference.id, more.id, third):
+            assert (await chancy.wait_for(id, 10)).state is State.SUCCEEDED
 
 
 async def test_a_queue_of_an_unknown_broker_is_refused(

@@ -175,7 +175,7 @@ async def test_a_worker_without_the_plugin_does_not_serve_the_queue(
     await chancy.declare(QUEUES[1])
     async with Chancy(dsn, queues=QUEUES[:1], pool_size=2) as without:
         await without.delete_queue("default")
-        async with Worker(without) as worker:
+        async with Worker(without, queues=["*"]) as worker:
             assert worker.queues == ("async",)
             (record,) = await without.get_workers()
             assert "broker 'memory', which no plugin" in record.broken["far"]

@@ -7,17 +7,22 @@ import logging
 import math
 import os
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from pathlib import Path
+from uuid import UUID
 
 import psycopg
 import pytest
 
 from chancy import Cancellation, Chancy, Job, Queue, State, Worker
+from chancy.attempt.settlement import Settlement
+from chancy.broker.transaction import TransactionHook
 from chancy.errors import BrokerUnavailable, ConfigurationError, SchemaMismatch
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.retry import Exponential, Retries
+from chancy.results.reference import gather
+from chancy.worker.settler import BATCH_SIZE
 from tests.support import jobs
 from tests.support.waiting import eventually
 
@@ -47,6 +52,26 @@ async def test_runs_what_is_pushed_before_and_after_its_start(chancy: Chancy) ->
         await second.wait(10)
     assert jobs.noted == ["before", "after"]
     assert await chancy.get_workers() == []
+
+
+async def test_large_results_are_settled_in_calls_of_bounded_size(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle, sizes = chancy.broker.settle, list[int]()
+
+    async def measured(
+        settlements: Sequence[Settlement], *, inside: Sequence[TransactionHook] = ()
+    ) -> frozenset[UUID]:
+        sizes.append(sum(len(settlement.result or "") for settlement in settlements))
+        return await settle(settlements, inside=inside)
+
+    monkeypatch.setattr(chancy.broker, "settle", measured)
+    value = "x" * 900_000
+    references = await chancy.push_many(jobs.note.job(value=value) for _ in range(30))
+    async with Worker(chancy):
+        assert await gather(references) == [value] * 30
+    assert sum(sizes) > 30 * len(value)
+    assert max(sizes) <= BATCH_SIZE
 
 
 async def test_a_worker_that_could_not_start_can_be_started_again(
@@ -150,6 +175,31 @@ async def test_the_end_gives_running_jobs_back_without_an_attempt(chancy: Chancy
     assert (back.state, back.attempt, back.worker_id) == (State.PENDING, 0, None)
 
 
+async def test_the_end_releases_claims_that_have_not_started_at_once(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other workers can run them while this one still waits for its running job."""
+    monkeypatch.setattr("chancy.worker.runner._AHEAD_S", 3_600.0)
+    monkeypatch.setattr("chancy.worker.runner._PATIENCE_S", 3_600.0)
+    await chancy.declare(Queue(name="async", executor="async", concurrency=1))
+    async with Worker(chancy, shutdown_timeout_s=60) as worker:
+        notes = [jobs.note.job(value=number) for number in range(50)]
+        references = await chancy.push_many(notes + [jobs.wait_for_ever.job()] * 3)
+
+        async def counted(pending: int, running: int) -> bool:
+            counts = (await chancy.counts())["async"]
+            return (counts.pending, counts.running) == (pending, running)
+
+        await eventually(lambda: counted(0, 3))
+        ending = asyncio.create_task(worker.stop())
+        await eventually(lambda: counted(2, 1))
+        assert not ending.done()
+        await chancy.cancel(references[50].id)
+        await ending
+    found = [await one.get() for one in references[51:]]
+    assert [one and one.attempt for one in found] == [0, 0]
+
+
 async def test_a_worker_declared_dead_begins_anew_and_its_settlement_is_stale(
     chancy: Chancy, dsn: str
 ) -> None:
@@ -181,32 +231,6 @@ async def test_a_worker_that_ends_does_not_take_its_own_end_for_a_death(
             await asyncio.sleep(0)
     assert "worker_declared_dead" not in caplog.text
     assert await chancy.get_workers() == []
-
-
-async def test_an_unknown_function_is_handed_on_without_an_attempt(
-    chancy: Chancy, dsn: str
-) -> None:
-    reference = await chancy.push(
-        Job(func="os.system", arguments={"command": "touch /nowhere"}, queue="async"),
-        validate=False,
-    )
-
-    async def handed_on() -> bool:
-        found = await reference.get()
-        return found is not None and found.meta.get("unknown_function", 0) >= 1
-
-    async with Worker(chancy):
-        await eventually(handed_on)
-        found = await reference.get()
-        assert found is not None
-        assert found.attempt == 0
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            connection.execute(
-                "update chancy.jobs set meta = '{\"unknown_function\": 7}', run_at = now()"
-            )
-        done = await reference.wait(10)
-    assert done.state is State.FAILED
-    assert "no job is registered as 'os.system'" in done.errors[-1]["message"]
 
 
 async def test_a_worker_refuses_tables_of_another_version(empty_dsn: str) -> None:
@@ -254,5 +278,5 @@ async def test_a_failing_service_is_restarted_and_reported(
     caplog.set_level(logging.ERROR)
     async with Chancy(dsn, plugins=[fragile], pool_size=2) as chancy, Worker(chancy):
         await eventually(lambda: fragile.runs == 3)
-    assert "worker_loop_failed" in caplog.text
+    assert "hook_failed" in caplog.text
     assert "RuntimeError: fragile" in caplog.text

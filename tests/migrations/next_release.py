@@ -29,7 +29,7 @@ def upgrade():
     context.config.attributes["run_folder"](__file__)
 def downgrade():
     run = context.config.attributes["run"]
-    run("drop function {{schema}}.claim(uuid, uuid, text, smallint[], bigint[], int, int)")
+    run("drop function {{schema}}.claim(uuid, uuid, text, bigint, int[], bigint[], int, int)")
     for table, column in (
         ("jobs", "shard"), ("finished_jobs", "shard"), ("queues", "weight"), ("workers", "zone")
     ):
@@ -55,8 +55,8 @@ def written(folder: Path) -> Component:
             (more / f"02_{name}.sql").write_text(text)
         elif name == "claim":
             text = text.replace(
-                "p_queue text, p_limit int, p_lanes smallint[], p_hints bigint[]",
-                "p_queue text, p_lanes smallint[], p_hints bigint[], p_limit int, p_shard int",
+                "p_limit int, p_bytes bigint, p_lanes int[],\n  p_hints bigint[]",
+                "p_bytes bigint, p_lanes int[], p_hints bigint[], p_limit int, p_shard int",
             )
             (more / f"02_{name}.sql").write_text(text)
     (versions / f"{NEXT}_more.py").write_text(_REVISION.format(revision=NEXT, before=HEAD))

@@ -24,7 +24,7 @@ PUSH = (
 )
 CLAIM = (
     "select from chancy.claim('11111111-0000-4000-8000-000000000000'::uuid, gen_random_uuid(),"
-    " 'default', 5, null::smallint[], null::bigint[])"
+    " 'default', 5, 1000000, null::int[], null::bigint[])"
 )
 LOOK = "select count(*) from chancy.queues, chancy.workers"
 

@@ -101,7 +101,8 @@ def test_on_each_server(server: PostgresServer) -> None:
             "nextval('chancy.positions'), 0, 'default', 'a.b' from generate_series(1, 10)"
         )
         claimed = connection.execute(
-            "select id from chancy.claim(%s, gen_random_uuid(), 'default', 10, null, null)",
+            "select id from chancy.claim("
+            "%s, gen_random_uuid(), 'default', 10, 1000000, null, null)",
             (worker,),
         ).fetchall()
         assert len(claimed) == 10

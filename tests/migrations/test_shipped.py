@@ -35,7 +35,9 @@ def shipped() -> Sequence[Plugin]:
     for folder in sorted((ROOT / "plugins").glob("*/migrations")):
         module = importlib.import_module(f"chancy.plugins.{folder.parent.name}")
         for one in vars(module).values():
-            if isinstance(one, type) and issubclass(one, Plugin) and one is not Plugin:
+            if not (isinstance(one, type) and issubclass(one, Plugin)):
+                continue
+            if one.__module__.startswith(module.__name__):
                 made = GIVEN.get(one) or one()
                 if made.migrations() is not None:
                     found.setdefault(made.get_identifier(), made)

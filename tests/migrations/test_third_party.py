@@ -98,7 +98,7 @@ class Shop:
                 raise AssertionError(worker.log) from None
             worker.process.send_signal(signal.SIGTERM)
             assert worker.process.wait(20) == 0, worker.log
-            assert "settling_failed" not in worker.log
+            assert "hook_failed" not in worker.log
 
 
 def install(shop: Shop, built: Path) -> None:

@@ -11,8 +11,8 @@ import psycopg
 from chancy import Job
 from chancy.plugins.workflow import Workflow
 from chancy.plugins.workflow.description import MAX_STEPS
+from chancy.plugins.workflow.outcomes import SQL
 from chancy.plugins.workflow.preparation import Preparation
-from chancy.plugins.workflow.store import statement
 from tests.plans.flows import explained, looked_at, pages
 
 Connection = psycopg.Connection[Any]
@@ -62,7 +62,7 @@ def of_one(connection: Connection) -> dict[str, int]:
     )
     settled = connection.execute(f"{wanted} {BATCH})".encode()).fetchone()
     assert settled is not None
-    signal = statement("signal", "chancy")
+    signal = SQL.statement("signal", "chancy")
     found = {
         "show": pages(connection, "show", runs, -1, 5_000),
         "progress": pages(connection, "progress", runs),
@@ -79,7 +79,7 @@ def of_one(connection: Connection) -> dict[str, int]:
         assert count <= PAGES * 10, f"{what} of ten steps looked at {count} pages"
     jobs = pages(connection, "settled", settled[0])
     assert jobs <= 10 * BATCH, f"what became of a hundred jobs looked at {jobs} pages"
-    turn = statement("turn", "chancy")
+    turn = SQL.statement("turn", "chancy")
     failing = looked_at(explained(connection, turn, BATCH, None, first=[FAILING]))
     assert failing <= PAGES * 10 * BATCH, f"a hundred that fail looked at {failing} pages"
     return found | {"what became of jobs": jobs, "workflows that fail": failing}
@@ -95,7 +95,7 @@ def check_of_many(connection: Connection) -> None:
     ).fetchone()
     assert last is not None
     end = [[fan], [last[0]], [1], [last[1]], [4], None, None, [0.1], False, None]
-    advance = statement("advance", "chancy")
+    advance = SQL.statement("advance", "chancy")
     value = "select chancy.workflows_value($1::uuid, $2::jsonb)"
     some = json.dumps({"steps": [f"m{n}" for n in range(1, BATCH + 1)], "path": []})
     reaches = "select chancy.workflows_reaches($1::uuid, array['s0'], array['none'])"

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from chancy.plugins.workflow.store import statement
+from chancy.plugins.workflow.outcomes import SQL
 
 #: Chains of ten steps, of which the first five have ended and the sixth runs.
 CHAINS = """
@@ -45,12 +45,8 @@ JOINS = """
 insert into chancy.workflows_joins
 select md5('w' || n)::uuid, '', 1 from generate_series(%(first)s::int, %(last)s::int) as n
 """
-#: One step of each that another broker has, and one that waits, each hundredth for too long by now.
-AWAY = """
-with away as (
-  insert into chancy.workflows_away (workflow_id, job_id, name, run)
-  select md5('w' || n)::uuid, md5('a' || n)::uuid, 's5', 1
-  from generate_series(%(first)s::int, %(last)s::int) as n)
+#: A step of each that waits, each hundredth for too long by now.
+TIMERS = """
 insert into chancy.workflows_timers
 select md5('w' || n)::uuid, 's5', 1, now() + (n %% 100) * interval '1 day' - interval '1 minute'
 from generate_series(%(first)s::int, %(last)s::int) as n
@@ -101,13 +97,12 @@ select md5(md5('w' || n)::uuid::text || 4)::uuid, n, 4, 'q', 0, 'a.b', 1, 3, 0,
   gen_random_uuid(), now(), now()
 from generate_series(%(first)s::int, %(last)s::int) as n
 """
-FILLS = (CHAINS, JOINS, AWAY, FAILED, ENDED, JOBS)
+FILLS = (CHAINS, JOINS, TIMERS, FAILED, ENDED, JOBS)
 #: Tables that grow with what there is.
 BIG = {
     "workflows",
     "workflows_steps",
     "workflows_joins",
-    "workflows_away",
     "workflows_timers",
     "jobs",
     "finished_jobs_default",
@@ -151,7 +146,7 @@ def explained(
 
 def planned(connection: psycopg.Connection[Any], name: str, *parameters: object) -> Any:
     """The same of a statement of the plugin."""
-    return explained(connection, statement(name, "chancy"), *parameters)
+    return explained(connection, SQL.statement(name, "chancy"), *parameters)
 
 
 def looked_at(plan: Any) -> int:

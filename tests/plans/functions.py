@@ -20,7 +20,7 @@ _STATEMENT = re.compile(
     r"^(?:return query\s+|perform\s+)?((?:with|delete|select|update)\b.*)", re.S
 )
 _INTO = re.compile(
-    r"\binto\s+[pv]_\w+(?:\s*,\s*\w+)*|\binto\s+\w+\s*,\s*v_\w+|\binto\s+next_due_s"
+    r"\binto\s+[pv]_\w+(?:\s*,\s*\w+)*|\binto\s+\w+(?:\s*,\s*v_\w+)+|\binto\s+next_due_s"
     r"|\binto\s+seen(?:\s*,\s*\w+)*"
 )
 _JOBS = re.compile(r"\.(?:finished_)?jobs\b")

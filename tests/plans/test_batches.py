@@ -15,7 +15,7 @@ import pytest
 
 from chancy import Chancy
 from chancy.plugins.batch import Batches
-from chancy.plugins.batch.store import statement
+from chancy.plugins.batch.outcomes import SQL
 
 BATCH = 100
 #: Pages for each job of a settlement: its row by index, and its share of the rows that count.
@@ -35,8 +35,8 @@ with made as (
   select m.id, 0, case m.state when 1 then 10 else 0 end, case m.state when 1 then 0 else 9 end,
     case m.state when 1 then 0 else 1 end
   from made as m)
-insert into chancy.batches_jobs (batch_id, job_id, away, state)
-select m.id, md5(m.id::text || p)::uuid, p = 3, case m.state when 1 then 0 else 5 end
+insert into chancy.batches_jobs (batch_id, job_id, state)
+select m.id, md5(m.id::text || p)::uuid, case m.state when 1 then 0 else 5 end
 from made as m, generate_series(1, case m.state when 1 then 10 else 1 end) as p
 """
 #: One of as many jobs, every tenth of which has failed.
@@ -64,7 +64,7 @@ def connection(dsn: str) -> Iterator[psycopg.Connection[Any]]:
 def pages(connection: psycopg.Connection[Any], name: str, *parameters: object) -> int:
     """The pages that a call looks at. Undone."""
     cursor = psycopg.RawCursor(connection)
-    text = statement(name, "chancy")
+    text = SQL.statement(name, "chancy")
     with connection.transaction(force_rollback=True):
         explained = f"explain (analyze, buffers, format json, timing off) {text}"
         row = cursor.execute(explained.encode(), parameters).fetchone()
@@ -104,7 +104,6 @@ def measured(connection: psycopg.Connection[Any]) -> dict[str, tuple[int, int]]:
         "the sweep, from the middle": (found("missed", large, middle, BATCH), each),
         "the sweep, in a small one": (found("missed", some, middle, BATCH), each),
         "what nobody has ended": (found("stuck", None, BATCH), each),
-        "what Redis has": (found("away", some, middle, BATCH // 2), each),
         "replays": (found("replayed", large, middle, BATCH), each),
         "what to cancel": (found("live", large, middle, BATCH), each),
         "jobs that did not succeed": (found("bad", large, middle, BATCH), each),

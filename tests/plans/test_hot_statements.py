@@ -30,7 +30,7 @@ from generate_series(1, %s) as n
 """
 WORKER = "'11111111-0000-4000-8000-000000000000'::uuid"
 LEASE = "'22222222-0000-4000-8000-000000000000'::uuid"
-CLAIM = f"select id from chancy.claim({WORKER}, {LEASE}, 'default', {BATCH}, null, null)"
+CLAIM = f"select id from chancy.claim({WORKER}, {LEASE}, 'default', {BATCH}, 1000000, null, null)"
 
 
 @pytest.fixture
@@ -41,8 +41,11 @@ def connection(dsn: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 def fill(connection: psycopg.Connection[Any], *, pending: int, beside: int) -> None:
-    """Put jobs into the tables: so many pending, and as many scheduled and finished beside."""
+    """Put jobs into the tables: so many pending, and as many set aside, scheduled and finished
+    beside."""
     start, ahead = "2026-01-01", "2100-01-01"
+    connection.execute(FILL, ("00000005-0000-7000-8000-", 3, start, beside))
+    connection.execute("update chancy.jobs set meta = '{\"unknown_function\": 1}' where state = 3")
     connection.execute(FILL, ("00000001-0000-7000-8000-", 0, start, pending))
     connection.execute(FILL, ("00000002-0000-7000-8000-", 2, ahead, beside))
     connection.execute(FILL_FINISHED, (beside,))
@@ -75,6 +78,7 @@ def values(ids: list[str]) -> dict[str, dict[str, tuple[str, str]]]:
         "p_refunds": ("boolean[]", "null"),
         "p_crashes": ("boolean[]", "null"),
         "p_metas": ("text[]", "null"),
+        "p_resets": ("boolean[]", "null"),
         "p_delays": ("float8[]", f"array_fill(1::float8, array[{BATCH}])"),
         "p_run_ats": ("timestamptz[]", "null"),
         "v_not_kept": ("text[]", "'{}'"),
@@ -83,13 +87,21 @@ def values(ids: list[str]) -> dict[str, dict[str, tuple[str, str]]]:
         "p_worker": ("uuid", WORKER),
         "p_lease": ("uuid", LEASE),
         "p_queue": ("text", "'default'"),
-        "p_lanes": ("smallint[]", "'{5,0}'"),
+        "p_lanes": ("int[]", "'{5,0}'"),
+        "p_bytes": ("bigint", "1000000"),
         "p_hints": ("bigint[]", "'{0,0}'"),
         "p_limit": ("int", str(BATCH)),
     }
+    promote = {
+        "p_limit": ("int", str(BATCH)),
+        "v_now": ("timestamptz", "clock_timestamp()"),
+        "v_from": ("timestamptz", "'-infinity'"),
+    }
     return {
         "claim": claim,
-        "promote": {"p_limit": ("int", str(BATCH)), "v_now": ("timestamptz", "clock_timestamp()")},
+        "set_aside": {"p_queue": claim["p_queue"], "p_limit": ("int", "500")},
+        "claim_set_aside": claim | {"p_funcs": ("text[]", "'{a.b}'")},
+        "promote": promote,
         "orphans": {"p_limit": ("int", str(BATCH)), "p_silent_s": ("float8", "60")},
         "finish": batch | {"p_states": ("smallint[]", states.format(4))},
         "finish_plain": batch | {"p_states": ("smallint[]", states.format(4))},
@@ -131,7 +143,7 @@ def test_hot_statements_when_everything_is_dead(dsn: str) -> None:
         drain = f"""
             with claimed as materialized (
               select array_agg(id) as ids from chancy.claim(
-                {WORKER}, {LEASE}, 'default', 1000, '{{0}}', %s))
+                {WORKER}, {LEASE}, 'default', 1000, 1000000, '{{0}}', %s))
             select chancy.finish(ids, array_fill({LEASE}, array[1000]),
               array_fill(4::smallint, array[1000]), null, null, null, null, null) from claimed
         """
@@ -146,7 +158,7 @@ def test_hot_statements_when_everything_is_dead(dsn: str) -> None:
         for name, lanes, hints in (("hint", "'{0}'", "'{50000}'"), ("front", "null", "null")):
             command = (
                 "explain (analyze, buffers, format json) select * from chancy.claim("
-                f"{WORKER}, {LEASE}, 'default', 10, {lanes}, {hints})"
+                f"{WORKER}, {LEASE}, 'default', 10, 1000000, {lanes}, {hints})"
             )
             with connection.transaction(force_rollback=True):
                 row = connection.execute(command.encode()).fetchone()

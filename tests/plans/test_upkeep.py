@@ -73,6 +73,7 @@ def check(connection: psycopg.Connection[Any], at: str) -> dict[str, int]:
         "p_refunds": ("boolean[]", "null"),
         "p_crashes": ("boolean[]", f"array_fill(true, {many})"),
         "p_metas": ("text[]", "null"),
+        "p_resets": ("boolean[]", "null"),
         "p_delays": ("float8[]", "null"),
         "p_run_ats": ("timestamptz[]", "null"),
         "v_not_kept": ("text[]", "'{}'"),
@@ -80,7 +81,11 @@ def check(connection: psycopg.Connection[Any], at: str) -> dict[str, int]:
     for function, state in (("requeue", 0), ("finish", 5)):
         states = {"p_states": ("smallint[]", f"array_fill({state}::smallint, {many})")}
         pages |= explain(connection, function, values | states, at)
-    due = {"p_limit": limit, "v_now": ("timestamptz", "clock_timestamp()")}
+    due = {
+        "p_limit": limit,
+        "v_now": ("timestamptz", "clock_timestamp()"),
+        "v_from": ("timestamptz", "'-infinity'"),
+    }
     return pages | explain(connection, "promote", due, at)
 
 

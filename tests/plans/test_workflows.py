@@ -50,10 +50,9 @@ CHAIN_ENDS = f"select {RUNNING} = 's5' limit {BATCH}"
 FAN_ENDS = f"select {RUNNING} like 'm%' and workflow_id = md5('fan')::uuid limit {BATCH}"
 
 
-def looked_for(connection: psycopg.Connection[Any], *columns: str) -> list[list[object]]:
-    """The keys of a hundred rows, of those elsewhere or of timers."""
-    table = "timers" if "run" in columns else "away"
-    wanted = f"select workflow_id, {', '.join(columns)} from chancy.workflows_{table} limit {BATCH}"
+def timers(connection: psycopg.Connection[Any]) -> list[list[object]]:
+    """The keys of a hundred timers."""
+    wanted = f"select workflow_id, name, run from chancy.workflows_timers limit {BATCH}"
     rows = connection.execute(wanted.encode()).fetchall()
     return [list(values) for values in zip(*rows, strict=True)]
 
@@ -96,11 +95,8 @@ def measured(connection: psycopg.Connection[Any]) -> dict[str, int]:
         "workflows that are forgotten": pages(connection, "forget", 0.0, BATCH),
         "a list": pages(connection, "find", None, None, None, None, BATCH),
         "a list by name": pages(connection, "find", None, "chain", None, one[0], BATCH),
-        "steps elsewhere": pages(connection, "away", None, None, BATCH),
-        "steps elsewhere, from the middle": pages(connection, "away", one[0], one[0], BATCH),
-        "steps that are back": pages(connection, "back", *looked_for(connection, "job_id")),
         "waits that are over": pages(connection, "due", BATCH),
-        "timers": pages(connection, "rung", *looked_for(connection, "name", "run")),
+        "timers": pages(connection, "rung", *timers(connection)),
         "names": pages(connection, "names", one[0], [f"s{n}" for n in range(10)]),
     }
     for what, count in found.items():
@@ -109,7 +105,7 @@ def measured(connection: psycopg.Connection[Any]) -> dict[str, int]:
 
 
 TABLES = (
-    "chancy.workflows_steps, chancy.workflows, chancy.workflows_away, chancy.workflows_timers, "
+    "chancy.workflows_steps, chancy.workflows, chancy.workflows_timers, "
     "chancy.workflows_joins, chancy.workflows_starts, chancy.jobs, chancy.finished_jobs"
 )
 

@@ -112,7 +112,7 @@ def test_settings_are_the_parameters_of_the_constructor() -> None:
             "no setting 'keep_day'; did you mean 'keep_days'? Its settings: keep_days",
         ),
         ({"keep_days": "long"}, "setting keep_days: Input should be a valid integer"),
-        ({"keep_days": 0}, "keep_days=0 must be at least 1"),
+        ({"keep_days": 0}, "keep_days=0 must be a whole number of at least 1"),
     ],
 )
 def test_a_wrong_setting_names_the_plugin_the_setting_and_the_reason(

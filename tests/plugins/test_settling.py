@@ -84,7 +84,7 @@ async def test_it_hears_of_what_is_rescued(dsn: str) -> None:
         reference = await chancy.push(jobs.note.job("lost"))
         with psycopg.connect(dsn) as session:
             session.execute("update chancy.jobs set crashes = 2")
-        orphan(dsn, silent="1 hour", registered=False)
+        orphan(dsn, silent="1 hour", registered=False, started=True)
         async with Worker(chancy, queues=[]):
             assert (await reference.wait(10)).state is State.FAILED
     assert booked(dsn) == {reference.id: State.FAILED}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +79,14 @@ def inside(*arguments: object, code: int | None = 0, **settings: str) -> Answer:
         name: None for name in os.environ if name.startswith("CHANCY_")
     }
     variables |= {f"CHANCY_{name.upper()}": value for name, value in settings.items()}
-    done = CliRunner().invoke(cli, [str(one) for one in arguments], env=variables)
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        done = CliRunner().invoke(cli, [str(one) for one in arguments], env=variables)
+    finally:
+        # Commands that serve replace them.
+        root.handlers[:] = handlers
+        root.setLevel(level)
     answer = Answer(done.exit_code, done.stdout, done.stderr)
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
@@ -102,7 +112,8 @@ def alone(
         check=False,
     )
     answer = Answer(done.returncode, done.stdout, done.stderr)
-    assert "Traceback" not in answer.err, answer
+    # Failed jobs have theirs inside an object of the log.
+    assert not re.search("^Traceback", answer.err, re.MULTILINE), answer
     assert code is None or answer.code == code, answer
     return answer
 
@@ -124,11 +135,18 @@ class Started:
         return self._log.read_text()
 
 
+def kill_session(process: subprocess.Popen[str]) -> None:
+    """Kill a program that was started in a session of its own, and the children that it leaves."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
 @contextmanager
 def started(
     program: list[str], *, cwd: Path, env: Mapping[str, str] | None = None
 ) -> Generator[Started]:
-    """Run a program during the block; it is killed at the end if it is still running."""
+    """Run a program during the block; it is killed with its children at the end."""
     log = cwd / f"log-{os.urandom(4).hex()}.txt"
     with log.open("w") as file:
         process = subprocess.Popen(
@@ -143,5 +161,4 @@ def started(
     try:
         yield Started(process, log)
     finally:
-        process.kill()
-        process.wait()
+        kill_session(process)

@@ -22,6 +22,11 @@ async def note(value: object) -> object:
 
 
 @job(queue="async")
+async def discard(value: str) -> None:
+    """For large arguments."""
+
+
+@job(queue="async")
 async def stamp() -> None:
     """Records when it runs, by the clock of this process."""
     noted.append(time.monotonic())

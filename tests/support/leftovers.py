@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -74,5 +74,15 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     deadline = time.monotonic() + _GRACE_SECONDS
     while left := {pid: name for pid, name in _children().items() if pid not in before}:
         if time.monotonic() > deadline:
-            pytest.fail(f"processes are still running: {left}")
+            _kill(left)
+            pytest.fail(f"processes were still running: {left}")
         time.sleep(0.005)
+
+
+def _kill(pids: Iterable[int]) -> None:
+    """Kill processes, so that they do not fail a later test."""
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            process.kill()
+            process.wait(_GRACE_SECONDS)

@@ -1,8 +1,9 @@
 """A Postgres server for the whole run and a separate database for each test.
 
 The server belongs to the controller of pytest-xdist, or to the only process of the run.
-``CHANCY_TEST_DSN`` names a server to use instead; its role must be a superuser. The first test that
-needs the tables migrates a template database; later tests clone it.
+``CHANCY_TEST_DSN`` names a server to use instead; its role must be a superuser.
+``CHANCY_TEST_POSTGRES`` names a directory with programs of another version to start. The first test
+that needs the tables migrates a template database; later tests clone it.
 """
 
 from __future__ import annotations
@@ -95,6 +96,11 @@ def _memory() -> Path | None:
     return memory if roomy and os.access(memory, os.W_OK | os.X_OK) else None
 
 
+def programs() -> str | None:
+    """The directory with the programs of Postgres to test; None: the default ones of the wheel."""
+    return os.environ.get("CHANCY_TEST_POSTGRES")
+
+
 class Worker(Protocol):
     """The part of an xdist worker's controller that is used here."""
 
@@ -112,7 +118,9 @@ def find_run(config: pytest.Config) -> Run:
         elif given:
             run = Run(dsn=given, name=secrets.token_hex(4))
         else:
-            server = PostgresServer(settings=SHARED_SETTINGS, temporary_in=_memory())
+            server = PostgresServer(
+                settings=SHARED_SETTINGS, bin_path=programs(), temporary_in=_memory()
+            )
             server.start()
             run = Run(dsn=server.dsn(), name=secrets.token_hex(4), server=server)
         config.stash[_SERVER] = run
@@ -239,7 +247,7 @@ def own_server() -> Iterator[OwnServer]:
     servers: list[PostgresServer] = []
 
     def start(*, migrated: bool = True, **settings: str) -> PostgresServer:
-        server = PostgresServer(settings=settings)
+        server = PostgresServer(settings=settings, bin_path=programs())
         servers.append(server)
         server.start()
         if migrated:

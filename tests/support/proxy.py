@@ -63,6 +63,8 @@ class _Link:
                             return
                         elif self._forward(end, data):
                             return
+                    if end is self.server and self.proxy.bytes_per_s is not None:
+                        self.cutting.wait(len(data) / self.proxy.bytes_per_s)
         except OSError:
             pass
         finally:
@@ -103,6 +105,8 @@ class Proxy:
         self.port = free_port()
         self.lock = threading.Lock()
         self.mode = Mode.PASS
+        self.bytes_per_s: float | None = None
+        """Rate of each connection from the server to the client; None: unlimited."""
         self.reply_cut = threading.Event()
         """Set once `cut_reply_after` has dropped a response."""
         self._trap: Callable[[bytes], bool] | None = None

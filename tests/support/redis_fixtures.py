@@ -27,8 +27,8 @@ import pytest
 import redis
 
 from chancy.embedded import free_port
-from chancy.plugins.redis.transport.clients import command_sync
 from tests.support import leftovers
+from tests.support.redis_commands import command_sync
 
 #: Seconds to wait for a server to start.
 _PATIENCE_S = 20.0

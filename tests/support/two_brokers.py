@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
-from uuid import UUID
 
 from chancy import Chancy
 from chancy.broker.contract import Broker
-from chancy.broker.values import Capability, PreparedJob
+from chancy.broker.values import Capability
 from chancy.errors import BrokerUnavailable, ConfigurationError
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import BrokerContext
@@ -16,7 +15,6 @@ from chancy.queue.queue import Queue
 from chancy.testing.clock import RealTime
 from chancy.testing.memory import MemoryBroker
 from chancy.testing.store import MemoryStore
-from chancy.testing.substitute import at_once
 
 #: Attributes that work while the broker is unavailable, as they are local.
 _LOCAL = {"check_queue", "capabilities", "close", "away", "store", "asked"}
@@ -51,31 +49,16 @@ class FailingBroker(MemoryBroker):
             raise ConfigurationError(f"queue {queue.name!r}: memory takes the option shards alone")
 
 
-class BlockingBroker(FailingBroker):
-    """A broker with blocking calls, for pushes from threads."""
-
-    def push_blocking(
-        self, jobs: Sequence[PreparedJob], *, within: object | None = None
-    ) -> Mapping[UUID, UUID]:
-        self._plugin.withins.append(within)
-        return at_once(MemoryBroker.push(self, jobs))
-
-    def close_blocking(self) -> None:
-        self._plugin.closed += 1
-
-
 class TwoBrokers(Plugin):
     """Supplies the broker ``memory``; all of its instances share their jobs."""
 
     def __init__(self) -> None:
         self.store = MemoryStore(RealTime())
-        self.away = self.blocking = False
-        self.withins: list[object] = []
-        self.closed = 0
+        self.away = False
         self.offers = frozenset({Capability.NOTICES, Capability.UNIQUE})
 
     def brokers(self, context: BrokerContext) -> Mapping[str, Callable[[], Broker]]:
-        return {"memory": lambda: (BlockingBroker if self.blocking else FailingBroker)(self)}
+        return {"memory": lambda: FailingBroker(self)}
 
     @property
     def funcs(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from chancy import Chancy, Job, Queue, State
 from chancy.broker.values import JobFilter
-from chancy.checks import check_function_path, check_queue_name, check_schema_name
+from chancy.checks import check_function_path, check_number, check_queue_name, check_schema_name
 from chancy.errors import ConfigurationError, PushError
 from chancy.plugins.retry import Retries
 from chancy.testing.memory import MemoryBroker
@@ -228,3 +229,29 @@ def test_what_is_shown_fits_a_line(value: object) -> None:
     text = shown(value)
     assert len(text) <= 80
     assert text.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("value", "bounds", "whole", "message"),
+    [
+        (0, (1, None), True, "n=0 must be a whole number of at least 1 jobs"),
+        (1.0, (1, 9), True, "n=1.0 must be a whole number from 1 to 9 jobs"),
+        (True, (1, 9), True, "n=True must be a whole number from 1 to 9 jobs"),
+        ("5", (0.5, 86_400.0), False, "n='5' must be a number from 0.5 to 86,400 jobs"),
+        (math.nan, (0, None), False, "n=nan must be a number of at least 0 jobs"),
+        (10**400, (0, 2**62), False, "must be a number from 0 to 4,611,686,018,427,387,904 jobs"),
+        (None, (None, None), False, "n=None must be a number jobs"),
+    ],
+)
+def test_a_number_out_of_bounds_is_refused_with_the_bounds(
+    value: object, bounds: tuple[float | None, float | None], whole: bool, message: str
+) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        check_number(value, "n", *bounds, whole=whole, unit="jobs")
+    assert message in str(refused.value)
+
+
+def test_a_number_within_bounds_is_accepted() -> None:
+    check_number(1, "n", 1, 1)
+    check_number(0.5, "n", 0.5, whole=False)
+    check_number(10**400, "n", 0, whole=False)

@@ -53,6 +53,7 @@ def demo(dsn: str | None, modules: int | None) -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     # Without a handler Python prints warnings, such as those of the intended failures.
     logging.getLogger("chancy").setLevel(logging.ERROR)
+    logging.getLogger("chancy.attempts").setLevel(logging.CRITICAL)
     began = time.monotonic()
     from chancy.cli.demo import course, totals
     from chancy.cli.demo import modules as library

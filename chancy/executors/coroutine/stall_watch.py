@@ -47,6 +47,8 @@ class LoopWatch:
         self._users = 0
         self._watched = threading.get_ident()
         self._ticked_at = monotonic()
+        #: Seconds for which the loop has been blocked, as of the last check of the thread.
+        self.blocked_s = 0.0
         #: The last tick before the reported block, and the reported job.
         self._reported: tuple[float, str] | None = None
         self._timer = loop.call_later(EVERY_S, self._tick)
@@ -91,9 +93,12 @@ class LoopWatch:
             if self._ticked_at != ticked_at or not self._loop.is_running():
                 ticked_at = self._ticked_at
                 after_s = BLOCKED_S
+                self.blocked_s = 0.0
                 if self._loop.is_closed():
                     return
-            elif now - max(ticked_at, frozen_at) - EVERY_S >= after_s:
+                continue
+            self.blocked_s = max(0.0, now - max(ticked_at, frozen_at) - EVERY_S)
+            if self.blocked_s >= after_s:
                 after_s *= 2
                 self._report(ticked_at, now - ticked_at)
 

@@ -23,7 +23,9 @@ class ProcessAttempt:
     """An attempt that waits for an executor process or is held by one.
 
     ``child``: the executor process that holds it.
-    ``started_at``: when it became the next call of its executor process, by the loop's clock.
+    ``started_at``: when it became the next call of its executor process, or when the import of its
+    module ended, by the loop's clock.
+    ``import_until``: when that import is given up; None while there is none.
     ``interruption``: the outcome that it was interrupted with; it may still end by itself.
     ``kill_at``: when its executor process is killed unless it has ended, by the loop's clock.
     """
@@ -33,6 +35,7 @@ class ProcessAttempt:
         "child",
         "claim",
         "future",
+        "import_until",
         "interruption",
         "kill_at",
         "limits",
@@ -51,6 +54,7 @@ class ProcessAttempt:
         self.future = future
         self.child: AttemptHolder | None = None
         self.started_at = 0.0
+        self.import_until: float | None = None
         self.interruption: Outcome | None = None
         self.kill_at: float | None = None
 

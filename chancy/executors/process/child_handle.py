@@ -11,9 +11,18 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from chancy.attempt.failure import Failure
-from chancy.attempt.outcome import Lost, MemoryExceeded, Outcome, Released, Returned, TimedOut
+from chancy.attempt.outcome import (
+    Lost,
+    MemoryExceeded,
+    Outcome,
+    Raised,
+    Released,
+    Returned,
+    TimedOut,
+)
 from chancy.context.host import CompletionRef
 from chancy.errors import LeaseLost
+from chancy.executors.imports import IMPORT_S, import_timeout
 from chancy.executors.invocation import reason_of
 from chancy.executors.process import answer as answers
 from chancy.executors.process import memory
@@ -21,7 +30,7 @@ from chancy.executors.process import protocol as frames
 from chancy.executors.process.attempt import ProcessAttempt
 from chancy.executors.process.prefetch import LATE_S, Prefetch
 from chancy.executors.process.protocol import Frame, GarbledFrame, packed
-from chancy.executors.process.settings import ChildSettings
+from chancy.executors.process.settings import ChildSettings, JobEnvironment
 from chancy.executors.process.spawn import ChildSpawn
 from chancy.queue.executor_options import ProcessOptions
 
@@ -47,6 +56,9 @@ class ChildOwner(Protocol):
     def withdrawn(self, attempts: Sequence[ProcessAttempt]) -> None:
         """These attempts have not started and must run in another executor process."""
 
+    def check_at(self, at: float) -> None:
+        """Call `ChildProcess.check` at this time of the loop, or sooner."""
+
     def reported(self, attempt: ProcessAttempt | None, frame: Frame) -> None:
         """A job has sent progress, a log record or a completion."""
 
@@ -71,7 +83,7 @@ class ChildProcess:
         self._owner = owner
         self._options = options
         self._process = ChildSpawn(self._receive, self._on_exit)
-        self._prefetch = Prefetch(options.jobs_per_child, options.max_jobs)
+        self._prefetch = Prefetch(options.max_jobs)
         self._memory_checked_at = 0.0
         self._retiring = False
         #: Its depth when the slots were last counted.
@@ -87,7 +99,11 @@ class ChildProcess:
         return f"executor process {self.number} (pid {self._process.pid})"
 
     def start(
-        self, max_payload: int, sys_path: Sequence[str], completion: CompletionRef | None
+        self,
+        max_payload: int,
+        sys_path: Sequence[str],
+        completion: CompletionRef | None,
+        environment: JobEnvironment | None,
     ) -> None:
         """Start the process.
 
@@ -96,10 +112,10 @@ class ChildProcess:
         settings = ChildSettings(
             calls=self._prefetch.far,
             max_payload=max_payload,
-            jobs=self._options.jobs_per_child,
             initializer=self._options.initializer,
             log_level=logging.getLogger().getEffectiveLevel(),
             completion=completion,
+            environment=environment,
         )
         try:
             self._process.start(settings, sys_path)
@@ -173,21 +189,25 @@ class ChildProcess:
             self._owner.withdrawn(self._prefetch.withdraw_late())
             if self._prefetch.missed > _MOST_MISSED:
                 self.kill("was killed because it received no calls")
-        for attempt in self._prefetch.running():
-            due = min(due, self._enforce_limits(attempt, now))
-        return due
+        running = self._prefetch.running
+        return due if running is None else min(due, self._enforce_limits(running, now))
 
     def _enforce_limits(self, attempt: ProcessAttempt, now: float) -> float:
         """Enforce the limits of an attempt. Returns when to check again."""
         time_s, memory_bytes = attempt.limits
+        importing = attempt.import_until
         due = math.inf if attempt.kill_at is None else attempt.kill_at
         # The executor process enforces the time limit more exactly; this applies if it fails to.
         over_at = math.inf
-        if time_s is not None:
+        if importing is not None:
+            over_at = importing
+        elif time_s is not None:
             over_at = attempt.started_at + time_s + self._options.grace_s + LATE_S
         outcome: Outcome
         if now >= due:
             outcome = attempt.interruption or Released("it was stopped")
+        elif importing is not None and now >= importing:
+            outcome = Raised(Failure.of(import_timeout(attempt.claim.func)))
         elif now >= over_at:
             outcome = TimedOut(time_s or 0.0, now - attempt.started_at)
         elif memory_bytes is None:
@@ -239,15 +259,9 @@ class ChildProcess:
         running, unread = self._prefetch.dissolve()
         self._owner.changed(self)
         self._owner.withdrawn(unread)
-        interrupted = any(attempt.interruption is not None for attempt in running)
-        now = self._loop.time()
-        for attempt in running:
-            if attempt.interruption is not None:
-                attempt.finish(attempt.interruption)
-            elif interrupted:
-                attempt.finish(Released(f"{self} was killed to stop another job in it"))
-            else:
-                attempt.finish(Lost(f"{self} {how}", now - attempt.started_at))
+        if running is not None:
+            lost = Lost(f"{self} {how}", self._loop.time() - running.started_at)
+            running.finish(running.interruption or lost)
         if not self.ready.done():
             self.ready.set_result(how)
         self.request_successor()
@@ -283,6 +297,9 @@ class ChildProcess:
             return outcome
         if attempt is not None and kind == frames.FETCH and attempt.body is not None:
             self._process.send(packed(frames.BODY, number, 0.0, attempt.body))
+        elif kind in (frames.IMPORTING, frames.IMPORTED):
+            if attempt is not None:
+                self._note_import(attempt, begins=kind == frames.IMPORTING)
         elif kind == frames.READY and not self.ready.done():
             self.ready.set_result(None)
         elif kind == frames.UNREADY and not self.ready.done():
@@ -301,6 +318,13 @@ class ChildProcess:
         else:
             raise GarbledFrame(f"unexpected frame {kind!r} of call {number}")
         return None
+
+    def _note_import(self, attempt: ProcessAttempt, *, begins: bool) -> None:
+        """Start the limit of the import of a job's module, or then that of the job."""
+        now = self._loop.time()
+        attempt.import_until = now + IMPORT_S if begins else None
+        attempt.started_at = now
+        self._owner.check_at(self._enforce_limits(attempt, now))
 
     def stored(self, number: int, request: float, error: BaseException | None) -> None:
         """Report to a job whether its step is stored."""

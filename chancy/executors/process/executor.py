@@ -20,6 +20,7 @@ from chancy.attempt.failure import Failure
 from chancy.attempt.outcome import Outcome, Released
 from chancy.context.context import Progress
 from chancy.executors.base import NO_CALLBACKS, AttemptCallbacks, FindFunction
+from chancy.executors.imports import load
 from chancy.executors.invocation import raised
 from chancy.executors.process import memory
 from chancy.executors.process import protocol as frames
@@ -29,6 +30,7 @@ from chancy.executors.process.logs import LogRelay
 from chancy.executors.process.pool import ChildPool
 from chancy.executors.process.prefetch import LATE_S
 from chancy.executors.process.protocol import Frame
+from chancy.executors.process.settings import JobEnvironment
 from chancy.job.limits import NO_LIMITS, Limits, decode_limits
 from chancy.queue.executor_options import ProcessOptions
 
@@ -48,15 +50,11 @@ class ProcessExecutor:
     `slots` grows and shrinks accordingly. Calls that it has not started are withdrawn once it has
     been busy for 50 ms, or when it dies: only running jobs can be `Lost`.
 
-    With ``jobs_per_child`` above 1, an executor process runs that many coroutines at a time. A
-    plain function runs between their steps; they wait for it, and their time limits keep running.
-    If such a process has to be killed because of one job's limit, the other jobs in it are
-    released. If it dies by itself, all jobs in it are `Lost`, and each runs alone the next time.
-
     :param max_payload: maximum size of an encoded result in bytes.
     :param sys_path: module search path of the executor processes; None takes ``sys.path`` at start.
     :param limits: limits of claims that have none of their own.
     :param callbacks: called for reports of running jobs.
+    :param environment: see `JobEnvironment`; None for plain jobs.
     """
 
     def __init__(
@@ -69,18 +67,22 @@ class ProcessExecutor:
         options: ProcessOptions | None = None,
         limits: Limits = NO_LIMITS,
         callbacks: AttemptCallbacks = NO_CALLBACKS,
+        environment: JobEnvironment | None = None,
     ) -> None:
         self._find = find
         self._known: set[str] = set()
         self._options = options or ProcessOptions()
         self._limits = limits
         self._callbacks = callbacks
+        self._environment = environment
         self._log_relay = LogRelay()
         self._pool = ChildPool(
             concurrency,
             lambda number: ChildProcess(number, self, self._options),
             self._pool_changed,
-            start=lambda child, path: child.start(max_payload, path, callbacks.completion),
+            start=lambda child, path: child.start(
+                max_payload, path, callbacks.completion, environment
+            ),
             sys_path=sys_path,
         )
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -120,7 +122,7 @@ class ProcessExecutor:
         assert loop is not None, "the executor has not been started"
         try:
             if claim.func not in self._known:
-                self._find(claim.func)
+                await load(claim.func, self._find)
                 self._known.add(claim.func)
             limits = (
                 decode_limits(claim.limits).over(self._limits) if claim.limits else self._limits
@@ -154,7 +156,7 @@ class ProcessExecutor:
             attempt.finish(outcome)
         else:
             attempt.child.interrupt(attempt, outcome, self._now())
-            self._watch(self._now() + self._options.grace_s)
+            self.check_at(self._now() + self._options.grace_s)
 
     # Dispatch
 
@@ -178,7 +180,7 @@ class ProcessExecutor:
             share = -(-len(waiting) // len(free))
             for child in free:
                 self._fill(child, min(child.room, share), now)
-        self._watch(now + LATE_S)
+        self.check_at(now + LATE_S)
 
     def _fill(self, child: ChildProcess, share: int, now: float) -> None:
         waiting = self._waiting
@@ -195,9 +197,13 @@ class ProcessExecutor:
         assert self._loop is not None
         return self._loop.time()
 
-    def _watch(self, at: float) -> None:
+    def check_at(self, at: float) -> None:
         """Check the executor processes at this time, or sooner."""
-        if self._loop is None or (self._timer is not None and self._timer.when() <= at):
+        if (
+            self._loop is None
+            or at == math.inf
+            or (self._timer is not None and self._timer.when() <= at)
+        ):
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -211,7 +217,7 @@ class ProcessExecutor:
             due = min(due, self._release_stuck(now))
         self._count_slots()
         if due < math.inf:
-            self._watch(max(due, now + 0.001))
+            self.check_at(max(due, now + 0.001))
 
     def _release_stuck(self, now: float) -> float:
         """Release attempts that no executor process accepts. Returns when to check again."""
@@ -280,7 +286,7 @@ class ProcessExecutor:
         logger.error(
             "child_initializer_failed %s initializer=%s error=%s: %s\n%s",
             child,
-            self._options.initializer,
+            self._environment.application if self._environment else self._options.initializer,
             failure.types[0],
             failure.message,
             failure.trace,

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 
 from chancy.attempt.claim import Claim
+from chancy.log_context import UnlockedHandler
 from chancy.text import storable
 
 #: Maximum length of a relayed record, in characters.
@@ -24,7 +25,7 @@ MAX_NAMES = 1_000
 _fallback = logging.getLogger("chancy.job")
 
 
-class ChildLogHandler(logging.Handler):
+class ChildLogHandler(UnlockedHandler):
     """The handler of the root logger in an executor process.
 
     :param send: sends a level and a body to the worker; returns False if that is not possible, and
@@ -38,10 +39,6 @@ class ChildLogHandler(logging.Handler):
         self._characters = 0
         self._dropped = 0
         self._formatter = logging.Formatter()
-
-    def createLock(self) -> None:  # noqa: N802  its name in logging
-        """Create no lock: `send` has one, and a signal may interrupt a job that holds it."""
-        self.lock = None
 
     def emit(self, record: logging.LogRecord) -> None:
         if self._records >= MAX_RECORDS or self._characters >= MAX_CHARACTERS:

@@ -112,15 +112,13 @@ class Channel:
 
 
 class Prefetch:
-    """The calls that one executor process holds: sent to it, and not answered yet.
+    """The calls that one executor process holds: sent to it, and not answered yet. It runs them one
+    by one, in order.
 
-    :param jobs: number of coroutine jobs that it runs at a time; 1: it runs calls one by one, in
-        order.
     :param most: maximum number of calls in its lifetime; None: no limit.
     """
 
-    def __init__(self, jobs: int, most: int | None) -> None:
-        self._jobs = jobs
+    def __init__(self, most: int | None) -> None:
         self._most = math.inf if most is None else most
         self._pace = Pace()
         self._channel = Channel()
@@ -130,7 +128,6 @@ class Prefetch:
         self.given = 0
         #: Times in a row that the executor process did not receive a call in time.
         self.missed = 0
-        self._given_at = 0.0
         self._unread = False
         self._full = False
         self._late = False
@@ -143,8 +140,6 @@ class Prefetch:
     @property
     def depth(self) -> int:
         """Maximum number of calls to hold."""
-        if self._jobs > 1:
-            return self._jobs
         return 1 if self._late else self._pace.depth
 
     @property
@@ -168,11 +163,10 @@ class Prefetch:
         if not self._channel.send(attempt.message):
             self._full = True
             return False
-        if self._jobs > 1 or not self.attempts:
+        if not self.attempts:
             attempt.started_at = now
         self.attempts[attempt.number] = attempt
         self.given += 1
-        self._given_at = now
         self._unread = True
         return True
 
@@ -189,27 +183,25 @@ class Prefetch:
         self._pace.update()
         self._full = self._late = False
         self.missed = 0
-        if self._jobs == 1 and self.attempts:
-            next(iter(self.attempts.values())).started_at = now
+        if (running := self.running) is not None:
+            running.started_at = now
 
-    def running(self) -> list[ProcessAttempt]:
-        """The attempts that run, as far as the worker can tell."""
-        if self._jobs > 1:
-            return list(self.attempts.values())
-        return [*self.attempts.values()][:1]
+    @property
+    def running(self) -> ProcessAttempt | None:
+        """The attempt that runs, as far as the worker can tell."""
+        return next(iter(self.attempts.values()), None)
 
     def late_at(self) -> float:
         """Time at which unreceived calls are withdrawn; infinity if there are none."""
-        if not self._unread or not self.attempts:
+        running = self.running
+        if not self._unread or running is None:
             return math.inf
-        if self._jobs > 1:
-            return self._given_at + LATE_S
-        return next(iter(self.attempts.values())).started_at + LATE_S
+        return running.started_at + LATE_S
 
     def withdraw_late(self) -> list[ProcessAttempt]:
         """Withdraw the unreceived calls of an executor process that is late."""
         withdrawn = self.withdraw()
-        self._late = bool(self.attempts) and self._jobs == 1
+        self._late = bool(self.attempts)
         self.missed += bool(withdrawn) and not self.attempts
         return withdrawn
 
@@ -221,16 +213,14 @@ class Prefetch:
         self.given -= len(withdrawn)
         return withdrawn
 
-    def dissolve(self) -> tuple[list[ProcessAttempt], list[ProcessAttempt]]:
-        """Close the channel of an executor process that has exited. Returns the attempts that ran
-        in it, and those that it had not started."""
+    def dissolve(self) -> tuple[ProcessAttempt | None, list[ProcessAttempt]]:
+        """Close the channel of an executor process that has exited. Returns the attempt that ran in
+        it, and those that it had not started."""
         unread = self.withdraw()
-        left = list(self.attempts.values())
+        running, left = self.running, list(self.attempts.values())
         self.attempts.clear()
         self.close()
-        if self._jobs > 1:
-            return left, unread
-        return left[:1], left[1:] + unread
+        return running, left[1:] + unread
 
     def close(self) -> None:
         """Close the channel."""

@@ -37,6 +37,10 @@ TIMED_OUT = b"T"
 MEMORY = b"M"
 #: Request for the body of a call, which was too large for the channel.
 FETCH = b"W"
+#: The import of the job's module begins; its time limit has not started.
+IMPORTING = b"I"
+#: It has ended, and the time limit starts.
+IMPORTED = b"J"
 #: Progress. The number is the fraction. bytes: the text.
 PROGRESS = b"P"
 #: Request to store a finished step. The number identifies the request. bytes: JSON of the meta.
@@ -59,7 +63,21 @@ _HEADER = struct.Struct("!cQdI")
 _SIZE = _HEADER.size
 _KINDS = frozenset(
     {READY, UNREADY, RETURNED, RETURNED_NONE, RAISED, STOPPED, TIMED_OUT, MEMORY}
-    | {RETRY, SNOOZED, CANCELLED, FETCH, PROGRESS, STORE, COMPLETING, LOG, BODY, STORED, STOP}
+    | {
+        IMPORTING,
+        IMPORTED,
+        RETRY,
+        SNOOZED,
+        CANCELLED,
+        FETCH,
+        PROGRESS,
+        STORE,
+        COMPLETING,
+        LOG,
+        BODY,
+        STORED,
+        STOP,
+    }
 )
 #: Maximum number of bytes in a frame. A greater length means that the data is not a frame.
 MAX_BODY = 1 << 30

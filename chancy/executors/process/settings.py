@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEnvironment:
+    """The surroundings of jobs that an executor process runs as the worker would.
+
+    :param job_loop: path of the class that replaces the job loop.
+    :param application: the application or stream processor to import, as ``module:attribute``.
+    :param details: JSON string for that class.
+    """
+
+    job_loop: str
+    application: str
+    details: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,16 +28,26 @@ class ChildSettings:
     """Settings that an executor process gets at its start.
 
     :param calls: descriptor of its end of the channel.
+    :param shared: descriptor of a file whose memory it shares with the worker; None for none.
     :param max_payload: maximum size of an encoded result in bytes.
-    :param jobs: number of coroutine jobs to run at a time.
     :param initializer: path of a function to call first.
     :param log_level: lowest level of records that the worker logs.
     :param completion: the two fields of a `CompletionRef`.
+    :param environment: None for plain jobs.
     """
 
     calls: int
     max_payload: int
-    jobs: int = 1
+    shared: int | None = None
     initializer: str | None = None
     log_level: int = logging.WARNING
     completion: Sequence[str] | None = None
+    environment: JobEnvironment | None = None
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        values = json.loads(text)
+        environment = values.pop("environment")
+        if environment is not None:
+            environment = JobEnvironment(**environment)
+        return cls(**values, environment=environment)

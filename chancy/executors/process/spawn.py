@@ -138,7 +138,7 @@ def _spawn(fd: int, settings: ChildSettings, sys_path: Sequence[str]) -> subproc
         return subprocess.Popen(
             [sys.executable, *_flags(), "-c", _BOOTSTRAP, *arguments],
             stdin=subprocess.DEVNULL,
-            pass_fds=(fd, settings.calls),
+            pass_fds=[fd, settings.calls, *([] if settings.shared is None else [settings.shared])],
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

@@ -16,10 +16,11 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome
 from chancy.context.context import CURRENT
 from chancy.executors.base import NO_CALLBACKS, AttemptCallbacks, FindFunction
+from chancy.executors.imports import load
 from chancy.executors.invocation import (
     Callee,
     arguments_of,
-    call_error,
+    called_here,
     callee,
     raised,
     returned,
@@ -93,6 +94,7 @@ class ThreadExecutor:
         try:
             called = self._callees.get(claim.func)
             if called is None:
+                await load(claim.func, self._find)
                 called = self._callees[claim.func] = callee(claim.func, self._find)
             limit_s = None
             if claim.limits is not None or self._limited:
@@ -134,16 +136,14 @@ class ThreadExecutor:
             arguments = arguments_of(called, run.claim.arguments)
         except BaseException as error:
             return raised(error, began)
+        value = called_here(called, arguments, context, self._max_payload)
+        if not isinstance(value, Awaitable):
+            return value
         try:
-            value = context.run(called.function, **arguments)
+            result = self._wait_for(run.stoppable(value), context)
         except BaseException as error:
-            return raised(call_error(called, arguments, error), began)
-        if isinstance(value, Awaitable):
-            try:
-                value = self._wait_for(run.stoppable(value), context)
-            except BaseException as error:
-                return raised(error, began)
-        return returned(called, value, self._max_payload, began)
+            return raised(error, began)
+        return returned(called, result, self._max_payload, began)
 
     def _wait_for(self, work: Any, context: Context) -> Any:
         runner: asyncio.Runner | None = getattr(self._local, "runner", None)

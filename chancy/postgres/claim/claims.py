@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
 from chancy.attempt.claim import Claim
+from chancy.broker.contract import never
+from chancy.broker.values import MOST_SET_ASIDE
 from chancy.errors import BrokerUnavailable
 from chancy.job.ids import new_ids
 from chancy.postgres import rows
@@ -23,6 +25,12 @@ logger = logging.getLogger("chancy.postgres")
 _UNKNOWN_FOR_S = 30.0
 #: Deadline of a claim in seconds. It waits for locks for 2 s at most.
 _DEADLINE_S = 10.0
+#: Maximum and minimum bytes of arguments and meta in a claim, as the server stores them. The bound
+#: is halved after each lost response, and doubled after claims that use it and are quick.
+MOST_BYTES = 4 * 1024 * 1024
+_LEAST_BYTES = 64 * 1024
+#: A stored value takes at most this many times the bytes of its JSON.
+_STORED_PER_JSON = 8
 #: Seconds after which a commit that waits for a synchronous standby counts as unconfirmed.
 _UNCONFIRMED_S = 5.0
 #: Leases that are generated at a time.
@@ -36,6 +44,8 @@ class _UnansweredClaim:
     lease: UUID
     since: float
     checked_at: float = 0.0
+    #: Ids of its jobs that were recovered so far.
+    recovered: list[UUID] = field(default_factory=list[UUID])
 
 
 @dataclass(slots=True)
@@ -43,10 +53,16 @@ class _QueueState:
     """The hints and unanswered claims of one worker and one queue."""
 
     hints: ClaimHints = field(default_factory=ClaimHints)
-    unanswered: list[_UnansweredClaim] = field(default_factory=list)
+    unanswered: list[_UnansweredClaim] = field(default_factory=list[_UnansweredClaim])
+    #: Maximum bytes of a claim.
+    bytes: int = MOST_BYTES
     #: Whether commits waited for a standby at the last check.
     unconfirmed: bool = False
     generation: int = 0
+    #: Functions that the worker knows, of jobs that were set aside, until these are claimed.
+    set_aside: list[str] = field(default_factory=list[str])
+    #: Whether there may be more such jobs.
+    rescan: bool = False
 
 
 class PostgresClaims:
@@ -65,9 +81,14 @@ class PostgresClaims:
         worker_id: UUID,
         limit: int,
         thorough: bool,
+        knows: Callable[[str], bool] = never,
         statement: str | None = None,
     ) -> Sequence[Claim]:
         """Claim jobs of a queue, or return those of a claim whose response was lost.
+
+        A scan from the front returns the functions of jobs that were set aside. Jobs of those that
+        the worker knows are claimed by a statement of their own: at once if the scan has claimed
+        nothing, else by the next call. So neither kind of jobs waits for the other one to end.
 
         :param statement: see `chancy.broker.optional.SqlClaims`; it gets no hints.
         """
@@ -78,29 +99,79 @@ class PostgresClaims:
             found = await self._recover(state, queue, worker_id)
             if found:
                 return found
-        if state.generation != self._session.generation:
-            # A new session, perhaps to another server whose sequence is behind.
-            state.hints = ClaimHints()
+        if state.set_aside:
+            found = await self._take_set_aside(state, worker_id, queue, limit)
+            if found:
+                state.rescan = state.rescan or thorough
+                return found
         if statement is not None:
-            return await self._take(state, statement, worker_id, queue, limit)
+            found, funcs = await self._take(state, statement, worker_id, queue, limit)
+            state.set_aside = list(filter(knows, funcs))
+            if found or not state.set_aside:
+                return found
+            return await self._take_set_aside(state, worker_id, queue, limit)
+        found, funcs = await self._claim(state, worker_id, queue, limit, thorough=thorough)
+        if funcs:
+            state.set_aside = list(filter(knows, funcs))
+            if state.set_aside and not found:
+                return await self._take_set_aside(state, worker_id, queue, limit)
+        return found
+
+    async def _claim(
+        self, state: _QueueState, worker_id: UUID, queue: str, limit: int, *, thorough: bool
+    ) -> tuple[list[Claim], list[str]]:
+        """Claim pending jobs. A scan from the front also returns the functions of jobs that were
+        set aside."""
+        generation = await self._session.ready()
+        if state.generation != generation:
+            # A new session, perhaps to another server whose sequence is behind.
+            state.hints, state.generation = ClaimHints(), generation
+        if state.hints.needs_last:
+            ((position,),) = await self._session.fetch(self._sql.last_position)
+            state.hints.learn_last(position or 0)
+        thorough, state.rescan = thorough or state.rescan, False
         started = time.monotonic()
         hints = state.hints.plan(started, thorough=thorough)
-        # As text: encoding them as arrays takes an idle process 0.02 ms.
-        priorities, positions = (None, None) if hints is None else map(_array, hints)
-        found = await self._take(
-            state, self._sql.claim, worker_id, queue, priorities, positions, limit
-        )
-        state.generation = self._session.generation
         if hints is None:
-            now = time.monotonic()
-            state.hints.learn_front(found, limit=limit, now=now, took_s=now - started)
+            found, funcs = await self._take(
+                state,
+                self._sql.claim_front,
+                worker_id,
+                queue,
+                limit,
+                state.bytes,
+                MOST_SET_ASIDE,
+            )
         else:
-            state.hints.learn(found, limit=limit)
+            # As text: encoding them as arrays takes an idle process 0.02 ms.
+            priorities, positions = map(_array, hints)
+            found, funcs = await self._take(
+                state, self._sql.claim, worker_id, queue, priorities, positions, limit, state.bytes
+            )
+        now = time.monotonic()
+        full, took_s = _check_size(state, found, limit, now - started), now - started
+        if hints is None:
+            state.hints.learn_front(found, full=full, now=now, took_s=took_s)
+        else:
+            state.hints.learn(found, full=full, took_s=took_s)
+        return found, funcs
+
+    async def _take_set_aside(
+        self, state: _QueueState, worker_id: UUID, queue: str, limit: int
+    ) -> list[Claim]:
+        """Claim jobs of `state.set_aside`."""
+        funcs, state.set_aside = state.set_aside, []
+        started = time.monotonic()
+        found, _ = await self._take(
+            state, self._sql.claim_set_aside, worker_id, queue, limit, funcs, state.bytes
+        )
+        state.rescan = _check_size(state, found, limit, time.monotonic() - started)
         return found
 
     async def _take(
         self, state: _QueueState, statement: str, worker_id: UUID, queue: str, *parameters: object
-    ) -> list[Claim]:
+    ) -> tuple[list[Claim], list[str]]:
+        """The claims of a statement, and the functions of its rows without an id."""
         lease, started = self._lease(), time.monotonic()
         try:
             found = await self._session.fetch(
@@ -109,8 +180,15 @@ class PostgresClaims:
         except BaseException as error:
             if not isinstance(error, Exception) or isinstance(error, BrokerUnavailable):
                 state.unanswered.append(_UnansweredClaim(lease, started))
+                state.bytes = max(state.bytes // 2, _LEAST_BYTES)
             raise
-        return rows.claims(found, lease=lease, worker_id=worker_id, queue=queue)
+        claimed = len(found)
+        while claimed and found[claimed - 1][0] is None:
+            claimed -= 1
+        funcs = [row[3] for row in found[claimed:]]
+        if funcs:
+            found = found[:claimed]
+        return rows.claims(found, lease=lease, worker_id=worker_id, queue=queue), funcs
 
     def _lease(self) -> UUID:
         """A new lease. They are generated in batches: one alone takes an idle process 0.04 ms."""
@@ -135,9 +213,10 @@ class PostgresClaims:
             del self._states[key]
 
     async def _recover(self, state: _QueueState, queue: str, worker_id: UUID) -> list[Claim]:
-        """The jobs of a claim whose response was lost; empty if there are none (yet).
+        """Some jobs of a claim whose response was lost; empty if there are none (yet).
 
-        Each such claim is checked once a second for as long as the server may execute it.
+        Each such claim is checked once a second for as long as the server may execute it. Its jobs
+        come in pieces of limited size.
 
         :raises BrokerUnavailable: commits wait for a standby, so the jobs may still be claimed.
             Another claim would wait as well, on a session that the server does not give up either.
@@ -147,18 +226,16 @@ class PostgresClaims:
             if now - claim.checked_at < 1.0:
                 continue
             checked = True
-            found = rows.claims(
-                await self._session.fetch(self._sql.recover, worker_id, claim.lease),
-                lease=claim.lease,
-                worker_id=worker_id,
-                queue=queue,
-            )
+            found = await self._fetch_recovered(state, claim, queue, worker_id)
             claim.checked_at = now
-            if found or now - claim.since > _UNKNOWN_FOR_S:
-                state.unanswered.remove(claim)
             if found:
+                # The next call continues, without a pause.
+                claim.since, claim.checked_at = now, 0.0
+                claim.recovered += [one.id for one in found]
                 logger.info("claim_recovered queue=%s jobs=%d", queue, len(found))
                 return found
+            if claim.recovered or now - claim.since > _UNKNOWN_FOR_S:
+                state.unanswered.remove(claim)
         if checked and state.unanswered:
             ((state.unconfirmed,),) = await self._session.fetch(
                 self._sql.unconfirmed, _UNCONFIRMED_S
@@ -171,6 +248,34 @@ class PostgresClaims:
                 "nothing is claimed until it confirms them"
             )
         return []
+
+    async def _fetch_recovered(
+        self, state: _QueueState, claim: _UnansweredClaim, queue: str, worker_id: UUID
+    ) -> list[Claim]:
+        try:
+            found = await self._session.fetch(
+                self._sql.recover,
+                worker_id,
+                claim.lease,
+                claim.recovered,
+                state.bytes,
+                deadline_s=_DEADLINE_S,
+            )
+        except BrokerUnavailable:
+            state.bytes = max(state.bytes // 2, _LEAST_BYTES)
+            raise
+        return rows.claims(found, lease=claim.lease, worker_id=worker_id, queue=queue)
+
+
+def _check_size(state: _QueueState, claims: Sequence[Claim], limit: int, took_s: float) -> bool:
+    """Adapt the bound on bytes; returns whether there may be more jobs to claim."""
+    full = len(claims) >= limit
+    if full and state.bytes == MOST_BYTES:
+        return True
+    size = sum(len(claim.arguments or "") + len(claim.meta or "") for claim in claims)
+    if size >= state.bytes // 2 and took_s < _DEADLINE_S / 4:
+        state.bytes = min(state.bytes * 2, MOST_BYTES)
+    return full or size * _STORED_PER_JSON >= state.bytes
 
 
 def _array(numbers: Sequence[int]) -> str:

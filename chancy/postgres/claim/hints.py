@@ -1,11 +1,15 @@
 """Position hints: where in a queue the next claim starts.
 
 A claim that always starts at the front walks over the index entries of every job that was claimed
-since the oldest open snapshot: 128 buffers become 3,570 at 200,000 dead entries. So a claim starts
-behind the last position that it claimed in each priority. Jobs before that position (a producer
-that drew its position early and committed late, a claim that was rolled back, a job that was
-released) are found by occasional scans from the front. Hints live in the memory of this process:
-a wrong hint can delay jobs, but not lose them.
+since the oldest open snapshot: 128 buffers become 3,570 at 200,000 dead entries. So in each
+priority with a hint a claim starts behind the hint, the last position that it claimed there. The
+priorities without a hint are read from their front, and those between two hints in one scan. If
+that is slow, dead entries are in the way: every priority that the claim has read to its end gets a
+hint.
+
+Jobs before a hint (a producer that drew its position early and committed late, a claim that was
+rolled back, a job that was released) are found by occasional scans of everything from the front.
+Hints live in the memory of this process: a wrong hint can delay jobs, but not lose them.
 
 Of two concurrent pushes the one with the later position may commit first. So a worker that keeps
 up starts where its hints were `_TRAIL_S` ago; otherwise one job in a hundred would wait for the
@@ -19,87 +23,108 @@ from collections.abc import Sequence
 from typing import Final
 
 from chancy.attempt.claim import Claim
+from chancy.job.fields import PRIORITIES
+from chancy.postgres.front_scans import FrontScans
 
-#: Scans from the front may take this share of the time, at most.
-_SHARE = 1 / 50
-#: Seconds above which scans get a smaller share, the smaller the longer they take: with a fiftieth
-#: of the time in scans of 30 ms, the slowest hundredth of all jobs would wait for a scan.
-_QUICK_S = 0.01
-#: Minimum and maximum seconds between scans from the front.
-_LEAST_S = 0.02
-_MOST_S = 15.0
-#: Consecutive scans from the front that found a priority empty, after which its hint is dropped.
-_FORGET = 3
 #: Seconds, up to twice as many, after which a hint is used by a worker that keeps up.
 _TRAIL_S = 0.05
-#: Less than every position.
+#: Two claims in a row that take longer, in addition to so much for each job, probably pass dead
+#: entries.
+_DRAG_S, _JOB_S = 0.003, 0.00003
+#: Number of hints that cost nothing: a hint takes a claim 2 µs.
+_FEW = 16
+#: Maximum number of hints.
+_MOST = 1_000
+#: Less than every priority, and less than every position.
+_LOWEST: Final = -(2**15) - 1
 _FRONT: Final = -(2**63)
 
+#: Priorities, highest first, and the position in each behind which a claim starts.
 Hints = tuple[list[int], list[int]]
 
 
 class ClaimHints:
-    """The priorities of one queue that have jobs, and the last claimed position in each."""
+    """The last claimed position in each priority of one queue."""
 
     def __init__(self) -> None:
+        self._front_scans = FrontScans()
         self._hints: dict[int, int] = {}
-        self._empty: dict[int, int] = {}
-        self._front_at = 0.0
-        self._took_s = 0.0
-        # Snapshots of the hints, the newer first: `_TRAIL_S` or more apart.
-        self._marked: dict[int, int] = {}
-        self._before: dict[int, int] = {}
+        #: The last position that was drawn, as far as known.
+        self._last = _FRONT
+        # Snapshots of the hints and the last position, the newer first: `_TRAIL_S` or more apart.
+        self._marked: tuple[dict[int, int], int] = {}, _FRONT
+        self._before: tuple[dict[int, int], int] = {}, _FRONT
         self._marked_at = 0.0
         self._behind = False
+        self._dragged = False
+        #: Whether `learn_last` should be called before the next claim.
+        self.needs_last = False
 
     def plan(self, now: float, *, thorough: bool) -> Hints | None:
-        """The priorities to scan, highest first, and the start positions; None: all of the queue.
+        """The start positions of a claim; None: the front of every priority.
 
         :param thorough: scan from the front.
         """
-        if thorough or now >= self._front_at or not self._hints:
+        if now - self._marked_at >= _TRAIL_S:
+            self._before, self._marked_at = self._marked, now
+            self._marked = dict(self._hints), self._last
+        if thorough or self._front_scans.due(now):
             return None
-        self._mark(now)
         priorities = sorted(self._hints, reverse=True)
         return priorities, [self._start(priority) for priority in priorities]
 
-    def _mark(self, now: float) -> None:
-        if now - self._marked_at >= _TRAIL_S:
-            self._before, self._marked, self._marked_at = self._marked, dict(self._hints), now
-
     def _start(self, priority: int) -> int:
         hint = self._hints[priority]
-        return hint if self._behind else min(self._before.get(priority, hint), hint)
+        return hint if self._behind else min(self._before[0].get(priority, hint), hint)
 
-    def learn(self, claims: Sequence[Claim], *, limit: int) -> None:
-        """Advance the hints after a claim that started at them."""
-        self._behind = len(claims) >= limit
+    def learn_last(self, position: int) -> None:
+        """Note the last position that was drawn: new hints of priorities without jobs go there."""
+        self._last, self.needs_last = max(position, self._last), False
+
+    def learn(self, claims: Sequence[Claim], *, full: bool, took_s: float) -> None:
+        """Advance the hints after a claim that started at them.
+
+        :param claims: highest priority first.
+        :param full: whether there may be more jobs to claim.
+        :param took_s: duration of the claim in seconds.
+        """
+        self._behind = full
+        self._advance(claims, full, took_s)
+
+    def learn_front(
+        self, claims: Sequence[Claim], *, full: bool, now: float, took_s: float
+    ) -> None:
+        """Set the hints after a scan from the front, and schedule the next one."""
+        self._front_scans.ended(now, took_s=took_s)
+        if len(self._hints) > _FEW and not _drags(claims, took_s):
+            self._hints.clear()
+        if full:
+            # In these priorities there may be more jobs before the old hints.
+            for priority in [one for one in self._hints if one <= claims[-1].priority]:
+                del self._hints[priority]
+        self._advance(claims, full, took_s)
+
+    def _advance(self, claims: Sequence[Claim], full: bool, took_s: float) -> None:
         for claim in claims:
             if claim.position > self._hints.get(claim.priority, _FRONT):
                 self._hints[claim.priority] = claim.position
+        if len(self._hints) > _MOST:
+            self._hints.clear()
+        self._last = max((self._last, *self._hints.values()))
+        before, self._dragged = self._dragged, _drags(claims, took_s)
+        if not (before and self._dragged):
+            return
+        # Claims of jobs tell positions as well.
+        self.needs_last = not claims
+        # The last position known a while ago: jobs up to it have been committed since, or are late.
+        position = self._before[1]
+        if position == _FRONT:
+            return
+        read_above = claims[-1].priority if full else _LOWEST
+        for priority in {*PRIORITIES, *self._hints}:
+            if priority > read_above:
+                self._hints[priority] = max(position, self._hints.get(priority, _FRONT))
 
-    def learn_front(
-        self, claims: Sequence[Claim], *, limit: int, now: float, took_s: float
-    ) -> None:
-        """Set the hints after a scan from the front, and schedule the next one.
 
-        :param took_s: duration of the scan in seconds.
-        """
-        # A single slow scan, as on a busy machine, must not delay the next one much.
-        usual_s, self._took_s = min(took_s, self._took_s), took_s
-        pause_s = usual_s / _SHARE * max(1.0, usual_s / _QUICK_S)
-        self._front_at = now + min(max(pause_s, _LEAST_S), _MOST_S)
-        reached: dict[int, int] = {}
-        for claim in claims:
-            reached[claim.priority] = max(claim.position, reached.get(claim.priority, _FRONT))
-        full = len(claims) >= limit
-        for priority, position in reached.items():
-            # If the batch was full, more jobs may be between its end and the old hint.
-            old = self._hints.get(priority, position)
-            self._hints[priority] = position if full else max(position, old)
-            self._empty.pop(priority, None)
-        if not full:
-            for priority in [priority for priority in self._hints if priority not in reached]:
-                self._empty[priority] = self._empty.get(priority, 0) + 1
-                if self._empty[priority] >= _FORGET and claims:
-                    del self._hints[priority], self._empty[priority]
+def _drags(claims: Sequence[Claim], took_s: float) -> bool:
+    return took_s > _DRAG_S + len(claims) * _JOB_S

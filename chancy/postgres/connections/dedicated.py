@@ -47,6 +47,13 @@ class DedicatedSession:
                 connection = await self._connect()
             return await connection.fetch(sql, *params, deadline_s=deadline_s)
 
+    async def ready(self) -> int:
+        """Open a session if there is none; returns the `generation`."""
+        async with self._lock:
+            if self._connection is None or self._connection.closed:
+                await self._connect()
+            return self.generation
+
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Connection]:
         """Open a transaction on the session; other tasks wait until it has ended."""

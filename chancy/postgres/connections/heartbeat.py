@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     import psycopg
 
 
+#: Tries of a statement whose row changes at the same time, where the isolation level of the server
+#: is stricter than read committed. A transaction of its own would hold the row while the process is
+#: frozen.
+_TRIES = 5
+
+
 class Register:
     """Records heartbeats and removes dead workers, on its own blocking connection.
 
@@ -24,12 +30,13 @@ class Register:
         self._sql = statements
         self._connection: psycopg.Connection[tuple[int]] | None = None
 
-    def beat(self, worker_id: UUID) -> bool:
+    def beat(self, worker_id: UUID, blocked_s: float) -> bool:
         """Record a heartbeat of a worker; returns False if it is not registered.
 
+        :param blocked_s: seconds for which its event loop has been blocked.
         :raises BrokerUnavailable: the server cannot be reached.
         """
-        return self._run(self._sql.beat, worker_id).fetchone() is not None
+        return self._run(self._sql.beat, worker_id, blocked_s).fetchone() is not None
 
     def forget(self, worker_id: UUID) -> bool:
         """Remove a dead worker, so that its jobs are rescued.
@@ -40,7 +47,9 @@ class Register:
         """
         return self._run(self._sql.unregister, worker_id).rowcount > 0
 
-    def _run(self, statement: str, worker_id: UUID) -> psycopg.RawCursor[tuple[int]]:
+    def _run(
+        self, statement: str, *args: UUID | float, tries: int = _TRIES
+    ) -> psycopg.RawCursor[tuple[int]]:
         import psycopg  # would take 40 % of the time of `import chancy`
 
         try:
@@ -51,8 +60,10 @@ class Register:
                     prepare_threshold=None,
                 )
             cursor = psycopg.RawCursor(self._connection)
-            return cursor.execute(statement.encode(), (worker_id,))
+            return cursor.execute(statement.encode(), args)
         except psycopg.Error as error:
+            if tries > 1 and isinstance(error, psycopg.errors.SerializationFailure):
+                return self._run(statement, *args, tries=tries - 1)
             self.close()
             raise BrokerUnavailable(f"the heartbeat did not reach the server: {error}") from error
 
@@ -69,9 +80,9 @@ class PostgresHeartbeat:
         self._register = Register(dsn, statements)
         self._worker_id = worker_id
 
-    def beat(self) -> bool:
+    def beat(self, blocked_s: float = 0.0) -> bool:
         """See `Heartbeat.beat`. Raises `BrokerUnavailable` if the server cannot be reached."""
-        return self._register.beat(self._worker_id)
+        return self._register.beat(self._worker_id, blocked_s)
 
     def close(self) -> None:
         self._register.close()

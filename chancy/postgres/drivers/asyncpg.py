@@ -18,7 +18,6 @@ from asyncpg.exceptions import (
 from chancy.errors import BrokerUnavailable
 from chancy.postgres import dsn as dsns
 from chancy.postgres.drivers import base, sqlstates
-from chancy.postgres.drivers.pool import SessionPool
 from chancy.postgres.drivers.session import Session, connect_failure
 
 # More than the number of statements of chancy and its plugins.
@@ -133,28 +132,13 @@ class AsyncpgDriver:
     async def connect(self, dsn: str, *, application_name: str) -> base.Connection:
         parsed = dsns.parse(dsn)
         session = await _open(parsed, application_name)
-        try:
-            await session.greet(
-                session.server_pid,
-                deadline_s=parsed.connect_timeout_s or base.STATEMENT_DEADLINE_S,
-            )
-        except BaseException:
-            session.abort()
-            raise
+        await session.greet(session.server_pid, parsed.connect_timeout_s)
         if not session.pooled:
             return session
         await session.close()
         from chancy.postgres.drivers.psycopg import PsycopgDriver
 
         return await PsycopgDriver().connect(dsn, application_name=application_name)
-
-    async def pool(
-        self, dsn: str, *, application_name: str, min_size: int, max_size: int
-    ) -> base.Pool:
-        async def connect() -> base.Connection:
-            return await self.connect(dsn, application_name=application_name)
-
-        return await SessionPool.filled(connect, min_size=min_size, max_size=max_size)
 
 
 async def _open(dsn: dsns.Dsn, application_name: str) -> AsyncpgSession:

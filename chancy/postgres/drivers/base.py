@@ -66,22 +66,10 @@ class Connection(Protocol):
     async def close(self) -> None: ...
 
 
-class Pool(Protocol):
-    """Sessions shared by the callers of one process."""
-
-    def connection(self) -> AbstractAsyncContextManager[Connection]: ...
-
-    async def close(self) -> None: ...
-
-
 class Driver(Protocol):
-    """Opens sessions and pools."""
+    """Opens sessions."""
 
     @property
     def name(self) -> str: ...
 
     async def connect(self, dsn: str, *, application_name: str) -> Connection: ...
-
-    async def pool(
-        self, dsn: str, *, application_name: str, min_size: int, max_size: int
-    ) -> Pool: ...

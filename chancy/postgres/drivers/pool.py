@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 
 from chancy.errors import BrokerUnavailable
-from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection
+from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection, Driver
 
 
 class SessionPool:
@@ -28,12 +29,13 @@ class SessionPool:
 
     @classmethod
     async def filled(
-        cls, connect: Callable[[], Awaitable[Connection]], *, min_size: int, max_size: int
+        cls, driver: Driver, dsn: str, *, application_name: str, min_size: int, max_size: int
     ) -> SessionPool:
         """Create a pool with ``min_size`` open sessions and at most ``max_size``.
 
         :raises BrokerError: a session could not be opened; none is left open.
         """
+        connect = functools.partial(driver.connect, dsn, application_name=application_name)
         pool = cls(connect, max_size=max_size)
         try:
             for _ in range(min_size):

@@ -161,16 +161,22 @@ class Session(ABC):
         """Run a statement without parameters or rows; return the server's command tag."""
         return await self._call(lambda: self._execute(sql))
 
-    async def greet(self, pid: int, *, deadline_s: float) -> None:
-        """Detect a pooler; set the isolation level of a direct session.
+    async def greet(self, pid: int, deadline_s: float | None) -> None:
+        """Detect a pooler; set the isolation level of a direct session. Aborts it on failure.
 
         :param pid: the process id from the protocol's startup messages.
         """
-        rows = await self._call(lambda: self._fetch_once(_GREETING), deadline_s)
-        backend, isolation = rows[0]
-        self.pooled = backend != pid
-        if not self.pooled and isolation != "read committed":
-            await self.command(_READ_COMMITTED)
+        try:
+            greeting = self._call(
+                lambda: self._fetch_once(_GREETING), deadline_s or STATEMENT_DEADLINE_S
+            )
+            ((backend, isolation),) = await greeting
+            self.pooled = backend != pid
+            if not self.pooled and isolation != "read committed":
+                await self.command(_READ_COMMITTED)
+        except BaseException:
+            self.abort()
+            raise
 
     # Running a call.
 

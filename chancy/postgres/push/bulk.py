@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain
 from uuid import UUID
 
+from chancy.broker.sizes import CHUNK_SIZE, size_of
 from chancy.broker.values import PreparedJob
 from chancy.postgres.drivers.base import Row
 from chancy.postgres.push.statement import insertion, keyed, stand_ins
@@ -70,12 +71,12 @@ class Replay:
         """Repeat the push, with statements for jobs that may exist."""
         self._new = False
 
-    def everything(self) -> list[PreparedJob] | None:
-        """All jobs, taken or not; None if there are more chunks than are kept."""
+    def everything(self) -> list[Sequence[PreparedJob]] | None:
+        """All chunks, taken or not; None if there are more than are kept."""
         for _ in self._take():
             if not self.complete:
                 return None
-        return [job for chunk in self._kept for job in chunk] if self.complete else None
+        return self._kept if self.complete else None
 
     def _take(self) -> Iterator[Sequence[PreparedJob]]:
         for chunk in self._chunks:
@@ -96,14 +97,23 @@ def pieces(
 
 
 def gathered(chunks: Iterable[Sequence[PreparedJob]]) -> Iterator[Sequence[PreparedJob]]:
-    """The chunks; one with unique keys is merged with those after it, up to `KEPT` in all.
+    """The chunks; one with unique keys is merged with those after it, up to `KEPT` in all and
+    `CHUNK_SIZE` characters.
 
     A statement locks keys in order, but two bulk pushes of several statements may deadlock, and
     the server then ends one of them. Fewer statements make that less likely.
     """
-    iterator = iter(chunks)
-    for chunk in iterator:
-        if keyed(chunk):
-            yield [*chain(chunk, *islice(iterator, KEPT - 1))]
-        else:
+    merged: list[Sequence[PreparedJob]] = []
+    size = 0
+    for chunk in chunks:
+        if not (merged or keyed(chunk)):
             yield chunk
+            continue
+        added = sum(map(size_of, chunk))
+        if merged and (len(merged) == KEPT or size + added > CHUNK_SIZE):
+            yield [*chain(*merged)]
+            merged, size = [], 0
+        merged.append(chunk)
+        size += added
+    if merged:
+        yield [*chain(*merged)]

@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
 from uuid import UUID
 
+from chancy.broker.sizes import CHUNK_SIZE, size_of
 from chancy.broker.values import CHUNK, PreparedJob
 from chancy.clock import Backoff
 from chancy.errors import BrokerError, StatementFailed
 from chancy.postgres.drivers.base import Connection
-from chancy.postgres.push.bulk import Fetch, Replay, store_all
+from chancy.postgres.push.bulk import Fetch, Replay, pieces, store_all
 from chancy.postgres.push.statement import (
     PATIENCE_S,
+    FinishedMeanwhile,
     already_stored,
+    check_unfinished,
+    ids_of,
     insertion,
     keyed,
     stand_ins,
@@ -31,7 +35,7 @@ Transaction = Callable[[], AbstractAsyncContextManager[Connection]]
 #: Statements for single pushes that one process runs at the same time. Pushes that arrive meanwhile
 #: are stored together when one of these statements is done.
 AT_ONCE = 2
-#: Maximum number of single pushes that one statement stores.
+#: Maximum number of single pushes that one statement stores, if they are no larger than a chunk.
 TOGETHER = 1_000
 #: Seconds after which waiting pushes stop waiting for a running statement and get a further one
 #: together: a slow server does not get one statement for each.
@@ -85,9 +89,9 @@ class PushCoalescer:
             elif self._in_flight < AT_ONCE:
                 await self._store_alone(jobs)
             elif not await self._store_with_others(jobs[0]):
-                await self._repeat(jobs)
+                await self._repeat([jobs])
         except BrokerError as error:
-            return await self._retry(jobs, error, started + PATIENCE_S)
+            return await self._retry([jobs], error, started + PATIENCE_S)
         return _ALL_STORED
 
     async def push_many(self, chunks: Iterator[Sequence[PreparedJob]]) -> Mapping[UUID, UUID]:
@@ -98,7 +102,11 @@ class PushCoalescer:
         """
         first = next(chunks, [])
         if len(first) < CHUNK:
-            return await self.push(first) if first else _ALL_STORED
+            # The only chunk, unless it has fewer jobs since they are large.
+            second = next(chunks, None)
+            if second is None:
+                return await self.push(first) if first else _ALL_STORED
+            chunks = chain([second], chunks)
         give_up_at = time.monotonic() + PATIENCE_S
         replay = Replay(chain([first], chunks))
         try:
@@ -110,10 +118,10 @@ class PushCoalescer:
                 replay.restart()
                 return await self._store_bulk(replay)
         except BrokerError as error:
-            jobs = replay.everything()
-            if jobs is None:
+            kept = replay.everything()
+            if kept is None:
                 raise
-            return await self._retry(jobs, error, give_up_at)
+            return await self._retry(kept, error, give_up_at)
 
     async def _store_bulk(self, replay: Replay) -> Mapping[UUID, UUID]:
         async with self._transaction() as session:
@@ -125,7 +133,7 @@ class PushCoalescer:
             await asyncio.wait(self._tasks)
 
     async def _retry(
-        self, jobs: Sequence[PreparedJob], error: BrokerError, give_up_at: float
+        self, chunks: Sequence[Sequence[PreparedJob]], error: BrokerError, give_up_at: float
     ) -> Mapping[UUID, UUID]:
         """Repeat a push after an error until it succeeds, fails for good or runs out of time."""
         backoff = Backoff()
@@ -135,7 +143,7 @@ class PushCoalescer:
                 raise error
             await asyncio.sleep(pause)
             try:
-                return await self._repeat(jobs)
+                return await self._repeat(chunks)
             except BrokerError as next_error:
                 error = next_error
 
@@ -154,11 +162,22 @@ class PushCoalescer:
         statement, parameters = insertion(self._sql, jobs, new=False)
         return stand_ins(self._sql, statement, await self._fetch(statement, *parameters))
 
-    async def _repeat(self, jobs: Sequence[PreparedJob]) -> Mapping[UUID, UUID]:
-        """After an attempt with an unknown outcome: store the jobs that do not exist yet."""
-        stored = await self._fetch(self._sql.pushed_before, [job.id for job in jobs])
-        missing = without(jobs, (row[0] for row in stored))
-        return await self._insert(missing) if missing else _ALL_STORED
+    async def _repeat(self, chunks: Sequence[Sequence[PreparedJob]]) -> Mapping[UUID, UUID]:
+        """After an attempt with an unknown outcome: store the jobs that it has not stored.
+
+        The attempt may still be in progress on the server, and the insertion waits for it. If a job
+        of it has run by then, the insertion is undone.
+        """
+        while True:
+            found = await self._fetch(self._sql.pushed_before, ids_of(chunks))
+            missing = [jobs for chunk in chunks if (jobs := without(chunk, found))]
+            if not missing:
+                return _ALL_STORED
+            with suppress(FinishedMeanwhile):
+                async with self._transaction() as session:
+                    stored = await store_all(self._sql, pieces(self._sql, missing), session.fetch)
+                    check_unfinished(await session.fetch(self._sql.pushed_before, ids_of(missing)))
+                return stored
 
     async def _store_alone(self, jobs: Sequence[PreparedJob]) -> None:
         self._in_flight += 1
@@ -175,8 +194,14 @@ class PushCoalescer:
 
     def _send_waiting(self) -> None:
         """Start one statement for the waiting pushes."""
-        together = self._waiting[:TOGETHER]
-        del self._waiting[:TOGETHER]
+        together: list[_WaitingPush] = []
+        size = 0
+        for push in self._waiting[:TOGETHER]:
+            size += size_of(push.job)
+            if together and size > CHUNK_SIZE:
+                break
+            together.append(push)
+        del self._waiting[: len(together)]
         if together:
             self._in_flight += 1
             task = asyncio.create_task(self._store_together(together), name="chancy push")

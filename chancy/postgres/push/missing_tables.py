@@ -8,7 +8,7 @@ from contextlib import suppress
 from chancy.errors import BrokerError, SchemaMismatch
 from chancy.postgres.drivers import sqlstates
 from chancy.postgres.drivers.base import Row
-from chancy.postgres.schema import component, migrate, status
+from chancy.postgres.schema import migrate, status
 
 
 async def check(
@@ -25,13 +25,6 @@ async def check(
     if sqlstates.something_missing(error):
         with suppress(BrokerError):
             _check(error, await migrate.find_revisions(fetch, schema), schema)
-
-
-def check_sync(error: Exception, fetch: Callable[[str], Sequence[Row]], schema: str) -> None:
-    """`check` for code without an event loop."""
-    if sqlstates.something_missing(error):
-        with suppress(BrokerError):
-            _check(error, component.read_revisions(fetch, schema), schema)
 
 
 def _check(error: Exception, found: dict[str, str], schema: str) -> None:

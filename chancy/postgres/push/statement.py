@@ -126,7 +126,21 @@ def _optional(values: tuple[object, ...]) -> list[object] | None:
     return None if values.count(None) == len(values) else list(values)
 
 
-def without(jobs: Sequence[PreparedJob], stored: Iterable[UUID]) -> list[PreparedJob]:
-    """The jobs whose ids are not among the stored ones."""
-    ids = set(stored)
+class FinishedMeanwhile(Exception):
+    """A job of a lost push has finished while the push was repeated: undo the repetition."""
+
+
+def ids_of(chunks: Iterable[Sequence[PreparedJob]]) -> list[UUID]:
+    return [job.id for chunk in chunks for job in chunk]
+
+
+def without(jobs: Sequence[PreparedJob], found: Iterable[Sequence[Any]]) -> list[PreparedJob]:
+    """The jobs without those that the statement `pushed_before` has found."""
+    ids = {row[0] for row in found}
     return [job for job in jobs if job.id not in ids]
+
+
+def check_unfinished(found: Iterable[Sequence[Any]]) -> None:
+    """Raise `FinishedMeanwhile` if the statement `pushed_before` has found a finished job."""
+    if any(finished for _, finished in found):
+        raise FinishedMeanwhile

@@ -23,7 +23,15 @@ CORE_NAME = "core"
 HEAD = "0001"
 
 #: The tables of the core.
-CORE_TABLES = ("jobs", "finished_jobs", "workers", "queues", "awaited", "unique_periods")
+CORE_TABLES = (
+    "jobs",
+    "finished_jobs",
+    "recently_finished",
+    "workers",
+    "queues",
+    "awaited",
+    "unique_periods",
+)
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _REVISION = re.compile(r"[A-Za-z0-9_]{1,32}")

@@ -25,6 +25,8 @@ _CORE: Mapping[RoleKind, Privileges] = {
     RoleKind.WORKER: {
         "jobs": _ALL,
         "finished_jobs": "select, insert",
+        "recently_finished": "select, insert",
+        **{f"recently_finished_{slot}": "select, truncate" for slot in range(3)},
         "workers": _ALL,
         "queues": _ALL,
         "awaited": _ALL,
@@ -34,6 +36,7 @@ _CORE: Mapping[RoleKind, Privileges] = {
     RoleKind.PRODUCER: {
         "jobs": "insert, select (id, queue, state, unique_key)",
         "finished_jobs": "select (id)",
+        "recently_finished": "select",
         "awaited": _ALL,
         "unique_periods": "select, insert, update",
         "positions": "usage",
@@ -41,6 +44,7 @@ _CORE: Mapping[RoleKind, Privileges] = {
     RoleKind.VIEWER: {
         "jobs": "select",
         "finished_jobs": "select",
+        "recently_finished": "select",
         "workers": "select",
         "queues": "select",
         "awaited": "select",

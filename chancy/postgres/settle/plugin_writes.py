@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
+import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
 
 from chancy.attempt.settlement import Settlement
 from chancy.broker.transaction import TransactionHook
-from chancy.errors import BrokerUnavailable
+from chancy.containment import Containment, HookFailed
+from chancy.errors import BrokerUnavailable, StatementFailed
 from chancy.postgres.drivers.base import Connection
-
-logger = logging.getLogger("chancy.postgres")
 
 #: Seconds allowed for one statement of a plugin, and for all work of one plugin on a batch.
 STATEMENT_S = 5.0
 PLUGIN_S = 10.0
+#: A plugin that has lost this many transactions in a row is skipped for a time, in seconds: each
+#: of them costs a session and a second transaction.
+_MOST_LOST = 3
+_SKIPPED_S = 10.0
 
 _SET_TIMEOUT = (
     "select current_setting('statement_timeout'), set_config('statement_timeout', $1, true)"
@@ -24,14 +27,31 @@ _SET_TIMEOUT = (
 
 
 class PluginTransaction:
-    """Implements `chancy.broker.transaction.Transaction` on the session of the settlements."""
+    """Implements `chancy.broker.transaction.Transaction` on the session of the settlements.
+
+    Closed when the hook has returned or has had its time: a hook that goes on must not write into
+    the transaction of another batch.
+    """
 
     def __init__(self, session: Connection, schema: str) -> None:
         self._session = session
+        self._until = time.monotonic() + PLUGIN_S
         self.schema = schema
 
     async def fetch(self, sql: str, *params: object) -> Sequence[Sequence[Any]]:
+        if time.monotonic() > self._until:
+            raise BrokerUnavailable("the transaction is over: the hook has returned or took long")
         return await self._session.fetch(sql, *params, deadline_s=STATEMENT_S * 2)
+
+    def close(self) -> None:
+        self._until = 0.0
+
+
+class Wanted(NamedTuple):
+    """A hook, and the settlements of a batch that it wants."""
+
+    hook: TransactionHook
+    batch: list[Settlement]
 
 
 class PluginWrites:
@@ -42,48 +62,69 @@ class PluginWrites:
         # Plugins whose hook lost the session or ended the transaction. They are skipped when the
         # batch is settled again, as it would otherwise never be settled.
         self._failed: set[str] = set()
+        # How often each plugin has lost the transaction in a row, and until when it is skipped.
+        self._lost: dict[str, int] = {}
+        self._skipped_until: dict[str, float] = {}
+        self._contained: dict[str, Containment] = {}
 
     def wanted(
         self, inside: Sequence[TransactionHook], batch: Sequence[Settlement]
-    ) -> list[TransactionHook]:
-        """The hooks that want a settlement of this batch."""
+    ) -> list[Wanted]:
+        """The hooks that want settlements of this batch, each with these settlements."""
         if not inside:
             return []
         states = {settlement.state for settlement in batch}
-        return [
-            hook
+        found = (
+            Wanted(hook, hook.wanted(batch))
             for hook in inside
             if hook.states & states
             and hook.name not in self._failed
-            and (hook.concerns is None or hook.wanted(batch))
-        ]
+            and self._skipped_until.get(hook.name, 0.0) <= time.monotonic()
+        )
+        return [wanted for wanted in found if wanted.batch]
 
-    async def write(
-        self, session: Connection, wanted: Sequence[TransactionHook], accepted: Sequence[Settlement]
-    ) -> None:
-        """Run hooks in turn. Raises `BrokerUnavailable` if the transaction is lost."""
-        for hook in wanted:
-            batch = hook.wanted(accepted)
-            if batch:
-                await self._write(session, hook, batch)
+    async def write(self, session: Connection, wanted: Sequence[Wanted], ids: set[UUID]) -> None:
+        """Run hooks in turn. Raises `BrokerUnavailable` if the transaction is lost.
+
+        :param ids: the jobs whose settlements passed the fence.
+        """
+        for hook, batch in wanted:
+            accepted = [settlement for settlement in batch if settlement.id in ids]
+            if accepted:
+                await self._write(session, hook, accepted)
 
     async def _write(
         self, session: Connection, hook: TransactionHook, batch: list[Settlement]
     ) -> None:
         await session.fetch("savepoint inside")
         ((previous, _),) = await session.fetch(_SET_TIMEOUT, str(int(STATEMENT_S * 1000)))
-        try:
-            async with asyncio.timeout(PLUGIN_S):
-                await hook.write(PluginTransaction(session, self._schema), batch)
+        tx = PluginTransaction(session, self._schema)
+
+        async def attempt() -> None:
+            await hook.write(tx, batch)
             # The timeout must not apply to the commit. Both statements fail if the hook has
             # handled the error of one of its own, or has ended the transaction.
             await session.fetch(_SET_TIMEOUT, previous)
             await session.fetch("release savepoint inside")
-        except Exception as error:
-            logger.exception("settling_failed plugin=%s settlements=%d", hook.name, len(batch))
-            await self._undo(session, hook, error)
 
-    async def _undo(self, session: Connection, hook: TransactionHook, error: Exception) -> None:
+        try:
+            await self._containment(hook).run(len(batch), attempt, limit_s=PLUGIN_S)
+        except HookFailed as error:
+            await self._undo(session, hook, error)
+        else:
+            self._lost.pop(hook.name, None)
+        finally:
+            tx.close()
+
+    def _containment(self, hook: TransactionHook) -> Containment:
+        return self._contained.setdefault(hook.name, Containment(hook.name, "settling"))
+
+    def refused(self, wanted: Sequence[Wanted], error: StatementFailed) -> None:
+        """Log a commit that was refused. Any of the hooks may be the cause."""
+        for hook, batch in wanted:
+            self._containment(hook).failed(error, len(batch))
+
+    async def _undo(self, session: Connection, hook: TransactionHook, error: HookFailed) -> None:
         """Undo the writes of a hook, the timeout included, or else give up the session."""
         try:
             await session.fetch("rollback to savepoint inside")
@@ -91,6 +132,9 @@ class PluginWrites:
         except Exception:
             session.abort()
             self._failed.add(hook.name)
+            lost = self._lost[hook.name] = self._lost.get(hook.name, 0) + 1
+            if lost >= _MOST_LOST:
+                self._skipped_until[hook.name] = time.monotonic() + _SKIPPED_S
             raise BrokerUnavailable(
                 f"the plugin {hook.name} lost the transaction of the settlements: {error}"
             ) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Sequence
 from datetime import datetime
 from operator import attrgetter
@@ -13,7 +14,7 @@ from uuid import UUID
 from chancy.attempt.failure import Failure
 from chancy.attempt.settlement import Note, Settlement
 from chancy.broker.transaction import TransactionHook
-from chancy.errors import StatementFailed
+from chancy.errors import BrokerError, StatementFailed
 from chancy.postgres.connections.dedicated import DedicatedSession, Fetch
 from chancy.postgres.drivers.base import Row
 from chancy.postgres.settle.plugin_writes import PluginWrites
@@ -24,6 +25,8 @@ logger = logging.getLogger("chancy.postgres")
 
 #: Maximum number of settlements in one statement.
 BATCH = 1_000
+#: Seconds between removals of ids from the table recently_finished.
+_FORGET_EVERY_S = 60.0
 
 T = TypeVar("T")
 
@@ -39,6 +42,7 @@ class Settlements:
         self._session = session
         self._sql = statements
         self._plugin_writes = PluginWrites(statements.schema)
+        self._forget_at = 0.0
 
     async def settle(
         self, settlements: Sequence[Settlement], inside: Sequence[TransactionHook] = ()
@@ -52,7 +56,17 @@ class Settlements:
         stale: set[UUID] = set()
         for batch in (*_batches(finals), *_batches(others)):
             stale |= await self._settle(batch, inside)
+        if time.monotonic() >= self._forget_at:
+            await self._forget_finished()
         return frozenset(stale)
+
+    async def _forget_finished(self) -> None:
+        """Remove old ids of finished jobs. Done by workers that settle: idle ones add none."""
+        self._forget_at = time.monotonic() + _FORGET_EVERY_S
+        try:
+            await self._session.fetch(self._sql.forget_finished)
+        except BrokerError as error:
+            logger.warning("recently_finished_not_emptied error=%s", error)
 
     async def update_meta(self, notes: Sequence[Note]) -> frozenset[UUID]:
         """See `Broker.update_meta`."""
@@ -127,14 +141,12 @@ class Settlements:
                 async with self._session.transaction() as session:
                     rows = await self._store(batch, session.fetch)
                     ids = {row[0] for row in rows}
-                    accepted = [settlement for settlement in batch if settlement.id in ids]
-                    await self._plugin_writes.write(session, wanted, accepted)
-            except StatementFailed:
+                    await self._plugin_writes.write(session, wanted, ids)
+            except StatementFailed as error:
                 if rows is None:
                     raise
                 # The commit was refused, for example by a deferred constraint of a plugin.
-                names = ",".join(hook.name for hook in wanted)
-                logger.exception("settling_failed plugin=%s settlements=%d", names, len(batch))
+                self._plugin_writes.refused(wanted, error)
                 rows = None
         if rows is None:
             rows = await self._store(batch, self._session.fetch)
@@ -147,7 +159,7 @@ class Settlements:
         return await settle(batch, fetch)
 
     async def _finish(self, batch: Sequence[Settlement], fetch: Fetch) -> Sequence[Row]:
-        id, lease, state, _, _, failure, result, refund, crashed, meta = zip(*batch, strict=True)
+        id, lease, state, _, _, failure, result, refund, crashed, meta, _ = zip(*batch, strict=True)
         return await fetch(
             self._sql.finish,
             list(id),
@@ -161,7 +173,9 @@ class Settlements:
         )
 
     async def _release(self, batch: Sequence[Settlement], fetch: Fetch) -> Sequence[Row]:
-        id, lease, state, _, run_at, failure, _, refund, crashed, meta = zip(*batch, strict=True)
+        id, lease, state, _, run_at, failure, _, refund, crashed, meta, resets = zip(
+            *batch, strict=True
+        )
         return await fetch(
             self._sql.requeue,
             list(id),
@@ -173,6 +187,7 @@ class Settlements:
             _unless_all(refund, False),
             _unless_all(crashed, False),
             _unless_all(meta, None),
+            _unless_all(resets, False),
         )
 
 

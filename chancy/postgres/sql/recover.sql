@@ -1,8 +1,18 @@
--- The jobs of a claim whose response was lost. Index: jobs_running. No locks. Safe to repeat.
+-- The jobs of a claim whose response was lost, except the jobs $3: one, and more while they take less
+-- than $4 bytes. Index: jobs_running. No locks. Safe to repeat.
 select
   id, priority, pos, func, arguments::text, attempt, max_attempts, crashes, meta::text,
   limits::text
-from {schema}.jobs
-where state = 1
-  and worker_id = $1::uuid
-  and lease = $2::uuid
+from (
+  select
+    j.*,
+    sum(coalesce(pg_column_size(j.arguments), 0) + coalesce(pg_column_size(j.meta), 0))
+      over earlier as bytes_before
+  from {schema}.jobs as j
+  where j.state = 1
+    and j.worker_id = $1::uuid
+    and j.lease = $2::uuid
+    and j.id <> all($3::uuid[])
+  window earlier as (
+    order by j.priority desc, j.pos rows between unbounded preceding and 1 preceding)) as one
+where bytes_before is null or bytes_before < $4::bigint

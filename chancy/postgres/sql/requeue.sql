@@ -4,4 +4,4 @@
 select requeue
 from {schema}.requeue(
   $1::uuid[], $2::uuid[], $3::smallint[], $4::float8[], $5::timestamptz[], $6::text[],
-  $7::boolean[], $8::boolean[], $9::text[])
+  $7::boolean[], $8::boolean[], $9::text[], $10::boolean[])

@@ -1,4 +1,4 @@
--- The running jobs of a worker that were requested to stop. Index: jobs_running. No locks.
+-- The running jobs of a worker that were requested to stop. Index: jobs_stopping. No locks.
 -- Safe to repeat.
 select id
 from {schema}.jobs

@@ -9,6 +9,8 @@ select
   {schema}.utc(started_at),
   {schema}.utc(beat_at),
   extract(epoch from clock_timestamp() - beat_at)::float8,
-  broken::text
+  broken::text,
+  blocked_s,
+  unknown
 from {schema}.workers
 order by started_at

@@ -6,11 +6,14 @@ objects, so only if the caller has imported it.
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any, Protocol
+from collections.abc import Coroutine
+from functools import lru_cache, partial
+from typing import Any, Protocol, TypeVar
 
 from chancy.postgres.drivers.session import Session
-from chancy.postgres.within.calls import Fetch, FetchSync, listed
+from chancy.postgres.within.calls import Fetch, FetchSync, block, listed
+
+T = TypeVar("T")
 
 #: What `push` and `push_many` accept as ``within``. Sync connections block the event loop.
 ACCEPTED = (
@@ -67,6 +70,22 @@ def bind_sync(within: Any) -> FetchSync:
     if fetch is None:
         raise TypeError(f"within= must be {listed(ACCEPTED_SYNC)}, not {_named(within)}")
     return fetch
+
+
+def bind_blocking(within: Any) -> Fetch:
+    """`bind_sync` for coroutines that `run_blocking` runs."""
+    return partial(block, bind_sync(within))
+
+
+def run_blocking(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that awaits nothing but blocking calls, without an event loop."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        found: T = end.value
+        return found
+    work.close()
+    raise RuntimeError("a blocking call has awaited an event loop")
 
 
 async def fetch_within(within: Any, sql: str, *params: object) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import UUID
@@ -12,7 +12,7 @@ import pytest
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Settlement
-from chancy.broker.contract import Broker
+from chancy.broker.contract import Broker, never
 from chancy.broker.values import PreparedJob, WorkerRecord
 from chancy.job.definition import QueuedJob
 from chancy.job.ids import new_id
@@ -86,10 +86,15 @@ class Bench:
         return [job.id for job in jobs]
 
     async def claim(
-        self, limit: int = 100, *, queue: str = "default", thorough: bool = True
+        self,
+        limit: int = 100,
+        *,
+        queue: str = "default",
+        thorough: bool = True,
+        knows: Callable[[str], bool] = never,
     ) -> Sequence[Claim]:
         return await self.broker.claim(
-            queue, worker_id=self.worker_id, limit=limit, thorough=thorough
+            queue, worker_id=self.worker_id, limit=limit, thorough=thorough, knows=knows
         )
 
     async def running(self, *jobs: PreparedJob) -> list[Claim]:

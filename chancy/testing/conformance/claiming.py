@@ -7,7 +7,10 @@ import json
 import uuid
 from uuid import UUID
 
+from chancy.attempt.claim import Claim
+from chancy.attempt.settlement import Settlement
 from chancy.broker.contract import Broker
+from chancy.broker.values import Cancellation, QueueCounts
 from chancy.job.limits import NO_LIMITS, Limit, Limits, decode_limits
 from chancy.queue.queue import Queue
 from chancy.states import State
@@ -20,6 +23,15 @@ from chancy.testing.conformance.bench import (
     record,
     settlement,
 )
+
+
+def all_of(func: str) -> bool:
+    """Know every function."""
+    return True
+
+
+def set_aside(claim: Claim) -> Settlement:
+    return settlement(claim, State.HELD)._replace(refund=True, meta='{"unknown_function": 1}')
 
 
 class ClaimPromises(Promises):
@@ -136,6 +148,58 @@ class ClaimPromises(Promises):
         assert [claim.id for claim in back] == [first.id, third.id]
         assert [claim.position for claim in back] == [first.position, third.position]
         assert first.position < second.position < third.position < last.position
+
+    async def test_a_job_set_aside_is_claimed_by_workers_that_know_its_function(
+        self, bench: Bench
+    ) -> None:
+        new, other, held = await bench.running(
+            prepared(func="shop.jobs.new"), prepared(func="shop.jobs.other"), prepared()
+        )
+        await bench.settle(set_aside(new), set_aside(other), settlement(held, State.HELD))
+        assert await bench.state(new.id) is State.HELD
+        assert (await bench.broker.counts())["default"].held >= 2
+        assert await bench.claim() == []
+        assert await bench.claim(knows=lambda func: func == "shop.jobs.none") == []
+        [claim] = await bench.claim(knows=lambda func: func == "shop.jobs.new")
+        assert (claim.id, claim.func, claim.attempt) == (new.id, "shop.jobs.new", 1)
+        assert claim.lease != new.lease
+        assert await bench.state(new.id) is State.RUNNING
+        assert await bench.claim(knows=lambda func: func == "shop.jobs.new") == []
+        assert await bench.settle(settlement(claim, State.SUCCEEDED)) == frozenset()
+        assert await bench.state(held.id) is State.HELD
+
+    async def test_jobs_set_aside_keep_their_order(self, bench: Bench) -> None:
+        claims = await bench.running(*(prepared(priority=priority) for priority in (0, 5, 0, 5)))
+        await bench.settle(*map(set_aside, claims))
+        found = await bench.claim(limit=3, knows=all_of)
+        assert [claim.id for claim in found] == [claim.id for claim in claims[:3]]
+        assert [claim.id for claim in await bench.claim(knows=all_of)] == [claims[3].id]
+
+    async def test_jobs_set_aside_and_pending_jobs_do_not_delay_each_other(
+        self, bench: Bench
+    ) -> None:
+        aside = await bench.running(*(prepared(func="shop.jobs.new") for _ in range(12)))
+        await bench.settle(*map(set_aside, aside))
+        await bench.push(*(prepared() for _ in range(12)))
+        calls = [await bench.claim(limit=3, knows=all_of) for _ in range(10)]
+        assert all(calls[:8])
+        assert sum(map(len, calls)) == 24
+
+    async def test_a_job_set_aside_can_be_cancelled(self, bench: Bench) -> None:
+        [claim] = await bench.running()
+        await bench.settle(set_aside(claim))
+        assert await bench.broker.counts() == {"default": QueueCounts(held=1)}
+        assert await bench.broker.cancel([claim.id]) == {claim.id: Cancellation.CANCELLED}
+        assert await bench.broker.counts() == {}
+        assert await bench.claim(knows=all_of) == []
+
+    async def test_jobs_set_aside_in_a_paused_queue_are_not_claimed(self, bench: Bench) -> None:
+        [claim] = await bench.running()
+        await bench.settle(set_aside(claim))
+        await bench.broker.pause("default")
+        assert await bench.claim(knows=all_of) == []
+        await bench.broker.resume("default")
+        assert [found.id for found in await bench.claim(knows=all_of)] == [claim.id]
 
     async def test_a_claim_with_limit_0_returns_nothing(self, bench: Bench) -> None:
         await bench.push(prepared())

@@ -81,6 +81,14 @@ class PushPromises(Promises):
         await bench.push(old, new)
         assert [claim.id for claim in await bench.claim()] == [old.id, new.id]
 
+    async def test_a_repeated_push_of_different_jobs_stores_what_is_new_in_it(
+        self, bench: Bench
+    ) -> None:
+        jobs = [prepared(priority=priority) for priority in (3, 2, 1)]
+        await bench.push(*jobs[:2])
+        await bench.push(*jobs)
+        assert [claim.id for claim in await bench.claim()] == [job.id for job in jobs]
+
     async def test_an_id_twice_in_one_push_is_one_job(self, bench: Bench) -> None:
         job = prepared(arguments='{"n": 1}')
         await bench.push(job, job._replace(arguments='{"n": 2}'))

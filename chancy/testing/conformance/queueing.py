@@ -32,7 +32,6 @@ class QueuePromises(Promises):
             None,
             ProcessOptions(),
             ProcessOptions(
-                jobs_per_child=3,
                 max_jobs=2**53,
                 max_memory_bytes=2**40,
                 initializer="shop.start.warm",

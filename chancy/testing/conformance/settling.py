@@ -106,6 +106,23 @@ class SettlePromises(Promises):
         found = await bench.job(claim.id)
         assert (found.attempt, found.crashes) == (1, 2)
 
+    @pytest.mark.parametrize("state", BACK, ids=lambda state: state.label)
+    async def test_an_attempt_that_was_survived_resets_the_crashes(
+        self, bench: Bench, state: State
+    ) -> None:
+        [claim] = await bench.running()
+        await bench.settle(settlement(claim, State.PENDING)._replace(refund=True, crashed=True))
+        [claim] = await bench.claim()
+        await bench.settle(settlement(claim, state)._replace(resets_crashes=True))
+        assert (await bench.job(claim.id)).crashes == 0
+
+    async def test_a_finished_job_keeps_its_crashes(self, bench: Bench) -> None:
+        [claim] = await bench.running()
+        await bench.settle(settlement(claim, State.PENDING)._replace(refund=True, crashed=True))
+        [claim] = await bench.claim()
+        await bench.settle(settlement(claim, State.FAILED)._replace(resets_crashes=True))
+        assert (await bench.job(claim.id)).crashes == 1
+
     async def test_a_released_job_is_first_again(self, bench: Bench) -> None:
         first, _ = await bench.running(prepared(), prepared())
         await bench.push(prepared())
@@ -156,11 +173,13 @@ class SettlePromises(Promises):
         self, bench: Bench, state: State
     ) -> None:
         await bench.broker.declare(Queue(name="brief", keep_finished=False))
-        await bench.push(prepared(queue="brief"))
-        [claim] = await bench.claim(queue="brief")
-        assert await bench.settle(settlement(claim, state)) == frozenset()
-        kept = await bench.broker.get([claim.id])
-        assert [*kept] == ([claim.id] if state is State.FAILED else [])
+        await bench.push(prepared(queue="brief"), prepared(queue="brief"))
+        plain, told = await bench.claim(queue="brief")
+        failure = Failure.named("shop.Refused", "no")
+        assert await bench.settle(settlement(plain, state)) == frozenset()
+        assert await bench.settle(settlement(told, state)._replace(failure=failure)) == frozenset()
+        kept = await bench.broker.get([plain.id, told.id])
+        assert kept.keys() == ({plain.id, told.id} if state is State.FAILED else set())
         assert await bench.broker.counts() == {}
 
     async def test_a_queue_without_history_keeps_what_goes_back(self, bench: Bench) -> None:

@@ -81,10 +81,16 @@ class WorkerPromises(Promises):
         [worker] = await bench.broker.workers()
         assert sorted(worker.queues) == ["a", "b"]
         assert worker.broken == {"c": "no"}
+        assert worker.unknown == ()
+        unknown = ["shop.jobs.new", "shop.jobs.other"]
+        assert await bench.broker.announce(bench.worker_id, [], {}, unknown) is True
+        [worker] = await bench.broker.workers()
+        assert sorted(worker.unknown) == unknown
         assert await bench.broker.announce(bench.worker_id, [], {}) is True
         [worker] = await bench.broker.workers()
         assert worker.queues == ()
         assert worker.broken == {}
+        assert worker.unknown == ()
 
     async def test_a_worker_declared_dead_announces_nothing(self, bench: Bench) -> None:
         await bench.broker.unregister(bench.worker_id)

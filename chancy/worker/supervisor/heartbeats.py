@@ -176,7 +176,8 @@ class SupervisorHeartbeats:
         register = self._register(worker.report)
         if worker_id is None or register is None or worker_id == worker.refused:
             return
-        if not register.beat(worker_id):
+        blocked_s = worker.report.blocked_after(time.monotonic() - worker.reported_at)
+        if not register.beat(worker_id, blocked_s):
             # It has unregistered, or was declared dead and will report a new id.
             worker.refused = worker_id
 

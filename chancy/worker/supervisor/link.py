@@ -15,7 +15,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Self
 from uuid import UUID
 
@@ -34,12 +34,14 @@ class WorkerReport(NamedTuple):
     :param dsn: database in which it is registered, for the heartbeats of the supervisor; None if
         the supervisor cannot send any.
     :param heartbeat_s: seconds between its heartbeats.
+    :param blocked_s: seconds for which its event loop has been blocked.
     """
 
     worker: UUID | None = None
     dsn: str | None = None
     schema: str = ""
     heartbeat_s: float = 0.0
+    blocked_s: float = 0.0
     queues: tuple[str, ...] = ()
     broken: Mapping[str, str] = {}
 
@@ -47,6 +49,13 @@ class WorkerReport(NamedTuple):
     def every_s(self) -> float:
         """Seconds between two reports."""
         return min(REPORT_EVERY_S, self.heartbeat_s / 2) or REPORT_EVERY_S
+
+    def blocked_after(self, age_s: float) -> float:
+        """Seconds for which the event loop has been blocked, if this report is the last one and so
+        old: a worker whose interpreter does not run sends none."""
+        if self.worker is None:
+            return 0.0
+        return age_s if age_s > 3 * self.every_s else self.blocked_s
 
     def encode(self) -> bytes:
         data = self._asdict()
@@ -65,6 +74,7 @@ class WorkerReport(NamedTuple):
             dsn=None if data["dsn"] is None else str(data["dsn"]),
             schema=str(data["schema"]),
             heartbeat_s=float(data["heartbeat_s"]),
+            blocked_s=float(data["blocked_s"]),
             queues=tuple(map(str, data["queues"])),
             broken={str(name): str(why) for name, why in data["broken"].items()},
         )
@@ -84,6 +94,8 @@ class SupervisorLink:
         connection.setblocking(False)
         self._socket = connection
         self._grace_s = grace_s
+        #: Returns the seconds for which the worker's event loop has been blocked.
+        self.blocked_s: Callable[[], float] = float
         self._report = WorkerReport(None, dsn, schema)
         self._unsent = b""
         self._send_lock = threading.Lock()
@@ -115,7 +127,7 @@ class SupervisorLink:
     def _send(self) -> None:
         """Send the report. A supervisor that does not read, such as a stopped one, misses some."""
         with self._send_lock:
-            report = self._report.encode()
+            report = self._report._replace(blocked_s=self.blocked_s()).encode()
             if not self._unsent and len(report) <= MAX_REPORT:
                 self._unsent = report
             try:

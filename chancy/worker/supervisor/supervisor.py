@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import signal
 from collections import Counter, deque
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 from chancy.clock import Backoff, Clock, SystemClock
 from chancy.worker.supervisor.heartbeats import SupervisorHeartbeats
 from chancy.worker.supervisor.link import WorkerReport
+from chancy.worker.supervisor.liveness import LivenessStatus
 from chancy.worker.supervisor.worker_process import WorkerProcess, describe_exit
 
 logger = logging.getLogger("chancy.supervisor")
@@ -30,6 +32,12 @@ SHORT_LIFE_S = 10.0
 MOST_DEATHS = 5
 DEATHS_WITHIN_S = 60.0
 
+#: Seconds between two checks whether a worker process has to be killed.
+_CHECK_S = 1.0
+#: Seconds for which the event loop of a worker process that should have stopped may be blocked.
+_BLOCKED_S = 5.0
+#: Seconds after the shutdown timeout in which a worker process has to stop.
+STOP_S = 30.0
 #: Seconds that the shutdown waits for the database to record which workers died.
 _FLUSH_S = 3.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -42,6 +50,11 @@ class Supervisor:
     SIGTERM: the first shuts the workers down gracefully, the second at once; the third kills them.
     SIGUSR1 logs one line of status for each.
 
+    A worker process whose event loop is blocked cannot shut down: it is killed after
+    ``shutdown_timeout_s``. So is any other that has not exited `STOP_S` seconds later.
+
+    :param restart_blocked_s: kill and restart a worker process whose event loop has been blocked
+        for so many seconds; None: never.
     :param once: do not restart a worker process that exits with status 0 (``--burst``).
     """
 
@@ -51,11 +64,16 @@ class Supervisor:
         *,
         processes: int,
         once: bool = False,
+        shutdown_timeout_s: float = 25.0,
+        restart_blocked_s: float | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._command = tuple(command)
         self._processes = processes
         self._once = once
+        self._shutdown_timeout_s = shutdown_timeout_s
+        self._restart_blocked_s = math.inf if restart_blocked_s is None else restart_blocked_s
+        self._stopping_at = math.inf
         self._clock = clock or SystemClock()
         self._running: dict[int, WorkerProcess] = {}
         self._starts = Counter[int]()
@@ -135,11 +153,34 @@ class Supervisor:
         if self._stopping.is_set():
             process.signal(signal.SIGTERM)
         try:
-            code = await process.exited
+            code = await self._exit_of(process)
         finally:
             del self._running[number]
             self._heartbeats.worker_died(number, process.report)
         return code, f"pid={process.pid} {describe_exit(code)}", process.report.worker is None
+
+    async def _exit_of(self, process: WorkerProcess) -> int:
+        """Wait until a worker process has exited. It is killed if two checks find a reason: after
+        a pause of this process, the first one may see reports that are too old."""
+        why: str | None = None
+        while not process.exited.done():
+            await asyncio.wait([process.exited], timeout=_CHECK_S)
+            before, why = why, self._reason_to_kill(process)
+            if before and why and not process.exited.done():
+                logger.error("child_killed number=%d pid=%d %s", process.number, process.pid, why)
+                process.signal(signal.SIGKILL)
+                break
+        return await process.exited
+
+    def _reason_to_kill(self, process: WorkerProcess) -> str | None:
+        overdue_s = self._clock.monotonic() - self._stopping_at - self._shutdown_timeout_s
+        if overdue_s > STOP_S:
+            return f"it has not stopped {overdue_s:.0f} s after the shutdown timeout"
+        limit_s = _BLOCKED_S if overdue_s > 0 else self._restart_blocked_s
+        stopped = self._heartbeats.status(process.number) is LivenessStatus.STOPPED
+        if process.blocked_s <= limit_s or (stopped and overdue_s <= 0):
+            return None
+        return f"its event loop has been blocked for {process.blocked_s:.0f} s"
 
     def _on_report(self, process: WorkerProcess, report: WorkerReport) -> None:
         self._heartbeats.receive(process.number, process.pid, report)
@@ -183,6 +224,8 @@ class Supervisor:
         self._stop(signal.SIGTERM if self._signals < 3 else signal.SIGKILL)
 
     def _stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        if not self._stopping.is_set():
+            self._stopping_at = self._clock.monotonic()
         self._stopping.set()
         for process in self._running.values():
             process.signal(number)

@@ -43,7 +43,7 @@ class WorkerProcess(asyncio.Protocol):
         self.number = number
         #: The latest report.
         self.report = WorkerReport()
-        self.started_at = self._loop.time()
+        self._reported_at = self.started_at = self._loop.time()
         #: Exit code of the process; minus the signal number if a signal killed it.
         self.exited: asyncio.Future[int] = self._loop.create_future()
 
@@ -74,6 +74,11 @@ class WorkerProcess(asyncio.Protocol):
     def uptime_s(self) -> float:
         return self._loop.time() - self.started_at
 
+    @property
+    def blocked_s(self) -> float:
+        """Seconds for which its event loop has been blocked; 0 unless it is registered."""
+        return self.report.blocked_after(self._loop.time() - self._reported_at)
+
     def signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):  # it has just exited
             self._process.send_signal(number)
@@ -91,7 +96,7 @@ class WorkerProcess(asyncio.Protocol):
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 continue  # a job wrote to the link, which is not its own
             self._on_report(self, report)
-            self.report = report
+            self.report, self._reported_at = report, self._loop.time()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._has_exited:

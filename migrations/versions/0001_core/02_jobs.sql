@@ -3,6 +3,8 @@
 -- States: 0 pending, 1 running, 2 scheduled, 3 held. The lease stays on the row after the claim has
 -- ended, so that a settlement whose response was lost is recognised when it is repeated.
 -- unique_until_claim: whether a claim releases the unique key. Null: it does not.
+-- unique_replaces: whether the job replaces one that holds its key in the other broker of its queue.
+-- Null: it does not.
 create table {schema}.jobs (
   id uuid primary key,
   pos bigint not null,
@@ -22,6 +24,7 @@ create table {schema}.jobs (
   stop_asked_at timestamptz,
   unique_key bytea,
   unique_until_claim boolean,
+  unique_replaces boolean,
   limits jsonb,
   meta jsonb,
   errors jsonb,

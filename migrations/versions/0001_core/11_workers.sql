@@ -8,9 +8,13 @@ create table {schema}.workers (
   queues text[] not null default '{}',
   -- Queues that the worker should serve and cannot, each with the reason.
   broken jsonb not null default '{}',
+  -- Functions of jobs in its queues that the worker does not know.
+  unknown text[] not null default '{}',
   version text not null default '',
   started_at timestamptz not null default clock_timestamp(),
-  beat_at timestamptz not null default clock_timestamp()
+  beat_at timestamptz not null default clock_timestamp(),
+  -- Seconds for which its event loop had been blocked at the last beat.
+  blocked_s float8 not null default 0
 ) with (
   fillfactor = 50,
   autovacuum_vacuum_scale_factor = 0,

@@ -1,8 +1,14 @@
 -- Makes due scheduled jobs pending, earliest first, each with a new position. Returns the number of
--- promoted jobs, and the seconds until the next job is due.
--- Index: jobs_scheduled, from its start. Locks: rows of jobs in that order, skipping locked ones.
+-- promoted jobs, the seconds until the next job is due, the time up to which all due jobs are
+-- promoted, and whether a worker with a lower id than p_worker is alive.
+-- p_after: starts at this time, in seconds since the epoch, behind the entries of jobs that are
+-- promoted already; null: at the front.
+-- Index: jobs_scheduled, from p_after. Locks: rows of jobs in that order, skipping locked ones.
 -- Safe to repeat. The time is read once: a volatile call would not be a condition of the index.
-create function {schema}.promote(p_limit int, out promoted int, out next_due_s float8)
+create function {schema}.promote(
+  p_limit int, p_after float8, p_worker uuid,
+  out promoted int, out next_due_s float8, out reached float8, out others boolean
+)
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -16,24 +22,33 @@ set lock_timeout = '2s'
 as $$
 declare
   v_now timestamptz := clock_timestamp();
+  v_from timestamptz := coalesce(to_timestamp(p_after), '-infinity');
   v_queues text[];
+  v_last timestamptz;
 begin
   with due as materialized (
     select x.tid, nextval('{schema}.positions') as pos
     from (
       select j.ctid as tid from {schema}.jobs j
-      where j.state = 2 and j.run_at <= v_now
+      where j.state = 2 and j.run_at >= v_from and j.run_at <= v_now
       order by j.run_at limit p_limit for update skip locked) x
   ), ready as (
     update {schema}.jobs j
     set state = 0, pos = due.pos
     from due
     where j.ctid = due.tid
-    returning j.queue)
-  select count(*), array_agg(distinct ready.queue) into promoted, v_queues from ready;
+    returning j.queue, j.run_at)
+  select count(*), array_agg(distinct ready.queue), max(ready.run_at)
+  into promoted, v_queues, v_last
+  from ready;
   perform {schema}.wake(q.name, true) from unnest(v_queues) as q (name);
+  v_from := case when promoted < p_limit then v_now else coalesce(v_last, v_from) end;
+  reached := extract(epoch from v_from);
   -- Not of the difference: that of an infinite time is an error, which would stop all promotion.
   select extract(epoch from j.run_at) - extract(epoch from v_now) into next_due_s
-  from {schema}.jobs j where j.state = 2 order by j.run_at limit 1;
+  from {schema}.jobs j where j.state = 2 and j.run_at >= v_from order by j.run_at limit 1;
+  others := exists (
+    select from {schema}.workers w
+    where w.id < p_worker and w.beat_at > v_now - interval '15 seconds');
 end
 $$

@@ -12,6 +12,9 @@ declare
   v_locked uuid[] := array(
     select j.id from {schema}.jobs j where j.id = any (p_ids) for update skip locked);
 begin
+  if exists (select from {schema}.queues q where not q.keep_finished) then
+    insert into {schema}.recently_finished (ids) values (v_locked);
+  end if;
   return query
   with ended as (
     delete from {schema}.jobs j where j.id = any (v_locked) and j.state <> 1 returning j.*

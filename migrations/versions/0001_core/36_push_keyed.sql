@@ -41,10 +41,11 @@ begin
       v_state := case when p_due > clock_timestamp() then 2 else 0 end;
       insert into {schema}.jobs (
         id, pos, state, queue, priority, func, arguments, run_at, max_attempts, meta, limits,
-        unique_key, unique_until_claim)
+        unique_key, unique_until_claim, unique_replaces)
       values (
         p_id, p_pos, v_state, p_queue, p_priority, p_func, p_arguments, p_due, p_max_attempts,
-        p_meta, p_limits, p_key, nullif(p_until_claim, false))
+        p_meta, p_limits, p_key, nullif(p_until_claim, false),
+        nullif(p_on_conflict = 'replace', false))
       on conflict do nothing;
       if found then
         stored := p_id;
@@ -70,7 +71,7 @@ begin
     from {schema}.jobs j where j.id = stored;
     v_state := case when v_due > clock_timestamp() then 2 else 0 end;
     update {schema}.jobs j
-    set arguments = p_arguments, priority = p_priority, run_at = v_due,
+    set arguments = p_arguments, priority = p_priority, run_at = v_due, unique_replaces = true,
       state = case when j.state = 3 then 3 else v_state end,
       pos = case
         when j.state = 0 and v_state = 0 and j.priority = p_priority then j.pos else p_pos

@@ -1,3 +1,10 @@
--- Adds jobs pushed in this transaction to a batch; see the function. Index: the primary keys.
--- Locks: what it inserts. Not to be repeated.
-select {schema}.batches_join($1::uuid, $2::uuid[])
+-- Adds jobs that were pushed in this transaction to a batch, which counts them when it is sealed, or
+-- by batches_added. Returns how many.
+-- Index: the primary key. Locks: what it inserts. Not to be repeated.
+with added as (
+  insert into {schema}.batches_jobs (batch_id, job_id)
+  select $1::uuid, u.id
+  from unnest($2::uuid[]) as u (id)
+  returning job_id)
+select count(*)
+from added

@@ -1,5 +1,4 @@
--- Scans up to $3 jobs of batches after ($1, $2) that have not ended and are in no other broker.
--- Returns jobs that are not in the table of jobs, with their outcome if known, jobs that go on in a
+-- Scans up to $3 jobs of batches after ($1, $2) that have not ended. Returns jobs that are not in the table of jobs, with their outcome if known, jobs that go on in a
 -- batch that was asked to stop (goes_on), and in any case the last one scanned, as the position to
 -- continue from. By the last column, a missing job counts as cancelled.
 -- Index: batches_jobs_going, the primary keys, finished_jobs_id. No locks. Safe to repeat.
@@ -7,7 +6,6 @@ with seen as materialized (
   select o.batch_id, o.job_id
   from {schema}.batches_jobs as o
   where o.state = 0
-    and not o.away
     and (o.batch_id, o.job_id) > (
       coalesce($1::uuid, '00000000-0000-0000-0000-000000000000'),
       coalesce($2::uuid, '00000000-0000-0000-0000-000000000000'))

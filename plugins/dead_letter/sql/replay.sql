@@ -2,7 +2,8 @@
 -- $1, $2: ids of dead letters, and the ids of their new jobs. $3: also those that were replayed
 -- before. $4, $5: another queue and another number of attempts; null: unchanged. $6, $7: seconds
 -- until the first job is due, and between two jobs. Returns the ids of dead letters and jobs. A
--- dead letter whose job cannot be pushed, because its unique key is taken, is unchanged.
+-- dead letter whose job cannot be pushed, because its unique key is taken, is unchanged, and so is
+-- that of an event, which has no job.
 -- The new job starts with no attempts, crashes and errors, and with no count of workers that do
 -- not register the function. Index: the primary keys. Locks: the dead letters by id.
 -- Safe to repeat with the same $2: the same result is returned again.
@@ -12,6 +13,7 @@ with chosen as materialized (
   join unnest($1::uuid[], $2::uuid[]) with ordinality as n (id, job_id, place) on n.id = d.id
   where (d.replayed_at is null or $3::boolean)
     and d.replayed_as is distinct from n.job_id
+    and d.reason <> 'event'
   order by d.id
   for update of d),
 timed as (

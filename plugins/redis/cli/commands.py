@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from chancy.plugins.redis.cli.queues import SETTINGS, dlq, doctor, info_, task_
+from chancy.plugins.redis.cli.queues import SETTINGS, doctor, info_, task_
 from chancy.plugins.redis.services.cli import service_commands
 from chancy.plugins.redis.services.services import Services
 from chancy.plugins.redis.settings import RedisSettings
@@ -27,7 +27,7 @@ def commands(streams: Streams, services: Services, settings: RedisSettings) -> c
         context.meta[SETTINGS] = settings
 
     for command in (
-        stream_commands(streams), service_commands(services), info_, task_, dlq, doctor
+        stream_commands(streams), service_commands(services), info_, task_, doctor
     ):  # fmt: skip
         group.add_command(command)
     return group

@@ -1,11 +1,9 @@
-"""``chancy redis doctor``, ``info``, ``task`` and ``dlq``: the server and its queues."""
+"""``chancy redis doctor``, ``info`` and ``task``: the server and its queues."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -13,22 +11,15 @@ import click
 
 from chancy.plugin.commands import as_json
 from chancy.plugin.runtime import Application, CommandLine
-from chancy.plugins.dead_letter import DeadLetter, DeadLetters, LetterFilter
-from chancy.plugins.dead_letter.letter import facts
-from chancy.plugins.redis.cli.report import info, redis_queues, task
+from chancy.plugins.redis.cli.report import info, task
 from chancy.plugins.redis.maintenance.doctor import examine
-from chancy.plugins.redis.relay.purge import purge as purge_jobs
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.transport.shard_client import linked
+from chancy.plugins.redis.transport.shard import linked
 
 #: The key of the plugin's settings in ``click.Context.meta``.
 SETTINGS = "chancy.redis.settings"
 #: The exit status for a missing job, or for findings that need action.
 _NO = 1
-_PAGE = 500
-
-_LETTERS = DeadLetters()
-QUEUE = click.option("--queue", metavar="NAME", help="Only dead letters of this queue.")
 
 
 @click.command("info")
@@ -108,96 +99,3 @@ def doctor(line: CommandLine, json_: bool) -> None:
             line.line("  ".join(padded).rstrip())
     if not all(finding.ok for finding in found):
         sys.exit(_NO)
-
-
-@click.group()
-def dlq() -> None:
-    """Read, replay and purge the dead letters of queues in Redis, as JSON.
-
-    Same as `chancy dead`, limited to these queues and to dead letters that were not replayed. A
-    failed job becomes a dead letter at the next sweep of that plugin, every 30 seconds by default.
-
-    \b
-    Example:
-      chancy redis dlq read --app shop.jobs:chancy --queue mail
-    """
-
-
-@dlq.command()
-@QUEUE
-@click.pass_obj
-def read(line: CommandLine, queue: str | None) -> None:
-    """Print the dead letters, newest first.
-
-    \b
-    Example:
-      chancy redis dlq read --app shop.jobs:chancy | jq -r '.[].id'
-    """
-
-    async def main(chancy: Application) -> list[DeadLetter]:
-        found: list[DeadLetter] = []
-        for wanted in await _wanted(chancy, queue):
-            before: UUID | None = None
-            while page := await _LETTERS.find(chancy, wanted, limit=_PAGE, before=before):
-                found += page
-                before = page[-1].id
-        return found
-
-    line.script([facts(letter) for letter in line.run(main)])
-
-
-@dlq.command()
-@QUEUE
-@click.pass_obj
-def replay(line: CommandLine, queue: str | None) -> None:
-    """Push dead-lettered jobs again with all their attempts, and print how many.
-
-    \b
-    Example:
-      chancy redis dlq replay --app shop.jobs:chancy --queue mail
-    """
-
-    async def main(chancy: Application) -> dict[str, Any]:
-        filters = await _wanted(chancy, queue)
-        replayed = [await _LETTERS.replay_all(chancy, wanted) for wanted in filters]
-        return {"replayed": sum(replayed)}
-
-    line.script(line.run(main))
-
-
-@dlq.command()
-@QUEUE
-@click.option("--yes", is_flag=True, help="Confirm: purged jobs are lost.")
-@click.pass_obj
-def purge(line: CommandLine, queue: str | None, yes: bool) -> None:
-    """Delete the dead letters and their jobs for good, and print how many. Requires --yes.
-
-    The jobs are removed from Redis and from the history.
-
-    \b
-    Example:
-      chancy redis dlq purge --app shop.jobs:chancy --queue mail --yes
-    """
-    if not yes:
-        raise click.UsageError("this deletes dead letters for good: pass --yes to confirm")
-
-    settings: RedisSettings = click.get_current_context().meta[SETTINGS]
-
-    async def main(chancy: Application) -> dict[str, Any]:
-        purged = 0
-        for wanted in await _wanted(chancy, queue):
-            while page := await _LETTERS.find(chancy, wanted, limit=_PAGE):
-                ids = [letter.id for letter in page]
-                await purge_jobs(settings, chancy.broker, ids)
-                count = await _LETTERS.purge_all(chancy, replace(wanted, ids=ids))
-                purged += count
-                if not count:
-                    break
-        return {"purged": purged}
-
-    line.script(line.run(main))
-
-
-async def _wanted(chancy: Application, queue: str | None) -> Sequence[LetterFilter]:
-    queues = await redis_queues(chancy, queue)
-    return [LetterFilter(queue=queue.name, replayed=False) for queue in queues]

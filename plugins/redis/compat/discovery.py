@@ -1,4 +1,4 @@
-"""Autodiscovery of the modules of a program by file pattern."""
+"""Import of an application by its path, and of the modules of a program by file pattern."""
 
 from __future__ import annotations
 
@@ -6,6 +6,33 @@ import importlib
 import os
 import sys
 from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+T = TypeVar("T")
+
+
+def load(path: str, kind: type[T]) -> T:
+    """Import the application at ``module:attribute``, without autodiscovery of other modules.
+
+    :param kind: its class; the default attribute is ``app``.
+    :raises click.UsageError: there is none.
+    """
+    _add_current_directory()
+    name, _, attribute = path.partition(":")
+    try:
+        found: Any = getattr(importlib.import_module(name), attribute or "app")
+    except (ImportError, AttributeError) as error:
+        raise click.UsageError(f"the application {path}: {error}") from error
+    if not isinstance(found, kind):
+        raise click.UsageError(f"{path} is not an {kind.__module__}.App: pass module:attribute")
+    return found
+
+
+def _add_current_directory() -> None:
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
 
 
 def discover(pattern: str) -> list[str]:
@@ -16,8 +43,7 @@ def discover(pattern: str) -> list[str]:
 
     :returns: the names of the modules, in import order.
     """
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    _add_current_directory()
     found: list[str] = []
     for path in sorted(Path().glob(pattern)):
         parts = path.with_suffix("").parts

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Note, Settlement
-from chancy.broker.contract import Broker, Heartbeat
+from chancy.broker.contract import Broker, Heartbeat, never
 from chancy.broker.notices import Subscription, Topic
-from chancy.broker.optional import Adoption
+from chancy.broker.optional import Adoption, LetterSource, SqlClaims, SqlStore
 from chancy.broker.transaction import TransactionHook
 from chancy.broker.values import (
     Cancellation,
@@ -28,16 +28,17 @@ from chancy.job.definition import QueuedJob
 from chancy.plugins.redis import records
 from chancy.plugins.redis.jobs import meta as folding
 from chancy.plugins.redis.jobs.claim import RedisClaims
+from chancy.plugins.redis.jobs.decoding import decode_claims, decode_jobs
 from chancy.plugins.redis.jobs.notifications import Notifications
 from chancy.plugins.redis.jobs.push import RedisPushes
 from chancy.plugins.redis.jobs.queues import Queues
 from chancy.plugins.redis.jobs.workers import RedisHeartbeat, Workers
-from chancy.plugins.redis.keys import Keys
-from chancy.plugins.redis.relay.adoption import adoption
-from chancy.plugins.redis.relay.outbox import JobOutboxWriter
+from chancy.plugins.redis.relay.adoption import JobAdoption
+from chancy.plugins.redis.relay.archive import Archive
 from chancy.plugins.redis.settings import RedisSettings, history_of
 from chancy.plugins.redis.transport.chunks import ADDED, BATCH, MOVED, fit, records_of
-from chancy.plugins.redis.transport.shard_client import ShardClient
+from chancy.plugins.redis.transport.redis_client import RedisClient
+from chancy.plugins.redis.transport.shard import ShardClient
 from chancy.queue.queue import Queue
 from chancy.states import State
 from chancy.text import shown
@@ -61,36 +62,39 @@ class RedisBroker:
     Heartbeats use the clock of the server. They renew the leases of all jobs that a worker has
     claimed: when they stop, all of its leases expire together.
 
-    :param outbox: the schema in Postgres with the outbox table, for pushes inside transactions;
-        None: such pushes are refused.
+    :param redis: a client to share; by default the broker has its own.
+    :param events: the dead letters of events on the server.
     """
 
-    def __init__(self, settings: RedisSettings, *, outbox: str | None = None) -> None:
+    capabilities = frozenset({Capability.NOTICES, Capability.UNIQUE})
+
+    def __init__(
+        self,
+        settings: RedisSettings,
+        *,
+        redis: RedisClient | None = None,
+        events: LetterSource | None = None,
+    ) -> None:
         self.settings = settings
-        self._outbox = JobOutboxWriter(outbox)
-        transactional = {Capability.TRANSACTIONAL_PUSH} if self._outbox.possible else set()
-        self.capabilities = frozenset({Capability.NOTICES, Capability.UNIQUE} | transactional)
-        self.tag = Keys(settings.prefix).tag("jobs")
-        #: The client of its shard, also used by the relay, the archive and the upkeep.
-        self.client = ShardClient(settings, self.tag)
+        self._events = events
+        self.client = ShardClient(redis or RedisClient(settings))
+        self.tag = self.client.tag
         self._pushes = RedisPushes(self.client)
         self._queues = Queues(self.client)
         self._workers = Workers(self.client)
         self._keep = (settings.keep_finished, settings.keep_failed)
         self._ages = (settings.keep_finished_s, settings.keep_failed_s)
         self._claims = RedisClaims(self.client, self.settle)
-        self._notifications = Notifications(self.client, self._claims)
+        self._notifications = Notifications(self.client)
 
     def __repr__(self) -> str:
         return f"RedisBroker({self.settings.shown_url})"
 
     async def open(self) -> None:
         await self.client.open()
-        self._claims.open()
 
     async def close(self) -> None:
         await self._notifications.close()
-        await self._claims.close()
         await self.client.close()
 
     def check_queue(self, queue: Queue) -> None:
@@ -104,40 +108,49 @@ class RedisBroker:
     async def push(
         self, jobs: Sequence[PreparedJob], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
-        """See `Broker.push`.
-
-        Within a Postgres transaction the jobs go into the outbox; their unique keys are checked
-        when they arrive in Redis.
-        """
-        if within is None:
-            return await self._pushes.push(jobs)
-        return await self._outbox.put(jobs, within)
-
-    def push_within(self, jobs: Sequence[PreparedJob], *, within: object) -> Mapping[UUID, UUID]:
-        """`push` within a transaction, without an event loop; see `BlockingWithin`."""
-        return self._outbox.put_blocking(jobs, within)
+        """See `Broker.push`. Jobs of a transaction are pushed to Postgres, and adopted."""
+        if within is not None:
+            raise TypeError(f"within={shown(within)}: Redis takes no part in transactions")
+        return await self._pushes.push(jobs)
 
     async def push_many(
         self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
-        """See `Broker.push_many`.
-
-        Outside a transaction all chunks are read before the first job is stored.
-        """
-        if within is None:
-            return await self._pushes.push([job for chunk in chunks for job in chunk])
-        for chunk in chunks:
-            await self.push(chunk, within=within)
-        return {}
+        """See `Broker.push_many`. All chunks are read before the first job is stored."""
+        return await self.push([job for chunk in chunks for job in chunk], within=within)
 
     def adoption(self, control: Broker) -> Adoption | None:
         """See `chancy.broker.optional.Adopting`."""
-        return adoption(control, self.client, self.cancel) if self._outbox.possible else None
+        if not isinstance(control, SqlClaims):
+            return None
+        return JobAdoption(self.client, control, self.cancel)
+
+    async def archive(self, store: SqlStore) -> None:
+        """See `chancy.broker.optional.LetterSource`."""
+        archive = Archive(self.client, store)
+        while await archive.turn():
+            pass
+        if self._events is not None:
+            await self._events.archive(store)
+
+    async def replay_letters(
+        self, store: SqlStore, ids: Sequence[UUID], new_ids: Sequence[UUID], *, force: bool
+    ) -> Mapping[UUID, UUID]:
+        """See `chancy.broker.optional.LetterSource`."""
+        if self._events is None:
+            return {}
+        return await self._events.replay_letters(store, ids, new_ids, force=force)
 
     async def claim(
-        self, queue: str, *, worker_id: UUID, limit: int, thorough: bool = False
+        self,
+        queue: str,
+        *,
+        worker_id: UUID,
+        limit: int,
+        thorough: bool = False,
+        knows: Callable[[str], bool] = never,
     ) -> Sequence[Claim]:
-        return await self._claims.claim(queue, worker_id=worker_id, limit=limit)
+        return await self._claims.claim(queue, worker_id=worker_id, limit=limit, knows=knows)
 
     async def settle(
         self, settlements: Sequence[Settlement], *, inside: Sequence[TransactionHook] = ()
@@ -177,7 +190,7 @@ class RedisBroker:
         if record:
             await folding.fold(self.client, note.id, note.lease, record)
 
-    async def promote(self, limit: int) -> Promotion:
+    async def promote(self, limit: int, *, worker_id: UUID | None = None) -> Promotion:
         promoted = 0
         while True:
             most = max(0, min(MOVED, limit - promoted))
@@ -213,7 +226,6 @@ class RedisBroker:
         return [UUID(bytes=id) for id in answer]
 
     async def running(self, worker_id: UUID, *, besides: Collection[UUID]) -> Mapping[UUID, UUID]:
-        # Jobs handed off but never fetched are released within a second.
         unsure = self._claims.unsure(worker_id)
         found = await self._workers.running(worker_id, besides=besides)
         return {id: lease for id, lease in found.items() if lease not in unsure}
@@ -228,9 +240,10 @@ class RedisBroker:
         self, ids: Sequence[UUID], script: str, *args: float
     ) -> Mapping[UUID, QueuedJob]:
         texts = await records_of(self.client.run, ids, script, *args)
-        return {
-            id: records.queued(id.bytes, text) for id, text in zip(ids, texts, strict=True) if text
-        }
+        pairs = [
+            part for id, text in zip(ids, texts, strict=True) if text for part in (id.bytes, text)
+        ]
+        return {job.id: job for job in decode_jobs(pairs)}
 
     async def unwatch(self, ids: Sequence[UUID]) -> None:
         for at in range(0, len(ids), MOVED):
@@ -254,7 +267,7 @@ class RedisBroker:
             before, *rows = await self.client.run(
                 "find", before, left, states, wanted.queue or "", wanted.func or "", *self._ages
             )
-            found += map(records.queued, rows[::2], rows[1::2])
+            found += decode_jobs(rows)
             if not before or len(found) >= wanted.limit:
                 return found
 
@@ -262,9 +275,9 @@ class RedisBroker:
         answer: list[bytes] = await self.client.run("counts")
         found: dict[str, dict[str, int]] = {}
         for field, number in zip(answer[::2], answer[1::2], strict=True):
-            letter, _, queue = field.decode().partition(":")
-            state = {"p": "pending", "r": "running", "s": "scheduled"}[letter]
-            # Negative after counters were deleted by hand, until the repair recounts them.
+            letter, _, queue = records.text_of(field).partition(":")
+            state = {"p": "pending", "r": "running", "s": "scheduled", "h": "held"}[letter]
+            # Negative after counters were deleted by hand, until the upkeep recounts them.
             found.setdefault(queue, {})[state] = max(0, min(int(number), _COUNT_CAP))
         return {queue: QueueCounts(**by_state) for queue, by_state in found.items()}
 
@@ -287,12 +300,16 @@ class RedisBroker:
         await self._workers.register(worker)
 
     async def announce(
-        self, worker_id: UUID, queues: Sequence[str], broken: Mapping[str, str]
+        self,
+        worker_id: UUID,
+        queues: Sequence[str],
+        broken: Mapping[str, str],
+        unknown: Sequence[str] = (),
     ) -> bool:
-        return await self._workers.announce(worker_id, queues, broken)
+        return await self._workers.announce(worker_id, queues, broken, unknown)
 
     async def unregister(self, worker_id: UUID) -> None:
-        await self._claims.leave(worker_id)
+        self._claims.leave(worker_id)
         await self._workers.unregister(worker_id)
 
     async def workers(self) -> Sequence[WorkerRecord]:
@@ -300,10 +317,10 @@ class RedisBroker:
 
     async def orphans(self, *, silent_s: float, limit: int) -> Sequence[Claim]:
         answer = await self.client.run("orphans", silent_s, max(0, min(limit, MOVED)))
-        return list(map(records.claim, answer[::2], answer[1::2]))
+        return await decode_claims(answer, self.settle)
 
     def heartbeat(self, worker_id: UUID) -> Heartbeat:
-        return RedisHeartbeat(self.settings, self.tag, worker_id)
+        return RedisHeartbeat(self.client.redis, self.tag, worker_id)
 
     async def subscribe(self, topic: Topic = Topic.WORK) -> Subscription:
         return await self._notifications.subscribe(topic)

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import repeat
 from typing import Any
 from uuid import UUID
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Settlement
-from chancy.clock import Backoff
+from chancy.broker.contract import never
 from chancy.errors import BrokerError, BrokerUnavailable
 from chancy.job.ids import new_ids
 from chancy.plugins.redis import records
 from chancy.plugins.redis.jobs import meta as folding
-from chancy.plugins.redis.jobs.handoff import PATIENCE_S, Handoff
+from chancy.plugins.redis.jobs.decoding import Settle, decode_claims
 from chancy.plugins.redis.transport.chunks import MOVED
-from chancy.plugins.redis.transport.shard_client import ShardClient
+from chancy.plugins.redis.transport.shard import ShardClient
 from chancy.states import State
 
 logger = logging.getLogger("chancy.redis")
@@ -32,21 +28,15 @@ _UNKNOWN_FOR_S = 30.0
 _LEASES = 64
 #: Most unanswered claims that are remembered for a worker and queue.
 _MOST_UNKNOWN = 1_000
-_NO_LEASE = UUID(int=0)
-#: Most seconds between two attempts to release claims.
-_AGAIN_S = 5.0
 
 
 @dataclass(slots=True)
 class _UnansweredScript:
-    """A claim script whose reply was lost."""
+    """A claim script whose reply was lost, or whose claims no caller got."""
 
     lease: UUID
     since: float
     asked_at: float = 0.0
-
-
-Settle = Callable[[Sequence[Settlement]], Awaitable[frozenset[UUID]]]
 
 
 class RedisClaims:
@@ -62,87 +52,107 @@ class RedisClaims:
         self._unknown: dict[tuple[UUID, str], list[_UnansweredScript]] = {}
         # The worker of each claim call in flight, and the leases that its claims may have.
         self._calls: list[tuple[UUID, set[UUID]]] = []
-        self._releases: set[asyncio.Task[None]] = set()
-        self._confirming: set[tuple[UUID, str]] = set()
-        self._closed = asyncio.Event()
-        #: Receives pushed jobs for waiting workers, while `listening` is true.
-        self.handoff = Handoff(self._release, self._confirm)
-        self.listening = False
+        # Functions that a worker knows, of jobs of a queue that were set aside.
+        self._set_aside: dict[tuple[UUID, str], Sequence[str]] = {}
 
-    async def claim(self, queue: str, *, worker_id: UUID, limit: int) -> Sequence[Claim]:
+    async def claim(
+        self, queue: str, *, worker_id: UUID, limit: int, knows: Callable[[str], bool] = never
+    ) -> Sequence[Claim]:
         """See `Broker.claim`."""
         if limit <= 0:
             return []
-        if handed := self.handoff.fetch(worker_id, queue, limit):
-            return handed
         if self._unknown and (found := await self._recover(queue, worker_id)):
-            self.handoff.store(found[limit:])
+            if len(found) > limit:
+                await self._release(found[limit:])
             return found[:limit]
         leases: set[UUID] = set()
         call = (worker_id, leases)
         self._calls.append(call)
         try:
-            return await self._claim(queue, worker_id, limit, leases)
+            if (worker_id, queue) in self._set_aside:
+                funcs = self._set_aside.pop((worker_id, queue))
+                if found := await self._claim_set_aside(queue, worker_id, limit, leases, funcs):
+                    return found
+            found, funcs = await self._claim(queue, worker_id, limit, leases)
+            if known := list(filter(knows, funcs)):
+                if not found:
+                    return await self._claim_set_aside(queue, worker_id, limit, leases, known)
+                self._set_aside[worker_id, queue] = known
+            return found
         finally:
             # By identity: another call may compare equal.
             self._calls = [other for other in self._calls if other is not call]
 
+    async def _claim_set_aside(
+        self, queue: str, worker_id: UUID, limit: int, leases: set[UUID], funcs: Sequence[str]
+    ) -> list[Claim]:
+        """Claim jobs of these functions that were set aside."""
+        lease, sent_at = self._lease(), time.monotonic()
+        leases.add(lease)
+        try:
+            answer: list[Any] = await self._client.run(
+                "claim_aside", queue, worker_id.bytes, lease.bytes, min(MOVED, limit), *funcs
+            )
+        except BaseException as error:
+            self._failed(error, worker_id, queue, lease, sent_at)
+            raise
+        return await self._fresh(answer, lease, worker_id)
+
+    def _failed(
+        self, error: BaseException, worker_id: UUID, queue: str, lease: UUID, sent_at: float
+    ) -> None:
+        """Remember a script that the server may have executed."""
+        if not isinstance(error, Exception) or isinstance(error, BrokerUnavailable):
+            self._remember(worker_id, queue, lease, sent_at)
+
+    def _remember(self, worker_id: UUID, queue: str, lease: UUID, sent_at: float) -> None:
+        unknown = self._unknown.setdefault((worker_id, queue), [])
+        if len(unknown) < _MOST_UNKNOWN:
+            unknown.append(_UnansweredScript(lease, sent_at))
+
     async def _claim(
         self, queue: str, worker_id: UUID, limit: int, leases: set[UUID]
-    ) -> Sequence[Claim]:
+    ) -> tuple[list[Claim], Sequence[str]]:
+        """Claim pending jobs. Also returns the functions of jobs that were set aside."""
         claims: list[Claim] = []
-        missed: list[Claim] = []
-        lease, sent_at = _NO_LEASE, 0.0
-        try:
-            while len(claims) < limit:
-                # A lease for each script: if a later reply is lost, the earlier claims are known.
-                lease, sent_at = self._lease(), time.monotonic()
-                leases.add(lease)
-                most = min(MOVED, limit - len(claims))
-                handed, fresh, more = await self._run_claim(queue, worker_id, lease, most)
-                missed += handed
-                leases.update(claim.lease for claim in handed)
-                claims += fresh
-                if not more:
+        funcs: Sequence[str] = ()
+        while len(claims) < limit:
+            # A lease for each script: if a later reply is lost, the earlier claims are known.
+            lease, sent_at = self._lease(), time.monotonic()
+            leases.add(lease)
+            most = min(MOVED, limit - len(claims))
+            try:
+                answer: list[Any] = await self._client.run(
+                    "claim", queue, worker_id.bytes, lease.bytes, most
+                )
+                claims += await self._fresh(answer[2:], lease, worker_id)
+            except BaseException as error:
+                self._failed(error, worker_id, queue, lease, sent_at)
+                if claims and isinstance(error, BrokerError):
                     break
-        except BaseException as error:
-            self.handoff.store([*missed, *claims])
-            if not isinstance(error, Exception) or isinstance(error, BrokerUnavailable):
-                unknown = self._unknown.setdefault((worker_id, queue), [])
-                if len(unknown) < _MOST_UNKNOWN:
-                    unknown.append(_UnansweredScript(lease, sent_at))
-            raise
-        room = limit - len(claims)
-        self.handoff.store(missed[room:])
-        return [*missed[:room], *claims]
+                self._forgo(claims, worker_id, queue)
+                raise
+            funcs = list(map(records.text_of, answer[1]))
+            if answer[0] != 1:
+                break
+        return claims, funcs
 
-    async def _run_claim(
-        self, queue: str, worker_id: UUID, lease: UUID, most: int
-    ) -> tuple[list[Claim], list[Claim], bool]:
-        """Run the script ``claim`` once.
+    def _forgo(self, claims: Sequence[Claim], worker_id: UUID, queue: str) -> None:
+        """Have the next claim call recover claims that the caller does not get."""
+        for lease in {claim.lease for claim in claims}:
+            self._remember(worker_id, queue, lease, time.monotonic())
 
-        :returns: handed-off claims that did not arrive, new claims, and whether there may be more.
-        """
-        received, sent = self.handoff.unconfirmed(worker_id, queue), time.monotonic()
-        answer: list[Any] = await self._client.run(
-            "claim",
-            queue,
-            worker_id.bytes,
-            lease.bytes,
-            most,
-            self.handoff.name,
-            int(self.listening),
-            *received,
-        )
-        self.handoff.confirmed(worker_id, queue, received)
-        self.handoff.skew = sent - float(answer[1])
-        at = 3 + 2 * answer[0]
-        missed, ids, found = _claims(answer[3:at]), answer[at::2], answer[at + 1 :: 2]
-        fresh = list(map(records.claim, ids, found, repeat((lease, worker_id))))
-        for claim, record in zip(fresh, found, strict=True):
-            if claim.meta is not None and folding.is_long(record):
+    async def _fresh(self, answer: Sequence[bytes], lease: UUID, worker_id: UUID) -> list[Claim]:
+        """The new claims of ids and records."""
+        fresh = await decode_claims(answer, self._settle, (lease, worker_id))
+        if any(claim.meta is not None for claim in fresh):
+            await self._fold(fresh, dict(zip(answer[::2], answer[1::2], strict=True)))
+        return fresh
+
+    async def _fold(self, claims: Sequence[Claim], found: Mapping[bytes, bytes]) -> None:
+        for claim in claims:
+            if claim.meta is not None and folding.is_long(record := found[claim.id.bytes]):
                 await folding.fold(self._client, claim.id, claim.lease, record)
-        return self.handoff.missed(missed), fresh, answer[2] == 1
 
     def unsure(self, worker_id: UUID) -> Collection[UUID]:
         """The leases of a worker's claims that are in flight, or whose reply was lost recently."""
@@ -156,81 +166,20 @@ class RedisClaims:
         }
         return lost.union(*(leases for worker, leases in self._calls if worker == worker_id))
 
-    async def leave(self, worker_id: UUID) -> None:
-        """Release the claims that a leaving worker has not fetched, and drop its state."""
-        for key in [key for key in self._unknown if key[0] == worker_id]:
-            del self._unknown[key]
-        for queue in self.handoff.queues(worker_id):
-            missed, _, _ = await self._run_claim(queue, worker_id, _NO_LEASE, 0)
-            self.handoff.store(missed)
-            waiting = self.handoff.fetch(worker_id, queue, _MOST_UNKNOWN)
-            if waiting:
-                # One attempt: a leaving worker does not wait for the server. The rest is rescued.
-                await self._release_once(waiting)
-        self.handoff.remove(worker_id)
+    def leave(self, worker_id: UUID) -> None:
+        """Drop the state of a worker that has left."""
+        for entries in (self._unknown, self._set_aside):
+            for key in [key for key in entries if key[0] == worker_id]:
+                del entries[key]
 
-    def open(self) -> None:
-        """Start releasing claims that are not fetched in time."""
-        self._closed = asyncio.Event()
-        self._confirming.clear()
-
-    async def close(self) -> None:
-        """Finish releases in progress, with one attempt each.
-
-        Claims that could not be released stay claimed until their worker is presumed dead.
-        """
-        self._closed.set()
-        if self._releases:
-            await asyncio.wait(self._releases)
-
-    def _release(self, claims: Sequence[Claim]) -> None:
-        # They cannot be fetched any more: after an error another worker may have them.
-        self._start(self._until_done(partial(self._release_once, claims)))
-
-    def _confirm(self, worker_id: UUID, queue: str) -> None:
-        """Fetch the handed-off claims of a worker from the server, to be claimed or released."""
-        if (worker_id, queue) not in self._confirming:
-            self._confirming.add((worker_id, queue))
-            self._start(self._until_done(partial(self._confirm_once, worker_id, queue)))
-
-    async def _confirm_once(self, worker_id: UUID, queue: str) -> bool:
+    async def _release(self, claims: Sequence[Claim]) -> None:
+        """Release claims. If the server is unavailable, their worker releases them later."""
         try:
-            missed, _, _ = await self._run_claim(queue, worker_id, _NO_LEASE, 0)
+            await self._settle(
+                [Settlement(claim.id, claim.lease, State.PENDING, refund=True) for claim in claims]
+            )
         except BrokerError as error:
-            logger.warning("handoff_unconfirmed queue=%s error=%s", queue, error)
-            return False
-        self._confirming.discard((worker_id, queue))
-        self.handoff.store(missed)
-        return True
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        if self._closed.is_set():
-            work.close()
-            return
-        task = asyncio.create_task(work, name="chancy redis claims released")
-        self._releases.add(task)
-        task.add_done_callback(self._releases.discard)
-
-    async def _until_done(self, attempt: Callable[[], Awaitable[bool]]) -> None:
-        """Repeat an attempt until it returns true or the claims are closed."""
-        backoff, closed = Backoff(base_s=PATIENCE_S, cap_s=_AGAIN_S), self._closed
-        while not await attempt() and not closed.is_set():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(backoff.next_s()):
-                    await closed.wait()
-                    return
-
-    async def _release_once(self, claims: Sequence[Claim]) -> bool:
-        """Release claims; False if the server is unavailable. Idempotent."""
-        released = [
-            Settlement(claim.id, claim.lease, State.PENDING, refund=True) for claim in claims
-        ]
-        try:
-            await self._settle(released)
-        except BrokerError as error:
-            logger.warning("handoff_release_failed jobs=%d error=%s", len(claims), error)
-            return False
-        return True
+            logger.warning("claims_not_released jobs=%d error=%s", len(claims), error)
 
     def _lease(self) -> UUID:
         if not self._leases:
@@ -266,10 +215,6 @@ class RedisClaims:
         while True:
             answer = await self._client.run("recover", worker_id.bytes, lease.bytes, cursor)
             cursor = answer[0]
-            found |= {claim.id: claim for claim in _claims(answer[1:])}
+            found |= {claim.id: claim for claim in await decode_claims(answer[1:], self._settle)}
             if cursor == b"0":
                 return found.values()
-
-
-def _claims(answer: Sequence[bytes]) -> list[Claim]:
-    return list(map(records.claim, answer[::2], answer[1::2]))

@@ -9,9 +9,9 @@ from __future__ import annotations
 from contextlib import suppress
 from uuid import UUID
 
-from chancy.errors import BrokerError
+from chancy.errors import BrokerError, InvalidArguments
 from chancy.plugins.redis import records
-from chancy.plugins.redis.transport.shard_client import ShardClient
+from chancy.plugins.redis.transport.shard import ShardClient
 
 #: Lines in the meta of a job after which they are merged into one object.
 MOST = 32
@@ -25,9 +25,9 @@ def is_long(record: bytes) -> bool:
 async def fold(client: ShardClient, id: UUID, lease: UUID, record: bytes) -> None:
     """Merge the meta of a running job into one object.
 
-    Does nothing if the meta has changed since `record`, or if the server is unavailable: a later
-    call merges it.
+    Does nothing if the meta has changed since `record`, if it cannot be decoded, or if the server
+    is unavailable: a later call merges it.
     """
     old = records.meta_of(record)
-    with suppress(BrokerError):
+    with suppress(BrokerError, InvalidArguments, ValueError):
         await client.run("fold", id.bytes, lease.bytes, old, records.merged(old.decode()))

@@ -1,13 +1,9 @@
-"""Notifications: one connection per process, shared by all of its subscriptions.
-
-The connection also receives jobs that are handed to the workers of the process.
-"""
+"""Notifications: one connection per process, shared by all of its subscriptions."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 import uuid
 from collections import deque
 from collections.abc import Callable
@@ -16,26 +12,22 @@ from typing import Any
 
 from chancy.broker.notices import Notice, NoticeKind, Topic, parse
 from chancy.errors import BrokerUnavailable
-from chancy.plugins.redis.jobs.claim import RedisClaims
-from chancy.plugins.redis.transport.clients import translated
-from chancy.plugins.redis.transport.connection import Connector, RedisConnection
-from chancy.plugins.redis.transport.shard_client import ShardClient
+from chancy.plugins.redis.transport.connection import RedisConnection
+from chancy.plugins.redis.transport.shard import ShardClient
+from chancy.plugins.redis.transport.translation import translated
 
 logger = logging.getLogger("chancy.redis")
 
 #: Most notifications that a subscription buffers for a slow reader; older ones are dropped.
 MAX_NOTICES = 10_000
-_WORK = b":notices"
-_SUFFIXES = {Topic.WORK: _WORK, Topic.FINISHED: b":ends", Topic.RELAY: b":relay"}
+_SUFFIXES = {Topic.WORK: b":notices", Topic.FINISHED: b":ends", Topic.RELAY: b":relay"}
 
 
 class Notifications:
     """The connection of a process, open while there are subscriptions."""
 
-    def __init__(self, client: ShardClient, claims: RedisClaims) -> None:
+    def __init__(self, client: ShardClient) -> None:
         self._client = client
-        self._claims = claims
-        self._handoff_channel = client.tag.encode() + b":desk:" + claims.handoff.name
         self._subscriptions: list[RedisSubscription] = []
         self._reading: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
@@ -52,8 +44,6 @@ class Notifications:
     async def leave(self, subscription: RedisSubscription) -> None:
         if subscription in self._subscriptions:
             self._subscriptions.remove(subscription)
-        if not any(other.topic is Topic.WORK for other in self._subscriptions):
-            self._claims.listening = False
         if not self._subscriptions:
             await self._stop()
 
@@ -72,13 +62,12 @@ class Notifications:
     async def _start(self) -> None:
         await self._stop()
         # A cluster forwards messages to every node; they arrive at this one first.
-        settings = self._client.home.settings
         channels = [self._client.tag.encode() + suffix for suffix in _SUFFIXES.values()]
+        connection = await self._client.redis.wire(self._client.tag, self._on_message)
         with translated():
-            connection = await Connector(settings).wire(self._on_message)
             # One reply for each channel; the first one means that all of them are subscribed.
             await connection.command(
-                ("SUBSCRIBE", *channels, self._handoff_channel), settings.connect_timeout_s
+                ("SUBSCRIBE", *channels), self._client.settings.connect_timeout_s
             )
         self._reading = asyncio.create_task(self._read(connection), name="chancy redis notices")
 
@@ -89,7 +78,6 @@ class Notifications:
             await asyncio.wait([connection.ended])
             reason = connection.ended.result()
         finally:
-            self._claims.listening = False
             for subscription in self._subscriptions:
                 subscription.stop(reason)
             connection.close()
@@ -97,32 +85,11 @@ class Notifications:
     def _on_message(self, message: Any) -> None:
         if not isinstance(message, list) or len(message) != 3 or message[0] != b"message":
             return
-        if message[1] == self._handoff_channel:
-            self._on_handoff(message[2])
-        else:
-            notice = parse(message[2].decode(errors="replace"))
-            if notice is not None:
-                self._notify(message[1], notice)
-
-    def start_handoff(self) -> None:
-        """Let the server hand jobs to waiting workers, if the connection is open."""
-        if self._reading is not None and not self._reading.done():
-            self._claims.listening = True
-
-    def _on_handoff(self, payload: bytes) -> None:
-        try:
-            queue = self._claims.handoff.receive(payload)
-        except (struct.error, ValueError) as error:
-            # Any client may publish anything on a channel.
-            logger.warning("handoff_unreadable bytes=%d error=%s", len(payload), error)
-            return
-        if queue is not None:
-            self._notify(_WORK, Notice(NoticeKind.WAKE, queue))
-
-    def _notify(self, channel: bytes, notice: Notice) -> None:
-        for subscription in self._subscriptions:
-            if channel.endswith(_SUFFIXES[subscription.topic]):
-                subscription.on_notice(notice)
+        notice = parse(message[2].decode(errors="replace"))
+        if notice is not None:
+            for subscription in self._subscriptions:
+                if message[1].endswith(_SUFFIXES[subscription.topic]):
+                    subscription.on_notice(notice)
 
 
 class RedisSubscription:
@@ -140,10 +107,8 @@ class RedisSubscription:
         self._first: Callable[[Notice], None] | None = None
 
     def on_notice(self, notice: Notice) -> None:
-        if notice.kind is NoticeKind.PROBE:
-            # All subscriptions of the topic receive it: waking them would make each probe in turn.
-            if notice.token == self._nonce:
-                self._answered.set()
+        if notice.kind is NoticeKind.PROBE and notice.token == self._nonce:
+            self._answered.set()
             return
         first, self._first = self._first, None
         if first is not None:
@@ -159,8 +124,6 @@ class RedisSubscription:
     async def receive(
         self, timeout_s: float, first: Callable[[Notice], None] | None = None
     ) -> list[Notice]:
-        if first is not None and self.topic is Topic.WORK:
-            self._owner.start_handoff()
         if not self._notices and self._stopped is None:
             self._first = first
             try:

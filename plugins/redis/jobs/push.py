@@ -14,7 +14,7 @@ from chancy.errors import BrokerError, BrokerUnavailable, DuplicateJob
 from chancy.plugins.redis import records
 from chancy.plugins.redis.transport.chunks import BATCH, MOVED, fit, take_back
 from chancy.plugins.redis.transport.scripts import Value
-from chancy.plugins.redis.transport.shard_client import ShardClient
+from chancy.plugins.redis.transport.shard import ShardClient
 
 #: Seconds for which a push is retried while the server is unavailable.
 PATIENCE_S = 5.0

@@ -11,7 +11,7 @@ from typing import Any
 from chancy.job.limits import encode_limits, limits_from
 from chancy.plugins.redis import records
 from chancy.plugins.redis.settings import history_of
-from chancy.plugins.redis.transport.shard_client import ShardClient
+from chancy.plugins.redis.transport.shard import ShardClient
 from chancy.queue.executor_options import decode_options, encode_options
 from chancy.queue.queue import Queue
 

@@ -7,19 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from redis.exceptions import MovedError
-
 from chancy.broker.values import MOST_RUNNING, WorkerRecord
-from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis import records
-from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.transport.chunks import records_of
-from chancy.plugins.redis.transport.clients import Client, connect_sync, translated
-from chancy.plugins.redis.transport.cluster import MOST_MOVES, ClusterMap
-from chancy.plugins.redis.transport.shard_client import SCRIPTS, ShardClient
-from chancy.states import State
-
-_RUNNING = bytes([State.RUNNING])
+from chancy.plugins.redis.transport.redis_client import RedisClient
+from chancy.plugins.redis.transport.shard import ShardClient
 
 
 class Workers:
@@ -39,9 +31,15 @@ class Workers:
         await self._client.run("register", worker.id.bytes, json.dumps(record))
 
     async def announce(
-        self, worker_id: UUID, queues: Sequence[str], broken: Mapping[str, str]
+        self,
+        worker_id: UUID,
+        queues: Sequence[str],
+        broken: Mapping[str, str],
+        unknown: Sequence[str] = (),
     ) -> bool:
-        serves = json.dumps({"queues": list(queues), "broken": dict(broken)})
+        serves = json.dumps(
+            {"queues": list(queues), "broken": dict(broken), "unknown": list(unknown)}
+        )
         return bool(await self._client.run("announce", worker_id.bytes, serves))
 
     async def unregister(self, worker_id: UUID) -> None:
@@ -59,12 +57,11 @@ class Workers:
                 break
         ids = sorted({UUID(bytes=id) for id in members}.difference(besides))[:MOST_RUNNING]
         texts = await records_of(self._client.run, ids, "fetch", 0, 0)
-        claims = [
-            records.claim(id.bytes, text)
+        return {
+            id: records.lease_of(text)
             for id, text in zip(ids, texts, strict=True)
-            if text[:1] == _RUNNING
-        ]
-        return {claim.id: claim.lease for claim in claims if claim.worker_id == worker_id}
+            if records.is_running(text, worker_id)
+        }
 
     async def all(self) -> Sequence[WorkerRecord]:
         clock, *rows = await self._client.run("workers")
@@ -73,36 +70,19 @@ class Workers:
 
 
 class RedisHeartbeat:
-    """The heartbeat of one worker, for use in a thread; it has its own connection."""
+    """The heartbeat of one worker, for use in a thread."""
 
-    def __init__(self, settings: RedisSettings, tag: str, worker_id: UUID) -> None:
-        self._cluster = ClusterMap(settings)
+    def __init__(self, redis: RedisClient, tag: str, worker_id: UUID) -> None:
+        self._redis = redis
         self._tag = tag
         self._worker_id = worker_id
-        self._client: Client | None = None
 
-    def beat(self) -> bool:
-        for _ in range(MOST_MOVES):
-            if self._client is None:
-                self._client = connect_sync(self._cluster.settings)
-            try:
-                with translated():
-                    args = (self._worker_id.bytes,)
-                    return bool(SCRIPTS["beat"].run_sync(self._client, [self._tag], args))
-            except BrokerUnavailable as error:
-                self.close()
-                if not isinstance(error.__cause__, MovedError):
-                    self._cluster.lost()
-                    raise
-                self._cluster.moved(error.__cause__)
-        raise BrokerUnavailable(
-            f"the cluster redirected the heartbeat {MOST_MOVES} times: it is resharding"
-        )
+    def beat(self, blocked_s: float = 0.0) -> bool:
+        call = self._redis.run("jobs.beat", (self._tag,), (self._worker_id.bytes,))
+        return bool(self._redis.background.run(call))
 
     def close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
+        self._redis.background.close()
 
 
 def _worker(now: float, id: bytes, beat: bytes, record: bytes, serves: bytes) -> WorkerRecord:
@@ -119,4 +99,5 @@ def _worker(now: float, id: bytes, beat: bytes, record: bytes, serves: bytes) ->
         beat_at=records.datetime_of(float(beat)),
         silent_s=max(0.0, now - float(beat)),
         broken=about.get("broken", {}),
+        unknown=tuple(about.get("unknown", ())),
     )

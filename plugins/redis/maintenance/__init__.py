@@ -1,1 +1,1 @@
-"""Maintenance of the data in Redis: upkeep, repair, diagnosis."""
+"""Maintenance of the data in Redis: upkeep, diagnosis."""

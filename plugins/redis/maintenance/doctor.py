@@ -7,11 +7,13 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from redis.exceptions import NoPermissionError
+
 from chancy.errors import BrokerError, StatementFailed
-from chancy.plugins.redis.maintenance.repair import Repair
+from chancy.plugins.redis.maintenance.unreadable import UnreadableRecords
 from chancy.plugins.redis.maintenance.upkeep import facts
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.transport.shard_client import ShardClient, linked
+from chancy.plugins.redis.transport.shard import ShardClient, linked
 
 #: The oldest tested versions.
 _REDIS, _VALKEY = (6, 2), (7, 2)
@@ -25,6 +27,8 @@ _NEARLY = 0.8
 _SLOW_S = 0.005
 _TRIPS = 21
 _FIX_URL = "correct the user, the password and the database in the url of the plugin"
+#: Unreadable records that are listed.
+_SHOWN = 10
 #: Most seconds that a replica may lag.
 _MOST_LAG_S = 10
 
@@ -54,16 +58,26 @@ async def examine(settings: RedisSettings) -> list[Finding]:
     try:
         async with linked(settings) as client:
             await client.open()
-            info = facts(await client.command("INFO", "ALL"))
-            config = await _configuration(client)
-            found = [_version(info), *_persistence(info, config), *_memory(info)]
-            found += [*_replication(info, config), *await _cluster(settings, client, info)]
-            found += [*_clients(info), *await _clock(client)]
-            return [*found, await _scripts(client), await _lists(client)]
+            found = [*await _server(settings, client), *await _clock(client)]
+            return [*found, await _scripts(client), await _records(client)]
     except BrokerError as error:
         unavailable = not isinstance(error, StatementFailed)
         todo = "start the server, or fix the url of the plugin" if unavailable else _FIX_URL
         return [Finding("reached", f"{settings.shown_url}: {error}", todo)]
+
+
+async def _server(settings: RedisSettings, client: ShardClient) -> list[Finding]:
+    """What the server reports of itself, if this user may read it."""
+    try:
+        info = facts(await client.command("INFO", "ALL"))
+    except StatementFailed as error:
+        if isinstance(error.__cause__, NoPermissionError):
+            return [Finding("server", "does not report its settings to this user: no INFO")]
+        raise
+    config = await _configuration(client)
+    found = [_version(info), *_persistence(info, config), *_memory(info)]
+    found += [*_replication(info, config), *await _cluster(settings, client, info)]
+    return [*found, *_clients(info)]
 
 
 async def _configuration(client: ShardClient) -> Mapping[str, str]:
@@ -207,21 +221,16 @@ async def _clock(client: ShardClient) -> list[Finding]:
     ]
 
 
-async def _lists(client: ShardClient) -> Finding:
-    try:
-        differences = await Repair(client).differences()
-    except StatementFailed as error:
-        return Finding("lists of jobs", str(error), "allow this user EVAL and EVALSHA")
-    if not any(differences):
-        return Finding("lists of jobs", "consistent with the counters")
-    names = ("pending", "scheduled", "running")
-    off = ", ".join(
-        f"{count} {name}" for count, name in zip(differences, names, strict=True) if count
-    )
+async def _records(client: ShardClient) -> Finding:
+    count, newest = await UnreadableRecords(client).newest(_SHOWN)
+    if not count:
+        return Finding("records", "all can be read, as far as workers have met them")
+    some = "; ".join(f"job {record.id}: {record.reason}" for record in newest)
     return Finding(
-        "lists of jobs",
-        f"{off} more or fewer than counted: keys were deleted by hand or evicted",
-        "run a worker: it restores jobs that have a record within a minute",
+        "records",
+        f"{count} cannot be read and were set aside, newest first: {some}",
+        "run a worker of the later release; delete the key of a damaged record, "
+        f"{client.tag}:j: and the 16 bytes of the id",
     )
 
 

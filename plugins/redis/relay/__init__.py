@@ -1,1 +1,1 @@
-"""Jobs between Postgres and Redis: the outbox, adopted jobs, the archive."""
+"""Jobs between Postgres and Redis: adopted jobs, the archive."""

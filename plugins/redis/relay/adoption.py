@@ -1,12 +1,18 @@
 """Adoption: moving jobs of Redis queues from Postgres to Redis, exactly once.
 
-Such jobs were pushed by SQL, by cron, by a replay, or before the queue was moved to Redis. A job
-stays pending in its table until Redis has stored it, so it is in at least one store at any time.
+Such jobs were pushed inside a transaction, by SQL, by cron, by a replay, or before the queue was
+moved to Redis. A job stays pending in its table until Redis has stored it, so it is in at least one
+store at any time.
+
+A job is leased, pushed, and deleted from Postgres. If the process dies in between, another one
+pushes it again: Redis keeps a mark of the job until it is deleted from Postgres. If the process is
+frozen in between, Redis refuses its push after the end of the lease.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib import resources
@@ -14,18 +20,30 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from chancy.attempt.claim import Claim
-from chancy.broker.contract import Broker
-from chancy.broker.optional import Adopted, Adoption, SqlClaims
+from chancy.broker.optional import Adopted, SqlClaims
 from chancy.broker.values import PreparedJob
-from chancy.job.unique import UniqueKey
+from chancy.errors import StatementFailed
+from chancy.job.unique import OnConflict, UniqueKey
 from chancy.plugins.redis import records
-from chancy.plugins.redis.relay.delivery import BATCH, REFUSED_S, Delivery
-from chancy.plugins.redis.transport.chunks import take_back
-from chancy.plugins.redis.transport.shard_client import ShardClient
+from chancy.plugins.redis.transport.chunks import BATCH as PIECE
+from chancy.plugins.redis.transport.chunks import fit, take_back
+from chancy.plugins.redis.transport.shard import ShardClient
 from chancy.postgres.statements import load
 
+logger = logging.getLogger("chancy.redis")
+
+#: Jobs leased at a time; several scripts store them.
+BATCH = 250
 #: Seconds for which jobs are leased.
 LEASE_S = 10.0
+#: The fraction of the lease after which Redis refuses the jobs: the clock rates of the two servers
+#: may differ by a tenth.
+_TRUSTED = 0.9
+#: Seconds after which a job that Redis has refused is tried again.
+_REFUSED_S = 3_600.0
+#: Most marks that Redis keeps, the newest ones, 25 bytes each: a process that dies before it
+#: removes its marks leaves them behind.
+_MOST_MARKS = 100_000
 
 #: Cancels jobs in Redis.
 Cancel = Callable[[Sequence[UUID]], Awaitable[object]]
@@ -67,7 +85,6 @@ class JobAdoption:
         self._client = client
         self._store = store
         self._cancel = cancel
-        self._delivery = Delivery[AdoptedJob](client, self._refuse)
 
     async def _fetch(self, name: str, *parameters: object) -> Sequence[Sequence[Any]]:
         return await self._store.fetch(statement(name, self._store.schema), *parameters)
@@ -75,17 +92,57 @@ class JobAdoption:
     async def __call__(self, queue: str) -> Adopted:
         """Move a batch of the pending jobs of a queue; see `Adoption`."""
         # Before the jobs are leased, so that the deadline of the script is before the lease ends.
-        late_at = await self._delivery.late_at(LEASE_S)
+        seconds, micros = await self._client.command("TIME")
+        late_at = int(seconds) + int(micros) / 1e6 + LEASE_S * _TRUSTED
         rows = await self._fetch("take", queue, BATCH, LEASE_S)
         taken = [_adopted_job(queue, row) for row in rows if row[0] is not None]
-        done = await self._delivery.push([move for move in taken if move.job is not None], late_at)
+        done = await self._push([move for move in taken if move.job is not None], late_at)
         await self._finish(done + [move for move in taken if move.job is None])
         return Adopted(len(done), more=len(taken) == BATCH, rest=len(rows) > len(taken))
 
-    async def claim(self, queue: str, *, worker_id: UUID, limit: int) -> Sequence[Claim]:
+    async def claim(
+        self, queue: str, *, worker_id: UUID, limit: int, knows: Callable[[str], bool]
+    ) -> Sequence[Claim]:
         """Claim jobs that stay in Postgres, but none that is being moved."""
         text = statement("claim", self._store.schema)
-        return await self._store.claim_by(text, queue, worker_id=worker_id, limit=limit)
+        return await self._store.claim_by(
+            text, queue, worker_id=worker_id, limit=limit, knows=knows
+        )
+
+    async def _push(self, taken: Sequence[AdoptedJob], late_at: float) -> list[AdoptedJob]:
+        """Push jobs; halve the batch when Redis refuses it, to isolate invalid jobs.
+
+        :param late_at: the server time after which Redis refuses them.
+        :returns: the jobs that are in Redis now, or whose unique key another job holds there.
+        """
+        if not taken:
+            return []
+        try:
+            encoded = [job.encoded() for job in taken]
+            if fit([rest for _, rest in encoded], PIECE) < len(taken):
+                return await self._push_halves(taken, late_at)
+            marked = zip(taken, encoded, strict=True)
+            parts = [part for job, (order, rest) in marked for part in (job.mark, order, rest)]
+            answer = await self._client.run_lasting("relay", late_at, _MOST_MARKS, *parts)
+        except StatementFailed as error:
+            if error.retryable:
+                raise
+            if len(taken) == 1:
+                logger.error("redis_relay_refused job=%s error=%s", taken[0].id, error)
+                await self._fetch("refuse", taken[0].id, str(error), _REFUSED_S)
+                return []
+            return await self._push_halves(taken, late_at)
+        if answer == b"late":
+            logger.warning("redis_relay_late jobs=%d", len(taken))
+            return []
+        for id, holder in zip(answer[::2], answer[1::2], strict=True):
+            logger.info("redis_relay_skipped job=%s holder=%s", UUID(bytes=id), UUID(bytes=holder))
+        return list(taken)
+
+    async def _push_halves(self, taken: Sequence[AdoptedJob], late_at: float) -> list[AdoptedJob]:
+        middle = len(taken) // 2
+        first = await self._push(taken[:middle], late_at)
+        return first + await self._push(taken[middle:], late_at)
 
     async def _finish(self, moves: Sequence[AdoptedJob]) -> None:
         """Delete moved jobs from Postgres.
@@ -102,28 +159,21 @@ class JobAdoption:
             await take_back(self._client, stay)
         if changed:
             await self._fetch("forget", list(changed))
-        await self._delivery.remove_marks(moves)
-
-    async def _refuse(self, move: AdoptedJob, problem: str) -> None:
-        await self._fetch("refuse", move.id, problem, REFUSED_S)
-
-
-def adoption(control: Broker, client: ShardClient, cancel: Cancel) -> Adoption | None:
-    """The adoption of jobs of the control broker; None if that is not on Postgres."""
-    return JobAdoption(client, control, cancel) if isinstance(control, SqlClaims) else None
+        await self._client.run("relayed", *(move.mark for move in moves))
 
 
 def _adopted_job(queue: str, row: Sequence[Any]) -> AdoptedJob:
     (
-        id, pos, priority, func, arguments, run_at, most, meta, limits, key, until_claim,
-        attempt, crashes, errors, pushed_at,
+        id, pos, priority, func, arguments, run_at, most, meta, limits, key, until_claim, replaces,
+        period_s, attempt, crashes, errors, pushed_at,
     ) = row  # fmt: skip
     if func is None:
         return AdoptedJob(id, pos, None, records.Past())
     due = None if run_at is None else records.datetime_of(run_at)
     unique = None
     if key is not None:
-        unique = UniqueKey(bytes.fromhex(key), until_claim=bool(until_claim))
+        on_conflict: OnConflict = "replace" if replaces else "skip"
+        unique = UniqueKey(bytes.fromhex(key), on_conflict, bool(until_claim), period_s)
     past = records.Past(attempt, crashes, _failures(errors), pushed_at)
     # SQL can write any values into the row.
     priority, arguments = max(-100, min(priority, 100)), arguments or "null"

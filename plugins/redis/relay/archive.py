@@ -9,18 +9,18 @@ from __future__ import annotations
 import json
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import resources
 from typing import NamedTuple
 from uuid import UUID
 
 from chancy.broker.optional import SqlStore
 from chancy.clock import Backoff
-from chancy.errors import BrokerError, StatementFailed
+from chancy.errors import BrokerError, BrokerUnavailable, InvalidArguments
 from chancy.plugin.leader import elected
 from chancy.plugin.runtime import Runtime
 from chancy.plugins.redis import records
-from chancy.plugins.redis.transport.shard_client import ShardClient
+from chancy.plugins.redis.transport.shard import ShardClient
 from chancy.postgres.statements import load
 from chancy.states import State
 
@@ -46,18 +46,17 @@ class Archive:
     The leader polls often, the others rarely, so that jobs are archived without a leader, too.
     """
 
-    def __init__(self, client: ShardClient, store: SqlStore, runtime: Runtime) -> None:
+    def __init__(self, client: ShardClient, store: SqlStore) -> None:
         self._client = client
         self._store = store
-        self._runtime = runtime
         self._sql = load(
             resources.files("chancy.plugins.redis.relay") / "sql", "archive", store.schema
         )
 
-    async def serve(self) -> None:
+    async def serve(self, runtime: Runtime) -> None:
         """Run until cancelled."""
         backoff = Backoff(base_s=0.5, cap_s=10.0)
-        clock, leader = self._runtime.clock, self._runtime.leader
+        clock, leader = runtime.clock, runtime.leader
         while True:
             await elected(leader, clock, _RARELY_S * random.uniform(0.8, 1.2))
             try:
@@ -87,30 +86,40 @@ class Archive:
             await self._client.run("archived", *(part for job in found for part in job[:2]))
         return len(found)
 
-    async def _write(self, ended: Sequence[EndedJob]) -> None:
-        """Write jobs; halve the batch when Postgres refuses it, to isolate invalid jobs."""
-        rows = [_history_row(job.id, job.record) for job in ended]
-        text = f"[{','.join(row for row in rows if row)}]"
+    async def _write(self, ended: Sequence[EndedJob], *, checked: bool = False) -> None:
+        """Write jobs; halve the batch when it is refused, to isolate invalid jobs.
+
+        :param checked: whether to leave out JSON that Postgres cannot store. A job that was refused
+            is written again like this.
+        """
         try:
+            rows = [_history_row(job.id, job.record, checked) for job in ended]
+            text = f"[{','.join(row for row in rows if row)}]"
             if len(text) > 2:
                 await self._store.fetch(self._sql, text)
-        except StatementFailed as error:
-            if error.retryable:
+        except BrokerUnavailable:
+            raise
+        except Exception as error:
+            if isinstance(error, BrokerError) and error.retryable:
                 raise
-            if len(ended) == 1:
+            if len(ended) > 1:
+                middle = len(ended) // 2
+                await self._write(ended[:middle])
+                await self._write(ended[middle:])
+            elif not checked:
+                await self._write(ended, checked=True)
+            else:
                 logger.error(
                     "redis_archive_refused job=%s error=%s", UUID(bytes=ended[0].id), error
                 )
-                return
-            middle = len(ended) // 2
-            await self._write(ended[:middle])
-            await self._write(ended[middle:])
 
 
-def _history_row(id: bytes, record: bytes) -> str | None:
+def _history_row(id: bytes, record: bytes, checked: bool) -> str | None:
     """The row of the history for a record, as a JSON object.
 
     None if the job was pushed again and is not finished. JSON of the record is copied verbatim.
+
+    :param checked: see `Archive._write`.
     """
     numbers, texts = records.parts(record)
     (
@@ -124,9 +133,9 @@ def _history_row(id: bytes, record: bytes) -> str | None:
         "id": str(UUID(bytes=id)),
         "pos": int(position),
         "state": state,
-        "queue": queue.decode(),
+        "queue": records.text_of(queue),
         "priority": priority,
-        "func": func.decode(),
+        "func": records.text_of(func),
         "run_at": None if due != due else _time(due),
         "attempt": attempt,
         "max_attempts": most,
@@ -138,16 +147,28 @@ def _history_row(id: bytes, record: bytes) -> str | None:
         "unique_key": f"\\x{key.hex()}" if key else None,
         "pushed_at": _time(since),
         "finished_at": _time(finished),
-        "errors": list(records.failures(errors.decode())) or None,
+        "errors": list(records.failures(records.text_of(errors))) or None,
     }
+    read = _checked if checked else bytes.decode
     exact = {
-        "arguments": arguments.decode(),
-        "limits": limits.decode(),
-        "meta": records.merged(meta.decode()),
-        "result": result.decode(),
+        "arguments": read(arguments),
+        "limits": read(limits),
+        "meta": _checked(meta, records.merged) if checked else records.merged(meta.decode()),
+        "result": read(result),
     }
-    written = ",".join(f'"{name}":{text}' for name, text in exact.items() if text)
-    return f"{json.dumps(plain)[:-1]},{written}}}"
+    written = (f'"{name}":{text}' for name, text in exact.items() if text)
+    return f"{{{','.join((json.dumps(plain)[1:-1], *written))}}}"
+
+
+def _checked(raw: bytes, of: Callable[[str], str] = str) -> str:
+    """JSON as a string; '' if Postgres could not store it."""
+    try:
+        text = of(raw.decode())
+        if text:
+            records.check_json(text, "a value")
+    except (ValueError, InvalidArguments):
+        return ""
+    return text
 
 
 def _time(seconds: float) -> str | None:

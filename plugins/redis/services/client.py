@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from chancy.errors import ChancyError, InvalidArguments
 from chancy.plugins.redis.services.base import Listing, ServiceReport, ServiceState
+from chancy.plugins.redis.services.service_link import ServiceLink
 from chancy.plugins.redis.services.values import (
     as_json,
     check_id,
@@ -17,7 +17,7 @@ from chancy.plugins.redis.services.values import (
     fields_of,
     readable,
 )
-from chancy.plugins.redis.transport.sync_client import Reply, SyncRedisClient
+from chancy.plugins.redis.transport.redis_client import Reply
 from chancy.text import shown
 
 #: Attempts to set data that others change at the same time.
@@ -39,7 +39,7 @@ class ServiceStore:
     and every method can be repeated; `start` only with an id, as it starts another service without.
     """
 
-    def __init__(self, link: SyncRedisClient) -> None:
+    def __init__(self, link: ServiceLink) -> None:
         self.link = link
 
     def start(self, name: str, /, id: str | None = None, cleanup: bool = True, **data: Any) -> str:
@@ -205,12 +205,6 @@ def report_of(id: str, fields: Mapping[str, str]) -> ServiceReport:
         cleanup=fields.get("cleanup") != "false",
         wanted=fields.get("wanted"),
     )
-
-
-def report_json(report: ServiceReport) -> str:
-    """Return a report as JSON."""
-    shown = {name: getattr(report, name) for name in report.__dataclass_fields__}
-    return json.dumps(shown, default=str)
 
 
 def _parsed_state(state: ServiceState | str) -> ServiceState:

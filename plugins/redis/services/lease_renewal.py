@@ -1,4 +1,4 @@
-"""The threads that renew a worker's leases, receive requests, and give up leases in time.
+"""The threads that renew a worker's leases, and give up leases in time.
 
 They are threads so that a CPU-bound service does not lose its lease. The thread that gives up
 leases never calls Redis, so that a missing reply cannot delay it.
@@ -17,9 +17,6 @@ from chancy.errors import BrokerError
 from chancy.plugins.redis.services.leases import Leases
 
 logger = logging.getLogger("chancy.redis.services")
-
-#: Seconds that a read of notifications blocks; the shutdown of the worker waits for it.
-_BLOCK_S = 0.25
 
 
 @dataclass(slots=True)
@@ -55,11 +52,11 @@ class LeaseRenewal:
         #: Guards `_held` and `_asked`; notified of a lease that may be the first to end.
         self._lock = threading.Condition()
         self._closing = threading.Event()
+        self._soon = threading.Event()
         self._threads = (
             threading.Thread(target=self._serve, name="service leases", daemon=True),
             threading.Thread(target=self._watch, name="service lease ends", daemon=True),
         )
-        self._last: str | None = None
         self._away = False
 
     @staticmethod
@@ -72,8 +69,9 @@ class LeaseRenewal:
             thread.start()
 
     def close(self) -> None:
-        """Stop the threads; block for a quarter of a second, or until a pending reply."""
+        """Stop the threads; block until a pending reply."""
         self._closing.set()
+        self._soon.set()
         with self._lock:
             self._lock.notify()
         for thread in self._threads:
@@ -100,6 +98,13 @@ class LeaseRenewal:
         """Check soon for a request, as after a notification."""
         with self._lock:
             self._asked.add(id)
+        self._soon.set()
+
+    def check_all_soon(self) -> None:
+        """Check soon for requests of all services, as after an outage."""
+        with self._lock:
+            self._asked |= self._held.keys()
+        self._soon.set()
 
     # The thread that calls Redis
 
@@ -108,7 +113,7 @@ class LeaseRenewal:
         backoff = Backoff(base_s=0.05, cap_s=1.0)
         while not self._closing.is_set():
             try:
-                named = self._listen(due)
+                named = self._wait(due)
                 if time.monotonic() >= due:
                     due = time.monotonic() + self._every_s
                     self._renew(None)
@@ -116,13 +121,8 @@ class LeaseRenewal:
                     self._renew(named)
             except BrokerError as error:
                 self._log_unavailable(error)
-                # Retry with a call that Redis answers at once; without leases, read notifications.
-                wait_s = backoff.next_s()
-                if self._held:
-                    due, wait_s = 0.0, min(wait_s, self._every_s / 2)
-                else:
-                    due = time.monotonic() + self._every_s
-                self._closing.wait(wait_s)
+                due = 0.0
+                self._closing.wait(min(backoff.next_s(), self._every_s / 2))
             except Exception:
                 logger.exception("service_renewal_failed owner=%s", self._leases.owner)
                 self._closing.wait(backoff.next_s())
@@ -130,22 +130,14 @@ class LeaseRenewal:
                 backoff.reset()
                 self._log_recovered()
 
-    def _listen(self, due: float) -> set[str]:
-        """Wait for notifications until the next renewal; return the ids that they name."""
-        if self._last is None:
-            # The first renewal returns the requests made before.
-            self._last = self._leases.last_nudge()
-        left_s = min(due - time.monotonic(), _BLOCK_S, self._every_s / 2)
-        if self._asked:
-            left_s = 0.0
-        named: set[str] = set()
-        # BLOCK 0 would be for ever.
-        if left_s >= 0.001:
-            self._last, named = self._leases.nudges(self._last, int(left_s * 1000))
+    def _wait(self, due: float) -> set[str]:
+        """Wait until the next renewal or a notification; return the ids that it names."""
+        self._soon.wait(max(0.0, due - time.monotonic()))
+        self._soon.clear()
         with self._lock:
-            named |= self._asked
+            named = self._asked & self._held.keys()
             self._asked.clear()
-            return named & self._held.keys()
+            return named
 
     def _renew(self, named: set[str] | None) -> None:
         with self._lock:

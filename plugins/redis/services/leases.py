@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from chancy.plugins.redis.transport.sync_client import Reply, SyncRedisClient
+from chancy.plugins.redis.services.service_link import ServiceLink
+from chancy.plugins.redis.transport.redis_client import Reply
 
 #: Leases renewed by one script, so that it blocks Redis for at most 5 ms: 500 took 1.6 ms, at most
 #: 3.0 ms; 1,000 took 3.3 ms, at most 8 ms on Redis 7.0.
@@ -72,7 +73,7 @@ class Leases:
     :param lease_s: seconds of a lease from its claim or renewal.
     """
 
-    def __init__(self, link: SyncRedisClient, owner: str, lease_s: float) -> None:
+    def __init__(self, link: ServiceLink, owner: str, lease_s: float) -> None:
         self.link = link
         self.owner = owner
         self.lease_s = lease_s
@@ -109,20 +110,6 @@ class Leases:
             flat = [part for lease in held[at : at + _RENEWED_AT_ONCE] for part in lease]
             found += map(_text, self.link.run("renew", self._lease_ms, *flat))
         return found
-
-    def last_nudge(self) -> str:
-        """Return the current end of the notification stream, where a reader starts."""
-        found = self.link.command("XREVRANGE", self.link.keys.control, "+", "-", "COUNT", 1)
-        return _text(found[0][0]) if found else "0-0"
-
-    def nudges(self, after: str, block_ms: int) -> tuple[str, set[str]]:
-        """Wait for notifications after a position; return the new position and the named ids."""
-        found = self.link.command(
-            "XREAD", "COUNT", 1000, "BLOCK", block_ms, "STREAMS", self.link.keys.control, after
-        )
-        entries = found[0][1] if found else []
-        last = _text(entries[-1][0]) if entries else after
-        return last, {_text(fields[b"id"]) for _, fields in entries if fields and b"id" in fields}
 
     def apply_request(self, id: str, token: str) -> tuple[Ending, str, str]:
         """Carry out the request after the instance has stopped; for a reload, return its data."""

@@ -20,6 +20,7 @@ from chancy.plugins.redis.services.instance import Instance
 from chancy.plugins.redis.services.lease_renewal import HeldLease, LeaseRenewal
 from chancy.plugins.redis.services.leases import Ending, Leases, Taken
 from chancy.plugins.redis.services.run import in_thread
+from chancy.plugins.redis.services.service_link import ServiceLink
 from chancy.plugins.redis.services.settings import (
     Local,
     OnException,
@@ -28,7 +29,7 @@ from chancy.plugins.redis.services.settings import (
 )
 from chancy.plugins.redis.services.supervision import Cleaner, Supervision
 from chancy.plugins.redis.services.values import message
-from chancy.plugins.redis.transport.sync_client import SyncRedisClient
+from chancy.plugins.redis.transport.blocking_reads import watching
 
 logger = logging.getLogger("chancy.redis.services")
 
@@ -51,23 +52,20 @@ class ServiceRuntime:
 
     def __init__(
         self,
-        link: SyncRedisClient,
+        link: ServiceLink,
         kinds: Mapping[str, type[Service]],
         settings: ServiceSettings,
         handlers: Sequence[OnException],
         locals_: Sequence[Local] = (),
     ) -> None:
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self._link = link
         self._kinds = kinds
         self._settings = settings
         self._handlers = handlers
-        self._renewal_link = link.within(LeaseRenewal.patience_s(settings.lease_s))
-        self._store_link = link.within(_PATIENCE_S)
-        self._leases = Leases(self._store_link, self.owner, settings.lease_s)
-        # Events have separate connections, so that they do not delay other calls.
-        self._event_link = link.within(_PATIENCE_S)
-        self._event_leases = Leases(self._event_link, self.owner, settings.lease_s)
-        self._renewal = LeaseRenewal(Leases(self._renewal_link, self.owner, settings.lease_s))
+        self._leases = Leases(link.within(_PATIENCE_S), self.owner, settings.lease_s)
+        patient = link.within(LeaseRenewal.patience_s(settings.lease_s))
+        self._renewal = LeaseRenewal(Leases(patient, self.owner, settings.lease_s))
         self._supervision = Supervision(
             self._leases,
             room=self._room,
@@ -102,9 +100,31 @@ class ServiceRuntime:
         if self._cleaner is not None:
             self._cleaner.start()
         try:
-            await asyncio.Event().wait()
+            await self._receive_requests()
         finally:
             await self._close()
+
+    async def _receive_requests(self) -> None:
+        """Renew leases as soon as there is a request; renewals return all others, too."""
+        redis, control = self._link.redis, self._link.keys.control
+        backoff = Backoff(base_s=0.05, cap_s=_AGAIN_S)
+        async with watching(redis, control) as watch:
+            last = ""
+            while True:
+                try:
+                    if not last:
+                        found = await redis.command("XREVRANGE", control, "+", "-", "COUNT", 1)
+                        last = found[0][0].decode() if found else "0-0"
+                        self._renewal.check_all_soon()
+                    await watch.arrived(control, last)
+                    read = await redis.command("XREAD", "COUNT", 1000, "STREAMS", control, last)
+                    for xid, fields in read[0][1] if read else ():
+                        last = xid.decode()
+                        self._renewal.check_soon(fields.get(b"id", b"").decode(errors="replace"))
+                    backoff.reset()
+                except BrokerError:
+                    last = ""
+                    await asyncio.sleep(backoff.next_s())
 
     def add_local(self, local: Local) -> None:
         """Add a service that runs in this worker only."""
@@ -138,8 +158,6 @@ class ServiceRuntime:
         self._renewal.close()
         if self._cleaner is not None:
             self._cleaner.close(self._settings.grace_s)
-        for link in (self._renewal_link, self._store_link, self._event_link):
-            link.close()
 
     # Called by `Supervision`, in its thread
 
@@ -236,12 +254,12 @@ class ServiceRuntime:
         text = message(event, data)
 
         def work() -> bool:
-            return self._event_leases.emit(taken.id, taken.token, text)
+            return self._leases.emit(taken.id, taken.token, text)
 
         _check(taken, await asyncio.get_running_loop().run_in_executor(self._event_threads, work))
 
     def emit_now(self, taken: Taken, event: str, data: object) -> None:
-        _check(taken, self._event_leases.emit(taken.id, taken.token, message(event, data)))
+        _check(taken, self._leases.emit(taken.id, taken.token, message(event, data)))
 
     def check_soon(self, id: str) -> None:
         self._renewal.check_soon(id)

@@ -11,12 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
+from chancy.checks import check_number
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.keys import ServiceKeys, own_keys
 from chancy.plugins.redis.services.base import Listing, Service, ServiceReport, ServiceState
 from chancy.plugins.redis.services.client import ServiceStore
 from chancy.plugins.redis.services.leases import Leases
 from chancy.plugins.redis.services.runtime import ServiceRuntime
+from chancy.plugins.redis.services.service_link import ServiceLink
 from chancy.plugins.redis.services.settings import (
     Local,
     OnException,
@@ -26,8 +28,8 @@ from chancy.plugins.redis.services.settings import (
 from chancy.plugins.redis.services.supervision import Cleaner, Handler, handler_at, sweep
 from chancy.plugins.redis.services.values import as_json, check_name
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.transport.clients import Client
-from chancy.plugins.redis.transport.sync_client import SyncRedisClient, connecting, connecting_as
+from chancy.plugins.redis.transport.location import Client
+from chancy.plugins.redis.transport.redis_client import RedisClient
 from chancy.text import shown
 
 S = TypeVar("S", bound=type[Service])
@@ -41,22 +43,20 @@ _CALLS = 4
 class Services:
     """Declares services, sends commands to them, and runs them beside a worker.
 
-    :param settings: the settings of Redis; or a redis-py client, whose server is used through
-        separate connections.
+    :param redis: the settings of Redis, or a client; or one of redis-py, whose server is used
+        through separate connections.
     :param keys: key names other than ``{PREFIXservices}:…``.
     :ivar blocking: the same commands for threads.
     """
 
     def __init__(
-        self, settings: RedisSettings | Client, *, keys: ServiceKeys | None = None
+        self, redis: RedisSettings | RedisClient | Client, *, keys: ServiceKeys | None = None
     ) -> None:
-        if isinstance(settings, RedisSettings):
-            connect, known = connecting(settings), settings
-        else:
-            connect, known = connecting_as(settings), RedisSettings()
-        self.link = SyncRedisClient(
-            connect, keys or own_keys(known.prefix), connections=known.max_connections
-        )
+        if isinstance(redis, RedisSettings):
+            redis = RedisClient(redis)
+        elif not isinstance(redis, RedisClient):
+            redis = RedisClient(RedisSettings(), redis)
+        self.link = ServiceLink(redis, keys or own_keys(redis.prefix))
         self.blocking = ServiceStore(self.link)
         self._kinds: dict[str, type[Service]] = {}
         self._settings = ServiceSettings()
@@ -145,8 +145,7 @@ class Services:
             "handler_s": _within("handler_s", handler_s, 0.1, 86_400.0),
             "keep_s": _within("keep_s", keep_s, 0.0, 315_360_000.0),
         }
-        if isinstance(_within("replicas", replicas, 0, 100), float):
-            raise ConfigurationError(f"services: replicas={shown(replicas)} must be a whole number")
+        _within("replicas", replicas, 0, 100)
         changed: dict[str, Any] = {
             name: value for name, value in settings.items() if value is not None
         }
@@ -231,7 +230,7 @@ class Services:
         threads, self._threads = self._threads, None
         if threads is not None:
             threads.shutdown(wait=False)
-        self.link.close()
+        self.link.redis.background.close()
 
     # Maintenance, for applications that schedule it themselves
 
@@ -280,13 +279,11 @@ class Services:
             await runtime.serve()
         finally:
             self._runtimes.remove(runtime)
+            await self.link.redis.disconnect()
             self.close()
 
 
 def _within(name: str, value: Any, least: float, most: float) -> Any:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if value is None or (number and least <= value <= most):
-        return value
-    raise ConfigurationError(
-        f"services: {name}={shown(value)} must be a number from {least:g} to {most:g}"
-    )
+    if value is not None:
+        check_number(value, f"services: {name}", least, most, whole=isinstance(least, int))
+    return value

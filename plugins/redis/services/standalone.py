@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import time
 
+from chancy.plugins.redis.program import run_until_signalled
 from chancy.plugins.redis.services.services import Services
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-#: A terminal and the parent process may each send the same signal.
-_SAME_S = 1.0
 
 
 async def serve(services: Services) -> None:
@@ -27,37 +21,4 @@ def run(services: Services) -> None:
     Another signal at least a second later ends the process at once; the leases of services that
     still run then expire.
     """
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        serving = asyncio.create_task(serve(services))
-
-        def stop() -> None:
-            _end_at_the_next(loop)
-            serving.cancel()
-
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, stop)
-        await asyncio.wait([serving])
-        if not serving.cancelled():
-            serving.result()
-
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    try:
-        asyncio.run(main())
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _end_at_the_next(loop: asyncio.AbstractEventLoop) -> None:
-    first = time.monotonic()
-
-    def end(number: int, frame: object) -> None:
-        if time.monotonic() - first >= _SAME_S:
-            os._exit(128 + number)
-
-    for number in _SIGNALS:
-        loop.remove_signal_handler(number)
-        # Not a handler of the loop, which a service may block.
-        signal.signal(number, end)
+    run_until_signalled(lambda: serve(services), signals=1)

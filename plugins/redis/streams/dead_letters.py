@@ -1,81 +1,141 @@
-"""Reads the dead letters that policies have written."""
+"""Dead letters of processors: filed among those of jobs in Postgres, and replayed from there."""
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from functools import lru_cache
+from importlib import resources
+from typing import Any, NamedTuple
+from uuid import UUID
 
 from pydantic import BaseModel
 
-from chancy.errors import ConfigurationError
+from chancy.broker.optional import SqlStore
+from chancy.plugins.redis.streams.producing.outbox import declaration, packed
 from chancy.plugins.redis.streams.producing.stream import Stream
+from chancy.plugins.redis.transport.redis_client import RedisClient
+from chancy.postgres.statements import load
+
+#: Dead letters that one statement files: an event has at most a megabyte or so.
+BATCH = 50
+#: The last second of the year 9999.
+_LAST_S = 253_402_300_799
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamDeadLetter:
-    """An event that its processor dead-lettered, by ``Ignore(keep=True)`` or `RetryInPlace`.
+class Buried(NamedTuple):
+    """The dead letters of one processor for one partition of its stream."""
 
-    :ivar id: the id of the event in its partition.
-    :ivar failed_at: on the clock of the server, in ISO 8601 and UTC.
-    :ivar record: the record as JSON; if it cannot be decoded, its stored fields as strings.
-    """
-
+    stream: Stream[Any]
+    processor: str
     partition: int
-    id: str
-    failed_at: str
-    error: str
-    record: Any
 
 
-async def read_dead_letters(
-    stream: Stream[Any], processor: str, most: int, only: Collection[int] | None = None
-) -> Sequence[StreamDeadLetter]:
-    """Return the newest dead letters of a processor, at most ``most``, partition by partition.
+@lru_cache(maxsize=16)
+def _statement(name: str, schema: str) -> str:
+    return load(resources.files("chancy.plugins.redis.streams") / "sql", f"letters_{name}", schema)
 
-    Those of one partition are in the order in which they were written.
 
-    :param only: the partitions to read; None: all.
-    :raises ConfigurationError: the stream has no such partition.
-    :raises BrokerError: Redis is unavailable or refuses the command.
+class EventLetters:
+    """The events that policies have dead-lettered; see `chancy.broker.optional.LetterSource`.
+
+    :param groups: returns the streams of the application, each with the name of a processor.
     """
-    if only and not 0 <= min(only) <= max(only) < stream.partitions:
-        raise ConfigurationError(
-            f"the stream {stream.name} has partitions 0 to {stream.partitions - 1}, "
-            f"not all of {', '.join(map(str, sorted(set(only))))}"
-        )
-    found: list[StreamDeadLetter] = []
-    for number in range(stream.partitions) if only is None else sorted(set(only)):
-        left = most - len(found)
-        if left <= 0:
-            break
-        key = stream.keys.dead(number, processor)
-        entries = await stream.link.command("XREVRANGE", key, "+", "-", "COUNT", left)
-        found += [_read(stream, number, fields) for _, fields in reversed(entries)]
-    return found
+
+    def __init__(
+        self, redis: RedisClient, groups: Callable[[], Iterable[tuple[Stream[Any], str]]]
+    ) -> None:
+        self._redis = redis
+        self._groups = groups
+
+    async def archive(self, store: SqlStore) -> None:
+        """File dead letters in Postgres, and delete them from Redis."""
+        places = [
+            Buried(stream, processor, number)
+            for stream, processor in self._groups()
+            for number in range(stream.partitions)
+        ]
+        for place in places:
+            while await _file(self._redis, store, place):
+                pass
+
+    async def replay_letters(
+        self, store: SqlStore, ids: Sequence[UUID], new_ids: Sequence[UUID], *, force: bool
+    ) -> Mapping[UUID, UUID]:
+        """Send the events again, to the ends of their partitions."""
+        streams = {stream.name: declaration(stream)._asdict() for stream, _ in self._groups()}
+        if not streams:
+            return {}
+        text = _statement("replay", store.schema)
+        rows = await store.fetch(text, list(ids), list(new_ids), force, json.dumps(streams))
+        return {id: new for id, new, _ in rows}
 
 
-def _read(stream: Stream[Any], number: int, fields: Mapping[bytes, bytes]) -> StreamDeadLetter:
+async def _file(client: RedisClient, store: SqlStore, place: Buried) -> bool:
+    """File the oldest dead letters of a partition; return whether there may be more."""
+    key = place.stream.keys.dead(place.partition, place.processor)
+    entries = await client.command("XRANGE", key, "-", "+", "COUNT", BATCH)
+    if entries:
+        rows = [_row(place, key, entry, fields) for entry, fields in entries]
+        await store.fetch(_statement("file", store.schema), json.dumps(rows))
+        await client.command("XDEL", key, *(entry for entry, _ in entries))
+    return len(entries) == BATCH
+
+
+def _row(
+    place: Buried, key: str, entry: bytes, fields: Mapping[bytes, bytes]
+) -> Mapping[str, object]:
     kept = dict(fields)
-    xid, error, at = (kept.pop(name, b"") for name in (b"_xid", b"_error", b"_at"))
-    record: Any
+    xid, error, at = (_text(kept.pop(name, b"")) for name in (b"_xid", b"_error", b"_at"))
+    died_at, sent_at = _time(at), _time(xid.partition("-")[0])
+    values = [part for pair in kept.items() for part in pair]
+    kind, _, message = error.partition(": ")
+    return {
+        # The same for the same entry: it may be filed twice.
+        "id": str(uuid.uuid5(uuid.NAMESPACE_URL, f"{key}/{_text(entry)}")),
+        "queue": place.stream.name,
+        "func": f"{place.stream.name}/{place.processor}",
+        "arguments": _record(place.stream, kept, values),
+        "meta": {
+            "event": {
+                "id": xid,
+                "partition": place.partition,
+                "width": len(values),
+                "data": base64.b64encode(packed(values)).decode(),
+            }
+        },
+        "errors": [{"attempt": 1, "at": died_at, "types": [kind], "message": message}],
+        "error": kind[:255],
+        "pushed_at": sent_at,
+        "died_at": died_at,
+    }
+
+
+def _record(
+    stream: Stream[Any], kept: Mapping[bytes, bytes], values: Sequence[bytes]
+) -> Mapping[str, Any]:
+    """The record as JSON; if it cannot be decoded or stored, its fields as strings."""
     try:
-        made = stream.coding.decode([part for pair in kept.items() for part in pair])
-        record = json.loads(made.model_dump_json()) if isinstance(made, BaseModel) else str(made)
+        made = stream.coding.decode(list(values))
+        text = made.model_dump_json() if isinstance(made, BaseModel) else ""
     except Exception:
         # A codec may raise anything, and that may be why the event is dead.
-        record = {_text(name): _text(value) for name, value in kept.items()}
-    failed_at = datetime.fromtimestamp(int(at or 0) / 1000, UTC)
-    return StreamDeadLetter(
-        partition=number,
-        id=_text(xid),
-        failed_at=failed_at.isoformat(timespec="milliseconds"),
-        error=_text(error),
-        record=record,
-    )
+        text = ""
+    # Postgres does not store NUL.
+    found = json.loads(text) if text and "\\u0000" not in text else None
+    if isinstance(found, dict):
+        return found
+    return {_text(name): _text(value) for name, value in kept.items()}
 
 
 def _text(value: bytes) -> str:
-    return value.decode(errors="backslashreplace")
+    return value.decode(errors="backslashreplace").replace("\0", "\\0")
+
+
+def _time(milliseconds: str) -> str:
+    # Callers may choose the ids of events, and so their times.
+    seconds = min(int(milliseconds) / 1000, _LAST_S) if milliseconds.isdecimal() else 0.0
+    return datetime.fromtimestamp(seconds, UTC).isoformat()

@@ -8,7 +8,8 @@ from typing import Any
 
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.producing.stream import Stream, check_name
-from chancy.plugins.redis.transport.script_client import Reply, StreamCall
+from chancy.plugins.redis.transport.redis_client import Reply
+from chancy.plugins.redis.transport.scripts import ScriptCall
 
 #: Entries counted one by one where the server does not report how many are left to read.
 MOST_COUNTED = 10_000
@@ -31,7 +32,7 @@ class PartitionReport:
     :ivar parked: the error that quarantined the partition; None if it is not quarantined.
     :ivar parked_id: the event that failed.
     :ivar halted: the error by which the owner halted the partition (`Halt`); None if it runs.
-    :ivar dead: dead letters of ``Ignore(keep=True)`` and `RetryInPlace`.
+    :ivar dead: dead letters of ``Ignore(keep=True)`` and `RetryInPlace` that wait to be filed.
     :ivar dropped: events that senders dropped from the full partition, for all processors.
     :ivar lost: events that were dropped after this processor had read them.
     :ivar dead_dropped: dead letters dropped to make room for newer ones.
@@ -246,8 +247,8 @@ class Inspection:
         wanted = list(numbers)
         for at in range(0, len(wanted), _AT_ONCE):
             some = wanted[at : at + _AT_ONCE]
-            calls = [StreamCall(script, keys(number), args) for number in some]
-            for number, reply in zip(some, await self._stream.link.call_many(calls), strict=True):
+            calls = [ScriptCall(f"streams.{script}", keys(number), args) for number in some]
+            for number, reply in zip(some, await self._stream.link.run_many(calls), strict=True):
                 if isinstance(reply, Exception):
                     raise reply
                 found[number] = reply
@@ -285,10 +286,11 @@ async def processors(stream: Stream[Any]) -> Sequence[str]:
     :raises BrokerError: Redis is unavailable or refuses the command.
     """
     calls = [
-        StreamCall("groups", (stream.keys.log(number),)) for number in range(stream.partitions)
+        ScriptCall("streams.groups", (stream.keys.log(number),))
+        for number in range(stream.partitions)
     ]
     found: set[str] = set()
-    for reply in await stream.link.call_many(calls):
+    for reply in await stream.link.run_many(calls):
         if isinstance(reply, Exception):
             raise reply
         found.update(map(_text, reply))

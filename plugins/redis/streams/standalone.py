@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 from collections.abc import Iterable
 
+from chancy.plugins.redis.program import run_until_signalled
 from chancy.plugins.redis.streams.group.leadership import RedisGate
 from chancy.plugins.redis.streams.streams import Streams
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 async def serve(
@@ -22,8 +20,7 @@ async def serve(
     :param lease_s: seconds of the leader's lease, for functions that run ``on_leader``.
     :raises ConfigurationError: a name is not declared.
     """
-    link = streams.link.another()
-    gate = RedisGate(link, lease_s=lease_s)
+    gate = RedisGate(streams.link, lease_s=lease_s)
     leading = asyncio.create_task(gate.serve(), name="leadership")
     try:
         await streams.serve(only, leader=gate)
@@ -32,32 +29,18 @@ async def serve(
     finally:
         leading.cancel()
         await asyncio.wait([leading])
-        await link.close()
+        await streams.link.close()
 
 
 def run(streams: Streams, only: Iterable[str] | None = None, *, lease_s: float = 16.0) -> None:
     """Run `serve` as the main program until SIGINT or SIGTERM, then shut down gracefully.
 
-    A second signal ends the process at once. If `Halt` ends it, the exit code is 5.
+    A second signal interrupts the events in progress, which are delivered again, and releases the
+    partitions. A third one, at least a second later, ends the process at once: others wait for the
+    end of the leases then. If `Halt` ends it, the exit code is 5.
 
     :raises ConfigurationError: a name is not declared.
     """
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        serving = asyncio.create_task(serve(streams, only, lease_s=lease_s))
-
-        def stop() -> None:
-            for number in _SIGNALS:
-                loop.remove_signal_handler(number)
-            serving.cancel()
-
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, stop)
-        await asyncio.wait([serving])
-        if not serving.cancelled():
-            serving.result()
-
-    asyncio.run(main())
+    run_until_signalled(lambda: serve(streams, only, lease_s=lease_s), signals=2)
     if streams.exit.code:
         sys.exit(streams.exit.code)

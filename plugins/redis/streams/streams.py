@@ -15,7 +15,7 @@ from chancy.plugin.leader import LeaderGate, Unelected
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.encoding.codecs import Codec, RecordT
 from chancy.plugins.redis.streams.encoding.compression import Compressor
-from chancy.plugins.redis.streams.encoding.hashing import HasherOption, Key, route_of
+from chancy.plugins.redis.streams.encoding.hashing import HasherOption, Key, RecordRoute
 from chancy.plugins.redis.streams.encoding.record_coding import coding_of
 from chancy.plugins.redis.streams.group.executor import StreamExecutor
 from chancy.plugins.redis.streams.group.halts import Exit
@@ -35,7 +35,7 @@ from chancy.plugins.redis.streams.producing.outbox import EventOutboxWriter
 from chancy.plugins.redis.streams.producing.stream import Full, Stream
 from chancy.plugins.redis.streams.schedules import Schedules
 from chancy.plugins.redis.streams.timers import Timers
-from chancy.plugins.redis.transport.script_client import ScriptClient
+from chancy.plugins.redis.transport.redis_client import RedisClient
 from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
 
 logger = logging.getLogger("chancy.redis.streams")
@@ -60,9 +60,10 @@ class BlockingDecorator(Protocol[R]):
 class Streams(Schedules):
     """Declares streams and processors, and runs the processors beside a worker."""
 
-    def __init__(self, settings: RedisSettings) -> None:
+    def __init__(self, redis: RedisSettings | RedisClient) -> None:
         super().__init__()
-        self.link = ScriptClient(settings)
+        self.link = redis if isinstance(redis, RedisClient) else RedisClient(redis)
+        self._shared = self.link is redis
         #: Stores events that are sent inside Postgres transactions.
         self.outbox = EventOutboxWriter()
         self._streams: dict[str, Stream[Any]] = {}
@@ -130,7 +131,7 @@ class Streams(Schedules):
             reads=reads,
             max_bytes=max_bytes,
         )
-        route = route_of(record, partition_by, like.pop("hasher", None))
+        route = RecordRoute(record, partition_by, like.pop("hasher", None))
         made = Stream(name, link=self.link, coding=coding, route=route, outbox=self.outbox, **like)
         self._streams[name] = made
         return made
@@ -247,7 +248,8 @@ class Streams(Schedules):
                 await cancel_all(running, early=stopping.done())
             finally:
                 stopping.cancel()
-                await self.link.close()
+                if not self._shared:
+                    await self.link.close()
         for task in running:
             if not task.cancelled():
                 task.result()

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from chancy.checks import check_number
 from chancy.clock import Backoff, Clock
-from chancy.errors import BrokerError, ConfigurationError
+from chancy.errors import BrokerError
 from chancy.plugin.leader import LeaderGate
 from chancy.plugins.redis.streams.processing.cancellation import cancelled
-from chancy.plugins.redis.transport.script_client import ScriptClient
+from chancy.plugins.redis.transport.redis_client import RedisClient
 
 if TYPE_CHECKING:
     from chancy.schedule import Schedule
@@ -83,8 +84,7 @@ def schedule_of(expression: str, zone: str) -> Schedule:
 
 def check_interval(every_s: float) -> None:
     """Raise `ConfigurationError` unless the interval is valid for a timer."""
-    if not 0.01 <= every_s <= 30 * 86_400:
-        raise ConfigurationError(f"every_s={every_s:g} must be from 0.01 s to 30 days")
+    check_number(every_s, "every_s", 0.01, 30 * 86_400, whole=False, unit="seconds")
 
 
 class Timers:
@@ -96,7 +96,7 @@ class Timers:
 
     def __init__(
         self,
-        link: ScriptClient,
+        link: RedisClient,
         scheduled: Sequence[ScheduledTask],
         leader: LeaderGate,
         clock: Clock,
@@ -250,7 +250,7 @@ class Timers:
 
     async def _call(self, action: str, name: str) -> int:
         args = (action, self._worker, round(_ALIVE_S * 1000), name)
-        return int(await self._link.call("once", self._keys, args))
+        return int(await self._link.run("streams.once", self._keys, args))
 
 
 async def _until(due: datetime) -> None:

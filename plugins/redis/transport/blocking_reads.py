@@ -1,78 +1,190 @@
-"""Blocking reads, each on its own connection."""
+"""Blocking reads: one connection for all streams that a process waits for."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
-from typing import Any, Protocol
+import logging
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+from weakref import WeakKeyDictionary
 
-from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.transport.clients import AsyncClient, command, connect, translated
+from chancy.clock import Backoff
+from chancy.errors import BrokerError, StatementFailed
+from chancy.plugins.redis.transport.connection import RedisConnection
+from chancy.plugins.redis.transport.redis_client import RedisClient
 from chancy.plugins.redis.transport.scripts import Value
+from chancy.plugins.redis.transport.translation import translated
 
-_SINGLE = {"single_connection_client": True}
-#: With a socket timeout the client wraps each write in `asyncio.wait_for`, which on Python 3.11
-#: loses a cancellation that arrives as the write ends: of 3,000 tasks cancelled within a command,
-#: 2,922 went on.
-UNTIMED: Mapping[str, Any] = {"socket_timeout": None}
+logger = logging.getLogger("chancy.redis.streams")
+
+#: Milliseconds that a blocking read waits for entries, and if the user may not unblock it.
+_BLOCK_MS, _SHORT_MS = 4_000, 100
+#: Seconds to the next attempt to unblock a read, and that a read waits for more streams.
+_SOON_S, _LATE_S = 0.004, 0.1
+
+#: Called once: None if there are entries, or the error for which that is unknown.
+Came = Callable[[BrokerError | None], None]
+
+
+class StreamWatch:
+    """Waits for entries of streams of one server, or of one slot of a cluster."""
+
+    def __init__(self, client: RedisClient, key: str) -> None:
+        self.users = 0
+        self._client = client
+        self._key = key
+        self._waiting: dict[bytes, tuple[str, Came]] = {}
+        # The positions of the current read.
+        self._asked: Mapping[bytes, str] = {}
+        self._changed = asyncio.Event()
+        self._blocked = False
+        self._block_ms = _BLOCK_MS
+        self._wire: RedisConnection | None = None
+        self._id = 0
+        self._unblocking: asyncio.Task[None] | None = None
+        self._task = asyncio.create_task(self._serve(), name="chancy redis streams")
+
+    def add(self, key: str, last: str, came: Came) -> None:
+        """Wait for an entry after a position; replaces an earlier call with the same key."""
+        self._waiting[key.encode()] = (last, came)
+        if not self._blocked:
+            self._changed.set()
+        elif self._unblocking is None and self._block_ms > _SHORT_MS and self._misses():
+            self._unblocking = asyncio.create_task(self._unblock(), name="unblock")
+
+    def remove(self, key: str) -> None:
+        """Stop waiting for a stream."""
+        self._waiting.pop(key.encode(), None)
+
+    async def arrived(self, key: str, last: str) -> None:
+        """Wait until a stream has an entry after a position. Raises `BrokerError`."""
+        found: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def came(error: BrokerError | None) -> None:
+            if found.done():
+                return
+            if error is None:
+                found.set_result(None)
+            else:
+                found.set_exception(error)
+
+        self.add(key, last, came)
+        try:
+            await found
+        finally:
+            self.remove(key)
+
+    async def close(self) -> None:
+        tasks = [task for task in (self._task, self._unblocking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        self._drop()
+
+    async def _serve(self) -> None:
+        backoff = Backoff(base_s=0.05, cap_s=2.0)
+        while True:
+            self._changed.clear()
+            if not self._waiting:
+                await self._changed.wait()
+                continue
+            try:
+                found = await self._read()
+            except BrokerError as error:
+                pause_s = backoff.next_s()
+                logger.warning("stream_waiter_failed next_try_s=%.1f error=%s", pause_s, error)
+                waiting, self._waiting = self._waiting, {}
+                for _, came in waiting.values():
+                    came(error)
+                await asyncio.sleep(pause_s)
+                continue
+            backoff.reset()
+            for key, _ in found or ():
+                wanted = self._waiting.get(key)
+                if wanted is not None and wanted[0] == self._asked[key]:
+                    del self._waiting[key]
+                    wanted[1](None)
+            if found:
+                # They mostly become idle again soon: waiting for them saves a read.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_SOON_S):
+                        await self._changed.wait()
+
+    async def _read(self) -> Any:
+        timeout_s = self._client.settings.timeout_s
+        self._asked = {key: last for key, (last, _) in self._waiting.items()}
+        self._blocked = True
+        try:
+            if self._wire is None:
+                self._wire = await self._client.wire(self._key)
+                with translated():
+                    self._id = await self._wire.command(("CLIENT", "ID"), timeout_s)
+            parts: list[Value] = ["XREAD", "COUNT", 1, "BLOCK", self._block_ms, "STREAMS"]
+            parts += [*self._asked, *self._asked.values()]
+            with translated():
+                return await self._wire.command(parts, timeout_s + self._block_ms / 1000)
+        except BaseException as error:
+            # The next read gets a fresh connection, to the server that has the key by then.
+            self._drop()
+            if isinstance(error, BrokerError):
+                self._client.doubt()
+            raise
+        finally:
+            self._blocked = False
+
+    def _drop(self) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.close()
+
+    def _misses(self) -> bool:
+        """Whether the current read lacks a stream, or waits for another position."""
+        asked = self._asked
+        return self._blocked and any(
+            asked.get(key) != last for key, (last, _) in self._waiting.items()
+        )
+
+    async def _unblock(self) -> None:
+        pause_s = _SOON_S
+        try:
+            while self._misses():
+                try:
+                    # Retried: a read that has not been sent yet cannot be unblocked, and would
+                    # block for four seconds.
+                    if await self._client.raw(self._key, "CLIENT", "UNBLOCK", self._id):
+                        return
+                except StatementFailed as error:
+                    logger.warning("stream_unblock_refused error=%s", error)
+                    self._block_ms = _SHORT_MS
+                    return
+                except BrokerError:
+                    pause_s = _LATE_S
+                await asyncio.sleep(pause_s)
+        finally:
+            self._unblocking = None
+
+
+#: The watches of each client, by event loop and, in a cluster, by tag.
+_WATCHES: WeakKeyDictionary[
+    RedisClient, dict[tuple[asyncio.AbstractEventLoop, str], StreamWatch]
+] = WeakKeyDictionary()
 
 
 @asynccontextmanager
-async def answered(timeout_s: float) -> AsyncGenerator[None]:
-    """Limit the wait for a reply, and raise errors of the client as broker errors."""
-    with translated():
-        async with asyncio.timeout(timeout_s):
-            yield
-
-
-class Servers(Protocol):
-    """Finds the server of a key: a client."""
-
-    @property
-    def settings(self) -> RedisSettings: ...
-    async def server_of(self, key: str | bytes) -> RedisSettings: ...
-    def doubt(self) -> None: ...
-    async def command(self, *parts: Value) -> Any: ...
-
-
-class Reader:
-    """A connection for blocking commands, one at a time."""
-
-    def __init__(self, link: Servers) -> None:
-        self._link = link
-        self._client: AsyncClient | None = None
-        self._id: int | None = None
-
-    async def read(self, *parts: Value, key: str | bytes, block_ms: int) -> Any:
-        """Send a command that blocks for up to `block_ms` milliseconds.
-
-        :param key: one of its keys, which selects the server.
-        """
-        settings = self._link.settings
-        try:
-            async with answered(settings.timeout_s + block_ms / 1000):
-                if self._client is None:
-                    alone = await self._link.server_of(key)
-                    self._client = connect(alone, **UNTIMED, **_SINGLE)
-                    self._id = await command(self._client, "CLIENT", "ID")
-                return await command(self._client, *parts)
-        except BaseException:
-            # The next read gets a fresh connection, to the server that has the key by then.
-            await self.close()
-            self._link.doubt()
-            raise
-
-    async def unblock(self) -> bool:
-        """End the blocking command as if it had timed out; not supported in a cluster.
-
-        :returns: False if no command is blocking.
-        """
-        if self._id is None:
-            return False
-        return bool(await self._link.command("CLIENT", "UNBLOCK", self._id))
-
-    async def close(self) -> None:
-        client, self._client, self._id = self._client, None, None
-        if client is not None:
-            await client.aclose()
+async def watching(client: RedisClient, key: str) -> AsyncGenerator[StreamWatch]:
+    """The watch of the running loop: one for all keys, in a cluster for those of one tag."""
+    tag = key.partition("}")[0] if client.clustered else ""
+    place = (asyncio.get_running_loop(), tag)
+    watches = _WATCHES.setdefault(client, {})
+    if place not in watches:
+        watches[place] = StreamWatch(client, key)
+    watch = watches[place]
+    watch.users += 1
+    try:
+        yield watch
+    finally:
+        watch.users -= 1
+        if not watch.users:
+            del watches[place]
+            await watch.close()

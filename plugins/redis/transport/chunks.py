@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
-from chancy.plugins.redis.transport.shard_client import ShardClient
+from chancy.plugins.redis.transport.shard import ShardClient
 
 #: Jobs of a script that parses each record: 1 ms, or 2 ms if each job replaces another. A busy
 #: machine takes three times as long; the target is at most 5 ms.

@@ -12,8 +12,13 @@ from redis import exceptions as errors
 from redis.crc import key_slot
 
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.transport.connection import ConnectionPool
+from chancy.plugins.redis.transport.connection import Connector
+from chancy.plugins.redis.transport.location import Location, Place
+from chancy.plugins.redis.transport.pool import ConnectionPool
 from chancy.plugins.redis.transport.scripts import Value
+
+#: A key, and commands for its server, which are sent at once on one connection.
+Group = tuple[Value, Sequence[Sequence[Value]]]
 
 #: Most times that a command is sent after it was refused because its slot is elsewhere or being
 #: moved, or because its server could not be reached.
@@ -21,271 +26,209 @@ _MOST_TURNS = 16
 #: First and longest pause in seconds before a command is sent again while the keys of its slot are
 #: being moved; it doubles. 1.2 s in all; moving a nearly empty slot takes 0.05 s.
 _SOON_S, _LATE_S = 0.01, 0.1
+_REFUSALS = (errors.AskError, errors.TryAgainError)
 #: Most servers that are remembered; a cluster has up to 1,000.
 _MOST_NODES = 1_000
 
 
 class ClusterRouter:
-    """Sends scripts to the servers of a cluster; belongs to one event loop.
+    """Sends commands to the servers of a cluster; belongs to one event loop.
 
-    A script that may have run is never sent again: a read that runs twice unnoticed would skip the
-    events of its first reply. A script that was refused, or that reached no server, is sent again.
+    A command that may have run is never sent again: a read that runs twice unnoticed would skip the
+    events of its first reply. One that was refused, or that reached no server, is sent again.
 
-    :param known: URLs of servers, which the router updates; other routers may share the list.
+    :param known: servers, which the router updates; other routers may share the list.
     """
 
-    def __init__(self, settings: RedisSettings, known: list[str]) -> None:
+    def __init__(self, settings: RedisSettings, location: Location, known: list[Place]) -> None:
         self._settings = settings
+        self._location = location
         self._known = known
-        self._teller = settings.url
-        self._slots: dict[int, str] = {}
-        self._servers: dict[str, ConnectionPool] = {}
+        self._slots: dict[int, Place] = {}
+        self._servers: dict[Place, ConnectionPool] = {}
         self._stale = True
         self._learning = asyncio.Lock()
 
-    async def exchange(self, parts: Sequence[Value]) -> Any:
-        """Run one script; returns its reply. Raises the errors of the client, and `OSError`."""
-        [answer] = await self.exchange_many([parts])
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+    async def exchange(
+        self,
+        groups: Sequence[Group],
+        *,
+        ask: bool,
+        last: Sequence[Value] | None = None,
+        timeout_s: float | None = None,
+    ) -> list[list[Any] | Exception]:
+        """Send groups in one round trip per server; an error takes the place of lost replies.
 
-    async def exchange_many(self, commands: Sequence[Sequence[Value]]) -> list[Any]:
-        """Run scripts in one round trip per server; an error takes the place of a reply.
+        Raises the errors of redis-py, and `OSError`, if no server replies.
 
-        :param commands: ``EVALSHA`` or ``EVAL`` commands, whose fourth part is the first key.
+        :param ask: whether a group may run on the server to which its slot is being moved: no
+            command uses other keys than those that it names.
+        :param last: a command after those of each server, whose reply every group gets.
         """
-        slots = [_slot(parts[3]) for parts in commands]
-        answers: list[Any] = [None] * len(commands)
-        asked: dict[int, str] = {}
-        left, pause_s = list(range(len(commands))), _SOON_S
+        slots = [_slot(key) for key, _ in groups]
+        answers: list[Any] = [None] * len(groups)
+        asked: dict[int, Place] = {}
+        left, pause_s = list(range(len(groups))), _SOON_S
         for turn in range(_MOST_TURNS):
             try:
-                await self._learn()
+                await self._learn(timeout_s)
             except (errors.RedisError, OSError):
                 if turn:
                     break  # return the replies received so far
                 raise
-            by_server: dict[str, list[int]] = defaultdict(list)
+            by_server: dict[Place, list[int]] = defaultdict(list)
             for at in left:
-                url = asked.get(at) or self._slots.get(slots[at])
-                if url is None:
+                place = asked.get(at) or self._slots.get(slots[at])
+                if place is None:
                     self._stale = True
                     answers[at] = errors.ClusterDownError(f"no server has the slot {slots[at]}")
                 else:
-                    by_server[url].append(at)
+                    by_server[place].append(at)
             # Wait for all replies: a command in flight could otherwise be overtaken by a later one.
             await asyncio.gather(
                 *(
-                    self._send(url, commands, some, asked, answers)
-                    for url, some in by_server.items()
+                    self._send(place, groups, some, asked, answers, last, timeout_s)
+                    for place, some in by_server.items()
                 )
             )
             left = [at for some in by_server.values() for at in some if _again(answers[at], turn)]
             if not left:
                 break
-            asked = self._follow({at: answers[at] for at in left}, slots)
-            if any(isinstance(answers[at], errors.TryAgainError) for at in left):
+            asked = self._follow({at: answers[at] for at in left}, slots, ask)
+            if any(_is_moving(answers[at]) for at in left if at not in asked):
                 await asyncio.sleep(pause_s)
                 pause_s = min(_LATE_S, pause_s * 2)
         return answers
 
-    async def server(self, key: str | bytes) -> RedisSettings:
-        """The settings of the server that has a key. Raises the errors of the client."""
-        await self._learn()
-        url = self._slots.get(_slot(key))
-        if url is None:
+    async def connector(self, key: Value) -> Connector:
+        """Opens connections to the server that has a key. Raises the errors of redis-py."""
+        await self._learn(None)
+        place = self._slots.get(_slot(key))
+        if place is None:
             self._stale = True
             raise errors.ClusterDownError("no server has the slot of this key")
-        return _alone(self._settings, url)
-
-    async def cluster(self) -> RedisSettings:
-        """The settings of the cluster, with the URL of a server that replies now."""
-        self._stale = True
-        await self._learn()
-        return self._settings.model_copy(update={"url": self._teller})
+        return self._connector(place)
 
     def doubt(self) -> None:
         """Refresh the slots before the next command: a server did not reply as expected."""
         self._stale = True
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close the connections; the next use opens new ones."""
         servers, self._servers = self._servers, {}
         for server in servers.values():
-            await server.close()
+            server.close()
 
     async def _send(
         self,
-        url: str,
-        commands: Sequence[Sequence[Value]],
+        place: Place,
+        groups: Sequence[Group],
         some: Sequence[int],
-        asked: Mapping[int, str],
+        asked: Mapping[int, Place],
         answers: list[Any],
+        last: Sequence[Value] | None,
+        timeout_s: float | None,
     ) -> None:
-        sent: list[Sequence[Value]] = []
-        for at in some:
-            if at in asked:
-                sent.append(("ASKING",))
-            sent.append(commands[at])
+        sent = [
+            [part for command in groups[at][1] for part in (("ASKING",), command)]
+            if at in asked
+            else groups[at][1]
+            for at in some
+        ]
         try:
-            found = iter(await self._to(url).exchange_many(sent))
-            for at in some:
+            found = await self._to(place).exchange_groups(sent, last, timeout_s)
+            for at, replies in zip(some, found, strict=True):
                 if at in asked:
-                    next(found)
-                answers[at] = next(found)
+                    del replies[: 2 * len(groups[at][1]) : 2]
+                answers[at] = replies
         except (errors.RedisError, OSError) as error:
-            self._lose(url)
+            self._lose(place)
             for at in some:
                 answers[at] = error
 
-    def _to(self, url: str) -> ConnectionPool:
-        server = self._servers.get(url)
+    def _connector(self, place: Place) -> Connector:
+        return Connector(self._location, place, timeout_s=self._settings.connect_timeout_s)
+
+    def _to(self, place: Place) -> ConnectionPool:
+        server = self._servers.get(place)
         if server is None:
-            server = self._servers[url] = ConnectionPool(_alone(self._settings, url))
+            made = ConnectionPool(self._connector(place), self._settings.timeout_s)
+            server = self._servers[place] = made
         return server
 
-    def _follow(self, refused: Mapping[int, Exception], slots: Sequence[int]) -> dict[int, str]:
+    def _follow(
+        self, refused: Mapping[int, Any], slots: Sequence[int], ask: bool
+    ) -> dict[int, Place]:
         """Follow redirections; returns the servers for slots that are being moved (``ASK``)."""
-        asked: dict[int, str] = {}
-        for at, error in refused.items():
-            match error:
+        asked: dict[int, Place] = {}
+        for at, answer in refused.items():
+            match answer if isinstance(answer, Exception) else answer[0]:
                 # In this order: MovedError is a subclass of AskError.
-                case errors.MovedError():
-                    self._slots[slots[at]] = url_of(self._settings, error.host, error.port)
-                case errors.AskError():
-                    asked[at] = url_of(self._settings, error.host, error.port)
+                case errors.MovedError() as error:
+                    self._slots[slots[at]] = (error.host, error.port)
+                case errors.AskError() as error if ask:
+                    asked[at] = (error.host, error.port)
                 case _:
                     pass
         return asked
 
-    def _lose(self, url: str) -> None:
+    def _lose(self, place: Place) -> None:
         """Handle a server that did not reply: refresh the slots from another server first."""
         self._stale = True
         # In one step, because threads read the list, too.
-        self._known[:] = sorted(self._known, key=lambda known: known == url)
+        self._known[:] = sorted(self._known, key=lambda known: known == place)
 
-    async def _learn(self) -> None:
+    async def _learn(self, timeout_s: float | None) -> None:
         """Refresh the slots from any server, if they may be stale."""
         async with self._learning:
             if not self._stale:
                 return
             failed: Exception = errors.ConnectionError("no server of the cluster is known")
-            for url in [*self._known]:
+            for place in [*self._known]:
                 try:
-                    told = await self._to(url).exchange(("CLUSTER", "SLOTS"))
+                    [told] = await self._to(place).exchange([("CLUSTER", "SLOTS")], timeout_s)
+                    if isinstance(told, Exception):
+                        raise told
                 except (errors.RedisError, OSError) as error:
                     failed = error
                     continue
-                known = self._take(url, told)
+                known = self._take(place, told)
                 # Close servers that left the cluster.
                 servers = self._servers
                 for gone in servers.keys() - known:
-                    await servers.pop(gone).close()
+                    servers.pop(gone).close()
                 return
             raise failed
 
-    def _take(self, asked: str, told: Any) -> set[str]:
-        """Store the slots of a reply to ``CLUSTER SLOTS``; returns the URLs of all its servers."""
-        host = asked.rpartition("@")[2].rpartition("://")[2].rpartition(":")[0]
-        slots: dict[int, str] = {}
-        known: dict[str, None] = {}
+    def _take(self, asked: Place, told: Any) -> set[Place]:
+        """Store the slots of a reply to ``CLUSTER SLOTS``; returns all its servers."""
+        slots: dict[int, Place] = {}
+        known: dict[Place, None] = {}
         for first, last, *nodes in told:
             # A node without a known address has an empty host: it is the server that replied.
-            urls = [
-                url_of(self._settings, (node[0] or b"").decode() or host, int(node[1]))
-                for node in nodes
-            ]
-            slots.update(dict.fromkeys(range(first, last + 1), urls[0]))
-            known.update(dict.fromkeys(urls))
-        self._slots, self._stale, self._teller = slots, False, asked
-        remember(self._known, [*known])
+            places = [((node[0] or b"").decode() or asked[0], int(node[1])) for node in nodes]
+            slots.update(dict.fromkeys(range(first, last + 1), places[0]))
+            known.update(dict.fromkeys(places))
+        self._slots, self._stale = slots, False
+        # In random order, so that processes spread over the servers.
+        spread = random.sample([*known], len(known))
+        self._known[:] = list(dict.fromkeys([*spread, *self._known]))[:_MOST_NODES]
         return {*known}
-
-
-def url_of(settings: RedisSettings, host: str, port: int) -> str:
-    """The URL of a server of the cluster."""
-    scheme, _, rest = settings.url.partition("://")
-    login, at, _ = rest.rpartition("@")
-    place = f"[{host}]" if ":" in host and not host.startswith("[") else host
-    return f"{scheme}://{login}{at}{place}:{port}/0"
-
-
-def remember(known: list[str], urls: list[str]) -> None:
-    """Put servers first in the known list, in random order, so that callers spread over them."""
-    known[:] = list(dict.fromkeys([*random.sample(urls, len(urls)), *known]))[:_MOST_NODES]
-
-
-def _alone(settings: RedisSettings, url: str) -> RedisSettings:
-    """The settings for one server of a cluster."""
-    return settings.model_copy(update={"cluster": False, "url": url})
 
 
 def _slot(key: Value) -> int:
     return key_slot(key if isinstance(key, bytes) else str(key).encode())
 
 
-def _again(answer: object, turn: int) -> bool:
-    """Whether a command was not run and should be sent again."""
-    if isinstance(answer, errors.AskError | errors.TryAgainError):
-        return True
+def _again(answer: Any, turn: int) -> bool:
+    """Whether a group was not run and should be sent again."""
+    if isinstance(answer, list):
+        # Without ``WAIT``, the third, which names no key and is never refused.
+        return all(isinstance(reply, _REFUSALS) for reply in answer[:2])
     # An OSError means that no connection was made. A connect timeout is not retried.
     return turn == 0 and isinstance(answer, OSError) and not isinstance(answer, TimeoutError)
 
 
-#: Redirections that one call follows.
-MOST_MOVES = 5
-_MOST_KNOWN = 100
-
-
-class ClusterMap:
-    """The node of a shard, derived from redirections; sends no commands itself.
-
-    All keys of a shard share one slot, so a single node has the whole shard, and the scripts go to
-    that node as to a standalone server.
-    """
-
-    def __init__(self, settings: RedisSettings) -> None:
-        self._settings = settings
-        self._known = [settings.url]
-        self._at = 0
-        #: Counts the moves: connections made before the last one should be dropped.
-        self.moves = 0
-        self.settings = settings.model_copy(update={"cluster": False})
-
-    @property
-    def clustered(self) -> bool:
-        return self._settings.cluster
-
-    def moved(self, error: errors.MovedError) -> None:
-        """Follow a redirection."""
-        self._go(self._url(error.host, error.port))
-
-    def lost(self) -> None:
-        """Go to the next known node, which may redirect: the current one does not reply."""
-        if self.clustered:
-            self._at = (self._at + 1) % len(self._known)
-            self._go(self._known[self._at])
-
-    def learn(self, nodes: bytes) -> None:
-        """Store the nodes of a reply to ``CLUSTER NODES``."""
-        for line in nodes.decode().splitlines():
-            fields = line.split(" ")
-            host, _, port = fields[1].partition("@")[0].rpartition(":")
-            if host and port.isdecimal() and "noaddr" not in fields[2]:
-                url = self._url(host, int(port))
-                if url not in self._known and len(self._known) < _MOST_KNOWN:
-                    self._known.append(url)
-
-    def _go(self, url: str) -> None:
-        if url not in self._known:
-            self._known = [*self._known[-_MOST_KNOWN + 1 :], url]
-        self._at = self._known.index(url)
-        self.settings = self.settings.model_copy(update={"url": url})
-        self.moves += 1
-
-    def _url(self, host: str, port: int) -> str:
-        scheme, _, rest = self._settings.url.partition("://")
-        login, at, _ = rest.rpartition("@")
-        place = f"[{host}]" if ":" in host else host
-        return f"{scheme}://{login}{at}{place}:{port}/0"
+def _is_moving(answer: Any) -> bool:
+    """Whether the keys of a group that was refused are being moved."""
+    return isinstance(answer, list) and not isinstance(answer[0], errors.MovedError)

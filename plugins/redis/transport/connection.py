@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from hiredis import Reader, pack_command
 from redis import exceptions as errors
-from redis.asyncio import Redis as AsyncRedis
 from redis.connection import DefaultParser
 
-from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.transport.clients import connect
+from chancy.plugins.redis.transport.location import Location, Place
 from chancy.plugins.redis.transport.scripts import Value
 
 # Implemented in C: 1,000 jobs take 2 ms less. Its stub requires one type for all parts.
@@ -20,13 +19,26 @@ _packed: Callable[[Any], bytes] = pack_command
 _parse_error: Callable[[str], Exception] = DefaultParser.parse_error
 
 
+class _Exchange:
+    """Commands in flight: their replies so far, and how many to expect."""
+
+    __slots__ = ("answers", "count", "deadline", "done")
+
+    def __init__(self, done: asyncio.Future[list[Any]], count: int, deadline: float) -> None:
+        self.done = done
+        self.count = count
+        self.deadline = deadline
+        self.answers: list[Any] = []
+
+
 class RedisConnection(asyncio.Protocol):
-    """A connection for one caller at a time.
+    """A connection that callers may share: replies arrive in the order of the commands.
 
     Data is parsed in the callback of the event loop. The streams of asyncio and the parser of a
     client would take another iteration of the loop, and 20 µs more.
 
     :param hear: called with pushed messages; without it, an unexpected reply closes the connection.
+    :ivar late: whether a reply did not arrive in time: it should take no more commands.
     """
 
     def __init__(self, hear: Callable[[Any], None] | None = None) -> None:
@@ -34,54 +46,42 @@ class RedisConnection(asyncio.Protocol):
         self._reader = Reader(protocolError=errors.InvalidResponse, replyError=_parse_error)
         self._hear = hear
         self._transport: asyncio.Transport | None = None
-        # For the commands in flight: their completion, the replies so far, and how many to expect.
-        self._answered: asyncio.Future[None] | None = None
-        self._answers: list[Any] = []
-        self._count = 0
+        self._flight = deque[_Exchange]()
         self._timer: asyncio.TimerHandle | None = None
-        self._deadline = 0.0
+        self.late = False
         #: Done when the connection is unusable, with the reason as its result.
         self.ended: asyncio.Future[str] = self._loop.create_future()
 
     async def command(self, parts: Sequence[Value], timeout_s: float) -> Any:
-        """Send a command; returns its reply. Raises the errors of the client.
-
-        After any error other than `errors.ResponseError` the connection is unusable: a late reply
-        would be taken for that of the next command.
-        """
-        [answer] = await self._exchange(_packed(tuple(parts)), 1, timeout_s)
+        """Send a command; returns its reply. Raises the errors of redis-py."""
+        [answer] = await self.commands([parts], timeout_s)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     async def commands(self, commands: Sequence[Sequence[Value]], timeout_s: float) -> list[Any]:
-        """Send several commands at once; an error takes the place of a reply."""
-        sent = b"".join([_packed(tuple(parts)) for parts in commands])
-        return await self._exchange(sent, len(commands), timeout_s)
+        """Send several commands at once; an error takes the place of a reply.
 
-    async def _exchange(self, sent: bytes, count: int, timeout_s: float) -> list[Any]:
-        if not count:
+        The replies to a cancelled or late call are dropped when they arrive.
+        """
+        if not commands:
             return []
         if self._transport is None or self.ended.done():
             raise errors.ConnectionError(self._why())
-        self._answered = answered = self._loop.create_future()
-        self._answers, self._count = [], count
-        self._deadline = self._loop.time() + timeout_s
+        deadline = self._loop.time() + timeout_s
+        flight = _Exchange(self._loop.create_future(), len(commands), deadline)
+        self._flight.append(flight)
         # One timer for many commands: setting and cancelling one for each takes 3 µs.
-        if self._timer is not None and self._timer.when() > self._deadline:
+        if self._timer is not None and self._timer.when() > deadline:
             self._timer.cancel()
             self._timer = None
         if self._timer is None:
-            self._timer = self._loop.call_later(timeout_s, self._look_at_time)
-        self._transport.write(sent)
-        try:
-            await answered
-        except BaseException:
-            self.close("a command got no reply")
-            raise
-        finally:
-            self._answered = None
-        return self._answers
+            self._timer = self._loop.call_at(deadline, self._look_at_time)
+        if len(commands) == 1:
+            self._transport.write(_packed(tuple(commands[0])))
+        else:
+            self._transport.write(b"".join([_packed(tuple(parts)) for parts in commands]))
+        return await flight.done
 
     def close(self, why: str = "it was closed") -> None:
         """Close the connection; commands in flight raise an error."""
@@ -92,9 +92,15 @@ class RedisConnection(asyncio.Protocol):
             self._timer = None
         if self._transport is not None:
             self._transport.abort()
-        waiting = self._answered
-        if waiting is not None and not waiting.done():
-            waiting.set_exception(errors.ConnectionError(self._why()))
+        while self._flight:
+            done = self._flight.popleft().done
+            if not done.done():
+                done.set_exception(errors.ConnectionError(self._why()))
+
+    def close_when_done(self) -> None:
+        """Close the connection behind the replies to the commands in flight."""
+        self.late = True
+        self._close_unless_awaited()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Other event loops have their own transport classes.
@@ -112,26 +118,37 @@ class RedisConnection(asyncio.Protocol):
         self.close("the server closed it" if exc is None else str(exc))
 
     def _take(self, answer: Any) -> None:
-        waiting = self._answered
-        if waiting is not None and not waiting.done():
-            self._answers.append(answer)
-            if len(self._answers) == self._count:
-                waiting.set_result(None)
+        if self._flight:
+            flight = self._flight[0]
+            flight.answers.append(answer)
+            if len(flight.answers) == flight.count:
+                self._flight.popleft()
+                if not flight.done.done():
+                    flight.done.set_result(flight.answers)
+                if self.late:
+                    self._close_unless_awaited()
         elif self._hear is not None:
             self._hear(answer)
         else:
             self.close("an unexpected reply arrived")
 
+    def _close_unless_awaited(self) -> None:
+        if all(flight.done.done() for flight in self._flight):
+            self.close()
+
     def _look_at_time(self) -> None:
-        self._timer = None
-        waiting = self._answered
-        if waiting is None or waiting.done():
-            return
-        left_s = self._deadline - self._loop.time()
-        if left_s > 0:
-            self._timer = self._loop.call_later(left_s, self._look_at_time)
-        else:
-            waiting.set_exception(errors.TimeoutError("no reply in time"))
+        """Fail the calls whose time is over; close the connection when no other waits."""
+        self._timer, now = None, self._loop.time()
+        for flight in self._flight:
+            if flight.deadline <= now:
+                self.late = True
+                if not flight.done.done():
+                    flight.done.set_exception(errors.TimeoutError("no reply in time"))
+        left = [flight.deadline for flight in self._flight if not flight.done.done()]
+        if left:
+            self._timer = self._loop.call_at(min(left), self._look_at_time)
+        elif self.late:
+            self.close("a command got no reply")
 
     def _why(self) -> str:
         reason = self.ended.result() if self.ended.done() else "not connected"
@@ -139,120 +156,109 @@ class RedisConnection(asyncio.Protocol):
 
 
 class Connector:
-    """Opens connections to one server."""
+    """Opens connections to one server.
 
-    def __init__(self, settings: RedisSettings) -> None:
-        self._timeout_s = settings.connect_timeout_s
-        client = connect(settings)
-        assert isinstance(client, AsyncRedis), "each node of a cluster has its own connector"
-        # Never connected: it holds the parsed URL, which takes a millisecond to make.
-        self._about: Any = client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
+    :param place: the server; None: the only one, or the primary that Sentinel names.
+    :param timeout_s: seconds for a connection.
+    """
 
-    async def wire(self, hear: Callable[[Any], None] | None = None) -> RedisConnection:
+    def __init__(self, location: Location, place: Place | None = None, *, timeout_s: float) -> None:
+        self._location = location
+        self._timeout_s = timeout_s
+        self._named = location.sentinel if place is None else None
+        if place is None and self._named is None and location.places:
+            place = location.places[0]
+        # It holds the parsed options, which take a millisecond to make.
+        self._about: Any = location.server(place)
+
+    async def wire(
+        self, hear: Callable[[Any], None] | None = None, *, timeout_s: float | None = None
+    ) -> RedisConnection:
         """Open a connection and authenticate; see `RedisConnection`.
 
-        Raises errors of the client, `OSError` and `TimeoutError`.
+        Raises errors of redis-py, `OSError` and `TimeoutError`.
+
+        :param timeout_s: fewer seconds than usual.
         """
-        loop, about, wire = asyncio.get_running_loop(), self._about, None
+        limit_s = min(self._timeout_s, timeout_s or self._timeout_s)
+        about, wire = self._about, None
         try:
-            async with asyncio.timeout(self._timeout_s):
-                if path := getattr(about, "path", None):
-                    _, wire = await loop.create_unix_connection(lambda: RedisConnection(hear), path)
-                else:
-                    secured = getattr(about, "ssl_context", None)
-                    _, wire = await loop.create_connection(
-                        lambda: RedisConnection(hear),
-                        about.host,
-                        about.port,
-                        ssl=secured and secured.get(),
-                    )
-                await self._greet(wire)
+            async with asyncio.timeout(limit_s):
+                if self._named is not None:
+                    about = self._location.server(await self._primary(self._named))
+                wire = await _open(about, hear)
+                await self._greet(about, wire, limit_s)
         except BaseException as error:
             if wire is not None:
                 wire.close()
             if isinstance(error, OSError):
-                self._name_the_server(error)
+                _name_the_server(about, error, limit_s)
             raise
         return wire
 
-    def _name_the_server(self, error: OSError) -> None:
-        """Raise the error again with the name of the server, if its message lacks it.
+    async def _primary(self, name: str) -> Place:
+        """Ask the Sentinels in turn for the primary."""
+        failed: Exception = errors.ConnectionError(f"no Sentinel knows the primary {name!r}")
+        for place in self._location.places:
+            # Another Sentinel must still be asked in time.
+            limit_s = self._timeout_s / 4
+            sentinel = Connector(self._location.of_sentinel(place), timeout_s=limit_s)
+            try:
+                wire = await sentinel.wire()
+                try:
+                    asked = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name)
+                    found = await wire.command(asked, limit_s)
+                finally:
+                    wire.close()
+            except (errors.RedisError, OSError) as error:
+                failed = error
+            else:
+                if found is not None:
+                    return found[0].decode(), int(found[1])
+        raise failed
 
-        An unknown host is reported without its name, and a timeout without any message.
-        """
-        path = getattr(self._about, "path", None)
-        where = path or f"{self._about.host}:{self._about.port}"
-        message = str(error) or f"no reply within {self._timeout_s:g} s"
-        if str(path or self._about.host) not in message:
-            # The type is kept: callers do not retry a timeout, unlike a refused connection.
-            kind = TimeoutError if isinstance(error, TimeoutError) else OSError
-            raise kind(f"{where}: {message}") from error
-
-    async def _greet(self, wire: RedisConnection) -> None:
-        about, greetings = self._about, list[Sequence[Value]]()
-        if about.password:
+    async def _greet(self, about: Any, wire: RedisConnection, timeout_s: float) -> None:
+        greetings = list[Sequence[Value]]()
+        provider = about.credential_provider
+        if provider is not None:
+            greetings.append(("AUTH", *await provider.get_credentials_async()))
+        elif about.password:
             names = (about.username,) if about.username else ()
             greetings.append(("AUTH", *names, about.password))
         if about.db:
             greetings.append(("SELECT", about.db))
-        greetings.append(("CLIENT", "SETNAME", about.client_name))
-        for answer in await wire.commands(greetings, self._timeout_s):
+        greetings.append(("CLIENT", "SETNAME", "chancy"))
+        if self._named is not None:
+            greetings.append(("ROLE",))
+        answers = await wire.commands(greetings, timeout_s)
+        for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
+        if self._named is not None and answers[-1][0] != b"master":
+            raise errors.ReadOnlyError(f"{about.host}:{about.port} is no primary any more")
 
 
-class ConnectionPool:
-    """Opens connections on demand and keeps idle ones; belongs to one event loop.
+async def _open(about: Any, hear: Callable[[Any], None] | None) -> RedisConnection:
+    loop = asyncio.get_running_loop()
+    if path := getattr(about, "path", None):
+        _, wire = await loop.create_unix_connection(lambda: RedisConnection(hear), path)
+        return wire
+    secured = getattr(about, "ssl_context", None)
+    _, wire = await loop.create_connection(
+        lambda: RedisConnection(hear), about.host, about.port, ssl=secured and secured.get()
+    )
+    return wire
 
-    It raises the errors of the client. The caller limits the number of connections in use.
+
+def _name_the_server(about: Any, error: OSError, timeout_s: float) -> None:
+    """Raise the error again with the name of the server, if its message lacks it.
+
+    An unknown host is reported without its name, and a timeout without any message.
     """
-
-    def __init__(self, settings: RedisSettings) -> None:
-        self._settings = settings
-        self._dial: Connector | None = None
-        self._idle: list[RedisConnection] = []
-        self._closings = 0
-
-    async def exchange(self, parts: Sequence[Value]) -> Any:
-        """Send one command; returns its reply."""
-        closings = self._closings
-        wire = await self._taken()
-        try:
-            return await wire.command(parts, self._settings.timeout_s)
-        finally:
-            self._put_back(wire, closings)
-
-    async def exchange_many(self, commands: Sequence[Sequence[Value]]) -> list[Any]:
-        """Send commands in one round trip; an error takes the place of a reply."""
-        closings = self._closings
-        wire = await self._taken()
-        try:
-            return await wire.commands(commands, self._settings.timeout_s)
-        finally:
-            self._put_back(wire, closings)
-
-    async def close(self) -> None:
-        """Close the connections. The next use opens new ones.
-
-        Connections in use are closed when they are returned.
-        """
-        self._closings += 1
-        idle, self._idle = self._idle, []
-        for wire in idle:
-            wire.close()
-
-    async def _taken(self) -> RedisConnection:
-        while self._idle:
-            wire = self._idle.pop()
-            # Done if the server has closed the connection.
-            if not wire.ended.done():
-                return wire
-        if self._dial is None:
-            self._dial = Connector(self._settings)
-        return await self._dial.wire()
-
-    def _put_back(self, wire: RedisConnection, closings: int) -> None:
-        if closings != self._closings:
-            wire.close()
-        elif not wire.ended.done():
-            self._idle.append(wire)
+    path = getattr(about, "path", None)
+    where = path or f"{about.host}:{about.port}"
+    message = str(error) or f"no reply within {timeout_s:g} s"
+    if where not in message:
+        # The type is kept: callers do not retry a timeout, unlike a refused connection.
+        kind = TimeoutError if isinstance(error, TimeoutError) else OSError
+        raise kind(f"{where}: {message}") from error

@@ -36,10 +36,6 @@ timers as (
 starts as (
   delete from {schema}.workflows_starts as t
   using gone as g
-  where t.workflow_id = g.id),
-away as (
-  delete from {schema}.workflows_away as a
-  using gone as g
-  where a.workflow_id = g.id)
+  where t.workflow_id = g.id)
 select count(*)
 from gone

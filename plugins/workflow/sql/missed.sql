@@ -1,8 +1,7 @@
 -- Scans up to $3 steps after ($1, $2) of workflows that go on, or that ended within the last $4
--- seconds. Returns steps that have not ended, wait for nothing, and have no unfinished job, neither
--- in Postgres nor in another broker, with the outcome if known, and the state of the workflow. Also
--- returns running jobs of cancelled workflows, and in any case the last step scanned, as the
--- position to continue from.
+-- seconds. Returns steps that have not ended, wait for nothing, and have no unfinished job, with
+-- the outcome if known, and the state of the workflow. Also returns running jobs of cancelled
+-- workflows, and in any case the last step scanned, as the position to continue from.
 -- The last column is whether a missing job counts as lost. In a workflow that fails, or is about to
 -- be undone, no step starts, so a ready step need not have had a job. An undo step waits for its
 -- step until the undoing. A workflow with pieces left to start has no missing steps.
@@ -46,15 +45,13 @@ seen as materialized (
 judged as (
   select
     s.*, j.id is not null as live, j.stop_asked_at,
-    s.state = 0 and not s.starting and a.job_id is null and s.func is not null
+    s.state = 0 and not s.starting and s.func is not null
       and (s.undoes is not null) = s.undoing
       and (s.undoes is null or s.previous is distinct from s.undoes)
       and {schema}.workflows_ready(s.workflow_id, s.name, s.needs, s.previous) as ready,
     lead(s.name) over (order by s.workflow_id, s.name) is null as last
   from seen as s
-  left join {schema}.jobs as j on s.state = 0 and j.id = s.job_id
-  left join {schema}.workflows_away as a
-    on s.state = 0 and a.workflow_id = s.workflow_id and a.job_id = s.job_id)
+  left join {schema}.jobs as j on s.state = 0 and j.id = s.job_id)
 select
   g.workflow_id, g.name, g.run, g.job_id, g.flow, g.live, g.ready and not g.live as missed,
   f.state, f.result::text, f.errors -> -1 ->> 'message', f.errors -> -1 -> 'types' ->> 0,

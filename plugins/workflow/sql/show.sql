@@ -1,13 +1,11 @@
 -- Up to $3 steps of a workflow after place $2, each with the state of its job while that is not
--- finished. If that is null and the step has not ended, the step waits, or, by the last column,
--- its job is in another broker.
+-- finished. If that is null and the step has not ended, the step waits, or is about to end.
 -- Index: the primary keys; all steps of the workflow. No locks. Safe to repeat.
 select
   s.name, s.place, s.state, s.run, s.next, s.on_failure, s.undoes, s.added_by, s.job_id, s.queue,
   s.func, {schema}.utc(s.finished_at), s.took_s, s.result::text, s.error::text,
   j.state, {schema}.utc(j.claimed_at), j.attempt,
-  s.state = 0 and coalesce({schema}.workflows_ready($1::uuid, s.name, s.needs, s.previous), false),
-  a.job_id is not null
+  s.state = 0 and coalesce({schema}.workflows_ready($1::uuid, s.name, s.needs, s.previous), false)
 from (
   select o.*
   from {schema}.workflows_steps as o
@@ -21,11 +19,4 @@ left join lateral (
   where o.id = s.job_id
     and s.state = 0
   limit 1) as j on true
-left join lateral (
-  select o.job_id
-  from {schema}.workflows_away as o
-  where o.workflow_id = $1::uuid
-    and o.job_id = s.job_id
-    and s.state = 0
-  limit 1) as a on true
 order by s.place

@@ -296,7 +296,10 @@ class BrokerMachine(RuleBasedStateMachine):
             assert (job.stop_asked_at is not None) >= expected[job_id].stop
             assert (job.finished_at is not None) is job.state.final
         counts = self.ask(self.broker.counts())
-        assert {queue: tuple(numbers) for queue, numbers in counts.items()} == self.model.counts()
+        # Brokers differ in whether they count held jobs of plugins.
+        assert {
+            queue: tuple(numbers)[:3] for queue, numbers in counts.items() if any(numbers[:3])
+        } == self.model.counts()
 
     def teardown(self) -> None:
         listed = self.ask(self.broker.find(JobFilter(limit=1_000)))

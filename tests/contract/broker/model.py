@@ -152,12 +152,12 @@ class Model:
     def jobs(self) -> dict[UUID, Expected]:
         return self.finished | self.live
 
-    def counts(self) -> dict[str, tuple[int, int, int]]:
+    def counts(self) -> dict[str, tuple[int, ...]]:
         shown = (State.PENDING, State.RUNNING, State.SCHEDULED)
-        found: dict[str, tuple[int, int, int]] = {}
+        found: dict[str, tuple[int, ...]] = {}
         for queue in {job.queue for job in self.live.values()}:
             states = [job.state for job in self.live.values() if job.queue == queue]
             numbers = [states.count(state) for state in shown]
             if any(numbers):
-                found[queue] = (numbers[0], numbers[1], numbers[2])
+                found[queue] = tuple(numbers)
         return found

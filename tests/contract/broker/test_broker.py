@@ -11,9 +11,7 @@ import pytest
 
 from chancy.broker.contract import Broker
 from chancy.broker.notices import Notice, NoticeKind
-from chancy.broker.values import Capability
 from chancy.postgres.broker import PostgresBroker
-from chancy.postgres.drivers import Name as DriverName
 from chancy.testing.conformance import BrokerContract
 from chancy.testing.conformance.bench import Bench, prepared
 from chancy.testing.memory import MemoryBroker
@@ -29,13 +27,13 @@ class TestMemory(BrokerContract):
         await first.close()
 
 
-class PostgresContract(BrokerContract):
-    driver: DriverName
+class TestPostgres(BrokerContract):
+    """By asyncpg; tests/integration/drivers holds what differs by psycopg."""
 
     @pytest.fixture
     async def brokers(self, dsn: str) -> AsyncIterator[tuple[Broker, Broker]]:
         async with AsyncExitStack() as opened:
-            first, second = (PostgresBroker(dsn, driver=self.driver) for _ in range(2))
+            first, second = (PostgresBroker(dsn, driver="asyncpg") for _ in range(2))
             for broker in (first, second):
                 opened.push_async_callback(broker.close)
                 await broker.open()
@@ -44,7 +42,6 @@ class PostgresContract(BrokerContract):
     async def test_a_push_is_part_of_a_transaction_of_ours(self, bench: Bench) -> None:
         broker = bench.broker
         assert isinstance(broker, PostgresBroker)
-        assert Capability.TRANSACTIONAL_PUSH in broker.capabilities
         kept, lost = prepared(), prepared()
         async with broker.transaction() as transaction:
             await broker.push([kept], within=transaction)
@@ -95,11 +92,3 @@ class PostgresContract(BrokerContract):
             assert notices == [Notice(NoticeKind.WAKE, "ok")]
         finally:
             await heard.close()
-
-
-class TestAsyncpg(PostgresContract):
-    driver = "asyncpg"
-
-
-class TestPsycopg(PostgresContract):
-    driver = "psycopg"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from uuid import UUID
 
 import psycopg
@@ -129,7 +131,7 @@ async def test_one_that_fails_is_undone_alone(
     await bench.broker.settle([failed(claim)], inside=[broken.inside(), sound.inside()])
     assert seen(dsn) == {claim.id: "sound"}
     assert await bench.state(claim.id) is State.FAILED
-    assert "settling_failed plugin=broken settlements=1" in caplog.text
+    assert "hook_failed plugin=broken hook=settling failures=1 settlements=1" in caplog.text
 
 
 async def test_one_that_takes_long_is_undone_alone(
@@ -189,6 +191,28 @@ async def test_one_alone_that_lost_the_session_is_asked_again(bench: Bench, dsn:
     assert seen(dsn) == {second.id: "clerk"}
 
 
+async def test_one_that_keeps_losing_the_session_is_left_out_for_a_while(
+    bench: Bench, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time costs a session and a second transaction."""
+    monkeypatch.setattr(inside, "_MOST_LOST", 2)
+    deadly, sound = Clerk("deadly", after="rollback"), Clerk("sound")
+    both = [deadly.inside(), sound.inside()]
+    claims = await bench.running(*(prepared() for _ in range(4)))
+    for claim in claims[:2]:
+        with pytest.raises(BrokerUnavailable):
+            await bench.broker.settle([failed(claim)], inside=both)
+        await bench.broker.settle([failed(claim)], inside=both)
+    await bench.broker.settle([failed(claims[2])], inside=both)
+    assert len(deadly.told) == 2
+    deadly.after = ""
+    later = time.monotonic() + inside._SKIPPED_S
+    monkeypatch.setattr(inside, "time", SimpleNamespace(monotonic=lambda: later))
+    await bench.broker.settle([failed(claims[3])], inside=both)
+    assert len(deadly.told) == 3
+    assert {claim.id for claim in claims} == seen(dsn).keys()
+
+
 async def test_a_settlement_that_is_refused_is_told_as_what_was_stored(
     bench: Bench, dsn: str
 ) -> None:
@@ -224,7 +248,7 @@ async def test_an_error_that_a_plugin_handles_does_not_change_the_outcomes(
         job = await bench.job(claim.id)
         assert (job.state, job.result) == (State.SUCCEEDED, 42)
     assert seen(dsn) == {claim.id: "sound" for claim in claims}
-    assert "settling_failed plugin=swallower settlements=6" in caplog.text
+    assert "hook_failed plugin=swallower hook=settling failures=1 settlements=6" in caplog.text
     assert "settlement_refused" not in caplog.text
 
 
@@ -242,7 +266,7 @@ async def test_a_plugin_may_handle_an_error_in_a_savepoint_of_its_own(
     hook = TransactionHook("careful", SUCCEEDED, write)
     await bench.broker.settle([succeeded(claim)], inside=[hook])
     assert seen(dsn) == {claim.id: "careful"}
-    assert "settling_failed" not in caplog.text
+    assert "hook_failed" not in caplog.text
 
 
 @pytest.mark.parametrize("command", ["rollback", "commit", "release savepoint inside"])
@@ -256,7 +280,7 @@ async def test_a_plugin_that_ends_the_transaction_does_not_change_the_outcomes(
         await bench.broker.settle(batch, inside=hooks)
     assert not await bench.broker.settle(batch, inside=hooks)
     assert [await bench.state(claim.id) for claim in claims] == [State.SUCCEEDED] * 2
-    assert "settling_failed plugin=ender settlements=2" in caplog.text
+    assert "hook_failed plugin=ender hook=settling failures=1 settlements=2" in caplog.text
     assert "settlement_refused" not in caplog.text
 
 
@@ -272,4 +296,4 @@ async def test_a_plugin_that_makes_the_commit_fail_does_not_change_the_outcomes(
     assert [await bench.state(claim.id) for claim in claims] == [State.SUCCEEDED] * 2
     assert seen(dsn) == {}
     assert len(clerk.told) == 1
-    assert "settling_failed plugin=clerk settlements=2" in caplog.text
+    assert "hook_failed plugin=clerk hook=settling failures=1 settlements=2" in caplog.text

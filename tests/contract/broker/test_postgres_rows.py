@@ -169,7 +169,7 @@ ODD_QUEUES = {
         "so they take no memory limit",
     ),
     "options-no-object": ("options = '5'", (), None, "the options are not a JSON object"),
-    "options-unknown": ("options = '{\"x\": 1}'", (), None, "has the options jobs_per_child"),
+    "options-unknown": ("options = '{\"x\": 1}'", (), None, "has the options max_jobs"),
     "options-of-another": (
         "executor = 'async', options = '{\"max_jobs\": 5}'",
         (),
@@ -177,7 +177,12 @@ ODD_QUEUES = {
         "the executor async has the options grace_s, not 'max_jobs'",
     ),
     "options-bad": ("options = '{\"max_jobs\": 0}'", (), None, "max_jobs=0 must be"),
-    "options-endless": ("options = '{\"grace_s\": 1e400}'", (), None, "must be from 0 to 3,600"),
+    "options-endless": (
+        "options = '{\"grace_s\": 1e400}'",
+        (),
+        None,
+        "must be a number from 0 to 3,600",
+    ),
     "options-bad-limits-good": (
         "options = '{\"max_jobs\": 0}', limits = '{\"time_s\": 5}'",
         (Limit.time(5),),

@@ -7,7 +7,6 @@ import logging
 import multiprocessing
 import os
 import signal
-import sys
 import time
 from typing import NoReturn
 
@@ -92,30 +91,6 @@ def swallow_all(started: str, until: str) -> str:
             time.sleep(0.002)
         except BaseException:
             continue
-
-
-async def meet(here: str, there: str) -> int:
-    """Ends once another job is there at the same time."""
-    write(here)
-    while not exists(there):  # noqa: ASYNC110  another job makes it
-        await asyncio.sleep(0.001)
-    return os.getpid()
-
-
-async def pid_async() -> int:
-    return os.getpid()
-
-
-async def leave_exit_behind() -> None:
-    """A task that would end the loop, after this job has ended."""
-    asyncio.get_running_loop().call_soon(sys.exit, 3)
-
-
-async def exit_later(started: str, until: str) -> None:
-    write(started, str(os.getpid()))
-    while not exists(until):  # noqa: ASYNC110  the test makes it
-        await asyncio.sleep(0.001)
-    os._exit(3)
 
 
 def timer() -> list[object]:

@@ -17,6 +17,7 @@ from chancy.executors.coroutine.executor import AsyncExecutor
 from chancy.job.limits import Limit, encode_limits
 from chancy.queue.executor_options import AsyncOptions
 from chancy.worker.runner import Runner
+from chancy.worker.unknown_functions import UnknownFunctions
 from tests.contract.executor import worker_scripts as executor_scripts
 from tests.contract.executor.calls import (
     JOBS,
@@ -29,6 +30,8 @@ from tests.contract.executor.calls import (
     run,
 )
 from tests.support.waiting import eventually
+
+UNKNOWN = UnknownFunctions("q", find, SystemClock(), after_s=60.0)
 
 
 @pytest.fixture
@@ -74,7 +77,7 @@ async def test_async_job_that_swallows_its_cancel_is_abandoned(
     """It ends as it was told to, once; what it does later changes nothing."""
     claim = place.waiting("swallow")._replace(limits=encode_limits((Limit.time(0.01),)))
     settled: list[Settlement] = []
-    runner = Runner(in_loop, judge, settled.append, SystemClock())
+    runner = Runner(in_loop, judge, settled.append, SystemClock(), UNKNOWN)
     try:
         runner.give([claim])
         await eventually(lambda: settled)

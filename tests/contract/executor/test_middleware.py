@@ -19,9 +19,11 @@ from uuid import UUID
 import pytest
 
 from chancy.attempt.outcome import Cancelled, Outcome, Raised, Released, Returned
+from chancy.containment import Containment
 from chancy.context.context import JobContext, current_job
 from chancy.errors import NoCurrentJob
 from chancy.executors.base import Executor
+from chancy.plugin.hooks import AroundHook
 from chancy.queue.executor_options import ExecutorName
 from chancy.worker.middleware import AroundHooks
 from tests.contract.executor.calls import Place, claim_of, end_of, result, run, started
@@ -52,7 +54,10 @@ def speaking(said: list[str], name: str) -> Hook:
 
 
 def about(it: Executor, *hooks: Hook, leave_s: float = 30.0) -> Executor:
-    return AroundHooks(it, hooks, leave_s)
+    contained = [
+        AroundHook(Containment(f"shop.{n}", "around"), hook) for n, hook in enumerate(hooks)
+    ]
+    return AroundHooks(it, contained, leave_s)
 
 
 def named(hook_tenant: str) -> Hook:
@@ -202,7 +207,7 @@ async def test_an_error_on_leaving_is_the_jobs_only_if_it_has_none(
     assert isinstance(outcome, Raised)
     assert outcome.failure.message == "the reason"
     assert said == ["first enters", "first leaves"] * 2
-    assert caplog.text.count("around_failed") == 2
+    assert caplog.text.count("hook_failed plugin=shop.1 hook=around failures=1") == 1
 
 
 async def test_a_surrounded_job_can_be_interrupted(
@@ -261,7 +266,7 @@ async def test_hooks_that_do_not_leave_are_left_behind(
         assert isinstance(outcome, Raised)
         assert outcome.failure.is_a("builtins.TimeoutError")
         assert "did not exit within 0.05 s" in outcome.failure.message
-        assert ("around_abandoned" in caplog.text) is swallowing
+        assert ("ignored its cancellation" in caplog.text) is swallowing
     finally:
         until.set()
 

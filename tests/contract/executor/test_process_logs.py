@@ -11,7 +11,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Lost, Returned
 from chancy.context.context import Progress
 from chancy.executors.base import Executor
@@ -104,27 +103,6 @@ def test_loggers_of_jobs_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
         echo.relay(None, logging.WARNING, f"flood.{number}\0hello".encode())
     assert len(caplog.records) == MAX_NAMES + 5
     assert [record.name for record in caplog.records[-5:]] == ["chancy.job"] * 5
-
-
-async def test_process_progress_is_told_while_the_job_runs(place: Place) -> None:
-    told: list[tuple[Claim, Progress]] = []
-
-    def report(claim: Claim, progress: Progress) -> None:
-        told.append((claim, progress))
-        raise ValueError("the report fails")
-
-    async with started("process", report=report) as it:
-        claim = claim_of("tell_and_wait", until=str(place.until))
-        running = asyncio.create_task(it.run(claim))
-        await eventually(lambda: told == [(claim, Progress(0.5, "half"))])
-        assert not running.done()
-        place.until.touch()
-        assert isinstance(await end_of(running), Returned)
-        told.clear()
-        assert await result(it, "tell", times=10_000) == "told"
-        assert told[0][1] == Progress(0.0001, "step 1")
-        assert told[-1][1] == Progress(1.0, "step 10000")
-        assert len(told) < 100
 
 
 async def test_process_last_word_gets_out_while_the_job_goes_on(place: Place) -> None:

@@ -95,6 +95,27 @@ async def test_a_loop_that_turns_is_left_alone(caplog: pytest.LogCaptureFixture)
     assert caplog.text == ""
 
 
+async def test_watch_tells_for_how_long_its_loop_has_been_blocked(
+    place: Place, helper: Callable[[Callable[[], Any]], None]
+) -> None:
+    seen: list[float] = []
+
+    def free() -> None:
+        wait_for(lambda: watch.blocked_s > 0.2)
+        seen.append(watch.blocked_s)
+        place.until.touch()
+
+    watch = LoopWatch.of(asyncio.get_running_loop())
+    try:
+        async with started("async") as it:
+            helper(free)
+            await end_of(asyncio.create_task(it.run(place.waiting("block"))))
+            await eventually(lambda: watch.blocked_s == 0.0)
+    finally:
+        watch.leave()
+    assert seen[0] > 0.2
+
+
 async def test_executors_of_one_loop_share_a_thread() -> None:
     async with started("async"):
         async with started("async"):

@@ -12,7 +12,7 @@ import pytest
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Cancelled, Outcome, Raised, Returned
 from chancy.errors import BrokerUnavailable, LeaseLost
-from chancy.queue.executor_options import ExecutorName, ProcessOptions
+from chancy.queue.executor_options import ExecutorName
 from tests.contract.executor.calls import MAX_PAYLOAD, claim_of, end_of, started
 from tests.support.waiting import eventually
 
@@ -82,16 +82,6 @@ async def test_steps_beside_each_other_are_all_kept(
     sizes = [len(meta["steps"]) for _, meta in store.kept]
     assert sizes == sorted(sizes)
     assert {step["value"] for step in store.last.values()} == set(range(20))
-
-
-@pytest.mark.parametrize("function", TWO)
-async def test_jobs_of_one_child_have_steps_side_by_side(tmp_path: Path, function: str) -> None:
-    store, options = Store(), ProcessOptions(jobs_per_child=8)
-    async with started("process", options=options, keep=store.keep) as it:
-        claims = [claim_of(function, path=str(tmp_path / str(number))) for number in range(24)]
-        outcomes = await asyncio.gather(*map(it.run, claims))
-    assert [value_of(outcome) for outcome in outcomes] == [[1, [1, "zwei"]]] * 24
-    assert len(store.kept) == 48
 
 
 @pytest.mark.parametrize("function", ["lose", "lose_async"])

@@ -17,7 +17,7 @@ from tests.support.sources import ROOT
 pytestmark = pytest.mark.chaos
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 def test_a_full_run_is_judged_by_every_bar(tmp_path: Path) -> None:
     """A small run says nothing about the bars, but all its figures are there."""
     file = tmp_path / "run.json"

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from benchmarks.systems import OTHERS, PGQUEUER, STAMP
+from tests.support.command import kill_session
 from tests.support.waiting import eventually_sync
 
 ROOT = Path(__file__).parents[3]
@@ -71,7 +72,7 @@ def _leftovers() -> set[Path]:
 def _check_measurement(one: dict[str, Any]) -> None:
     assert one["value"] > 0, one
     assert one["round"] == 1
-    assert one["unit"] in {"jobs/s", "rows/s", "ms", "MB", "B/job", "s"}
+    assert one["unit"] in {"jobs/s", "rows/s", "ms", "MB", "B/job", "s", "ratio"}
     assert all(isinstance(detail, int | float) for detail in one["details"].values())
 
 
@@ -187,6 +188,7 @@ def test_an_interrupted_run_leaves_nothing_behind(dsn: str, number: signal.Signa
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
     with process:
         try:
@@ -194,7 +196,7 @@ def test_an_interrupted_run_leaves_nothing_behind(dsn: str, number: signal.Signa
             process.send_signal(number)
             output, errors = process.communicate(timeout=20)
         finally:
-            process.kill()
+            kill_session(process)
     assert "latency" in errors
     assert process.returncode == 130, errors
     assert output == ""

@@ -9,7 +9,8 @@ import pytest
 
 from chancy.embedded import free_port
 from chancy.errors import BrokerUnavailable
-from chancy.postgres.drivers.base import Connection, Driver, Pool
+from chancy.postgres.drivers.base import Connection, Driver
+from chancy.postgres.drivers.pool import SessionPool
 from tests.support.postgres_fixtures import OwnServer
 from tests.support.waiting import eventually
 
@@ -17,13 +18,15 @@ PID = "select pg_backend_pid()"
 
 
 @pytest.fixture
-async def pool(chosen: Driver, empty_dsn: str) -> AsyncIterator[Pool]:
-    made = await chosen.pool(empty_dsn, application_name="pooled", min_size=1, max_size=3)
+async def pool(chosen: Driver, empty_dsn: str) -> AsyncIterator[SessionPool]:
+    made = await SessionPool.filled(
+        chosen, empty_dsn, application_name="pooled", min_size=1, max_size=3
+    )
     yield made
     await made.close()
 
 
-async def _pid(pool: Pool) -> int:
+async def _pid(pool: SessionPool) -> int:
     async with pool.connection() as session:
         return int((await session.fetch(PID))[0][0])
 
@@ -36,12 +39,12 @@ async def _sessions(other: Connection) -> int:
     return len(rows)
 
 
-async def test_one_task_at_a_time_needs_one_session(pool: Pool, other: Connection) -> None:
+async def test_one_task_at_a_time_needs_one_session(pool: SessionPool, other: Connection) -> None:
     assert await _sessions(other) == 1
     assert len({await _pid(pool) for _ in range(5)}) == 1
 
 
-async def test_the_pool_grows_to_its_limit(pool: Pool) -> None:
+async def test_the_pool_grows_to_its_limit(pool: SessionPool) -> None:
     using = 0
     most = 0
     pids: set[int] = set()
@@ -59,14 +62,14 @@ async def test_the_pool_grows_to_its_limit(pool: Pool) -> None:
     assert len(pids) == 3
 
 
-async def test_sessions_keep_their_settings_between_users(pool: Pool) -> None:
+async def test_sessions_keep_their_settings_between_users(pool: SessionPool) -> None:
     async with pool.connection() as session:
         await session.fetch("set work_mem = '5MB'")
     async with pool.connection() as session:
         assert (await session.fetch("show work_mem"))[0][0] == "5MB"
 
 
-async def test_a_broken_session_is_replaced(pool: Pool, other: Connection) -> None:
+async def test_a_broken_session_is_replaced(pool: SessionPool, other: Connection) -> None:
     async with pool.connection() as session:
         pid = (await session.fetch(PID))[0][0]
         await other.fetch("select pg_terminate_backend($1::int)", pid)
@@ -77,7 +80,9 @@ async def test_a_broken_session_is_replaced(pool: Pool, other: Connection) -> No
 
 async def test_a_restarted_server_costs_one_error(chosen: Driver, own_server: OwnServer) -> None:
     server = own_server(migrated=False)
-    pool = await chosen.pool(server.dsn(), application_name="pooled", min_size=3, max_size=3)
+    pool = await SessionPool.filled(
+        chosen, server.dsn(), application_name="pooled", min_size=3, max_size=3
+    )
     try:
         server.stop()
         server.start()
@@ -93,7 +98,7 @@ async def test_a_restarted_server_costs_one_error(chosen: Driver, own_server: Ow
         await pool.close()
 
 
-async def test_an_error_of_the_user_gives_the_session_back(pool: Pool) -> None:
+async def test_an_error_of_the_user_gives_the_session_back(pool: SessionPool) -> None:
     pids: list[int] = []
 
     async def fail() -> None:
@@ -106,7 +111,7 @@ async def test_an_error_of_the_user_gives_the_session_back(pool: Pool) -> None:
     assert [await _pid(pool)] == pids
 
 
-async def test_cancelled_users_do_not_use_the_pool_up(pool: Pool) -> None:
+async def test_cancelled_users_do_not_use_the_pool_up(pool: SessionPool) -> None:
     for _ in range(5):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.02), pool.connection() as session:
@@ -114,7 +119,7 @@ async def test_cancelled_users_do_not_use_the_pool_up(pool: Pool) -> None:
     assert await _pid(pool) > 0
 
 
-async def test_closing_ends_every_session(pool: Pool, other: Connection) -> None:
+async def test_closing_ends_every_session(pool: SessionPool, other: Connection) -> None:
     async with pool.connection() as session:
         await pool.close()
         assert (await session.fetch("select 1"))[0][0] == 1
@@ -129,6 +134,10 @@ async def test_closing_ends_every_session(pool: Pool, other: Connection) -> None
 
 async def test_a_pool_without_a_server_is_not_made(chosen: Driver) -> None:
     with pytest.raises(BrokerUnavailable):
-        await chosen.pool(
-            f"host=127.0.0.1 port={free_port()}", application_name="x", min_size=2, max_size=2
+        await SessionPool.filled(
+            chosen,
+            f"host=127.0.0.1 port={free_port()}",
+            application_name="x",
+            min_size=2,
+            max_size=2,
         )

@@ -12,13 +12,13 @@ import pytest
 
 from chancy import Chancy
 from chancy.plugins.batch import Batch, Batches, BatchState
-from chancy.plugins.batch.store import statement
+from chancy.plugins.batch.outcomes import SQL
 from tests.plugins.batch.batching import execute
 from tests.plugins.batch.jobs import act, said
 
 SETTLERS = 16
 
-SETTLE = statement("settle", "chancy")
+SETTLE = SQL.statement("settle", "chancy")
 #: Whether this transaction has ended the batch, or pushed its callbacks.
 ENDED = """
 select

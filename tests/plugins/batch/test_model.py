@@ -16,7 +16,7 @@ from chancy.clock import SystemClock
 from chancy.plugins.batch import Batch, Batches, BatchReference, BatchState
 from chancy.plugins.batch.calls import BatchCalls
 from chancy.plugins.batch.outcomes import BatchJobOutcome, BatchOutcomes, BatchRef
-from chancy.plugins.batch.pushing import Addition, BatchContext
+from chancy.plugins.batch.pushing import Addition, BatchContext, transaction
 from chancy.plugins.batch.sweep import BatchSweep
 from tests.plugins.batch.jobs import act, said
 
@@ -142,9 +142,10 @@ class Life:
         self.connection.execute(change, [1, lease, job])
         here = BatchContext(batch=self.reference.id, job=job, lease=lease)
         jobs = [act.job(n) for n in range(count)]
-        addition = Addition(self.chancy, self.reference.id, here, jobs)
+        addition = Addition(self.reference.id, here, jobs)
         try:
-            assert await addition.add(self.chancy, None, validate=True) == count
+            async with transaction(self.chancy, None, validate=True) as tx:
+                assert await addition.add(tx) == count
         except PushError:
             assert self.model.stopped
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -11,17 +10,14 @@ import pytest
 
 from chancy import (
     Chancy,
-    ConfigurationError,
     LeaseLost,
-    Queue,
-    Settlement,
     current_job,
     job,
 )
-from chancy.broker.transaction import Transaction
-from chancy.plugin.tracking import GONE_S
+from chancy.plugin.tracking.recorded import MAX_RECORDED
+from chancy.plugin.tracking.sweep import GONE_S
 from chancy.plugins.batch import Batch, Batches, BatchState
-from chancy.plugins.batch.outcomes import MAX_RECORDED, ref_of
+from chancy.plugins.batch.outcomes import ref_of
 from chancy.testing.clock import ManualClock
 from tests.plugins.batch import jobs as batch_jobs
 from tests.plugins.batch.batching import Deaf, callbacks, counts, execute, idle, sweep_of, working
@@ -29,33 +25,6 @@ from tests.plugins.batch.jobs import act, adding, held, ran
 from tests.support.waiting import eventually
 
 LONG = pytest.mark.chaos
-
-
-class Failing(Batches):
-    """Its hook fails; the service beside it is as it is."""
-
-    async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
-        class Refusing:
-            schema = tx.schema
-
-            async def fetch(self, sql: str, *params: object) -> Sequence[Sequence[Any]]:
-                return await tx.fetch("select 1 / 0")
-
-        await super().settling(Refusing(), batch)
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("keep", [pytest.param(True, marks=LONG), False])
-async def test_the_worker_itself_tells_what_its_hook_could_not(
-    batches_dsn: str, keep: bool
-) -> None:
-    batches = Failing(sweep_s=3600)
-    batch_jobs.failing.add(2)
-    queue = Queue(name="async", executor="async", keep_finished=keep)
-    async with working(batches_dsn, batches, queue=queue) as chancy:
-        reference = await batches.push(chancy, callbacks(), [act.job(n) for n in range(5)])
-        assert await reference.finished(20) is BatchState.FAILED
-        assert await counts(reference) == (0, 4, 1, 0)
 
 
 @job(queue="async")
@@ -183,8 +152,8 @@ class Zombie(Batches):
 async def test_the_sweep_goes_round_in_bounded_steps(
     batches_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chancy.plugins.batch.sweep.PAGE_SIZE", 3)
-    monkeypatch.setattr("chancy.plugins.batch.sweep.MAX_PAGES", 2)
+    monkeypatch.setattr("chancy.plugins.batch.sweep.BatchSweep.page", 3)
+    monkeypatch.setattr("chancy.plugins.batch.sweep.BatchSweep.max_pages", 2)
     batches = Deaf()
     async with working(batches_dsn, batches) as chancy:
         for _ in range(5):
@@ -232,9 +201,3 @@ def test_notes_are_bounded_and_take_no_nonsense() -> None:
     again = json.dumps({"batch": said, "dead_letters": letters})
     assert ref_of(again) == (UUID(int=5), UUID(int=6))
     assert MAX_RECORDED == 20_000
-
-
-@pytest.mark.parametrize("given", [{"keep_days": 0}, {"sweep_s": 0}, {"sweep_s": 1e9}])
-def test_settings_that_cannot_be(given: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError):
-        Batches(**given)

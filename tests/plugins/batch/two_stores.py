@@ -10,14 +10,16 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from chancy import Chancy, Job, Settlement, Worker, current_job, job
+from chancy.broker.transaction import Transaction
 from chancy.plugins.batch import Batches
 from chancy.plugins.dead_letter import DeadLetters
+from chancy.plugins.recovery import Recovery
 from chancy.plugins.redis import RedisPlugin
 from tests.plugins.workflow.running import ASYNC, SOON
 from tests.plugins.workflow.two_stores import BRIEF, FAST, enter
 
 
-@job(max_attempts=1)
+@job(max_attempts=9)
 async def act(book: str, name: str) -> None:
     """Writes its name into the book."""
     enter(book, name)
@@ -30,11 +32,11 @@ async def call(book: str) -> None:
 
 
 class Dying(Batches):
-    """Is killed once Redis has stored the end of a job."""
+    """Is killed once it has written outcomes, before the transaction ends that settles the jobs."""
 
-    def settled(self, batch: Sequence[Settlement]) -> None:
-        if any(one.state.final for one in batch):
-            os.kill(os.getpid(), signal.SIGKILL)
+    async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
+        await super().settling(tx, batch)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 async def die(dsn: str, url: str) -> None:
@@ -42,16 +44,9 @@ async def die(dsn: str, url: str) -> None:
         await asyncio.Event().wait()
 
 
-class Mute(Batches):
-    """As of workers that die once Redis has stored a settlement, before they tell of it."""
-
-    def settled(self, batch: Sequence[Settlement]) -> None: ...
-    async def serve(self, runtime: Any) -> None: ...
-
-
 @asynccontextmanager
 async def application(dsn: str, url: str, batches: Batches) -> AsyncGenerator[Chancy]:
-    plugins = [RedisPlugin(url=url), batches, SOON, DeadLetters(sweep_s=0.1)]
+    plugins = [RedisPlugin(url=url), batches, SOON, DeadLetters(sweep_s=0.1), Recovery(sweep_s=0.2)]
     queues = [ASYNC, FAST, BRIEF]
     async with Chancy(dsn, queues=queues, plugins=plugins, no_default_plugins=True) as chancy:
         await chancy.migrate()
@@ -62,8 +57,12 @@ async def application(dsn: str, url: str, batches: Batches) -> AsyncGenerator[Ch
 
 @asynccontextmanager
 async def working(dsn: str, url: str, batches: Batches) -> AsyncGenerator[Chancy]:
-    async with application(dsn, url, batches) as chancy, Worker(chancy):
+    async with application(dsn, url, batches) as chancy, worker(chancy):
         yield chancy
+
+
+def worker(chancy: Chancy) -> Worker:
+    return Worker(chancy, heartbeat_s=0.4, heartbeat_timeout_s=2.0)
 
 
 def there(made: Job[Any], queue: str = "fast") -> Job[Any]:

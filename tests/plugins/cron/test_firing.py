@@ -19,7 +19,7 @@ import pytest
 from chancy import BrokerUnavailable, Chancy, JobFilter
 from chancy.plugins.cron import Misfire, Overlap, firing
 from chancy.plugins.cron.firing import TICKS, Firing, FiringPlan, columns, plan
-from chancy.plugins.cron.store import Entries, statement
+from chancy.plugins.cron.store import SQL, Entries
 from chancy.schedule import Schedule, jitter_s
 from tests.plugins.cron.clockwork import (
     EVERY_SECOND,
@@ -286,7 +286,7 @@ def test_what_is_due_is_found_by_the_index(dsn: str) -> None:
             " select 'due' || n, '@daily', 'a.b' from generate_series(1, 20) as n"
         )
         connection.execute("vacuum analyze chancy.cron_entries")
-        text = statement("due", "chancy").replace("$1::int", "200").replace("$2", "'{e1}'")
+        text = SQL.statement("due", "chancy").replace("$1::int", "200").replace("$2", "'{e1}'")
         plan = connection.execute(
             f"explain (analyze, buffers, costs off, timing off) {text}".encode()
         ).fetchall()

@@ -58,12 +58,12 @@ def failed(
 
 def letters(dsn: str, count: int = 1, **given: Any) -> list[UUID]:
     """Dead letters, filed as the hook files them."""
-    from chancy.plugins.dead_letter.store import WINDOW_S, statement
+    from chancy.plugins.dead_letter.store import SQL, WINDOW_S
 
     ids = failed(dsn, count, **given)
     with psycopg.connect(dsn, autocommit=True) as connection:
         cursor = psycopg.RawCursor(connection)
-        text = statement("file", "chancy")
+        text = SQL.statement("file", "chancy")
         assert len(cursor.execute(text.encode(), [ids, WINDOW_S]).fetchall()) == count
     return ids
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.plugins.dead_letter.letters import execute, filed, letters
+from tests.plugins.dead_letter.letters import execute, failed, filed, letters
 from tests.support.command import Answer, inside
 
 
@@ -47,6 +47,18 @@ def test_letters_are_found_by_what_they_are(
         assert said == {"replayed": len(expected), "jobs": {}, "missed": []}
         left = {names[one["id"]] for one in dead(dsn, "list", "--json").json}
         assert left == set("abcd") - set(expected)
+
+
+def test_each_command_files_what_has_no_letter_yet(dsn: str) -> None:
+    (a,) = failed(dsn)
+    assert [one["id"] for one in dead(dsn, "list", "--json").json] == [str(a)]
+    (b,) = failed(dsn)
+    assert dead(dsn, "show", b, "--json").json["id"] == str(b)
+    (c,) = failed(dsn)
+    assert dead(dsn, "replay", c, "--json").json["replayed"] == 1
+    (d,) = failed(dsn)
+    assert dead(dsn, "purge", d, "--json").json == {"purged": 1}
+    assert filed(dsn) == {a, b, c}
 
 
 def test_a_list_is_for_people_and_goes_on_from_page_to_page(dsn: str) -> None:
@@ -171,7 +183,7 @@ def test_no_is_one_and_a_mistake_is_two(dsn: str) -> None:
         (("purge", "--yes"), "pass ids, filters"),
         (("replay", nobody, "--all"), "pass either ids"),
         (("replay", "--all", "--rate", "fast"), "is not a rate"),
-        (("replay", "--all", "--rate", "0"), "must be from 0.001"),
+        (("replay", "--all", "--rate", "0"), "must be a number from 0.001"),
         (("replay", "--all", "--to-queue", "a b"), "is not a valid queue name"),
         (("list", "--older-than", "1y"), "is not an age"),
         (("list", "--newer-than", "99999d"), "must be an age"),

@@ -90,7 +90,7 @@ async def test_a_job_whose_workers_die_names_the_worker_and_its_machine(dsn: str
     async with Chancy(dsn) as chancy:
         reference = await chancy.push(jobs.note.job("lost"))
         execute(dsn, "update chancy.jobs set crashes = 2")
-        dead = orphan(dsn, silent="0 s")
+        dead = orphan(dsn, silent="0 s", started=True)
         async with Worker(chancy, queues=[], heartbeat_s=0.1, heartbeat_timeout_s=0.3):
             assert (await reference.wait(10)).state is State.FAILED
         one = await letter(chancy, reference.id)
@@ -108,9 +108,11 @@ async def test_a_job_whose_workers_die_names_the_worker_and_its_machine(dsn: str
 async def test_what_cannot_be_called_is_kept_by_its_reason(
     dsn: str, arguments: dict[str, int], func: str, reason: str
 ) -> None:
-    async with working(dsn) as chancy:
-        # Seven workers have not known it.
-        job = Job(func=func, arguments=arguments, queue="async", meta={"unknown_function": 7})
+    async with (
+        Chancy(dsn, queues=[ASYNC]) as chancy,
+        Worker(chancy, unknown_after_s=0.1),
+    ):
+        job = Job(func=func, arguments=arguments, queue="async")
         reference = await chancy.push(job, validate=False)
         assert (await reference.wait(10)).state is State.FAILED
         one = await letter(chancy, reference.id)
@@ -226,7 +228,7 @@ async def test_a_hook_that_fails_is_repaired_by_the_sweep(
         one, two = await chancy.push(jobs.fail.job()), await chancy.push(jobs.fail.job())
         for reference in (one, two):
             assert (await reference.wait(10)).state is State.FAILED
-    assert any("settling_failed" in record.message for record in caplog.records)
+    assert any("hook_failed" in record.message for record in caplog.records)
     execute(dsn, "alter table chancy.away rename to dead_letters")
     async with working(dsn) as chancy:
         await eventually(lambda: filed(dsn) == {one.id, two.id})

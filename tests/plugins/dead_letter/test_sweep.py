@@ -12,7 +12,7 @@ import pytest
 
 from chancy import Chancy, ConfigurationError, StatementFailed, Worker
 from chancy.plugins.dead_letter import DeadLetters, LetterFilter, sweep
-from chancy.plugins.dead_letter.store import BATCH, WINDOW_S, Letters, statement
+from chancy.plugins.dead_letter.store import BATCH, SQL, WINDOW_S, Letters
 from chancy.plugins.dead_letter.sweep import DeadLetterSweep
 from chancy.testing.clock import ManualClock
 from tests.plans import functions
@@ -190,7 +190,7 @@ def explained(
 ) -> tuple[set[str], set[str], int]:
     """What a statement reads, which of it as a whole, and the pages that it looked at."""
     cursor = psycopg.RawCursor(connection)
-    text = statement(name, "chancy")
+    text = SQL.statement(name, "chancy")
     with connection.transaction(force_rollback=True):
         cursor.execute("set local plan_cache_mode = force_generic_plan")
         cursor.execute(f"explain (analyze, buffers, format json) {text}".encode(), parameters)

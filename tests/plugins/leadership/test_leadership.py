@@ -61,10 +61,16 @@ async def elect(broker: PostgresBroker, holder: uuid.UUID, lease_s: float = 30.0
 
 @pytest.mark.parametrize(
     "settings",
-    [{"lease_s": 0.05}, {"lease_s": 4000}, {"lease_s": 9, "renew_s": 4.5}, {"renew_s": 0}],
+    [
+        {"lease_s": 0.05},
+        {"lease_s": float("inf")},
+        {"lease_s": 4000},
+        {"lease_s": 9, "renew_s": 4.5},
+        {"renew_s": 0},
+    ],
 )
 def test_settings_that_cannot_be_are_refused(settings: dict[str, float]) -> None:
-    with pytest.raises(ConfigurationError, match=r"lease_s=\d|renew_s=\d"):
+    with pytest.raises(ConfigurationError, match=r"lease_s=(\d|inf)|renew_s=\d"):
         Leadership(**settings)
 
 

@@ -72,8 +72,11 @@ class Counting(Recovery):
         return await super().sweep(runtime, silent_s=silent_s)
 
 
-def orphan(dsn: str, *, silent: str, registered: bool = True) -> uuid.UUID:
-    """Let a worker that is not there claim a job."""
+def orphan(dsn: str, *, silent: str, registered: bool = True, started: bool = False) -> uuid.UUID:
+    """Let a worker that is not there claim a job.
+
+    :param started: store that it has started the job.
+    """
     dead = uuid.uuid4()
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(
@@ -82,8 +85,11 @@ def orphan(dsn: str, *, silent: str, registered: bool = True) -> uuid.UUID:
             (dead, silent),
         )
         connection.execute(
-            "select from chancy.claim(%s, gen_random_uuid(), 'async', 1, null, null)", (dead,)
+            "select from chancy.claim(%s, gen_random_uuid(), 'async', 1, 1000000, null, null)",
+            (dead,),
         )
+        if started:
+            connection.execute("update chancy.jobs set meta = jsonb_build_object('started', lease)")
         if not registered:
             connection.execute("delete from chancy.workers where id = %s", (dead,))
     return dead
@@ -109,7 +115,7 @@ async def chancy(dsn: str, recovery: Counting, election: Given) -> AsyncIterator
 
 
 async def test_without_any_leader_jobs_come_back_all_the_same(
-    chancy: Chancy, dsn: str, recovery: Counting
+    chancy: Chancy, dsn: str, recovery: Counting, caplog: pytest.LogCaptureFixture
 ) -> None:
     reference = await chancy.push(jobs.note.job(value=1))
     orphan(dsn, silent="1 hour")
@@ -118,6 +124,33 @@ async def test_without_any_leader_jobs_come_back_all_the_same(
     assert (done.state, done.crashes) == (State.SUCCEEDED, 1)
     # The one at the start, and those every 1.2 s.
     assert len(recovery.sweeps) <= 5
+    [crashed] = [one for one in caplog.records if one.msg.startswith("job_crashed")]
+    assert vars(crashed)["job_id"] == str(reference.id)
+    assert "died or missed heartbeats" in vars(crashed)["error"]
+
+
+@pytest.mark.parametrize(
+    ("crashes", "started", "counted"),
+    [(0, False, 1), (1, False, 1), (1, True, 2), (2, False, 2)],
+    ids=["first crash", "not started", "started", "quarantined and not started"],
+)
+async def test_a_job_that_has_crashed_is_charged_only_if_its_start_is_stored(
+    chancy: Chancy, dsn: str, crashes: int, started: bool, counted: int
+) -> None:
+    reference = await chancy.push(jobs.note.job(value=1).with_max_attempts(1))
+    orphan(dsn, silent="0 s", registered=False)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("update chancy.jobs set crashes = %s", (crashes,))
+        # The start of an earlier attempt, and that of this one.
+        connection.execute("""update chancy.jobs set meta = '{"started": "another lease"}'""")
+        if started:
+            connection.execute(
+                "update chancy.jobs set meta = jsonb_build_object('started', lease::text)"
+            )
+    async with Worker(chancy, queues=["async"]):
+        done = await reference.wait(30)
+    assert (done.state, done.attempt, done.crashes) == (State.SUCCEEDED, 1, counted)
+    assert len(done.errors) == counted - crashes
 
 
 async def test_those_who_do_not_lead_sweep_at_their_start_and_rarely(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
 from chancy.plugins.redis import RedisBroker, RedisSettings
-from tests.plugins.redis.jobs.listening import Listening
 
 # Makes the assertions of the contract as readable as those of a test module.
 pytest.register_assert_rewrite("chancy.testing.conformance")
@@ -31,12 +29,3 @@ async def bench(broker: RedisBroker) -> Bench:
     bench = Bench(broker)
     await bench.prepare()
     return bench
-
-
-@pytest.fixture
-async def listening(bench: Bench) -> AsyncIterator[Listening]:
-    """Beside the bench."""
-    made = Listening(await bench.broker.subscribe())
-    await asyncio.sleep(0)  # it begins to listen
-    yield made
-    await made.close()

@@ -120,14 +120,14 @@ def test_a_policy_is_part_of_a_job() -> None:
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda: Constant(-1), r"Constant: delay_s=-1 must be from 0 to 31,536,000"),
+        (lambda: Constant(-1), r"Constant: delay_s=-1 must be a number from 0 to 31,536,000"),
         (lambda: Constant(MAX_DELAY_S + 1), r"Constant: delay_s=31536001.0 must be"),
         (lambda: Constant(float("nan")), r"delay_s=nan"),
         (lambda: Constant(True), r"delay_s=True"),
         (lambda: Constant(timedelta(1)), r"delay_s=datetime"),  # type: ignore[arg-type]
         (lambda: Constant(1, jitter="some"), "one of none, equal, full"),  # type: ignore[arg-type]
         (lambda: Linear(float("inf")), r"step_s=inf"),
-        (lambda: Exponential(factor=0.5), r"factor=0.5 must be from 1 to 1,000,000"),
+        (lambda: Exponential(factor=0.5), r"factor=0.5 must be a number from 1 to 1,000,000"),
         (lambda: Exponential(cap_s=-0.1), r"cap_s=-0.1"),
         (lambda: Fennel(cap_s=1e9), r"Fennel: cap_s=1000000000.0 must be"),
         (lambda: Retries(5), "5 is not a retry policy: pass Constant"),  # type: ignore[arg-type]

@@ -210,7 +210,7 @@ def test_what_cannot_be_read_is_said_and_the_applications_policy_holds(
     found = verdict(Retries(Constant(1)), raised(ValueError()), claim(meta=stored))
     assert (found.state, found.delay_s) == (State.SCHEDULED, 1)
     assert "retry_policy_unreadable" in caplog.text
-    assert "judging_failed" not in caplog.text
+    assert "hook_failed" not in caplog.text
 
 
 def test_a_function_decides() -> None:
@@ -242,7 +242,7 @@ def test_a_function_that_fails_is_logged_and_the_default_holds(
     assert found.delay_s is not None
     assert 1 <= found.delay_s <= 2
     assert "retry_policy_failed" in caplog.text
-    assert "judging_failed" not in caplog.text
+    assert "hook_failed" not in caplog.text
 
 
 def test_an_async_function_is_refused() -> None:
@@ -297,7 +297,10 @@ RULE = {"error": "shop.Busy", "policy": {"policy": "never"}}
             {"policy": {"policy": "constant"}},
             "'constant' needs the setting 'delay_s': it takes delay_s, jitter",
         ),
-        ({"policy": {"policy": "fennel", "cap_s": "5"}}, "Fennel: cap_s='5' must be from 0"),
+        (
+            {"policy": {"policy": "fennel", "cap_s": "5"}},
+            "Fennel: cap_s='5' must be a number from 0",
+        ),
         ({"policy": {"policy": "linear", "step_s": 1, "jitter": "x"}}, "one of none, equal, full"),
         ({"rules": [RULE | {"delay": 1}]}, "a rule has no setting 'delay': it takes error, policy"),
         ({"rules": [RULE | {"policy": {"policy": "x"}}]}, "is one of constant, linear"),

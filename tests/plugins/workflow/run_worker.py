@@ -16,7 +16,7 @@ from chancy import Chancy, Plugin, Queue, Worker, current_job, job
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.redis import RedisPlugin
-from chancy.plugins.redis.relay import job_relay as relay
+from chancy.plugins.redis.relay import adoption
 from chancy.plugins.retry import Constant, Retries
 from chancy.plugins.workflow import From, OnFailure, Workflow, Workflows
 from chancy.plugins.workflow.starts import Starts
@@ -135,8 +135,8 @@ def application(dsn: str, redis: str | None = None) -> Chancy:
 
 async def run(dsn: str, redis: str | None = None) -> None:
     """Work until a signal comes."""
-    # What a dead relay has taken is given to another soon.
-    relay.LEASE_S = 1.0
+    # What a dead worker has taken from Postgres is given to another soon.
+    adoption.LEASE_S = 1.0
     chancy = application(dsn, redis)
     APPS.append(chancy)
     os.environ[SERVER] = dsn

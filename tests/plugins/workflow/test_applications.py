@@ -30,5 +30,6 @@ async def test_those_who_waited_keep_no_application(dsn: str) -> None:
 
     for _ in range(10):
         await wait()
-    gc.collect()
+    gc.collect()  # the waiters, which are the values of a dictionary
+    gc.collect()  # their brokers, which are its keys
     assert [one for one in brokers if one() is not None] == []

@@ -9,11 +9,8 @@ import psycopg
 import pytest
 
 from chancy import Chancy, PushError, job
-from chancy.clock import SystemClock
-from chancy.plugin.tracking import PendingOutcomes
 from chancy.plugins.workflow import Workflow, Workflows
-from chancy.plugins.workflow.outcomes import StepOutcome, StepRef
-from chancy.plugins.workflow.store import statement
+from chancy.plugins.workflow.outcomes import SQL
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.running import stopped, working
 from tests.support.waiting import eventually
@@ -31,13 +28,13 @@ async def test_a_signal_leaves_the_settings_of_the_transaction_alone(flows_dsn: 
         cursor = psycopg.RawCursor(connection)
         cursor.execute(IDLE)
         before = cursor.fetchall()
-        cursor.execute(statement("signal", "chancy").encode(), [reference.id, "go", "1"])
+        cursor.execute(SQL.statement("signal", "chancy").encode(), [reference.id, "go", "1"])
         assert cursor.fetchall() == [("sent",)]
         cursor.execute(IDLE)
         assert cursor.fetchall() == before
         # That of a settlement is bounded: who is frozen in it holds the locks of others.
         ends = [[one], ["a"], [1], [UUID(int=1)], [4], None, None, None, False, 100]
-        cursor.execute(statement("advance", "chancy").encode(), ends)
+        cursor.execute(SQL.statement("advance", "chancy").encode(), ends)
         cursor.execute(IDLE)
         assert cursor.fetchall() == [("10s",)]
 
@@ -71,34 +68,3 @@ async def test_what_was_cancelled_is_retried_when_it_has_stopped(flows_dsn: str)
         await stopped(flows_dsn, 1)
         assert await reference.retry() == 1
         assert await reference.result(10) == "done"
-
-
-class Broken:
-    """Fails in a way that nobody has thought of, once."""
-
-    def __init__(self) -> None:
-        self.told: list[UUID] = []
-        self.failed = False
-
-    async def tell(self, ends: list[StepOutcome]) -> None:
-        if not self.failed:
-            self.failed = True
-            raise ValueError("nobody thought of it")
-        self.told += [one.job for one in ends]
-
-
-async def test_ends_are_told_on_after_any_failure() -> None:
-    untold: PendingOutcomes[StepOutcome] = PendingOutcomes("workflows")
-    teller = Broken()
-
-    def end(number: int) -> StepOutcome:
-        place = StepRef(UUID(int=1), "a", 1, False)
-        return StepOutcome(place, UUID(int=number), 4, None, None, None)
-
-    telling = asyncio.create_task(untold.tell(teller.tell, SystemClock()))
-    untold.add([end(1)])
-    await eventually(lambda: teller.failed)
-    untold.add([end(2)])
-    await eventually(lambda: UUID(int=2) in teller.told)
-    telling.cancel()
-    await asyncio.wait([telling])

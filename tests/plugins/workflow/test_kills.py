@@ -143,7 +143,6 @@ async def test_each_step_ends_once_whoever_dies(
     assert unlucky <= len(pushed) // 10
     assert seconds < 10 or fleet.killed + fleet.frozen > 0
     assert execute(flows_dsn, "select id from chancy.jobs") == []
-    assert execute(flows_dsn, "select job_id from chancy.workflows_away") == []
     missing = (
         "select missing from chancy.workflows_joins join chancy.workflows on id = workflow_id"
         " where missing <> 0 and state = 4"

@@ -3,24 +3,19 @@ lost, also where no history is kept."""
 
 from __future__ import annotations
 
-import json
 from uuid import UUID
 
 import psycopg
 import pytest
 
 from chancy import Chancy, Queue, Settlement, State
-from chancy.attempt.outcome import Returned
-from chancy.plugin.tracking import GONE_S, MissingJobs
-from chancy.plugins.batch import Batches, BatchState
+from chancy.plugin.tracking.sweep import GONE_S, MissingJobs
 from chancy.plugins.workflow import Workflow, Workflows, WorkflowState
 from chancy.plugins.workflow.calls import WorkflowCalls
-from chancy.plugins.workflow.outcomes import StepOutcomes, StepRef, outcome_of
+from chancy.plugins.workflow.outcomes import RecordedAttempt, StepOutcomes, StepRef, outcome_of
 from chancy.plugins.workflow.outcomes import lost_outcome as missing
-from chancy.plugins.workflow.sweep import PATIENCE_S, WorkflowSweep
+from chancy.plugins.workflow.sweep import WorkflowSweep
 from chancy.testing.clock import ManualClock
-from tests.plugins.batch import batching
-from tests.plugins.batch import jobs as batch_jobs
 from tests.plugins.workflow import running, steps
 from tests.plugins.workflow.running import execute, states
 from tests.support.locks import BLOCKED
@@ -72,34 +67,19 @@ async def test_a_success_of_an_attempt_that_was_lost_mends_no_failure(
         step = await reference.step("a")
         assert step is not None
         assert step.job_id is not None
-        meta = json.dumps({"workflow": {"id": str(reference.id), "step": "a", "run": 1}})
-        lost = claimed(meta=meta)._replace(id=step.job_id)
-        notes.record(lost, Returned("1"), clock.monotonic())
+        lost, place = claimed()._replace(id=step.job_id), StepRef(reference.id, "a", 1, False)
+        notes.record(lost.id, RecordedAttempt(place, 0.1))
         first = Settlement(lost.id, lost.lease, State.SUCCEEDED, result="1")
         notes.mark_unreported(notes.outcomes_of([first]))
         execute(flows_dsn, "delete from chancy.jobs")
-        place = StepRef(reference.id, "a", 1, False)
         failed = outcome_of(place, lost.id, int(State.FAILED), None, "no", "builtins.ValueError")
         await WorkflowCalls(chancy.broker).advance([missing(place, lost.id) if gone else failed])
         assert await reference.wait(5) is WorkflowState.FAILED
-        clock.advance(PATIENCE_S + 1)
-        await WorkflowSweep(chancy.broker, clock, notes, keep_days=None).check_recorded()
+        sweep = WorkflowSweep(chancy.broker, clock, notes, keep_days=None)
+        assert [await sweep.check_recorded() for _ in range(2)] == [0, 1]
         assert await states(reference) == {"a": "succeeded" if gone else "failed"}
         wanted = WorkflowState.SUCCEEDED if gone else WorkflowState.FAILED
         assert await reference.wait(5) is wanted
-
-
-@pytest.mark.chaos
-async def test_a_job_of_a_batch_that_succeeded_does_not_fail(batches_dsn: str) -> None:
-    batches = Batches(sweep_s=0.05)
-    async with batching.working(batches_dsn, batches, queue=BRIEF) as chancy:
-        reference = await batches.push(chancy, batching.callbacks(), [batch_jobs.held.job(1)])
-        with psycopg.connect(batches_dsn) as connection:
-            connection.execute("select from chancy.batches_shards for update")
-            batch_jobs.gate.set()
-            await eventually(lambda: execute(batches_dsn, HELD_UP))
-        assert await reference.finished(10) is BatchState.SUCCEEDED
-        assert await batching.counts(reference) == (0, 1, 0, 0)
 
 
 def test_what_is_nowhere_for_a_while_is_gone() -> None:

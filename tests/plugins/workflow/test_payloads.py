@@ -8,10 +8,7 @@ import pytest
 from chancy import Chancy, PayloadTooLarge, Worker, job
 from chancy.plugins.batch import Batch, Batches
 from chancy.plugins.workflow import From, Workflow, Workflows
-from tests.plugins.workflow import steps
 from tests.plugins.workflow.running import ASYNC
-from tests.plugins.workflow.two_stores import Deaf, application, fast, states, sweep_of
-from tests.support.waiting import eventually
 
 MAX = 4 * 1024**2
 LARGE = "x" * (2 * 1024**2)
@@ -54,23 +51,3 @@ async def test_callbacks_may_be_as_large_as_the_application_says(batches_dsn: st
     async with app as chancy:
         batch = Batch(name="b", on_finish=size.job(LARGE))
         await batches.push(chancy, batch, [size.job("x")])
-
-
-async def test_a_large_result_of_redis_of_which_nobody_told_stops_no_sweep(
-    dsn: str, redis_url: str
-) -> None:
-    flows = Deaf()
-    async with application(dsn, redis_url, flows, MAX) as chancy, Worker(chancy):
-        flow = Workflow("w").add(fast(steps.text.job(LARGE)), "large")
-        flow.add(fast(steps.mark.job()), "small")
-        reference = await flows.push(chancy, flow)
-        sweep, told = sweep_of(chancy), 0
-
-        async def all_told() -> bool:
-            nonlocal told
-            told += await sweep.turn()
-            return told == 2
-
-        await eventually(all_told)
-        assert set((await states(reference)).values()) == {"succeeded"}
-        assert (await reference.result(10))["large"] == LARGE

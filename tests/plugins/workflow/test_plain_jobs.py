@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from chancy.attempt.settlement import Settlement
 from chancy.plugins.workflow import Workflows, chain
 from chancy.postgres.settle.plugin_writes import PluginWrites
 from tests.plugins.workflow import steps
@@ -21,11 +20,9 @@ async def test_plain_jobs_are_settled_without_the_plugin(
     written: list[int] = []
     write = PluginWrites.write
 
-    async def noted(
-        self: PluginWrites, session: Any, wanted: Any, accepted: Sequence[Settlement]
-    ) -> None:
-        written.append(len(accepted))
-        await write(self, session, wanted, accepted)
+    async def noted(self: PluginWrites, session: Any, wanted: Any, ids: set[UUID]) -> None:
+        written.append(len(ids))
+        await write(self, session, wanted, ids)
 
     monkeypatch.setattr(PluginWrites, "write", noted)
     flows = Workflows()

@@ -36,12 +36,10 @@ from tests.support.waiting import eventually
 )
 async def test_a_step_that_cannot_be_pushed_fails_by_its_own_policy(
     flows_dsn: str,
-    monkeypatch: pytest.MonkeyPatch,
     policy: Literal["fail", "ignore", "compensate"],
     state: WorkflowState,
     ended: Mapping[str, str],
 ) -> None:
-    monkeypatch.setattr("chancy.plugins.workflow.sweep.PATIENCE_S", 0.05)
     flows = Workflows(sweep_s=0.1)
     flow = Workflow("w").add(steps.once.job(), "first", undo=steps.undo.job(From("first")))
     flow.add(steps.once.job(), "refused", after="first", on_failure=policy)
@@ -78,10 +76,7 @@ async def fails_for_good(reference: WorkflowReference) -> None:
     assert "not this one" in refused.error["message"]
 
 
-async def test_a_step_that_undoes_and_cannot_be_pushed_fails(
-    flows_dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("chancy.plugins.workflow.sweep.PATIENCE_S", 0.05)
+async def test_a_step_that_undoes_and_cannot_be_pushed_fails(flows_dsn: str) -> None:
     flows = Workflows(sweep_s=0.1)
     steps.failing.add("bad")
     execute(flows_dsn, REFUSE)

@@ -39,7 +39,7 @@ async def test_a_producer_pushes_what_a_worker_runs(empty_dsn: str, redis_url: s
         partly.add(steps.mark.job(), "refused", after="go", on_failure="ignore")
         async with application(RoleKind.PRODUCER) as chancy:
             id = (await flows.push(chancy, flow)).id
-            assert len(execute(empty_dsn, "select id from chancy.redis_outbox")) == 1
+            assert len(execute(empty_dsn, "select id from chancy.jobs where queue = 'fast'")) == 1
             reference = await flows.push(chancy, asked)
             assert await reference.signal("one")
             assert await reference.signal("two", 7)
@@ -47,7 +47,7 @@ async def test_a_producer_pushes_what_a_worker_runs(empty_dsn: str, redis_url: s
             execute(empty_dsn, REFUSE)
             third = (await flows.push(chancy, partly)).id
             assert await flows.signal(chancy, third, "go", 9)
-        assert len(execute(empty_dsn, "select id from chancy.redis_outbox")) == 2
+        assert len(execute(empty_dsn, "select id from chancy.jobs where queue = 'fast'")) == 2
         async with application(RoleKind.WORKER) as chancy, Worker(chancy):
             assert await flows.reference(chancy, id).result(10) == 6
             assert await flows.reference(chancy, reference.id).result(10) == 7

@@ -31,8 +31,8 @@ async def test_a_turn_rings_so_many_timers(flows_dsn: str, monkeypatch: pytest.M
 async def test_a_turn_forgets_so_many_workflows(
     flows_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chancy.plugins.workflow.sweep.BATCH", 2)
-    monkeypatch.setattr("chancy.plugins.workflow.sweep._MOST_BATCHES", 2)
+    monkeypatch.setattr("chancy.plugin.tracking.sweep.BATCH", 2)
+    monkeypatch.setattr("chancy.plugin.tracking.sweep.MAX_PURGES", 2)
     async with Chancy(flows_dsn, plugins=[FLOWS]) as chancy:
         for _ in range(COUNT):
             await FLOWS.push(chancy, Workflow("w").add(steps.mark.job(), "a"))

@@ -11,9 +11,8 @@ from chancy import Chancy
 from chancy.plugin.runtime import Runtime
 from chancy.plugins.workflow import Workflow, WorkflowReference, Workflows, WorkflowState
 from chancy.plugins.workflow.calls import WorkflowCalls
-from chancy.plugins.workflow.outcomes import StepOutcome, StepRef, advance_statement
+from chancy.plugins.workflow.outcomes import SQL, StepOutcome, StepRef, advance_statement
 from chancy.plugins.workflow.starts import Starts, start_pieces
-from chancy.plugins.workflow.store import store_of
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.running import execute, states, sweep_of, working
 from tests.support.waiting import eventually
@@ -98,7 +97,7 @@ async def test_what_is_left_before_the_service_begins_is_started(flows_dsn: str)
         reference = await halted(chancy, flows_dsn, flows)
         late = Starts()
         late.add(3)
-        serving = asyncio.create_task(late.serve(store_of(chancy.broker), chancy.clock))
+        serving = asyncio.create_task(late.serve(SQL.on(chancy.broker), chancy.clock))
         await eventually(lambda: execute(flows_dsn, PIECES) == [])
         serving.cancel()
         await asyncio.wait([serving])
@@ -124,7 +123,7 @@ async def test_pieces_of_a_cancelled_workflow_start_nothing(flows_dsn: str) -> N
         assert await reference.cancel()
         # What settles holds the workflow, and who is held up takes no piece.
         await eventually(lambda: execute(flows_dsn, "select count(*) from chancy.jobs") == [(0,)])
-        assert await start_pieces(store_of(chancy.broker)) == 3
+        assert await start_pieces(SQL.on(chancy.broker)) == 3
         assert execute(flows_dsn, PIECES) == []
         assert execute(flows_dsn, "select count(*) from chancy.jobs") == [(0,)]
         assert (await states(reference))["n6"] == "cancelled"
@@ -154,7 +153,7 @@ async def test_a_workflow_that_somebody_holds_holds_up_nobody(flows_dsn: str) ->
             assert await asyncio.wait_for(sweep_of(chancy).turn(), 10) == 0
             waiting = execute(flows_dsn, "select distinct workflow_id from chancy.workflows_starts")
             assert waiting == [(held.id,)]
-        assert await start_pieces(store_of(chancy.broker)) == 3
+        assert await start_pieces(SQL.on(chancy.broker)) == 3
         steps.gate.set()
         for one in (held, other):
             assert await one.wait(10) is WorkflowState.SUCCEEDED
@@ -183,7 +182,7 @@ async def settled_at_once(dsn: str, flows: int, width: int) -> tuple[list[int], 
                 StepOutcome(StepRef(reference.id, "out", 1, False), out.job_id, 4, None, None, None)
             )
         sql, *parameters = advance_statement("chancy", ends, most=2)
-        ((_, left),) = await store_of(chancy.broker).fetch(sql, *parameters)
+        ((_, left),) = await SQL.on(chancy.broker).store.fetch(sql, *parameters)
     pieces = [size for (size,) in execute(dsn, PIECES)]
     assert left == len(pieces)
     # The jobs of the first steps are not settled here.
@@ -214,7 +213,7 @@ async def test_all_that_a_worker_has_left_is_started(
     async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
         starts = Starts()
         starts.add(await many_pieces(chancy, flows_dsn))
-        serving = asyncio.create_task(starts.serve(store_of(chancy.broker), chancy.clock))
+        serving = asyncio.create_task(starts.serve(SQL.on(chancy.broker), chancy.clock))
         await eventually(lambda: execute(flows_dsn, PIECES) == [], timeout=10)
         serving.cancel()
         await asyncio.wait([serving])

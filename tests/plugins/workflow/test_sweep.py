@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
@@ -11,10 +10,9 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from chancy import Chancy, ConfigurationError, Queue, Settlement, State, Worker, current_job, job
-from chancy.attempt.outcome import Returned
+from chancy import Chancy, ConfigurationError, Queue, Settlement, Worker, current_job, job
 from chancy.broker.transaction import Transaction
-from chancy.plugin.tracking import GONE_S
+from chancy.plugin.tracking.sweep import GONE_S
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.workflow import (
     From,
@@ -24,13 +22,10 @@ from chancy.plugins.workflow import (
     WorkflowState,
     chain,
 )
-from chancy.plugins.workflow.outcomes import StepOutcomes
-from chancy.plugins.workflow.sweep import WorkflowSweep
 from chancy.testing.clock import ManualClock
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.running import ASYNC, Deaf, execute, states, sweep_of, working
 from tests.support.waiting import eventually
-from tests.unit.attempt.test_judge import claimed
 
 APP: list[Chancy] = []
 
@@ -48,8 +43,7 @@ class Failing(Workflows):
         await super().settling(Refusing(), batch)
 
 
-@pytest.mark.chaos
-@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("keep", [pytest.param(True, marks=pytest.mark.chaos), False])
 async def test_the_worker_itself_tells_what_its_hook_could_not(flows_dsn: str, keep: bool) -> None:
     flows = Failing(sweep_s=3600)
     queue = Queue(name="async", executor="async", keep_finished=keep)
@@ -184,8 +178,8 @@ async def test_signals_and_workflows_survive_restarts(flows_dsn: str) -> None:
 async def test_the_sweep_goes_round_in_bounded_steps(
     flows_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chancy.plugins.workflow.sweep.PAGE_SIZE", 3)
-    monkeypatch.setattr("chancy.plugins.workflow.sweep.MAX_PAGES", 2)
+    monkeypatch.setattr("chancy.plugins.workflow.sweep.WorkflowSweep.page", 3)
+    monkeypatch.setattr("chancy.plugins.workflow.sweep.WorkflowSweep.max_pages", 2)
     flows = Deaf()
     ids: list[UUID] = []
     async with working(flows_dsn, flows) as chancy:
@@ -224,28 +218,9 @@ async def test_old_workflows_are_forgotten(flows_dsn: str) -> None:
     assert execute(flows_dsn, "select name from chancy.workflows_timers") == []
 
 
-async def test_what_another_broker_has_yet_to_settle_is_remembered_for_a_while(
-    flows_dsn: str,
-) -> None:
-    notes, clock = StepOutcomes(), ManualClock()
-    meta = json.dumps({"workflow": {"id": str(UUID(int=1)), "step": "a", "run": 1}})
-    claim = claimed(meta=meta)
-    async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
-        sweep = WorkflowSweep(chancy.broker, clock, notes, keep_days=None)
-        notes.record(claim, Returned("1"), clock.monotonic())
-        clock.advance(30)
-        assert await sweep.check_recorded() == 0
-        assert len(notes) == 1
-        settled = Settlement(claim.id, claim.lease, State.SUCCEEDED, result="1")
-        (end,) = notes.settled([settled])
-        assert (end.ref.step, end.result) == ("a", "1")
-        notes.record(claim, Returned("1"), clock.monotonic())
-        clock.advance(61)
-        assert await sweep.check_recorded() == 0
-        assert len(notes) == 0
-
-
-@pytest.mark.parametrize("given", [{"keep_days": 0}, {"sweep_s": 0}, {"sweep_s": 1e9}])
+@pytest.mark.parametrize(
+    "given", [{"keep_days": 0}, {"sweep_s": 0}, {"sweep_s": 1e9}, {"sweep_s": "5"}]
+)
 def test_settings_that_cannot_be(given: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         Workflows(**given)

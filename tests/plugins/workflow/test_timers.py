@@ -20,7 +20,7 @@ from chancy.plugins.workflow import (
     Workflows,
     WorkflowState,
 )
-from chancy.plugins.workflow.store import statement, store_of
+from chancy.plugins.workflow.outcomes import SQL
 from chancy.plugins.workflow.timers import SignalTimeout, SignalTimeouts
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.running import execute, is_in, states, working
@@ -149,13 +149,13 @@ async def test_a_timer_that_was_due_while_its_workflow_had_failed_begins_anew(
         reference = await flows.push(chancy, flow)
         assert await reference.wait(10) is WorkflowState.FAILED
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
-        store = store_of(chancy.broker)
+        store = SQL.on(chancy.broker)
         execute(flows_dsn, DUE)
         # As the leader does, and somebody retries the workflow meanwhile.
-        (due,) = await store.fetch(statement("due", store.schema), 10)
+        (due,) = await store.fetch("due", 10)
         assert not due[-1]
         assert await flows.reference(chancy, reference.id).retry() == 1
-        await store.fetch(statement("rung", store.schema), *([one] for one in due[:3]))
+        await store.fetch("rung", *([one] for one in due[:3]))
         assert execute(flows_dsn, TIMERS) == [("go", 1)]
         assert await SignalTimeouts(chancy.broker).turn() == 0
 

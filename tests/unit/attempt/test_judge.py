@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
-from chancy.attempt.judge import MAX_CRASHES, MAX_UNKNOWN, judge
+from chancy.attempt.judge import MAX_CRASHES, judge
 from chancy.attempt.outcome import (
     Cancelled,
     Lost,
@@ -22,10 +22,11 @@ from chancy.attempt.outcome import (
     Raised,
     Released,
     Returned,
+    SetAside,
     Snoozed,
     TimedOut,
 )
-from chancy.attempt.settlement import Settlement
+from chancy.attempt.settlement import SET_ASIDE, Settlement
 from chancy.errors import UnknownFunction
 from chancy.states import TRANSITIONS, State
 
@@ -145,43 +146,15 @@ def test_the_last_death_is_for_good(crashes: int) -> None:
     assert "it fails for good" in settlement.failure.message
 
 
-def test_an_unknown_function_is_handed_on_later_and_later() -> None:
-    meta: str | None = None
-    delays = []
-    for _ in range(MAX_UNKNOWN):
-        settlement = judge(claimed(meta=meta), Raised(UNKNOWN))
-        assert (settlement.state, settlement.refund) == (State.SCHEDULED, True)
-        delays.append(settlement.delay_s)
-        meta = settlement.meta
-    assert delays == [2.0**n for n in range(MAX_UNKNOWN)]
-    assert judge(claimed(meta=meta), Raised(UNKNOWN)).state is State.FAILED
+def test_a_job_set_aside_is_held_without_an_attempt() -> None:
+    settlement = judge(claimed(meta='{"cron": {"n": 1}}'), SetAside("no job is registered"))
+    assert (settlement.state, settlement.refund) == (State.HELD, True)
+    assert json.loads(settlement.meta or "") == {SET_ASIDE: 1}
 
 
-def test_handing_on_leaves_the_rest_of_the_meta_alone() -> None:
-    settlement = judge(claimed(meta='{"cron": {"n": 1}}'), Raised(UNKNOWN))
-    assert json.loads(settlement.meta or "") == {"unknown_function": 1}
-
-
-@pytest.mark.parametrize(
-    "meta",
-    [
-        "not json",
-        "[]",
-        "null",
-        '"text"',
-        "7",
-        "[" * 100_000,
-        '{"unknown_function": "many"}',
-        '{"unknown_function": 1e999}',
-        '{"unknown_function": null}',
-        '{"unknown_function": -1}',
-        f'{{"unknown_function": -1{"0" * 400}}}',
-        f'{{"unknown_function": 1{"0" * 400}}}',
-    ],
-    ids=lambda meta: meta[:30],
-)
-def test_hostile_meta_ends_the_handing_on(meta: str) -> None:
-    assert judge(claimed(meta=meta), Raised(UNKNOWN)).state is State.FAILED
+def test_an_unknown_function_fails_for_good() -> None:
+    settlement = judge(claimed(), Raised(UNKNOWN))
+    assert (settlement.state, settlement.failure) == (State.FAILED, UNKNOWN)
 
 
 failures = st.builds(Failure, types=st.tuples(st.text()), message=st.text()) | st.just(UNKNOWN)
@@ -193,6 +166,7 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(Cancelled, st.text()),
     st.builds(Snoozed, st.datetimes(timezones=st.just(UTC)) | st.timedeltas()),
     st.builds(Released, st.text()),
+    st.builds(SetAside, st.text()),
     st.builds(Lost, st.text()),
 )
 
@@ -221,5 +195,27 @@ def test_every_kind_of_outcome_is_tested_here() -> None:
         "Cancelled",
         "Snoozed",
         "Released",
+        "SetAside",
         "Lost",
     }
+
+
+@pytest.mark.parametrize(
+    ("outcome", "resets"),
+    [
+        (Raised(OOPS), True),
+        (Raised(OOPS, again=AT), True),
+        (TimedOut(1.0), True),
+        (MemoryExceeded(1), True),
+        (Snoozed(AT, asked=True), True),
+        (Snoozed(AT), False),
+        (Released("the worker is stopping"), False),
+        (SetAside("no job is registered"), False),
+        (Lost("died"), False),
+    ],
+)
+def test_an_attempt_that_the_process_survives_resets_the_crashes(
+    outcome: Outcome, resets: bool
+) -> None:
+    assert judge(claimed(crashes=1), outcome).resets_crashes is resets
+    assert not judge(claimed(crashes=0), outcome).resets_crashes

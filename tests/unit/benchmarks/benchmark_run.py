@@ -65,6 +65,11 @@ def _of_systems(factor: float) -> Iterator[tuple[str, Measurement]]:
         rounds = {"round 1": 1_000.0, "round 2": 950.0, "last/first": 0.9}
         figure = f"20,000 jobs, round 3 under a held snapshot, {label}"
         yield "held", _rate(figure, 900, system, note, rounds)
+    for priorities in (2, 5, 10, 201):
+        figure = f"drain with {priorities} priorities / one"
+        yield "priorities", Measurement(figure=figure, unit="ratio", value=0.95)
+    urgent = "slowest urgent job after 200,000 jobs under a held snapshot"
+    yield "priorities", Measurement(figure=urgent, unit="ms", value=30.0)
     missing = "not installed"
     yield (
         "drain",

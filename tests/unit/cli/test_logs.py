@@ -65,3 +65,30 @@ def test_a_line_of_a_processor_names_its_partition() -> None:
 def test_an_object_of_a_processor_names_where_it_comes_from() -> None:
     found = json.loads(JsonFormatter().format(record(**PLACE)))
     assert found.items() >= PLACE.items()
+
+
+def test_an_object_of_an_attempt_has_its_fields_as_keys() -> None:
+    fields = {
+        "event": "job_retrying",
+        "queue": "mail",
+        "max_attempts": 5,
+        "duration_s": 0.25,
+        "next_at": "2030-01-01T00:00:00.000+00:00",
+        "error": "builtins.ValueError: no luck",
+    }
+    found = json.loads(JsonFormatter().format(record(**SAID, **fields)))
+    assert found.items() >= fields.items()
+    assert found["job"] == JOB_ID
+
+
+def test_a_traceback_that_was_cut_is_printed_as_it_is() -> None:
+    made = record(**SAID, exc_text="Traceback …")
+    assert json.loads(JsonFormatter().format(made))["trace"] == "Traceback …"
+    assert TextFormatter("%(message)s").format(made).endswith("\nTraceback …")
+
+
+def test_a_line_that_names_its_job_names_it_once() -> None:
+    made = record(**SAID)
+    made.msg = f"job_retrying job={JOB_ID} part=%s"
+    line, *_ = TextFormatter("%(message)s").format(made).split("\n")
+    assert line == f"job_retrying job={JOB_ID} part=way"

@@ -14,9 +14,10 @@ from typing import Any, cast
 import pytest
 
 from chancy import Job, job
-from chancy.app.preparation import MAX_DELAY, check_job
+from chancy.attempt.control import MAX_DELAY
 from chancy.errors import ConfigurationError, InvalidArguments, PushError
 from chancy.job.definition import DECORATED, path_of
+from chancy.job.fields import check_job
 from chancy.results.reference import Reference
 from tests.unit import jobs
 

@@ -1,13 +1,16 @@
-"""How far claims look: hints, what trails behind them, and looks from the front."""
+"""Where claims start: hints, the trail behind them, and scans from the front."""
 
 from __future__ import annotations
 
 import uuid
 
+import pytest
+
 from chancy.attempt.claim import Claim
 from chancy.postgres.claim.hints import ClaimHints
 
 LEASE = uuid.uuid4()
+QUICK_S, SLOW_S = 0.001, 1.0
 
 
 def claims(*positions: int, priority: int = 0) -> list[Claim]:
@@ -17,71 +20,149 @@ def claims(*positions: int, priority: int = 0) -> list[Claim]:
     ]
 
 
-def lanes(*positions: int, priority: int = 0, took_s: float = 0.001) -> ClaimHints:
-    """Lanes that have looked from the front at 0.0 seconds."""
+def learned(*found: Claim, took_s: float = QUICK_S, full: bool = False) -> ClaimHints:
+    """The hints after a scan from the front at 0.0 seconds that found these jobs."""
     made = ClaimHints()
-    made.learn_front(claims(*positions, priority=priority), limit=100, now=0.0, took_s=took_s)
+    made.learn_front(found, full=full, now=0.0, took_s=took_s)
     return made
 
 
-def test_the_first_look_is_from_the_front() -> None:
-    assert ClaimHints().plan(0.0, thorough=False) is None
+def without_front_scans(*found: Claim) -> ClaimHints:
+    """The hints after two slow scans, which put the next one off."""
+    made = learned(*found, took_s=SLOW_S)
+    made.learn_front(found, full=False, now=0.0, took_s=SLOW_S)
+    return made
 
 
-def test_a_look_starts_behind_what_was_seen() -> None:
-    made = lanes(7, 9, 8)
-    assert made.plan(0.01, thorough=False) == ([0], [9])
+def test_first_claim_is_from_the_front() -> None:
+    assert ClaimHints().plan(1.0, thorough=False) is None
+
+
+def test_claim_starts_behind_the_last_one_in_each_priority() -> None:
+    made = learned(*claims(3, priority=5), *claims(7, 9, 8))
+    assert made.plan(0.01, thorough=False) == ([5, 0], [3, 9])
+    made.learn(claims(4, priority=6), full=False, took_s=QUICK_S)
+    assert made.plan(0.01, thorough=False) == ([6, 5, 0], [4, 3, 9])
     assert made.plan(0.01, thorough=True) is None
 
 
-def test_higher_lanes_come_first() -> None:
-    made = lanes(7)
-    made.learn(claims(3, priority=5), limit=100)
-    assert made.plan(0.0, thorough=False) == ([5, 0], [3, 7])
-
-
-def test_who_keeps_up_starts_where_it_was_a_moment_ago() -> None:
-    made = ClaimHints()
-    for _ in range(2):  # so long that there is no other look from the front
-        made.learn_front(claims(0), limit=100, now=0.0, took_s=1.0)
-    moments = {0: 0.0}
+def test_worker_that_keeps_up_starts_where_its_hints_were_a_while_ago() -> None:
+    made = without_front_scans(*claims(0))
+    claimed_at = {0: 0.0}
     for step in range(1, 40):
         now = step * 0.01
         plan = made.plan(now, thorough=False)
         assert plan is not None
-        age_s = now - moments[plan[1][0]]
-        # Before the watch was looked at twice there is nothing to go back to.
+        age_s = now - claimed_at[plan[1][0]]
+        # Before the second snapshot of the hints there is nothing to go back to.
         assert step <= 10 or 0.045 <= age_s <= 0.125, (step, age_s)
-        made.learn(claims(step), limit=100)
-        moments[step] = now
+        made.learn(claims(step), full=False, took_s=QUICK_S)
+        claimed_at[step] = now
 
 
-def test_who_works_off_a_backlog_starts_at_its_hints() -> None:
-    made = ClaimHints()
-    for _ in range(2):
-        made.learn_front(claims(10), limit=100, now=1.0, took_s=1.0)
+def test_worker_with_a_backlog_starts_at_its_hints() -> None:
+    made = without_front_scans(*claims(10))
     for step in range(1, 9):
-        now = 1.0 + step * 0.03
-        made.learn(claims(10 + step), limit=1)
-        assert made.plan(now, thorough=False) == ([0], [10 + step])
+        made.learn(claims(10 + step), full=True, took_s=QUICK_S)
+        assert made.plan(step * 0.03, thorough=False) == ([0], [10 + step])
 
 
-def test_the_longer_looks_take_the_smaller_is_their_share() -> None:
-    for took_s, pause_s in ((0.0001, 0.02), (0.001, 0.05), (0.01, 0.5), (0.02, 2.0), (0.06, 15.0)):
-        made = lanes(1, took_s=took_s)
-        made.learn_front(claims(2), limit=100, now=0.0, took_s=took_s)
-        assert made.plan(pause_s * 0.99, thorough=False) is not None, took_s
-        assert made.plan(pause_s * 1.01, thorough=False) is None, took_s
+@pytest.mark.parametrize(
+    ("took_s", "pause_s"), [(0.0001, 0.02), (0.001, 0.05), (0.01, 0.5), (0.02, 2.0), (0.06, 15.0)]
+)
+def test_slower_front_scans_take_a_smaller_share_of_the_time(took_s: float, pause_s: float) -> None:
+    made = learned(*claims(1), took_s=took_s)
+    made.learn_front(claims(2), full=False, now=0.0, took_s=took_s)
+    assert made.plan(pause_s * 0.99, thorough=False) is not None
+    assert made.plan(pause_s * 1.01, thorough=False) is None
 
 
-def test_one_slow_look_does_not_put_the_next_one_off() -> None:
-    made = lanes(1, took_s=0.001)
-    made.learn_front(claims(2), limit=100, now=0.0, took_s=1.0)
+def test_one_slow_front_scan_does_not_put_off_the_next() -> None:
+    made = learned(*claims(1), took_s=0.001)
+    made.learn_front(claims(2), full=False, now=0.0, took_s=SLOW_S)
     assert made.plan(0.049, thorough=False) is not None
     assert made.plan(0.051, thorough=False) is None
 
 
-def test_a_full_look_from_the_front_may_set_the_hint_back() -> None:
-    made = lanes(50)
-    made.learn_front(claims(3, 4), limit=2, now=0.0, took_s=0.001)
-    assert made.plan(0.0, thorough=False) == ([0], [4])
+def test_full_front_scan_resets_the_hints_of_priorities_that_it_did_not_finish() -> None:
+    """Jobs before the old hints may have been released in all of them."""
+    made = learned(*claims(60, priority=9), *claims(50, priority=1), *claims(40))
+    made.learn_front(
+        [*claims(7, priority=9), *claims(3, 4, priority=1)], full=True, now=0.0, took_s=QUICK_S
+    )
+    assert made.plan(0.0, thorough=False) == ([9, 1], [60, 4])
+
+
+def test_slow_claim_adds_hints_for_every_priority_at_a_position_known_before() -> None:
+    made = without_front_scans(*claims(10))
+    made.learn([], full=False, took_s=SLOW_S)
+    assert made.needs_last
+    made.learn_last(1_000)
+    plans = []
+    for now in (1.0, 1.06, 1.12):
+        plans.append(made.plan(now, thorough=False))
+        made.learn([], full=False, took_s=SLOW_S)
+        made.learn_last(2_000)
+    # Jobs up to a position that is known only now may still be committed.
+    assert plans[:2] == [([0], [10])] * 2
+    assert plans[2] == ([*range(100, -101, -1)], [*[1_000] * 100, 10, *[1_000] * 100])
+
+
+def test_claims_of_jobs_tell_the_position_of_new_hints() -> None:
+    made = without_front_scans(*claims(10))
+    for now in (1.0, 1.06):
+        made.plan(now, thorough=False)
+    made.learn(claims(500, priority=3), full=False, took_s=SLOW_S)
+    assert not made.needs_last
+    plan = made.plan(1.06, thorough=False)
+    assert plan is not None
+    assert dict(zip(*plan, strict=True)) == {
+        **dict.fromkeys(range(-100, 101), 10),
+        3: 500,
+    }
+
+
+def test_one_slow_claim_adds_no_hints() -> None:
+    made = learned(*claims(10))
+    for now in (0.01, 0.07, 0.13):
+        made.plan(now, thorough=True)
+    made.learn([], full=False, took_s=SLOW_S)
+    assert not made.needs_last
+    made.learn([], full=False, took_s=QUICK_S)
+    made.learn([], full=False, took_s=SLOW_S)
+    assert made.plan(0.01, thorough=False) == ([0], [10])
+
+
+def test_slow_full_claim_adds_hints_only_for_higher_priorities() -> None:
+    made = without_front_scans(*claims(10))
+    made.learn_last(1_000)
+    for now in (1.0, 1.06):
+        made.plan(now, thorough=False)
+    made.learn(claims(500), full=True, took_s=SLOW_S)
+    plan = made.plan(1.06, thorough=False)
+    assert plan == ([*range(100, -1, -1)], [*[1_000] * 100, 500])
+
+
+def test_time_for_many_jobs_does_not_count_as_slow() -> None:
+    made = without_front_scans(*claims(10))
+    for now in (1.0, 1.06):
+        made.plan(now, thorough=False)
+    made.learn(claims(*range(1_000)), full=True, took_s=0.02)
+    assert made.plan(1.06, thorough=False) == ([0], [999])
+
+
+def test_quick_front_scan_removes_a_great_number_of_hints() -> None:
+    made = ClaimHints()
+    for priority in range(20):
+        made.learn(claims(7, priority=priority), full=False, took_s=QUICK_S)
+    made.learn_front(claims(8), full=False, now=0.0, took_s=QUICK_S)
+    assert made.plan(0.0, thorough=False) == ([0], [8])
+
+
+def test_number_of_hints_is_limited() -> None:
+    made = learned()
+    for priority in range(5_000):
+        made.learn(claims(7, priority=priority), full=False, took_s=QUICK_S)
+    plan = made.plan(0.0, thorough=False)
+    assert plan is not None
+    assert len(plan[0]) <= 1_000

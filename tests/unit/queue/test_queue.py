@@ -55,7 +55,7 @@ def test_the_executors_there_are(executor: Any) -> None:
         ({"concurrency": 1.5}, "concurrency=1.5"),
         ({"concurrency": True}, "concurrency=True"),
         ({"concurrency": "4"}, "concurrency='4'"),
-        ({"poll_interval_s": 0}, "poll_interval_s=0 must be from 0.01 to 3600 seconds"),
+        ({"poll_interval_s": 0}, "poll_interval_s=0 must be a number from 0.01 to 3,600 seconds"),
         ({"poll_interval_s": 3601}, "poll_interval_s=3601"),
         ({"poll_interval_s": math.nan}, "poll_interval_s=nan"),
         ({"poll_interval_s": "1"}, "poll_interval_s='1'"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any
 from uuid import UUID
@@ -31,8 +31,8 @@ class Slow:
         """It was not opened."""
 
 
-class Nobody:
-    """Nobody comes so far as to wait."""
+class UnusedWaiter:
+    """A waiter that is never reached."""
 
     async def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob:
         raise AssertionError(id)
@@ -43,7 +43,7 @@ class Nobody:
 
 def test_who_waits_for_a_broker_that_is_not_reached_is_told_of_the_close() -> None:
     broker = Slow()
-    background = Background(lambda: (broker, Nobody()))
+    background = Background(lambda: (broker, UnusedWaiter()))
     waiting = background.begin(uuid.uuid4(), None)
     given_up = background.begin(uuid.uuid4(), None)
     eventually_sync(lambda: broker.opening)
@@ -54,52 +54,20 @@ def test_who_waits_for_a_broker_that_is_not_reached_is_told_of_the_close() -> No
     assert given_up.cancelled()
 
 
-class Late(asyncio.SelectorEventLoop):
-    """A loop that is closed only after a test has had its say."""
-
-    def __init__(self, before_close: Callable[[], None]) -> None:
-        super().__init__()
-        self._before_close = before_close
-
-    def close(self) -> None:
-        self._before_close()
-        super().close()
-
-
-def test_who_comes_while_it_is_being_closed_waits_in_a_new_loop(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Not in the one that has stopped, where nothing would ever happen."""
-    brokers: list[Slow] = []
-    late: list[Future[QueuedJob]] = []
-
-    def make() -> tuple[Slow, Nobody]:
-        brokers.append(Slow())
-        return brokers[-1], Nobody()
-
-    background = Background(make)
-    monkeypatch.setattr(
-        asyncio,
-        "new_event_loop",
-        lambda: Late(lambda: late.append(background.begin(uuid.uuid4(), None))),
-    )
-    waiting = background.begin(uuid.uuid4(), None)
-    eventually_sync(lambda: brokers and brokers[0].opening)
-    monkeypatch.undo()
+def test_a_call_after_the_close_is_refused() -> None:
+    """And starts no thread that nothing would stop."""
+    background = Background(lambda: (Slow(), UnusedWaiter()))
     background.close()
     with pytest.raises(BrokerUnavailable, match="the application was closed"):
-        waiting.result(5)
-    eventually_sync(lambda: len(brokers) == 2 and brokers[1].opening)
-    background.close()
-    with pytest.raises(BrokerUnavailable, match="the application was closed"):
-        late[0].result(5)
+        background.begin(uuid.uuid4(), None)
+    assert not [thread for thread in threading.enumerate() if thread.name == "chancy calls"]
 
 
 def test_who_has_asked_for_the_loop_before_a_close_is_told_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The close comes between the look for the loop and the hand-over to it."""
-    background = Background(lambda: (Slow(), Nobody()))
+    background = Background(lambda: (Slow(), UnusedWaiter()))
     first = background.begin(uuid.uuid4(), None)
     real = asyncio.run_coroutine_threadsafe
     closing: list[threading.Thread] = []

@@ -114,7 +114,7 @@ async def test_the_deaf_look_twice_a_second_and_say_so_once(
 ) -> None:
     races.broker.deaf = True
     [claim] = await bench.running()
-    with caplog.at_level(logging.WARNING, "chancy.results"):
+    with caplog.at_level(logging.WARNING, "chancy.broker"):
         waiting = asyncio.create_task(races.endings.wait(claim.id, None))
         await passed(clock, races, 6)
         began, looks = clock.monotonic(), races.looks
@@ -124,6 +124,7 @@ async def test_the_deaf_look_twice_a_second_and_say_so_once(
         await passed(clock, races, looks + 11)
     assert await waiting is State.SUCCEEDED
     assert races.broker.tries > 1
-    said = [one.getMessage() for one in caplog.records if one.name == "chancy.results"]
+    said = [one.getMessage() for one in caplog.records if one.name == "chancy.broker"]
     assert len(said) == 1
-    assert said[0].startswith("group_wait_polling what=race polling=true error=no notices here")
+    assert said[0].startswith("listening_failed topic=finished polling=true")
+    assert said[0].endswith("error=no notices here")

@@ -298,7 +298,7 @@ async def test_whatever_ends_the_listening_it_is_begun_again(
     broker.fault = fault
     [claim] = await bench.running()
     waiting = asyncio.create_task(finishes.wait(claim.id, None))
-    await eventually(lambda: "listening_failed polling=true" in caplog.text)
+    await eventually(lambda: "listening_failed topic=finished polling=true" in caplog.text)
     assert type(fault).__name__ in caplog.text, "with a trace"
     while not broker.listeners:
         clock.advance(0.1)

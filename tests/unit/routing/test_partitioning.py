@@ -10,7 +10,11 @@ import pytest
 from chancy.app.preparation import chunks
 from chancy.broker.values import CHUNK, PreparedJob
 from chancy.errors import PushError
+from chancy.queue.queue import Queue
 from chancy.routing.partitioning import PushPartitioning
+from chancy.routing.router import RoutedBroker
+from chancy.testing.clock import ManualClock
+from chancy.testing.memory import MemoryBroker
 
 
 def job(queue: str) -> PreparedJob:
@@ -75,5 +79,18 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     sorted_ = PushPartitioning(given(), home, lambda name, part: None, lambda name, part: None)
     sorted_.start()
-    with pytest.raises(PushError, match=r"11 jobs of this call.*'a'; at most 10 can wait"):
+    with pytest.raises(PushError, match=r"11 jobs of this call.*'a'; at most 10 jobs"):
         list(sorted_.stream("a"))
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_only_the_event_loop_changes_what_it_remembers_of_pushed_jobs(blocking: bool) -> None:
+    queues = [Queue(name="away", broker="far")]
+    others = {"far": MemoryBroker()}
+    routed = RoutedBroker(MemoryBroker(), others, ManualClock(), queues, lambda queue, broker: None)
+    pushed = job("away")
+    partitions = await routed.partition([[pushed]], blocking=blocking)
+    assert partitions.start() == "far"
+    assert [*partitions.stream("far")] == [[pushed]]
+    assert routed.brokers.broker_of_job(pushed.id) == (None if blocking else "far")
+    await routed.close()

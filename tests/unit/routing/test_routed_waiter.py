@@ -27,7 +27,7 @@ def two() -> TwoBrokers:
 
 @pytest.fixture
 async def planes(two: TwoBrokers) -> AsyncIterator[BrokerSet]:
-    made = BrokerSet(MemoryBroker(), {"memory": FailingBroker(two)})
+    made = BrokerSet(MemoryBroker(), {"memory": FailingBroker(two)}, SystemClock())
     await made.open()
     yield made
     await made.close()

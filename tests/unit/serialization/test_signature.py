@@ -139,9 +139,8 @@ def test_a_value_comes_back_equal_and_of_its_type(annotation: Any, value: Any, t
     # As a result, and among other arguments, some of which nothing is said of.
     result = of.encode_result(value)
     assert result == text
-    again = of.decode_result(result)
+    again = of.read_result(json.loads(result))
     assert (again, type(again)) == (value, type(value))
-    assert of.read_result(json.loads(result)) == value
 
 
 def test_a_moment_keeps_its_offset_and_not_the_name_of_its_zone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import typing
 from collections.abc import Callable
 from datetime import UTC, date, datetime
@@ -28,6 +29,9 @@ def total(order: Order, **more: int) -> None: ...
 
 def unseen(item: Unseen, n: int = 0) -> Unseen:
     return item
+
+
+def within(it: datetime, free: Any) -> None: ...
 
 
 class Standard(typing.TypedDict):
@@ -172,14 +176,33 @@ def test_so_is_one_of_an_annotation_that_pydantic_refuses(annotation: Any) -> No
     of = signature(None, annotation)
     assert of.read_result({"a": 1}) == {"a": 1}
     assert of.encode_result({"a": 1}) == '{"a":1}'
-    assert of.decode_result('{"a":1}') == {"a": 1}
+    assert of.read_result({"a": 1}) == {"a": 1}
     with pytest.raises(InvalidResult, match=r"the result"):
         of.encode_result({"a": range(3)})
+
+
+@pytest.mark.parametrize("value", [{1}, {1: 2}, [{None: 1}], AT, b"a", math.nan, [Point(0.0, 0.0)]])
+def test_so_is_an_argument_without_an_annotation_beside_others(value: Any) -> None:
+    of = Signature.of(within, "shop.within")
+    assert of.decode(of.encode({"it": AT, "free": [(1, 0.5), {"a": None}]}))["free"][1] == {
+        "a": None
+    }
+    with pytest.raises(InvalidArguments, match=r"free"):
+        of.encode({"it": AT, "free": value})
 
 
 def test_an_argument_of_which_nothing_can_be_said_is_refused_with_the_reason() -> None:
     with pytest.raises(InvalidArguments, match=r"parameter 'it': values of its annotation .*range"):
         signature(range).encode({"it": range(3)})
+
+
+def test_further_keywords_of_an_unsupported_annotation_are_refused_with_the_reason() -> None:
+    def work(a: datetime, **rest: range) -> None: ...
+
+    of = Signature.of(work, "shop.work")
+    assert of.decode(of.encode({"a": AT})) == {"a": AT}
+    with pytest.raises(InvalidArguments, match=r"parameter \*\*rest\['b'\]: values of .*range"):
+        of.encode({"a": AT, "b": range(3)})
 
 
 # The format of another version
@@ -199,7 +222,7 @@ def test_a_later_format_is_told_from_arguments(of: Signature) -> None:
 def test_a_later_format_is_told_from_results(annotation: Any) -> None:
     of = signature(None, annotation)
     with pytest.raises(InvalidResult, match="a format of a later version of chancy"):
-        of.decode_result(f'{{"{FORMAT}":2}}')
+        of.read_result({FORMAT: 2})
     with pytest.raises(InvalidResult, match=r"the key '\$chancy'"):
         of.encode_result({FORMAT: 2})
 
@@ -219,7 +242,7 @@ def test_the_limit_is_in_bytes_of_the_text(annotation: Any, value: Any) -> None:
         PayloadTooLarge, match=rf"shop.work take {size} bytes .* the limit is {size - 1}"
     ):
         of.encode({"it": value}, limit=size - 1)
-    with pytest.raises(PayloadTooLarge, match=r"the result of shop\.work take"):
+    with pytest.raises(PayloadTooLarge, match=r"the result of shop\.work take .* the limit is 50"):
         of.encode_result(value, limit=50)
 
 
@@ -241,9 +264,6 @@ def circle() -> Node:
     node = Node(name="a")
     node.children = [node]
     return node
-
-
-def within(it: datetime, free: Any) -> None: ...
 
 
 @pytest.mark.parametrize("levels", [90, 180, 250, 2_000, 20_000])

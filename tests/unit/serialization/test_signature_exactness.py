@@ -15,8 +15,6 @@ import pytest
 from pydantic import AfterValidator, SecretStr, StringConstraints
 
 from chancy.errors import InvalidArguments, InvalidResult
-from chancy.serialization.roundtrip.schema_rules import SchemaRules
-from chancy.serialization.validation import Validator
 from tests.unit.serialization import orders
 from tests.unit.serialization.orders import (
     Amount,
@@ -117,7 +115,7 @@ LOSSES: dict[str, tuple[Any, Any, str]] = {
         "valid string, not 1",
     ),
     "none of the literals": (list[Cat], [changed(Cat(), kind="dog")], "Input should be 'cat'"),
-    "too few": (Line, Line(ends=(Point(0.0, 0.0),)), "too few items"),  # type: ignore[arg-type]
+    "too few": (Line, Line(ends=(Point(0.0, 0.0),)), "Field required"),  # type: ignore[arg-type]
     "too many": (Line, Line(ends=(Point(0.0, 0.0, AT),) * 3), "Tuple should have at most 2"),  # type: ignore[arg-type]
     "one of a tuple": (Line, Line(ends=(Point(0.0, 0.0), Point3(0.0, 0.0))), "would come back"),
     "no field": (Item, Item.model_construct(name="cup"), "Field required"),
@@ -199,6 +197,7 @@ LOSSES: dict[str, tuple[Any, Any, str]] = {
     "set in an object": (orders.Either, orders.Either(1, frozenset(Level)), "would come back"),
     "dict or counter": (dict[str, int] | Counter[str], Counter("aab"), "would come back"),
     "kinds of paths": (PurePath | Path, Path("a"), "would come back"),
+    "number equal to a literal": (list[Literal[True] | Decimal], [Decimal(1)], "would come back"),
     "set or list": (list[int] | set[int], {1}, "would come back"),
     "tuple or list": (list[int] | tuple[int, ...], (1,), "would come back"),
     "one object or another": (Bounded | Doubling, Doubling(amount=1), "would come back"),
@@ -245,52 +244,9 @@ def test_what_a_validator_of_the_users_makes_of_a_value_is_what_is_stored() -> N
     assert of.decode(of.encode({"it": " a "})) == {"it": "a"}
 
 
-def test_a_look_is_enough_for_common_types(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read_back(*_: Any) -> Any:
-        raise AssertionError("it was read back, which takes as long again")
-
-    order = Order(id=1, items=[ITEM, ITEM])
-    values: list[tuple[Any, Any]] = [
-        (datetime, AT),
-        (list[datetime | None], [AT, None]),
-        (Order, order),
-        (list[Order], [order]),
-        (Point | None, Point(1.0, 2.0, AT)),
-        (dict[str, tuple[float, ...]], {"a": (1.0, 2.0)}),
-        (list[orders.Pet], [orders.Cat(), orders.Dog()]),
-        (orders.Line, orders.Line(ends=(Point(0.0, 0.0), Point(1.0, 1.0)))),
-        (orders.Node, orders.Node(name="a", children=[orders.Node(name="b")])),
-        (Bounded, Bounded(amount=1)),
-        (orders.Slotted, orders.Slotted(1, AT)),
-        (orders.Settled, orders.Settled(data=b"\xff")),
-        (orders.Frame, orders.Frame({"street": "s", "since": date(2030, 1, 1)})),
-        (orders.Address, {"street": "s", "since": date(2030, 1, 1)}),
-        (list[orders.Checked], [orders.Checked(n=1)]),
-        (list[datetime | str], [AT, "soon"]),
-        (UUID | str | None, "soon"),
-    ]
-    monkeypatch.setattr(Validator, "load", read_back)
-    for annotation, value in values:
-        signature(annotation).encode({"it": value})
-
-
 def test_a_union_is_read_in_its_own_order_whatever_was_declared_before() -> None:
     first, second = signature(bytes | str), signature(str | bytes)
     assert first.decode(first.encode({"it": b"a"})) == {"it": b"a"}
     assert second.decode(second.encode({"it": "YQ=="})) == {"it": "YQ=="}
     with pytest.raises(InvalidArguments, match="'it'"):
         second.encode({"it": b"a"})
-
-
-def test_floats_beside_none_are_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    def dump(*_: Any) -> Any:
-        raise AssertionError("it was written once more, since null might be a NaN")
-
-    monkeypatch.setattr(Validator, "dump", dump)
-    of = signature(list[Point | float | None])
-    assert of.encode({"it": [Point(1.0, 2.0), 0.5, None]}).endswith("null},0.5,null]}")
-
-
-def test_an_unknown_kind_of_schema_is_not_taken_to_be_exact() -> None:
-    assert not SchemaRules().exact({"type": "of a later pydantic"})
-    assert not SchemaRules().exact({"type": "definition-ref", "schema_ref": "nowhere"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 
 import pytest
@@ -11,6 +12,7 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Released, Returned, Snoozed
 from chancy.worker import quarantine
 from chancy.worker.quarantine import CHILDREN, MOST, QuarantineExecutor
+from chancy.worker.start_recorder import StartRecorder
 from tests.support.waiting import eventually
 
 
@@ -76,10 +78,21 @@ class Stub:
 class Ward:
     """A quarantine over stubs."""
 
-    def __init__(self, *, slots: int = 256, idle_s: float = 60.0) -> None:
+    def __init__(self, *, slots: int = 256, idle_s: float = 60.0, isolates: bool = True) -> None:
         self.normal = Stub(slots)
         self.lanes: list[Stub] = []
-        self.quarantine = QuarantineExecutor(self.normal, self._make, idle_s=idle_s)
+        self.recorded: list[uuid.UUID] = []
+        self.quarantine = QuarantineExecutor(
+            self.normal,
+            StartRecorder(self._record),
+            self._make if isolates else None,
+            alone_here=True,
+            idle_s=idle_s,
+        )
+
+    async def _record(self, claim: Claim, meta: str) -> None:
+        assert json.loads(meta) == {"started": str(claim.lease)}
+        self.recorded.append(claim.id)
 
     def _make(self) -> Stub:
         self.lanes.append(Stub())
@@ -91,7 +104,7 @@ class Ward:
 
 async def test_only_suspects_run_apart() -> None:
     ward = Ward()
-    fresh, suspect = claim(), claim(crashes=1)
+    fresh, suspect = claim(), claim(crashes=2)
     first = ward.run(fresh)
     await eventually(lambda: fresh in ward.normal.running)
     assert ward.lanes == [], "nothing is made before it is needed"
@@ -111,11 +124,12 @@ async def test_only_suspects_run_apart() -> None:
 
 async def test_a_few_run_at_a_time_and_the_rest_come_back_later() -> None:
     ward = Ward()
-    tasks = [ward.run(claim(crashes=1)) for _ in range(MOST + 10)]
+    tasks = [ward.run(claim(crashes=2)) for _ in range(MOST + 10)]
     await eventually(lambda: sum(task.done() for task in tasks) == 10)
     refused = [task.result() for task in tasks if task.done()]
     assert all(isinstance(outcome, Snoozed) for outcome in refused)
     ward.lanes[0].ready.set()
+    await eventually(lambda: len(ward.lanes[0].running) == CHILDREN)
     while not all(task.done() for task in tasks):
         ward.lanes[0].let_go()
         await asyncio.sleep(0)
@@ -143,7 +157,7 @@ async def test_one_that_waits_can_be_stopped_and_does_not_wait_for_long(
 ) -> None:
     monkeypatch.setattr(quarantine, "PATIENCE_S", 0.05)
     ward = Ward()
-    stopped, tired = claim(crashes=1), claim(crashes=1)
+    stopped, tired = claim(crashes=2), claim(crashes=2)
     first, second = ward.run(stopped), ward.run(tired)
     await eventually(lambda: ward.lanes and ward.lanes[0].starts == 1)
     assert ward.quarantine.interrupt(stopped, Released("stop"))
@@ -155,7 +169,7 @@ async def test_one_that_waits_can_be_stopped_and_does_not_wait_for_long(
 
 async def test_the_children_end_when_nothing_has_come_for_a_while() -> None:
     ward = Ward(idle_s=0.02)
-    task = ward.run(claim(crashes=1))
+    task = ward.run(claim(crashes=2))
     await eventually(lambda: ward.lanes)
     ward.lanes[0].ready.set()
     await eventually(lambda: ward.lanes[0].running)
@@ -165,7 +179,7 @@ async def test_the_children_end_when_nothing_has_come_for_a_while() -> None:
     ward.lanes[0].let_go()
     await task
     await eventually(lambda: ward.lanes[0].stops == 1)
-    again = ward.run(claim(crashes=1))
+    again = ward.run(claim(crashes=2))
     await eventually(lambda: len(ward.lanes) == 2)
     ward.lanes[1].ready.set()
     await eventually(lambda: ward.lanes[1].running)
@@ -179,13 +193,13 @@ async def test_children_that_cannot_be_started_are_tried_again(
 ) -> None:
     monkeypatch.setattr(quarantine, "PATIENCE_S", 0.05)
     ward = Ward()
-    task = ward.run(claim(crashes=1))
+    task = ward.run(claim(crashes=2))
     await eventually(lambda: ward.lanes)
     ward.lanes[0].error = OSError("no more processes")
     ward.lanes[0].ready.set()
     assert isinstance(await task, Snoozed)
     assert "quarantine_failed" in caplog.text
-    again = ward.run(claim(crashes=1))
+    again = ward.run(claim(crashes=2))
     await eventually(lambda: len(ward.lanes) == 2)
     ward.lanes[1].ready.set()
     await eventually(lambda: ward.lanes[1].running)
@@ -204,3 +218,33 @@ async def test_what_is_broken_is_the_executor_of_the_queue() -> None:
     await ward.quarantine.start()
     await ward.quarantine.stop()
     assert (ward.normal.starts, ward.normal.stops) == (1, 1)
+
+
+async def test_a_job_with_one_crash_runs_as_usual_once_its_start_is_stored() -> None:
+    ward = Ward()
+    suspect = claim(crashes=1)
+    task = ward.run(suspect)
+    await eventually(lambda: suspect in ward.normal.running)
+    assert ward.recorded == [suspect.id]
+    assert ward.quarantine.interrupt(suspect, Released("stop"))
+    assert await task == Released("stop")
+    assert ward.lanes == []
+    await ward.quarantine.stop()
+
+
+@pytest.mark.parametrize("broken", [False, True])
+async def test_jobs_that_cannot_be_isolated_run_here_one_at_a_time(broken: bool) -> None:
+    ward = Ward(isolates=broken)
+    suspects = [claim(crashes=2) for _ in range(3)]
+    tasks = [ward.run(suspect) for suspect in suspects]
+    if broken:
+        await eventually(lambda: ward.lanes)
+        ward.lanes[0].broken = "the application cannot be imported"
+        ward.lanes[0].ready.set()
+    for suspect, task in zip(suspects, tasks, strict=True):
+        await eventually(lambda: ward.normal.running)
+        assert list(ward.normal.running) == [suspect]
+        ward.normal.let_go()
+        assert isinstance(await task, Returned)
+    assert ward.recorded == [suspect.id for suspect in suspects]
+    await ward.quarantine.stop()

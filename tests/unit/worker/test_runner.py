@@ -12,8 +12,13 @@ from chancy.attempt.judge import judge
 from chancy.attempt.outcome import Cancelled, Outcome, Returned
 from chancy.attempt.settlement import Settlement
 from chancy.clock import SystemClock
+from chancy.states import State
+from chancy.testing.clock import ManualClock
 from chancy.worker.runner import Runner
+from chancy.worker.unknown_functions import UnknownFunctions
 from tests.support.waiting import eventually
+
+UNKNOWN = UnknownFunctions("q", str, SystemClock(), after_s=60.0)
 
 
 def claim() -> Claim:
@@ -50,10 +55,10 @@ class OneByOne:
 async def test_a_claim_that_is_asked_to_stop_while_it_waits_never_runs(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level("INFO", "chancy.worker")
+    caplog.set_level("INFO", "chancy.attempts")
     settled: list[Settlement] = []
     executor = OneByOne()
-    runner = Runner(executor, judge, settled.append, SystemClock())
+    runner = Runner(executor, judge, settled.append, SystemClock(), UNKNOWN)
     first, second, third = claims = [claim() for _ in range(3)]
     asked = Cancelled("somebody asked for it")
     try:
@@ -81,7 +86,7 @@ async def test_claims_are_held_ahead_as_far_as_is_allowed(
 ) -> None:
     """Jobs that take no time: more of them are worth it."""
     executor, settled = OneByOne(), list[Settlement]()
-    runner = Runner(executor, judge, settled.append, SystemClock(), most_ahead)
+    runner = Runner(executor, judge, settled.append, SystemClock(), UNKNOWN, most_ahead)
     try:
         for _ in range(1_000):
             executor.go.release()
@@ -93,10 +98,30 @@ async def test_claims_are_held_ahead_as_far_as_is_allowed(
         await runner.close()
 
 
+async def test_claims_behind_a_slow_job_are_released_after_a_second() -> None:
+    executor, settled, clock = OneByOne(), list[Settlement](), ManualClock()
+    runner = Runner(executor, judge, settled.append, clock, UNKNOWN)
+    claims = [claim() for _ in range(3)]
+    try:
+        runner.give(claims)
+        await eventually(lambda: executor.ran)
+        clock.advance(0.9)
+        runner.release_stuck()
+        assert settled == []
+        clock.advance(0.2)
+        runner.release_stuck()
+        assert [(one.id, one.state) for one in settled] == [
+            (one.id, State.PENDING) for one in claims[1:]
+        ]
+        assert executor.ran == claims[:1]
+    finally:
+        await runner.close()
+
+
 async def test_a_runner_whose_only_claim_is_asked_to_stop_is_idle_and_goes_on() -> None:
     settled: list[Settlement] = []
     executor = OneByOne()
-    runner = Runner(executor, judge, settled.append, SystemClock())
+    runner = Runner(executor, judge, settled.append, SystemClock(), UNKNOWN)
     only, later = claim(), claim()
     try:
         runner.give([only])

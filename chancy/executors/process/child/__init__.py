@@ -1,1 +1,1 @@
-"""The code inside an executor process: one job after the other, or many coroutines."""
+"""The code inside an executor process: one job after the other."""

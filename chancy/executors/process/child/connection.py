@@ -87,15 +87,16 @@ class ChildConnection:
             for frame in self._reader.frames(data):
                 self._on_frame(frame)
 
-    def receive_until(self, done: Callable[[], bool]) -> None:
+    def receive_until(self, done: Callable[[], bool], poll_ms: int | None = _POLL_MS) -> None:
         """Handle frames until ``done`` returns True. In the main thread.
 
+        :param poll_ms: None: no signal handler reads frames.
         :raises Interrupted: the job is stopped in the meantime.
         """
         poll = select.poll()
         poll.register(self._socket.fileno(), select.POLLIN)
         while not done():
-            if any(event & select.POLLHUP for _, event in poll.poll(_POLL_MS)):
+            if any(event & select.POLLHUP for _, event in poll.poll(poll_ms)):
                 os._exit(1)
             self.receive()
 

@@ -57,20 +57,27 @@ class Dispatcher:
         self._registry = Registry(allow=("*",))
         self._runner: asyncio.Runner | None = None
 
-    def answer(self, call: ChildCall) -> bytes:
-        """Make a call; returns the reply, whatever the function does."""
+    def answer(self, call: ChildCall, loaded: Callee | Raised) -> bytes:
+        """Make a call; returns the reply, whatever the function does.
+
+        :param loaded: the function, or why there is none.
+        """
         deadline = time.monotonic() + call.time_s if call.time_s else None
         job = JobContext(call, self._host, deadline)
         CURRENT.set(job)
         self._memory_limit.set(call.memory_bytes)
         self._interrupter.job_started(call, job)
         try:
-            outcome = self._run(call)
+            outcome = loaded if isinstance(loaded, Raised) else self._run(call, loaded)
         finally:
             self._interrupter.job_ended()
         if isinstance(outcome, Raised) and call.memory_bytes:
             self._memory_limit.set(0)  # encoding the reply must not fail because of the limit
-        return self.packed(call, outcome)
+        if self._interrupter.stopped:
+            return stopped(
+                call, outcome.elapsed_s, self._interrupter.why, self._interrupter.timed_out
+            )
+        return answer(call, outcome)
 
     def call_path(self, path: str) -> Outcome:
         """Call a function that is not a job, without arguments."""
@@ -80,20 +87,25 @@ class Dispatcher:
             return raised(error, perf_counter())
         return self._call(called, {}, perf_counter())
 
-    def _run(self, call: ChildCall) -> Outcome:
+    def _run(self, call: ChildCall, called: Callee) -> Outcome:
         began = perf_counter()
         try:
-            called = self.callee(call.func)
             arguments = arguments_of(called, call.arguments)
         except BaseException as error:
             return raised(error, began)
         return self._call(called, arguments, began)
 
-    def callee(self, path: str) -> Callee:
-        """Look a function up. Raises the errors of `invocation.callee`."""
-        called = self._callees.get(path)
-        if called is None:
+    def loaded(self, path: str) -> Callee | None:
+        """A function that was loaded before."""
+        return self._callees.get(path)
+
+    def load(self, path: str) -> Callee | Raised:
+        """Look a function up, which may import its module."""
+        began = perf_counter()
+        try:
             called = self._callees[path] = callee(path, self.find)
+        except BaseException as error:
+            return raised(error, began)
         return called
 
     def find(self, path: str) -> Callable[..., Any]:
@@ -124,20 +136,19 @@ class Dispatcher:
         return returned(called, value, self._max_result, began)
 
     def _log_if_stopped(self, error: BaseException) -> None:
-        if self._interrupter.stopped:
-            log_late_error(CURRENT.get(), error)
+        """Log an error of a job that was being stopped, unless it is the interruption itself."""
+        if self._interrupter.stopped and isinstance(error, Exception):
+            job = CURRENT.get()
+            logger.warning(
+                "job %s (%s) raised while it was being stopped", job.id, job.func, exc_info=error
+            )
 
-    @property
-    def runner(self) -> asyncio.Runner:
-        """The runner of this thread's event loop."""
+    def _wait_for(self, value: Awaitable[Any], context: Context) -> Any:
         if self._runner is None:
             import asyncio  # a third of the start time of a process that runs only plain functions
 
             self._runner = asyncio.Runner()
-        return self._runner
-
-    def _wait_for(self, value: Awaitable[Any], context: Context) -> Any:
-        runner = self.runner
+        runner = self._runner
         try:
             return runner.run(self._interrupter.awaiting(value), context=context)
         except (SystemExit, KeyboardInterrupt):
@@ -145,19 +156,3 @@ class Dispatcher:
             self._runner = None
             runner.close()
             raise
-
-    def packed(self, call: ChildCall, outcome: Outcome) -> bytes:
-        """The reply to the last call."""
-        if self._interrupter.stopped:
-            return stopped(
-                call, outcome.elapsed_s, self._interrupter.why, self._interrupter.timed_out
-            )
-        return answer(call, outcome)
-
-
-def log_late_error(job: JobContext, error: BaseException) -> None:
-    """Log an error of a job that was being stopped, unless it is the interruption itself."""
-    if isinstance(error, Exception):
-        logger.warning(
-            "job %s (%s) raised while it was being stopped", job.id, job.func, exc_info=error
-        )

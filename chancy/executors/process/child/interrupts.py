@@ -109,11 +109,6 @@ class Interrupter:
         elif not self._number or number > self._number:
             self._requests[number] = why
 
-    def take_request(self, number: int) -> str | None:
-        """Take the reason of a stop request that arrived before its job started; None if there is
-        none."""
-        return self._requests.pop(number, None)
-
     def hold(self) -> None:
         """Defer interruptions until `release`, while a frame is sent or received."""
         if threading.get_ident() == self._main:

@@ -20,6 +20,7 @@ import time
 from chancy.attempt.outcome import Raised
 from chancy.context.context import Progress
 from chancy.context.host import CompletionRef
+from chancy.executors.invocation import Callee
 from chancy.executors.process import protocol as frames
 from chancy.executors.process.call import MAX_CALL, ChildCall
 from chancy.executors.process.child.connection import ChildConnection
@@ -102,7 +103,7 @@ class JobLoop:
         self._number = call.number
         if not call.whole:
             self._fetch(call)
-        reply = self._dispatcher.answer(call)
+        reply = self._dispatcher.answer(call, self._load(call))
         if self._connection.forked:
             # The job forked, and the copy returned from the function, too.
             os._exit(0)
@@ -110,6 +111,15 @@ class JobLoop:
         self._log_handler.end()
         self._busy = False
         self._connection.send(reply)
+
+    def _load(self, call: ChildCall) -> Callee | Raised:
+        """The function of a call, which is imported before its time limit starts."""
+        loaded: Callee | Raised | None = self._dispatcher.loaded(call.func)
+        if loaded is None:
+            self._connection.send(packed(frames.IMPORTING, call.number))
+            loaded = self._dispatcher.load(call.func)
+            self._connection.send(packed(frames.IMPORTED, call.number))
+        return loaded
 
     def _fetch(self, call: ChildCall) -> None:
         self._fetching = call
@@ -131,16 +141,13 @@ class JobLoop:
     def _stop(self, number: int, why: str) -> None:
         self._interrupter.stop(number, why)
 
-    def _call_number(self) -> int:
-        """The number of the running call; 0 for none."""
-        return self._number if self._busy else 0
-
     def _report(self, call: ChildCall, progress: Progress) -> None:
         text = progress.text.encode()
         self._connection.send(packed(frames.PROGRESS, call.number, progress.fraction, text))
 
     def _send_record(self, level: int, body: bytes) -> bool:
-        return self._connection.send(packed(frames.LOG, self._call_number(), level, body))
+        number = self._number if self._busy else 0
+        return self._connection.send(packed(frames.LOG, number, level, body))
 
     def _watch(self) -> None:
         self._connection.wait_for_end()

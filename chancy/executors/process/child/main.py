@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import signal
 import socket
 import sys
+from importlib import import_module
 from typing import NoReturn
 
 from chancy.executors.process.child.job_loop import JobLoop
@@ -26,7 +26,7 @@ def main(connection_fd: int, parent: int, settings_json: str) -> NoReturn:
         signal.signal(signum, _ignore)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
     os.register_at_fork(after_in_child=_restore_signals)
-    settings = ChildSettings(**json.loads(settings_json))
+    settings = ChildSettings.from_json(settings_json)
     connection = socket.socket(fileno=connection_fd)
     calls = socket.socket(fileno=settings.calls)
     connection.set_inheritable(False)
@@ -34,10 +34,9 @@ def main(connection_fd: int, parent: int, settings_json: str) -> NoReturn:
     _die_with(parent)
     if sys.stdout is not None:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    if settings.jobs > 1:
-        from chancy.executors.process.child.event_loop import ConcurrentJobLoop
-
-        ConcurrentJobLoop(connection, calls, settings).serve()
+    if settings.environment is not None:
+        module, _, name = settings.environment.job_loop.rpartition(".")
+        getattr(import_module(module), name)(connection, calls, settings).serve()
     else:
         JobLoop(connection, calls, settings).serve()
     sys.exit(0)

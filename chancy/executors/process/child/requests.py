@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Generator
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from chancy.context.context import AttemptInfo, Progress
 from chancy.context.host import CompletionRef
@@ -13,6 +13,7 @@ from chancy.errors import LeaseLost
 from chancy.executors.process import protocol as frames
 from chancy.executors.process.answer import decode_error
 from chancy.executors.process.call import ChildCall
+from chancy.executors.process.child.connection import ChildConnection
 from chancy.executors.process.child.progress import ProgressBuffer
 from chancy.executors.process.protocol import packed
 
@@ -21,23 +22,10 @@ from chancy.executors.process.protocol import packed
 _CHECK_S = 0.5
 
 
-class RequestHost(Protocol):
-    """The connection that requests use."""
-
-    def send(self, frame: bytes) -> bool: ...
-    def receive(self) -> None:
-        """Handle all frames that have arrived. In the main thread."""
-        ...
-
-    def receive_until(self, done: Callable[[], bool]) -> None:
-        """Handle frames until ``done`` returns True. In the main thread."""
-        ...
-
-
 class Request:
     """A request that waits for its reply; see `PendingWrite`."""
 
-    def __init__(self, connection: RequestHost) -> None:
+    def __init__(self, connection: ChildConnection) -> None:
         self._connection = connection
         self._done = False
         self._error: BaseException | None = None
@@ -101,7 +89,7 @@ class Requests:
 
     def __init__(
         self,
-        connection: RequestHost,
+        connection: ChildConnection,
         progress: ProgressBuffer,
         max_payload: int,
         completion: CompletionRef | None,

@@ -11,7 +11,6 @@ FUNCTIONS = (
     "close",
     "admit",
     "seal",
-    "join",
     "begin",
     "settle_one",
     "settle",

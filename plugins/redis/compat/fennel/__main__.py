@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
-from typing import Any
+import json
 
 import click
 
 from chancy.cli.main import cli
+from chancy.plugins.redis.compat.discovery import load
 from chancy.plugins.redis.compat.fennel.application import App
+from chancy.plugins.redis.compat.fennel.client import purge_dead, replay_dead
 from chancy.plugins.redis.compat.fennel.worker import options_of
 
 _app = click.option(
@@ -31,7 +30,7 @@ def fennel() -> None:
 )
 def worker(path: str, processes: int, concurrency: int) -> None:
     """Run jobs with the settings of the application, until SIGTERM or SIGINT."""
-    app = _load(path)
+    app = load(path, App)
     arguments = options_of(app, concurrency=concurrency or None).arguments()
     arguments.append(f"--processes={processes or app.settings.processes}")
     _chancy("worker", "--app", path, *arguments)
@@ -42,9 +41,14 @@ def worker(path: str, processes: int, concurrency: int) -> None:
 @_app
 def dlq(action: str, path: str) -> None:
     """Read, replay or purge the dead letters, as JSON."""
-    queue = _load(path).name
-    confirm = ["--yes"] if action == "purge" else []
-    _chancy("redis", "dlq", action, *confirm, "--queue", queue, "--app", path)
+    app = load(path, App)
+    match action:
+        case "replay":
+            click.echo(json.dumps({"replayed": len(replay_dead(app))}))
+        case "purge":
+            click.echo(json.dumps({"purged": len(purge_dead(app))}))
+        case _:
+            _chancy("dead", "list", "--json", "--limit=1000", "--queue", app.name, "--app", path)
 
 
 @fennel.command()
@@ -60,21 +64,6 @@ def task(path: str, uuid: str) -> None:
 def info(path: str) -> None:
     """Print the queue with its jobs and workers as JSON."""
     _chancy("redis", "info", "--app", path)
-
-
-def _load(path: str) -> App:
-    """Import the application at ``module:attribute``, without autodiscovery of its tasks."""
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    name, _, attribute = path.partition(":")
-    try:
-        found: Any = getattr(importlib.import_module(name), attribute or "app")
-    except (ImportError, AttributeError) as error:
-        raise click.UsageError(f"--app {path}: {error}") from error
-    if not isinstance(found, App):
-        raise click.UsageError(f"--app {path} is not a fennel App: pass module:attribute")
-    return found
 
 
 def _chancy(*arguments: str) -> None:

@@ -16,9 +16,10 @@ from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.compat.discovery import discover
+from chancy.plugins.redis.compat.environment import settings_of
 from chancy.plugins.redis.compat.fennel.loop import Loop
-from chancy.plugins.redis.compat.fennel.settings import Settings, settings_of
-from chancy.plugins.redis.transport.clients import checked
+from chancy.plugins.redis.compat.fennel.settings import Settings
+from chancy.plugins.redis.settings import checked
 from chancy.plugins.retry import Fennel, Policy, Retries
 from chancy.queue.queue import Queue
 from chancy.text import shown
@@ -48,7 +49,7 @@ class App:
 
     def __init__(self, name: str, **settings: Any) -> None:
         self.name = name
-        self.settings = ours = settings_of(settings)
+        self.settings = ours = settings_of(Settings, "fennel", settings)
         if ours.schedule_interval != Settings.model_fields["schedule_interval"].default:
             warnings.warn(
                 f"App({name!r}): schedule_interval={ours.schedule_interval:g} has no effect: a "

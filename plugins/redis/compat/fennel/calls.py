@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from importlib import resources
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 from uuid import UUID
 
 from chancy.app.app import Chancy
+from chancy.broker.contract import Broker
+from chancy.broker.optional import SqlStore
 from chancy.errors import JobCancelled, JobFailed
 from chancy.job.definition import Job as Prepared
 from chancy.job.definition import QueuedJob
@@ -16,11 +20,40 @@ from chancy.plugins.dead_letter import DeadLetter, LetterFilter
 from chancy.plugins.redis.compat.fennel import exceptions
 from chancy.plugins.redis.compat.fennel.job import Job, exception_of
 from chancy.plugins.redis.compat.fennel.status import DEAD, status_of
-from chancy.plugins.redis.relay.purge import purge
+from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.transport.chunks import MOVED
+from chancy.plugins.redis.transport.shard import linked
+from chancy.postgres.statements import load
 from chancy.states import State
 
 if TYPE_CHECKING:
     from chancy.plugins.redis.compat.fennel.application import App
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+#: A call on the open application.
+Call = Callable[Concatenate[Chancy, "App", P], Coroutine[Any, Any, T]]
+
+
+def blocking(call: Call[P, T]) -> Callable[Concatenate[App, P], T]:
+    """A call for programs without an event loop."""
+
+    @functools.wraps(call, ("__name__", "__doc__"), ())
+    def run(app: App, *args: P.args, **kwargs: P.kwargs) -> T:
+        return app.run(lambda chancy: call(chancy, app, *args, **kwargs))
+
+    return cast("Callable[Concatenate[App, P], T]", run)
+
+
+def awaited(call: Call[P, T]) -> Callable[Concatenate[App, P], Coroutine[Any, Any, T]]:
+    """A call for programs with an event loop."""
+
+    @functools.wraps(call, ("__name__", "__doc__"), ())
+    async def run(app: App, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await app.wait(lambda chancy: call(chancy, app, *args, **kwargs))
+
+    return cast("Callable[Concatenate[App, P], Coroutine[Any, Any, T]]", run)
 
 
 class Default(Enum):
@@ -55,7 +88,7 @@ def not_found(id: object) -> exceptions.JobNotFound:
     return exceptions.JobNotFound(f"job {id} does not exist or is no longer kept")
 
 
-async def find(app: App, uuid: UUID | str, chancy: Chancy) -> QueuedJob:
+async def find(chancy: Chancy, app: App, uuid: UUID | str) -> QueuedJob:
     """A job, or the job that it was replayed as.
 
     :raises JobNotFound: it is not kept.
@@ -67,16 +100,16 @@ async def find(app: App, uuid: UUID | str, chancy: Chancy) -> QueuedJob:
     return found
 
 
-async def send(app: App, job: Prepared[Any], chancy: Chancy) -> UUID:
+async def send(chancy: Chancy, app: App, job: Prepared[Any]) -> UUID:
     return (await chancy.push(job)).id
 
 
-async def status(app: App, id: UUID, chancy: Chancy) -> str:
+async def status(chancy: Chancy, app: App, id: UUID) -> str:
     """:raises JobNotFound: it is not kept."""
-    return status_of(await find(app, id, chancy))
+    return status_of(await find(chancy, app, id))
 
 
-async def result(app: App, id: UUID, timeout: Timeout, chancy: Chancy) -> Any:
+async def result(chancy: Chancy, app: App, id: UUID, timeout: Timeout) -> Any:
     """The result of a job, or of the job that it was replayed as.
 
     :raises TaskFailed, Timeout, ResultsDisabled: see those.
@@ -87,12 +120,12 @@ async def result(app: App, id: UUID, timeout: Timeout, chancy: Chancy) -> Any:
     timeout_s = (app.settings.task_timeout if isinstance(timeout, Default) else timeout) or None
     try:
         async with asyncio.timeout(timeout_s):
-            return await _result(app, id, chancy)
+            return await _result(chancy, app, id)
     except TimeoutError:
         raise exceptions.Timeout(f"job {id} was not finished within {timeout_s:g} s") from None
 
 
-async def _result(app: App, id: UUID, chancy: Chancy) -> Any:
+async def _result(chancy: Chancy, app: App, id: UUID) -> Any:
     while True:
         # It may have ended so long ago that it is only in the history, which sends no notification.
         ended = await chancy.get_job(id)
@@ -131,39 +164,71 @@ async def latest(app: App, chancy: Chancy, job: QueuedJob | None) -> QueuedJob |
 
 
 async def read_dead(
-    app: App, meant: Filter, batchsize: int, chancy: Chancy
+    chancy: Chancy,
+    app: App,
+    batchsize: int = 100,
+    filter: Filter = every,  # noqa: A002 - the name is fennel's
 ) -> list[tuple[str, Job]]:
     """Dead jobs that were not replayed, newest first."""
-    return [job async for job in _dead(app, meant, batchsize, chancy)]
+    return [job async for job in _dead(chancy, app, filter, batchsize)]
 
 
 async def replay_dead(
-    app: App, meant: Filter, batchsize: int, chancy: Chancy
+    chancy: Chancy,
+    app: App,
+    filter: Filter = every,  # noqa: A002 - the name is fennel's
+    batchsize: int = 100,
 ) -> list[tuple[str, Job]]:
-    """Replay dead jobs with all their tries; returns those that this call has replayed."""
+    """Replay dead jobs with all their tries; returns those that this call has replayed.
+
+    Handles of the old jobs refer to the new jobs from then on.
+    """
     found: list[tuple[str, Job]] = []
-    for id, job in await read_dead(app, meant, batchsize, chancy):
+    for id, job in await read_dead(chancy, app, batchsize, filter):
         if await app.letters.replay(chancy, UUID(id)) is not None:
             found.append((id, job))
     return found
 
 
 async def purge_dead(
-    app: App, meant: Filter, batchsize: int, chancy: Chancy
+    chancy: Chancy,
+    app: App,
+    filter: Filter = every,  # noqa: A002 - the name is fennel's
+    batchsize: int = 100,
 ) -> list[tuple[str, Job]]:
     """Delete dead jobs with all their data; returns those that this call has deleted."""
     found: list[tuple[str, Job]] = []
-    dead = await read_dead(app, meant, batchsize, chancy)
-    await purge(app.redis, chancy.broker, [UUID(id) for id, _ in dead])
+    dead = await read_dead(chancy, app, batchsize, filter)
+    await purge_jobs(app.redis, chancy.broker, [UUID(id) for id, _ in dead])
     for id, job in dead:
         if await app.letters.purge(chancy, UUID(id)):
             found.append((id, job))
     return found
 
 
+async def purge_jobs(settings: RedisSettings, control: Broker, ids: Sequence[UUID]) -> None:
+    """Delete those of the jobs that failed from Redis and from the history. Idempotent.
+
+    Dead letters are not deleted: delete them afterwards, so that a process that is killed in
+    between finds them again.
+
+    :param control: the broker with the history.
+    """
+    async with linked(settings) as client:
+        await client.open()
+        for at in range(0, len(ids), MOVED):
+            batch = list(ids[at : at + MOVED])
+            await client.run("purge", *(id.bytes for id in batch))
+            if isinstance(control, SqlStore):
+                folder = resources.files("chancy.plugins.redis.relay") / "sql"
+                await control.fetch(load(folder, "history_forget", control.schema), batch)
+
+
 async def _dead(
-    app: App, meant: Filter, batchsize: int, chancy: Chancy
+    chancy: Chancy, app: App, meant: Filter, batchsize: int
 ) -> AsyncIterator[tuple[str, Job]]:
+    # A job that is dead now may not have been filed by a worker yet.
+    await app.letters.file_missing(chancy)
     wanted = LetterFilter(queue=app.name, replayed=False)
     before: UUID | None = None
     while True:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
-
-from chancy.errors import ConfigurationError
-from chancy.plugins.redis.streams.model.record import reasons
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 Seconds = Annotated[float, Field(ge=0)]
 
@@ -78,19 +75,3 @@ class Settings(BaseModel):
         if value and not value.endswith(".py"):
             raise ValueError("a pattern of files must end with .py")
         return value
-
-
-def settings_of(arguments: Mapping[str, Any]) -> Settings:
-    """Settings from keyword arguments, with defaults from the environment.
-
-    :raises ConfigurationError: a setting is invalid or unknown.
-    """
-    found = {
-        name: os.environ[variable]
-        for name in Settings.model_fields
-        if (variable := f"FENNEL_{name.upper()}") in os.environ
-    }
-    try:
-        return Settings.model_validate(found | dict(arguments))
-    except ValidationError as error:
-        raise ConfigurationError(f"the settings of fennel: {reasons(error)}") from None

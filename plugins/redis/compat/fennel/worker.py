@@ -6,7 +6,7 @@ import logging
 from typing import Literal
 
 from chancy.cli import logs
-from chancy.cli.serving import ServeOptions, run
+from chancy.cli.serving import UNKNOWN_AFTER_S, ServeOptions, run
 from chancy.plugins.redis.compat.fennel.application import App
 
 EXIT_SIGNAL: Literal["signal"] = "signal"
@@ -44,6 +44,7 @@ def options_of(app: App, *, burst: bool = False, concurrency: int | None = None)
         tags=(),
         concurrency=most,
         most_ahead=ahead,
+        unknown_after=UNKNOWN_AFTER_S,
         burst=burst,
         shutdown_timeout=settings.grace_period,
         heartbeat=min(settings.heartbeat_interval, settings.heartbeat_timeout / 3),

@@ -10,7 +10,7 @@ from redis import Redis, RedisCluster
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.keys import ServiceKeys, named_keys
 from chancy.plugins.redis.services.services import Services
-from chancy.plugins.redis.transport.clients import Client
+from chancy.plugins.redis.transport.location import Client
 from chancy.text import shown
 
 

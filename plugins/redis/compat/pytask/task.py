@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 from chancy.plugins.redis.compat.pytask.calls import PyTaskHelpers
 from chancy.plugins.redis.services.base import BlockingContext, Service, ServiceError, Stopping
 from chancy.plugins.redis.services.services import Services
-from chancy.plugins.redis.transport.clients import Client
+from chancy.plugins.redis.transport.location import Client
 
 _here = threading.local()
 

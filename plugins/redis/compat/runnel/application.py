@@ -12,8 +12,9 @@ from chancy.app.app import Chancy
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.compat.discovery import discover
+from chancy.plugins.redis.compat.environment import settings_of
 from chancy.plugins.redis.compat.runnel.parts import at, codec_of, middleware_of
-from chancy.plugins.redis.compat.runnel.settings import settings_of
+from chancy.plugins.redis.compat.runnel.settings import Settings
 from chancy.plugins.redis.streams import standalone as alone
 from chancy.plugins.redis.streams.encoding.codecs import RecordT
 from chancy.plugins.redis.streams.encoding.hashing import Key
@@ -53,7 +54,7 @@ class App:
 
     def __init__(self, name: str, **settings: Any) -> None:
         self.name = name
-        self.settings = ours = settings_of(settings)
+        self.settings = ours = settings_of(Settings, "runnel", settings)
         self._plugin = RedisPlugin(
             url=ours.redis_url, cluster=ours.redis_cluster, prefix=f"{name}:"
         )

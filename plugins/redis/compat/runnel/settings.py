@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from datetime import tzinfo
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from chancy.errors import ConfigurationError
-from chancy.plugins.redis.streams.model.record import reasons
+from pydantic import BaseModel, ConfigDict, Field
 
 Seconds = Annotated[float, Field(ge=0)]
 
@@ -18,8 +13,7 @@ Seconds = Annotated[float, Field(ge=0)]
 class Settings(BaseModel):
     """The keyword arguments of ``App(name, …)``, which override ``RUNNEL_…`` variables.
 
-    Settings marked † are accepted and have no effect: one read serves all partitions of a worker,
-    and the program configures logging itself.
+    Settings marked † are accepted and have no effect: one read serves all partitions of a worker.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -27,9 +21,9 @@ class Settings(BaseModel):
     redis_url: str = "redis://127.0.0.1:6379"
     #: Whether the server is a node of a Redis Cluster. Not a setting of runnel.
     redis_cluster: bool = False
-    #: †
+    #: The log format of the command ``worker``; other programs configure logging themselves.
     log_format: Literal["console", "json"] = "console"
-    #: †
+    #: The lowest level that the command logs.
     log_level: str = "info"
     #: A pattern of files to import at the start of a worker.
     autodiscover: str | None = None
@@ -63,19 +57,3 @@ class Settings(BaseModel):
     default_pool_size: int = 16
     #: Seconds between the join of a worker and its first partitions.
     default_join_delay: Seconds = 2
-
-
-def settings_of(arguments: Mapping[str, Any]) -> Settings:
-    """Settings from keyword arguments, with defaults from the environment.
-
-    :raises ConfigurationError: a setting is invalid or unknown.
-    """
-    found = {
-        name: os.environ[variable]
-        for name in Settings.model_fields
-        if (variable := f"RUNNEL_{name.upper()}") in os.environ
-    }
-    try:
-        return Settings.model_validate(found | dict(arguments))
-    except ValidationError as error:
-        raise ConfigurationError(f"the settings of runnel: {reasons(error)}") from None

@@ -71,8 +71,9 @@ end
 
 -- Replaces the arguments of a waiting job without reading the old ones, whose size is unbounded.
 local function take_over(id, job, place)
-  local text = redis.call('GETRANGE', key(id), 0, LARGE - 1)
-  local old = #text > 0 and read(text)
+  local text = first_bytes(id, LARGE - 1)
+  local size = #text < LARGE and #text or redis.call('STRLEN', key(id))
+  local old = #text >= TEXTS - 1 and string.byte(text, 1) == VERSION and read(text, id, size)
   if not old or old.state == RUNNING or old.state > HELD then return end
   flush()
   local moment = job.moment
@@ -106,10 +107,13 @@ end
 local function insert(job, place)
   local state = state_at(job.moment)
   local since = job.since > 0 and job.since or now
-  local text = struct.pack(FRONT, state, job.flags, job.attempt, job.crashes, 0, 0, NOBODY, NOBODY)
+  local text = struct.pack(FRONT, VERSION, state, job.flags, job.attempt, job.crashes, 0, 0, NOBODY,
+    NOBODY)
     .. struct.pack(NUMBERS, job.priority, job.most, place, job.moment, since, 0) .. job.rest
   if not redis.call('SET', key(job.id), text, 'NX') then
-    if string.byte(redis.call('GETRANGE', key(job.id), 0, 0)) < 4 then
+    local version, old = string.byte(first_bytes(job.id, 1), 1, 2)
+    -- A record that cannot be read may be of a later version: it stays.
+    if version ~= VERSION or not old or old <= HELD then
       there[#there + 1] = job.id
       return
     end

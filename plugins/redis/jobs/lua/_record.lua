@@ -4,12 +4,14 @@
 -- A record is one string: FRONT changes with each attempt, NUMBERS when a job moves, and REST has
 -- the lengths of the strings and then the strings. All JSON is opaque here. `meta` has one JSON
 -- object per line, where later keys win; `errors` has one line per failure. records.py mirrors it.
+-- The first byte is the version of this layout, also in every later version.
 local tag = KEYS[1]
 local stamp = redis.call('TIME')
 local now = tonumber(stamp[1]) + tonumber(stamp[2]) / 1000000
 
--- state, flags, attempt, crashes, claimed at, asked to stop at, worker, lease
-local FRONT, FRONT_SIZE = '>BBIIddc16c16', 58
+local VERSION = 1
+-- version, state, flags, attempt, crashes, claimed at, asked to stop at, worker, lease
+local FRONT, FRONT_SIZE = '>BBBIIddc16c16', 59
 -- priority, most attempts, position, run at, pushed at, finished at
 local NUMBERS, NUMBERS_SIZE = '>bIdddd', 37
 -- lengths of: queue, func, arguments, limits, unique key, meta, errors, result
@@ -26,28 +28,65 @@ local NEVER = 0 / 0
 
 local function key(id) return tag .. ':j:' .. id end
 local function ready(queue) return tag .. ':r:' .. queue end
+-- The functions of jobs of a queue that were set aside, and the jobs of one of them. The length keeps
+-- the names apart.
+local function asides(queue) return tag .. ':asides:' .. queue end
+local function aside(queue, func) return tag .. ':aside:' .. #queue .. ':' .. queue .. func end
 -- A double represents 201 priorities and 2^45 positions exactly.
 local function score(priority, position) return (100 - priority) * 35184372088832 + position end
 
--- The parts of a record that may change, as a table; the other parts are never parsed.
-local function read(text)
+-- Lists a record that cannot be read: of another version, or damaged. It must not stop a script, as
+-- Redis does not undo what the script has written before. See maintenance/unreadable.py.
+local function set_aside(id) redis.pcall('ZADD', tag .. ':unreadable', 'NX', now, id) end
+
+-- The record of a job; false if there is none, or if its version or type is not ours. The rest of it
+-- is checked by `read`, and by the process that decodes it: here that would take a fifth of a claim.
+local LEAST, byte, try = TEXTS - 1, string.byte, redis.pcall
+local function load(id)
+  local text = try('GET', tag .. ':j:' .. id)
+  -- An error of the type is a table without elements.
+  if not text or #text >= LEAST and byte(text, 1) == VERSION then return text end
+  set_aside(id)
+  return false
+end
+
+-- The first bytes of a record, '' if there is none, and if the key is not a string.
+local function first_bytes(id, last)
+  local text = redis.pcall('GETRANGE', key(id), 0, last)
+  return type(text) == 'string' and text or ''
+end
+
+-- The parts of a record that may change, as a table; the other parts are never parsed. Nil if the
+-- record is damaged. `text` may be its beginning alone if `size` is given.
+local function read(text, id, size)
   local job = {}
   job.state, job.flags, job.attempt, job.crashes, job.claimed, job.stop, job.worker, job.lease =
-    struct.unpack(FRONT, text)
+    select(2, struct.unpack(FRONT, text))
   job.priority, job.most, job.position, job.due, job.pushed, job.finished =
     struct.unpack(NUMBERS, text, FRONT_SIZE + 1)
-  local lengths = {struct.unpack(LENGTHS, text, REST)}
-  job.lengths = lengths
-  job.queue = string.sub(text, TEXTS, TEXTS + lengths[1] - 1)
-  local at = TEXTS + lengths[1] + lengths[2] + lengths[3] + lengths[4]
-  job.unique = string.sub(text, at, at + lengths[5] - 1)
-  job.text, job.tail = text, at + lengths[5]
+  local n = {struct.unpack(LENGTHS, text, REST)}
+  if job.state > CANCELLED
+    or (size or #text) ~= TEXTS - 1 + n[1] + n[2] + n[3] + n[4] + n[5] + n[6] + n[7] + n[8]
+  then
+    set_aside(id)
+    return nil
+  end
+  job.lengths = n
+  job.queue = string.sub(text, TEXTS, TEXTS + n[1] - 1)
+  local at = TEXTS + n[1] + n[2] + n[3] + n[4]
+  job.unique = string.sub(text, at, at + n[5] - 1)
+  job.text, job.tail = text, at + n[5]
   return job
 end
 
+local function func_of(job)
+  local from = TEXTS + job.lengths[1]
+  return string.sub(job.text, from, from + job.lengths[2] - 1)
+end
+
 local function front(job)
-  return struct.pack(FRONT, job.state, job.flags, job.attempt, job.crashes, job.claimed, job.stop,
-    job.worker, job.lease)
+  return struct.pack(FRONT, VERSION, job.state, job.flags, job.attempt, job.crashes, job.claimed,
+    job.stop, job.worker, job.lease)
 end
 
 local function numbers(job)
@@ -104,7 +143,7 @@ end
 local counted = {}
 local function count(state, queue, by)
   local letter = state == PENDING and 'p:' or state == RUNNING and 'r:'
-    or state == SCHEDULED and 's:'
+    or state == SCHEDULED and 's:' or state == HELD and 'h:'
   if letter then counted[letter .. queue] = (counted[letter .. queue] or 0) + by end
 end
 local function write_counts()
@@ -136,12 +175,12 @@ end
 -- if it rewrites them on Redis 7.0.
 local MOST_BYTES = 196608
 
--- The records of jobs, false for missing ones. Stops after the record that exceeds 192 KiB in total:
+-- The records of jobs, false for missing and unreadable ones. Stops after the record that exceeds 192 KiB in total:
 -- the caller asks for the rest again.
 local function fetch(ids)
   local texts, bytes = {}, 0
   for at, id in ipairs(ids) do
-    local text = redis.call('GET', key(id))
+    local text = load(id)
     texts[at] = text
     if text then bytes = bytes + #text end
     if bytes > MOST_BYTES then break end
@@ -155,7 +194,7 @@ local function each(ids)
   return function()
     at = at + 1
     if at > #ids or bytes > MOST_BYTES then return nil end
-    local text = redis.call('GET', key(ids[at]))
+    local text = load(ids[at])
     if text then bytes = bytes + #text end
     return at, ids[at], text
   end

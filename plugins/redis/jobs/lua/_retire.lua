@@ -22,26 +22,14 @@ local function is_archived(job)
   return history[job.queue] == 'a' or job.state == FAILED and history[job.queue] ~= 'n'
 end
 
--- Whether a job is a step of a workflow or a job of a batch. These are always kept: their outcome is
--- reported to Postgres after it is written here, and a sweep reads it here if the reporting process
--- died. Meta has a space after a colon as written by Postgres, and none after an update.
-local function is_told(job)
-  local size = job.lengths[6]
-  if size == 0 then return false end
-  local meta = string.sub(job.text, job.tail, job.tail + size - 1)
-  -- Patterns take twenty times as long.
-  return string.find(meta, '"workflow":', 1, true) and string.find(meta, '"workflow": ?{') ~= nil
-    or string.find(meta, '"batch":', 1, true) and string.find(meta, '"batch": ?{"id":') ~= nil
-end
-
 -- Finishes a job; returns whether its record is kept.
 local function retire(job, id)
   free_key(job, id)
   ended[#ended + 1] = id
-  if job.state ~= FAILED and is_brief(job.queue) and not is_told(job) then
+  if job.state ~= FAILED and is_brief(job.queue) then
     expired[#expired + 1] = id
-    -- Bytes 80 to 87 are the time of the push, in NUMBERS.
-    if now - struct.unpack('>d', job.text, 80) < REPEATED then young[#young + 1] = id end
+    -- Bytes 81 to 88 are the time of the push, in NUMBERS.
+    if now - struct.unpack('>d', job.text, 81) < REPEATED then young[#young + 1] = id end
     return false
   end
   local kept = job.state == FAILED and dead or done

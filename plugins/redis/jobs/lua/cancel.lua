@@ -6,7 +6,7 @@
 --@include _retire
 local answer = {}
 for _, id, text in each({unpack(ARGV, 3)}) do
-  local job = text and read(text)
+  local job = text and read(text, id)
   if not job then
     answer[#answer + 1] = 'u'
   elseif job.state > HELD then

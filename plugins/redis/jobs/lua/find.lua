@@ -13,7 +13,7 @@ for at, text in ipairs(fetch(ids)) do
   last = id
   if text then
     local queue, func = struct.unpack('>HH', text, REST)
-    local state = string.byte(text, 1)
+    local state = string.byte(text, 2)
     if (ARGV[3] == '' or string.find(ARGV[3], state, 1, true))
       and (ARGV[4] == '' or string.sub(text, TEXTS, TEXTS + queue - 1) == ARGV[4])
       and (ARGV[5] == '' or string.sub(text, TEXTS + queue, TEXTS + queue + func - 1) == ARGV[5])

@@ -2,8 +2,8 @@
 -- one. Does nothing if the lease or the meta has changed since.
 --@include _record
 --@include _free
-local text = redis.call('GET', key(ARGV[1]))
-local job = text and read(text)
+local text = load(ARGV[1])
+local job = text and read(text, ARGV[1])
 if not job or job.lease ~= ARGV[2] or job.state ~= RUNNING then return 0 end
 local meta, errors, result = tails(job)
 if meta ~= ARGV[3] then return 0 end

@@ -24,15 +24,16 @@ for _, worker in ipairs(workers) do
   for _, id in ipairs(redis.call('SMEMBERS', tag .. ':w:' .. worker)) do ids[#ids + 1] = id end
 end
 local looked, found = 0, {}
-for at, _, text in each(ids) do
+for at, id, text in each(ids) do
   looked = at
-  local job = text and read(text)
+  local job = text and read(text, id)
   local letter = job and (job.state == SCHEDULED and 's:' or job.state == RUNNING and 'r:')
   if letter then found[letter .. job.queue] = (found[letter .. job.queue] or 0) + 1 end
 end
 if looked < #ids then return 0 end
 for field in pairs(named) do
-  if string.sub(field, 1, 2) ~= 'p:' and not found[field] then put(field, 0) end
+  local letter = string.sub(field, 1, 1)
+  if (letter == 's' or letter == 'r') and not found[field] then put(field, 0) end
 end
 for field, count in pairs(found) do put(field, count) end
 return 1

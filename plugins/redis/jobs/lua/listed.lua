@@ -7,7 +7,8 @@ local queue, most = ARGV[1], tonumber(ARGV[2])
 local function shown(ids)
   local found = {}
   for at, text in ipairs(fetch(ids)) do
-    if text and read(text).queue == queue then
+    local job = text and read(text, ids[at])
+    if job and job.queue == queue then
       found[#found + 1], found[#found + 2] = ids[at], text
     end
   end

@@ -17,9 +17,12 @@ for _, worker in ipairs(redis.call('SMEMBERS', tag .. ':holders')) do
     local ids = redis.call('SRANDMEMBER', held, limit - #found / 2)
     if #ids == 0 then redis.call('SREM', tag .. ':holders', worker) end
     for at, text in ipairs(fetch(ids)) do
-      -- A missing record was deleted by hand: drop the claim.
-      if text then found[#found + 1], found[#found + 2] = ids[at], text
-      else redis.call('SREM', held, ids[at]) end
+      -- A missing record was deleted by hand, an unreadable one is set aside: drop the claim.
+      if text and string.byte(text, 2) == RUNNING then
+        found[#found + 1], found[#found + 2] = ids[at], text
+      else
+        redis.call('SREM', held, ids[at])
+      end
     end
   end
 end

@@ -9,8 +9,8 @@ if #due > 0 then
   due = {unpack(due, 1, #texts)}
   local last = redis.call('INCRBY', tag .. ':position', #due)
   for at, id in ipairs(due) do
-    if texts[at] then
-      local job = read(texts[at])
+    local job = texts[at] and read(texts[at], id)
+    if job then
       job.state, job.position = PENDING, last - #due + at
       move(job, id, written)
       members[job.queue] = members[job.queue] or {}

@@ -4,7 +4,8 @@
 --@include _retire
 local gone = {}
 for _, id in ipairs(ARGV) do
-  if string.byte(redis.call('GETRANGE', key(id), 0, 0)) == FAILED then gone[#gone + 1] = id end
+  local version, state = string.byte(first_bytes(id, 1), 1, 2)
+  if version == VERSION and state == FAILED then gone[#gone + 1] = id end
 end
 if #gone > 0 then
   redis.call('ZREM', tag .. ':dead', unpack(gone))

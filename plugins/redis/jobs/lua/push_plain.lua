@@ -8,7 +8,7 @@ local stamp = redis.call('TIME')
 local now = tonumber(stamp[1]) + tonumber(stamp[2]) / 1000000
 local count = (#ARGV - 3) / 2
 local position = redis.call('INCRBY', tag .. ':position', count) - count
-local head = string.rep('\0', 58) .. struct.pack('>bI', priority, tonumber(ARGV[3]))
+local head = '\1' .. string.rep('\0', 58) .. struct.pack('>bI', priority, tonumber(ARGV[3]))
 -- The same as `score`.
 local score, prefix, never = (100 - priority) * 35184372088832 + position, tag .. ':j:', 0 / 0
 local written, members, ids, seen, pack = {}, {}, {}, {}, struct.pack

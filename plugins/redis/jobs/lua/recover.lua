@@ -5,10 +5,8 @@
 local scanned = redis.call('SSCAN', tag .. ':w:' .. ARGV[1], ARGV[3], 'COUNT', 100)
 local found = {scanned[1]}
 for _, id in ipairs(scanned[2]) do
-  -- Bytes 43 to 58 are the lease, in FRONT.
-  if redis.call('GETRANGE', key(id), 42, 57) == ARGV[2] then
-    local text = redis.call('GET', key(id))
-    found[#found + 1], found[#found + 2] = id, text
-  end
+  -- Bytes 44 to 59 are the lease, in FRONT.
+  local text = string.sub(first_bytes(id, 58), 44) == ARGV[2] and load(id)
+  if text then found[#found + 1], found[#found + 2] = id, text end
 end
 return found

@@ -6,7 +6,7 @@ local found, woken = {0}, {}
 local position = tonumber(redis.call('INCRBY', tag .. ':position', #ARGV)) - #ARGV
 for at, id, text in each(ARGV) do
   found[1] = at
-  local job = text and read(text)
+  local job = text and read(text, id)
   if job and job.state == SCHEDULED then
     redis.call('ZREM', tag .. ':due', id)
     job.state, job.position, job.due = PENDING, position + at, now

@@ -6,6 +6,8 @@
 --@include _retire
 local ORDER, ORDER_SIZE = '>c16c16BBBdIII', 55
 local MOST_ERRORS = 25
+-- The kind of time of a job that waits for a worker that knows its function.
+local ASIDE = 3
 local ids, orders = {}, {}
 for at = 3, #ARGV do
   orders[at - 2] = {struct.unpack(ORDER, ARGV[at])}
@@ -31,6 +33,14 @@ local function go_back(job, id, kind, at)
     due[#due + 1], due[#due + 2] = job.due, id
   elseif job.state == PENDING then
     local name = ready(job.queue)
+    back[name] = back[name] or {}
+    table.insert(back[name], score(job.priority, job.position))
+    table.insert(back[name], id)
+    rewound[job.queue] = true
+  elseif kind == ASIDE then
+    local func = func_of(job)
+    local name = aside(job.queue, func)
+    redis.call('SADD', asides(job.queue), func)
     back[name] = back[name] or {}
     table.insert(back[name], score(job.priority, job.position))
     table.insert(back[name], id)
@@ -67,7 +77,8 @@ local function settle(job, id, order)
   if job.stop > 0 then redis.call('SREM', tag .. ':stop:' .. job.worker, id) end
   count(RUNNING, job.queue, -1)
   if flags % 2 == 1 then job.attempt = math.max(0, job.attempt - 1) end
-  if flags >= 2 then job.crashes = job.crashes + 1 end
+  if flags % 4 >= 2 then job.crashes = job.crashes + 1
+  elseif flags >= 4 and state < 4 then job.crashes = 0 end
   job.state = state
   local kept = true
   if state >= 4 then
@@ -86,20 +97,22 @@ end
 
 -- The fast path of `settle` for a job that succeeded without a unique key, failure or meta, as nearly
 -- all do; nil for others.
-local ZERO = string.rep('\0', 8)
+local ZERO, DONE = string.rep('\0', 8), string.char(VERSION, 4)
 local function succeed(text, id, order)
   local _, _, state, flags, _, _, failure, size, meta = unpack(order)
-  if state ~= 4 or flags ~= 0 or failure > 0 or meta > 0 or string.sub(text, 19, 26) ~= ZERO then
+  if state ~= 4 or flags ~= 0 or failure > 0 or meta > 0 or string.sub(text, 20, 27) ~= ZERO then
     return nil
   end
   local n = {struct.unpack(LENGTHS, text, REST)}
-  if n[5] > 0 or n[8] > 0 then return nil end
-  local queue, worker = string.sub(text, TEXTS, TEXTS + n[1] - 1), string.sub(text, 27, 42)
+  if n[5] > 0 or n[8] > 0 or #text ~= TEXTS - 1 + n[1] + n[2] + n[3] + n[4] + n[6] + n[7] then
+    return nil
+  end
+  local queue, worker = string.sub(text, TEXTS, TEXTS + n[1] - 1), string.sub(text, 28, 43)
   local tail = TEXTS + n[1] + n[2] + n[3] + n[4]
   gone[worker] = gone[worker] or {}
   table.insert(gone[worker], id)
   count(RUNNING, queue, -1)
-  local head = '\4' .. string.sub(text, 2, REST - 9) .. struct.pack('>d', now)
+  local head = DONE .. string.sub(text, 3, REST - 9) .. struct.pack('>d', now)
   local job = {state = state, queue = queue, unique = '', text = text, lengths = n, tail = tail}
   if not retire(job, id) then return head end
   if size == 0 then
@@ -119,13 +132,21 @@ for at = 1, #texts do
   order.text = ARGV[at + 2]
   local state, lease
   if text then
-    state = string.byte(text, 1)
-    lease = string.sub(text, 43, 58)
+    state = string.byte(text, 2)
+    lease = string.sub(text, 44, 59)
   end
   if not text or lease ~= order[2] then
     answer[#answer + 1] = at - 1
   elseif state == RUNNING then
-    fresh[id] = succeed(text, id, order) or settle(read(text), id, order)
+    fresh[id] = succeed(text, id, order)
+    local job = not fresh[id] and read(text, id)
+    if job then
+      fresh[id] = settle(job, id, order)
+    elseif not fresh[id] then
+      -- It is set aside: no worker holds it any more.
+      redis.call('SREM', tag .. ':w:' .. string.sub(text, 28, 43), id)
+      answer[#answer + 1] = at - 1
+    end
   end
 end
 if #written > 0 then redis.call('MSET', unpack(written)) end

@@ -6,7 +6,7 @@
 local gone, looked = {}, 0
 for at, id, text in each(ARGV) do
   looked = at
-  local job = text and read(text)
+  local job = text and read(text, id)
   if job and job.lease == NOBODY and job.state ~= RUNNING and job.state <= HELD then
     redis.call('ZREM', ready(job.queue), id)
     redis.call('ZREM', tag .. ':due', id)

@@ -7,7 +7,7 @@ local ids, lines = {}, {}
 for at = 1, #ARGV, 2 do ids[#ids + 1] = string.sub(ARGV[at], 1, 16) end
 local texts = fetch(ids)
 for at, text in ipairs(texts) do
-  local id, job = ids[at], text and read(text)
+  local id, job = ids[at], text and read(text, ids[at])
   if not job or job.lease ~= string.sub(ARGV[2 * at - 1], 17) or job.state ~= RUNNING then
     lines[at] = 0
   else

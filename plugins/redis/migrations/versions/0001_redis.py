@@ -1,4 +1,4 @@
-"""The outboxes of jobs and events, adopted jobs, and the archive."""
+"""The outbox of events, adopted jobs, and the archive."""
 
 from alembic import context
 
@@ -21,5 +21,5 @@ def downgrade() -> None:
         "redis_archive",
     ):
         run("drop function {schema}." + function)
-    for table in ("redis_moves", "redis_turns", "redis_events", "redis_outbox"):
+    for table in ("redis_moves", "redis_turns", "redis_events"):
         run("drop table {schema}." + table)

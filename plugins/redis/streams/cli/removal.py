@@ -1,16 +1,14 @@
-"""``chancy redis stream forget|dead``: removal of a processor, and its dead letters."""
+"""``chancy redis stream forget``: removal of a processor."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
 import click
 
 from chancy.plugin.commands import as_json, refuse
 from chancy.plugin.runtime import CommandLine
-from chancy.plugins.redis.streams.cli.arguments import PROCESSOR, STREAM, declared, inspected, run
-from chancy.plugins.redis.streams.dead_letters import read_dead_letters
+from chancy.plugins.redis.streams.cli.arguments import PROCESSOR, STREAM, declared, run
 from chancy.plugins.redis.streams.inspection import Inspection
 
 
@@ -61,62 +59,3 @@ def forget(
         )
     if not removed.partitions and not found:
         refuse(f"nothing is stored of a processor {processor} of {stream}")
-
-
-@click.command()
-@STREAM
-@PROCESSOR
-@click.option(
-    "--limit",
-    type=click.IntRange(1, 10_000),
-    default=100,
-    show_default=True,
-    help="Maximum number of dead letters, from the first partition on.",
-)
-@click.option(
-    "--partition",
-    "only",
-    type=click.IntRange(0),
-    multiple=True,
-    help="Only this partition; repeatable.",
-)
-@as_json
-@click.pass_obj
-def dead(
-    line: CommandLine, stream: str, processor: str, limit: int, only: tuple[int, ...], json_: bool
-) -> None:
-    """Show the newest dead letters of a processor, partition by partition.
-
-    These were written by its policy, Ignore(keep=True) or RetryInPlace. The middleware
-    DeadLetterMiddleware writes to a stream instead.
-
-    \b
-    Example:
-      chancy redis stream dead orders bill --partition 3
-    """
-    target = declared(stream)
-    found = run(target, lambda: read_dead_letters(target, processor, limit, only or None))
-    if not found:
-        run(target, lambda: inspected(target, processor))
-    if json_:
-        line.script([asdict(dead_letter) for dead_letter in found])
-    else:
-        line.table(
-            ("partition", "id", "failed at", "error", "record"),
-            [
-                (
-                    dead_letter.partition,
-                    dead_letter.id,
-                    dead_letter.failed_at,
-                    dead_letter.error,
-                    json.dumps(dead_letter.record),
-                )
-                for dead_letter in found
-            ],
-        )
-    if len(found) == limit:
-        click.echo(
-            f"chancy: showing {limit:,}; there may be more from partition "
-            f"{found[-1].partition} on: pass --limit or --partition",
-            err=True,
-        )

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast, runtime_checkable
 
+from chancy.checks import check_number
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.encoding.optional import imported
 from chancy.text import shown
@@ -46,8 +47,7 @@ class Gzip:
     name = "gzip"
 
     def __init__(self, level: int = 6) -> None:
-        if not 1 <= level <= 9:
-            raise ConfigurationError(f"level={shown(level)} of gzip must be from 1 to 9")
+        check_number(level, "gzip: level", 1, 9)
         self.level = level
 
     def compress(self, data: bytes) -> bytes:
@@ -95,8 +95,7 @@ class Zstd:
 
     def __init__(self, level: int = 3) -> None:
         self._library = imported("zstandard", what="the compressor 'zstd'")
-        if not 1 <= level <= 22:
-            raise ConfigurationError(f"level={shown(level)} of zstd must be from 1 to 22")
+        check_number(level, "zstd: level", 1, 22)
         self.level = level
         # The library's objects are not thread-safe, and cost more than a small record to create.
         self._own = threading.local()

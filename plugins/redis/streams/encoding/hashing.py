@@ -217,12 +217,3 @@ class RecordRoute(Generic[RecordT]):
                 f"the partition of a {self._model.__qualname__} by {self._by} with the hasher "
                 f"{self.name} cannot be computed: {type(error).__name__}: {error}"
             ) from error
-
-
-def route_of(
-    record: type[RecordT],
-    partition_by: str | Callable[[RecordT], Key],
-    hasher: HasherOption = None,
-) -> RecordRoute[RecordT]:
-    """Return the route of a record type; see `RecordRoute`."""
-    return RecordRoute(record, partition_by, hasher)

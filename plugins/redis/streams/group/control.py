@@ -10,12 +10,10 @@ from typing import Any
 from chancy.clock import Backoff
 from chancy.errors import BrokerError
 from chancy.plugins.redis.streams.processing.processor import Processor
-from chancy.plugins.redis.transport.script_client import ScriptClient
+from chancy.plugins.redis.transport.blocking_reads import watching
+from chancy.plugins.redis.transport.redis_client import RedisClient
 
 logger = logging.getLogger("chancy.redis.streams")
-
-_BLOCK_MS = 4_000
-
 
 #: Called with the reason of a message and the partitions that it concerns; None: all.
 OnMessage = Callable[[str, Collection[int] | None], None]
@@ -30,32 +28,23 @@ class Control:
         resume.
     """
 
-    def __init__(
-        self, link: ScriptClient, processor: Processor[Any], on_message: OnMessage
-    ) -> None:
-        self._reader = link.reader()
+    def __init__(self, link: RedisClient, processor: Processor[Any], on_message: OnMessage) -> None:
+        self._link = link
         self._processor = processor
         self._ctl = processor.stream.keys.ctl(processor.name)
         self._on_message = on_message
 
     async def serve(self, last: str) -> None:
         """Read until cancelled, starting after a message."""
-        backoff = Backoff(base_s=0.1, cap_s=2.0)
-        known = (0, 0)
-        try:
+        async with watching(self._link, self._ctl) as watch:
+            backoff = Backoff(base_s=0.1, cap_s=2.0)
+            known, count = (0, 0), _MOST
             while True:
                 try:
-                    found = await self._reader.read(
-                        "XREAD",
-                        "COUNT",
-                        _MOST,
-                        "BLOCK",
-                        _BLOCK_MS,
-                        "STREAMS",
-                        self._ctl,
-                        last,
-                        key=self._ctl,
-                        block_ms=_BLOCK_MS,
+                    if count < _MOST:
+                        await watch.arrived(self._ctl, last)
+                    found = await self._link.command(
+                        "XREAD", "COUNT", _MOST, "STREAMS", self._ctl, last
                     )
                     backoff.reset()
                 except BrokerError as error:
@@ -68,7 +57,7 @@ class Control:
                     )
                     await asyncio.sleep(pause_s)
                     # Read everything again: the stream may have been recreated, with lower ids.
-                    known, last = max(known, _order(last)), "0-0"
+                    known, last, count = max(known, _order(last)), "0-0", _MOST
                     continue
                 count = 0
                 for _, messages in found or ():
@@ -78,8 +67,6 @@ class Control:
                         self._receive(fields, again=_order(last) <= known)
                 if count < _MOST:
                     known = (0, 0)
-        finally:
-            await self._reader.close()
 
     def _receive(self, fields: Mapping[bytes, bytes], *, again: bool) -> None:
         reason = fields.get(b"reason", b"").decode(errors="replace")

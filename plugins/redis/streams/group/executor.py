@@ -18,9 +18,10 @@ from chancy.plugins.redis.streams.group.maintenance import Maintenance
 from chancy.plugins.redis.streams.group.membership import Membership, MembershipStatus
 from chancy.plugins.redis.streams.group.runner import PartitionRunner
 from chancy.plugins.redis.streams.model.schema import agree, shape_of
+from chancy.plugins.redis.streams.processing.cancellation import finish
 from chancy.plugins.redis.streams.processing.ownership import Ownership
 from chancy.plugins.redis.streams.processing.processor import Processor
-from chancy.plugins.redis.transport.script_client import ScriptClient
+from chancy.plugins.redis.transport.redis_client import RedisClient
 
 logger = logging.getLogger("chancy.redis.streams")
 
@@ -36,7 +37,7 @@ class StreamExecutor:
     :param leave: requests the exit of the process.
     """
 
-    def __init__(self, link: ScriptClient, processor: Processor[Any], leave: Exit) -> None:
+    def __init__(self, link: RedisClient, processor: Processor[Any], leave: Exit) -> None:
         self._link = link
         self.processor = processor
         self.member = uuid.uuid4().hex
@@ -68,7 +69,7 @@ class StreamExecutor:
         heartbeat = MemberHeartbeat(
             self._link,
             self.processor,
-            self.member,
+            self._membership,
             self._ownership,
             partitions=lambda: self.runner.partitions,
             on_status=self._on_status,
@@ -86,7 +87,7 @@ class StreamExecutor:
             finally:
                 services.cancel()
                 await asyncio.wait([services])
-                await heartbeat.stop()
+                heartbeat.stop()
 
     async def _serve(self, last: str) -> None:
         control = Control(self._link, self.processor, self._on_message)
@@ -121,16 +122,20 @@ class StreamExecutor:
                 await asyncio.sleep(backoff.next_s())
         except asyncio.CancelledError:
             if joining is not None:
-                await asyncio.wait([joining])
-                joining.exception()  # the join may have been executed even if it failed
-                await self._leave_group()
+                await finish(self._undo_join(joining))
             raise
+
+    async def _undo_join(self, joining: asyncio.Task[MembershipStatus]) -> None:
+        await asyncio.wait([joining])
+        joining.exception()  # the join may have been executed even if it failed
+        await self._leave_group()
 
     async def _leave(self) -> None:
         """Leave the group first, so that the others are ready for the released partitions."""
         self.runner.leaving = True
         try:
-            await self._leave_group()
+            # A member that does not leave keeps its share of the plan until its lease ends.
+            await finish(self._leave_group())
             await self.runner.release_all()
         except asyncio.CancelledError:
             # Cancelled a second time: interrupt the current events, but still release.

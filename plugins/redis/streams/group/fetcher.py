@@ -16,7 +16,8 @@ from chancy.plugins.redis.streams.model.event import Event
 from chancy.plugins.redis.streams.processing.counters import Counters
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition, report_loss
 from chancy.plugins.redis.streams.processing.processor import Processor
-from chancy.plugins.redis.transport.script_client import Reply, ScriptClient, StreamCall
+from chancy.plugins.redis.transport.redis_client import RedisClient, Reply
+from chancy.plugins.redis.transport.scripts import ScriptCall
 
 logger = logging.getLogger("chancy.redis.streams")
 
@@ -31,7 +32,7 @@ class Fetcher:
 
     def __init__(
         self,
-        link: ScriptClient,
+        link: RedisClient,
         processor: Processor[Any],
         member: str,
         waiter: Waiter,
@@ -101,7 +102,7 @@ class Fetcher:
             calls.append(self._exchange(partition, count))
         began = time.monotonic()
         try:
-            replies = await self._link.call_many(calls)
+            replies = await self._link.run_many(calls)
         except BrokerError as error:
             replies = [error] * len(partitions)
         except asyncio.CancelledError:
@@ -139,13 +140,13 @@ class Fetcher:
                 self.poke(partition)
         return partitions, counts
 
-    def _exchange(self, partition: OwnedPartition[Any], count: int) -> StreamCall:
+    def _exchange(self, partition: OwnedPartition[Any], count: int) -> ScriptCall:
         keys = self._keys
         ids = [partition.acked.popleft() for _ in range(min(len(partition.acked), _MOST_ACKS))]
         if partition.acked:
             partition.flush = True
-        return StreamCall(
-            "exchange",
+        return ScriptCall(
+            "streams.exchange",
             (
                 keys.own(partition.number, self._group),
                 keys.log(partition.number),
@@ -155,7 +156,7 @@ class Fetcher:
         )
 
     def _apply(
-        self, partition: OwnedPartition[Any], call: StreamCall, count: int, reply: Reply
+        self, partition: OwnedPartition[Any], call: ScriptCall, count: int, reply: Reply
     ) -> None:
         if reply[0] != b"ok":
             self._counters.fenced += 1
@@ -192,7 +193,7 @@ class Fetcher:
                 (xid.decode() for xid in (*gone, *(last for last, _ in entries[-1:]))), key=_order
             )
 
-    def _failed(self, partition: OwnedPartition[Any], call: StreamCall, error: Exception) -> float:
+    def _failed(self, partition: OwnedPartition[Any], call: ScriptCall, error: Exception) -> float:
         """Handle a missing reply or an error. Entries that Redis may have delivered are pending."""
         self._resume(partition, call)
         if not isinstance(error, BrokerUnavailable):
@@ -207,7 +208,7 @@ class Fetcher:
             partition.lose()
         return self._backoff.next_s()
 
-    def _resume(self, partition: OwnedPartition[Any], call: StreamCall) -> None:
+    def _resume(self, partition: OwnedPartition[Any], call: ScriptCall) -> None:
         """Acknowledge again, and read the pending entries after the last received one first."""
         partition.acked.extendleft(reversed([str(xid) for xid in call.args[5:]]))
         partition.end_exchange()

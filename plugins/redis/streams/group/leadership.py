@@ -10,7 +10,7 @@ import time
 import uuid
 
 from chancy.errors import BrokerError
-from chancy.plugins.redis.transport.script_client import ScriptClient
+from chancy.plugins.redis.transport.redis_client import RedisClient
 
 logger = logging.getLogger("chancy.redis.streams")
 
@@ -22,7 +22,7 @@ class RedisGate:
         leader stops before another one can start.
     """
 
-    def __init__(self, link: ScriptClient, *, lease_s: float = 16.0) -> None:
+    def __init__(self, link: RedisClient, *, lease_s: float = 16.0) -> None:
         self._link = link
         self._lease_s = lease_s
         self._key = f"{{{link.prefix}st}}:lead"
@@ -65,13 +65,13 @@ class RedisGate:
                 self._until = 0.0
                 with contextlib.suppress(BrokerError, TimeoutError):
                     async with asyncio.timeout(2.0):
-                        await self._link.call("lead", [self._key], [self._member, 0])
+                        await self._link.run("streams.lead", [self._key], [self._member, 0])
 
     async def _request(self) -> None:
         led, asked = self.leading, time.monotonic()
         lease_ms = round(self._lease_s * 1000)
         try:
-            term = int(await self._link.call("lead", [self._key], [self._member, lease_ms]))
+            term = int(await self._link.run("streams.lead", [self._key], [self._member, lease_ms]))
         except BrokerError as error:
             logger.warning("stream_leadership_unknown error=%s", error)
             return

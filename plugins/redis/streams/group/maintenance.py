@@ -12,7 +12,8 @@ from chancy.errors import BrokerError
 from chancy.plugins.redis.streams.group.membership import Membership
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.processing.processor import Processor
-from chancy.plugins.redis.transport.script_client import ScriptClient, StreamCall
+from chancy.plugins.redis.transport.redis_client import RedisClient
+from chancy.plugins.redis.transport.scripts import ScriptCall
 
 logger = logging.getLogger("chancy.redis.streams")
 
@@ -22,7 +23,7 @@ class Maintenance:
 
     def __init__(
         self,
-        link: ScriptClient,
+        link: RedisClient,
         processor: Processor[Any],
         membership: Membership,
         partitions: Callable[[], Sequence[OwnedPartition[Any]]],
@@ -53,9 +54,9 @@ class Maintenance:
     async def _trim(self) -> None:
         """Trim the logs of the owned partitions; together, the members cover all."""
         stream = self._processor.stream
-        await self._link.call_many(
+        await self._link.run_many(
             [
-                StreamCall("trim", (stream.keys.log(partition.number),), (stream.size,))
+                ScriptCall("streams.trim", (stream.keys.log(partition.number),), (stream.size,))
                 for partition in self._partitions()
             ]
         )

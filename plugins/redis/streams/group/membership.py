@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from chancy.plugins.redis.streams.processing.processor import Processor
-from chancy.plugins.redis.transport.script_client import Reply, ScriptClient
+from chancy.plugins.redis.transport.redis_client import RedisClient, Reply
 
 Action = Literal["join", "leave", "reap", "beat"]
 
@@ -49,7 +49,7 @@ class MembershipStatus:
 class Membership:
     """The group of a processor, used by one of its members."""
 
-    def __init__(self, link: ScriptClient, processor: Processor[Any], member: str) -> None:
+    def __init__(self, link: RedisClient, processor: Processor[Any], member: str) -> None:
         keys, name = processor.stream.keys, processor.name
         self._link = link
         self._processor = processor
@@ -62,8 +62,8 @@ class Membership:
         :raises BrokerUnavailable: the change may have been made; it is safe to retry.
         """
         options = self._processor.options
-        reply = await self._link.call(
-            "membership",
+        reply = await self._link.run(
+            "streams.membership",
             self._keys,
             (
                 action,

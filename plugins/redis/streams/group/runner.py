@@ -19,7 +19,7 @@ from chancy.plugins.redis.streams.processing.counters import Counters
 from chancy.plugins.redis.streams.processing.ownership import Busy, Ownership, Parked
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition, report_loss
 from chancy.plugins.redis.streams.processing.processor import Processor
-from chancy.plugins.redis.transport.script_client import ScriptClient
+from chancy.plugins.redis.transport.redis_client import RedisClient
 
 logger = logging.getLogger("chancy.redis.streams")
 
@@ -32,7 +32,7 @@ class PartitionRunner:
 
     def __init__(
         self,
-        link: ScriptClient,
+        link: RedisClient,
         processor: Processor[Any],
         ownership: Ownership,
         membership: Membership,

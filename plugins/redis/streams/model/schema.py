@@ -7,8 +7,8 @@ from typing import Any
 
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.model.target import Target
-from chancy.plugins.redis.transport.script_client import Reply, ScriptClient, StreamCall
-from chancy.plugins.redis.transport.scripts import Value
+from chancy.plugins.redis.transport.redis_client import RedisClient, Reply
+from chancy.plugins.redis.transport.scripts import ScriptCall, Value
 from chancy.text import shown
 
 #: Version of the layout of keys and entries.
@@ -35,10 +35,10 @@ def shape_of(stream: Target[Any]) -> Shape:
     )
 
 
-def definition_call(stream: Shape) -> StreamCall:
+def definition_call(stream: Shape) -> ScriptCall:
     """Return the call that stores the definition unless one is already stored, and reads it."""
     args: list[Value] = [stream.partitions, stream.hasher, stream.codec, LAYOUT]
-    return StreamCall("agree", [stream.meta], args)
+    return ScriptCall("streams.agree", [stream.meta], args)
 
 
 def check(stream: Shape, kept: Reply) -> None:
@@ -70,11 +70,11 @@ def check(stream: Shape, kept: Reply) -> None:
         )
 
 
-async def agree(link: ScriptClient, stream: Shape) -> None:
+async def agree(link: RedisClient, stream: Shape) -> None:
     """Store the definition of a stream, or compare it with the stored one.
 
     :raises ConfigurationError: the definitions differ.
     :raises BrokerUnavailable: Redis did not answer.
     """
     call = definition_call(stream)
-    check(stream, await link.call(call.script, call.keys, call.args))
+    check(stream, await link.run(call.script, call.keys, call.args))

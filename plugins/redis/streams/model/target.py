@@ -6,7 +6,7 @@ from typing import Literal, Protocol, TypeVar
 
 from chancy.plugins.redis.streams.model.keys import StreamKeys
 from chancy.plugins.redis.streams.model.protocols import Coding, Route
-from chancy.plugins.redis.transport.script_client import ScriptClient
+from chancy.plugins.redis.transport.redis_client import RedisClient
 
 R = TypeVar("R")
 
@@ -18,7 +18,7 @@ class Target(Protocol[R]):
     def name(self) -> str: ...
 
     @property
-    def link(self) -> ScriptClient: ...
+    def link(self) -> RedisClient: ...
 
     @property
     def keys(self) -> StreamKeys: ...

@@ -50,17 +50,17 @@ class BlockingEvents(Generic[R]):
         """The records of the events."""
         return BlockingRecords(self)
 
-    def take(self, most: int, *, within: float) -> BlockingEventBatches[R]:
+    def take(self, most: int, *, within: float) -> BlockingBatches[R, Event[R]]:
         """Iterate in non-empty batches, each acknowledged as a whole; see `Events.take`."""
         check_batch(most, within, self._grace_s)
-        return BlockingEventBatches(self, most, within)
+        return BlockingBatches(self, most, within, _same)
 
     def decoded(self) -> Iterator[R]:
         """Return the iterator of `BlockingRecords`."""
         return _singles(self._source, self.decode)
 
     def batched(self, most: int, within: float, make: Callable[[Event[R]], T]) -> Iterator[list[T]]:
-        """Return the iterator of `BlockingEventBatches`."""
+        """Return the iterator of `BlockingBatches`."""
         self._source.widen(most)
         return _batches(self._source, most, within, make)
 
@@ -78,37 +78,28 @@ class BlockingRecords(Generic[R]):
     def __iter__(self) -> Iterator[R]:
         return self._events.decoded()
 
-    def take(self, most: int, *, within: float) -> BlockingRecordBatches[R]:
+    def take(self, most: int, *, within: float) -> BlockingBatches[R, R]:
         """Iterate in batches of records; see `Events.take`."""
         return self._events.take(most, within=within).records()
 
 
-class BlockingEventBatches(Generic[R]):
-    """Batches of events, in order."""
+class BlockingBatches(Generic[R, T]):
+    """Batches of events, or of their records; see `EventBatches`."""
 
-    def __init__(self, events: BlockingEvents[R], most: int, within: float) -> None:
+    def __init__(
+        self, events: BlockingEvents[R], most: int, within: float, make: Callable[[Event[R]], T]
+    ) -> None:
         self._events = events
         self._most = most
         self._within = within
+        self._make = make
 
-    def __iter__(self) -> Iterator[list[Event[R]]]:
-        return self._events.batched(self._most, self._within, _same)
+    def __iter__(self) -> Iterator[list[T]]:
+        return self._events.batched(self._most, self._within, self._make)
 
-    def records(self) -> BlockingRecordBatches[R]:
+    def records(self) -> BlockingBatches[R, R]:
         """The records of the batches."""
-        return BlockingRecordBatches(self._events, self._most, self._within)
-
-
-class BlockingRecordBatches(Generic[R]):
-    """Batches of records, in order."""
-
-    def __init__(self, events: BlockingEvents[R], most: int, within: float) -> None:
-        self._events = events
-        self._most = most
-        self._within = within
-
-    def __iter__(self) -> Iterator[list[R]]:
-        return self._events.batched(self._most, self._within, self._events.decode)
+        return BlockingBatches(self._events, self._most, self._within, self._events.decode)
 
 
 def _same(event: Event[R]) -> Event[R]:

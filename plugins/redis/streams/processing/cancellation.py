@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio.tasks import _unregister_task
-from collections.abc import Collection
+from collections.abc import Collection, Coroutine
 from typing import Any
 
 #: Seconds that a cancelled task may take to end.
@@ -19,6 +19,20 @@ async def interrupt(task: asyncio.Task[Any]) -> bool:
         # asyncio.run waits without limit for every registered task.
         _unregister_task(task)
     return bool(ended)
+
+
+async def finish(work: Coroutine[Any, Any, None]) -> None:
+    """Await work to its end, also if the caller is cancelled meanwhile; raises that afterwards."""
+    task, asked = asyncio.ensure_future(work), None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            asked = error
+    if asked is not None:
+        task.exception()  # the cancellation takes its place
+        raise asked
+    task.result()
 
 
 async def cancel_all(tasks: Collection[asyncio.Task[None]], *, early: bool) -> None:

@@ -1,200 +1,192 @@
-"""The child process of one partition, which isolates CPU-bound processors from the worker.
+"""The process of one partition, which isolates CPU-bound processors from the worker.
 
-The child requests events and reports what it has processed; only the worker uses Redis. Before each
-event, the child reads the deadline of the partition from shared memory.
+It requests events and reports what it has processed; only the worker uses Redis.
 """
 
 from __future__ import annotations
 
-import atexit
+import asyncio
 import contextlib
-import multiprocessing
+import json
+import logging
+import os
 import pickle
-import signal
-import threading
-from collections.abc import Generator, Sequence
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection
+import sys
+import tempfile
 from typing import Any
 
+from chancy.attempt.failure import Failure
 from chancy.errors import ConfigurationError
-from chancy.plugins.redis.streams.processing.child_logs import PartitionLogRelay
-from chancy.plugins.redis.streams.processing.child_main import SHIELDED, work
-from chancy.plugins.redis.streams.processing.partition import OwnedPartition
+from chancy.executors.process import protocol as frames
+from chancy.executors.process.logs import LogRelay
+from chancy.executors.process.prefetch import Channel
+from chancy.executors.process.protocol import Frame, packed
+from chancy.executors.process.settings import ChildSettings, JobEnvironment
+from chancy.executors.process.spawn import ChildSpawn
+from chancy.log_context import origin_here
+from chancy.plugins.redis.streams.processing.child_loop import shared_memory
+from chancy.plugins.redis.streams.processing.failures import ChildDied, ChildFailed
+from chancy.plugins.redis.streams.processing.partition import OwnedPartition, no_mirror
 from chancy.plugins.redis.streams.processing.processor import Processor
 
-#: Events passed to a child at a time.
+#: Events passed to the process at a time.
 _CHUNK = 64
-#: Seconds to wait for the end of a child.
+#: Seconds that an idle process has to exit.
 _PATIENCE_S = 2.0
+_LOOP = "chancy.plugins.redis.streams.processing.child_loop.PartitionLoop"
 
 
-class ChildDied(Exception):
-    """The process of a partition ended without reporting a result."""
+def locate(processor: Processor[Any]) -> str:
+    """Return the path by which a process imports a processor, ``module:name``.
 
-
-class ChildFailed(Exception):
-    """The function failed in a child with an error that cannot be unpickled here."""
-
-
-def locate(processor: Processor[Any]) -> tuple[str, str]:
-    """Return module and qualified name by which a child imports a processor.
-
-    :raises ConfigurationError: the function is not at the top level of a module.
+    :raises ConfigurationError: the function is not at the top level of an importable module.
     """
     function = processor.function
     module, name = function.__module__, getattr(function, "__qualname__", "")
-    if "<" in name or not name:
+    if module == "__main__":  # of ``python -m``, it has a name
+        module = getattr(getattr(sys.modules[module], "__spec__", None), "name", module)
+    if module == "__main__" or "<" in name or not name:
         raise ConfigurationError(
             f"{processor.id}: a processor of mode process must be a top-level function of a module "
             f"so that a child can import it, not {module}.{name}"
         )
-    return module, name
+    return f"{module}:{name}"
 
 
 class PartitionProcess:
-    """The process of one partition, as the worker sees it. Its methods are for threads."""
+    """The process of one partition, as the worker sees it.
+
+    :raises OSError: the system cannot start it.
+    """
 
     def __init__(self, processor: Processor[Any], partition: OwnedPartition[Any]) -> None:
-        context = multiprocessing.get_context("spawn")
         self._partition = partition
-        #: The partition's deadline, and the number of events that the child has finished.
-        self._shared = context.Array("d", [partition.deadline, 0.0], lock=False)
+        self._channel = Channel()
+        self._log_relay = LogRelay()
+        self._process = ChildSpawn(self._receive, self._on_exit)
+        self._exited = asyncio.Event()
+        with tempfile.TemporaryFile() as file:
+            file.truncate(16)
+            self._start(processor, file.fileno())
+
+    def _start(self, processor: Processor[Any], shared: int) -> None:
+        partition = self._partition
+        self._shared = shared_memory(shared)
         self._finished = 0
-        self._held = 1
-        # If two threads join one process, each may see its exit code as unknown.
-        self._reaping = threading.Lock()
-        self._closed = False
-        partition.mirror = self._mirror
-        ours, theirs = context.Pipe()
-        self._log_relay = PartitionLogRelay()
-        self._connection: Connection = ours
-        self._process = context.Process(
-            target=work,
-            args=(
-                theirs,
-                self._shared,
-                self._log_relay.log_settings,
-                *locate(processor),
-                partition.number,
-                processor.options.grace_s,
+        self._end: asyncio.Future[None] | None = None
+        self._filling: asyncio.Task[None] | None = None
+        #: Most events that it processes at a time.
+        self._batch = 1
+        origin = origin_here()
+        details = {
+            "number": partition.number,
+            "grace_s": processor.options.grace_s,
+            "worker": str(origin.worker()),
+            "about": dict(origin.about),
+        }
+        settings = ChildSettings(
+            calls=self._channel.far,
+            max_payload=0,
+            shared=shared,
+            log_level=logging.getLogger().level,
+            environment=JobEnvironment(
+                job_loop=_LOOP, application=locate(processor), details=json.dumps(details)
             ),
-            name=f"chancy {processor.id} {partition.number}",
-            daemon=True,
         )
-        with _shielded():
-            self._process.start()
-        # At exit, the interpreter sends SIGTERM to children and waits for them.
-        atexit.register(self._process.kill)
-        theirs.close()
-        self._log_relay.start()
+        partition.mirror = self._mirror
+        self._mirror(0.0 if partition.closing else partition.deadline)
+        try:
+            self._process.start(settings, [entry or os.getcwd() for entry in sys.path])
+        except BaseException:
+            self._channel.close()
+            raise
 
     @property
     def alive(self) -> bool:
-        return self._process.is_alive()
+        return self._process.able
 
-    def run(self) -> None:
-        """Run the function once in the child; raise what it raises."""
-        partition, connection = self._partition, self._connection
+    async def run(self) -> None:
+        """Run the function once; raise its error.
+
+        :raises ChildFailed: the function raised an exception.
+        :raises ChildDied: the process ended.
+        """
+        self._end = asyncio.get_running_loop().create_future()
         try:
-            connection.send(("run",))
-            while True:
-                match connection.recv():
-                    case ("done", int(count)):
-                        self._finish(count)
-                    case ("wide", int(most)):
-                        self._held = most
-                        partition.widen(most)
-                    case ("more", int(wanted), timeout_s):
-                        filled = partition.filled_blocking(wanted, timeout_s)
-                        connection.send(
-                            self._next_chunk(wanted) if filled or not partition.over else None
-                        )
-                    case ("returned", int(held)):
-                        self._return_unstarted(held)
-                        return
-                    case ("failed", int(held), bytes(error), str(text)):
-                        self._return_unstarted(held)
-                        raise _unpickled(error, text)
-                    case other:
-                        raise RuntimeError(f"unexpected message from a child: {other!r}")
-        except (EOFError, OSError) as error:
-            # Shared memory has the finished events that it had not reported yet.
-            self._finish(int(self._shared[1]) - self._finished)
-            self._return_unstarted(self._held)
-            code = self._exit_code()
-            raise ChildDied(f"its process ended with {code}") from error
+            self._channel.send(b"run")
+        except OSError as error:
+            raise ChildDied(f"its channel is broken: {error}") from error
+        await self._end
 
-    def close(self, *, at_once: bool = False) -> None:
-        """Stop the child.
+    async def close(self, *, at_once: bool = False) -> None:
+        """Stop the process.
 
         :param at_once: kill it; otherwise it has 2 seconds to end.
         """
-        self._partition.mirror = _no_mirror
-        self._shared[0] = 0.0
-        self._connection.close()
-        with self._reaping:
-            self._closed = True
-            if not at_once:
-                self._process.join(_PATIENCE_S)
-            if self._process.is_alive():
-                self._process.kill()
-                self._process.join()
-            atexit.unregister(self._process.kill)
-            self._process.close()
-            self._log_relay.join(_PATIENCE_S)
+        if at_once:
+            self._process.kill()
+        self._partition.mirror = no_mirror
+        self._channel.close()
+        if not self._exited.is_set():
+            self._process.close(_PATIENCE_S)
+        await self._exited.wait()
 
     def _mirror(self, deadline: float) -> None:
         self._shared[0] = deadline
 
-    def _finish(self, count: int) -> None:
-        self._finished += count
-        self._partition.finish_some(count)
+    def _receive(self, received: list[Frame]) -> None:
+        for kind, number, value, body in received:
+            if kind == frames.LOG:
+                # Filters and handlers may raise anything.
+                with contextlib.suppress(Exception):
+                    self._log_relay.relay(None, int(value), body)
+            elif kind == frames.PROGRESS:
+                self._finish()
+                self._batch = int(value)
+                self._partition.widen(self._batch)
+            elif kind == frames.FETCH:
+                self._filling = asyncio.create_task(self._fill(number, value))
+            elif kind == frames.RETURNED_NONE:
+                self._ended(number, None)
+            elif kind == frames.RAISED:
+                self._ended(number, ChildFailed(Failure.from_json(json.loads(body))))
 
-    def _exit_code(self) -> str:
-        with self._reaping:
-            if self._closed:
-                return "its partition"
-            self._process.join(_PATIENCE_S)
-            code = self._process.exitcode
-        return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-
-    def _next_chunk(self, wanted: int) -> list[tuple[str, Sequence[bytes], bool]]:
+    async def _fill(self, wanted: int, timeout_s: float) -> None:
+        """Answer a request for events."""
         partition = self._partition
-        chunk = [
-            partition.buffer.popleft()
-            for _ in range(min(len(partition.buffer), max(_CHUNK, wanted)))
-        ]
+        filled = await partition.filled(wanted, timeout_s)
+        most = min(len(partition.buffer), max(_CHUNK, wanted)) if filled else 0
+        chunk = [partition.buffer.popleft() for _ in range(most)]
         partition.taken.extend(chunk)
-        return [(event.xid, event.fields, event.recovering) for event in chunk]
+        events = pickle.dumps([(event.xid, event.fields, event.recovering) for event in chunk])
+        self._process.send(packed(frames.BODY, body=events))
 
-    def _return_unstarted(self, held: int) -> None:
-        """Return the events that the child had not started, so that the policy covers the rest."""
+    def _on_exit(self, how: str) -> None:
+        self._exited.set()
+        if self._filling is not None:
+            self._filling.cancel()
+        self._ended(self._batch, ChildDied(f"its process {how}"))
+
+    def _finish(self) -> None:
+        finished = int(self._shared[1])
+        self._partition.finish_some(finished - self._finished)
+        self._finished = finished
+
+    def _ended(self, held: int, error: Exception | None) -> None:
+        """End the run.
+
+        :param held: number of events that the process had started: the policy covers them.
+        """
+        end, self._end = self._end, None
+        if end is None:
+            return
+        self._finish()
         taken = self._partition.taken
         while len(taken) > held:
             self._partition.buffer.appendleft(taken.pop())
-
-
-@contextlib.contextmanager
-def _shielded() -> Generator[None]:
-    """Start processes with SIGINT and SIGTERM blocked until they have installed handlers."""
-    # Starting the tracker would unblock the signals for this thread.
-    resource_tracker.ensure_running()
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SHIELDED)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-
-
-def _unpickled(error: bytes, text: str) -> Exception:
-    """Return the error of a child, or its text: a class of its main module exists only there."""
-    try:
-        found = pickle.loads(error)
-    except Exception:
-        return ChildFailed(text)
-    return found if isinstance(found, Exception) else ChildFailed(text)
-
-
-def _no_mirror(_: float) -> None:
-    """No child reads the deadline."""
+        if end.done():
+            return  # the run was cancelled
+        if error is None:
+            end.set_result(None)
+        else:
+            end.set_exception(error)

@@ -18,9 +18,9 @@ from chancy.plugins.redis.streams.model.policy import (
     Quarantine,
     RetryInPlace,
 )
-from chancy.plugins.redis.streams.processing.child import ChildDied
 from chancy.plugins.redis.streams.processing.counters import Counters
-from chancy.plugins.redis.streams.processing.ownership import Ownership, described
+from chancy.plugins.redis.streams.processing.failures import ChildDied, described
+from chancy.plugins.redis.streams.processing.ownership import Ownership
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition, report_loss
 from chancy.plugins.redis.streams.processing.processor import Processor
 from chancy.plugins.redis.streams.processing.run import HandlingFailed, Invocation

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.model.event import Event
-from chancy.plugins.redis.streams.model.protocols import Item, Middleware, MiddlewareContext
+from chancy.plugins.redis.streams.model.protocols import Middleware, MiddlewareContext
 from chancy.plugins.redis.streams.processing.cancellation import Escaped, cancelled
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 
@@ -42,12 +42,12 @@ class Chain:
         self._open.append(generator)
         return generator
 
-    def wrap(self, source: AsyncGenerator[Item, None]) -> AsyncIterator[Item]:
+    def wrap(self, source: AsyncGenerator[Any, None]) -> AsyncIterator[Any]:
         """Wrap a source in the middleware; the first one is the closest to the log."""
-        items: AsyncIterator[Item] = self.track(source)
+        items: AsyncIterator[Any] = self.track(source)
         for middleware in self._middleware:
             items = middleware.handler(items, self._place)
-            self.track(cast("AsyncGenerator[Item, None]", items))
+            self.track(cast("AsyncGenerator[Any, None]", items))
         return items
 
     async def close(self, error: Exception | None) -> None:
@@ -110,17 +110,13 @@ class Events(Generic[R]):
         return self._partition.number
 
     def __aiter__(self) -> AsyncIterator[Event[R]]:
-        if self._chain.bare:
-            return self._chain.track(_singles(self._partition, _same))
-        return self._chain.track(
-            _passed(self._partition, self._wrapped(_raw(self._partition)), _same)
-        )
+        return self.single(_same)
 
     def records(self) -> Records[R]:
         """The records of the events."""
         return Records(self)
 
-    def take(self, most: int, *, within: float) -> EventBatches[R]:
+    def take(self, most: int, *, within: float) -> EventBatches[R, Event[R]]:
         """Iterate in non-empty batches, each acknowledged as a whole.
 
         :param most: maximum events of a batch, 1 to 10,000. They wait in memory.
@@ -128,23 +124,23 @@ class Events(Generic[R]):
             full; at most the grace period.
         """
         check_batch(most, within, self._grace_s)
-        return EventBatches(self, most, within)
+        return EventBatches(self, most, within, _same)
 
     # For the other classes of this module.
 
-    def decoded(self) -> AsyncIterator[R]:
-        """Return the iterator of `Records`."""
+    def single(self, make: Callable[[Event[R]], T]) -> AsyncIterator[T]:
+        """Return an iterator over what ``make`` returns for each event."""
         if self._chain.bare:
-            return self._chain.track(_singles(self._partition, self.decode))
-        raw = self._wrapped(_raw(self._partition))
-        return self._chain.track(_passed(self._partition, raw, self.decode))
+            return self._chain.track(_singles(self._partition, make))
+        raw = self._chain.wrap(_raw(self._partition))
+        return self._chain.track(_passed(self._partition, raw, make))
 
     def batched(
         self, most: int, within: float, make: Callable[[Event[R]], T]
     ) -> AsyncIterator[list[T]]:
         """Return the iterator of `EventBatches`."""
         self._partition.widen(most)
-        raw = self._wrapped(_batches(self._partition, most, within))
+        raw = self._chain.wrap(_batches(self._partition, most, within))
         return self._chain.track(
             _passed(self._partition, raw, lambda batch: [make(event) for event in batch])
         )
@@ -152,9 +148,6 @@ class Events(Generic[R]):
     def decode(self, event: Event[R]) -> R:
         """The record of an event."""
         return self._decode(event.fields)
-
-    def _wrapped(self, source: AsyncGenerator[Any, None]) -> AsyncIterator[Any]:
-        return self._chain.wrap(source)
 
 
 class Records(Generic[R]):
@@ -164,39 +157,33 @@ class Records(Generic[R]):
         self._events = events
 
     def __aiter__(self) -> AsyncIterator[R]:
-        return self._events.decoded()
+        return self._events.single(self._events.decode)
 
-    def take(self, most: int, *, within: float) -> RecordBatches[R]:
+    def take(self, most: int, *, within: float) -> EventBatches[R, R]:
         """Iterate in batches of records; see `Events.take`."""
         return self._events.take(most, within=within).records()
 
 
-class EventBatches(Generic[R]):
-    """Batches of events, in order."""
+class EventBatches(Generic[R, T]):
+    """Batches of events, or of their records.
 
-    def __init__(self, events: Events[R], most: int, within: float) -> None:
+    :param make: returns an item of a batch.
+    """
+
+    def __init__(
+        self, events: Events[R], most: int, within: float, make: Callable[[Event[R]], T]
+    ) -> None:
         self._events = events
         self._most = most
         self._within = within
+        self._make = make
 
-    def __aiter__(self) -> AsyncIterator[list[Event[R]]]:
-        return self._events.batched(self._most, self._within, _same)
+    def __aiter__(self) -> AsyncIterator[list[T]]:
+        return self._events.batched(self._most, self._within, self._make)
 
-    def records(self) -> RecordBatches[R]:
+    def records(self) -> EventBatches[R, R]:
         """The records of the batches."""
-        return RecordBatches(self._events, self._most, self._within)
-
-
-class RecordBatches(Generic[R]):
-    """Batches of records, in order."""
-
-    def __init__(self, events: Events[R], most: int, within: float) -> None:
-        self._events = events
-        self._most = most
-        self._within = within
-
-    def __aiter__(self) -> AsyncIterator[list[R]]:
-        return self._events.batched(self._most, self._within, self._events.decode)
+        return EventBatches(self._events, self._most, self._within, self._events.decode)
 
 
 def check_batch(most: int, within: float, grace_s: float) -> None:

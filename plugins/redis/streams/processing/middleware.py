@@ -72,7 +72,7 @@ class DeadLetterMiddleware(Generic[R]):
     It writes every event of a failed batch. If the write fails, nothing is acknowledged and the
     events are delivered again. Combine it with a policy that continues, such as ``Ignore()``. An
     event may be written twice if a worker dies between the write and the acknowledgement;
-    ``Ignore(keep=True)`` does both atomically, to a log that `chancy redis stream dead` shows.
+    ``Ignore(keep=True)`` does both atomically, to a log that `chancy dead` shows.
 
     ``sink`` is that stream, ``dead.<source>``, with one partition; a processor can consume it. Its
     records are `Dead`, or the original records if those of the source are primitive.

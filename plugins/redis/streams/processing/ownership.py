@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from chancy.errors import BrokerError
+from chancy.plugins.redis.streams.processing.failures import described
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.processing.processor import Processor
-from chancy.plugins.redis.transport.script_client import Reply, ScriptClient, StreamCall
+from chancy.plugins.redis.transport.redis_client import RedisClient, Reply
+from chancy.plugins.redis.transport.scripts import ScriptCall
 
 #: Maximum dead letters of a partition and processor; the oldest are dropped and counted.
 MAX_LETTERS = 10_000
 #: Maximum events that one script dead-letters.
 _MOST_BURIED = 1_000
-#: Maximum characters of an error that are stored.
-_MOST_ERROR = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ Claim = OwnedPartition[Any] | Busy | Parked | BrokerError
 class Ownership:
     """The leases of this member on a processor's partitions."""
 
-    def __init__(self, link: ScriptClient, processor: Processor[Any], member: str) -> None:
+    def __init__(self, link: RedisClient, processor: Processor[Any], member: str) -> None:
         self._link = link
         self._processor = processor
         self._keys = processor.stream.keys
@@ -64,10 +64,10 @@ class Ownership:
         """
         began = time.monotonic()
         lease_ms = round(self._options.lease_s * 1000)
-        replies = await self._link.call_many(
+        replies = await self._link.run_many(
             [
-                StreamCall(
-                    "acquire",
+                ScriptCall(
+                    "streams.acquire",
                     (
                         self._own(number),
                         self._keys.log(number),
@@ -117,10 +117,10 @@ class Ownership:
         """
         for partition in partitions:
             partition.releasing = True
-        replies = await self._link.call_many(
+        replies = await self._link.run_many(
             [
-                StreamCall(
-                    "release",
+                ScriptCall(
+                    "streams.release",
                     (self._own(partition.number), self._keys.log(partition.number)),
                     (self._group, self._member, partition.epoch, *partition.acked),
                 )
@@ -134,8 +134,8 @@ class Ownership:
         xid = partition.taken[0].xid if partition.taken else ""
         partition.releasing = True
         try:
-            parked = await self._link.call(
-                "park",
+            parked = await self._link.run(
+                "streams.park",
                 (
                     self._own(partition.number),
                     self._keys.log(partition.number),
@@ -157,8 +157,8 @@ class Ownership:
 
     async def halt(self, partition: OwnedPartition[Any], why: str) -> bool:
         """Report that a partition is halted here, or, without a reason, that it continues."""
-        reported = await self._link.call(
-            "halt", (self._own(partition.number),), (self._member, partition.epoch, why)
+        reported = await self._link.run(
+            "streams.halt", (self._own(partition.number),), (self._member, partition.epoch, why)
         )
         return bool(reported == 1)
 
@@ -172,8 +172,8 @@ class Ownership:
         """
         written = 0
         for at in range(0, len(ids), _MOST_BURIED):
-            reply = await self._link.call(
-                "bury",
+            reply = await self._link.run(
+                "streams.bury",
                 (
                     self._own(partition.number),
                     self._keys.log(partition.number),
@@ -195,25 +195,26 @@ class Ownership:
         return written
 
     async def extend(
-        self, partitions: Iterable[OwnedPartition[Any]], link: ScriptClient
+        self, partitions: Iterable[OwnedPartition[Any]], timeout_s: float | None = None
     ) -> Sequence[OwnedPartition[Any]]:
         """Extend the leases of partitions; return those that are lost and were not released.
 
-        :param link: a client of the calling loop, which may not be the loop of the partitions.
+        May be called in another loop than that of the partitions.
         """
         # Includes leases that ended by the local clock: Redis decides whether they are lost.
         held = list(partitions)
         began = time.monotonic()
         lease_ms = round(self._options.lease_s * 1000)
-        replies = await link.call_many(
+        replies = await self._link.run_many(
             [
-                StreamCall(
-                    "extend",
+                ScriptCall(
+                    "streams.extend",
                     (self._own(partition.number),),
                     (self._member, partition.epoch, lease_ms),
                 )
                 for partition in held
-            ]
+            ],
+            timeout_s=timeout_s,
         )
         lost = []
         for partition, reply in zip(held, replies, strict=True):
@@ -225,12 +226,3 @@ class Ownership:
 
     def _own(self, number: int) -> str:
         return self._keys.own(number, self._group)
-
-
-def described(error: BaseException) -> str:
-    """Return type and message of an error, as stored in Redis."""
-    try:
-        text = f"{type(error).__name__}: {error}"
-    except Exception:
-        text = type(error).__name__
-    return text[:_MOST_ERROR]

@@ -87,7 +87,7 @@ class OwnedPartition(Generic[R]):
         #: Set when the partition was released, or the release has failed.
         self.returned = asyncio.Event()
         #: Called with the deadline whenever it changes, 0 when the ownership ends; from any thread.
-        self.mirror: Callable[[float], None] = _no_mirror
+        self.mirror: Callable[[float], None] = no_mirror
         self._arrived = asyncio.Event()
         self._asked = False
         self._flushing = False
@@ -266,5 +266,5 @@ def _no_fetcher(_: OwnedPartition[R]) -> None:
     """No fetcher yet."""
 
 
-def _no_mirror(_: float) -> None:
+def no_mirror(_: float) -> None:
     """No child process reads the deadline."""

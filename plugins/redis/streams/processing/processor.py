@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, get_args
 
+from chancy.checks import check_number
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.model.policy import Halt, Policy
 from chancy.plugins.redis.streams.model.protocols import Middleware
@@ -72,8 +73,7 @@ class Options:
             ("alarm_s", self.alarm_s, 0.1, 86_400),
         )
         for name, value, least, most in bounds:
-            if not least <= value <= most:
-                raise ConfigurationError(f"{name}={value:g} must be from {least:g} to {most:g}")
+            check_number(value, name, least, most, whole=name == "prefetch")
         if self.strategy not in get_args(Strategy):
             raise ConfigurationError(
                 f"strategy={shown(self.strategy)} must be 'sticky' or 'contiguous'"

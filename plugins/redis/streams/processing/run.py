@@ -11,10 +11,10 @@ from typing import Any, cast
 
 from chancy.plugins.redis.streams.model.protocols import MiddlewareContext
 from chancy.plugins.redis.streams.processing.blocking_events import BlockingEvents
-from chancy.plugins.redis.streams.processing.cancellation import Escaped, cancelled
+from chancy.plugins.redis.streams.processing.cancellation import Escaped, cancelled, finish
 from chancy.plugins.redis.streams.processing.child import PartitionProcess
 from chancy.plugins.redis.streams.processing.events import Chain, Events
-from chancy.plugins.redis.streams.processing.ownership import described
+from chancy.plugins.redis.streams.processing.failures import described
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.processing.processor import Processor
 
@@ -46,20 +46,18 @@ class Invocation:
             case "async":
                 await self._run_here()
             case "thread":
-                await _in_thread(self._run_blocking, self._ended_late)
+                await self._in_thread()
             case "process":
                 if self._child is None or not self._child.alive:
                     await self.close()
-                    self._child = await asyncio.to_thread(
-                        PartitionProcess, self._processor, self._partition
-                    )
-                await _in_thread(self._child.run, _expected)
+                    self._child = PartitionProcess(self._processor, self._partition)
+                await self._child.run()
 
     async def close(self) -> None:
         """Stop the child, if there is one; kill it if the current task was cancelled."""
         child, self._child = self._child, None
         if child is not None:
-            await asyncio.shield(asyncio.to_thread(child.close, at_once=cancelled()))
+            await finish(child.close(at_once=cancelled()))
 
     async def _run_here(self) -> None:
         processor, partition = self._processor, self._partition
@@ -103,6 +101,42 @@ class Invocation:
             extra={"partition": self._partition.number},
         )
 
+    async def _in_thread(self) -> None:
+        """Run the function in a new thread: a pool would need a thread for each partition anyway.
+
+        A thread cannot be interrupted: after a cancellation it ends at its next event.
+        """
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+
+        def settle(error: BaseException | None) -> None:
+            if done.cancelled():
+                self._ended_late(error)
+            elif error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        def run() -> None:
+            raised: BaseException | None = None
+            try:
+                context.run(self._run_blocking)
+            except Exception as error:
+                raised = error
+            except BaseException as error:
+                # Raised as it is, it would end the worker's loop.
+                raised = RuntimeError(f"the processor raised {type(error).__name__}: {error}")
+            if isinstance(raised, StopIteration):
+                raised = RuntimeError("the processor raised StopIteration")  # futures refuse it
+            try:
+                loop.call_soon_threadsafe(settle, raised, context=context)
+            except RuntimeError:
+                return  # the loop ended before the thread
+
+        context = contextvars.copy_context()
+        threading.Thread(target=run, name="chancy stream", daemon=True).start()
+        await done
+
     def _run_blocking(self) -> None:
         processor = self._processor
         events = BlockingEvents(
@@ -110,48 +144,3 @@ class Invocation:
         )
         function = cast("Callable[[BlockingEvents[Any]], None]", processor.function)
         function(events)
-
-
-async def _in_thread(
-    work: Callable[[], None], late: Callable[[BaseException | None], None]
-) -> None:
-    """Run a function in a new thread: a pool would need a thread for each partition anyway.
-
-    A thread cannot be interrupted: after a cancellation it ends at its next event.
-
-    :param late: called in the loop with the outcome of a thread that ended after a cancellation.
-    """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-
-    def settle(error: BaseException | None) -> None:
-        if done.cancelled():
-            late(error)
-        elif error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
-
-    def run() -> None:
-        raised: BaseException | None = None
-        try:
-            context.run(work)
-        except Exception as error:
-            raised = error
-        except BaseException as error:
-            # Raised as it is, it would end the worker's loop.
-            raised = RuntimeError(f"the processor raised {type(error).__name__}: {error}")
-        if isinstance(raised, StopIteration):
-            raised = RuntimeError("the processor raised StopIteration")  # futures refuse it
-        try:
-            loop.call_soon_threadsafe(settle, raised, context=context)
-        except RuntimeError:
-            return  # the loop ended before the thread
-
-    context = contextvars.copy_context()
-    threading.Thread(target=run, name="chancy stream", daemon=True).start()
-    await done
-
-
-def _expected(_: BaseException | None) -> None:
-    """A child is stopped together with its current events."""

@@ -9,8 +9,8 @@ from typing import Generic, TypeVar
 
 from chancy.errors import ChancyError, InvalidArguments
 from chancy.plugins.redis.streams.model.target import Target
-from chancy.plugins.redis.transport.script_client import Reply, StreamCall
-from chancy.plugins.redis.transport.scripts import Value
+from chancy.plugins.redis.transport.redis_client import Reply
+from chancy.plugins.redis.transport.scripts import ScriptCall, Value
 from chancy.text import shown
 
 R = TypeVar("R")
@@ -108,7 +108,7 @@ class SendBatch(Generic[R]):
                 )
         return parts
 
-    def call(self, part: Part) -> StreamCall:
+    def call(self, part: Part) -> ScriptCall:
         """Return the script call that appends a part."""
         stream = self._stream
         keys = stream.keys
@@ -121,7 +121,9 @@ class SendBatch(Generic[R]):
         for run in part.runs:
             args += (run.width, len(run.places))
             args += run.args
-        return StreamCall("send", [keys.log(part.partition), keys.stat(part.partition)], args)
+        return ScriptCall(
+            "streams.send", [keys.log(part.partition), keys.stat(part.partition)], args
+        )
 
 
 class BatchBuilder(Generic[R]):

@@ -74,6 +74,13 @@ class Declared(NamedTuple):
         return Shape(stream, keys.meta, self.partitions, self.hasher, self.codec)
 
 
+def declaration(stream: Target[Any]) -> Declared:
+    """The declaration of a stream, to be stored in a row."""
+    return Declared(
+        stream.partitions, stream.route.name, stream.coding.name, stream.size, stream.full
+    )
+
+
 @lru_cache(maxsize=64)
 def _statement(name: str, schema: str) -> str:
     return load(
@@ -166,18 +173,15 @@ class EventOutboxWriter:
             for run in part.runs
             for piece in _pieces(run, stream.size)
         ]
-        declared = Declared(
-            stream.partitions, stream.route.name, stream.coding.name, stream.size, stream.full
-        )
         return _statement("put", self.schema), [
             stream.name,
-            json.dumps(declared._asdict()),
+            json.dumps(declaration(stream)._asdict()),
             [uuid.uuid4() for _ in pieces],
             [partition for partition, _ in pieces],
             [len(piece.args) // piece.width for _, piece in pieces],
             [piece.width for _, piece in pieces],
             # As text: libraries differ in how they pass an array of bytes.
-            ["\\x" + _packed(piece.args).hex() for _, piece in pieces],
+            ["\\x" + packed(piece.args).hex() for _, piece in pieces],
         ]
 
 
@@ -204,7 +208,7 @@ def _pieces(run: RecordRun, size: int) -> Sequence[RecordRun]:
     return pieces
 
 
-def _packed(values: Sequence[Value]) -> bytes:
+def packed(values: Sequence[Value]) -> bytes:
     """Concatenate the values, each after its length."""
     found = bytearray()
     for value in values:

@@ -18,17 +18,17 @@ from chancy.broker.optional import SqlStore
 from chancy.clock import Backoff
 from chancy.errors import BrokerError, ChancyError, ConfigurationError
 from chancy.plugin.runtime import Runtime
-from chancy.plugins.redis.relay.leader_loop import LeaderLoop
 from chancy.plugins.redis.streams.model.keys import StreamKeys
 from chancy.plugins.redis.streams.model.schema import agree
 from chancy.plugins.redis.streams.producing.batch import CHUNK, StreamFull
+from chancy.plugins.redis.streams.producing.leader_loop import LeaderLoop
 from chancy.plugins.redis.streams.producing.outbox import (
     EventOutboxReader,
     EventOutboxRow,
     declared,
 )
-from chancy.plugins.redis.transport.script_client import Reply, ScriptClient, StreamCall
-from chancy.plugins.redis.transport.scripts import Value
+from chancy.plugins.redis.transport.redis_client import RedisClient, Reply
+from chancy.plugins.redis.transport.scripts import ScriptCall, Value
 
 logger = logging.getLogger("chancy.redis.streams")
 
@@ -45,7 +45,7 @@ _MOST_AGREED = 1_000
 class EventRelay:
     """Runs beside each worker; `LeaderLoop` schedules it."""
 
-    def __init__(self, link: ScriptClient, store: SqlStore, runtime: Runtime) -> None:
+    def __init__(self, link: RedisClient, store: SqlStore, runtime: Runtime) -> None:
         self._link = link
         self._outbox = EventOutboxReader(store, uuid.uuid4())
         self._runtime = runtime
@@ -58,15 +58,12 @@ class EventRelay:
     async def serve(self) -> None:
         """Run until cancelled; then release the lease."""
         try:
-            await LeaderLoop(self._runtime, self._reach, self.turn).serve()
+            await LeaderLoop(self._runtime, self.turn).serve()
         finally:
             try:
                 await self._outbox.give_up()
             except BrokerError:
                 logger.debug("stream_relay_not_given_up")
-
-    async def _reach(self) -> None:
-        """Do nothing: the first call connects."""
 
     async def turn(self) -> bool:
         """Append the rows that wait; return whether there may be more.
@@ -76,7 +73,7 @@ class EventRelay:
         now = time.monotonic()
         self._stopped = {place: at for place, at in self._stopped.items() if at > now}
         taken = await self._outbox.take(LEASE_S, ROWS, BYTES, list(self._stopped))
-        calls: list[StreamCall] = []
+        calls: list[ScriptCall] = []
         groups: list[Sequence[EventOutboxRow]] = []
         for place, each in groupby(sorted(taken, key=_by_place), attrgetter("place")):
             some = await self._consistent(_one_script(list(each)))
@@ -85,7 +82,7 @@ class EventRelay:
                 calls.append(self._call(place, some))
         done: list[EventOutboxRow] = []
         stale = 0
-        replies = await self._link.call_many(calls)
+        replies = await self._link.run_many(calls, replicas=self._link.settings.replicas)
         for rows, reply in zip(groups, replies, strict=True):
             if not isinstance(reply, Exception) and reply[0] == b"stale":
                 stale = max(stale, reply[1])
@@ -121,15 +118,15 @@ class EventRelay:
         self._agreed.add(key)
         return True
 
-    def _call(self, place: tuple[str, int], rows: Sequence[EventOutboxRow]) -> StreamCall:
+    def _call(self, place: tuple[str, int], rows: Sequence[EventOutboxRow]) -> ScriptCall:
         stream, number = place
         keys = StreamKeys(self._link.prefix, stream)
         about = declared(rows[-1].about)
         args: list[Value] = [rows[0].term, about.size, about.full]
         for row in rows:
             args += [row.pos, row.mark, row.width, row.events, *row.values]
-        return StreamCall(
-            "relay", (keys.log(number), keys.stat(number), keys.relayed(number)), args
+        return ScriptCall(
+            "streams.relay", (keys.log(number), keys.stat(number), keys.relayed(number)), args
         )
 
     async def _appended(

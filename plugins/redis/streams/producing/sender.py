@@ -73,10 +73,11 @@ class Sender(Generic[R]):
         if self._backpressure.waited(number):
             return None
         fields = stream.coding.encode(record)
-        reply = await stream.link.call(
-            "send",
+        reply = await stream.link.run(
+            "streams.send",
             (stream.keys.log(number), stream.keys.stat(number)),
             (stream.size, stream.full, "ids", 0, len(fields), 1, *fields),
+            replicas=stream.link.settings.replicas,
         )
         return None if reply is None else str(reply[0], "ascii")
 
@@ -120,6 +121,49 @@ class Sender(Generic[R]):
             flight.cancel()
         return flight.sent
 
+    def sync_send(
+        self,
+        records: Sequence[R],
+        ids: Sequence[str] | None = None,
+        *,
+        timeout_s: float = PATIENCE_S,
+    ) -> list[str]:
+        """`send` for threads. The records are encoded in the calling thread."""
+        batch = single_batch(self._stream, records, ids)
+        found = [""] * batch.count
+        self._sync_flush(batch, found, timeout_s)
+        return found
+
+    def sync_send_many(
+        self,
+        records: Iterable[R],
+        *,
+        timeout_s: float = PATIENCE_S,
+        progress: Progress | None = None,
+    ) -> int:
+        """`send_many` for threads. The records are read and encoded in the calling thread."""
+        sent = 0
+        builder = BatchBuilder(self._stream)
+        try:
+            for record in records:
+                batch = builder.add(record)
+                if batch is not None:
+                    sent += self._sync_flush(batch, [], timeout_s)
+                    if progress is not None:
+                        progress(sent)
+            sent += self._sync_flush(builder.rest(), [], timeout_s)
+        except Exception as error:
+            with suppress(Exception):  # the first error is the more useful one
+                sent += self._sync_flush(builder.rest(), [], timeout_s)
+            error.add_note(f"{sent:,} records were sent")
+            raise
+        if progress is not None:
+            progress(sent)
+        return sent
+
+    def _sync_flush(self, batch: SendBatch[R], ids: list[str], timeout_s: float) -> int:
+        return self._stream.link.background.run(self._flush(batch, ids, timeout_s))
+
     async def _flush(self, batch: SendBatch[R], ids: list[str], timeout_s: float) -> int:
         """Send a batch, waiting for room; return the number of records."""
         if not batch.count:
@@ -151,14 +195,10 @@ class Sender(Generic[R]):
         """Send parts; return those that found no room."""
         if not parts:
             return []
+        link = self._stream.link
         calls = [batch.call(part) for part in parts]
-        if len(calls) > 1:
-            return collect_replies(parts, await self._stream.link.call_many(calls), ids)
-        try:
-            reply = await self._stream.link.call(calls[0].script, calls[0].keys, calls[0].args)
-        except Exception as error:
-            reply = error
-        return collect_replies(parts, [reply], ids)
+        replies = await link.run_many(calls, replicas=link.settings.replicas)
+        return collect_replies(parts, replies, ids)
 
 
 class _Flight:

@@ -12,8 +12,7 @@ from chancy.plugins.redis.streams.model.protocols import Coding, Route
 from chancy.plugins.redis.streams.producing.backpressure import Backpressure
 from chancy.plugins.redis.streams.producing.outbox import EventOutboxWriter, outbox_batch
 from chancy.plugins.redis.streams.producing.sender import PATIENCE_S, Progress, Sender
-from chancy.plugins.redis.streams.producing.sync_sender import SyncSender
-from chancy.plugins.redis.transport.script_client import ScriptClient
+from chancy.plugins.redis.transport.redis_client import RedisClient
 from chancy.text import shown
 
 R = TypeVar("R")
@@ -40,7 +39,7 @@ class Stream(Generic[R]):
         self,
         name: str,
         *,
-        link: ScriptClient,
+        link: RedisClient,
         coding: Coding[R],
         route: Route[R],
         partitions: int = 16,
@@ -71,7 +70,6 @@ class Stream(Generic[R]):
         #: Shared by all sends of this process, from loops and threads.
         self.backpressure = Backpressure()
         self._sender = Sender(self, self.backpressure)
-        self._sync_sender = SyncSender(self, link.sync, self.backpressure)
 
     async def send(
         self,
@@ -138,7 +136,7 @@ class Stream(Generic[R]):
                 batch = outbox_batch(self, records, ids)
                 self._outbox.put_blocking(self, batch, within)
             return []
-        return self._sync_sender.send(records, ids, timeout_s=timeout_s)
+        return self._sender.sync_send(records, ids, timeout_s=timeout_s)
 
     def sync_send_many(
         self,
@@ -151,7 +149,7 @@ class Stream(Generic[R]):
         """`send_many` for threads, without an event loop."""
         if within is not None:
             return self._outbox.put_many_blocking(self, records, within, progress)
-        return self._sync_sender.send_many(records, timeout_s=timeout_s, progress=progress)
+        return self._sender.sync_send_many(records, timeout_s=timeout_s, progress=progress)
 
     def __repr__(self) -> str:
         return f"Stream({self.name!r}, partitions={self.partitions})"

@@ -32,9 +32,7 @@ FUNCTIONS = (
     "heard",
     "start",
     "listen",
-    "send",
     "runs",
-    "elsewhere",
     "ready",
     "meta",
     "arguments",
@@ -53,7 +51,6 @@ def downgrade() -> None:
     for table in (
         "workflows_starts",
         "workflows_timers",
-        "workflows_away",
         "workflows_signals",
         "workflows_joins",
         "workflows_steps",

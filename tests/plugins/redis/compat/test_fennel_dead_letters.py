@@ -13,6 +13,8 @@ from uuid import UUID
 import pytest
 import redis
 
+from chancy import Chancy, State
+from chancy.attempt.failure import Failure
 from chancy.plugins.redis.compat.fennel.client import (
     AsyncResult,
     purge_dead,
@@ -22,6 +24,8 @@ from chancy.plugins.redis.compat.fennel.client import (
 )
 from chancy.plugins.redis.compat.fennel.exceptions import JobNotFound, TaskFailed, Timeout
 from chancy.plugins.redis.compat.fennel.job import Job
+from chancy.routing.router import RoutedBroker
+from chancy.testing.conformance.bench import record, settlement
 from tests.plugins.redis.compat.fennel_worker import APP, Shop, opened
 from tests.support.command import alone, inside
 from tests.support.proxy import Proxy
@@ -37,9 +41,13 @@ def shop(
     yield from opened(monkeypatch, tmp_path, dsn, redis_url, retry_backoff=at_once)
 
 
-def said(shop: Shop, *words: object, code: int = 0) -> Any:
+def said(shop: Shop, *words: object, code: int = 0, group: str = "redis") -> Any:
     dsn = shop.environment["CHANCY_DSN"]
-    return inside("redis", *words, "--app", f"{APP}:app", code=code, dsn=dsn).json
+    return inside(group, *words, "--app", f"{APP}:app", code=code, dsn=dsn).json
+
+
+def dead_letters(shop: Shop, *words: object) -> Any:
+    return said(shop, *words, "--json", group="dead")
 
 
 @pytest.mark.row("F25", "F26", "F27", "F28")
@@ -88,6 +96,43 @@ def test_dead_letters_are_read_and_replayed_once(shop: Shop) -> None:
     check_what_it_became(shop, x)
 
 
+def fail_all(shop: Shop) -> None:
+    """Let a worker fail the jobs that wait, and end before it has archived or filed them."""
+
+    async def work(chancy: Chancy) -> None:
+        assert isinstance(chancy.broker, RoutedBroker)
+        for queue in chancy.queues:
+            await chancy.declare(queue)
+        broker = await chancy.broker.brokers.ready("redis")
+        worker = record()
+        await broker.register(worker)
+        claims = await broker.claim("shop", worker_id=worker.id, limit=10)
+        failure = Failure.named("builtins.ValueError", "no luck")
+        await broker.settle([settlement(c, State.FAILED)._replace(failure=failure) for c in claims])
+        await broker.unregister(worker.id)
+
+    shop.program.app.run(work)
+
+
+@pytest.mark.row("F26", "F40")
+def test_a_dead_job_is_read_and_replayed_before_a_worker_has_swept(shop: Shop) -> None:
+    app = shop.program.app
+    first = shop.program.fail.delay("one")
+    fail_all(shop)
+    assert first.status() == "DEAD"
+    assert [id for id, _ in read_dead(app)] == [first.uuid]
+    second = shop.program.fail.delay("two")
+    fail_all(shop)
+    assert [letter["id"] for letter in dead_letters(shop, "list")] == [second.uuid, first.uuid]
+    third = shop.program.fail.delay("three")
+    fail_all(shop)
+    assert {id for id, _ in replay_dead(app)} == {first.uuid, second.uuid, third.uuid}
+    assert third.status() == "SENT"
+    fourth = shop.program.fail.delay("four")
+    fail_all(shop)
+    assert [id for id, _ in purge_dead(app)] == [fourth.uuid]
+
+
 def check_what_it_became(shop: Shop, x: AsyncResult) -> None:
     """It is kept no longer than any other that has succeeded."""
     app = shop.program.app
@@ -113,7 +158,7 @@ def test_letters_outlast_their_records_and_replays_begin_anew(shop: Shop, redis_
         assert client.delete(b"{shop:jobs:0}:j:" + UUID(dead[0].uuid).bytes) == 1
     both = {each.uuid for each in dead}
     assert {id for id, _ in read_dead(program.app)} == both
-    assert {letter["id"] for letter in said(shop, "dlq", "read")} == both
+    assert {letter["id"] for letter in dead_letters(shop, "list")} == both
     assert len(replay_dead(program.app)) == 2
     assert read_dead(program.app) == []
     for each in dead:
@@ -150,7 +195,7 @@ def kept(shop: Shop, id: str) -> list[str]:
 @pytest.mark.chaos
 @pytest.mark.row("F28")
 def test_a_purge_leaves_nothing(shop: Shop) -> None:
-    """By a call, one of two, and by the command line the other."""
+    """Of one of two, and of the other."""
     program = shop.program
     dead = [program.fail.delay(word) for word in ("one", "two")]
     with shop.worker():
@@ -165,21 +210,19 @@ def test_a_purge_leaves_nothing(shop: Shop) -> None:
     assert purge_dead(program.app, filter=is_first) == []
     assert kept(shop, first.uuid) == []
     assert second.status() == "DEAD"
-    assert said(shop, "dlq", "purge", "--yes") == {"purged": 1}
+    assert [id for id, _ in purge_dead(program.app)] == [second.uuid]
     assert kept(shop, second.uuid) == []
     for each in dead:
         with pytest.raises(JobNotFound):
             each.status()
-    assert said(shop, "dlq", "read") == []
+    assert dead_letters(shop, "list") == []
 
 
 @pytest.mark.row("F29", "F40")
 def test_the_command_line(shop: Shop) -> None:
     """Before any worker, and with one."""
     assert said(shop, "info") == {"queues": [], "heartbeats": []}
-    assert said(shop, "dlq", "read") == []
-    assert said(shop, "dlq", "replay") == {"replayed": 0}
-    assert said(shop, "dlq", "purge", "--yes") == {"purged": 0}
+    assert dead_letters(shop, "list") == []
     nobody = "018f0000-0000-7000-8000-000000000000"
     for id in (nobody, "TBdXyE2ARgKYzCE6wYkJTg"):
         assert f"job {id} does not exist" in said(shop, "task", id, code=1)["error"]
@@ -187,16 +230,21 @@ def test_the_command_line(shop: Shop) -> None:
     assert said(shop, "task", dead.uuid)["state"] == "pending"
     with shop.worker():
         eventually_sync(lambda: len(read_dead(shop.program.app)) == 1)
-        found = said(shop, "info")
+        found = eventually_sync(lambda: _with_heartbeats(said(shop, "info")))
         assert [queue["name"] for queue in found["queues"]] == ["shop"]
         assert [beat["silent_s"] < 5 for beat in found["heartbeats"]] == [True]
-        [letter] = said(shop, "dlq", "read")
+        [letter] = dead_letters(shop, "list")
         assert letter["id"] == dead.uuid
         assert said(shop, "task", dead.uuid)["errors"][0]["message"] == "baz"
-        assert said(shop, "dlq", "replay", "--queue", "other") == {"replayed": 0}
-        assert said(shop, "dlq", "replay", "--queue", "shop") == {"replayed": 1}
+        assert dead_letters(shop, "replay", "--queue", "other")["replayed"] == 0
+        assert dead_letters(shop, "replay", "--queue", "shop")["replayed"] == 1
         eventually_sync(lambda: len(read_dead(shop.program.app)) == 1)
-        assert said(shop, "dlq", "purge", "--yes") == {"purged": 1}
+        assert dead_letters(shop, "purge", "--all", "--yes") == {"purged": 1}
+
+
+def _with_heartbeats(info: Any) -> Any:
+    """The report, once the worker has announced its queues."""
+    return info if info["heartbeats"] else None
 
 
 @pytest.mark.row("F40")

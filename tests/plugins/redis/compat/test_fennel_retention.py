@@ -11,7 +11,7 @@ import pytest
 
 from chancy.plugins.redis.compat.fennel.client import AsyncResult
 from chancy.plugins.redis.compat.fennel.exceptions import JobNotFound, TaskFailed
-from chancy.plugins.redis.transport.shard_client import linked
+from chancy.plugins.redis.transport.shard import linked
 from tests.plugins.redis.compat.fennel_worker import Shop, opened
 from tests.support.waiting import eventually_sync
 

@@ -19,7 +19,7 @@ import redis
 from chancy.plugins.redis.compat.fennel.client import AsyncResult, gather, state
 from chancy.plugins.redis.compat.fennel.client.aio import state as aio_state
 from chancy.plugins.redis.compat.fennel.exceptions import JobNotFound, TaskFailed
-from chancy.plugins.redis.transport.shard_client import SCRIPTS
+from chancy.plugins.redis.transport.scripts import script_of
 from tests.plugins.redis.compat.fennel_worker import APP, Shop, opened
 from tests.support.command import environment
 from tests.support.waiting import eventually_sync
@@ -149,7 +149,7 @@ def test_a_killed_client_leaves_whole_jobs(shop: Shop, client: redis.Redis) -> N
 def test_an_idle_worker_asks_seldom(shop: Shop, client: redis.Redis) -> None:
     """And one that is busy takes no more than it may run."""
     before: Any = client.config_get("slowlog-*")
-    claim = SCRIPTS["claim"].digest.encode()
+    claim = script_of("jobs.claim").digest.encode()
 
     def seldom() -> int:
         """Looks for two seconds and a half: how many scripts ran, if one at most was a claim."""

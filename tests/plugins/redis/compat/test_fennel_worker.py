@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from chancy.plugins.redis.compat.fennel import App
-from chancy.plugins.redis.compat.fennel.client import gather
+from chancy.plugins.redis.compat.fennel.client import AsyncResult, gather
 from chancy.plugins.redis.compat.fennel.exceptions import TaskFailed
 from chancy.states import State
 from tests.plugins.redis.compat.fennel_worker import APP, Shop, opened
-from tests.support.command import environment, started
+from tests.support.command import command, environment, started
 from tests.support.waiting import eventually_sync
 
 
@@ -90,10 +90,10 @@ def test_a_killed_worker_and_a_killing_job(shop: Shop) -> None:
     with shop.worker() as first:
         eventually_sync(lambda: shop.notes("notes"))
         first.process.kill()
-    deadly = shop.program.die.delay(str(shop.folder / "died"))
     with shop.worker(processes=2):
         assert x.get(50) is None
         assert [text for text, _ in shop.notes("notes")] == ["begun", "begun", "done"]
+        deadly = shop.program.die.delay(str(shop.folder / "died"))
         with pytest.raises(TaskFailed, match=r"Lost|Crash"):
             deadly.get(50)
         job = shop.job(deadly.uuid)
@@ -190,6 +190,35 @@ def fennel(shop: Shop, *words: str) -> Any:
         timeout=60,
     )
     return json.loads(done.stdout)
+
+
+#: A program of two modules, as fennel's documentation lays it out.
+CORE = "from chancy.plugins.redis.compat.fennel import App\napp = App(name='shop')\n"
+TASKS = "from core import app\n\n@app.task\ndef double(n):\n    return 2 * n\n"
+
+
+@pytest.mark.row("F38")
+@pytest.mark.parametrize(
+    "words",
+    [command("worker", "--app", "core:app"), [*FENNEL, "worker", "-a", "core:app"]],
+    ids=["chancy", "fennel"],
+)
+def test_a_worker_imports_the_modules_of_the_pattern(shop: Shop, words: list[str]) -> None:
+    (shop.folder / "core.py").write_text(CORE)
+    (shop.folder / "tasks.py").write_text(TASKS)
+    pushed = subprocess.run(
+        [sys.executable, "-c", "from tasks import double; print(double.delay(21).uuid)"],
+        cwd=shop.folder,
+        env=environment(shop.environment),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    with started(words, cwd=shop.folder, env=shop.environment) as worker:
+        assert AsyncResult(pushed.stdout.strip(), shop.program.app).get(timeout=40) == 42
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.process.wait(20) == 0
 
 
 @pytest.mark.row("F02", "F39", "F40", "F41")

@@ -21,8 +21,8 @@ from chancy.plugins.redis.compat.pytask import PyTaskHelpers, run_loop
 from chancy.plugins.redis.compat.pytask.calls import client_of
 from chancy.plugins.redis.services.base import BlockingContext, Stopping
 from chancy.plugins.redis.services.standalone import serve
-from chancy.plugins.redis.transport.clients import command_sync
 from tests.plugins.redis.compat.pytask_shop import application
+from tests.support.redis_commands import command_sync
 from tests.support.waiting import eventually
 
 

@@ -26,7 +26,7 @@ from chancy.plugins.redis.compat.runnel import (
 )
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.model.policy import Halt, Ignore, Quarantine
-from chancy.plugins.redis.transport.script_client import ScriptClient
+from chancy.plugins.redis.transport.redis_client import RedisClient
 from tests.docs.pages import page
 from tests.plugins.redis.compat import runnel_shop
 from tests.plugins.redis.streams.shards import tell
@@ -113,7 +113,7 @@ async def test_the_program_runs(
     assert found.count("billed 1") == found.count("checked 3") == found.count("warm") == 1
     last = runnel_shop.Large(order_id=1, amount=150)
     number = runnel_shop.large.route.partition(last, 16)
-    link = ScriptClient(RedisSettings(**place))
+    link = RedisClient(RedisSettings(**place))
     kept = await link.command("HGET", "{shop:st:orders}:meta", "partitions")
     entries = await link.command("XRANGE", f"{{shop:st:large:{number}}}:log", "-", "+")
     await link.close()
@@ -205,6 +205,84 @@ def test_a_processor_that_is_not_there_is_an_error(redis_url: str) -> None:
     )
     assert done.returncode == 1
     assert "there is no processor nope; declared are large/check, orders/bill" in done.stderr
+
+
+RUNNEL = [sys.executable, "-m", "chancy.plugins.redis.compat.runnel", "worker"]
+#: A program of two modules, of which the pattern finds the second.
+CORE = """
+import os
+from chancy.plugins.redis.compat.runnel import App, Record
+
+app = App("parts", redis_url=os.environ["SHOP_URL"], autodiscover="**/steps.py")
+
+class Tick(Record, primitive=True):
+    number: int
+
+ticks = app.stream("ticks", record=Tick, partition_by="number", partition_count=1)
+"""
+STEPS = """
+from core import Tick, app, ticks
+
+@app.task
+async def warm():
+    await ticks.send(*(Tick(number=at) for at in range(3)))
+
+@app.processor(ticks)
+async def show(events):
+    async for tick in events.records():
+        print("shown", tick.number, flush=True)
+
+@app.processor(ticks)
+async def hide(events):
+    async for tick in events.records():
+        print("hidden", tick.number, flush=True)
+"""
+
+
+@pytest.mark.row("R38")
+def test_the_command_runs_the_processors_of_its_choice(redis_url: str, tmp_path: Path) -> None:
+    (tmp_path / "core.py").write_text(CORE)
+    (tmp_path / "steps.py").write_text(STEPS)
+    given = environment({"SHOP_URL": redis_url, "RUNNEL_DEFAULT_JOIN_DELAY": "0"})
+    words = [*RUNNEL, "core:app", "--processors", "show"]
+    with subprocess.Popen(
+        words, cwd=tmp_path, env=given, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            found = [process.stdout.readline() for _ in range(3)]
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+    assert found == ["shown 0\n", "shown 1\n", "shown 2\n"]
+
+
+@pytest.mark.row("R38")
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["core:app", "--processors", "nope"], "there is no processor nope"),
+        (["core:nothing"], "has no attribute 'nothing'"),
+        (["nowhere:app"], "No module named 'nowhere'"),
+        (["core:ticks"], "core:ticks is not an"),
+    ],
+)
+def test_the_command_refuses_what_is_not_there(
+    redis_url: str, tmp_path: Path, words: list[str], reason: str
+) -> None:
+    (tmp_path / "core.py").write_text(CORE)
+    done = subprocess.run(
+        [*RUNNEL, *words],
+        cwd=tmp_path,
+        env=environment({"SHOP_URL": redis_url}),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert done.returncode == 2
+    assert reason in done.stderr
 
 
 @pytest.mark.row("R47")

@@ -6,12 +6,14 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 
 from chancy import Chancy, State, Unique, Worker
+from chancy.attempt.judge import judge
+from chancy.attempt.outcome import SetAside
 from chancy.attempt.settlement import Note, Settlement
 from chancy.broker.values import JobFilter
 from chancy.errors import DuplicateJob
+from chancy.plugins.redis.compat.fennel.calls import purge_jobs
 from chancy.plugins.redis.maintenance.upkeep import Upkeep
-from chancy.plugins.redis.relay.purge import purge
-from chancy.plugins.redis.transport.shard_client import linked
+from chancy.plugins.redis.transport.shard import linked
 from chancy.queue.queue import Queue
 from chancy.testing.conformance.bench import record
 from tests.plugins.redis.jobs.errands import QUEUE
@@ -64,6 +66,17 @@ async def orphaned(scene: Scene, chancy: Chancy) -> None:
     await redis.unregister(worker.id)
 
 
+async def set_aside(scene: Scene, chancy: Chancy) -> None:
+    """A worker that did not know the function has claimed two of the jobs."""
+    await pushed(scene, chancy)
+    redis, worker = await redis_of(chancy), record()
+    await redis.register(worker)
+    claims = await redis.claim(QUEUE.name, worker_id=worker.id, limit=2)
+    assert len(claims) == 2
+    await redis.settle([judge(claim, SetAside("it is unknown")) for claim in claims])
+    await redis.unregister(worker.id)
+
+
 async def taken(scene: Scene, chancy: Chancy) -> None:
     """A worker that beats no more has claimed one of the jobs that wait for later."""
     await pushed_for_later(scene, chancy)
@@ -73,12 +86,18 @@ async def taken(scene: Scene, chancy: Chancy) -> None:
     assert len(await redis.claim(QUEUE.name, worker_id=worker.id, limit=1)) == 1
 
 
-async def scattered(scene: Scene, chancy: Chancy) -> None:
-    """A hand has deleted the lists, and written a counter."""
+async def miscounted(scene: Scene, chancy: Chancy) -> None:
     await pushed(scene, chancy)
     with looking(scene) as look:
-        look.delete(f"r:{QUEUE.name}", "due")
         look.set_counter(PENDING, WRONG)
+
+
+async def unreadable(scene: Scene, chancy: Chancy) -> None:
+    """Workers of an earlier release have set aside the scheduled jobs."""
+    await pushed(scene, chancy)
+    with looking(scene) as look:
+        for number in DELAYS_S:
+            look.set_aside(scene.id(number))
 
 
 async def ran(scene: Scene, chancy: Chancy) -> None:
@@ -218,7 +237,7 @@ async def forget_all(scene: Scene, chancy: Chancy) -> None:
 
 async def purge_all(scene: Scene, chancy: Chancy) -> None:
     ids = [scene.id(10 * number) for number in NUMBERS]
-    await purge(scene.settings, chancy.control, ids)
+    await purge_jobs(scene.settings, chancy.control, ids)
 
 
 async def pause(scene: Scene, chancy: Chancy) -> None:

@@ -13,7 +13,6 @@ from chancy.plugins.leadership import Leadership
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.relay import adoption as moves
-from chancy.plugins.redis.relay import job_relay as relay
 from chancy.plugins.retry import Retries
 from chancy.states import State
 
@@ -62,8 +61,7 @@ def make(dsn: str, url: str) -> Chancy:
 
 
 async def main() -> None:
-    # What a dead relay has taken is given to another soon.
-    relay.LEASE_S = 1.0
+    # What a dead worker has taken from Postgres is given to another soon.
     moves.LEASE_S = 1.0
     async with (
         make(os.environ["CHANCY_DSN"], os.environ["REDIS_URL"]) as chancy,

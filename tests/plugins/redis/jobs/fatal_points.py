@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
 
 from chancy.errors import BrokerUnavailable
-from chancy.plugins.redis.jobs.handoff import Handoff
-from chancy.plugins.redis.transport.clients import Client
-from chancy.plugins.redis.transport.scripts import Script, Value
-from chancy.plugins.redis.transport.shard_client import SCRIPTS, ShardClient
+from chancy.plugins.redis.jobs.workers import RedisHeartbeat
+from chancy.plugins.redis.transport.scripts import Value
+from chancy.plugins.redis.transport.shard import ShardClient
+from tests.support.redis_commands import scripts_of
 
 #: Around each call.
 Call = Callable[[], AbstractContextManager[None]]
@@ -27,8 +26,7 @@ def arm(where: str | None = None) -> None:
     """Kill this process at a call of a script.
 
     ``claim:before:2``: before the second call is sent. ``claim:after:2``: after Redis has run it
-    and before this process gets the reply. ``receive:after:1``: after the first job was handed to
-    this process and before a claim has fetched it. `where` defaults to the variable ``FATAL``.
+    and before this process gets the reply. `where` defaults to the variable ``FATAL``.
     """
     name, moment, number = (where or os.environ["FATAL"]).split(":")
     left = int(number)
@@ -44,10 +42,7 @@ def arm(where: str | None = None) -> None:
         if mine:
             die()
 
-    if name == "receive":
-        arm_handoff(call)
-        return
-    assert name in SCRIPTS
+    assert name in scripts_of("jobs")
     if name == "recover":
         lose_a_claim()
     arm_link(name, call)
@@ -73,29 +68,15 @@ def arm_link(name: str, call: Call) -> None:
 
 
 def arm_threads(name: str, call: Call) -> None:
-    """Beats have a thread, and a client of their own. Streams and services have scripts of the same
-    names."""
-    run = Script.run_sync
+    """Beats are sent by threads, for all workers of the process."""
+    beat = RedisHeartbeat.beat
 
-    def fatal(
-        self: Script, client: Client, keys: Sequence[Value], args: Sequence[Value] = ()
-    ) -> Any:
-        if self is not SCRIPTS[name]:
-            return run(self, client, keys, args)
+    def fatal(self: RedisHeartbeat, blocked_s: float = 0.0) -> bool:
         with call():
-            return run(self, client, keys, args)
+            return beat(self, blocked_s)
 
-    replace(Script, "run_sync", fatal)
-
-
-def arm_handoff(call: Call) -> None:
-    receive = Handoff.receive
-
-    def fatal(self: Handoff, payload: bytes) -> str | None:
-        with call():
-            return receive(self, payload)
-
-    replace(Handoff, "receive", fatal)
+    if name == "beat":
+        replace(RedisHeartbeat, "beat", fatal)
 
 
 def lose_a_claim() -> None:

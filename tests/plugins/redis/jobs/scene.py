@@ -20,13 +20,12 @@ from chancy.plugins.recovery import Recovery
 from chancy.plugins.redis import RedisBroker, RedisPlugin, RedisSettings
 from chancy.plugins.redis.keys import Keys
 from chancy.plugins.redis.relay import adoption as moves
-from chancy.plugins.redis.relay import job_relay as relay
-from chancy.plugins.redis.transport.clients import command_sync
 from chancy.plugins.retry import Retries
 from chancy.queue.queue import DEFAULT_BROKER
 from chancy.routing.router import RoutedBroker
 from tests.plugins.redis.jobs.errand_fleet import entries, rows
 from tests.plugins.redis.jobs.errands import QUEUE, errand
+from tests.support.redis_commands import command_sync
 from tests.support.waiting import eventually
 
 #: Jobs of a scene: two that are to run at once, of which the first one fails, and one later. Not
@@ -67,8 +66,8 @@ class Scene:
 
     @asynccontextmanager
     async def application(self) -> AsyncGenerator[Chancy]:
-        # What a dead process has taken of the outbox is given to another soon.
-        relay.LEASE_S = moves.LEASE_S = 0.5
+        # What a dead process has taken from Postgres is given to another soon.
+        moves.LEASE_S = 0.5
         plugins = [ImmediateLeadership(), Recovery(sweep_s=0.1), Retries()]
         if self.alone:
             queue = replace(QUEUE, broker=DEFAULT_BROKER, broker_options={"history": "none"})
@@ -128,11 +127,27 @@ class Look:
         """How many jobs there are, as they are counted."""
         return int(command_sync(self._client, "HGET", f"{self._tag}:n", field) or 0)
 
+    def check_counters(self) -> None:
+        """Check that as many jobs are counted as the lists have."""
+        counted: Counter[bytes] = Counter()
+        for field, number in command_sync(self._client, "HGETALL", f"{self._tag}:n").items():
+            counted[field[:1]] += int(number)
+        listed = {
+            state: sum(map(self._members, self._client.scan_iter(f"{self._tag}:{name}")))
+            for state, name in ((b"p", "r:*"), (b"s", "due"), (b"r", "w:*"))
+        }
+        assert {state: counted[state] for state in listed} == listed
+
     def set_counter(self, field: str, number: int) -> None:
         command_sync(self._client, "HSET", f"{self._tag}:n", field, number)
 
     def record(self, id: UUID) -> bytes:
         return bytes(command_sync(self._client, "GET", f"{self._tag}:j:".encode() + id.bytes))
+
+    def set_aside(self, id: UUID) -> None:
+        """Take a scheduled job out of its list, as a worker does that cannot read its record."""
+        command_sync(self._client, "ZREM", f"{self._tag}:due", id.bytes)
+        command_sync(self._client, "ZADD", f"{self._tag}:unreadable", 0, id.bytes)
 
     def delete(self, *names: str) -> None:
         command_sync(self._client, "DEL", *(f"{self._tag}:{name}" for name in names))
@@ -142,7 +157,7 @@ async def finished(scene: Scene, chancy: Chancy, look: Look) -> bool:
     """Whether nothing waits or runs, on the way to Redis neither, and the history is written."""
     if look("n", "due", f"r:{QUEUE.name}", "archive"):
         return False
-    return scene.alone or await rows(chancy, "redis_outbox") == 0
+    return scene.alone or await rows(chancy, "jobs") == 0
 
 
 async def go_on(scene: Scene, chancy: Chancy, look: Look) -> None:

@@ -59,7 +59,7 @@ WORK = Scenario()
 LOOK = Scenario(deed=deeds.look_around, still=True)
 WITHIN = Scenario(prepare=deeds.pushed_within)
 KEEP_UP = Scenario(
-    prepare=deeds.scattered, deed=deeds.keep_up, again=deeds.keep_up_again, stored=None
+    prepare=deeds.miscounted, deed=deeds.keep_up, again=deeds.keep_up_again, stored=None
 )
 
 #: By script; behind a stroke what else it does.
@@ -70,6 +70,9 @@ SCENARIOS: Mapping[str, Scenario] = {
     "announce": Scenario(alone=True, seen=members("serves"), values=(0, 1)),
     "beat": replace(WORK, calls=2),
     "claim": replace(WORK, seen=members("holders"), values=(0, 1)),
+    "claim_aside": replace(
+        WORK, prepare=deeds.set_aside, seen=members("asides:errands"), values=(1, 0)
+    ),
     "recover": WORK,
     "update_meta": WORK,
     "settle": replace(
@@ -80,7 +83,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "stop_requests": WORK,
     "unregister": replace(WORK, seen=members("beats"), values=(1, 0)),
     "relay": replace(WITHIN, stored=(0, ALL)),
-    # What Redis remembers of jobs that are deleted from the outbox goes after 100,000 more.
+    # What Redis remembers of jobs that are deleted from Postgres goes after 100,000 more.
     "relayed": replace(
         WITHIN, seen=members("relayed"), values=(ALL, 0), left=({"relayed": ALL}, {})
     ),
@@ -147,8 +150,9 @@ SCENARIOS: Mapping[str, Scenario] = {
         values=(ALL - 1, 0),
         stored=(ALL, 1),
     ),
-    "astray": replace(KEEP_UP, seen=members("due"), values=(0, 0)),
-    "restore": replace(KEEP_UP, seen=members("due"), values=(0, len(DELAYS_S))),
+    "readmit": replace(
+        KEEP_UP, prepare=deeds.unreadable, seen=members("unreadable"), values=(len(DELAYS_S), 0)
+    ),
     "level": replace(
         KEEP_UP,
         seen=lambda look, scene: look.counter(PENDING),

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import redis
 
-from chancy.plugins.redis.transport.clients import command_sync
 from chancy.plugins.redis.transport.scripts import Value
-from chancy.plugins.redis.transport.shard_client import SCRIPTS, ShardClient
+from chancy.plugins.redis.transport.shard import ShardClient
+from tests.support.redis_commands import command_sync, scripts_of
 from tests.support.redis_fixtures import RedisServer
 
 logger = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ def timed(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Generator[Scr
                 times.measures.append(times.cpu_us() - began_us)
 
     with closing(server.client()) as client, monkeypatch.context() as patched:
-        for script in SCRIPTS.values():
+        for script in scripts_of("jobs").values():
             command_sync(client, "SCRIPT LOAD", script.text)
         times = ScriptTimes(server, client)
         patched.setattr(ShardClient, "run", noted)

@@ -18,7 +18,7 @@ from chancy.job.unique import OnConflict, UniqueKey
 from chancy.plugins.redis import RedisBroker, RedisSettings
 from chancy.plugins.redis.transport.chunks import BATCH, BYTES, MOVED, fit, take_back
 from chancy.plugins.redis.transport.scripts import Value
-from chancy.plugins.redis.transport.shard_client import ShardClient
+from chancy.plugins.redis.transport.shard import ShardClient
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
 from tests.plugins.redis.jobs.script_times import timed

@@ -122,7 +122,7 @@ async def test_a_tick_waits_while_nobody_can_say_whether_the_last_one_runs(
         await eventually(lambda: "cron_postponed entry='slow'" in caplog.text)
         [standing] = await cron.get_all(chancy)
         assert standing.problem is not None
-        assert "does not answer" in standing.problem
+        assert "does not respond" in standing.problem
         fired = [one for one in await cron.history(chancy, "slow") if one.job_id is not None]
         assert len(fired) == 1
         await asyncio.to_thread(server.start)

@@ -14,10 +14,10 @@ import pytest
 
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis import RedisBroker, RedisSettings
-from chancy.plugins.redis.transport.clients import command_sync
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
 from tests.support.proxy import Proxy
+from tests.support.redis_commands import command_sync
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
 

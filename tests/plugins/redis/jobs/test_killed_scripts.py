@@ -14,18 +14,17 @@ from pathlib import Path
 import pytest
 import redis
 
-from chancy.plugins.redis.maintenance.repair import Repair
-from chancy.plugins.redis.transport.shard_client import SCRIPTS
 from tests.plugins.redis.jobs.doomed_processes import Nursery, nursery
 from tests.plugins.redis.jobs.errand_fleet import balanced
 from tests.plugins.redis.jobs.errands import make
-from tests.plugins.redis.jobs.scene import Scene, check_ends, go_on, looking, redis_of
+from tests.plugins.redis.jobs.scene import Scene, check_ends, go_on, looking
 from tests.plugins.redis.jobs.script_scenarios import SCENARIOS, Scenario
 from tests.support import leftovers
+from tests.support.redis_commands import scripts_of
 
 MOMENTS = ("before", "after")
 #: Keys that there are where no job waits or runs, and nobody works.
-KEPT = {"j", "ids", "done", "dead", "position", "queues", "history", "parked", "holders"}
+KEPT = {"j", "ids", "done", "dead", "position", "queues", "history", "holders"}
 #: Of everyday; `make chaos` goes to all.
 EVERYDAY = ("settle:after",)
 ROUNDS = 2
@@ -80,8 +79,7 @@ class Stage:
                 await scenario.again(scene, chancy)
                 await go_on(scene, chancy, look)
                 await check_ends(scene, chancy, scenario.ended[at], scenario.end)
-                link = (await redis_of(chancy)).client
-                assert await Repair(link).differences() == (0, 0, 0)
+                look.check_counters()
                 return look.keys()
 
     async def survive(self, name: str) -> Mapping[str, int]:
@@ -115,7 +113,7 @@ async def stage(
 
 
 def test_every_script_has_a_scenario() -> None:
-    assert {name.partition("/")[0] for name in SCENARIOS} == SCRIPTS.keys()
+    assert {name.partition("/")[0] for name in SCENARIOS} == scripts_of("jobs").keys()
 
 
 async def check_place(stage: Stage, name: str, moment: str, number: int = 1) -> None:
@@ -126,10 +124,8 @@ async def check_place(stage: Stage, name: str, moment: str, number: int = 1) -> 
     wanted = Counter(await stage.survive(name))
     assert wanted.keys() <= KEPT
     wanted.update(SCENARIOS[name].left[at])
-    # Where a worker waited, and one that has claimed something: of those that are gone they are
-    # dropped when it is their turn to be given a job, and when others look for orphans.
-    for name in ("parked", "holders"):
-        assert found.pop(name, 0) <= wanted.pop(name, 0) + 1
+    # A worker that has claimed something is dropped when others look for orphans.
+    assert found.pop("holders", 0) <= wanted.pop("holders", 0) + 1
     assert found == wanted
 
 

@@ -7,12 +7,13 @@ from contextlib import closing
 from datetime import datetime
 
 import pytest
+from redis import Redis
 
 from chancy.broker.contract import Broker
 from chancy.plugins.redis import RedisBroker, RedisSettings
-from chancy.plugins.redis.transport.clients import command_sync, connect_sync
 from tests.contract.broker.machine import BrokerMachine
 from tests.contract.broker.test_broker_model import hold_against_model
+from tests.support.redis_commands import command_sync
 
 
 @pytest.mark.parametrize("examples", [10, pytest.param(30, marks=pytest.mark.chaos)])
@@ -21,7 +22,7 @@ def test_redis_tells_the_same_story_as_the_model(redis_url: str, examples: int) 
     settings = RedisSettings(url=redis_url)
     broker = RedisBroker(settings)
 
-    with closing(connect_sync(settings)) as client, asyncio.Runner() as runner:
+    with closing(Redis.from_url(redis_url)) as client, asyncio.Runner() as runner:
 
         class RedisMachine(BrokerMachine):
             def opened(self) -> Broker:

@@ -14,9 +14,9 @@ from uuid import UUID
 import pytest
 
 from chancy import State
-from chancy.plugins.redis.transport.clients import command_sync
 from tests.plugins.redis.jobs.errand_fleet import ROOT, archived, balanced, check, ready, worker
 from tests.plugins.redis.jobs.errands import QUEUE, make
+from tests.support.redis_commands import command_sync
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
 

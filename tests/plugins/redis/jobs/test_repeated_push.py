@@ -11,7 +11,7 @@ from chancy.broker.values import PreparedJob
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis import RedisBroker, RedisSettings
 from chancy.plugins.redis.maintenance.upkeep import Upkeep
-from chancy.plugins.redis.transport.shard_client import ShardClient
+from chancy.plugins.redis.transport.shard import ShardClient
 from chancy.queue.queue import Queue
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement

@@ -30,7 +30,7 @@ async def test_a_push_that_too_few_have_heard_of_is_no_success(
         await bench.prepare()
         calls = [[prepared()], [prepared() for _ in range(300)], [prepared(delay_s=60.0)]]
         for jobs in calls:
-            with pytest.raises(BrokerUnavailable, match="0 of 1 replicas have heard"):
+            with pytest.raises(BrokerUnavailable, match="0 of 1 replicas have received"):
                 await broker.push(jobs)
         replica = own_redis()
         follow(replica, primary.port)

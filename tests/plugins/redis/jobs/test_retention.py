@@ -11,10 +11,10 @@ from chancy.attempt.settlement import Note
 from chancy.broker.values import JobFilter
 from chancy.plugins.redis import RedisBroker, RedisSettings
 from chancy.plugins.redis.maintenance.upkeep import Upkeep
-from chancy.plugins.redis.transport.shard_client import SCRIPTS
 from chancy.queue.queue import Queue
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
+from tests.support.redis_commands import scripts_of
 from tests.support.waiting import eventually
 
 
@@ -103,8 +103,9 @@ async def test_a_note_after_note_does_not_grow(redis_url: str) -> None:
 
 
 def test_every_script_is_part_of_the_package() -> None:
-    assert {"push", "claim", "settle", "promote", "cancel"} <= SCRIPTS.keys()
-    assert all("--@include" not in script.text for script in SCRIPTS.values())
+    scripts = scripts_of("jobs")
+    assert {"push", "claim", "settle", "promote", "cancel"} <= scripts.keys()
+    assert all("--@include" not in script.text for script in scripts.values())
 
 
 async def test_who_only_counts_a_queue_reads_no_jobs(redis_url: str) -> None:

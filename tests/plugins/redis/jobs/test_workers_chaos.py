@@ -25,7 +25,6 @@ from tests.plugins.redis.jobs.errand_fleet import (
     emptied,
     entries,
     ready,
-    rows,
     worker,
 )
 from tests.plugins.redis.jobs.errands import QUEUE, errand, long_errand, make
@@ -46,7 +45,6 @@ BOUNDARIES = (
     ("orphans:before:1", "orphans:after:1"),
     ("unarchived:after:1", "archived:before:1"),
     ("register:after:1", "archived:after:1"),
-    ("receive:before:1", "receive:after:1"),
     ("update_meta:before:1", "update_meta:after:1"),
     ("recover:before:1", "recover:after:1"),
 )
@@ -140,25 +138,6 @@ async def test_a_kill_at_every_script_loses_nothing(errands: Errands) -> None:
     assert ends[State.SUCCEEDED] > len(errands.ids) // 2
 
 
-@pytest.mark.parametrize("where", ["relay:before:1", "relay:after:1", "relayed:before:1"])
-async def test_a_relay_that_is_killed_leaves_each_job_once(errands: Errands, where: str) -> None:
-    """Before the copy, between copy and deletion, and between deletion and the end of memory."""
-    await errands.push(50, within=True)
-    with errands.worker(FATAL=where) as process:
-        await fell(process, where)
-    left = await rows(errands.chancy, "redis_outbox")
-    with closing(errands.server.client()) as client:
-        copied = balanced(client)
-    assert (left, copied) == {
-        "relay:before:1": (50, 0),
-        "relay:after:1": (50, 50),
-        "relayed:before:1": (0, 50),
-    }[where]
-    await errands.end()
-    ends = await check(errands.chancy, errands.ids, errands.book)
-    assert sum(ends.values()) == 50
-
-
 def runners(book: Path) -> Sequence[int]:
     """The processes that began a long errand, in order."""
     return [int(line) for line in book.read_text().split()]
@@ -202,34 +181,6 @@ async def test_of_a_frozen_worker_and_its_successor_one_wins(errands: Errands) -
             assert after is not None
             assert (after.state, after.result, after.crashes) == (State.SUCCEEDED, done.result, 1)
     assert len(runners(errands.book)) == 6
-
-
-async def test_what_a_frozen_idle_worker_is_given_is_run_once(errands: Errands) -> None:
-    """It waits, and a push gives it a job that it hears of when another has run it."""
-    made = long_errand.job(book=str(errands.book), seconds=0.0)
-    parked = "{chancy:jobs:0}:parked:errands"
-    for turn in range(1, 4):
-        with closing(errands.server.client()) as client, errands.worker() as frozen:
-            client.delete(parked)
-            await ready(frozen)
-            await eventually(lambda: client.exists(parked))
-            frozen.send_signal(signal.SIGSTOP)
-            reference = await errands.chancy.push(made)
-            given = await errands.chancy.get_job(reference.id)
-            assert given is not None
-            assert given.state is State.RUNNING
-            with errands.worker() as other:
-                await ready(other)
-                # A job that has crashed is run in a process of its own.
-                done = await reference.wait(20)
-                assert done.result == runners(errands.book)[-1] != frozen.pid
-            frozen.send_signal(signal.SIGCONT)
-            last = await errands.chancy.push(made)
-            assert (await last.wait(20)).state is State.SUCCEEDED
-            after = await errands.chancy.get_job(reference.id)
-            assert after is not None
-            assert (after.crashes, after.attempt) == (1, 1)
-            assert len(runners(errands.book)) == 2 * turn, "nothing ran twice"
 
 
 async def test_nothing_is_lost_in_a_black_hole(errands: Errands) -> None:

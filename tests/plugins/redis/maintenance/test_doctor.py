@@ -14,8 +14,8 @@ import pytest
 
 from chancy.plugins.redis import RedisSettings
 from chancy.plugins.redis.maintenance.doctor import Finding, examine
-from chancy.plugins.redis.transport.clients import command_sync
 from tests.support.command import inside
+from tests.support.redis_commands import command_sync
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
 

@@ -8,7 +8,8 @@ import pytest
 
 from chancy.plugins.redis import RedisSettings
 from chancy.plugins.redis.maintenance.upkeep import risks
-from chancy.plugins.redis.transport.shard_client import ShardClient
+from chancy.plugins.redis.transport.redis_client import RedisClient
+from chancy.plugins.redis.transport.shard import ShardClient
 from tests.support.redis_fixtures import RedisServer
 
 
@@ -29,7 +30,7 @@ async def test_what_may_cost_jobs_is_said(
     own_redis: Callable[..., RedisServer], settings: dict[str, str], wanted: list[str]
 ) -> None:
     server = own_redis(**settings)
-    link = ShardClient(RedisSettings(url=server.url), "{t}")
+    link = ShardClient(RedisClient(RedisSettings(url=server.url)), "{t}")
     await link.open()
     try:
         found = risks(await link.command("INFO", "ALL"))

@@ -51,6 +51,11 @@ async def plane(chancy: Chancy) -> RedisBroker:
     return found
 
 
+def plugin(chancy: Chancy) -> RedisPlugin:
+    (found,) = (one for one in chancy.hooks.plugins if isinstance(one, RedisPlugin))
+    return found
+
+
 async def adoption(chancy: Chancy) -> Adoption:
     found = (await plane(chancy)).adoption(chancy.control)
     assert found is not None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pytest
+from psycopg import AsyncConnection
 
 from chancy import Chancy, State, Unique
 from chancy.broker.optional import Adoption
@@ -123,7 +125,7 @@ async def die_before_the_push(adopt: Adoption, monkeypatch: pytest.MonkeyPatch) 
         raise BrokerUnavailable("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("chancy.plugins.redis.relay.delivery.Delivery.push", die)
+        patch.setattr("chancy.plugins.redis.relay.adoption.JobAdoption._push", die)
         with pytest.raises(BrokerUnavailable, match="killed"):
             await adopt("fast")
 
@@ -262,7 +264,7 @@ async def test_what_redis_refuses_stands_alone(
     assert set(await broker.get(ids)) == set(ids)
 
 
-async def test_what_is_told_of_its_end_in_postgres_stays_there(chancy: Chancy) -> None:
+async def test_jobs_of_workflows_and_batches_stay_in_postgres(chancy: Chancy) -> None:
     steps: list[UUID] = await insert(chancy, [1, 2], '{"workflow": {}}')
     steps += await insert(chancy, [3], '{"batch": {}}')
     (other,) = await insert(chancy, [4])
@@ -271,6 +273,37 @@ async def test_what_is_told_of_its_end_in_postgres_stays_there(chancy: Chancy) -
         await eventually(lambda: sorted(map(str, jobs.noted)) == ["1", "2", "3", "4"])
         await eventually(lambda: arrived(chancy))
     assert set(await chancy.control.get([*steps, other])) == set(steps)
+
+
+async def test_jobs_of_workflows_and_batches_are_claimed_by_priority(chancy: Chancy) -> None:
+    steps = await insert(chancy, [1, 2], '{"workflow": {}}')
+    steps += await insert(chancy, [3], '{"batch": {}}')
+    await fetch(chancy, "update chancy.jobs set priority = 5 where id = $1", steps[2])
+    await insert(chancy, [4])
+    adopt = await adoption(chancy)
+    assert (await adopt("fast")).jobs == 1
+    async with Worker(chancy, queues=["none"]) as worker:
+
+        async def claimed() -> list[UUID]:
+            found = await adopt.claim(
+                "fast", worker_id=worker.worker_id, limit=2, knows=lambda _: True
+            )
+            return [one.id for one in found]
+
+        assert [await claimed() for _ in range(3)] == [[steps[2], steps[0]], [steps[1]], []]
+
+
+async def test_claims_of_jobs_that_stay_pass_those_of_other_workers(
+    chancy: Chancy, dsn: str
+) -> None:
+    await insert(chancy, range(100), '{"batch": {}}')
+    claim = "select id from chancy.redis_claim(%s, gen_random_uuid(), 'fast', 10)"
+    async with Worker(chancy, queues=["none"]) as worker, AsyncExitStack() as stack:
+        for _ in range(5):
+            connection = await AsyncConnection.connect(dsn)
+            await stack.enter_async_context(connection)
+            cursor = await connection.execute(claim, [worker.worker_id])
+            assert len(await cursor.fetchall()) == 10, "others have claimed, and not committed yet"
 
 
 async def test_what_is_on_its_way_is_not_run_in_postgres_beside_steps(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 from uuid import UUID
@@ -24,6 +24,7 @@ from chancy.routing.router import RoutedBroker
 from chancy.testing.conformance.bench import record
 from chancy.worker.worker import Worker
 from tests.support import jobs
+from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
 
 QUEUES = [
@@ -62,12 +63,8 @@ async def plane(chancy: Chancy) -> RedisBroker:
 
 
 async def archive_of(chancy: Chancy) -> Archive:
-    class Beside:
-        clock, leader = SystemClock(), Unelected()
-
-    runtime: Any = Beside()
     assert isinstance(chancy.broker, SqlStore)
-    return Archive((await plane(chancy)).client, chancy.broker, runtime)
+    return Archive((await plane(chancy)).client, chancy.broker)
 
 
 async def finished(chancy: Chancy, id: UUID) -> int:
@@ -109,7 +106,8 @@ async def test_what_is_written_twice_is_there_once(
     broker = await plane(chancy)
     plain = Worker(chancy)
     # A worker whose archive is not heard of.
-    monkeypatch.setattr(Archive, "serve", lambda _: asyncio.Event().wait())
+    monkeypatch.setattr(Archive, "serve", lambda *_: asyncio.Event().wait())
+    monkeypatch.setattr(RedisBroker, "archive", lambda *_: asyncio.sleep(0))
     async with plain:
         reference = await chancy.push(fail("some"))
         await reference.wait(10)
@@ -156,6 +154,24 @@ async def test_dead_letters_are_filed_and_replayed(
         assert not await LETTERS.purge(chancy, reference.id)
 
 
+async def test_failures_in_redis_are_filed_on_demand(
+    dsn: str, own_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = own_redis()
+    async with application(dsn, server.url) as chancy:
+        broker, worker = await plane(chancy), record()
+        await broker.register(worker)
+        reference = await chancy.push(fail("some"))
+        [claim] = await broker.claim("some", worker_id=worker.id, limit=1)
+        await broker.settle([Settlement(claim.id, claim.lease, State.FAILED)])
+        assert await LETTERS.count(chancy) == 0
+        assert await LETTERS.file_missing(chancy) == 1
+        assert await LETTERS.get(chancy, reference.id) is not None
+        server.kill()
+        assert await LETTERS.file_missing(chancy) == 0
+        assert "broker_unavailable broker=redis" in caplog.text
+
+
 def test_a_history_that_cannot_be_is_refused(dsn: str) -> None:
     wrong = Queue(name="q", broker="redis", broker_options={"history": "some"})
     with pytest.raises(ConfigurationError, match="history='some' must be one of 'all', 'failed'"):
@@ -187,9 +203,9 @@ async def test_large_records_are_written_without_a_pause(
     assert len(claims) == 120
     await broker.settle([Settlement(one.id, one.lease, State.SUCCEEDED) for one in claims])
     assert isinstance(chancy.broker, SqlStore)
-    archive = Archive(broker.client, chancy.broker, runtime)
+    archive = Archive(broker.client, chancy.broker)
     with pytest.raises(Asleep):
-        await archive.serve()
+        await archive.serve(runtime)
     sql = "select count(*) from chancy.finished_jobs where id = any($1)"
     [[count]] = await chancy.broker.fetch(sql, [one.id for one in claims])
     assert count == 120

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from chancy.plugins.redis.services.leases import Leases
-from chancy.plugins.redis.transport.clients import command_sync
 from tests.plugins.redis.services.member import member
 from tests.plugins.redis.services.shop import LEASE_S, Shop, note, shop
+from tests.support.redis_commands import command_sync
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
 

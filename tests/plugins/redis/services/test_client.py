@@ -11,8 +11,8 @@ from chancy.errors import ConfigurationError, InvalidArguments, PayloadTooLarge
 from chancy.plugins.redis.keys import named_keys, own_keys
 from chancy.plugins.redis.services import NoService, Service, ServiceRuns
 from chancy.plugins.redis.services.leases import Leases, Taken
-from chancy.plugins.redis.transport.clients import command_sync
 from tests.plugins.redis.services.shop import Beat, Shop
+from tests.support.redis_commands import command_sync
 from tests.support.waiting import eventually
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import pytest
 
 from chancy.errors import BrokerUnavailable
-from chancy.plugins.redis.transport.clients import command_sync
 from tests.plugins.redis.services.member import member
 from tests.plugins.redis.services.shop import Shop, shop
 from tests.support.proxy import Proxy
+from tests.support.redis_commands import command_sync
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
 

@@ -11,7 +11,7 @@ import pytest
 
 from chancy.plugins.redis.services.lease_renewal import HeldLease, LeaseRenewal
 from chancy.plugins.redis.services.leases import Leases, Taken
-from chancy.plugins.redis.transport.sync_client import scripts
+from chancy.plugins.redis.transport.scripts import script_of
 from tests.plugins.redis.services.shop import declare, shop
 from tests.support.proxy import Proxy
 from tests.support.redis_fixtures import RedisServer
@@ -39,7 +39,6 @@ def test_the_last_fifth_of_a_lease_is_left_whatever_hangs(
             services = declare(f"redis://127.0.0.1:{proxy.port}/0")
             stack.callback(services.close)
             link = services.link.within(LeaseRenewal.patience_s(_LEASE_S))
-            stack.callback(link.close)
             leases = Leases(link, f"worker {number}", _LEASE_S)
             renewal = LeaseRenewal(leases)
             place.services.blocking.begin("beat", {}, id=f"{number}")
@@ -85,7 +84,7 @@ def test_the_leases_of_one_renewal_do_not_hold_up_the_server(
         for _ in range(20):
             assert leases.renew(held) == [""] * 500
         listed: Any = client.slowlog_get(100)
-    digest = scripts()["renew"].digest.encode()
+    digest = script_of("services.renew").digest.encode()
     took_us = [one["duration"] for one in listed if digest in one["command"]]
     assert len(took_us) == 20, "each lease was renewed in the same script"
     # Mostly 3 ms. A busy machine of half the speed took 6.

@@ -17,10 +17,10 @@ from redis.exceptions import OutOfMemoryError
 
 from chancy.errors import StatementFailed
 from chancy.plugins.redis.services import Services
-from chancy.plugins.redis.transport.clients import command_sync
 from tests.plugins.redis.services.member import member
 from tests.plugins.redis.services.shop import LEASE_S, Shop, declare, shop
 from tests.support.proxy import Proxy
+from tests.support.redis_commands import command_sync
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
 

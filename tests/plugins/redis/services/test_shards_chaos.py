@@ -18,10 +18,10 @@ import redis
 
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis.services import ServiceRuns, Services
-from chancy.plugins.redis.transport.clients import command_sync
 from tests.plugins.redis.services.member import member
 from tests.plugins.redis.services.shop import declare
 from tests.plugins.redis.streams.shards import Shards, tell
+from tests.support.redis_commands import command_sync
 from tests.support.redis_fixtures import RedisClusterServers, RedisServer, cluster_nodes
 from tests.support.waiting import eventually
 

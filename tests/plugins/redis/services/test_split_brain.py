@@ -102,7 +102,7 @@ async def test_with_replicas_to_hear_of_it_nothing_runs_on_both_sides(own_redis:
         await sides.part()
         parted = time.time()
         # A command that only the old primary has is not told to be done.
-        with pytest.raises(BrokerUnavailable, match="0 of the 1 replicas"):
+        with pytest.raises(BrokerUnavailable, match="0 of 1 replicas"):
             await sides.near.stop(other)
         await eventually(lambda: len(sides.ticks(id, after)) > 3)
         begun = sides.ticks(id, after)[0]

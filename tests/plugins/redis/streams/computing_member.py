@@ -1,6 +1,6 @@
 """`member`, with a child for each partition: ``python -m … URL CLUSTER OPTIONS``.
 
-The children import it too, with the same arguments.
+The children import it too: they get the arguments by the environment.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from typing import Any
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.processing.blocking_events import BlockingEvents
 from chancy.plugins.redis.streams.streams import Streams
-from chancy.plugins.redis.transport.script_client import ScriptClient
+from chancy.plugins.redis.transport.redis_client import RedisClient
 from tests.plugins.redis.streams.fleet import Order, in_turn
 from tests.plugins.redis.streams.member import LEASE_S, PARTITIONS, noted
 
-_URL, _CLUSTER, _OPTIONS = sys.argv[1:4]
+if sys.argv[1:]:
+    os.environ["CHANCY_TEST_MEMBER"] = json.dumps(sys.argv[1:])
+_URL, _CLUSTER, _OPTIONS = json.loads(os.environ["CHANCY_TEST_MEMBER"])
 _SETTINGS = RedisSettings(url=_URL, cluster=_CLUSTER == "1", prefix="t:")
 _QUICK: dict[str, Any] = {"lease_s": LEASE_S, "check_s": 0.2, "join_delay_s": 0, "grace_s": 2.0}
 _runs = itertools.count()
@@ -35,7 +37,7 @@ orders = streams.stream(
 def handle(events: BlockingEvents[Order]) -> None:
     run = next(_runs)
     with asyncio.Runner() as runner:
-        link = ScriptClient(_SETTINGS)
+        link = RedisClient(_SETTINGS)
         for event in events:
             order = event.record()
             line = f"{os.getpid()}:{run} {order.key} {order.seq} {event.recovering:d}"

@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.transport.script_client import ScriptClient
+from chancy.plugins.redis.transport.redis_client import RedisClient
 
 
 @pytest.fixture(params=["alone", "cluster"])
-async def link(request: pytest.FixtureRequest) -> AsyncIterator[ScriptClient]:
+async def link(request: pytest.FixtureRequest) -> AsyncIterator[RedisClient]:
     clustered = request.param == "cluster"
     url = request.getfixturevalue("redis_cluster" if clustered else "redis_url")
-    made = ScriptClient(RedisSettings(url=url, cluster=clustered, prefix="t:"))
+    made = RedisClient(RedisSettings(url=url, cluster=clustered, prefix="t:"))
     yield made
     await made.close()
 
 
 @pytest.fixture
-async def alone(redis_url: str) -> AsyncIterator[ScriptClient]:
-    made = ScriptClient(RedisSettings(url=redis_url, prefix="t:"))
+async def alone(redis_url: str) -> AsyncIterator[RedisClient]:
+    made = RedisClient(RedisSettings(url=redis_url, prefix="t:"))
     yield made
     await made.close()
 

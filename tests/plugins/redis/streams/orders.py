@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from chancy.plugins.redis.streams.encoding.hashing import route_of
+from chancy.plugins.redis.streams.encoding.hashing import RecordRoute
 from chancy.plugins.redis.streams.encoding.record_coding import coding_of
 from chancy.plugins.redis.streams.model.record import Record
 from chancy.plugins.redis.streams.producing.stream import Stream
-from chancy.plugins.redis.transport.script_client import ScriptClient
+from chancy.plugins.redis.transport.redis_client import RedisClient
 
 
 class Order(Record):
@@ -21,9 +21,9 @@ def in_turn(key: int) -> int:
     return key
 
 
-def declare(link: ScriptClient, *, hasher: Any = in_turn, **options: Any) -> Stream[Order]:
+def declare(link: RedisClient, *, hasher: Any = in_turn, **options: Any) -> Stream[Order]:
     coding = coding_of(Order, codec=options.pop("codec", None))
-    route = route_of(Order, "order_id", hasher)
+    route = RecordRoute(Order, "order_id", hasher)
     return Stream("orders", link=link, coding=coding, route=route, **options)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import redis
 
-from chancy.plugins.redis.transport.clients import command_sync
+from tests.support.redis_commands import command_sync
 from tests.support.redis_fixtures import RedisClusterServers, RedisServer, until
 
 _KEYS_AT_ONCE = 100

@@ -11,7 +11,7 @@ import pytest
 from chancy.plugins.redis.streams.producing.backpressure import Backpressure, SendWait
 from chancy.plugins.redis.streams.producing.batch import Part, StreamFull
 from chancy.plugins.redis.streams.producing.stream import Stream
-from chancy.plugins.redis.transport.script_client import ScriptClient
+from chancy.plugins.redis.transport.redis_client import RedisClient
 from tests.plugins.redis.streams.orders import Order, declare, every, orders
 from tests.support.waiting import eventually
 
@@ -35,7 +35,7 @@ class Given:
         return 0
 
 
-async def nearly_full(link: ScriptClient) -> Stream[Order]:
+async def nearly_full(link: RedisClient) -> Stream[Order]:
     """A stream of one partition that has room for one more, until `make_room`."""
     stream = declare(link, partitions=2, size=4)
     for number in range(2):
@@ -69,7 +69,7 @@ async def waiting(stream: Stream[Order], *ids: int, threaded: bool) -> asyncio.T
 @pytest.mark.row("R05", "R06")
 @pytest.mark.parametrize("threaded", [False, True])
 async def test_a_later_send_that_would_fit_does_not_pass_one_that_waits_for_room(
-    alone: ScriptClient, threaded: bool
+    alone: RedisClient, threaded: bool
 ) -> None:
     stream = await nearly_full(alone)
     first = await waiting(stream, 6, 8, threaded=threaded)
@@ -89,7 +89,7 @@ async def test_a_later_send_that_would_fit_does_not_pass_one_that_waits_for_room
 @pytest.mark.row("R06")
 @pytest.mark.parametrize("threaded", [False, True])
 async def test_who_gives_up_lets_the_next_one_go_on_at_once(
-    alone: ScriptClient, monkeypatch: pytest.MonkeyPatch, threaded: bool
+    alone: RedisClient, monkeypatch: pytest.MonkeyPatch, threaded: bool
 ) -> None:
     # Nobody looks for room but who is told to.
     monkeypatch.setattr(SendWait, "pause_s", lambda wait: max(0.0, wait.left_s))
@@ -106,7 +106,7 @@ async def test_who_gives_up_lets_the_next_one_go_on_at_once(
 
 @pytest.mark.row("R06")
 async def test_a_send_whose_loop_stands_still_is_not_waited_for_when_its_time_is_over(
-    alone: ScriptClient,
+    alone: RedisClient,
 ) -> None:
     stream = await nearly_full(alone)
     other = asyncio.new_event_loop()
@@ -144,7 +144,7 @@ def test_a_send_whose_loop_is_closed_is_passed_over() -> None:
 @pytest.mark.row("R05", "R06")
 @pytest.mark.parametrize("threaded", [False, True])
 async def test_records_of_one_call_are_appended_together_though_they_have_unlike_fields(
-    alone: ScriptClient, threaded: bool
+    alone: RedisClient, threaded: bool
 ) -> None:
     given = Given()
     stream: Stream[Sequence[bytes]] = Stream(

@@ -20,7 +20,7 @@ from chancy.plugins.redis.streams.model.policy import Quarantine
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.producing import batch
 from chancy.plugins.redis.streams.streams import Streams
-from chancy.plugins.redis.transport.script_client import ScriptClient
+from chancy.plugins.redis.transport.redis_client import RedisClient
 from tests.plugins.redis.streams import shop
 from tests.plugins.redis.streams.shop import Order
 from tests.support.command import Answer, environment, inside
@@ -31,7 +31,7 @@ Run = Callable[..., Answer]
 
 
 @pytest.fixture
-def settings(link: ScriptClient) -> RedisSettings:
+def settings(link: RedisClient) -> RedisSettings:
     return link.settings
 
 

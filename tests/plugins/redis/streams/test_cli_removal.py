@@ -14,7 +14,7 @@ from chancy.plugins.redis.streams.model.policy import Ignore
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.producing.batch import StreamFull
 from chancy.plugins.redis.streams.streams import Streams
-from chancy.plugins.redis.transport.script_client import ScriptClient
+from chancy.plugins.redis.transport.redis_client import RedisClient
 from tests.plugins.redis.streams import shop
 from tests.plugins.redis.streams.shop import Order
 from tests.plugins.redis.streams.test_cli import runner, working
@@ -22,7 +22,7 @@ from tests.support.waiting import eventually
 
 
 @pytest.fixture
-async def streams(link: ScriptClient) -> AsyncIterator[Streams]:
+async def streams(link: RedisClient) -> AsyncIterator[Streams]:
     made = Streams(RedisSettings(url=link.settings.url, cluster=link.settings.cluster, prefix="t:"))
     shop.declare(made, size=2)
     yield made
@@ -54,10 +54,6 @@ async def test_a_processor_that_is_no_more_is_forgotten(streams: Streams) -> Non
     await streams.link.command("XGROUP", "CREATE", stream.keys.log(0), "ship", "$")
     with pytest.raises(StreamFull, match="chancy redis stream forget"):
         await stream.send(Order(order_id=12), Order(order_id=16), timeout_s=0.05)
-    (letter,) = (await asyncio.to_thread(run, "dead", "orders", "bill", "--json")).json
-    assert letter["record"] == {"order_id": 0, "note": ""}
-    assert (letter["partition"], letter["error"]) == (0, "ValueError: never")
-    assert "ValueError: never" in (await asyncio.to_thread(run, "dead", "orders", "bill")).out
     asked = await forget(code=1)
     assert "of orders, with 0 pending events and 1 dead letters?" in asked.err
     assert (await forget("--yes", "--json")).json == {"partitions": 4, "pending": 0, "letters": 1}
@@ -79,35 +75,10 @@ async def test_a_processor_is_forgotten_although_it_has_members(streams: Streams
     assert not await streams.link.command("EXISTS", key)
 
 
-async def left(link: ScriptClient) -> AsyncIterator[str]:
+async def left(link: RedisClient) -> AsyncIterator[str]:
     """The keys of the processor that are there."""
     keys = StreamKeys("t:", "orders")
     for number in range(4):
         for key in (keys.own(number, "bill"), keys.park(number, "bill"), keys.dead(number, "bill")):
             if await link.command("EXISTS", key):
                 yield key
-
-
-async def test_a_dead_letter_that_cannot_be_read_is_shown_as_it_is(streams: Streams) -> None:
-    run = runner(streams.link.settings)
-    (stream, _) = streams.streams
-    fields = ("data", b"\xff{", "_xid", "5-1", "_error", "E: no", "_at", 1_000)
-    for number in (1, 2):
-        await streams.link.command("XADD", stream.keys.dead(number, "bill"), "*", *fields)
-    letter = {
-        "partition": 1,
-        "id": "5-1",
-        "failed_at": "1970-01-01T00:00:01.000+00:00",
-        "error": "E: no",
-        "record": {"data": "\\xff{"},
-    }
-    words = ("dead", "orders", "bill", "--json", "--limit")
-    first = await asyncio.to_thread(run, *words, 1)
-    assert first.json == [letter]
-    assert "showing 1; there may be more from partition 1 on" in first.err
-    both = await asyncio.to_thread(run, *words, 3)
-    assert (both.json, both.err) == ([letter, letter | {"partition": 2}], "")
-    third = await asyncio.to_thread(run, *words, 3, "--partition", 2, "--partition", 3)
-    assert third.json == [letter | {"partition": 2}]
-    none = await asyncio.to_thread(run, *words, 3, "--partition", 4, code=2)
-    assert "the stream orders has partitions 0 to 3, not all of 4" in none.err

@@ -10,14 +10,14 @@ import pytest
 
 from chancy.plugins.redis.streams.inspection import Inspection
 from chancy.plugins.redis.streams.streams import Streams
-from chancy.plugins.redis.transport.script_client import ScriptClient
+from chancy.plugins.redis.transport.redis_client import RedisClient
 from tests.plugins.redis.streams import shop
 from tests.plugins.redis.streams.shop import Order
 from tests.plugins.redis.streams.test_cli import runner
 
 
 @pytest.fixture
-async def streams(link: ScriptClient) -> AsyncIterator[Streams]:
+async def streams(link: RedisClient) -> AsyncIterator[Streams]:
     made = Streams(link.settings)
     shop.declare(made)
     yield made

@@ -14,8 +14,8 @@ from chancy.plugins.redis.streams.model.policy import Ignore, Quarantine
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.processing.ownership import Ownership
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition
-from chancy.plugins.redis.transport.script_client import ScriptClient, StreamCall
-from chancy.plugins.redis.transport.scripts import Value
+from chancy.plugins.redis.transport.redis_client import RedisClient
+from chancy.plugins.redis.transport.scripts import ScriptCall, Value
 from tests.plugins.redis.streams.fleet import Order, fleet
 from tests.support.waiting import eventually
 
@@ -27,33 +27,33 @@ class SlowExchanges:
         self.beside = 0
         self.ended = 0
         under_way = Counter[Value]()
-        call, call_many = ScriptClient.call, ScriptClient.call_many
+        call, call_many = RedisClient.run, RedisClient.run_many
 
-        def look(calls: Sequence[StreamCall]) -> None:
+        def look(calls: Sequence[ScriptCall]) -> None:
             for one in calls:
                 if one.script in ends:
                     self.ended += 1
                     self.beside += under_way[one.keys[0]] > 0
 
-        async def slow_many(link: ScriptClient, calls: Sequence[StreamCall]) -> Any:
+        async def slow_many(link: RedisClient, calls: Sequence[ScriptCall], **more: Any) -> Any:
             look(calls)
-            keys = [one.keys[0] for one in calls if one.script == "exchange"]
+            keys = [one.keys[0] for one in calls if one.script == "streams.exchange"]
             under_way.update(keys)
             try:
                 if keys:
                     await asyncio.sleep(0.03)  # longer than acknowledgements wait for others
-                return await call_many(link, calls)
+                return await call_many(link, calls, **more)
             finally:
                 under_way.subtract(keys)
 
         async def slow(
-            link: ScriptClient, script: str, keys: Sequence[Value], args: Any = ()
+            link: RedisClient, script: str, keys: Sequence[Value], args: Any = (), **more: Any
         ) -> Any:
-            look([StreamCall(script, tuple(keys), args)])
-            return await call(link, script, keys, args)
+            look([ScriptCall(script, tuple(keys), args)])
+            return await call(link, script, keys, args, **more)
 
-        monkeypatch.setattr(ScriptClient, "call_many", slow_many)
-        monkeypatch.setattr(ScriptClient, "call", slow)
+        monkeypatch.setattr(RedisClient, "run_many", slow_many)
+        monkeypatch.setattr(RedisClient, "run", slow)
 
 
 async def unhurried(worker: int, events: Events[Order]) -> None:
@@ -69,7 +69,7 @@ async def test_a_partition_is_given_back_behind_what_is_on_its_way(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An exchange that ends while the hand-over waits for it may be followed by another at once."""
-    exchanges = SlowExchanges(monkeypatch, "release")
+    exchanges = SlowExchanges(monkeypatch, "streams.release")
     async with fleet(redis_url, partitions=1, handler=unhurried) as crew:
         worker = await crew.start()
         await eventually(crew.settled)
@@ -89,7 +89,7 @@ async def test_a_partition_is_quarantined_behind_what_is_on_its_way(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise what is done and refused would come again."""
-    exchanges = SlowExchanges(monkeypatch, "park")
+    exchanges = SlowExchanges(monkeypatch, "streams.park")
 
     options = {"policy": Quarantine()}
     async with fleet(redis_url, partitions=1, handler=unhurried, options=options) as crew:
@@ -137,20 +137,20 @@ async def test_what_is_acknowledged_with_a_quarantine_is_counted_and_not_sent_ag
 
 @pytest.mark.row("R06", "R11")
 async def test_many_pending_events_that_are_gone_are_passed_over_at_once(
-    alone: ScriptClient,
+    alone: RedisClient,
 ) -> None:
     """As many as were asked for: more than Lua unpacks."""
     keys, count = StreamKeys(alone.prefix, "orders"), 9_000
     own, log, stat = keys.own(0, "handle"), keys.log(0), keys.stat(0)
     for _ in range(count // 1_000):
         run: list[Value] = [2, 1_000, *["a", "b"] * 1_000]
-        await alone.call("send", (log, stat), (count, "block", "count", 0, *run))
+        await alone.run("streams.send", (log, stat), (count, "block", "count", 0, *run))
     taking = (own, log, keys.park(0, "handle"), stat), ("handle", "me", 60_000, "0")
-    assert (await alone.call("acquire", *taking))[:2] == [b"owned", 1]
+    assert (await alone.run("streams.acquire", *taking))[:2] == [b"owned", 1]
     exchange = (own, log, stat), ("handle", "me", 1, count)
-    assert len((await alone.call("exchange", exchange[0], (*exchange[1], ">")))[1]) == count
+    assert len((await alone.run("streams.exchange", exchange[0], (*exchange[1], ">")))[1]) == count
     await alone.command("XTRIM", log, "MAXLEN", 0)
-    read = await alone.call("exchange", exchange[0], (*exchange[1], "0-0"))
+    read = await alone.run("streams.exchange", exchange[0], (*exchange[1], "0-0"))
     assert (read[1], len(read[2])) == ([], count)
     assert (await alone.command("XPENDING", log, "handle"))["pending"] == 0
 
@@ -160,18 +160,20 @@ async def test_a_large_batch_becomes_dead_letters_in_several_scripts(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server does nothing else while a script runs."""
-    buried, call = list[int](), ScriptClient.call
+    buried, call = list[int](), RedisClient.run
 
-    async def noted(link: ScriptClient, script: str, keys: Sequence[Value], args: Any = ()) -> Any:
-        if script == "bury":
+    async def noted(
+        link: RedisClient, script: str, keys: Sequence[Value], args: Any = (), **more: Any
+    ) -> Any:
+        if script == "streams.bury":
             buried.append(len(args) - 5)
-        return await call(link, script, keys, args)
+        return await call(link, script, keys, args, **more)
 
     async def refuse(worker: int, events: Events[Order]) -> None:
         async for _ in events.records().take(2_500, within=5):
             raise ValueError("none of them")
 
-    monkeypatch.setattr(ScriptClient, "call", noted)
+    monkeypatch.setattr(RedisClient, "run", noted)
     options = {"policy": Ignore(keep=True)}
     async with fleet(redis_url, partitions=1, handler=refuse, options=options) as crew:
         await crew.send(0, 2_500)

@@ -10,9 +10,9 @@ from contextlib import closing
 import pytest
 
 from chancy.errors import BrokerUnavailable
-from chancy.plugins.redis.transport.clients import command_sync
 from tests.plugins.redis.streams.fleet import Fleet, fleet
 from tests.support.proxy import Proxy
+from tests.support.redis_commands import command_sync
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
 

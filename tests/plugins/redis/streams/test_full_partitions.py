@@ -14,13 +14,13 @@ from chancy.plugins.redis.streams.model.schema import agree, shape_of
 from chancy.plugins.redis.streams.producing import batch
 from chancy.plugins.redis.streams.producing.batch import StreamFull
 from chancy.plugins.redis.streams.producing.stream import Stream
-from chancy.plugins.redis.transport.script_client import ScriptClient
+from chancy.plugins.redis.transport.redis_client import RedisClient
 from chancy.plugins.redis.transport.scripts import Value
 from tests.plugins.redis.streams.orders import Order, declare, dropped, entries, every, orders
 
 
 @pytest.mark.row("R06")
-async def test_a_full_partition_makes_senders_wait(link: ScriptClient) -> None:
+async def test_a_full_partition_makes_senders_wait(link: RedisClient) -> None:
     stream = declare(link, partitions=2, size=3)
     log = stream.keys.log(0)
     await link.command("XGROUP", "CREATE", log, "p", "0", "MKSTREAM")
@@ -39,7 +39,7 @@ async def test_a_full_partition_makes_senders_wait(link: ScriptClient) -> None:
 
 
 @pytest.mark.row("R06")
-async def test_a_full_partition_drops_and_counts(link: ScriptClient) -> None:
+async def test_a_full_partition_drops_and_counts(link: RedisClient) -> None:
     stream = declare(link, partitions=2, size=3, full="drop_oldest")
     await stream.send(*orders(0, 2, 4))
     await stream.send(*orders(6, 8))
@@ -49,7 +49,7 @@ async def test_a_full_partition_drops_and_counts(link: ScriptClient) -> None:
 
 
 @pytest.mark.row("R06")
-async def test_what_was_acknowledged_makes_room_uncounted(alone: ScriptClient) -> None:
+async def test_what_was_acknowledged_makes_room_uncounted(alone: RedisClient) -> None:
     stream = declare(alone, partitions=1, size=10, full="drop_oldest")
     log = stream.keys.log(0)
     await alone.command("XGROUP", "CREATE", log, "p", "0", "MKSTREAM")
@@ -61,7 +61,7 @@ async def test_what_was_acknowledged_makes_room_uncounted(alone: ScriptClient) -
     assert len(await entries(stream, 0)) <= 10
 
 
-async def filled(link: ScriptClient, done: int, note: str = "", **options: Any) -> Stream[Order]:
+async def filled(link: RedisClient, done: int, note: str = "", **options: Any) -> Stream[Order]:
     """A stream of one partition that is full, of which so many events are acknowledged."""
     stream = declare(link, partitions=1, **options)
     log = stream.keys.log(0)
@@ -76,7 +76,7 @@ async def filled(link: ScriptClient, done: int, note: str = "", **options: Any) 
 @pytest.mark.parametrize("count", [250, 1_000])
 @pytest.mark.parametrize("done", [37, 150, 299])
 async def test_what_is_counted_was_not_acknowledged(
-    alone: ScriptClient, done: int, count: int
+    alone: RedisClient, done: int, count: int
 ) -> None:
     """Also where Redis would free the log by whole nodes, which hold some of both."""
     stream = await filled(alone, done, size=1_000, full="drop_oldest")
@@ -89,7 +89,7 @@ async def test_what_is_counted_was_not_acknowledged(
 @pytest.mark.row("R06")
 @pytest.mark.parametrize(("size", "count", "note"), [(250, 210, ""), (230, 180, "x" * 60)])
 async def test_there_is_room_where_all_was_acknowledged(
-    alone: ScriptClient, size: int, count: int, note: str
+    alone: RedisClient, size: int, count: int, note: str
 ) -> None:
     """Though it takes some of a node."""
     stream = await filled(alone, size, note, size=size)
@@ -107,7 +107,7 @@ async def test_there_is_room_where_all_was_acknowledged(
     ],
 )
 async def test_another_declaration_is_refused(
-    link: ScriptClient, other: dict[str, Any], reason: str
+    link: RedisClient, other: dict[str, Any], reason: str
 ) -> None:
     await agree(link, shape_of(declare(link, partitions=4)))
     changed = declare(link, **({"partitions": 4} | other))
@@ -119,7 +119,7 @@ async def test_another_declaration_is_refused(
 
 
 @pytest.mark.row("R07")
-async def test_another_codec_is_no_reason_to_refuse(alone: ScriptClient) -> None:
+async def test_another_codec_is_no_reason_to_refuse(alone: RedisClient) -> None:
     await declare(alone, partitions=1).send(*orders(1))
     changed = declare(alone, partitions=1, codec="msgpack")
     await changed.send(*orders(2))
@@ -129,7 +129,7 @@ async def test_another_codec_is_no_reason_to_refuse(alone: ScriptClient) -> None
 
 @pytest.mark.parametrize("threaded", [False, True])
 async def test_nothing_is_sent_behind_a_batch_that_failed(
-    link: ScriptClient, monkeypatch: pytest.MonkeyPatch, threaded: bool
+    link: RedisClient, monkeypatch: pytest.MonkeyPatch, threaded: bool
 ) -> None:
     """What was sent is a beginning of what was given, and counted: so it can be gone on from."""
     monkeypatch.setattr(batch, "CHUNK", 2)
@@ -146,7 +146,7 @@ async def test_nothing_is_sent_behind_a_batch_that_failed(
 @pytest.mark.row("R06")
 @pytest.mark.parametrize("full", ["block", "drop_oldest"])
 async def test_a_row_of_the_outbox_is_appended_though_it_is_larger_than_the_stream_is_now(
-    alone: ScriptClient, full: str
+    alone: RedisClient, full: str
 ) -> None:
     """It was written before the size of the stream was lowered; others wait behind it."""
     keys = StreamKeys(alone.prefix, "orders")
@@ -156,9 +156,9 @@ async def test_a_row_of_the_outbox_is_appended_though_it_is_larger_than_the_stre
     large: list[Value] = [2, "two", 2, 5, *event * 5]
     if full == "block":
         # Only once there is nothing else in the log.
-        assert await alone.call("relay", given, (1, 3, full, *small, *large)) == [1, 1]
+        assert await alone.run("streams.relay", given, (1, 3, full, *small, *large)) == [1, 1]
         await alone.command("DEL", keys.log(0))
     else:
-        assert await alone.call("relay", given, (1, 3, full, *small)) == [1, 0]
-    assert await alone.call("relay", given, (1, 3, full, *large)) == [1, 0]
+        assert await alone.run("streams.relay", given, (1, 3, full, *small)) == [1, 0]
+    assert await alone.run("streams.relay", given, (1, 3, full, *large)) == [1, 0]
     assert await alone.command("XLEN", keys.log(0)) == 5

@@ -18,7 +18,8 @@ from chancy.plugins.redis.streams.model.policy import Halt, Quarantine
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.streams import Streams
-from chancy.plugins.redis.transport.script_client import ScriptClient, StreamCall
+from chancy.plugins.redis.transport.redis_client import RedisClient
+from chancy.plugins.redis.transport.scripts import ScriptCall
 from tests.plugins.redis.streams.fleet import Fleet, Order, fleet
 from tests.support.waiting import eventually
 
@@ -116,15 +117,15 @@ async def test_what_was_on_its_way_to_be_acknowledged_does_not_come_again_after_
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The acknowledgements are sent, and reach the server late; the quarantine is quicker."""
-    on_its_way, answered = asyncio.Event(), ScriptClient.call_many
+    on_its_way, answered = asyncio.Event(), RedisClient.run_many
 
-    async def late(link: ScriptClient, calls: Sequence[StreamCall]) -> Any:
-        if any(call.script == "exchange" and len(call.args) > 5 for call in calls):
+    async def late(link: RedisClient, calls: Sequence[ScriptCall], **more: Any) -> Any:
+        if any(call.script == "streams.exchange" and len(call.args) > 5 for call in calls):
             on_its_way.set()
             await asyncio.sleep(0.2)  # longer than a quarantine takes
-        return await answered(link, calls)
+        return await answered(link, calls, **more)
 
-    monkeypatch.setattr(ScriptClient, "call_many", late)
+    monkeypatch.setattr(RedisClient, "run_many", late)
     poison = {3}
 
     async def handle(worker: int, events: Events[Order]) -> None:

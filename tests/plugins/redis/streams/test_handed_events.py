@@ -14,7 +14,7 @@ from chancy.errors import ConfigurationError
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.model.protocols import Item, MiddlewareContext
 from chancy.plugins.redis.streams.processing.blocking_events import BlockingEvents
-from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.streams.processing.events import Chain, Events
 from chancy.plugins.redis.streams.processing.middleware import middleware
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.producing.stream import Stream
@@ -130,15 +130,29 @@ async def test_batches_of_a_thread_are_full_or_in_time_and_never_empty(streams: 
 
 
 @pytest.mark.row("R14")
-@pytest.mark.parametrize(("most", "within"), [(5, 0.3), (5, -1), (0, 0.1)])
-async def test_a_batch_of_a_thread_or_child_that_would_outlast_the_grace_period_is_refused(
-    most: int, within: float
+@pytest.mark.parametrize(
+    ("most", "within", "reason"),
+    [
+        (5, 0.3, r"take\(within=0.3\) must be from 0 to the grace period, 0.2 s"),
+        (5, -1, r"take\(within=-1\) must be from 0"),
+        (0, 0.1, r"take\(0\): a batch must have 1 to 10,000"),
+    ],
+)
+async def test_a_batch_that_would_outlast_the_grace_period_is_refused(
+    most: int, within: float, reason: str
 ) -> None:
     loop = asyncio.get_running_loop()
     lane = OwnedPartition[Order](
         0, 1, time.monotonic(), prefetch=1, pending=0, last="0-0", loop=loop
     )
-    events = BlockingEvents(lane, lambda _: Order(key=0, seq=0), grace_s=0.2)
-    for each in (events, events.records()):
-        with pytest.raises(ConfigurationError, match=r"take\("):
+    events = Events(
+        lane, _no_order, Chain((), MiddlewareContext("orders", "handle", 0)), grace_s=0.2
+    )
+    blocking = BlockingEvents(lane, _no_order, grace_s=0.2)
+    for each in (events, events.records(), blocking, blocking.records()):
+        with pytest.raises(ConfigurationError, match=reason):
             each.take(most, within=within)
+
+
+def _no_order(_: object) -> Order:
+    raise NotImplementedError

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chancy.errors import ConfigurationError, InvalidArguments
-from chancy.plugins.redis.streams.encoding.hashing import find_hasher, key_bytes, route_of
+from chancy.plugins.redis.streams.encoding.hashing import RecordRoute, find_hasher, key_bytes
 from chancy.plugins.redis.streams.model.record import Record
 
 
@@ -66,7 +66,7 @@ def test_the_numbers_of_keys_never_change(hasher: str | None, numbers: list[int]
 
 @pytest.mark.row("R03")
 def test_one_key_has_one_partition() -> None:
-    route = route_of(Customer, "name")
+    route = RecordRoute(Customer, "name")
     names = [f"customer-{number}" for number in range(100)]
     first = [route.partition(Customer(name=name), 16) for name in names]
     again = [route.partition(Customer(name=name, number=9), 16) for name in names]
@@ -78,7 +78,7 @@ def test_one_key_has_one_partition() -> None:
 @pytest.mark.parametrize("hasher", ["crc32", "blake2", "xxh64"])
 @pytest.mark.parametrize("text", ["{}", "user:{}", "{:08}"])
 def test_keys_spread_evenly(hasher: str, text: str) -> None:
-    route = route_of(Customer, "name", hasher)
+    route = RecordRoute(Customer, "name", hasher)
     records = (Customer(name=text.format(number)) for number in range(16_000))
     counts = Counter(route.partition(record, 16) for record in records)
     assert len(counts) == 16
@@ -106,18 +106,18 @@ def test_another_process_finds_the_same_partition() -> None:
 
 @pytest.mark.row("R03")
 def test_own_hashers() -> None:
-    route = route_of(Customer, "name", by_first_letter)
+    route = RecordRoute(Customer, "name", by_first_letter)
     assert [route.partition(Customer(name=name), 3) for name in ("ada", "bob", "cy", "di")] == [
         *(0, 1, 2, 0)
     ]
     assert route.name == f"{__name__}.by_first_letter"
-    assert route_of(Customer, "name", Own()).name == "own-1"
-    assert route_of(Customer, "name", Own()).partition(Customer(name="abcd"), 3) == 1
+    assert RecordRoute(Customer, "name", Own()).name == "own-1"
+    assert RecordRoute(Customer, "name", Own()).partition(Customer(name="abcd"), 3) == 1
 
 
 @pytest.mark.row("R02")
 def test_a_function_gives_the_key() -> None:
-    route = route_of(Customer, Customer.key)
+    route = RecordRoute(Customer, Customer.key)
     assert route.key(Customer(name="a", number=2)) == "a/2"
     assert route.partition(Customer(name="a", number=2), 8) == find_hasher(None).hash("a/2") % 8
 
@@ -132,7 +132,7 @@ def test_a_function_gives_the_key() -> None:
 )
 def test_a_key_that_no_record_has_is_refused(by: Any, reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason):
-        route_of(Customer, by)
+        RecordRoute(Customer, by)
 
 
 @pytest.mark.parametrize(
@@ -161,14 +161,14 @@ def test_keys_that_have_no_one_form_are_refused(key: object) -> None:
 def test_what_is_no_record_of_the_stream_is_named() -> None:
     given: Any = {"name": "ann"}
     with pytest.raises(InvalidArguments, match=r"are Customer, not \{'name': 'ann'\}"):
-        route_of(Customer, "name").partition(given, 4)
+        RecordRoute(Customer, "name").partition(given, 4)
 
 
 def test_a_record_without_a_key_names_what_it_is_partitioned_by() -> None:
     with pytest.raises(InvalidArguments, match="Customer, partitioned by nick: None cannot be"):
-        route_of(Customer, "nick").partition(Customer(name="a"), 4)
+        RecordRoute(Customer, "nick").partition(Customer(name="a"), 4)
     with pytest.raises(InvalidArguments, match=r"by name with the hasher .*letter.* IndexError"):
-        route_of(Customer, "name", by_first_letter).partition(Customer(name=""), 4)
+        RecordRoute(Customer, "name", by_first_letter).partition(Customer(name=""), 4)
 
 
 @pytest.mark.parametrize(
@@ -190,4 +190,4 @@ def test_every_key_has_a_partition(key: Any, partitions: int) -> None:
         return key
 
     by: Callable[[Customer], Any] = own
-    assert 0 <= route_of(Customer, by).partition(Customer(name="a"), partitions) < partitions
+    assert 0 <= RecordRoute(Customer, by).partition(Customer(name="a"), partitions) < partitions

@@ -13,7 +13,7 @@ from chancy.plugins.redis.streams.group.membership import Membership
 from chancy.plugins.redis.streams.processing.ownership import Ownership
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.processing.processor import Options, Processor
-from chancy.plugins.redis.transport.script_client import ScriptClient
+from chancy.plugins.redis.transport.redis_client import RedisClient
 from tests.plugins.redis.streams.fleet import fleet
 from tests.support.waiting import eventually
 
@@ -23,16 +23,18 @@ class LostAnswers:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
         self.lost = 0
-        call = ScriptClient.call
+        call = RedisClient.run
 
-        async def forgetful(link: ScriptClient, script: str, keys: Any, args: Any = ()) -> Any:
-            answer = await call(link, script, keys, args)
-            if script == "membership" and args[0] == "join" and self.lost < count:
+        async def forgetful(
+            link: RedisClient, script: str, keys: Any, args: Any = (), **more: Any
+        ) -> Any:
+            answer = await call(link, script, keys, args, **more)
+            if script == "streams.membership" and args[0] == "join" and self.lost < count:
                 self.lost += 1
                 raise BrokerUnavailable("the answer is lost")
             return answer
 
-        monkeypatch.setattr(ScriptClient, "call", forgetful)
+        monkeypatch.setattr(RedisClient, "run", forgetful)
 
 
 @pytest.mark.row("R24", "R31")
@@ -67,7 +69,7 @@ async def test_a_worker_that_follows_a_killed_one_waits_for_its_lease(
         for number, lane in (await Ownership(link, killed, "killed").acquire(range(4))).items():
             assert isinstance(lane, OwnedPartition)
             names = keys.own(number, "handle"), keys.log(number), keys.stat(number)
-            await link.call("exchange", names, ("handle", "killed", lane.epoch, 2, ">"))
+            await link.run("streams.exchange", names, ("handle", "killed", lane.epoch, 2, ">"))
         worker = await crew.start()
         await eventually(lambda: worker.owned == set(range(4)))
         assert time.monotonic() - began >= lease_s

@@ -10,7 +10,8 @@ import pytest
 
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis.streams.processing.events import Events
-from chancy.plugins.redis.transport.script_client import ScriptClient, StreamCall
+from chancy.plugins.redis.transport.redis_client import RedisClient
+from chancy.plugins.redis.transport.scripts import ScriptCall
 from tests.plugins.redis.streams.fleet import Fleet, Order, fleet
 from tests.support.waiting import eventually
 
@@ -34,18 +35,18 @@ def size_of(reply: Any) -> int:
 
 def slow_line(monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]:
     """Let no answer of more bytes come in time; gives how large those were that came."""
-    came, call_many = list[int](), ScriptClient.call_many
+    came, call_many = list[int](), RedisClient.run_many
 
-    async def slow(link: ScriptClient, calls: Sequence[StreamCall]) -> Any:
-        replies = await call_many(link, calls)
-        if any(one.script == "exchange" for one in calls):
+    async def slow(link: RedisClient, calls: Sequence[ScriptCall], **more: Any) -> Any:
+        replies = await call_many(link, calls, **more)
+        if any(one.script == "streams.exchange" for one in calls):
             size = sum(map(size_of, replies))
             if size > most:
                 raise BrokerUnavailable("no answer in time")
             came.append(size)
         return replies
 
-    monkeypatch.setattr(ScriptClient, "call_many", slow)
+    monkeypatch.setattr(RedisClient, "run_many", slow)
     return came
 
 

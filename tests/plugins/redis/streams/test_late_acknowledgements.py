@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from chancy.plugins.redis.streams.processing.events import Events
-from chancy.plugins.redis.transport.script_client import ScriptClient, StreamCall
+from chancy.plugins.redis.transport.redis_client import RedisClient
+from chancy.plugins.redis.transport.scripts import ScriptCall
 from tests.plugins.redis.streams.fleet import Order, fleet
 from tests.plugins.redis.streams.witness import witness
 from tests.support.waiting import eventually
@@ -22,21 +23,21 @@ class Held:
         self.member = ""
         self.kept = 0
         self.late = 0
-        answered = ScriptClient.call_many
+        answered = RedisClient.run_many
 
-        async def call_many(link: ScriptClient, calls: Sequence[StreamCall]) -> Any:
+        async def call_many(link: RedisClient, calls: Sequence[ScriptCall], **more: Any) -> Any:
             held = self.member and any(self.member in call.args for call in calls)
-            ids = sum(len(call.args) - 5 for call in calls if call.script == "exchange")
+            ids = sum(len(call.args) - 5 for call in calls if call.script == "streams.exchange")
             if held:
                 self.kept += ids
                 # In the loop of the heartbeat, too.
                 await eventually(lambda: not self.member)
-            replies = await answered(link, calls)
+            replies = await answered(link, calls, **more)
             if held:
                 self.late += ids
             return replies
 
-        monkeypatch.setattr(ScriptClient, "call_many", call_many)
+        monkeypatch.setattr(RedisClient, "run_many", call_many)
 
 
 @pytest.mark.row("R30")

@@ -13,7 +13,7 @@ import pytest
 
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.group.leadership import RedisGate
-from chancy.plugins.redis.transport.script_client import ScriptClient
+from chancy.plugins.redis.transport.redis_client import RedisClient
 from tests.plugins.redis.streams.leading_member import HERE, LEASE_S, NOTES
 from tests.support.waiting import eventually
 
@@ -27,7 +27,7 @@ class Crew:
     """Processes of `leading_member`, and what they have noted."""
 
     def __init__(self, url: str) -> None:
-        self.link = ScriptClient(RedisSettings(url=url, prefix="t:"))
+        self.link = RedisClient(RedisSettings(url=url, prefix="t:"))
         self._command = [sys.executable, "-m", "tests.plugins.redis.streams.leading_member", url]
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -99,25 +99,27 @@ async def test_one_process_leads_until_it_is_killed_or_ends(crew: Crew) -> None:
 
 @pytest.mark.row("R33")
 async def test_a_lead_that_was_asked_for_before_the_end_is_given_up_behind_it(
-    alone: ScriptClient, monkeypatch: pytest.MonkeyPatch
+    alone: RedisClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server may hear the question after the farewell: nobody would lead for a lease."""
-    call, sent = ScriptClient.call, asyncio.Event()
+    call, sent = RedisClient.run, asyncio.Event()
 
-    async def slow_call(link: ScriptClient, script: str, keys: Any, args: Any = ()) -> Any:
+    async def slow_call(
+        link: RedisClient, script: str, keys: Any, args: Any = (), **more: Any
+    ) -> Any:
         async def late() -> Any:
             if args[1]:
                 sent.set()
                 await asyncio.sleep(0.1)
-            return await call(link, script, keys, args)
+            return await call(link, script, keys, args, **more)
 
         # A cancellation does not reach what is sent.
         return await asyncio.shield(asyncio.create_task(late()))
 
-    monkeypatch.setattr(ScriptClient, "call", slow_call)
+    monkeypatch.setattr(RedisClient, "run", slow_call)
     ending = asyncio.create_task(RedisGate(alone, lease_s=60.0).serve())
     await sent.wait()
     ending.cancel()
     await asyncio.wait([ending])
     await asyncio.sleep(0.2)
-    assert await call(alone, "lead", ["{t:st}:lead"], ["another", 60_000]) == 2
+    assert await call(alone, "streams.lead", ["{t:st}:lead"], ["another", 60_000]) == 2

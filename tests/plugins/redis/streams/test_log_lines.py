@@ -11,7 +11,7 @@ from tests.support.sources import ROOT
 
 FOLDER = ROOT / "plugins" / "redis" / "streams"
 #: Lines that are about a whole process, its lead, its timers, or the rows of the outbox.
-OTHERS = {"leadership.py", "timers.py", "relay.py"}
+OTHERS = {"leadership.py", "leader_loop.py", "timers.py", "relay.py"}
 LEVELS = {"debug", "info", "warning", "error", "critical", "exception"}
 #: Where each line is about a partition.
 OF_PARTITIONS = {"consumer.py", "fetcher.py", "run.py", "loss.py", "overdue.py"}

@@ -13,8 +13,8 @@ from chancy.plugins.redis.streams.group.membership import Membership
 from chancy.plugins.redis.streams.model.policy import Quarantine
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.processing.ownership import Ownership
-from chancy.plugins.redis.transport.script_client import ScriptClient, StreamCall
-from chancy.plugins.redis.transport.scripts import Value
+from chancy.plugins.redis.transport.redis_client import RedisClient
+from chancy.plugins.redis.transport.scripts import ScriptCall, Value
 from tests.plugins.redis.streams.fleet import Fleet, Order, Worker, fleet
 from tests.support.waiting import eventually
 
@@ -27,35 +27,35 @@ class Overtaken:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, given_by: str) -> None:
         self.kept = 0
         self.given = threading.Event()
-        call, call_many = ScriptClient.call, ScriptClient.call_many
+        call, call_many = RedisClient.run, RedisClient.run_many
 
-        async def late_many(link: ScriptClient, calls: Sequence[StreamCall]) -> Any:
-            if any(one.script == "extend" for one in calls):
+        async def late_many(link: RedisClient, calls: Sequence[ScriptCall], **more: Any) -> Any:
+            if any(one.script == "streams.extend" for one in calls):
                 self.kept += 1
                 await eventually(self.given.is_set)
-            replies = await call_many(link, calls)
+            replies = await call_many(link, calls, **more)
             if any(one.script == given_by for one in calls):
                 self.given.set()
                 await asyncio.sleep(0.1)  # its answer comes last
             return replies
 
         async def late(
-            link: ScriptClient, script: str, keys: Sequence[Value], args: Any = ()
+            link: RedisClient, script: str, keys: Sequence[Value], args: Any = (), **more: Any
         ) -> Any:
-            reply = await call(link, script, keys, args)
+            reply = await call(link, script, keys, args, **more)
             if script == given_by:
                 self.given.set()
                 await asyncio.sleep(0.1)
             return reply
 
-        monkeypatch.setattr(ScriptClient, "call_many", late_many)
-        monkeypatch.setattr(ScriptClient, "call", late)
+        monkeypatch.setattr(RedisClient, "run_many", late_many)
+        monkeypatch.setattr(RedisClient, "run", late)
 
 
 async def test_a_partition_that_is_given_back_is_not_said_to_be_lost(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    extensions = Overtaken(monkeypatch, "release")
+    extensions = Overtaken(monkeypatch, "streams.release")
     async with fleet(redis_url, partitions=2, options={"lease_s": LEASE_S}) as crew:
         worker = await crew.start()
         await eventually(crew.settled)
@@ -68,7 +68,7 @@ async def test_a_partition_that_is_given_back_is_not_said_to_be_lost(
 async def test_a_partition_that_is_quarantined_is_not_said_to_be_lost(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    extensions, spoilt = Overtaken(monkeypatch, "park"), asyncio.Event()
+    extensions, spoilt = Overtaken(monkeypatch, "streams.park"), asyncio.Event()
 
     async def handle(worker: int, events: Events[Order]) -> None:
         async for _ in events.records():

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
 
 import pytest
 
 from chancy.plugins.redis.streams.model.policy import Halt
 from chancy.plugins.redis.streams.processing.events import Events
-from tests.plugins.redis.streams.fleet import Fleet, Order, Seen, fleet
+from tests.plugins.redis.streams.fleet import Fleet, Order, fleet
 from tests.support.waiting import eventually
 
 
@@ -109,27 +108,3 @@ async def test_a_lane_that_takes_too_long_at_its_end_is_interrupted(
         await crew.stop(worker)
         assert "processor_interrupted" in caplog.text
         assert await crew.pending() == 1
-
-
-@pytest.mark.row("R14")
-@pytest.mark.parametrize(
-    ("most", "within", "reason"),
-    [
-        (5, 0.3, r"take\(within=0.3\) must be from 0 to the grace period, 0.2 s"),
-        (5, -1, r"take\(within=-1\) must be from 0"),
-        (0, 0.1, r"take\(0\): a batch must have 1 to 10,000"),
-    ],
-)
-async def test_a_batch_that_would_outlast_the_grace_period_is_refused(
-    redis_url: str, caplog: pytest.LogCaptureFixture, most: int, within: float, reason: str
-) -> None:
-    async def handle(worker: int, events: Events[Order]) -> None:
-        async for _ in events.take(most, within=within):
-            crew.seen.append(Seen(worker, 0, Order(key=0, seq=0)))
-
-    async with fleet(redis_url, partitions=1, handler=handle, options={"grace_s": 0.2}) as crew:
-        worker = await crew.start()
-        await crew.send(0, 1)
-        await eventually(lambda: worker.executor.runner.halted == {0})
-        assert re.search(f"ConfigurationError: {reason}", caplog.text)
-        assert crew.seen == []

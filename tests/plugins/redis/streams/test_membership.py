@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from redis import Redis
 
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.group.membership import Membership, PartitionPlan, read_plan
 from chancy.plugins.redis.streams.processing.processor import Options, Processor, Strategy
 from chancy.plugins.redis.streams.streams import Streams
-from chancy.plugins.redis.transport.clients import connect_sync
-from chancy.plugins.redis.transport.script_client import ScriptClient, scripts
-from chancy.plugins.redis.transport.scripts import Script
+from chancy.plugins.redis.transport.redis_client import RedisClient
+from chancy.plugins.redis.transport.scripts import script_of
 from tests.plugins.redis.streams.fleet import Order, in_turn
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
@@ -27,7 +27,7 @@ class Members:
 
     def __init__(self, client: Any, partitions: int, strategy: Strategy) -> None:
         self._client = client
-        self._script: Script = scripts()["membership"]
+        self._script = script_of("streams.membership").text
         self._partitions = partitions
         self._strategy = strategy
         self.joined: list[str] = []
@@ -36,7 +36,7 @@ class Members:
     def change(self, action: str, member: str) -> PartitionPlan:
         keys = ("{m}:members", "{m}:plan", "{m}:ctl")
         args = (action, member, 60_000, self._partitions, self._strategy)
-        self._script.run_sync(self._client, keys, args)
+        self._client.eval(self._script, len(keys), *keys, *args)
         return read_plan(self._client.hmget(keys[1], "version", "order", "assigned"))
 
     def join(self, member: str) -> PartitionPlan:
@@ -86,7 +86,7 @@ def test_contiguous_shares_are_neighbours_in_the_order_of_joining(
 def test_sticky_is_fair_and_moves_the_fewest(
     redis_url: str, partitions: int, steps: list[tuple[bool, int]]
 ) -> None:
-    client: Any = connect_sync(RedisSettings(url=redis_url))
+    client: Any = Redis.from_url(redis_url)
     try:
         group = Members(client, partitions, "sticky")
         before = group.join("m0")
@@ -125,7 +125,7 @@ async def processor(redis_url: str) -> AsyncIterator[Processor[Order]]:
     await streams.link.close()
 
 
-async def control(link: ScriptClient, processor: Processor[Order]) -> list[str]:
+async def control(link: RedisClient, processor: Processor[Order]) -> list[str]:
     found = await link.command("XRANGE", processor.stream.keys.ctl("handle"), "-", "+")
     return [fields[b"reason"].decode() for _, fields in found]
 

@@ -13,7 +13,8 @@ import pytest
 
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis.streams.processing.events import Events
-from chancy.plugins.redis.transport.script_client import ScriptClient, StreamCall
+from chancy.plugins.redis.transport.redis_client import RedisClient
+from chancy.plugins.redis.transport.scripts import ScriptCall
 from tests.plugins.redis.streams.fleet import Fleet, Order, fleet
 from tests.plugins.redis.streams.shards import tell
 from tests.plugins.redis.streams.witness import witness
@@ -168,16 +169,16 @@ async def test_answers_that_are_lost_cost_neither_order_nor_events(
     place: dict[str, Any], monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
     """The read has happened, and nobody has heard of it."""
-    answered = ScriptClient.call_many
+    answered = RedisClient.run_many
     lost = itertools.cycle([False, True, False])
 
-    async def lossy(link: ScriptClient, calls: Sequence[StreamCall]) -> Any:
-        replies = await answered(link, calls)
-        if calls and calls[0].script == "exchange" and next(lost):
+    async def lossy(link: RedisClient, calls: Sequence[ScriptCall], **more: Any) -> Any:
+        replies = await answered(link, calls, **more)
+        if calls and calls[0].script == "streams.exchange" and next(lost):
             raise BrokerUnavailable("the answer was lost")
         return replies
 
-    monkeypatch.setattr(ScriptClient, "call_many", lossy)
+    monkeypatch.setattr(RedisClient, "run_many", lossy)
     async with fleet(**place, partitions=2, batch=batch, options={"prefetch": 16}) as crew:
         await crew.start()
         await crew.send(0, 200)
@@ -191,12 +192,12 @@ async def test_a_partition_that_cannot_be_reached_holds_up_no_other(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where one primary of a cluster has died."""
-    answered, refused = ScriptClient.call_many, asyncio.Event()
+    answered, refused = RedisClient.run_many, asyncio.Event()
 
-    async def half(link: ScriptClient, calls: Sequence[StreamCall]) -> Any:
-        replies = list(await answered(link, calls))
+    async def half(link: RedisClient, calls: Sequence[ScriptCall], **more: Any) -> Any:
+        replies = list(await answered(link, calls, **more))
         for at, call in enumerate(calls):
-            if call.script == "exchange" and call.keys[1] == crew.orders.keys.log(0):
+            if call.script == "streams.exchange" and call.keys[1] == crew.orders.keys.log(0):
                 replies[at] = BrokerUnavailable("that server is away")
                 refused.set()
         return replies
@@ -204,7 +205,7 @@ async def test_a_partition_that_cannot_be_reached_holds_up_no_other(
     async with fleet(redis_url, partitions=2) as crew:
         await crew.start()
         await eventually(crew.settled)
-        monkeypatch.setattr(ScriptClient, "call_many", half)
+        monkeypatch.setattr(RedisClient, "run_many", half)
         await crew.orders.send(*(Order(key=0, seq=number) for number in range(10)))
         await refused.wait()
         began = time.monotonic()

@@ -18,7 +18,7 @@ from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.processing.processor import Options, Processor
 from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
-from chancy.plugins.redis.transport.script_client import ScriptClient
+from chancy.plugins.redis.transport.redis_client import RedisClient
 from tests.plugins.redis.streams.fleet import Order, fleet, in_turn
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
@@ -41,7 +41,7 @@ async def processor(everywhere: dict[str, Any]) -> AsyncIterator[Processor[Order
 
 
 async def acquired(
-    link: ScriptClient, processor: Processor[Order], member: str
+    link: RedisClient, processor: Processor[Order], member: str
 ) -> OwnedPartition[Any]:
     claim = (await Ownership(link, processor, member).acquire([0]))[0]
     assert isinstance(claim, OwnedPartition)
@@ -49,7 +49,7 @@ async def acquired(
 
 
 async def exchange(
-    link: ScriptClient,
+    link: RedisClient,
     processor: Processor[Order],
     member: str,
     lane: OwnedPartition[Any],
@@ -57,15 +57,15 @@ async def exchange(
     *ids: str,
 ) -> Any:
     keys = processor.stream.keys
-    return await link.call(
-        "exchange",
+    return await link.run(
+        "streams.exchange",
         (keys.own(0, "handle"), keys.log(0), keys.stat(0)),
         ("handle", member, lane.epoch, 10, cursor, *ids),
     )
 
 
 async def _until_free(
-    link: ScriptClient, processor: Processor[Order], member: str
+    link: RedisClient, processor: Processor[Order], member: str
 ) -> OwnedPartition[Any]:
     ownership = Ownership(link, processor, member)
 
@@ -112,15 +112,28 @@ async def test_reads_and_acknowledgements_of_a_former_owner_are_refused(
     assert [xid.decode() for xid, _ in new] == late
 
 
+@pytest.mark.row("R30")
+async def test_an_earlier_epoch_of_the_same_owner_is_refused(processor: Processor[Order]) -> None:
+    """An executor that lost a partition and acquired it again: its former consumer may be late."""
+    link, stream = processor.stream.link, processor.stream
+    [id] = await stream.send(Order(key=0, seq=0))
+    first = await acquired(link, processor, "a")
+    await exchange(link, processor, "a", first, ">")
+    second = await acquired(link, processor, "a")
+    assert await exchange(link, processor, "a", first, ">", id) == [b"lost"]
+    _, pending, _ = await exchange(link, processor, "a", second, "0-0")
+    assert [xid.decode() for xid, _ in pending] == [id]
+
+
 async def test_a_lease_that_has_ended_cannot_be_extended_though_nobody_took_it(
     processor: Processor[Order],
 ) -> None:
     link = processor.stream.link
     ownership = Ownership(link, processor, "a")
     lane = await acquired(link, processor, "a")
-    assert await ownership.extend([lane], link) == []
+    assert await ownership.extend([lane]) == []
     await asyncio.sleep(LEASE_S)
-    assert await ownership.extend([lane], link) == [lane]
+    assert await ownership.extend([lane]) == [lane]
     assert await ownership.release([lane]) == [False]
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import multiprocessing
 import os
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
+import psutil
 import pytest
 
 from chancy.errors import ConfigurationError
@@ -84,6 +86,15 @@ async def test_a_failure_in_a_thread_is_up_to_the_policy(streams: Streams) -> No
     await orders.send(*(Order(key=0, seq=number) for number in range(6)))
     await eventually(lambda: seen == list(range(6)))
     await stopped(serving)
+
+
+def living() -> Sequence[psutil.Process]:
+    """The processes of partitions."""
+    return [
+        process
+        for process in psutil.Process().children()
+        if any("PartitionLoop" in word for word in process.cmdline())
+    ]
 
 
 class Computing:
@@ -165,7 +176,8 @@ async def test_an_error_that_only_its_process_can_read_concerns_its_event_alone(
     await eventually(lambda: [seq for _, seq in children.noted(0)] == [0, *range(4, 20, 2)])
     (executor,) = children.module.streams.executors
     assert executor.runner.counters.dead == 1
-    assert "error=ChildFailed: OnlyHere: sum 2" in caplog.text
+    assert "error=OnlyHere: sum 2" in caplog.text
+    assert 'raise OnlyHere(f"sum {one.seq}")' in caplog.text, "the trace of the child"
     await stopped(serving)
 
 
@@ -180,7 +192,7 @@ async def test_a_child_that_dies_while_its_partition_is_given_back_is_no_failure
     (executor,) = module.streams.executors
     serving.cancel()
     await eventually(lambda: all(lane.closing for lane in executor.runner.partitions))
-    for process in multiprocessing.active_children():
+    for process in living():
         process.kill()
     await asyncio.wait([serving])
     assert executor.runner.counters.dead == 0
@@ -188,50 +200,22 @@ async def test_a_child_that_dies_while_its_partition_is_given_back_is_no_failure
     assert (await link.command("XPENDING", keys.log(0), "compute"))["pending"] == 1
 
 
-@pytest.mark.chaos
-@pytest.mark.row("R32")
-async def test_a_worker_that_stops_lets_the_event_of_a_thread_end(streams: Streams) -> None:
-    orders = streams.stream(
-        "orders", record=Order, partition_by="key", partitions=1, hasher=in_turn
-    )
-    begun, go_on, ended = threading.Event(), threading.Event(), list[int]()
-
-    def handle(events: BlockingEvents[Order]) -> None:
-        for order in events.records():
-            begun.set()
-            go_on.wait(30)
-            ended.append(order.seq)
-
-    streams.processor(orders, mode="thread", join_delay_s=0)(handle)
-    await orders.send(Order(key=0, seq=0), Order(key=0, seq=1))
-    serving = asyncio.create_task(streams.serve())
-    await eventually(begun.is_set)
-    (executor,) = streams.executors
-    serving.cancel()
-    await eventually(lambda: all(lane.closing for lane in executor.runner.partitions))
-    go_on.set()
-    await asyncio.wait([serving])
-    assert ended == [0]
-    assert (await streams.link.command("XPENDING", orders.keys.log(0), "handle"))["pending"] == 1
-
-
 @pytest.mark.row("R32")
 async def test_children_that_outlast_their_grace_are_not_waited_for_any_longer(
     children: Computing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A few threads end them: otherwise the last ones of many would end long after it."""
     monkeypatch.setattr(child, "_PATIENCE_S", 60.0)
     module = children.module
     await children.send(*((key, key + 2 * turn, "burn on") for key in (0, 1) for turn in (1, 2)))
     await children.send((0, 0, ""), (1, 1, ""))
     serving = asyncio.create_task(module.streams.serve(["compute"]))
-    await eventually(lambda: len(multiprocessing.active_children()) == 2)
+    await eventually(lambda: len(living()) == 2)
     (executor,) = module.streams.executors
     await eventually(lambda: [len(lane.taken) for lane in executor.runner.partitions] == [3, 3])
     began = time.monotonic()
     await stopped(serving)
     assert time.monotonic() - began < 20
-    assert multiprocessing.active_children() == []
+    assert living() == []
     assert (executor.runner.counters.failed, executor.runner.counters.dead) == (0, 0)
 
 
@@ -241,6 +225,15 @@ async def test_batches_come_to_a_process_in_order(children: Computing) -> None:
     await eventually(lambda: [seq for _, seq in children.noted(0)] == list(range(0, 100, 2)))
     await eventually(lambda: [seq for _, seq in children.noted(1)] == list(range(1, 100, 2)))
     await stopped(serving)
+
+
+def test_a_processor_of_a_script_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+    streams = Streams(RedisSettings())
+    orders = streams.stream("orders", record=Order, partition_by="key")
+    handle = FunctionType((lambda events: None).__code__, {"__name__": "__main__"}, "handle")
+    with pytest.raises(ConfigurationError, match="so that a child can import it, not __main__"):
+        streams.processor(orders, mode="process")(handle)
 
 
 def test_a_processor_that_no_child_could_import_is_refused() -> None:

@@ -26,7 +26,7 @@ from chancy.plugins.redis.streams.model.record import Record
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
-from chancy.plugins.redis.transport.script_client import ScriptClient
+from chancy.plugins.redis.transport.redis_client import RedisClient
 from tests.plugins.redis.streams.orders import Order
 from tests.support.command import environment
 from tests.support.waiting import eventually
@@ -240,7 +240,7 @@ def test_modules_are_found_by_a_pattern(redis_url: str, tmp_path: Path) -> None:
 
 @pytest.mark.row("R33", "R45")
 async def test_one_process_without_a_worker_leads(everywhere: dict[str, Any]) -> None:
-    links = [ScriptClient(RedisSettings(**everywhere, prefix="t:")) for _ in range(3)]
+    links = [RedisClient(RedisSettings(**everywhere, prefix="t:")) for _ in range(3)]
     # Asked for four times in each lease: a busy machine may miss one, and not all of them.
     lease_s = 2.0
     gates = [RedisGate(link, lease_s=lease_s) for link in links]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import redis
 
@@ -268,3 +271,37 @@ async def test_a_signal_to_a_whole_process_group_is_no_failure_of_its_children(
         assert not list(client.scan_iter("*park*"))
         for number in range(2):
             assert not client.hexists(f"{{t:st:orders:{number}}}:own:bill", "owner")
+
+
+@pytest.mark.row("R32")
+@pytest.mark.parametrize("gap_s", [0.02, 0.1, 0.5])
+async def test_a_second_signal_interrupts_and_leaves_no_lease(
+    redis_url: str, tmp_path: Path, program: Program, gap_s: float
+) -> None:
+    """Neither of the partition nor of the member, to which the plan would give it."""
+    slow = program(_SLOW, redis_url, "60", "60")
+    await eventually(lambda: "begun" in (tmp_path / "said").read_text())
+    for _ in range(2):
+        slow.send_signal(signal.SIGINT)
+        # What it takes to press the keys again.
+        await asyncio.sleep(gap_s)
+    await eventually(lambda: slow.poll() is not None, timeout=20)
+    with closing(redis.Redis.from_url(redis_url, protocol=2)) as client:
+        assert client.hget("{t:st:orders:0}:own:bill", "owner") is None
+        assert client.zcard("{t:st:orders:bill}:members") == 0
+    assert slow.returncode == 0, (tmp_path / "said").read_text()
+
+
+async def test_a_child_that_computes_ends_with_its_killed_worker(
+    redis_url: str, tmp_path: Path, program: Program
+) -> None:
+    (tmp_path / "computing.py").write_text(_COMPUTING)
+    computing = program(
+        _COMPUTE + "standalone.run(computing.streams)", REDIS_URL=redis_url, POLICY="Ignore()"
+    )
+    await eventually(lambda: "begun" in (tmp_path / "said").read_text())
+    children = psutil.Process(computing.pid).children()
+    assert len(children) == 2
+    computing.kill()
+    computing.wait()
+    await eventually(lambda: not any(child.is_running() for child in children))

@@ -11,13 +11,13 @@ from chancy.errors import BrokerUnavailable, ConfigurationError, InvalidArgument
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.producing import batch
 from chancy.plugins.redis.streams.producing.batch import StreamFull
-from chancy.plugins.redis.transport.script_client import ScriptClient
+from chancy.plugins.redis.transport.redis_client import RedisClient
 from tests.plugins.redis.streams.orders import Order, declare, entries, every, orders
 from tests.support.redis_fixtures import RedisServer
 
 
 @pytest.mark.row("R05", "R45")
-async def test_records_are_in_their_partitions_in_order(link: ScriptClient) -> None:
+async def test_records_are_in_their_partitions_in_order(link: RedisClient) -> None:
     stream = declare(link, partitions=4)
     ids = await stream.send(*orders(*range(10)))
     assert await every(stream) == [[0, 4, 8], [1, 5, 9], [2, 6], [3, 7]]
@@ -25,7 +25,7 @@ async def test_records_are_in_their_partitions_in_order(link: ScriptClient) -> N
 
 
 @pytest.mark.row("R05")
-async def test_one_record_and_none(alone: ScriptClient) -> None:
+async def test_one_record_and_none(alone: RedisClient) -> None:
     stream = declare(alone, partitions=2)
     assert await stream.send() == []
     (id,) = await stream.send(Order(order_id=3))
@@ -37,7 +37,7 @@ async def test_a_connection_that_the_server_closed_meanwhile_is_not_used(
     own_redis: Callable[..., RedisServer],
 ) -> None:
     server = own_redis()
-    link = ScriptClient(RedisSettings(url=server.url, prefix="t:"))
+    link = RedisClient(RedisSettings(url=server.url, prefix="t:"))
     stream = declare(link, partitions=2)
     await asyncio.gather(*(stream.send(Order(order_id=number)) for number in range(4)))
     await asyncio.to_thread(server.stop)
@@ -49,7 +49,7 @@ async def test_a_connection_that_the_server_closed_meanwhile_is_not_used(
 
 
 @pytest.mark.row("R05")
-async def test_ids_of_the_caller_are_kept(link: ScriptClient) -> None:
+async def test_ids_of_the_caller_are_kept(link: RedisClient) -> None:
     stream = declare(link, partitions=2)
     given = ["1-1", "1-2", "2-0"]
     assert await stream.send(*orders(0, 1, 2), ids=given) == given
@@ -69,7 +69,7 @@ async def test_ids_of_the_caller_are_kept(link: ScriptClient) -> None:
     ],
 )
 async def test_ids_that_cannot_be_are_refused(
-    alone: ScriptClient, ids: list[str], reason: str
+    alone: RedisClient, ids: list[str], reason: str
 ) -> None:
     stream = declare(alone, partitions=2)
     with pytest.raises(InvalidArguments, match=reason):
@@ -77,7 +77,7 @@ async def test_ids_that_cannot_be_are_refused(
     assert await every(stream) == [[], []]
 
 
-async def test_an_id_below_those_of_the_log_writes_nothing(alone: ScriptClient) -> None:
+async def test_an_id_below_those_of_the_log_writes_nothing(alone: RedisClient) -> None:
     stream = declare(alone, partitions=1)
     await stream.send(*orders(1), ids=["10-5"])
     for low in ("10-5", "9-9"):
@@ -86,7 +86,7 @@ async def test_an_id_below_those_of_the_log_writes_nothing(alone: ScriptClient) 
     assert await every(stream) == [[1]]
 
 
-async def test_a_record_that_does_not_fit_sends_nothing(alone: ScriptClient) -> None:
+async def test_a_record_that_does_not_fit_sends_nothing(alone: RedisClient) -> None:
     stream = declare(alone, partitions=2)
     records = orders(0, 1, 2)
     records[1].order_id = "x"  # type: ignore[assignment]
@@ -98,7 +98,7 @@ async def test_a_record_that_does_not_fit_sends_nothing(alone: ScriptClient) -> 
 
 
 async def test_too_many_for_one_call_are_refused(
-    alone: ScriptClient, monkeypatch: pytest.MonkeyPatch
+    alone: RedisClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch, "MAX_RECORDS", 5)
     stream = declare(alone, partitions=2, size=2)
@@ -113,7 +113,7 @@ async def test_too_many_for_one_call_are_refused(
     "link", ["alone", pytest.param("cluster", marks=pytest.mark.chaos)], indirect=True
 )
 async def test_many_are_sent_in_order_with_progress(
-    link: ScriptClient, monkeypatch: pytest.MonkeyPatch
+    link: RedisClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch, "CHUNK", 100)
     stream = declare(link, partitions=3)
@@ -124,7 +124,7 @@ async def test_many_are_sent_in_order_with_progress(
     assert await every(stream) == [list(range(at, 1_050, 3)) for at in range(3)]
 
 
-async def test_many_from_an_async_source(alone: ScriptClient) -> None:
+async def test_many_from_an_async_source(alone: RedisClient) -> None:
     async def source() -> AsyncIterator[Order]:
         for number in range(10):
             await asyncio.sleep(0)
@@ -135,9 +135,7 @@ async def test_many_from_an_async_source(alone: ScriptClient) -> None:
     assert await every(stream) == [list(range(10))]
 
 
-async def test_many_hold_few_in_memory(
-    alone: ScriptClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_many_hold_few_in_memory(alone: RedisClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """The source is asked for the next thousand only when the last one but one has arrived."""
     monkeypatch.setattr(batch, "CHUNK", 10)
     stream = declare(alone, partitions=2)
@@ -154,7 +152,7 @@ async def test_many_hold_few_in_memory(
     assert max(ahead) <= 20
 
 
-async def test_bytes_end_a_chunk_too(alone: ScriptClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bytes_end_a_chunk_too(alone: RedisClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "CHUNK_BYTES", 1_000)
     stream = declare(alone, partitions=1)
     told: list[int] = []
@@ -164,7 +162,7 @@ async def test_bytes_end_a_chunk_too(alone: ScriptClient, monkeypatch: pytest.Mo
 
 
 async def test_all_before_what_fails_are_sent(
-    alone: ScriptClient, monkeypatch: pytest.MonkeyPatch
+    alone: RedisClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch, "CHUNK", 4)
 
@@ -186,7 +184,7 @@ async def test_all_before_what_fails_are_sent(
 
 async def test_a_server_that_is_away(own_redis: Callable[..., RedisServer]) -> None:
     server = own_redis()
-    link = ScriptClient(RedisSettings(url=server.url, connect_timeout_s=1.0, timeout_s=1.0))
+    link = RedisClient(RedisSettings(url=server.url, connect_timeout_s=1.0, timeout_s=1.0))
     stream = declare(link, partitions=2)
     await stream.send(*orders(0))
     server.stop()
@@ -204,7 +202,7 @@ async def test_a_server_that_is_away(own_redis: Callable[..., RedisServer]) -> N
 
 @pytest.mark.row("R05")
 async def test_threads_send_without_a_loop(
-    link: ScriptClient, monkeypatch: pytest.MonkeyPatch
+    link: RedisClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch, "CHUNK", 100)
     stream = declare(link, partitions=3, size=200)

@@ -64,7 +64,7 @@ def test_each_source_goes_before_the_one_further_away(monkeypatch: pytest.Monkey
         ("LEASE", "10", "CHANCY_STREAMS_LEASE is not a setting of streams: use CHANCY_STREAMS_"),
         ("LEASE_S", "long", "CHANCY_STREAMS_LEASE_S='long' must be a number"),
         ("PREFETCH", "1.5", "CHANCY_STREAMS_PREFETCH='1.5' must be a whole number"),
-        ("LEASE_S", "0", "lease_s=0 must be from 0.2 to 3600"),
+        ("LEASE_S", "0", "lease_s=0.0 must be a number from 0.2 to 3,600"),
         ("PARTITIONS", "0", "partitions=0 of the stream orders must be 1 to 4096"),
         ("FULL", "wait", "full='wait' of the stream orders must be 'block' or 'drop_oldest'"),
         ("STRATEGY", "even", "strategy='even' must be 'sticky' or 'contiguous'"),

@@ -17,7 +17,8 @@ from chancy.plugins.redis.streams.processing import cancellation as ending
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
-from chancy.plugins.redis.transport.script_client import ScriptClient, StreamCall
+from chancy.plugins.redis.transport.redis_client import RedisClient
+from chancy.plugins.redis.transport.scripts import ScriptCall
 from chancy.worker.worker import Worker
 from tests.plugins.redis.streams import fleet as fleets
 from tests.plugins.redis.streams.orders import Order
@@ -232,13 +233,13 @@ async def test_who_gives_a_partition_back_late_tells_the_others(
 
 
 @pytest.mark.row("R25")
-@pytest.mark.parametrize("script", ["membership", "acquire"])
+@pytest.mark.parametrize("script", ["streams.membership", "streams.acquire"])
 async def test_what_was_asked_before_the_end_is_not_done_behind_it(
     streams: Streams, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
     """A worker that ends as it joins, or as it takes partitions, leaves neither to nobody."""
     stream, sent = declare(streams), asyncio.Event()
-    call, call_many = ScriptClient.call, ScriptClient.call_many
+    call, call_many = RedisClient.run, RedisClient.run_many
 
     @streams.processor(stream, join_delay_s=0)
     async def idle(events: Events[Order]) -> None:
@@ -256,15 +257,15 @@ async def test_what_was_asked_before_the_end_is_not_done_behind_it(
 
         return await asyncio.shield(asyncio.create_task(do()))
 
-    async def slow_call(link: ScriptClient, name: str, *args: Any) -> Any:
-        return await late(name, lambda: call(link, name, *args))
+    async def slow_call(link: RedisClient, name: str, *args: Any, **more: Any) -> Any:
+        return await late(name, lambda: call(link, name, *args, **more))
 
-    async def slow_calls(link: ScriptClient, calls: Sequence[StreamCall]) -> Any:
+    async def slow_calls(link: RedisClient, calls: Sequence[ScriptCall], **more: Any) -> Any:
         name = calls[0].script if calls else ""
-        return await late(name, lambda: call_many(link, calls))
+        return await late(name, lambda: call_many(link, calls, **more))
 
-    monkeypatch.setattr(ScriptClient, "call", slow_call)
-    monkeypatch.setattr(ScriptClient, "call_many", slow_calls)
+    monkeypatch.setattr(RedisClient, "run", slow_call)
+    monkeypatch.setattr(RedisClient, "run_many", slow_calls)
     serving = asyncio.create_task(streams.serve())
     await sent.wait()
     serving.cancel()

@@ -68,30 +68,6 @@ async def test_others_have_the_partitions_of_a_worker_that_died_when_its_lease_h
         await eventually(crew.complete)
 
 
-@pytest.mark.chaos
-@pytest.mark.row("R27")
-async def test_a_worker_that_is_killed_and_started_at_once_waits_for_its_own_old_lease(
-    place: dict[str, Any],
-) -> None:
-    async with working(place, 1, lease_s=2.0, check_s=0.5) as crew:
-        await crew.send(300)
-        await eventually(crew.complete)
-        (before,) = set(await crew.owners())
-        crew.kill(crew.processes[0])
-        await crew.send(300)
-        again = crew.start()
-
-        async def another_owns_all() -> bool:
-            return await crew.share(1) and set(await crew.owners()) != {before}
-
-        await eventually(another_owns_all)
-        await eventually(crew.complete)
-        await eventually(crew.nothing_pending)
-        assert again.poll() is None
-        seen = [seq for some in (await crew.lines()).values() for _, _, seq in some]
-        assert len(set(seen)) == 600
-
-
 @pytest.mark.row("R15")
 async def test_batches_are_no_hindrance_to_a_worker_that_joins(
     place: dict[str, Any], caplog: pytest.LogCaptureFixture

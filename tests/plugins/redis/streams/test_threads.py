@@ -16,7 +16,8 @@ from chancy.plugins.redis.streams.processing.blocking_events import BlockingEven
 from chancy.plugins.redis.streams.processing.ownership import Ownership
 from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
-from chancy.plugins.redis.transport.script_client import ScriptClient, StreamCall
+from chancy.plugins.redis.transport.redis_client import RedisClient
+from chancy.plugins.redis.transport.scripts import ScriptCall
 from tests.plugins.redis.streams.fleet import Order, in_turn
 from tests.plugins.redis.streams.witness import Witness, witness
 from tests.support.waiting import eventually
@@ -168,11 +169,11 @@ async def test_what_a_thread_ends_while_its_partition_is_given_back_is_not_count
     shop: Shop, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What goes along with a partition that is given back is said by then."""
-    call_many = ScriptClient.call_many
+    call_many = RedisClient.run_many
 
-    async def slowly(link: ScriptClient, calls: Sequence[StreamCall]) -> Any:
-        answers = await call_many(link, calls)
-        if any(call.script == "release" and own in call.keys for call in calls):
+    async def slowly(link: RedisClient, calls: Sequence[ScriptCall], **more: Any) -> Any:
+        answers = await call_many(link, calls, **more)
+        if any(call.script == "streams.release" and own in call.keys for call in calls):
             shop.gates["first"].set()
             await eventually(lambda: "processor_ended_late" in caplog.text)
         return answers
@@ -182,7 +183,7 @@ async def test_what_a_thread_ends_while_its_partition_is_given_back_is_not_count
     await eventually(lambda: shop.seen == [("first", MOVED, 0)])
     (executor,) = streams.executors
     own = stream.keys.own(MOVED, "handle")
-    monkeypatch.setattr(ScriptClient, "call_many", slowly)
+    monkeypatch.setattr(RedisClient, "run_many", slowly)
     shop.serving[0].cancel()
     await asyncio.wait(shop.serving)
     left = await pending(stream)

@@ -9,7 +9,7 @@ import pytest
 from chancy.plugin.leader import Unelected
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.timers import Timer, Timers
-from chancy.plugins.redis.transport.script_client import ScriptClient
+from chancy.plugins.redis.transport.redis_client import RedisClient
 from chancy.testing.clock import ManualClock
 from tests.support.waiting import eventually
 
@@ -25,7 +25,7 @@ async def test_a_timer_runs_every_interval_and_makes_up_for_none_that_it_missed(
         await clock.sleep(takes_s.get(len(began), 0.0))
 
     timers = Timers(
-        ScriptClient(RedisSettings()),
+        RedisClient(RedisSettings()),
         [Timer("work", work, 1.0, on_leader=False)],
         Unelected(),
         clock,

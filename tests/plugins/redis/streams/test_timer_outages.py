@@ -15,7 +15,7 @@ from chancy.plugin.leader import Unelected
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams import timers
 from chancy.plugins.redis.streams.streams import Streams
-from chancy.plugins.redis.transport.script_client import ScriptClient
+from chancy.plugins.redis.transport.redis_client import RedisClient
 from tests.support.proxy import Proxy
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
@@ -39,9 +39,9 @@ def streams(proxy: Proxy) -> Streams:
 
 
 @pytest.fixture
-async def link(server: RedisServer) -> AsyncIterator[ScriptClient]:
+async def link(server: RedisServer) -> AsyncIterator[RedisClient]:
     """Past the proxy."""
-    made = ScriptClient(RedisSettings(url=server.url, prefix="t:"))
+    made = RedisClient(RedisSettings(url=server.url, prefix="t:"))
     yield made
     await made.close()
 
@@ -63,7 +63,7 @@ async def stop(task: asyncio.Task[None]) -> None:
 
 @pytest.mark.row("R34")
 async def test_a_task_that_is_done_is_not_done_again_because_redis_was_away(
-    streams: Streams, proxy: Proxy, link: ScriptClient
+    streams: Streams, proxy: Proxy, link: RedisClient
 ) -> None:
     ran = 0
     outage: list[asyncio.Task[None]] = []
@@ -144,16 +144,16 @@ async def test_a_tick_is_fired_though_redis_is_away_in_that_moment(
 async def test_a_tick_is_fired_once_though_the_answer_is_lost(
     streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fired, command, lost = at_nine(streams), ScriptClient.command, list[str]()
+    fired, command, lost = at_nine(streams), RedisClient.command, list[str]()
 
-    async def forgetful(link: ScriptClient, *parts: Any) -> Any:
+    async def forgetful(link: RedisClient, *parts: Any) -> Any:
         answer = await command(link, *parts)
         if parts[0] == "SET" and str(parts[1]) not in lost:
             lost.append(str(parts[1]))
             raise BrokerUnavailable("the answer is lost")
         return answer
 
-    monkeypatch.setattr(ScriptClient, "command", forgetful)
+    monkeypatch.setattr(RedisClient, "command", forgetful)
     serving = asyncio.create_task(streams.serve(leader=Unelected()))
     try:
         await eventually(lambda: "behind" in fired)

@@ -14,7 +14,7 @@ from chancy.errors import ConfigurationError
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams import timers
 from chancy.plugins.redis.streams.streams import Streams
-from chancy.plugins.redis.transport.script_client import ScriptClient
+from chancy.plugins.redis.transport.redis_client import RedisClient
 from tests.support.waiting import eventually
 
 
@@ -199,23 +199,25 @@ async def test_what_was_asked_before_the_end_is_not_done_behind_it(
     everywhere: dict[str, Any], start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that ends as it says that it lives: the server may hear it after the farewell."""
-    streams, call, sent = declared(everywhere), ScriptClient.call, asyncio.Event()
+    streams, call, sent = declared(everywhere), RedisClient.run, asyncio.Event()
 
     async def work() -> None: ...
 
     streams.task(on_leader=True, name="once")(work)
 
-    async def slow_call(link: ScriptClient, script: str, keys: Any, args: Any = ()) -> Any:
+    async def slow_call(
+        link: RedisClient, script: str, keys: Any, args: Any = (), **more: Any
+    ) -> Any:
         async def late() -> Any:
             if args[0] == "beat":
                 sent.set()
                 await asyncio.sleep(0.1)
-            return await call(link, script, keys, args)
+            return await call(link, script, keys, args, **more)
 
         # A cancellation does not reach what is sent.
         return await asyncio.shield(asyncio.create_task(late()))
 
-    monkeypatch.setattr(ScriptClient, "call", slow_call)
+    monkeypatch.setattr(RedisClient, "run", slow_call)
     task = start(streams, Gate(False))
     await sent.wait()
     await stop(task)
@@ -228,15 +230,15 @@ async def test_what_was_asked_before_the_end_is_not_done_behind_it(
 async def test_a_task_on_the_leader_runs_once_for_each_fleet(
     everywhere: dict[str, Any], start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ran, call, answered = list[int](), ScriptClient.call, list[str]()
+    ran, call, answered = list[int](), RedisClient.run, list[str]()
 
-    async def noted(link: ScriptClient, script: str, keys: Any, args: Any = ()) -> Any:
-        answer = await call(link, script, keys, args)
-        if script == "once":
+    async def noted(link: RedisClient, script: str, keys: Any, args: Any = (), **more: Any) -> Any:
+        answer = await call(link, script, keys, args, **more)
+        if script == "streams.once":
             answered.append(args[0])
         return answer
 
-    monkeypatch.setattr(ScriptClient, "call", noted)
+    monkeypatch.setattr(RedisClient, "run", noted)
 
     def worker(number: int, gate: Gate) -> asyncio.Task[None]:
         streams = declared(everywhere)

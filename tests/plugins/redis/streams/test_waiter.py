@@ -12,8 +12,8 @@ from chancy.plugins.redis.streams.group.waiter import Waiter
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.streams import Streams
-from chancy.plugins.redis.transport.blocking_reads import Reader
-from chancy.plugins.redis.transport.script_client import ScriptClient
+from chancy.plugins.redis.transport.connection import RedisConnection
+from chancy.plugins.redis.transport.redis_client import RedisClient
 from tests.plugins.redis.streams.fleet import Order, in_turn
 from tests.support.waiting import eventually
 
@@ -35,9 +35,10 @@ def idle(number: int) -> OwnedPartition[Order]:
 
 @pytest.mark.row("R16")
 async def test_it_is_waited_for_though_the_read_was_not_on_its_way_yet(
-    alone: ScriptClient, monkeypatch: pytest.MonkeyPatch
+    alone: RedisClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    streams, read, begun = Streams(alone.settings), Reader.read, asyncio.Event()
+    streams, begun = Streams(alone.settings), asyncio.Event()
+    command = RedisConnection.command
     orders = streams.stream(
         "orders", record=Order, partition_by="key", partitions=2, hasher=in_turn
     )
@@ -45,12 +46,13 @@ async def test_it_is_waited_for_though_the_read_was_not_on_its_way_yet(
     @streams.processor(orders)
     async def handle(events: Events[Order]) -> None: ...
 
-    async def late(reader: Reader, *parts: Any, **more: Any) -> Any:
-        begun.set()
-        await asyncio.sleep(0.05)  # so that it is sent after what is to end it
-        return await read(reader, *parts, **more)
+    async def late(wire: RedisConnection, parts: Any, timeout_s: float) -> Any:
+        if parts[0] == "XREAD":
+            begun.set()
+            await asyncio.sleep(0.05)  # so that it is sent after what is to end it
+        return await command(wire, parts, timeout_s)
 
-    monkeypatch.setattr(Reader, "read", late)
+    monkeypatch.setattr(RedisConnection, "command", late)
     lanes = [idle(0)]
     waiter = Waiter(alone, streams.processors[0], lambda: lanes)
     serving = asyncio.create_task(waiter.serve())

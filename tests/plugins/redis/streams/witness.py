@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from urllib.parse import urlsplit
 
-from chancy.plugins.redis.transport.script_client import ScriptClient, scripts
+from chancy.plugins.redis.transport.redis_client import RedisClient
+from chancy.plugins.redis.transport.scripts import scripts
 from tests.support.waiting import eventually
 
 #: Where a script's arguments name the member; the epoch follows. Those of the others name none.
@@ -69,7 +70,9 @@ class Witness:
     wrong: list[str] = field(default_factory=list)
     late: list[Call] = field(default_factory=list)
     _texts: dict[str, str] = field(
-        default_factory=lambda: {script.digest: name for name, script in scripts().items()}
+        default_factory=lambda: {
+            script.digest: script.name for script in scripts("streams").values()
+        }
     )
     _heard: set[str] = field(default_factory=set)
     _servers: list[str] = field(default_factory=list)
@@ -176,7 +179,7 @@ async def _connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter
     return await asyncio.open_connection(parts.hostname, parts.port, limit=_LONGEST_LINE)
 
 
-async def _primaries(link: ScriptClient, url: str) -> Sequence[str]:
+async def _primaries(link: RedisClient, url: str) -> Sequence[str]:
     if not link.clustered:
         return [url]
     slots = await link.command("CLUSTER", "SLOTS")
@@ -185,7 +188,7 @@ async def _primaries(link: ScriptClient, url: str) -> Sequence[str]:
 
 
 @contextlib.asynccontextmanager
-async def witness(link: ScriptClient, url: str) -> AsyncGenerator[Witness]:
+async def witness(link: RedisClient, url: str) -> AsyncGenerator[Witness]:
     """Keep the book of a server, or of the primaries of a cluster, from here on."""
     made = Witness()
     async with asyncio.TaskGroup() as group:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ from redis.crc import key_slot
 from chancy.embedded import free_port
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.transport.cluster import ClusterRouter
-from chancy.plugins.redis.transport.connection import ConnectionPool
-from chancy.plugins.redis.transport.script_client import Reply, ScriptClient, StreamCall
+from chancy.plugins.redis.transport.blocking_reads import watching
+from chancy.plugins.redis.transport.pool import ConnectionPool
+from chancy.plugins.redis.transport.redis_client import RedisClient, Reply
+from chancy.plugins.redis.transport.scripts import ScriptCall
 from tests.plugins.redis.streams.shards import Shards, tell
 from tests.support.redis_fixtures import RedisClusterServers, RedisServer
 
@@ -26,19 +28,19 @@ TAGS = ("b", "c", "a")
 
 
 @pytest.fixture
-async def link(redis_cluster: str) -> AsyncIterator[ScriptClient]:
-    made = ScriptClient(RedisSettings(url=redis_cluster, cluster=True))
+async def link(redis_cluster: str) -> AsyncIterator[RedisClient]:
+    made = RedisClient(RedisSettings(url=redis_cluster, cluster=True))
     yield made
     await made.close()
 
 
-def append(tag: str) -> StreamCall:
+def append(tag: str) -> ScriptCall:
     """One entry more for the log of a tag; what it has no room for is not there."""
     keys = (f"{{{tag}}}:log", f"{{{tag}}}:stat")
-    return StreamCall("send", keys, (100, "block", "ids", 0, 2, 1, "a", 1))
+    return ScriptCall("streams.send", keys, (100, "block", "ids", 0, 2, 1, "a", 1))
 
 
-async def lengths(link: ScriptClient) -> list[int]:
+async def lengths(link: RedisClient) -> list[int]:
     return [await link.command("XLEN", f"{{{tag}}}:log") for tag in TAGS]
 
 
@@ -52,63 +54,63 @@ def node_of(tag: str, servers: RedisClusterServers) -> RedisServer:
 
 
 async def test_what_may_have_been_run_is_not_sent_again(
-    link: ScriptClient, redis_cluster_servers: RedisClusterServers, monkeypatch: pytest.MonkeyPatch
+    link: RedisClient, redis_cluster_servers: RedisClusterServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert {node_of(tag, redis_cluster_servers).port for tag in TAGS} == {
         node.port for node in redis_cluster_servers.nodes
     }
-    await link.call_many([append(tag) for tag in TAGS])
+    await link.run_many([append(tag) for tag in TAGS])
     lost = [append(TAGS[0]).keys[0]]
-    exchange = ConnectionPool.exchange_many
+    exchange = ConnectionPool.exchange
 
-    async def lossy(connections: ConnectionPool, commands: Sequence[Any]) -> list[Any]:
-        answers = await exchange(connections, commands)
-        if lost and commands[0][3] == lost[0]:
+    async def lossy(connections: ConnectionPool, commands: Sequence[Any], *more: Any) -> list[Any]:
+        answers: list[Any] = await exchange(connections, commands, *more)
+        if lost and lost[0] in commands[0]:
             lost.clear()
             raise errors.ConnectionError("the answer was lost")
         return answers
 
-    monkeypatch.setattr(ConnectionPool, "exchange_many", lossy)
-    first, *others = await link.call_many([append(tag) for tag in TAGS])
+    monkeypatch.setattr(ConnectionPool, "exchange", lossy)
+    first, *others = await link.run_many([append(tag) for tag in TAGS])
     assert isinstance(first, BrokerUnavailable)
     assert not [one for one in others if isinstance(one, Exception)], "those of others are known"
     assert await lengths(link) == [2, 2, 2]
-    assert await link.call_many([append(tag) for tag in TAGS])
+    assert await link.run_many([append(tag) for tag in TAGS])
     assert await lengths(link) == [3, 3, 3]
 
 
 async def test_scripts_that_servers_miss_are_sent_to_them(
-    link: ScriptClient, redis_cluster_servers: RedisClusterServers
+    link: RedisClient, redis_cluster_servers: RedisClusterServers
 ) -> None:
     for length in (1, 2):
         for node in redis_cluster_servers.nodes[:length]:
             tell(node, "SCRIPT", "FLUSH")
-        replies = await link.call_many([append(tag) for tag in TAGS])
+        replies = await link.run_many([append(tag) for tag in TAGS])
         assert not [one for one in replies if isinstance(one, Exception)]
         assert await lengths(link) == [length] * 3
 
 
 async def test_a_slot_is_followed_where_it_goes(
-    link: ScriptClient, redis_cluster_servers: RedisClusterServers
+    link: RedisClient, redis_cluster_servers: RedisClusterServers
 ) -> None:
     """From a server that has moved it, and while it is on its way: once each."""
     source = node_of(TAGS[0], redis_cluster_servers)
     target = node_of(TAGS[1], redis_cluster_servers)
     slot, shards = key_slot(TAGS[0].encode()), Shards(redis_cluster_servers, [])
-    await link.call_many([append(tag) for tag in TAGS])
+    await link.run_many([append(tag) for tag in TAGS])
     await asyncio.to_thread(shards.move, slot, source, target)
     try:
-        replies = await link.call_many([append(tag) for tag in TAGS])
+        replies = await link.run_many([append(tag) for tag in TAGS])
         assert not [one for one in replies if isinstance(one, Exception)]
         shards.open(slot, target, source)
         # The log is on its way, and what was never there is asked for beside it: both refuse.
         tell(target, "MIGRATE", "127.0.0.1", source.port, f"{{{TAGS[0]}}}:log", 0, 5_000)
-        waiting = asyncio.create_task(link.call_many([append(tag) for tag in TAGS]))
+        waiting = asyncio.create_task(link.run_many([append(tag) for tag in TAGS]))
         await asyncio.wait([waiting], timeout=0.05)
         assert not waiting.done()
         # One key that is there by then is asked for where it went.
-        alone = StreamCall("extend", (f"{{{TAGS[0]}}}:own",), ("m", 1, 1000))
-        assert await link.call_many([alone]) == [0]
+        alone = ScriptCall("streams.extend", (f"{{{TAGS[0]}}}:own",), ("m", 1, 1000))
+        assert await link.run_many([alone]) == [0]
     finally:
         shards.shut(slot, target, source)
     replies = await waiting
@@ -122,37 +124,29 @@ async def test_a_slot_is_followed_where_it_goes(
 async def test_a_link_that_begins_later_needs_no_server_of_the_url(
     redis_cluster_servers: RedisClusterServers, redis_cluster: str
 ) -> None:
-    gone = f"redis://127.0.0.1:{free_port()}/0"
-    link = ScriptClient(RedisSettings(url=gone, cluster=True), known=[gone, redis_cluster])
+    gone = f"127.0.0.1:{free_port()},"
+    url = redis_cluster.replace("127.0.0.1", f"{gone}127.0.0.1")
+    link = RedisClient(RedisSettings(url=url, cluster=True))
     reply: Reply
-    for reply in await link.call_many([append(tag) for tag in TAGS]):
+    for reply in await link.run_many([append(tag) for tag in TAGS]):
         assert not isinstance(reply, Exception)
     assert await lengths(link) == [1, 1, 1]
-    later = link.another()
-    assert await later.call("send", append("a").keys, append("a").args)
-    found = await asyncio.to_thread(later.sync.call_many, [append("a")])
-    assert not isinstance(found[0], Exception)
-    assert await lengths(later) == [1, 1, 3]
-    reader = later.reader()
-    read: Any = await reader.read(
-        "XREAD", "COUNT", 9, "STREAMS", "{a}:log", "0", key="{a}:log", block_ms=0
-    )
-    assert len(read[0][1]) == 3
-    await reader.close()
-    for one in (link, later):
-        await one.close()
+    link.location = replace(link.location, places=[])  # no server of the URL
+    [found] = await asyncio.to_thread(link.background.run, link.run_many([append("a")]))
+    assert not isinstance(found, Exception)
+    assert await lengths(link) == [1, 1, 2]
+    async with watching(link, "{a}:log") as watch:
+        await watch.arrived("{a}:log", "0")
+    await link.close()
 
 
 async def test_where_nobody_answers_it_is_said() -> None:
     url = f"redis://127.0.0.1:{free_port()}/0"
-    nodes = ClusterRouter(RedisSettings(url=url, cluster=True), [url])
-    with pytest.raises(OSError, match="onnect"):
-        await nodes.exchange(("EVAL", "return 1", 1, "a"))
-    link = ScriptClient(RedisSettings(url=url, cluster=True))
-    with pytest.raises(BrokerUnavailable):
-        await link.call_many([append("a")])
+    link = RedisClient(RedisSettings(url=url, cluster=True))
+    with pytest.raises(BrokerUnavailable, match="onnect"):
+        await link.run_many([append("a")])
     with pytest.raises(BrokerUnavailable):
         await link.command("GET", "a")
     with pytest.raises(BrokerUnavailable):
-        link.sync.call_many([append("a")])
+        await asyncio.to_thread(link.background.run, link.run_many([append("a")]))
     await link.close()

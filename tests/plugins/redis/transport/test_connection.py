@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing
 
 import pytest
 from redis import exceptions as errors
 
 from chancy.plugins.redis import RedisSettings
-from chancy.plugins.redis.transport.connection import ConnectionPool, Connector, RedisConnection
+from chancy.plugins.redis.transport import pool
+from chancy.plugins.redis.transport.connection import Connector, RedisConnection
+from chancy.plugins.redis.transport.location import location_of
 from chancy.testing.conformance.bench import Bench, prepared
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
@@ -18,9 +20,13 @@ from tests.support.waiting import eventually
 Start = Callable[..., RedisServer]
 
 
+def connector(url: str, timeout_s: float = 5.0) -> Connector:
+    return Connector(location_of(RedisSettings(url=url)), timeout_s=timeout_s)
+
+
 @pytest.fixture
 async def wire(redis_url: str) -> AsyncIterator[RedisConnection]:
-    made = await Connector(RedisSettings(url=redis_url)).wire()
+    made = await connector(redis_url).wire()
     yield made
     made.close()
 
@@ -42,22 +48,39 @@ async def test_an_error_is_an_answer(wire: RedisConnection) -> None:
     assert await wire.command(("PING",), 5) == b"PONG"
 
 
-async def test_an_answer_that_is_late_or_unwanted_ends_the_wire(redis_url: str) -> None:
-    """It would be taken for the answer to the next command."""
-    dial = Connector(RedisSettings(url=redis_url))
-    late = await dial.wire()
-    with pytest.raises(errors.TimeoutError):
-        await late.command(("BLPOP", "nothing", 1), 0.05)
-    left = await dial.wire()
-    task = asyncio.create_task(left.command(("BLPOP", "nothing", 1), 5))
+async def test_the_reply_to_a_cancelled_call_is_not_that_of_the_next(wire: RedisConnection) -> None:
+    task = asyncio.create_task(wire.command(("BLPOP", "nothing", 0.1), 5))
     await asyncio.sleep(0.02)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    for one in (late, left):
-        assert one.ended.done()
-        with pytest.raises(errors.ConnectionError):
-            await one.command(("PING",), 5)
+    assert await wire.command(("PING",), 5) == b"PONG"
+
+
+async def test_a_late_reply_fails_its_call_alone_and_ends_the_connection(
+    wire: RedisConnection,
+) -> None:
+    late = asyncio.create_task(wire.command(("BLPOP", "nothing", 0.3), 0.05))
+    other = asyncio.create_task(wire.command(("PING",), 5))
+    with pytest.raises(errors.TimeoutError):
+        await late
+    assert wire.late
+    assert await other == b"PONG"
+    assert wire.ended.done()
+    with pytest.raises(errors.ConnectionError):
+        await wire.command(("PING",), 5)
+
+
+async def test_the_connection_of_a_silent_server_is_replaced(own_redis: Start) -> None:
+    server = own_redis()
+    connections = pool.ConnectionPool(connector(server.url), 0.2)
+    assert await connections.exchange([("PING",)]) == [b"PONG"]
+    server.freeze()
+    with pytest.raises(errors.TimeoutError):
+        await connections.exchange([("PING",)])
+    server.thaw()
+    assert await connections.exchange([("PING",)]) == [b"PONG"]
+    connections.close()
 
 
 async def test_the_timeout_is_of_each_command(wire: RedisConnection) -> None:
@@ -66,26 +89,51 @@ async def test_the_timeout_is_of_each_command(wire: RedisConnection) -> None:
 
 
 async def test_a_wire_that_the_server_closes_is_not_used_again(redis_url: str) -> None:
-    connections = ConnectionPool(RedisSettings(url=redis_url))
-    first = await connections.exchange(("CLIENT", "ID"))
-    assert await connections.exchange(("CLIENT", "ID")) == first
-    other = await Connector(RedisSettings(url=redis_url)).wire()
-    assert await other.command(("CLIENT", "KILL", "ID", first), 5) == 1
+    connections = pool.ConnectionPool(connector(redis_url), 5.0)
+    first = await connections.exchange([("CLIENT", "ID")])
+    assert await connections.exchange([("CLIENT", "ID")]) == first
+    other = await connector(redis_url).wire()
+    assert await other.command(("CLIENT", "KILL", "ID", first[0]), 5) == 1
     other.close()
 
     async def replaced() -> bool:
         try:
-            return bool(await connections.exchange(("CLIENT", "ID")) != first)
+            return bool(await connections.exchange([("CLIENT", "ID")]) != first)
         except errors.ConnectionError:
             return False
 
     await eventually(replaced)
-    await connections.close()
+    connections.close()
+
+
+async def test_only_blocking_commands_have_connections_of_their_own(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "IDLE_S", 0.0)
+    connections = pool.ConnectionPool(connector(redis_url), 5.0)
+
+    async def count() -> int:
+        [listed] = await connections.exchange([("CLIENT", "LIST", "TYPE", "NORMAL")])
+        return len(listed.splitlines())
+
+    await asyncio.gather(*(connections.exchange([("PING",)]) for _ in range(8)))
+    assert await count() == 1
+    ring = ("BLMOVE", "a", "b", "LEFT", "RIGHT", 0.1)
+    waiting = [asyncio.create_task(connections.exchange([ring])) for _ in range(8)]
+    await eventually(lambda: _is(count, 9))
+    await asyncio.gather(*waiting)
+    await connections.exchange([("BLMOVE", "a", "b", "LEFT", "RIGHT", 0.01)])
+    await eventually(lambda: _is(count, 2))
+    connections.close()
+
+
+async def _is(count: Callable[[], Awaitable[int]], wanted: int) -> bool:
+    return await count() == wanted
 
 
 async def test_what_waits_is_told_when_the_server_dies(own_redis: Start) -> None:
     server = own_redis()
-    wire = await Connector(RedisSettings(url=server.url)).wire()
+    wire = await connector(server.url).wire()
     waiting = asyncio.create_task(wire.command(("BLPOP", "nothing", 0), 30))
     await asyncio.sleep(0.02)
     server.kill()
@@ -103,15 +151,15 @@ async def test_a_server_that_is_no_redis_is_refused() -> None:
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     with pytest.raises(errors.ConnectionError, match="does not follow the Redis protocol"):
-        await Connector(RedisSettings(url=f"redis://127.0.0.1:{port}", connect_timeout_s=5)).wire()
+        await connector(f"redis://127.0.0.1:{port}", 5).wire()
     server.close()
 
 
 async def test_a_server_that_is_not_reached_is_named() -> None:
     with pytest.raises(OSError, match=r"^nowhere\.invalid:6379: \[Errno "):
-        await Connector(RedisSettings(url="redis://nowhere.invalid:6379")).wire()
+        await connector("redis://nowhere.invalid:6379").wire()
     with pytest.raises(OSError, match=r"^/nowhere/redis\.sock: \[Errno 2\] No such file"):
-        await Connector(RedisSettings(url="unix:///nowhere/redis.sock")).wire()
+        await connector("unix:///nowhere/redis.sock").wire()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(-1)
@@ -120,9 +168,7 @@ async def test_a_server_that_is_not_reached_is_named() -> None:
     silent = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = silent.sockets[0].getsockname()[1]
     with pytest.raises(TimeoutError, match=f"^127.0.0.1:{port}: no reply within 0.1 s$"):
-        await Connector(
-            RedisSettings(url=f"redis://127.0.0.1:{port}", connect_timeout_s=0.1)
-        ).wire()
+        await connector(f"redis://127.0.0.1:{port}", 0.1).wire()
     silent.close()
 
 
@@ -131,15 +177,15 @@ async def test_the_url_says_who_it_is_and_where(own_redis: Start) -> None:
     with closing(server.client()) as client:
         client.config_set("requirepass", "secret")
     place = server.url.partition("//")[2].rpartition("/")[0]
-    wire = await Connector(RedisSettings(url=f"redis://:secret@{place}/2")).wire()
+    wire = await connector(f"redis://:secret@{place}/2").wire()
     told = await wire.command(("CLIENT", "INFO"), 5)
     assert b" db=2 " in told
     assert b" name=chancy " in told
     wire.close()
     with pytest.raises(errors.AuthenticationError):
-        await Connector(RedisSettings(url=f"redis://:wrong@{place}/2")).wire()
+        await connector(f"redis://:wrong@{place}/2").wire()
     with pytest.raises(errors.AuthenticationError):
-        await Connector(RedisSettings(url=f"redis://{place}")).wire()
+        await connector(f"redis://{place}").wire()
 
 
 async def test_callers_at_one_moment_do_not_mix_their_answers(bench: Bench) -> None:

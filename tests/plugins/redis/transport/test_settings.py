@@ -2,115 +2,111 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import closing
-from typing import Any
+from functools import partial
 
 import pytest
 import redis.exceptions as redis_errors
-from redis.backoff import NoBackoff
-from redis.cluster import RedisCluster
-from redis.retry import Retry
 
 from chancy.errors import BrokerUnavailable, ConfigurationError, StatementFailed
 from chancy.plugins.redis import RedisPlugin, RedisSettings
 from chancy.plugins.redis.keys import Keys
-from chancy.plugins.redis.transport.clients import (
-    Client,
-    broker_error,
-    command_sync,
-    connect,
-    connect_sync,
-    translated,
-)
-from chancy.plugins.redis.transport.scripts import Script, ScriptCall, run_all_sync
+from chancy.plugins.redis.transport.redis_client import RedisClient
+from chancy.plugins.redis.transport.scripts import ScriptCall
+from chancy.plugins.redis.transport.translation import broker_error
+from tests.support.redis_commands import command_sync
 from tests.support.redis_fixtures import RedisServer
-from tests.support.waiting import eventually, eventually_sync
+from tests.support.waiting import eventually_sync
 
-ECHO = Script("echo", "redis.call('set', KEYS[1], ARGV[1]) return {KEYS[1], ARGV[1]}")
+Own = Callable[..., RedisServer]
 KEYS = [Keys("t:").tag(name) for name in ("a", "b", "c", "d")]
 
 
+def append(key: str) -> ScriptCall:
+    keys = (f"{key}:log", f"{key}:stat")
+    return ScriptCall("streams.send", keys, (100, "block", "count", 0, 2, 1, "a", 1))
+
+
 @pytest.fixture(params=["alone", "cluster"])
-def client(request: pytest.FixtureRequest) -> Iterator[Client]:
+async def client(request: pytest.FixtureRequest) -> AsyncIterator[RedisClient]:
     clustered = request.param == "cluster"
     url = request.getfixturevalue("redis_cluster" if clustered else "redis_url")
-    made: Any = connect_sync(RedisSettings(url=url, cluster=clustered))
+    made = RedisClient(RedisSettings(url=url, cluster=clustered))
     yield made
-    if clustered:
-        made.disconnect_connection_pools()
-    made.close()
+    await made.close()
 
 
-def flush_scripts(client: Client) -> None:
-    clustered = isinstance(client, RedisCluster)
-    command_sync(client, "SCRIPT FLUSH", **({"target_nodes": "primaries"} if clustered else {}))
-
-
-def test_a_script_is_sent_where_it_is_missing(client: Client) -> None:
-    for _ in range(2):
-        flush_scripts(client)
+async def test_scripts_are_sent_where_they_are_missing(client: RedisClient) -> None:
+    for length in range(1, 6, 2):
         for key in KEYS:
-            assert ECHO.run_sync(client, [key], ["x"]) == [key.encode(), b"x"]
+            await client.raw(key, "SCRIPT", "FLUSH")
+        call = append(KEYS[0])
+        assert await client.run(call.script, call.keys, call.args) == 1
+        broken = ScriptCall("streams.send", call.keys)
+        replies = await client.run_many([append(KEYS[0]), append(KEYS[1]), broken])
+        assert replies[:-1] == [1, 1]
+        assert isinstance(replies[-1], StatementFailed)
+        assert await client.command("XLEN", call.keys[0]) == length + 1
 
 
-def test_scripts_go_together_also_where_they_are_missing(client: Client) -> None:
-    broken = Script("broken", "return redis.call('incr', KEYS[1])")
-    calls = [ScriptCall(ECHO, [key], [key]) for key in KEYS]
-    for _ in range(2):
-        flush_scripts(client)
-        answers = run_all_sync(client, [*calls, ScriptCall(broken, [KEYS[0]])])
-        assert answers[:-1] == [[key.encode()] * 2 for key in KEYS]
-        assert isinstance(answers[-1], redis_errors.ResponseError)
-
-
-def test_what_may_have_run_is_not_sent_again(own_redis: Callable[..., RedisServer]) -> None:
-    """The pipeline of a cluster's client would, however it is told to retry."""
-    server = own_redis(cluster_enabled="yes")
+@pytest.mark.parametrize("clustered", [False, True])
+async def test_what_may_have_run_is_not_sent_again(own_redis: Own, clustered: bool) -> None:
+    server = own_redis(**({"cluster_enabled": "yes"} if clustered else {}))
     with closing(server.client()) as direct:
-        command_sync(direct, "CLUSTER ADDSLOTS", *range(16384))
-        eventually_sync(
-            lambda: "'cluster_state': 'ok'" in str(command_sync(direct, "CLUSTER INFO"))
-        )
-        settings = RedisSettings(url=server.url, cluster=True, timeout_s=0.5)
-        client: Any = connect_sync(settings, retry=Retry(NoBackoff(), 0))
-        count = Script("count", "return redis.call('incr', KEYS[1])")
-        assert run_all_sync(client, [ScriptCall(count, ["n"])]) == [1]
+        if clustered:
+            command_sync(direct, "CLUSTER ADDSLOTS", *range(16384))
+            eventually_sync(
+                lambda: "'cluster_state': 'ok'" in str(command_sync(direct, "CLUSTER INFO"))
+            )
+        client = RedisClient(RedisSettings(url=server.url, cluster=clustered, timeout_s=0.5))
+        assert await client.run_many([append("{n}")]) == [1]
         server.freeze()
         timer = threading.Timer(0.8, server.thaw)
         timer.start()
-        (answer,) = run_all_sync(client, [ScriptCall(count, ["n"])])
-        timer.join()
-        assert isinstance(answer, redis_errors.TimeoutError)
-        assert command_sync(direct, "GET", "n") == b"2"
-        client.disconnect_connection_pools()
-        client.close()
+        try:
+            [reply] = await client.run_many([append("{n}")])
+        except BrokerUnavailable as error:
+            reply = error
+        await asyncio.to_thread(timer.join)
+        assert isinstance(reply, BrokerUnavailable)
+        assert isinstance(reply.__cause__, redis_errors.TimeoutError)
+        assert command_sync(direct, "XLEN", "{n}:log") == 2
+        await client.close()
 
 
-async def test_a_server_that_went_away_is_unavailable(
-    own_redis: Callable[..., RedisServer],
-) -> None:
+async def test_a_server_that_went_away_is_unavailable(own_redis: Own) -> None:
     server = own_redis()
-    client = connect(RedisSettings(url=server.url, timeout_s=0.2))
-    try:
-        assert await client.ping()
-        server.freeze()
-        with pytest.raises(BrokerUnavailable), translated():
-            await client.ping()
-        server.thaw()
-        server.kill()
-        with pytest.raises(BrokerUnavailable), translated():
-            await client.ping()
-        server.start()
+    client = RedisClient(RedisSettings(url=server.url, timeout_s=0.2))
+    assert await client.command("PING") is True
+    server.freeze()
+    with pytest.raises(BrokerUnavailable):
+        await client.command("PING")
+    server.thaw()
+    server.kill()
+    with pytest.raises(BrokerUnavailable):
+        await client.command("PING")
+    server.start()
+    assert await client.command("PING") is True
+    await client.close()
 
-        async def answers() -> bool:
-            with translated():
-                return bool(await client.ping())
 
-        await eventually(answers)
-    finally:
-        await client.aclose()
+async def test_a_forked_process_has_a_background_loop_of_its_own(redis_url: str) -> None:
+    client = RedisClient(RedisSettings(url=redis_url))
+    call = append("a")
+    run = partial(client.run, call.script, call.keys, call.args)
+    assert await asyncio.to_thread(client.background.run, run()) == 1
+    child = os.fork()
+    if not child:
+        client.background.run(run())
+        os._exit(0)
+    await asyncio.to_thread(os.waitpid, child, 0)
+    assert await asyncio.to_thread(client.background.run, run()) == 1
+    assert await client.command("XLEN", "a:log") == 3
+    await client.close()
 
 
 #: How Redis 6 begins to tell of an error within a script.
@@ -178,6 +174,8 @@ def test_refusals_are_told_apart_in_the_words_of_redis(
         {"url": "unix://"},
         {"cluster": True, "url": "redis://host/3"},
         {"cluster": True, "url": "unix:///a"},
+        {"sentinel": "shop", "url": "unix:///a"},
+        {"sentinel": "shop", "cluster": True},
         {"prefix": "a{b}"},
         {"timeout_s": 0},
         {"timeout_s": float("inf")},
@@ -201,4 +199,3 @@ def test_a_password_is_not_shown() -> None:
 
 def test_keys_of_a_shard_share_their_tag() -> None:
     assert Keys("chancy:").tag("mail", 2) == "{chancy:mail:2}"
-    assert Keys("chancy:").plain("workers") == "chancy:workers"

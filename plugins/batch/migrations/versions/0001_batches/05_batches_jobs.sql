@@ -2,12 +2,10 @@
 -- failed replay of the job root. A job that succeeds is deleted here and counted: a batch whose
 -- jobs all succeed leaves no rows behind, and a job counts once, however often its outcome is
 -- reported.
--- away: another broker stores the job, and reports its outcome after storing it.
 create table {schema}.batches_jobs (
   batch_id uuid not null,
   job_id uuid not null,
   state smallint not null default 0 check (state in (0, 5, 6, 7)),
-  away boolean not null default false,
   root uuid,
   primary key (batch_id, job_id)
 ) with (

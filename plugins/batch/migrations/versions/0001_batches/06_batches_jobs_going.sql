@@ -1,2 +1,2 @@
 -- Serves the sweep: the jobs of batches that have not ended.
-create index batches_jobs_going on {schema}.batches_jobs (batch_id, job_id) where state = 0 and not away
+create index batches_jobs_going on {schema}.batches_jobs (batch_id, job_id) where state = 0

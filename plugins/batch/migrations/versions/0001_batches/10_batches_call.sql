@@ -1,7 +1,6 @@
--- Pushes the callback of a kind, unless it was pushed before, and wakes the workers of its queue. A
--- callback for a Redis queue goes into the outbox of the redis plugin, if that exists.
--- Index: the primary keys of batches_callbacks and queues. Locks: its row; the caller has locked
--- shards and batch before. Safe to repeat.
+-- Pushes the callback of a kind, unless it was pushed before, and wakes the workers of its queue.
+-- Index: the primary key of batches_callbacks. Locks: its row; the caller has locked shards and
+-- batch before. Safe to repeat.
 create function {schema}.batches_call(p_id uuid, p_kind smallint) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -20,15 +19,6 @@ begin
   v_due.run_at := coalesce(v_due.run_at, v_now + v_due.delay_s * interval '1 second');
   v_meta := coalesce(v_due.meta, '{}') || jsonb_build_object('batch', jsonb_build_object(
     'of', p_id, 'on', case p_kind when 1 then 'success' when 2 then 'failure' else 'finish' end));
-  if to_regclass('{schema}.redis_outbox') is not null and exists (
-      select from {schema}.queues q where q.name = v_due.queue and q.broker = 'redis') then
-    insert into {schema}.redis_outbox (
-      id, queue, priority, func, arguments, run_at, max_attempts, meta, limits)
-    values (v_due.job_id, v_due.queue, v_due.priority, v_due.func, v_due.arguments, v_due.run_at,
-      v_due.max_attempts, v_meta, v_due.limits);
-    perform pg_notify({schema}.channel() || '_r', 'w:');
-    return;
-  end if;
   insert into {schema}.jobs (id, pos, state, queue, priority, func, arguments, run_at, max_attempts,
     limits, meta)
   values (v_due.job_id, nextval('{schema}.positions'), case when v_due.run_at > v_now then 2 else 0 end,

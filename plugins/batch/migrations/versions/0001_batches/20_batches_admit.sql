@@ -1,8 +1,7 @@
 -- Returns whether this transaction may add jobs to a batch, from one of its jobs while that job
 -- runs (p_job, under p_lease), or without a job while the batch is open; and the number of jobs it
 -- has, without those that concurrent transactions add. Results: more; lost (the lease is gone),
--- away (another broker has the job, whose leases cannot be held here), over (the batch has ended,
--- or was asked to stop, or the job no longer counts), closed, unknown.
+-- over (the batch has ended, or was asked to stop, or the job no longer counts), closed, unknown.
 -- The batch cannot end meanwhile: the job counts as pending until it ends, and its row is locked
 -- until the transaction ends; a transaction that closes an open batch waits for the row of the
 -- batch.
@@ -19,9 +18,7 @@ begin
     perform from {schema}.jobs j
     where j.id = p_job and j.lease = p_lease and j.state = 1 for share;
     if not found then
-      return query select case when exists (
-          select from {schema}.batches_jobs m
-          where m.batch_id = p_id and m.job_id = p_job and m.away) then 'away' else 'lost' end, 0::bigint;
+      return query select 'lost', 0::bigint;
       return;
     end if;
   end if;

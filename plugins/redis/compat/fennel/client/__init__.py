@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from chancy.app.app import Chancy
-from chancy.job.definition import JobFactory
 from chancy.plugins.redis.compat.fennel import calls
-from chancy.plugins.redis.compat.fennel.calls import DEFAULT, Filter, Timeout, every
+from chancy.plugins.redis.compat.fennel.calls import DEFAULT, Timeout
 from chancy.plugins.redis.compat.fennel.client import aio
 from chancy.plugins.redis.compat.fennel.client.aio import ReturnWhen
-from chancy.plugins.redis.compat.fennel.job import Job
 
 if TYPE_CHECKING:
     from chancy.plugins.redis.compat.fennel.application import App
@@ -24,25 +22,8 @@ __all__ = ["AsyncResult", "Task", "gather", "purge_dead", "read_dead", "replay_d
 T = TypeVar("T")
 
 
-class Task:
+class Task(aio.BaseTask):
     """A function that can be pushed to the queue. Calling it runs the function directly."""
-
-    def __init__(
-        self,
-        name: str,
-        func: Callable[..., Any],
-        retries: int,
-        app: App,
-        factory: JobFactory[..., Any],
-    ) -> None:
-        self.name = name
-        self.func = func
-        self.max_retries = retries
-        self.app = app
-        self._factory = factory
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.func(*args, **kwargs)
 
     def delay(self, *args: Any, **kwargs: Any) -> AsyncResult:
         """Push a job of the function; the job is stored when this returns.
@@ -50,7 +31,7 @@ class Task:
         :raises InvalidArguments: the arguments do not fit the function.
         """
         job = self._factory(*args, **kwargs)
-        return AsyncResult(self.app.run(functools.partial(calls.send, self.app, job)), self.app)
+        return AsyncResult(calls.blocking(calls.send)(self.app, job), self.app)
 
 
 class AsyncResult:
@@ -119,34 +100,9 @@ def wait(
     return _call(handles[0].app, main)
 
 
-def read_dead(
-    app: App,
-    batchsize: int = 100,
-    filter: Filter = every,  # noqa: A002 - the name is fennel\'s
-) -> list[tuple[str, Job]]:
-    """Dead jobs that were not replayed, newest first."""
-    return app.run(functools.partial(calls.read_dead, app, filter, batchsize))
-
-
-def replay_dead(
-    app: App,
-    filter: Filter = every,  # noqa: A002 - the name is fennel\'s
-    batchsize: int = 100,
-) -> list[tuple[str, Job]]:
-    """Replay dead jobs with all their tries; returns them.
-
-    Handles of the old jobs refer to the new jobs from then on.
-    """
-    return app.run(functools.partial(calls.replay_dead, app, filter, batchsize))
-
-
-def purge_dead(
-    app: App,
-    filter: Filter = every,  # noqa: A002 - the name is fennel\'s
-    batchsize: int = 100,
-) -> list[tuple[str, Job]]:
-    """Delete dead jobs; returns them."""
-    return app.run(functools.partial(calls.purge_dead, app, filter, batchsize))
+read_dead = calls.blocking(calls.read_dead)
+replay_dead = calls.blocking(calls.replay_dead)
+purge_dead = calls.blocking(calls.purge_dead)
 
 
 def _call(app: App, work: Callable[[], Coroutine[Any, Any, T]]) -> T:

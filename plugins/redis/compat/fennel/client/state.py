@@ -1,91 +1,19 @@
-"""The state of an application."""
+"""The state of an application; see `fennel.state`."""
 
 from __future__ import annotations
 
-import functools
-from typing import TYPE_CHECKING, Any
-
 from chancy.plugins.redis.compat.fennel import state
-from chancy.plugins.redis.compat.fennel.job import Job
-from chancy.plugins.redis.compat.fennel.state import SHOWN
+from chancy.plugins.redis.compat.fennel.calls import blocking
 
-if TYPE_CHECKING:
-    from chancy.plugins.redis.compat.fennel.application import App
-
-__all__ = [
-    "count_jobs",
-    "count_results",
-    "get_groups",
-    "get_heartbeats",
-    "get_info",
-    "get_job",
-    "get_messages",
-    "get_result",
-    "get_schedule",
-    "get_state",
-    "get_status",
-    "get_stream",
-]
-
-
-def get_status(app: App, uuid: str) -> str:
-    """The status of a job; `UNKNOWN` if it is not kept."""
-    return app.run(functools.partial(state.get_status, app, uuid))
-
-
-def get_job(app: App, uuid: str) -> Job:
-    """The current state of a job.
-
-    :raises JobNotFound: it is not kept.
-    """
-    return app.run(functools.partial(state.get_job, app, uuid))
-
-
-def get_result(app: App, uuid: str) -> Any:
-    """The result of a job; None if it has not succeeded."""
-    return app.run(functools.partial(state.get_result, app, uuid))
-
-
-def count_jobs(app: App) -> int:
-    """How many jobs Redis has, including finished ones that are kept."""
-    return app.run(functools.partial(state.count_jobs, app))
-
-
-def count_results(app: App) -> int:
-    """How many jobs that ended without failing are kept."""
-    return app.run(functools.partial(state.count_results, app))
-
-
-def get_messages(app: App, number: int = SHOWN) -> list[Job]:
-    """Running jobs, and waiting jobs in queue order; up to 500."""
-    return app.run(functools.partial(state.get_messages, app, number))
-
-
-def get_info(app: App) -> dict[str, int]:
-    """Job counts by kind. ``length``, as in fennel, counts waiting and running jobs."""
-    return app.run(functools.partial(state.get_info, app))
-
-
-def get_groups(app: App) -> list[dict[str, Any]]:
-    """One group, the workers: how many are alive, and how many jobs they run."""
-    return app.run(functools.partial(state.get_groups, app))
-
-
-def get_stream(app: App, number: int = SHOWN) -> dict[str, Any]:
-    """`get_info`, `get_groups` and `get_messages` of the queue."""
-    return app.run(functools.partial(state.get_stream, app, number))
-
-
-def get_heartbeats(app: App) -> list[tuple[str, float]]:
-    """The live workers and their last heartbeats, in seconds since 1970."""
-    return app.run(functools.partial(state.get_heartbeats, app))
-
-
-def get_schedule(app: App, number: int = SHOWN) -> list[tuple[str, float]]:
-    """Scheduled jobs and their times in seconds since 1970, earliest first."""
-    return app.run(functools.partial(state.get_schedule, app, number))
-
-
-def get_state(app: App, messages: int = SHOWN) -> dict[str, Any]:
-    """The queue, dead letters, heartbeats and the schedule; up to `messages` of each."""
-    return app.run(functools.partial(state.get_state, app, messages))
+count_jobs = blocking(state.count_jobs)
+count_results = blocking(state.count_results)
+get_groups = blocking(state.get_groups)
+get_heartbeats = blocking(state.get_heartbeats)
+get_info = blocking(state.get_info)
+get_job = blocking(state.get_job)
+get_messages = blocking(state.get_messages)
+get_result = blocking(state.get_result)
+get_schedule = blocking(state.get_schedule)
+get_state = blocking(state.get_state)
+get_status = blocking(state.get_status)
+get_stream = blocking(state.get_stream)

@@ -1,15 +1,15 @@
 -- Takes up to p_limit pending jobs of a queue for p_lease_s seconds, to move them to Redis: first
 -- the jobs whose previous move has expired, then the first of the queue. A row without a function
--- stands for a job that is no longer pending. Jobs of workflows and batches, whose outcomes are
--- recorded in Postgres rows, stay: if there are such jobs among the first ones, a last row without
--- an id reports it.
--- Index: jobs_pending from its start, the primary keys. Locks: rows of jobs, and of redis_moves,
--- skipping locked ones. Not to be repeated: taken jobs are returned again after p_lease_s seconds.
+-- stands for a job that is no longer pending. Jobs of workflows and batches stay, as they are settled
+-- together with their outcome: if there are such jobs among the first ones, or jobs that were set
+-- aside, a last row without an id reports it.
+-- Index: jobs_pending from its start, jobs_set_aside, the primary keys. Locks: rows of jobs, and of
+-- redis_moves, skipping locked ones. Not to be repeated: taken jobs are returned again after p_lease_s seconds.
 -- The plan is pinned for the same reasons as in the function claim.
 create function {schema}.redis_move(p_queue text, p_limit int, p_lease_s float8) returns table (
   id uuid, pos bigint, priority smallint, func text, arguments text, run_at float8,
-  max_attempts int, meta text, limits text, unique_key text, until_claim boolean, attempt int,
-  crashes smallint, errors text, pushed_at float8
+  max_attempts int, meta text, limits text, unique_key text, until_claim boolean,
+  replaces boolean, period_s float8, attempt int, crashes smallint, errors text, pushed_at float8
 )
 language plpgsql rows 200
 set search_path = pg_catalog, pg_temp
@@ -55,13 +55,18 @@ begin
   return query
   select m.id, m.pos, j.priority, j.func, j.arguments::text,
     extract(epoch from j.run_at)::float8, j.max_attempts, j.meta::text, j.limits::text,
-    encode(j.unique_key, 'hex'), j.unique_until_claim, j.attempt, j.crashes, j.errors::text,
-    extract(epoch from j.pushed_at)::float8
+    encode(j.unique_key, 'hex'), j.unique_until_claim, j.unique_replaces, (
+      select extract(epoch from u.until - clock_timestamp())::float8
+      from {schema}.unique_periods u
+      where u.unique_key = j.unique_key and u.job_id = j.id and u.until > clock_timestamp()),
+    j.attempt, j.crashes, j.errors::text, extract(epoch from j.pushed_at)::float8
   from {schema}.redis_moves m
   left join {schema}.jobs j on j.id = m.id and j.state in (0, -1)
   where m.id = any (v_taken)
   order by j.priority desc, j.pos;
-  if v_stay then
+  if v_stay or exists (
+    select from {schema}.jobs j
+    where j.state = 3 and j.meta ? 'unknown_function' and j.queue = p_queue) then
     id := null;
     return next;
   end if;

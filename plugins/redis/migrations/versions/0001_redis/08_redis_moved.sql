@@ -1,8 +1,9 @@
--- Deletes jobs that Redis now has, together with their moves. Returns the jobs that have changed
+-- Deletes jobs that Redis now has, together with their moves, and the periods of keys for which the
+-- next push is to replace the job in Redis. Returns the jobs that have changed
 -- since they were first taken, each with whether it is gone: such a job was cancelled, or claimed
 -- by a worker of an older version, or rescheduled or given other arguments by a push that replaces,
 -- whether or not it is pending again by now. The moves of these jobs remain.
--- Index: the primary keys. Locks: the jobs, then the moves, each by id. Safe to repeat.
+-- Index: the primary keys. Locks: the jobs, then the periods, then the moves, each by id. Safe to repeat.
 create function {schema}.redis_moved(p_ids uuid[]) returns table (id uuid, gone boolean)
 language plpgsql rows 10
 set search_path = pg_catalog, pg_temp
@@ -22,7 +23,10 @@ begin
     where j.id = any (p_ids) and j.state in (0, -1)
       and exists (
         select from {schema}.redis_moves m where m.id = j.id and m.seen = j.xmin::text)
-    returning j.id)
+    returning j.id, j.unique_key, j.unique_replaces
+  ), forgotten as (
+    delete from {schema}.unique_periods u using moved
+    where moved.unique_replaces and u.unique_key = moved.unique_key and u.job_id = moved.id)
   select array_agg(moved.id) into v_over from moved;
   delete from {schema}.redis_moves m where m.id = any (v_over);
   return query

@@ -1,6 +1,6 @@
--- Claims, under one lease, up to p_limit pending jobs of a Redis queue that stay in Postgres: the
--- jobs of workflows and batches. A job that is being moved to Redis, or may already be there, is
--- never among them: it would run in both. Otherwise the same as the function claim.
+-- Claims, under one lease, up to p_limit pending jobs of a Redis queue that stay in Postgres: jobs of
+-- workflows and batches. A job that is being moved to Redis, or may already be there, is never among
+-- them: it would run in both. Otherwise the same as the function claim.
 -- Index: jobs_pending from its start, as far as the function redis_move reads; the primary keys.
 -- Locks: rows of jobs, skipping locked ones. Safe to repeat with another lease.
 -- The plan is pinned for the same reasons as in the function claim.
@@ -31,17 +31,16 @@ begin
         and (q.resume_at is null or q.resume_at > clock_timestamp())) then
     return;
   end if;
-  -- Twice as many, since others may hold some.
+  -- More than p_limit, since others may hold some.
   v_first := array(
     select f.id
     from (
-      select j.id, j.priority, j.pos, j.meta
+      select j.id, j.meta
       from {schema}.jobs j
       where j.state = 0 and j.queue = p_queue
         and not exists (select from {schema}.redis_moves m where m.id = j.id)
       order by j.priority desc, j.pos limit greatest(256, 4 * p_limit)) f
-    where f.meta ?| '{workflow,batch}'
-    order by f.priority desc, f.pos limit 2 * p_limit);
+    where f.meta ?| '{workflow,batch}');
   return query
   with pick as materialized (
     select j.id from {schema}.jobs j

@@ -1,5 +1,5 @@
 -- Returns whether a step of a workflow in which nothing begins any more has a job that has not
--- ended, here or elsewhere, or whose outcome is not reported yet, as after a failed hook. The
+-- ended, or whose outcome is not reported yet, as after a failed hook. The
 -- function stores the first such step, and resumes from there at the next call: none before it runs
 -- again. So a large workflow is scanned once, and not with each completion.
 -- Index: the primary keys, finished_jobs_id; steps of the workflow from that one on. Locks: none
@@ -18,9 +18,6 @@ declare
   v_before text := (select w.runs from {schema}.workflows w where w.id = p_id);
   v_first text;
 begin
-  if exists (select from {schema}.workflows_away a where a.workflow_id = p_id) then
-    return true;
-  end if;
   select s.name into v_first
   from {schema}.workflows_steps s
   where s.workflow_id = p_id and s.name >= coalesce(v_before, '') collate "C" and s.state = 0

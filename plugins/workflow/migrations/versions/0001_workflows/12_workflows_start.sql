@@ -1,7 +1,6 @@
 -- Starts those of the given steps that wait for nothing any more, in workflows that run: pushes
--- their jobs, here or to the broker of their queue, and wakes the workers. A step without a job
--- begins to wait for its signal; returns those whose signal has arrived, as workflows_listen does,
--- for the caller to end.
+-- their jobs, and wakes the workers. A step without a job begins to wait for its signal; returns
+-- those whose signal has arrived, as workflows_listen does, for the caller to end.
 -- Index: the primary keys, once for each step, however empty the tables look: they are looked up in
 -- a subquery that the planner cannot reorder. Locks: none; the caller holds the workflows, and the
 -- rows that released the steps. Safe to repeat while the jobs are unfinished.
@@ -24,13 +23,10 @@ declare
     select w.id from {schema}.workflows w where w.id = any (p_ids) and w.state = 1);
   v_undoing uuid[] := array(
     select w.id from {schema}.workflows w where w.id = any (p_ids) and w.state = 2 and w.undoing);
-  v_there text[] := {schema}.workflows_elsewhere();
-  v_queues text[];
-  v_sent uuid[]; v_sent_names text[]; v_waits uuid[]; v_waits_names text[];
+  v_queues text[]; v_waits uuid[]; v_waits_names text[];
 begin
   with ready as (
-    select s.*, coalesce(s.run_at, v_now + s.delay_s * interval '1 second') as due,
-      s.queue = any (v_there) as away
+    select s.*, coalesce(s.run_at, v_now + s.delay_s * interval '1 second') as due
     from unnest(p_ids, p_names) as r (id, name)
     cross join lateral (
       select * from {schema}.workflows_steps o
@@ -49,20 +45,17 @@ begin
       r.queue, r.priority, r.func,
       case when r.froms is null then r.arguments
         else {schema}.workflows_arguments(r.workflow_id, r.arguments, r.froms) end,
-      r.due, r.max_attempts, r.limits, {schema}.workflows_meta(r.meta, r.workflow_id, r.name, r.run)
+      r.due, r.max_attempts, r.limits,
+      {schema}.workflows_meta(r.meta, r.workflow_id, r.name, r.run)
     from ready r
-    where r.func is not null and not r.away
+    where r.func is not null
     on conflict (id) do nothing
     returning queue, state)
   select (select array_agg(distinct p.queue) filter (where p.state = 0) from pushed p),
-    array_agg(r.workflow_id) filter (where r.away), array_agg(r.name) filter (where r.away),
     array_agg(r.workflow_id) filter (where r.func is null),
     array_agg(r.name) filter (where r.func is null)
-  into v_queues, v_sent, v_sent_names, v_waits, v_waits_names from ready r;
+  into v_queues, v_waits, v_waits_names from ready r;
   perform {schema}.wake(q.name, true) from unnest(v_queues) as q (name);
-  if v_sent is not null then
-    perform {schema}.workflows_send(v_sent, v_sent_names);
-  end if;
   if v_waits is not null then
     select h.o_ids, h.o_names, h.o_runs, h.o_payloads into o_ids, o_names, o_runs, o_payloads
     from {schema}.workflows_listen(v_waits, v_waits_names) h;

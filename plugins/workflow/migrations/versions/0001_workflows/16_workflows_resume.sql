@@ -25,8 +25,6 @@ declare
       and {schema}.workflows_ready(p_id, s.name, s.needs, s.previous)
       and not exists (select from {schema}.jobs j where j.id = s.job_id)
       and not exists (select from {schema}.finished_jobs f where f.id = s.job_id)
-      and not exists (
-        select from {schema}.workflows_away a where a.workflow_id = p_id and a.job_id = s.job_id)
     order by s.place);
 begin
   delete from {schema}.workflows_starts t where t.workflow_id = p_id;

@@ -33,11 +33,6 @@ begin
   perform {schema}.workflows_lock(p_ids, p_alone);
   v_undoing := array(
     select w.id from {schema}.workflows w where w.id = any (p_ids) and w.undoing);
-  if to_regclass('{schema}.redis_outbox') is not null then
-    delete from {schema}.workflows_away a
-    using unnest(p_ids, p_jobs) as d (id, job)
-    where a.workflow_id = d.id and a.job_id = d.job;
-  end if;
   if p_alone then
     perform {schema}.workflows_forgive(p_ids, p_names, p_runs, p_jobs, p_states);
   end if;

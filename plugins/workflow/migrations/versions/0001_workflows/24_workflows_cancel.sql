@@ -1,8 +1,7 @@
 -- Ends a workflow that runs, fails, or has failed: none of its steps begins any more. p_why: its
 -- error, unless it has one. Returns the steps with unfinished jobs, for the caller to cancel, and
--- notifies the waiting clients. Jobs that wait in the outbox of Redis are removed from it. With
--- p_step, it ends the workflow only if that step still waits for its signal, in p_run, and its
--- timer is due.
+-- notifies the waiting clients. With p_step, it ends the workflow only if that step still waits for
+-- its signal, in p_run, and its timer is due.
 -- Each job is looked up by its id, and never among all jobs: offset prevents a hash join.
 -- Index: the primary keys; all steps of the workflow. Locks: the workflow, exclusively.
 -- Safe to repeat: it returns unfinished jobs again.
@@ -35,24 +34,11 @@ begin
   elsif not exists (select from {schema}.workflows w where w.id = p_id and w.state = 6) then
     return;
   end if;
-  if to_regclass('{schema}.redis_outbox') is not null then
-    with unsent as (
-      delete from {schema}.redis_outbox o
-      using {schema}.workflows_away a
-      where a.workflow_id = p_id and o.id = a.job_id
-        and coalesce(o.taken_until < clock_timestamp(), true)
-      returning o.id)
-    delete from {schema}.workflows_away a
-    using unsent u
-    where a.workflow_id = p_id and a.job_id = u.id;
-  end if;
   return query
   select s.name, s.run, s.job_id
   from {schema}.workflows_steps s
   where s.workflow_id = p_id and s.state = 0
-    and (exists (select from {schema}.jobs j where j.id = s.job_id offset 0)
-      or exists (select from {schema}.workflows_away a
-        where a.workflow_id = p_id and a.job_id = s.job_id offset 0))
+    and exists (select from {schema}.jobs j where j.id = s.job_id offset 0)
     and exists (select from {schema}.workflows w where w.id = p_id and w.state = 6);
 end
 $$

@@ -48,9 +48,7 @@ begin
     where s.workflow_id = p_id and s.state = 0 and (v_flow.state = 6 or s.name = any (v_names))
       and (exists (select from {schema}.jobs j where j.id = s.job_id offset 0)
         or v_flow.state = 6
-          and exists (select from {schema}.finished_jobs f where f.id = s.job_id offset 0)
-        or exists (select from {schema}.workflows_away a
-          where a.workflow_id = p_id and a.job_id = s.job_id offset 0))) then
+          and exists (select from {schema}.finished_jobs f where f.id = s.job_id offset 0))) then
     return -2;
   end if;
   perform {schema}.workflows_again(p_id, v_names, v_let_go);

@@ -1,9 +1,8 @@
 -- Adds steps to a running workflow, from one of its steps while that step runs: p_by, in p_run,
 -- whose job is p_job under p_lease. p_most: the maximum number of steps after the call, without
 -- those that undo. p_ends and p_before, p_from and p_to: see workflows_attach; the others are those
--- of workflows_insert. Returns the outcome: added, lost (the lease is gone), away (another broker
--- has the job, whose lease cannot be held from here), over, failing (nothing begins any more), many
--- (and how many there would be), begun (one of p_before), circle.
+-- of workflows_insert. Returns the outcome: added, lost (the lease is gone), over, failing (nothing
+-- begins any more), many (and how many there would be), begun (one of p_before), circle.
 -- Index: the primary keys. Locks: the row of the job, shared, so that it does not end meanwhile;
 -- the workflow, exclusively; then as its callees. Not to be repeated: the names are taken.
 create function {schema}.workflows_extend(
@@ -28,9 +27,7 @@ declare
 begin
   perform from {schema}.jobs j where j.id = p_job and j.lease = p_lease and j.state = 1 for share;
   if not found then
-    return case when exists (
-      select from {schema}.workflows_away a where a.workflow_id = p_id and a.job_id = p_job)
-      then 'away' else 'lost' end;
+    return 'lost';
   end if;
   perform {schema}.workflows_lock(array[p_id], true);
   select * into v_flow from {schema}.workflows w where w.id = p_id;

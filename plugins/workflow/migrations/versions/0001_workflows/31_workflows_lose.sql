@@ -32,8 +32,6 @@ begin
     offset 0) s
   where not exists (select from {schema}.jobs j where j.id = s.job_id)
     and not exists (select from {schema}.finished_jobs f where f.id = s.job_id)
-    and not exists (
-      select from {schema}.workflows_away a where a.workflow_id = l.id and a.job_id = s.job_id)
     and not exists (select from {schema}.workflows_starts t where t.workflow_id = l.id);
   if v_ids is null then
     return 0;

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
 from chancy.job.definition import JobFactory
 from chancy.plugins.redis.compat.fennel import calls
-from chancy.plugins.redis.compat.fennel.calls import DEFAULT, Filter, Timeout, every
-from chancy.plugins.redis.compat.fennel.job import Job
+from chancy.plugins.redis.compat.fennel.calls import DEFAULT, Timeout
 
 if TYPE_CHECKING:
     from chancy.plugins.redis.compat.fennel.application import App
@@ -21,8 +19,8 @@ __all__ = ["AsyncResult", "Task", "gather", "purge_dead", "read_dead", "replay_d
 ReturnWhen = Literal["ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION"]
 
 
-class Task:
-    """A function that can be pushed to the queue. Calling it runs the function directly."""
+class BaseTask:
+    """A function of an application, without `delay`."""
 
     def __init__(
         self,
@@ -41,15 +39,17 @@ class Task:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.func(*args, **kwargs)
 
+
+class Task(BaseTask):
+    """A function that can be pushed to the queue. Calling it runs the function directly."""
+
     async def delay(self, *args: Any, **kwargs: Any) -> AsyncResult:
         """Push a job of the function; the job is stored when this returns.
 
         :raises InvalidArguments: the arguments do not fit the function.
         """
         job = self._factory(*args, **kwargs)
-        return AsyncResult(
-            await self.app.wait(functools.partial(calls.send, self.app, job)), self.app
-        )
+        return AsyncResult(await calls.awaited(calls.send)(self.app, job), self.app)
 
 
 class AsyncResult:
@@ -73,7 +73,7 @@ class AsyncResult:
 
     async def status(self) -> str:
         """:raises JobNotFound: it is not kept."""
-        return await self._app.wait(functools.partial(calls.status, self._app, self._id))
+        return await calls.awaited(calls.status)(self._app, self._id)
 
     async def get(self, timeout: Timeout = DEFAULT) -> Any:
         """The result of the function, which is fetched once.
@@ -82,8 +82,8 @@ class AsyncResult:
         :raises TaskFailed, Timeout, ResultsDisabled, JobNotFound: see those.
         """
         if not self._known:
-            work = functools.partial(calls.result, self._app, self._id, timeout)
-            self._known.append(await self._app.wait(work))
+            found = await calls.awaited(calls.result)(self._app, self._id, timeout)
+            self._known.append(found)
         return self._known[0]
 
 
@@ -110,31 +110,6 @@ async def wait(
     return await asyncio.wait(waiting, timeout=timeout, return_when=return_when)
 
 
-async def read_dead(
-    app: App,
-    batchsize: int = 100,
-    filter: Filter = every,  # noqa: A002 - the name is fennel\'s
-) -> list[tuple[str, Job]]:
-    """Dead jobs that were not replayed, newest first."""
-    return await app.wait(functools.partial(calls.read_dead, app, filter, batchsize))
-
-
-async def replay_dead(
-    app: App,
-    filter: Filter = every,  # noqa: A002 - the name is fennel\'s
-    batchsize: int = 100,
-) -> list[tuple[str, Job]]:
-    """Replay dead jobs with all their tries; returns them.
-
-    Handles of the old jobs refer to the new jobs from then on.
-    """
-    return await app.wait(functools.partial(calls.replay_dead, app, filter, batchsize))
-
-
-async def purge_dead(
-    app: App,
-    filter: Filter = every,  # noqa: A002 - the name is fennel\'s
-    batchsize: int = 100,
-) -> list[tuple[str, Job]]:
-    """Delete dead jobs; returns them."""
-    return await app.wait(functools.partial(calls.purge_dead, app, filter, batchsize))
+read_dead = calls.awaited(calls.read_dead)
+replay_dead = calls.awaited(calls.replay_dead)
+purge_dead = calls.awaited(calls.purge_dead)

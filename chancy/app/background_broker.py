@@ -1,0 +1,158 @@
+"""`BackgroundBroker`: pushes and other calls of threads without an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AsyncExitStack, contextmanager
+from functools import partial
+from typing import TypeVar
+from uuid import UUID
+
+from chancy.broker.contract import Broker
+from chancy.broker.values import PreparedJob
+from chancy.job.definition import QueuedJob
+from chancy.postgres.broker import PostgresBroker
+from chancy.postgres.drivers.base import Connection
+from chancy.postgres.push import missing_tables
+from chancy.postgres.push.bulk import gathered
+from chancy.postgres.push.statement import insertion, stand_ins
+from chancy.postgres.statements import Statements
+from chancy.postgres.within import fetch_within_sync
+from chancy.queue.queue import DEFAULT_BROKER
+from chancy.results.background import Background
+from chancy.routing.partitioning import PushPartitioning
+from chancy.routing.router import RoutedBroker
+
+T = TypeVar("T")
+
+
+class BackgroundBroker:
+    """A broker for threads without an event loop; thread-safe.
+
+    Calls run in the event loop of a background thread. Statements within a transaction of the
+    caller's run in the calling thread, on the caller's connection.
+
+    :param background: its broker is a `PostgresBroker`, or a `RoutedBroker` with such a control.
+    :param routed: whether it is a `RoutedBroker`.
+    """
+
+    def __init__(self, background: Background[Broker], schema: str, *, routed: bool) -> None:
+        self._background = background
+        self._sql = Statements(schema)
+        self._routed = routed
+
+    def run(self, work: Callable[[Broker], Awaitable[T]]) -> T:
+        """Run a coroutine function with the broker, and return its result."""
+        return self._background.run(lambda broker, _: work(broker))
+
+    def begin(self, id: UUID, timeout_s: float | None) -> Future[QueuedJob]:
+        """See `Background.begin`."""
+        return self._background.begin(id, timeout_s)
+
+    def close(self) -> None:
+        self._background.close()
+
+    def push(
+        self, jobs: Sequence[PreparedJob], *, within: object | None = None
+    ) -> Mapping[UUID, UUID]:
+        """See `Broker.push`."""
+        if within is None:
+            return self.run(lambda broker: broker.push(jobs))
+        return self.push_many([jobs], within=within)
+
+    def push_many(
+        self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
+    ) -> Mapping[UUID, UUID]:
+        """See `Broker.push_many`. The chunks are consumed in the calling thread."""
+        if not self._routed:
+            return self._store(chunks, within)
+        if within is not None:
+            return self._store(self.run(partial(_checked, chunks=chunks, within=within)), within)
+
+        async def partition(broker: Broker) -> PushPartitioning:
+            assert isinstance(broker, RoutedBroker)
+            return await broker.partition(chunks, blocking=True)
+
+        partitions = self.run(partition)
+        found: dict[UUID, UUID] = {}
+
+        def store(name: str, part: Iterable[Sequence[PreparedJob]]) -> None:
+            if name == DEFAULT_BROKER:
+                found.update(self._store(part, None))
+            else:
+                # Read in this thread: an iterable of the caller's may block, and must not do so in
+                # the loop.
+                read = list(part)
+                found.update(self.run(lambda routed: routed.push_many(read)))
+
+        if (first := partitions.start()) is not None:
+            store(first, partitions.stream(first))
+        for name, part in partitions.rest():
+            store(name, part)
+        return found
+
+    def _store(
+        self, chunks: Iterable[Sequence[PreparedJob]], within: object | None
+    ) -> Mapping[UUID, UUID]:
+        """Store jobs in Postgres."""
+        found: dict[UUID, UUID] = {}
+        if within is not None:
+            for chunk in gathered(chunks):
+                found.update(self._insert_within(within, chunk))
+            return found
+        with self._transaction() as connection:
+            for chunk in gathered(chunks):
+                push = partial(_push, jobs=chunk, within=connection)
+                found.update(self.run(push))
+        return found
+
+    def _insert_within(self, within: object, jobs: Sequence[PreparedJob]) -> Mapping[UUID, UUID]:
+        if not jobs:
+            return {}
+        try:
+            statement, parameters = insertion(self._sql, jobs, new=False, guarded=False)
+            rows = fetch_within_sync(within, statement, *parameters)
+        except Exception as error:
+            self.run(partial(_explain, error))
+            raise
+        return stand_ins(self._sql, statement, rows)
+
+    @contextmanager
+    def _transaction(self) -> Generator[Connection]:
+        """A transaction on a session of the loop's pool."""
+
+        async def start(broker: Broker) -> tuple[AsyncExitStack, Connection]:
+            stack = AsyncExitStack()
+            return stack, await stack.enter_async_context(_control(broker).transaction())
+
+        stack, connection = self.run(start)
+        try:
+            yield connection
+        except BaseException as error:
+            cause = error
+            self.run(lambda _: stack.__aexit__(type(cause), cause, cause.__traceback__))
+            raise
+        self.run(lambda _: stack.aclose())
+
+
+def _control(broker: Broker) -> PostgresBroker:
+    control = broker.control if isinstance(broker, RoutedBroker) else broker
+    assert isinstance(control, PostgresBroker)
+    return control
+
+
+async def _checked(
+    broker: Broker, chunks: Iterable[Sequence[PreparedJob]], within: object
+) -> Iterator[Sequence[PreparedJob]]:
+    assert isinstance(broker, RoutedBroker)
+    return await broker.checked_within(chunks, within)
+
+
+async def _push(broker: Broker, jobs: Sequence[PreparedJob], within: object) -> dict[UUID, UUID]:
+    return dict(await broker.push(jobs, within=within))
+
+
+async def _explain(error: Exception, broker: Broker) -> None:
+    control = _control(broker)
+    await missing_tables.check(error, control.fetch, control.schema)

@@ -1,0 +1,77 @@
+"""Checks of the fields of a job, for all that store jobs. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from chancy.attempt.control import MAX_DELAY
+from chancy.checks import check_function_path, check_queue_name
+from chancy.errors import PushError
+from chancy.job.definition import Job
+from chancy.text import shown
+
+PRIORITIES = range(-100, 101)
+ATTEMPTS = range(1, 10_001)
+
+
+def check_job(job: Job) -> None:
+    """Raise `PushError` if a field other than the arguments and limits is invalid."""
+    check_function_path(job.func)
+    check_queue_name(job.queue)
+    _check_number("priority", job.priority, PRIORITIES, job.func)
+    _check_number("max_attempts", job.max_attempts, ATTEMPTS, job.func)
+    if job.run_at is not None:
+        check_run_at(job.run_at, job.func)
+    if job.id is not None:
+        _check_id(job.id, job.func)
+
+
+def _check_number(name: str, value: object, allowed: range, func: str) -> None:
+    if type(value) is not int or value not in allowed:
+        raise PushError(
+            f"job {func}: {name}={shown(value)} must be a whole number "
+            f"from {allowed[0]} to {allowed[-1]:,}"
+        )
+
+
+def _check_id(id: object, func: str) -> None:
+    if not isinstance(id, UUID):
+        raise PushError(f"job {func}: id={shown(id)} must be a uuid.UUID")
+
+
+def check_run_at(run_at: object, func: str) -> None:
+    """Raise `PushError` unless ``run_at`` is an aware datetime or a timedelta within bounds."""
+    match run_at:
+        case datetime() if run_at.tzinfo is None:
+            raise PushError(
+                f"job {func}: run_at={run_at!r} has no time zone: "
+                "use datetime.now(timezone.utc), or .astimezone()"
+            )
+        case datetime():
+            return
+        case timedelta():
+            if abs(run_at) > MAX_DELAY:
+                raise PushError(
+                    f"job {func}: run_at={run_at!r} is more than {MAX_DELAY.days:,} days"
+                )
+        case _:
+            raise PushError(
+                f"job {func}: run_at={shown(run_at)} must be an aware datetime or a timedelta"
+            )
+
+
+def due(job: Job) -> tuple[datetime | None, float | None]:
+    """The time at which a checked job is due, in UTC, or its delay in seconds."""
+    match job.run_at:
+        case None:
+            return None, None
+        case timedelta() as delay:
+            return None, delay.total_seconds()
+        case at:
+            try:
+                return at.astimezone(UTC), None
+            except OverflowError:
+                raise PushError(
+                    f"job {job.func}: run_at={at} is outside the years 1 to 9999 in UTC"
+                ) from None

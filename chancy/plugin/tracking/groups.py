@@ -1,0 +1,224 @@
+"""Groups of jobs in tables of a plugin: their records, calls, handles, and the plugin itself."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, ClassVar, Generic, TypeVar
+from uuid import UUID
+from weakref import WeakValueDictionary
+
+from chancy.attempt.settlement import Settlement
+from chancy.broker.contract import Broker
+from chancy.broker.optional import SqlStore
+from chancy.broker.transaction import Transaction
+from chancy.checks import check_number
+from chancy.clock import Clock
+from chancy.errors import ConfigurationError
+from chancy.plugin.plugin import Plugin
+from chancy.plugin.runtime import Application, Runtime
+from chancy.plugin.tables import PluginSql
+from chancy.plugin.tracking.recorded import JobOutcome, RecordedOutcomes
+from chancy.plugin.tracking.sweep import SQL, GroupSweep
+from chancy.results.group_waiter import GroupWaiter
+from chancy.results.reference import checked
+from chancy.states import State
+
+#: The most groups, and the most members of one, that a call returns.
+MAX_FOUND = 1_000
+
+E = TypeVar("E", bound=JobOutcome)
+T = TypeVar("T")
+R = TypeVar("R")
+S = TypeVar("S", bound="GroupState")
+A = TypeVar("A", bound=Application)
+
+
+class LabelledEnum(IntEnum):
+    """An enum whose members are shown in lower case."""
+
+    def __str__(self) -> str:
+        return self.label
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+class GroupState(LabelledEnum):
+    """The state of a group of jobs."""
+
+    @property
+    def final(self) -> bool:
+        """Whether the group has ended. It may go on by a replay or a retry."""
+        return self >= State.SUCCEEDED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFilter(Generic[S]):
+    """A filter for groups: all given conditions must hold. Newest first, by id.
+
+    :param before: only groups with a smaller id: the last id of the previous page.
+    :param limit: 1 to 1,000.
+    """
+
+    ids: Sequence[UUID] | None = None
+    name: str | None = None
+    states: Iterable[S] = ()
+    before: UUID | None = None
+    limit: int = 50
+
+
+class GroupCalls(Generic[R]):
+    """The groups of one application.
+
+    :raises ConfigurationError: the broker has no SQL tables.
+    """
+
+    sql: ClassVar[PluginSql]
+    #: The group, in errors.
+    kind: ClassVar[str]
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._tables = self.sql.on(broker)
+
+    @abstractmethod
+    def _record(self, row: Sequence[Any]) -> R:
+        """A row of ``sql/find.sql``."""
+
+    @abstractmethod
+    async def cancel(self, id: UUID) -> bool:
+        """Cancel a group; False if there is none, or it ended otherwise."""
+
+    async def find(self, wanted: GroupFilter[Any]) -> list[R]:
+        check_limit(wanted.limit)
+        states = [int(state) for state in wanted.states]
+        rows = await self._tables.fetch(
+            "find",
+            None if wanted.ids is None else [checked(id, self.kind) for id in wanted.ids],
+            wanted.name,
+            states or None,
+            wanted.before,
+            wanted.limit,
+        )
+        return [self._record(row) for row in rows]
+
+    async def get(self, id: UUID) -> R | None:
+        found = await self.find(GroupFilter(ids=[id], limit=1))
+        return found[0] if found else None
+
+
+def check_limit(limit: int) -> None:
+    if not 1 <= limit <= MAX_FOUND:
+        raise ConfigurationError(f"limit={limit} must be from 1 to {MAX_FOUND:,}")
+
+
+class GroupReference(Generic[A, T]):
+    """A handle to one group. Its id is known before the push commits."""
+
+    __slots__ = ("_chancy", "_waiter", "id")
+
+    #: The group, in errors.
+    kind: ClassVar[str]
+
+    def __init__(self, id: UUID, chancy: A, waiter: Callable[[], GroupWaiter[T]]) -> None:
+        self.id = checked(id, self.kind)
+        self._chancy = chancy
+        self._waiter = waiter
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+
+class GroupPlugin(Plugin, Generic[R, E, T]):
+    """A plugin that tracks groups of jobs, in the transactions that settle them.
+
+    :param keep_days: days for which ended groups are kept; None: for ever.
+    :param sweep_s: seconds between two sweeps of the leader.
+    :raises ConfigurationError: a setting is out of range.
+    """
+
+    #: The groups, in the log.
+    groups: ClassVar[str]
+
+    def __init__(self, *, keep_days: int | None = 30, sweep_s: float = 5.0) -> None:
+        if keep_days is not None:
+            check_number(keep_days, "keep_days", 1, 36_500, unit="days, or None for ever")
+        check_number(sweep_s, "sweep_s", 0.05, 86_400, whole=False, unit="seconds")
+        self.keep_days = keep_days
+        self.sweep_s = sweep_s
+        self._outcomes = self._recorded()
+        # One for each broker, kept while a caller waits: it refers to its broker.
+        self._waiters: WeakValueDictionary[Broker, GroupWaiter[T]] = WeakValueDictionary()
+
+    @classmethod
+    def get_identifier(cls) -> str:
+        return f"chancy.{cls.groups}"
+
+    @abstractmethod
+    def _recorded(self) -> RecordedOutcomes[R, E]: ...
+
+    @abstractmethod
+    async def _write(self, tx: Transaction, outcomes: Sequence[E]) -> None:
+        """Store outcomes in the transaction that settles their jobs."""
+
+    @abstractmethod
+    def _sweep(self, broker: Broker, clock: Clock) -> GroupSweep[R, E]: ...
+
+    @abstractmethod
+    def _waiter_for(self, broker: Broker, clock: Clock) -> GroupWaiter[T]: ...
+
+    #: Including states that are not final: releasing a job that was asked to stop cancels it.
+    settling_states = frozenset(State)
+
+    def settling_concerns(self, settlement: Settlement) -> bool:
+        return settlement.id in self._outcomes
+
+    async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
+        outcomes = self._outcomes.outcomes_of(await _finals(tx, batch))
+        if outcomes:
+            try:
+                await self._write(tx, outcomes)
+            except BaseException:
+                self._outcomes.mark_unreported(outcomes)
+                raise
+            self._outcomes.mark_reported(outcomes)
+
+    async def serve(self, runtime: Runtime) -> None:
+        if isinstance(runtime.broker, SqlStore):
+            await self._sweep(runtime.broker, runtime.clock).serve(runtime, self.sweep_s)
+
+    def _waiter(self, chancy: Application) -> Callable[[], GroupWaiter[T]]:
+        def waiter() -> GroupWaiter[T]:
+            found = self._waiters.get(chancy.broker)
+            if found is None:
+                found = self._waiters[chancy.broker] = self._waiter_for(chancy.broker, chancy.clock)
+            return found
+
+        return waiter
+
+
+async def _finals(tx: Transaction, batch: Sequence[Settlement]) -> Sequence[Settlement]:
+    """The settlements that finish their jobs, read in the transaction that settles the batch.
+
+    A job that is released although it was asked to stop is CANCELLED instead. Its settlement does
+    not show that, and it cannot be found out later in a queue that keeps no finished jobs.
+    """
+    released = [settlement.id for settlement in batch if not settlement.state.final]
+    if not released:
+        return batch
+    stopped = {row[0] for row in await tx.fetch(SQL.statement("stopped", tx.schema), released)}
+    return [
+        settlement._replace(state=State.CANCELLED) if settlement.id in stopped else settlement
+        for settlement in batch
+        if settlement.state.final or settlement.id in stopped
+    ]

@@ -1,0 +1,253 @@
+"""The sweep of groups of jobs: repairs unreported outcomes, and deletes old groups."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from random import uniform
+from typing import Any, ClassVar, Generic, TypeVar
+from uuid import UUID
+
+from chancy.broker.contract import Broker
+from chancy.clock import Clock
+from chancy.plugin.runtime import Runtime
+from chancy.plugin.tables import PluginSql
+from chancy.plugin.tracking.recorded import BATCH, JobOutcome, RecordedOutcomes
+from chancy.states import State
+
+logger = logging.getLogger("chancy.plugin")
+
+#: Recorded attempts that are checked at once: where settlements lag by seconds, most of them are
+#: about to be reported.
+MAX_CHECKED = 1_000
+#: Seconds for which a job must not be found before it counts as gone. In a queue without history,
+#: a succeeded job is not found until its worker reports it, 1 to 4 s later if its hook failed.
+GONE_S = 15.0
+#: Statements of one turn that delete, of each kind: 50,000 groups.
+MAX_PURGES = 100
+#: Seconds between two deletions of old groups.
+_PURGE_S = 300.0
+#: Sweeps of the leader for one of a worker that does not lead.
+_RARELY = 10
+
+R = TypeVar("R")
+E = TypeVar("E", bound=JobOutcome)
+Row = Sequence[Any]
+SQL = PluginSql("chancy.plugin.tracking", "groups of jobs")
+
+
+class MissingJobs:
+    """Jobs that walks over a table did not find anywhere, each with the time of the first miss.
+
+    It keeps the jobs of the current walk and of the one before; a job that is found again is
+    dropped.
+
+    :param most: the maximum number of jobs of a walk; others wait until these are handled.
+    """
+
+    def __init__(self, clock: Clock, most: int = 20_000) -> None:
+        self._clock = clock
+        self._most = most
+        self._since: dict[UUID, float] = {}
+        self._before: dict[UUID, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._since) + len(self._before)
+
+    def lasting(self, jobs: Collection[UUID]) -> set[UUID]:
+        """Record jobs as missing, and return those first missing at least 15 s ago."""
+        now = self._clock.monotonic()
+        found: set[UUID] = set()
+        for job in jobs:
+            since = self._since.get(job, self._before.get(job, now))
+            if len(self._since) < self._most:
+                self._since[job] = since
+            if now - since >= GONE_S:
+                found.add(job)
+        return found
+
+    def walked(self) -> None:
+        """End a walk over the table."""
+        self._before, self._since = self._since, {}
+
+
+class GroupSweep(ABC, Generic[R, E]):
+    """Reports outcomes that settlements did not report.
+
+    :param outcomes: the attempts that have ended in this process.
+    :param keep_days: days for which ended groups are kept; None: for ever.
+    """
+
+    sql: ClassVar[PluginSql]
+    #: The groups, in the log; the statement that deletes members of old groups.
+    groups: ClassVar[str]
+    forget_members: ClassVar[str]
+    #: Seconds between two checks of recorded attempts.
+    check_s: ClassVar[float] = 1.0
+    #: Rows that one statement scans for missing jobs, and the most statements of one turn.
+    page: ClassVar[int]
+    max_pages: ClassVar[int]
+    #: Members without success that one turn scans for replays.
+    replays_page: ClassVar[int]
+
+    def __init__(
+        self,
+        broker: Broker,
+        clock: Clock,
+        outcomes: RecordedOutcomes[R, E],
+        *,
+        keep_days: float | None,
+    ) -> None:
+        self._broker = broker
+        self._tables = self.sql.on(broker)
+        self._shared = SQL.on(broker)
+        self._outcomes = outcomes
+        self._keep_days = keep_days
+        self._missing = MissingJobs(clock)
+        self._after: Row = (None, None)
+        self._has_dead_letters = False
+        self._after_replay: Row = (None, None)
+
+    @abstractmethod
+    async def _report(self, outcomes: Sequence[E]) -> None:
+        """Store outcomes of jobs that are settled already."""
+
+    @abstractmethod
+    async def _stop(self, jobs: Sequence[tuple[UUID, UUID]]) -> None:
+        """Ask jobs to stop that go on in a cancelled group: pairs of a group and a job."""
+
+    @abstractmethod
+    def _settled(self, ref: R, row: Row) -> E:
+        """The outcome of a recorded attempt, from a row of ``sql/settled.sql`` with a final
+        state."""
+
+    @abstractmethod
+    async def _missed(self, after: Row) -> Sequence[Row]:
+        """The next rows of ``sql/missed.sql``."""
+
+    @abstractmethod
+    async def _repair(self, rows: Sequence[Row]) -> int:
+        """Report jobs that have ended, from rows of ``sql/missed.sql``, and return how many."""
+
+    @abstractmethod
+    def _replay(self, row: Row) -> E | None:
+        """The outcome in a row of ``sql/replayed.sql``, if any."""
+
+    async def _report_all(self, outcomes: Sequence[E]) -> None:
+        for at in range(0, len(outcomes), BATCH):
+            await self._report(outcomes[at : at + BATCH])
+
+    async def _stop_all(self, jobs: Sequence[tuple[UUID, UUID]]) -> None:
+        for at in range(0, len(jobs), BATCH):
+            await self._stop(jobs[at : at + BATCH])
+
+    async def serve(self, runtime: Runtime, every_s: float) -> None:
+        """Check, sweep and purge, until cancelled.
+
+        :param every_s: seconds between two sweeps of the leader.
+        """
+        clock = runtime.clock
+        turn_at = purge_at = clock.monotonic()
+        while True:
+            if len(self._outcomes):
+                await self.check_recorded()
+            now, leading = clock.monotonic(), runtime.leader.leading
+            if leading or now >= turn_at:
+                await self.ring()
+            if now >= turn_at:
+                await self.turn()
+                turn_at = now + (1 if leading else _RARELY) * every_s * uniform(0.8, 1.2)
+            if now >= purge_at and leading:
+                await self.purge()
+                purge_at = now + _PURGE_S
+            await clock.sleep(min(self.check_s, every_s))
+
+    async def ring(self) -> None:
+        """End what is due by time, before a turn and at each check of the leader."""
+
+    async def check_recorded(self) -> int:
+        """Check attempts recorded before the previous check that were not settled through the hook,
+        such as jobs completed in a transaction of their own.
+
+        :returns: the number of outcomes reported.
+        """
+        waiting = self._outcomes.age(MAX_CHECKED)
+        reported, ids = 0, list(waiting)
+        for at in range(0, len(ids), BATCH):
+            some = ids[at : at + BATCH]
+            rows = {row[0]: row for row in await self._tables.fetch("settled", some)}
+            outcomes: list[E] = []
+            checked: list[UUID] = []
+            for id in some:
+                row, outcome = rows.get(id), self._outcomes.unreported(id)
+                if row is not None:
+                    outcome = self._settled(waiting[id], row) if State(row[1]).final else None
+                if outcome is not None:
+                    outcomes.append(outcome)
+                # A job that is running in the table is about to be settled by this process.
+                if outcome is not None or row is None or row[1] != State.RUNNING:
+                    checked.append(id)
+            await self._report_all(outcomes)
+            self._outcomes.discard(checked)
+            reported += len(outcomes)
+        return reported
+
+    async def turn(self) -> int:
+        """Repair the next jobs that should be in the table of jobs and are not; after the last job,
+        start over. Then look up replays.
+
+        :returns: the number of outcomes reported.
+        """
+        repaired = 0
+        for _ in range(self.max_pages):
+            rows = await self._missed(self._after)
+            repaired += await self._repair(rows)
+            last = rows[-1][:2] if rows else (None, None)
+            over = not rows or tuple(last) == tuple(self._after)
+            self._after = (None, None) if over else last
+            if over:
+                self._missing.walked()
+                break
+        repaired += await self._find_replays()
+        if repaired:
+            logger.warning("outcomes_repaired of=%s count=%d", self.groups, repaired)
+        return repaired
+
+    def _log_gone(self, jobs: Collection[UUID]) -> None:
+        if jobs:
+            logger.warning("jobs_gone of=%s count=%d first=%s", self.groups, len(jobs), min(jobs))
+
+    async def _find_replays(self) -> int:
+        """Report the next replays of dead letters that have ended, and return how many.
+
+        A replay is a job of its own, and no table of the plugin refers to it before it has ended.
+        If the hook fails to report it and the worker dies, only its dead letter refers to it. A
+        replay that succeeded in a queue without history cannot be found.
+        """
+        if not self._has_dead_letters:
+            ((self._has_dead_letters,),) = await self._shared.fetch("letters")
+        if not self._has_dead_letters:
+            return 0
+        rows = await self._tables.fetch("replayed", *self._after_replay, self.replays_page)
+        outcomes = [outcome for row in rows if (outcome := self._replay(row)) is not None]
+        await self._report_all(outcomes)
+        self._after_replay = rows[-1][:2] if len(rows) == self.replays_page else (None, None)
+        return len(outcomes)
+
+    async def purge(self) -> int:
+        """Delete groups that ended over ``keep_days`` ago, and return how many."""
+        if self._keep_days is None:
+            return 0
+        age_s = self._keep_days * 86_400.0
+        purged = 0
+        # Alternately, as both statements scan the oldest groups only.
+        for _ in range(MAX_PURGES):
+            ((members,),) = await self._tables.fetch(self.forget_members, age_s, 10 * BATCH)
+            ((count,),) = await self._tables.fetch("forget", age_s, BATCH)
+            purged += count
+            if not members and not count:
+                break
+        if purged:
+            logger.info("groups_purged of=%s count=%d", self.groups, purged)
+        return purged

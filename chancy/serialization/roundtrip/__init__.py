@@ -1,1 +1,0 @@
-"""Whether a value survives JSON."""

@@ -1,0 +1,29 @@
+"""Failures of processors."""
+
+from __future__ import annotations
+
+from chancy.attempt.failure import Failure
+
+#: Maximum characters of an error that are stored.
+_MOST_ERROR = 2_000
+
+
+class ChildDied(Exception):
+    """The process of a partition ended without reporting a result."""
+
+
+class ChildFailed(Exception):
+    """The function failed in the process of a partition; described by its own error."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(f"{failure.types[0].rpartition('.')[2]}: {failure.message}")
+        self.add_note(failure.trace)
+
+
+def described(error: BaseException) -> str:
+    """Return type and message of an error, as stored in Redis."""
+    try:
+        text = str(error) if isinstance(error, ChildFailed) else f"{type(error).__name__}: {error}"
+    except Exception:
+        text = type(error).__name__
+    return text[:_MOST_ERROR]

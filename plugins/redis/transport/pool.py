@@ -1,0 +1,128 @@
+"""The connections of one event loop to one server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from chancy.plugins.redis.transport.connection import Connector, RedisConnection
+from chancy.plugins.redis.transport.scripts import Value
+
+#: Seconds for which a connection for blocking commands is kept without use.
+IDLE_S = 5.0
+
+
+class ConnectionPool:
+    """One connection for all commands, and others for those that block; belongs to one event loop.
+
+    Connections are opened on demand. It raises the errors of redis-py, and `OSError`.
+
+    :param timeout_s: seconds for a reply.
+    """
+
+    def __init__(self, connector: Connector, timeout_s: float) -> None:
+        self._connector = connector
+        self._timeout_s = timeout_s
+        self._opening: asyncio.Task[RedisConnection] | None = None
+        self._shared: RedisConnection | None = None
+        # Connections for blocking commands that are not in use, each with the time of its last use.
+        self._idle: list[tuple[float, RedisConnection]] = []
+        self._closings = 0
+
+    async def exchange(
+        self, commands: Sequence[Sequence[Value]], timeout_s: float | None = None
+    ) -> list[Any]:
+        """Send commands at once on one connection; an error takes the place of a reply.
+
+        :param timeout_s: other seconds for the replies.
+        """
+        limit_s = timeout_s or self._timeout_s
+        if _blocks(commands[-1]):
+            return await self._exchange_alone(commands, limit_s)
+        wire = self._shared
+        if wire is None or wire.late or wire.ended.done():
+            wire = await self._open(limit_s)
+        return await wire.commands(commands, limit_s)
+
+    async def exchange_groups(
+        self,
+        groups: Sequence[Sequence[Sequence[Value]]],
+        last: Sequence[Value] | None,
+        timeout_s: float | None = None,
+    ) -> list[list[Any]]:
+        """Send groups of commands at once, each with its replies.
+
+        :param last: a command after all of them, whose reply every group gets.
+        """
+        sent = [command for group in groups for command in group]
+        answers = iter(await self.exchange(sent if last is None else [*sent, last], timeout_s))
+        found = [[next(answers) for _ in group] for group in groups]
+        rest = [*answers]
+        return [[*replies, *rest] for replies in found]
+
+    def close(self) -> None:
+        """Close the connections. The next use opens new ones.
+
+        Calls in flight get their replies: their connections are closed behind them.
+        """
+        self._opening = None
+        self.renew()
+
+    def renew(self) -> None:
+        """`close`, but for a connection that is being opened."""
+        self._closings += 1
+        if self._shared is not None:
+            self._shared.close_when_done()
+            self._shared = None
+        idle, self._idle = self._idle, []
+        for _, wire in idle:
+            wire.close()
+
+    async def _open(self, limit_s: float) -> RedisConnection:
+        """Open the shared connection, once for all calls that wait for it."""
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._connector.wire(), name="chancy redis connect")
+            self._opening.add_done_callback(self._opened)
+        async with asyncio.timeout(limit_s):
+            return await asyncio.shield(self._opening)
+
+    def _opened(self, opening: asyncio.Task[RedisConnection]) -> None:
+        failed = opening.cancelled() or opening.exception() is not None
+        if self._opening is opening:
+            self._opening = None
+            if not failed:
+                if self._shared is not None:
+                    self._shared.close_when_done()
+                self._shared = opening.result()
+        elif not failed:
+            opening.result().close_when_done()
+
+    async def _exchange_alone(
+        self, commands: Sequence[Sequence[Value]], limit_s: float
+    ) -> list[Any]:
+        closings, wire = self._closings, None
+        while self._idle and wire is None:
+            _, kept = self._idle.pop()
+            # Done if the server has closed the connection.
+            wire = None if kept.ended.done() else kept
+        wire = wire or await self._connector.wire(timeout_s=limit_s)
+        answered = False
+        try:
+            answers = await wire.commands(commands, limit_s)
+            answered = True
+        finally:
+            now = time.monotonic()
+            if not answered or closings != self._closings:
+                wire.close()
+            else:
+                self._idle.append((now, wire))
+            while self._idle and self._idle[0][0] < now - IDLE_S:
+                self._idle.pop(0)[1].close()
+        return answers
+
+
+def _blocks(command: Sequence[Value]) -> bool:
+    """Whether the replies to later commands on the same connection would have to wait."""
+    return command[0] in ("WAIT", "BLMOVE") or (command[0] == "XREAD" and "BLOCK" in command)

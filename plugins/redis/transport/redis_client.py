@@ -1,0 +1,279 @@
+"""The client of Redis: runs scripts and commands on a server, a Sentinel's primary or a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from redis.asyncio import Redis as AsyncRedis
+from redis.exceptions import NoScriptError
+
+from chancy.errors import BrokerError, BrokerUnavailable
+from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.transport.cluster import ClusterRouter, Group
+from chancy.plugins.redis.transport.connection import Connector, RedisConnection
+from chancy.plugins.redis.transport.location import (
+    Client,
+    Location,
+    location_of,
+    location_of_client,
+)
+from chancy.plugins.redis.transport.loop_thread import BackgroundLoop
+from chancy.plugins.redis.transport.pool import ConnectionPool
+from chancy.plugins.redis.transport.scripts import ScriptCall, Value, script_of
+from chancy.plugins.redis.transport.translation import broker_error, translated
+
+#: A reply of Redis: bytes, integers, None, and lists of them.
+Reply = Any
+
+# Never connected.
+_PARSERS: Any = AsyncRedis(protocol=2).response_callbacks
+
+
+class _LoopConnections:
+    """The connections of one event loop.
+
+    :ivar turns: limits the callers.
+    """
+
+    def __init__(self, client: RedisClient) -> None:
+        settings, location = client.settings, client.location
+        self.turns = asyncio.Semaphore(settings.max_connections)
+        self.connector = Connector(location, timeout_s=settings.connect_timeout_s)
+        self.pool = ConnectionPool(self.connector, settings.timeout_s)
+        self.router = ClusterRouter(settings, location, client.known) if location.cluster else None
+
+    def close(self) -> None:
+        self.pool.close()
+        if self.router is not None:
+            self.router.close()
+
+    def doubt(self) -> None:
+        """Look for the servers again: one did not reply as expected."""
+        self.pool.renew()
+        if self.router is not None:
+            self.router.doubt()
+
+
+class RedisClient:
+    """Connections for each event loop, opened at first use, and shared by all users of the loop.
+
+    All methods raise `BrokerUnavailable` if Redis is unavailable, so that the outcome is unknown,
+    and `StatementFailed` if it refused. Nothing that may have run is sent again.
+
+    :param given: a client of redis-py, whose server is used instead of that of the settings.
+    :ivar known: servers of a cluster, shared by all loops: that of the URL may be gone when one of
+        them starts.
+    :ivar background: the loop for threads and heartbeats, which is not blocked by others.
+    """
+
+    def __init__(self, settings: RedisSettings, given: Client | None = None) -> None:
+        self.settings = settings
+        self.location: Location = (
+            location_of(settings) if given is None else location_of_client(given)
+        )
+        self.known = [*self.location.places]
+        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopConnections] = (
+            weakref.WeakKeyDictionary()
+        )
+        self.background = BackgroundLoop(self.disconnect)
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of all keys."""
+        return self.settings.prefix
+
+    @property
+    def clustered(self) -> bool:
+        """Whether keys of different tags may be on different servers."""
+        return self.location.cluster
+
+    async def run(
+        self,
+        name: str,
+        keys: Sequence[Value],
+        args: Sequence[Value] = (),
+        *,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+    ) -> Reply:
+        """Run the script ``PACKAGE.NAME``.
+
+        :param replicas: replicas that must have received its writes; `BrokerUnavailable` if fewer
+            have: they may still be durable.
+        :param timeout_s: other seconds for the reply than those of the settings.
+        """
+        script = script_of(name)
+        reply: Reply = None
+        for how in (("EVALSHA", script.digest), ("EVAL", script.text)):
+            parts = (*how, len(keys), *keys, *args)
+            if replicas:
+                group = (keys[0], (parts,))
+                [reply] = await self._send([group], script.declared, timeout_s, replicas)
+            else:
+                reply = await self._send_one(keys[0], parts, script.declared, timeout_s)
+            if not isinstance(reply, NoScriptError):
+                break
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    async def run_many(
+        self, calls: Sequence[ScriptCall], *, replicas: int = 0, timeout_s: float | None = None
+    ) -> list[Reply | Exception]:
+        """Run scripts in one round trip per server; an error takes the place of a reply.
+
+        Each script is atomic; all of them together are not.
+        """
+        if not calls:
+            return []
+        groups: list[Group] = []
+        for call in calls:
+            parts = ("EVALSHA", script_of(call.script).digest, len(call.keys), *call.keys)
+            groups.append((call.keys[0], ((*parts, *call.args),)))
+        declared = all(script_of(call.script).declared for call in calls)
+        replies = await self._send(groups, declared, timeout_s, replicas)
+        for at, reply in enumerate(replies):
+            if isinstance(reply, NoScriptError):
+                call = calls[at]
+                try:
+                    replies[at] = await self.run(
+                        call.script, call.keys, call.args, replicas=replicas, timeout_s=timeout_s
+                    )
+                except BrokerError as error:
+                    replies[at] = error
+        return replies
+
+    async def command(self, *parts: Value, timeout_s: float | None = None) -> Reply:
+        """Send a plain command; its reply is parsed as by redis-py.
+
+        In a cluster the first part with a hash tag selects the server, any server without one.
+        """
+        key = next((part for part in parts if "{" in str(part)), "")
+        return parsed(parts[0], await self.raw(key, *parts, timeout_s=timeout_s))
+
+    async def raw(self, key: Value, *parts: Value, timeout_s: float | None = None) -> Reply:
+        """Send a plain command to the server of a key."""
+        reply = await self._send_one(key, parts, True, timeout_s)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    async def wire(self, key: Value, hear: Callable[[Any], None] | None = None) -> RedisConnection:
+        """Open a separate connection to the server of a key; see `RedisConnection`."""
+        way = self._way()
+        connector = way.connector
+        try:
+            with translated():
+                if way.router is not None:
+                    connector = await way.router.connector(key)
+                return await connector.wire(hear)
+        except BrokerError:
+            way.doubt()
+            raise
+
+    async def _send_one(
+        self, key: Value, parts: Sequence[Value], ask: bool, timeout_s: float | None
+    ) -> Reply | Exception:
+        """`_send` for one command, which takes less time on a single server."""
+        way = self._loops.get(asyncio.get_running_loop())
+        if way is None or way.router is not None:
+            return (await self._send([(key, (parts,))], ask, timeout_s))[0]
+        try:
+            async with way.turns:
+                [answer] = await way.pool.exchange((parts,), timeout_s)
+        except Exception as error:
+            answer = error
+        if not isinstance(answer, Exception):
+            return answer
+        answer = _reply(answer, 0)
+        if isinstance(answer, BrokerUnavailable):
+            way.doubt()
+        return answer
+
+    async def _send(
+        self, groups: Sequence[Group], ask: bool, timeout_s: float | None, replicas: int = 0
+    ) -> list[Reply | Exception]:
+        way, last = self._way(), None
+        if replicas:
+            # A script whose work was done by an earlier attempt writes nothing, and ``WAIT``, which
+            # covers the writes of its own connection, would return immediately: hence the ``SET``.
+            groups = [
+                (key, (("SET", f"{key!s}:lasting", ""), *commands)) for key, commands in groups
+            ]
+            # Half of the timeout, so that the reply itself still arrives in time.
+            wait_ms = max(1, round((timeout_s or self.settings.timeout_s) * 500))
+            last = ("WAIT", replicas, wait_ms)
+        answers: Sequence[list[Any] | Exception]
+        try:
+            async with way.turns:
+                with translated():
+                    if way.router is None:
+                        sent = [commands for _, commands in groups]
+                        answers = await way.pool.exchange_groups(sent, last, timeout_s)
+                    else:
+                        answers = await way.router.exchange(
+                            groups, ask=ask, last=last, timeout_s=timeout_s
+                        )
+            replies = [_reply(answer, replicas) for answer in answers]
+        except BrokerUnavailable:
+            way.doubt()
+            raise
+        if any(isinstance(reply, BrokerUnavailable) for reply in replies):
+            way.doubt()
+        return replies
+
+    def _way(self) -> _LoopConnections:
+        """The connections of the running loop."""
+        loop = asyncio.get_running_loop()
+        way = self._loops.get(loop)
+        if way is None:
+            way = self._loops[loop] = _LoopConnections(self)
+        return way
+
+    def doubt(self) -> None:
+        """Look for the servers again before the next call: one did not reply as expected."""
+        self._way().doubt()
+
+    async def disconnect(self) -> None:
+        """Close the connections of the running loop; the next use opens new ones."""
+        way = self._loops.pop(asyncio.get_running_loop(), None)
+        if way is not None:
+            way.close()
+
+    async def close(self) -> None:
+        """`disconnect`, also in the background loop if nothing runs there."""
+        await self.disconnect()
+        self.background.close()
+
+
+def parsed(command: Value, reply: Reply) -> Reply:
+    """The raw reply to a command as redis-py returns it."""
+    parser = _PARSERS.get(str(command))
+    return reply if parser is None else parser(reply)
+
+
+def _reply(answer: Any, replicas: int) -> Reply | Exception:
+    """The reply to the script or command of a group, or its error."""
+    if isinstance(answer, list):
+        errors = [reply for reply in answer if isinstance(reply, Exception)]
+        if not errors:
+            if not replicas:
+                return answer[0]
+            have = answer[2]
+            return (
+                answer[1]
+                if have >= replicas
+                else BrokerUnavailable(
+                    f"only {have} of {replicas} replicas have received the write in time, so it is "
+                    "unknown whether it is durable: check INFO replication"
+                )
+            )
+        answer = errors[0]
+    found = None if isinstance(answer, NoScriptError) else broker_error(answer)
+    if found is None:
+        return answer
+    found.__cause__ = answer
+    return found

@@ -1,0 +1,118 @@
+"""The import of a job's module comes before the job and its time limit."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from chancy.attempt.outcome import Outcome, Raised, Returned
+from chancy.executors import executor
+from chancy.executors.base import Executor
+from chancy.job.limits import Limit, encode_limits
+from chancy.job.registry import Registry
+from chancy.queue.executor_options import (
+    AsyncOptions,
+    ExecutorName,
+    Options,
+    ProcessOptions,
+    ThreadOptions,
+)
+from tests.contract.executor.calls import claim_with, end_of
+
+SLOW = """
+import asyncio, os, time
+
+if {slow}:
+    time.sleep({seconds})
+
+
+async def work() -> int:
+    await asyncio.sleep(0)
+    return 1
+"""
+OPTIONS: dict[ExecutorName, Options] = {
+    "async": AsyncOptions(grace_s=0.0),
+    "thread": ThreadOptions(cooperative=True),
+    "process": ProcessOptions(grace_s=0.0),
+}
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of a module that is not written yet."""
+    name = f"slow_{uuid4().hex}"
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield name
+    sys.modules.pop(name, None)
+
+
+def write(folder: Path, module: str, *, seconds: float, slow: str = "True") -> None:
+    (folder / f"{module}.py").write_text(SLOW.format(seconds=seconds, slow=slow))
+
+
+@asynccontextmanager
+async def running(name: ExecutorName, options: Options) -> AsyncGenerator[Executor]:
+    made = executor(name, concurrency=1, find=Registry(allow=["slow_*"]).find, options=options)
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.stop()
+
+
+async def run(it: Executor, module: str, limit_s: float | None = None) -> Outcome:
+    claim = claim_with(f"{module}.work", "{}")
+    if limit_s is not None:
+        claim = claim._replace(limits=encode_limits((Limit.time(limit_s),)))
+    return await end_of(asyncio.create_task(it.run(claim)))
+
+
+async def test_the_time_limit_starts_after_the_import(
+    name: ExecutorName, module: str, tmp_path: Path
+) -> None:
+    write(tmp_path, module, seconds=1.0)
+    async with running(name, OPTIONS[name]) as it:
+        assert isinstance(await run(it, module, 0.5), Returned)
+
+
+async def test_an_import_in_the_worker_has_a_limit_and_does_not_block_the_loop(
+    name: ExecutorName, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.executors.imports.IMPORT_S", 0.2)
+    write(tmp_path, module, seconds=1.0)
+    async with running(name, OPTIONS[name]) as it:
+        outcome = await run(it, module)
+        assert isinstance(outcome, Raised), outcome
+        assert outcome.failure.is_a("chancy.errors.ImportTimeout")
+        assert f"the module {module} took longer than 0.2 s to import" in outcome.failure.message
+        monkeypatch.setattr("chancy.executors.imports.IMPORT_S", 30.0)
+        assert isinstance(await run(it, module), Returned), "the import went on"
+
+
+async def test_an_import_in_an_executor_process_has_a_limit(
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.executors.process.child_handle.IMPORT_S", 0.5)
+    write(tmp_path, module, seconds=60.0, slow=f"os.getpid() != {os.getpid()}")
+    async with running("process", OPTIONS["process"]) as it:
+        outcome = await run(it, module)
+    assert isinstance(outcome, Raised), outcome
+    assert outcome.failure.is_a("chancy.errors.ImportTimeout")
+
+
+async def test_an_import_that_fails_is_reported(
+    name: ExecutorName, module: str, tmp_path: Path
+) -> None:
+    (tmp_path / f"{module}.py").write_text("raise TimeoutError('no licence')")
+    async with running(name, OPTIONS[name]) as it:
+        outcome = await run(it, module)
+    assert isinstance(outcome, Raised), outcome
+    assert outcome.failure.is_a("chancy.errors.UnknownFunction")
+    assert "no licence" in outcome.failure.message

@@ -1,0 +1,182 @@
+"""Which jobs a claim of the Postgres broker finds, and how much it takes at a time."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Sequence
+
+import psycopg
+import pytest
+
+from chancy import BrokerUnavailable, Chancy, Queue, State, Worker
+from chancy.attempt.claim import Claim
+from chancy.broker.values import PreparedJob
+from chancy.postgres.broker import PostgresBroker
+from chancy.postgres.drivers import Name
+from chancy.postgres.front_scans import FrontScans
+from chancy.testing.conformance.bench import Bench, prepared, settlement
+from tests.support import jobs
+from tests.support.proxy import Proxy
+from tests.support.waiting import eventually
+
+
+@pytest.fixture(params=["asyncpg", "psycopg"])
+async def broker(request: pytest.FixtureRequest, dsn: str) -> AsyncIterator[PostgresBroker]:
+    driver: Name = request.param
+    made = PostgresBroker(dsn, driver=driver)
+    await made.open()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def bench(broker: PostgresBroker) -> Bench:
+    made = Bench(broker)
+    await made.prepare()
+    return made
+
+
+@pytest.fixture
+def no_front_scans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only thorough claims start at the front, as if a scan from there took very long."""
+    monkeypatch.setattr(FrontScans, "due", lambda *_: False)
+
+
+def large(count: int, size: int = 900_000) -> list[PreparedJob]:
+    """Jobs whose arguments the server cannot compress."""
+    return [prepared(arguments=f'{{"x": "{secrets.token_hex(size // 2)}"}}') for _ in range(count)]
+
+
+async def test_claim_with_hints_finds_jobs_of_other_priorities(
+    bench: Bench, no_front_scans: None
+) -> None:
+    await bench.running(prepared(priority=0), prepared(priority=7))
+    wanted = [100, 9, 8, 7, 3, 0, -1, -100]
+    ids = [(await bench.push(prepared(priority=priority)))[0] for priority in wanted]
+    assert [one.id for one in await bench.claim(thorough=False)] == ids
+
+
+async def test_claims_of_a_backlog_continue_with_the_next_priority(
+    bench: Bench, no_front_scans: None
+) -> None:
+    await bench.push(*(prepared(priority=number % 3) for number in range(30)))
+    first = await bench.claim(4)
+    rest = [await bench.claim(4, thorough=False) for _ in range(8)]
+    found = [*first, *(one for claims in rest for one in claims)]
+    assert [one.priority for one in found] == [2] * 10 + [1] * 10 + [0] * 10
+
+
+async def test_full_thorough_claim_rereads_lower_priorities(
+    bench: Bench, no_front_scans: None
+) -> None:
+    claims = await bench.running(*(prepared(priority=number % 2) for number in range(10)))
+    await bench.settle(*(settlement(one, State.PENDING) for one in claims))
+    found = [*await bench.claim(3), *await bench.claim(100, thorough=False)]
+    assert {one.id for one in found} == {one.id for one in claims}
+
+
+@pytest.mark.parametrize("thorough", [True, False])
+async def test_claim_skips_jobs_that_another_transaction_locks(
+    bench: Bench, dsn: str, no_front_scans: None, thorough: bool
+) -> None:
+    await bench.running(prepared())
+    ids = await bench.push(*(prepared() for _ in range(4)))
+    with psycopg.connect(dsn) as connection:
+        connection.execute("select from chancy.jobs where id = any(%s) for update", (ids[::2],))
+        assert [one.id for one in await bench.claim(thorough=thorough)] == ids[1::2]
+    assert [one.id for one in await bench.claim()] == ids[::2]
+
+
+async def test_worker_drains_every_priority_without_polling(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow scan from the front puts the next one off, with a full backlog of other priorities."""
+    due = iter([True])
+    monkeypatch.setattr(FrontScans, "due", lambda *_: next(due, False))
+    monkeypatch.setattr("chancy.worker.puller._LADDER_S", ())
+    queue = Queue(name="async", executor="async", concurrency=2, poll_interval_s=3_600)
+    async with Chancy(dsn, queues=[queue]) as chancy:
+        references = await chancy.push_many(
+            jobs.note.job(value=number).with_priority(number % 5) for number in range(50)
+        )
+        async with Worker(chancy):
+            for reference in references:
+                await reference.wait(30)
+
+
+async def test_hints_end_with_a_session_that_was_lost_while_idle(
+    bench: Bench, broker: PostgresBroker, dsn: str, no_front_scans: None
+) -> None:
+    """The next session may be on a server whose sequence is behind."""
+    for _ in range(2):
+        await bench.running(*(prepared() for _ in range(10)))
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(
+            "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+            " where application_name = 'chancy claims' and datname = current_database()"
+        )
+        connection.execute("select setval('chancy.positions', 3)")
+    ids = await bench.push(prepared(), prepared())
+
+    async def claimed() -> list[Sequence[Claim]]:
+        try:
+            return [await bench.claim(thorough=False)]
+        except BrokerUnavailable:
+            return []
+
+    [found] = await eventually(claimed)
+    assert [one.id for one in found] == ids
+
+
+async def test_claim_takes_a_limited_number_of_bytes(bench: Bench, no_front_scans: None) -> None:
+    many = large(8)
+    await bench.push(*many)
+    found = [await bench.claim(thorough=False) for _ in range(2)]
+    assert 1 < len(found[0]) < len(many)
+    assert [one.id for claims in found for one in claims] == [one.id for one in many]
+
+
+async def test_lost_claim_is_recovered_in_pieces(
+    bench: Bench, broker: PostgresBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = large(4)
+    await bench.push(*many)
+    fetch = broker._claim_session.fetch
+
+    async def lose(sql: str, *parameters: object, **options: float) -> object:
+        await fetch(sql, *parameters, **options)
+        raise BrokerUnavailable("the response was lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker._claim_session, "fetch", lose)
+        with pytest.raises(BrokerUnavailable):
+            await bench.claim()
+        for claim in broker._claims._states[bench.worker_id, "default"].unanswered:
+            for _ in range(3):
+                claim.checked_at = 0.0
+                with pytest.raises(BrokerUnavailable):
+                    await bench.claim()
+            claim.checked_at = 0.0
+    pieces = [await bench.claim() for _ in range(len(many) + 1)]
+    assert max(map(len, pieces)) < len(many)
+    assert [one.id for claims in pieces for one in claims] == [one.id for one in many]
+    assert {one.attempt for claims in pieces for one in claims} == {1}
+    assert len({one.lease for claims in pieces for one in claims}) == 1
+
+
+async def test_large_jobs_run_over_a_slow_line(
+    dsn: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them together take longer than the deadline of a claim."""
+    monkeypatch.setattr("chancy.postgres.claim.claims._DEADLINE_S", 0.5)
+    queue = Queue(name="async", executor="async", concurrency=20)
+    async with Chancy(dsn, queues=[queue]) as pusher:
+        references = await pusher.push_many(
+            jobs.discard.job(value=secrets.token_hex(200_000)) for _ in range(12)
+        )
+        proxy.bytes_per_s = 4_000_000
+        async with Chancy(proxy.dsn(dsn), queues=[queue]) as chancy, Worker(chancy):
+            for reference in references:
+                await reference.wait(30)
+            found = await pusher.get_jobs([reference.id for reference in references])
+    assert [job.attempt for job in found.values()] == [1] * 12

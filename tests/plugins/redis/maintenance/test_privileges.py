@@ -1,0 +1,159 @@
+"""A user of Redis that may do no more than is needed, or less."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, closing
+from datetime import timedelta
+
+import pytest
+
+from chancy import Chancy, Job, Queue, Unique
+from chancy.plugins.redis import RedisBroker, RedisPlugin, RedisSettings
+from chancy.plugins.redis.maintenance.doctor import examine
+from chancy.plugins.redis.maintenance.upkeep import Upkeep
+from chancy.plugins.redis.services import Context, Service
+from chancy.plugins.redis.streams.model.record import Record
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.states import State
+from chancy.testing.conformance.bench import Bench, settlement
+from chancy.worker.worker import Worker
+from tests.docs.pages import page
+from tests.support import jobs
+from tests.support.redis_commands import command_sync
+from tests.support.redis_fixtures import RedisServer
+from tests.support.waiting import eventually
+
+Start = Callable[..., RedisServer]
+#: All but the category to which INFO and CLIENT UNBLOCK belong.
+SAFE = ["on", ">secret", "~*", "&*", "+@all", "-@dangerous", "+client|setname", "+client|id"]
+
+
+def documented() -> list[str]:
+    """The rules of the guide."""
+    text = page("docs/guides/redis.md").text
+    _, _, rules = text.partition("ACL SETUSER shop ")
+    return rules.partition("```")[0].split()
+
+
+def login(server: RedisServer, rules: list[str]) -> str:
+    """Create a user; returns its URL."""
+    with closing(server.client()) as client:
+        command_sync(client, "ACL", "SETUSER", "shop", *rules)
+    return server.url.replace("redis://", "redis://shop:secret@")
+
+
+def denied(server: RedisServer) -> set[str]:
+    """The commands, keys and channels that the server has refused."""
+    with closing(server.client()) as client:
+        entries: list[list[bytes]] = command_sync(client, "ACL", "LOG")
+    found = {entry[entry.index(b"object") + 1].decode().lower() for entry in entries}
+    # Redis 6.2, whose entries name no subcommand, has no CLIENT SETINFO: redis-py sends it.
+    return found - {"client"}
+
+
+class Tick(Record):
+    number: int
+
+
+class Feed(Service):
+    name = "feed"
+    begun = 0
+
+    async def start(self, ctx: Context) -> None:
+        type(self).begun += 1
+        await ctx.emit("begun", None)
+        await ctx.wait(60)
+
+    async def stop(self) -> None: ...
+
+
+@asynccontextmanager
+async def application(dsn: str, url: str, seen: set[int]) -> AsyncGenerator[Chancy]:
+    plugin = RedisPlugin(url=url)
+    ticks = plugin.streams.stream("ticks", record=Tick, partition_by="number", partitions=4)
+
+    @plugin.streams.processor(ticks, join_delay_s=0.0)
+    async def show(events: Events[Tick]) -> None:
+        async for tick in events.records():
+            seen.add(tick.number)
+
+    plugin.services.service(Feed)
+    queue = Queue(name="far", executor="async", broker="redis")
+    async with Chancy(dsn, queues=[queue], plugins=[plugin], pool_size=4) as chancy:
+        await chancy.migrate()
+        yield chancy
+
+
+def note(value: object) -> Job[object]:
+    return jobs.note.job(value=value).with_queue("far")
+
+
+@pytest.mark.parametrize(
+    ("rules", "refused"),
+    [(documented, {"info"}), (lambda: SAFE, {"info", "client|unblock"})],
+    ids=["documented", "safe"],
+)
+async def test_jobs_streams_and_services_need_no_other_privileges(
+    own_redis: Start, dsn: str, rules: Callable[[], list[str]], refused: set[str]
+) -> None:
+    server, seen = own_redis(), set[int]()
+    url = login(server, rules())
+    Feed.begun = 0
+    async with application(dsn, url, seen) as chancy, Worker(chancy):
+        [plugin] = [one for one in chancy.hooks.plugins if isinstance(one, RedisPlugin)]
+        many = await chancy.push_many(note(n) for n in range(200))
+        once = note("once").with_unique(Unique(key="once"))
+        later = await chancy.push(once.with_run_at(timedelta(seconds=0.1)))
+        failing = await chancy.push(jobs.fail.job().with_queue("far").with_max_attempts(2))
+        running = await chancy.push(jobs.wait_for_ever.job().with_queue("far"))
+        assert [await job.result(20) for job in many[:3]] == [0, 1, 2]
+        assert await later.result(20) == "once"
+        assert (await failing.wait(20)).state is State.FAILED
+        await chancy.cancel(running.id)
+        assert (await running.wait(20)).state is State.CANCELLED
+        [ticks] = plugin.streams.streams
+        await ticks.send(*(Tick(number=n) for n in range(20)))
+        await eventually(lambda: len(seen) == 20)
+        id = await plugin.services.start("feed")
+        await eventually(lambda: Feed.begun == 1)
+        await plugin.services.stop(id)
+        assert len(await chancy.get_jobs([job.id for job in many])) == 200
+    assert denied(server) <= refused
+
+
+async def test_upkeep_goes_on_without_info(
+    own_redis: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "chancy.redis")
+    server = own_redis()
+    url = login(server, SAFE)
+    broker = RedisBroker(RedisSettings(url=url, keep_finished_s=0.001))
+    await broker.open()
+    try:
+        bench = Bench(broker)
+        await bench.prepare()
+        [claim] = await bench.running()
+        await bench.settle(settlement(claim, State.SUCCEEDED))
+        upkeep = asyncio.create_task(Upkeep(broker.client).serve())
+        try:
+
+            async def trimmed() -> bool:
+                return not await broker.client.command("EXISTS", f"{broker.tag}:done")
+
+            await eventually(trimmed)
+        finally:
+            upkeep.cancel()
+            await asyncio.wait([upkeep])
+    finally:
+        await broker.close()
+    assert caplog.text.count("redis_settings_unknown") == 1
+    assert "upkeep_postponed" not in caplog.text
+
+
+async def test_the_doctor_checks_what_it_may(own_redis: Start) -> None:
+    found = {one.about: one for one in await examine(RedisSettings(url=login(own_redis(), SAFE)))}
+    assert "no INFO" in found["server"].found
+    assert {"clock", "scripts", "records"} <= found.keys()
+    assert all(one.ok for one in found.values() if one.about != "round trip")

@@ -1,0 +1,164 @@
+"""Jobs of Redis queues that are pushed inside transactions of Postgres."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from chancy import Chancy, Job, JobFilter, State, Unique
+from chancy.broker.values import Cancellation
+from chancy.errors import PushError
+from chancy.worker.worker import Worker
+from tests.plugins.redis.relay.moving import (
+    FAST,
+    adoption,
+    application,
+    arrived,
+    fetch,
+    left,
+    plane,
+    plugin,
+)
+from tests.support import jobs
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+async def chancy(dsn: str, redis_url: str) -> AsyncGenerator[Chancy]:
+    jobs.noted.clear()
+    async with application(dsn, redis_url) as made:
+        yield made
+
+
+def note(value: object, unique: Unique | None = None) -> Job[object]:
+    return jobs.note.job(value=value).with_queue("fast").with_unique(unique)
+
+
+async def test_a_rollback_leaves_nothing(chancy: Chancy) -> None:
+    async def undone() -> None:
+        async with chancy.transaction() as tx:
+            await chancy.push(note(1), within=tx)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await undone()
+    assert await left(chancy) == (0, 0)
+    async with Worker(chancy):
+        assert await (await chancy.push(note(2))).result(10) == 2
+    assert jobs.noted == [2]
+
+
+async def test_jobs_run_after_the_commit_and_not_before(chancy: Chancy) -> None:
+    async with Worker(chancy):
+        async with chancy.transaction() as tx:
+            first = await chancy.push(note(1), within=tx)
+            more = await chancy.push_many([note(n) for n in range(2, 700)], within=tx)
+            assert await chancy.get_job(first.id) is None
+        assert await first.result(10) == 1
+        for reference in more:
+            assert (await reference.wait(10)).state is State.SUCCEEDED
+        await eventually(lambda: arrived(chancy))
+    assert sorted(map(int, map(str, jobs.noted))) == list(range(1, 700))
+    assert await chancy.control.get([first.id]) == {}, "it ran in Redis"
+    broker = await plane(chancy)
+    assert await broker.client.command("ZCARD", f"{broker.tag}:relayed") == 0
+
+
+async def test_what_a_job_is_pushed_with_reaches_redis(chancy: Chancy) -> None:
+    job = note({"a": [1.5, "ü"]}).with_priority(7).with_max_attempts(4).with_meta(k="v")
+    async with chancy.transaction() as tx:
+        reference = await chancy.push(job, within=tx)
+        later = await chancy.push(note(0).with_run_at(timedelta(hours=1)), within=tx)
+    assert (await (await adoption(chancy))("fast")).jobs == 1
+    stored = (await (await plane(chancy)).get([reference.id]))[reference.id]
+    assert (stored.arguments, stored.priority) == ({"value": {"a": [1.5, "ü"]}}, 7)
+    assert (stored.max_attempts, stored.meta, stored.state) == (4, {"k": "v"}, State.PENDING)
+    waiting = await later.get()
+    assert waiting is not None
+    assert (waiting.state, await left(chancy)) == (State.SCHEDULED, (1, 0))
+    # It goes to Redis when it is due.
+    async with Worker(chancy):
+        assert await chancy.run_now(later.id) == {later.id}
+        assert await later.result(10) == 0
+    assert later.id in await (await plane(chancy)).get([later.id])
+
+
+async def test_threads_push_inside_their_transactions(chancy: Chancy, dsn: str) -> None:
+    def push() -> UUID:
+        with (
+            Chancy(dsn, queues=[FAST], plugins=[plugin(chancy)]) as mine,
+            psycopg.connect(dsn) as connection,
+        ):
+            return mine.sync_push(note(3), within=connection).id
+
+    id = await asyncio.to_thread(push)
+    assert await left(chancy) == (1, 0)
+    async with Worker(chancy):
+        assert (await chancy.wait_for(id, 10)).result == 3
+    assert id in await (await plane(chancy)).get([id])
+
+
+async def test_a_job_on_its_way_is_found_counted_and_cancelled(chancy: Chancy) -> None:
+    async with chancy.transaction() as tx:
+        reference = await chancy.push(note(1), within=tx)
+    assert await reference.status() is State.PENDING
+    assert [one.id for one in await chancy.find_jobs(JobFilter(queue="fast"))] == [reference.id]
+    assert (await chancy.counts())["fast"].pending == 1
+    assert await chancy.cancel(reference.id) == {reference.id: Cancellation.CANCELLED}
+    assert (await (await adoption(chancy))("fast")).jobs == 0
+    async with Worker(chancy):
+        assert await (await chancy.push(note(2))).result(10) == 2
+    assert (await reference.wait(5)).state is State.CANCELLED
+    assert jobs.noted == [2]
+
+
+async def test_a_key_that_must_be_free_is_refused(chancy: Chancy) -> None:
+    """It may be held in Redis."""
+    rule = Unique(key="once", on_conflict="raise")
+    async with chancy.transaction() as tx:
+        with pytest.raises(PushError, match="on_conflict='raise'"):
+            await chancy.push(note(1, rule), within=tx)
+        with pytest.raises(PushError, match="on_conflict='raise'"):
+            await chancy.push_many([note(2), note(3, rule)], within=tx)
+    assert await left(chancy) == (0, 0)
+
+
+@pytest.mark.parametrize("period", [None, timedelta(hours=1)])
+async def test_a_job_in_redis_is_replaced_by_one_that_arrives(
+    chancy: Chancy, period: timedelta | None
+) -> None:
+    rule = Unique(key="once", on_conflict="replace", period=period)
+    held = await chancy.push(note(1, rule))
+    adopt = await adoption(chancy)
+    for value in (2, 3):
+        async with chancy.transaction() as tx:
+            await chancy.push(note(value, rule), within=tx)
+        assert (await adopt("fast")).jobs == 1
+    broker = await plane(chancy)
+    assert (await broker.counts())["fast"].pending == 1
+    assert (await broker.get([held.id]))[held.id].arguments == {"value": 3}
+
+
+async def test_a_period_goes_on_in_redis(chancy: Chancy) -> None:
+    rule = Unique(key="once", period=timedelta(hours=1))
+    async with chancy.transaction() as tx:
+        first = await chancy.push(note(1, rule), within=tx)
+    async with Worker(chancy):
+        assert await first.result(10) == 1
+        await eventually(lambda: arrived(chancy))
+    for _ in range(2):
+        assert (await chancy.push(note(2, rule))).id == first.id
+    async with chancy.transaction() as tx:
+        assert (await chancy.push(note(3, rule), within=tx)).id == first.id
+    ((held_s,),) = await fetch(
+        chancy,
+        "select extract(epoch from until - clock_timestamp())::float8 from chancy.unique_periods",
+    )
+    broker = await plane(chancy)
+    (key,) = await broker.client.command("KEYS", f"{broker.tag}:period:*")
+    assert abs(await broker.client.command("PTTL", key) / 1000 - held_s) < 30

@@ -1,0 +1,131 @@
+"""Dead letters of events, beside those of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from chancy.plugins.dead_letter import DeadLetter, DeadLetters, LetterFilter
+from chancy.plugins.redis.streams.model.policy import Ignore
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.worker.worker import Worker
+from tests.plugins.redis.streams.orders import Order, orders
+from tests.plugins.redis.streams.outbox_shop import Shop, opened
+from tests.support.waiting import eventually
+
+LETTERS = DeadLetters()
+BILL = LetterFilter(func="orders/bill")
+
+
+@pytest.fixture
+async def shop(dsn: str, redis_url: str) -> AsyncGenerator[Shop]:
+    async with opened(dsn, redis_url) as made:
+        yield made
+
+
+class Bill:
+    """A processor that refuses some orders."""
+
+    def __init__(self, shop: Shop, *refused: int) -> None:
+        self.refused, self.seen = set(refused), list[int]()
+        keep = Ignore(keep=True)
+
+        @shop.redis.streams.processor(shop.stream, name="bill", join_delay_s=0, policy=keep)
+        async def bill(events: Events[Order]) -> None:
+            async for order in events.records():
+                if order.order_id in self.refused:
+                    raise ValueError(f"order {order.order_id}")
+                self.seen.append(order.order_id)
+
+
+async def buried(shop: Shop) -> int:
+    keys = [shop.stream.keys.dead(number, "bill") for number in (0, 1)]
+    return sum([await shop.stream.link.command("XLEN", key) for key in keys])
+
+
+async def filed(shop: Shop, number: int) -> list[DeadLetter]:
+    found: list[DeadLetter] = []
+
+    async def all_of_them() -> bool:
+        await LETTERS.file_missing(shop.chancy)
+        found[:] = await LETTERS.find(shop.chancy, BILL)
+        return len(found) == number
+
+    await eventually(all_of_them)
+    return found
+
+
+async def test_an_event_is_filed_replayed_and_handled(shop: Shop) -> None:
+    bill = Bill(shop, 3, 4)
+    async with Worker(shop.chancy):
+        await shop.stream.send(*orders(*range(6)))
+        letters = {
+            letter.arguments["order_id"]: letter
+            for letter in await filed(shop, 2)
+            if letter.arguments
+        }
+        assert await buried(shop) == 0
+        letter = letters[3]
+        assert (letter.queue, letter.reason, letter.error) == ("orders", "event", "ValueError")
+        assert letter.message == "order 3"
+        bill.refused.clear()
+        again = await LETTERS.replay(shop.chancy, letter.id)
+        assert again is not None
+        assert await LETTERS.replay(shop.chancy, letter.id) is None, "it was replayed"
+        assert await LETTERS.replay_all(shop.chancy, BILL) == 1
+        await eventually(lambda: sorted(bill.seen) == list(range(6)))
+        assert await LETTERS.purge(shop.chancy, letter.id)
+        assert await LETTERS.count(shop.chancy, BILL) == 1
+    assert await shop.store.fetch("select id from chancy.jobs") == []
+
+
+async def test_a_replay_without_an_answer_sends_an_event_once(shop: Shop) -> None:
+    Bill(shop, 1)
+    async with Worker(shop.chancy):
+        await shop.stream.send(*orders(1))
+        (letter,) = await filed(shop, 1)
+    broker: Any = shop.chancy.broker
+
+    async def replay(new: UUID, *, force: bool) -> object:
+        return await broker.replay_letters(broker, [letter.id], [new], force=force)
+
+    first, second = uuid4(), uuid4()
+    for _ in range(2):
+        assert await replay(first, force=True) == {letter.id: first}
+    assert await replay(second, force=False) == {}
+    assert await shop.waiting() == [(1, 1)]
+    assert await replay(second, force=True) == {letter.id: second}
+    assert await shop.waiting() == [(1, 1)] * 2
+
+
+async def test_an_event_that_cannot_be_read_or_was_filed_before_is_filed_once(shop: Shop) -> None:
+    Bill(shop)
+    key = shop.stream.keys.dead(1, "bill")
+    fields = ("data", b"\xff\0{", "_xid", f"{10**18}-1", "_error", "E: no", "_at", 1_000)
+    await shop.stream.link.command("XADD", key, "7-1", *fields)
+    (letter,) = await filed(shop, 1)
+    assert letter.arguments == {"data": "\\xff\\0{"}
+    assert (letter.error, letter.message, letter.died_at.timestamp()) == ("E", "no", 1.0)
+    # A worker that died before it deleted the entry.
+    await shop.stream.link.command("DEL", key)
+    await shop.stream.link.command("XADD", key, "7-1", *fields)
+    assert await filed(shop, 1) == [letter]
+    assert await buried(shop) == 0
+
+
+async def test_workers_file_events_without_being_asked(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (plugin,) = (one for one in shop.chancy.hooks.plugins if isinstance(one, DeadLetters))
+    monkeypatch.setattr(plugin, "sweep_s", 0.1)
+    Bill(shop, 2)
+    async with Worker(shop.chancy):
+        await shop.stream.send(*orders(2))
+
+        async def found() -> bool:
+            return await LETTERS.count(shop.chancy, BILL) == 1
+
+        await eventually(found)

@@ -1,0 +1,157 @@
+"""Jobs, streams and services of one client, on a primary with replicas."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from redis.sentinel import Sentinel
+
+from chancy.embedded import free_port
+from chancy.errors import BrokerUnavailable
+from chancy.plugins.redis import RedisBroker, RedisSettings
+from chancy.plugins.redis.services import Services
+from chancy.plugins.redis.streams.producing.stream import Stream
+from chancy.plugins.redis.streams.streams import Streams
+from chancy.plugins.redis.transport.redis_client import RedisClient
+from chancy.testing.conformance.bench import Bench, prepared
+from tests.plugins.redis.jobs.test_durability_chaos import follow, in_step
+from tests.plugins.redis.streams.fleet import Order
+from tests.support.redis_commands import command_sync
+from tests.support.redis_fixtures import RedisServer, until
+from tests.support.waiting import eventually
+
+Start = Callable[..., RedisServer]
+
+
+@dataclass
+class All:
+    """One of each, with the same client."""
+
+    broker: RedisBroker
+    orders: Stream[Order]
+    services: Services
+
+    def calls(self) -> list[Callable[[], Awaitable[object]]]:
+        """A push of a job, of two different ones, a record, records and a service."""
+        push, send = self.broker.push, self.orders.send
+        one, two = [prepared()], [prepared(), prepared(delay_s=60.0)]
+        some = [Order(key=key, seq=0) for key in range(8)]
+        return [
+            lambda: push(one),
+            lambda: push(two),
+            lambda: send(some[0]),
+            lambda: send(*some),
+            lambda: self.services.start("beat", id="a"),
+        ]
+
+
+@asynccontextmanager
+async def all_of(settings: RedisSettings) -> AsyncGenerator[All]:
+    client = RedisClient(settings)
+    broker, services = RedisBroker(settings, redis=client), Services(client)
+    services.configure(replicas=settings.replicas)
+    orders = Streams(client).stream("orders", record=Order, partition_by="key", partitions=2)
+    await broker.open()
+    await Bench(broker).prepare()
+    try:
+        yield All(broker, orders, services)
+    finally:
+        await broker.close()
+        services.close()
+
+
+@pytest.mark.row("P41")
+async def test_calls_that_too_few_replicas_have_received_raise(
+    own_redis: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be durable all the same."""
+    monkeypatch.setattr("chancy.plugins.redis.jobs.push.PATIENCE_S", 0.05)
+    primary = own_redis(repl_diskless_sync_delay="0")
+    async with all_of(RedisSettings(url=primary.url, timeout_s=0.4, replicas=1)) as made:
+        for call in made.calls():
+            with pytest.raises(BrokerUnavailable, match="0 of 1 replicas"):
+                await call()
+        replica = own_redis()
+        follow(replica, primary.port)
+        await eventually(lambda: in_step(replica, primary))
+        for call in made.calls():
+            await eventually(partial(_answers, call))
+
+
+@pytest.mark.row("P41")
+async def test_replicas_are_waited_for_in_a_cluster(
+    redis_cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.plugins.redis.jobs.push.PATIENCE_S", 0.05)
+    url = redis_cluster
+    async with all_of(RedisSettings(url=url, cluster=True, timeout_s=0.4, replicas=1)) as made:
+        for call in made.calls():
+            with pytest.raises(BrokerUnavailable, match="0 of 1 replicas"):
+                await call()
+
+
+@contextmanager
+def sentinel(primary: RedisServer, folder: Path) -> Generator[int]:
+    """One that promotes at once; gives its port."""
+    port, config = free_port(), folder / "sentinel.conf"
+    config.write_text(
+        f"port {port}\nbind 127.0.0.1\ndir {folder}\nlogfile {folder / 'log'}\n"
+        f"sentinel monitor shop 127.0.0.1 {primary.port} 1\n"
+        "sentinel down-after-milliseconds shop 500\nsentinel failover-timeout shop 2000\n"
+    )
+    process = subprocess.Popen([primary.binary, str(config), "--sentinel"])
+    try:
+        until(lambda: _knows(port), "Sentinel knows no replica", lambda: "")
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _knows(port: int) -> bool:
+    """Whether Sentinel knows the primary and its replica."""
+    try:
+        with closing(redis.Redis(port=port, protocol=2)) as client:
+            found: Any = command_sync(client, "SENTINEL", "REPLICAS", "shop")
+            return len(found) == 1 and b"s_down" not in str(found).encode()
+    except redis.ConnectionError:
+        return False
+
+
+@pytest.mark.row("P41")
+async def test_all_follow_the_primary_that_sentinel_names(own_redis: Start, tmp_path: Path) -> None:
+    primary, replica = (own_redis(repl_diskless_sync_delay="0") for _ in range(2))
+    follow(replica, primary.port)
+    with sentinel(primary, tmp_path) as port:
+        url = f"redis://127.0.0.1:{free_port()},127.0.0.1:{port}/0"
+        async with all_of(RedisSettings(url=url, sentinel="shop")) as made:
+            calls = made.calls()
+            for call in calls:
+                await call()
+            await eventually(lambda: in_step(replica, primary))
+            primary.kill()
+            for call in calls:
+                await eventually(partial(_answers, call))
+            counts = (await made.broker.counts())["default"]
+            assert (counts.pending, counts.scheduled) == (2, 1), "each was there, once"
+        sentinel_of: Any = Sentinel
+        with closing(sentinel_of([("127.0.0.1", port)]).master_for("shop")) as client:
+            services = Services(client)
+            assert (await services.list()).new == ["a"]
+            services.close()
+
+
+async def _answers(call: Callable[[], Awaitable[object]]) -> bool:
+    try:
+        await call()
+    except BrokerUnavailable:
+        return False
+    return True

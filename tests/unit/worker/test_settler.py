@@ -1,0 +1,172 @@
+"""Settlements are written in batches of a bounded size, and none is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from chancy.attempt.failure import Failure
+from chancy.attempt.settlement import Settlement
+from chancy.errors import BrokerError, BrokerUnavailable, StatementFailed
+from chancy.job.ids import new_id
+from chancy.states import State
+from chancy.testing.clock import ManualClock
+from chancy.worker import settler as settling
+from chancy.worker.settler import BATCH, Settler
+from tests.support.waiting import eventually
+
+TIMED_OUT = StatementFailed("canceling statement due to statement timeout", sqlstate="57014")
+
+
+class Store:
+    """Accepts settlements as a broker does, and fails calls of more than ``most``."""
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+        self.settled: list[UUID] = []
+        self.most = BATCH
+        self.error: BrokerError = TIMED_OUT
+
+    async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
+        self.calls.append(len(settlements))
+        await asyncio.sleep(0)
+        if len(settlements) > self.most:
+            raise self.error
+        self.settled += [settlement.id for settlement in settlements]
+        return frozenset()
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def settler(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Settler]:
+    monkeypatch.setattr(settling, "BATCH_SIZE", 1_000)
+    monkeypatch.setattr(settling, "MOST_WAITING_SIZE", 5_000)
+    made = Settler(store.settle, clock, on_stale=lambda _: None)
+    task = asyncio.create_task(made.serve())
+    yield made
+    task.cancel()
+    await asyncio.wait([task])
+
+
+def ended(
+    result: str | None = None, *, meta: str | None = None, failure: Failure | None = None
+) -> Settlement:
+    state = State.SUCCEEDED if failure is None else State.FAILED
+    return Settlement(new_id(), new_id(), state, result=result, meta=meta, failure=failure)
+
+
+def add(settler: Settler, settlements: Sequence[Settlement]) -> list[UUID]:
+    for settlement in settlements:
+        settler.add(settlement)
+    return [settlement.id for settlement in settlements]
+
+
+async def test_small_settlements_are_written_together(store: Store, settler: Settler) -> None:
+    ids = add(settler, [ended("1") for _ in range(BATCH)])
+    await settler.empty.wait()
+    assert (store.calls, store.settled) == ([BATCH], ids)
+
+
+@pytest.mark.parametrize(
+    "large",
+    [
+        {"result": "x" * 400},
+        {"meta": "x" * 400},
+        {"failure": Failure.named("a.B", "x" * 400)},
+        {"failure": Failure(types=("a.B",), message="", trace="x" * 200, notes=("x" * 200,))},
+    ],
+)
+async def test_batches_have_a_bounded_size(
+    store: Store, settler: Settler, large: dict[str, Any]
+) -> None:
+    ids = add(settler, [ended(**large) for _ in range(7)])
+    await settler.empty.wait()
+    assert (store.calls, store.settled) == ([2, 2, 2, 1], ids)
+    assert settler.settled == 7
+
+
+async def test_a_settlement_larger_than_a_batch_is_written_alone(
+    store: Store, settler: Settler
+) -> None:
+    ids = add(settler, [ended("1"), ended("x" * 5_000), ended("1")])
+    await settler.empty.wait()
+    assert (store.calls, store.settled) == ([1, 1, 1], ids)
+
+
+@pytest.mark.parametrize("error", [TIMED_OUT, BrokerUnavailable("no response within 30 s")])
+async def test_a_batch_that_fails_twice_is_halved(
+    store: Store, settler: Settler, clock: ManualClock, error: BrokerError
+) -> None:
+    store.most, store.error = 3, error
+    ids = add(settler, [ended("1") for _ in range(12)])
+    while not settler.empty.is_set():
+        clock.advance(5)
+        await asyncio.sleep(0)
+    assert store.settled == ids
+    assert store.calls[:4] == [12, 12, 6, 3]
+    assert max(store.calls[4:]) <= 6
+
+
+async def test_batches_grow_again_after_an_outage(
+    store: Store, settler: Settler, clock: ManualClock
+) -> None:
+    store.most = 0
+    ids = add(settler, [ended("1") for _ in range(40)])
+    while len(store.calls) < 10:
+        clock.advance(5)
+        await asyncio.sleep(0)
+    store.most = BATCH
+    while not settler.empty.is_set():
+        clock.advance(5)
+        await asyncio.sleep(0)
+    assert store.settled == ids
+    assert store.calls[-1] > 1
+    ids += add(settler, [ended("1") for _ in range(BATCH)])
+    await settler.empty.wait()
+    ids += add(settler, [ended("1") for _ in range(BATCH)])
+    await settler.empty.wait()
+    assert store.calls[-1] == BATCH
+    assert store.settled == ids
+
+
+async def test_claiming_stops_while_too_much_waits(store: Store, settler: Settler) -> None:
+    await asyncio.sleep(0)
+    ids = add(settler, [ended("x" * 900) for _ in range(6)])
+    assert not settler.open.is_set()
+    await settler.empty.wait()
+    assert settler.open.is_set()
+    assert store.settled == ids
+
+
+async def test_an_interrupted_batch_is_written_by_the_next_run(
+    store: Store, clock: ManualClock
+) -> None:
+    settler = Settler(store.settle, clock, on_stale=lambda _: None)
+    store.most = 0
+    ids = add(settler, [ended("1") for _ in range(3)])
+    task = asyncio.create_task(settler.serve())
+    await eventually(lambda: bool(store.calls))
+    task.cancel()
+    await asyncio.wait([task])
+    assert settler.ids == set(ids)
+    store.most = BATCH
+    task = asyncio.create_task(settler.serve())
+    await settler.empty.wait()
+    assert store.settled == ids
+    task.cancel()
+    await asyncio.wait([task])

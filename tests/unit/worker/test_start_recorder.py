@@ -1,0 +1,85 @@
+"""Starts of jobs that have crashed before are stored before the jobs run."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Outcome, Released
+from chancy.errors import BrokerUnavailable, LeaseLost
+from chancy.worker.start_recorder import GROUPS, StartRecorder
+from tests.support.waiting import eventually
+from tests.unit.worker.test_quarantine import claim
+
+
+class Store:
+    """Stores starts when the test lets it."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.asked: list[Claim] = []
+        self.error: Exception | None = None
+
+    async def __call__(self, claim: Claim, meta: str) -> None:
+        self.asked.append(claim)
+        await self.open.wait()
+        if self.error is not None:
+            raise self.error
+
+
+def turn() -> asyncio.Future[Outcome | None]:
+    return asyncio.get_running_loop().create_future()
+
+
+async def test_a_job_starts_only_after_the_one_before_it_has_started() -> None:
+    store = Store()
+    store.open.set()
+    recorder = StartRecorder(store)
+    turns = [turn() for _ in range(GROUPS)]
+    for one in turns:
+        recorder.add(claim(crashes=1), one)
+    for number, one in enumerate(turns, 1):
+        await one
+        assert len(store.asked) == number, "no later start has been stored"
+    await recorder.stop()
+
+
+async def test_many_jobs_start_in_groups() -> None:
+    store = Store()
+    recorder = StartRecorder(store)
+    turns = [turn() for _ in range(10 * GROUPS)]
+    for one in turns:
+        recorder.add(claim(crashes=1), one)
+    await eventually(lambda: len(store.asked) == 10)
+    store.open.set()
+    await asyncio.gather(*turns)
+    await recorder.stop()
+
+
+@pytest.mark.parametrize("error", [LeaseLost("gone"), BrokerUnavailable("stopping")])
+async def test_a_job_whose_start_is_not_stored_does_not_run(error: Exception) -> None:
+    store = Store()
+    store.error = error
+    store.open.set()
+    recorder = StartRecorder(store)
+    one = turn()
+    recorder.add(claim(crashes=1), one)
+    assert isinstance(await one, Released)
+    await recorder.stop()
+
+
+async def test_a_job_that_is_stopped_while_it_waits_holds_no_other_up() -> None:
+    store = Store()
+    recorder = StartRecorder(store)
+    first, stopped, last = turn(), turn(), turn()
+    for one in (first, stopped, last):
+        recorder.add(claim(crashes=1), one)
+    await eventually(lambda: len(store.asked) == 1)
+    stopped.set_result(Released("stop"))
+    store.open.set()
+    assert await first is None
+    assert await last is None
+    assert len(store.asked) == 2
+    await recorder.stop()
