@@ -178,7 +178,7 @@ class Hooks:
         return Unelected() if gate is None else gate
 
     def vacant(self, gate: LeaderGate) -> None:
-        """Notify the leadership of a worker that the leader has left."""
+        """Notify the leadership of a worker that the leader has left, or may have."""
         self._gate.call(None, None, gate.vacant)
 
     async def why_held(self, app: Application, job: QueuedJob) -> Sequence[str]:

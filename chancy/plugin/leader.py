@@ -41,7 +41,10 @@ class LeaderGate(Protocol):
         ...
 
     def vacant(self) -> None:
-        """Called by the worker when it is notified that the leader has left. May do nothing."""
+        """Called when the leader has left, or may have while no notifications arrived.
+
+        May do nothing.
+        """
         ...
 
 

@@ -342,5 +342,7 @@ class Worker:
                 pass
 
     def _check_everything(self) -> None:
+        """Check what notifications would have said while none arrived."""
         self._queues_changed.set()
         self._queue_set.wake_all()
+        self._app.hooks.vacant(self.leader)

@@ -13,10 +13,11 @@ import psycopg
 import pytest
 
 from chancy import Chancy, Worker
+from chancy.broker.notices import Topic
 from chancy.errors import ConfigurationError
 from chancy.plugin.leader import LeaderGate, Unelected
 from chancy.plugin.plugin import Plugin
-from chancy.plugins.leadership import ImmediateLeadership, Leadership
+from chancy.plugins.leadership import Election, ImmediateLeadership, Leadership
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.schema import migrate as schema
 from chancy.postgres.statements import load
@@ -109,6 +110,37 @@ async def test_one_of_many_leads_and_the_next_follows_at_once(dsn: str) -> None:
     assert terms == [1, 2, 3]
     over = "select expires_at <= clock_timestamp() from chancy.leadership_leases"
     assert ask(dsn, over) == [(True,)]
+
+
+async def test_a_leader_that_resigns_before_a_worker_listens_is_followed_at_once(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_listen, stood = asyncio.Event(), asyncio.Event()
+    subscribe, stand = PostgresBroker.subscribe, Election._stand
+
+    async def subscribe_late(self: PostgresBroker, topic: Topic) -> Any:
+        await may_listen.wait()
+        return await subscribe(self, topic)
+
+    async def stand_once(self: Election) -> float:
+        pause_s = await stand(self)
+        stood.set()
+        return pause_s
+
+    async with application(dsn, lease_s=60.0) as chancy:
+        async with Worker(chancy, queues=[]) as first:
+            await first.leader.wait()
+            monkeypatch.setattr(PostgresBroker, "subscribe", subscribe_late)
+            monkeypatch.setattr(Election, "_stand", stand_once)
+            second = Worker(chancy, queues=[])
+            await second.start()
+            await asyncio.wait_for(stood.wait(), 10)
+        try:
+            may_listen.set()
+            async with asyncio.timeout(1.0 + SLACK_S):
+                assert await second.leader.wait() == 2
+        finally:
+            await second.stop()
 
 
 async def test_a_lease_that_ends_in_silence_is_found_by_looking(dsn: str) -> None:
