@@ -229,7 +229,13 @@ class Broker(Protocol):
 
     async def unregister(self, worker_id: UUID) -> None: ...
 
-    async def workers(self) -> Sequence[WorkerRecord]: ...
+    async def workers(self, *, silent_s: float = 0.0) -> Sequence[WorkerRecord]:
+        """Return the registered workers, in any order.
+
+        :param silent_s: only those without a heartbeat for so many seconds by the store's clock;
+            0: all of them.
+        """
+        ...
 
     async def orphans(self, *, silent_s: float, limit: int) -> Sequence[Claim]:
         """Return claims whose worker is gone, in any order.

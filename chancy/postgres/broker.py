@@ -314,8 +314,8 @@ class PostgresBroker:
         self._claims.remove_worker(worker_id)
         await self._upkeep_session.fetch(self.sql.unregister, worker_id)
 
-    async def workers(self) -> Sequence[WorkerRecord]:
-        return await self._catalog.workers()
+    async def workers(self, *, silent_s: float = 0.0) -> Sequence[WorkerRecord]:
+        return await self._catalog.workers(silent_s)
 
     async def orphans(self, *, silent_s: float, limit: int) -> Sequence[Claim]:
         found = await self._upkeep_session.fetch(self.sql.orphans, silent_s, limit)

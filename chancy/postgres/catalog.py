@@ -104,8 +104,8 @@ class Catalog:
         )
         return bool(found)
 
-    async def workers(self) -> Sequence[WorkerRecord]:
-        return [rows.worker(row) for row in await self._fetch(self._sql.workers)]
+    async def workers(self, silent_s: float) -> Sequence[WorkerRecord]:
+        return [rows.worker(row) for row in await self._fetch(self._sql.workers, silent_s)]
 
 
 def declaration(queue: Queue) -> list[object]:

@@ -353,8 +353,8 @@ class RoutedBroker(JobLookups):
     async def unregister(self, worker_id: UUID) -> None:
         await self.control.unregister(worker_id)
 
-    async def workers(self) -> Sequence[WorkerRecord]:
-        return await self.control.workers()
+    async def workers(self, *, silent_s: float = 0.0) -> Sequence[WorkerRecord]:
+        return await self.control.workers(silent_s=silent_s)
 
     def heartbeat(self, worker_id: UUID) -> Heartbeat:
         return self.control.heartbeat(worker_id)

@@ -258,10 +258,11 @@ class MemoryBroker:
     async def unregister(self, worker_id: UUID) -> None:
         self.store.workers.pop(worker_id, None)
 
-    async def workers(self) -> Sequence[WorkerRecord]:
+    async def workers(self, *, silent_s: float = 0.0) -> Sequence[WorkerRecord]:
         return [
             replace(worker, beat_at=self.store.beats[worker.id], silent_s=self._silent_s(worker.id))
             for worker in self.store.workers.values()
+            if silent_s == 0 or self._silent_s(worker.id) > silent_s
         ]
 
     async def orphans(self, *, silent_s: float, limit: int) -> Sequence[Claim]:

@@ -1,4 +1,6 @@
--- All workers. Scans a small table. No locks. Safe to repeat.
+-- Workers without a heartbeat for $1 seconds; all of them with 0. Scans the table: an index on beat_at
+-- would be written by every heartbeat, and a call that finds none of 1,000 takes 0.6 ms. No locks. Safe to
+-- repeat.
 select
   id,
   host,
@@ -13,4 +15,5 @@ select
   blocked_s,
   unknown
 from {schema}.workers
+where $1::float8 = 0 or beat_at < clock_timestamp() - $1::float8 * interval '1 s'
 order by started_at

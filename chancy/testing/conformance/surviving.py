@@ -51,6 +51,11 @@ class WorkerPromises(Promises):
         assert listed.beat_at is not None
         assert 0.0 <= listed.silent_s < PATIENT_S
 
+    async def test_workers_are_listed_by_their_silence(self, bench: Bench) -> None:
+        [worker] = await bench.broker.workers(silent_s=1e-6)
+        assert worker.id == bench.worker_id
+        assert await bench.broker.workers(silent_s=PATIENT_S) == []
+
     async def test_registering_again_is_a_heartbeat(self, bench: Bench) -> None:
         [before] = await bench.broker.workers()
         await bench.broker.register(record(bench.worker_id))

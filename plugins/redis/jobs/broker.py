@@ -312,8 +312,9 @@ class RedisBroker:
         self._claims.leave(worker_id)
         await self._workers.unregister(worker_id)
 
-    async def workers(self) -> Sequence[WorkerRecord]:
-        return await self._workers.all()
+    async def workers(self, *, silent_s: float = 0.0) -> Sequence[WorkerRecord]:
+        found = await self._workers.all()
+        return [worker for worker in found if silent_s == 0 or worker.silent_s > silent_s]
 
     async def orphans(self, *, silent_s: float, limit: int) -> Sequence[Claim]:
         answer = await self.client.run("orphans", silent_s, max(0, min(limit, MOVED)))
