@@ -1,6 +1,10 @@
 -- Creates the partitions of finished_jobs for today and p_ahead more days, in UTC. Returns the
 -- number of created partitions.
--- Partitions are attached, not created in place: that would lock the whole table against reads.
+-- A day has one partition. While the last whole day has more than 20,000,000 rows, tomorrow and the
+-- day after have one for each hour instead: a day of 100,000,000 rows would be some 60 GB to drop and
+-- to vacuum at once.
+-- Partitions are attached, not created in place: that would lock the whole table against reads. To
+-- split a day drops its empty partition, which does lock it, for as long as 24 tables take to make.
 -- Stops after waiting 100 ms for a lock, and is called again later. Safe to repeat.
 create function {schema}.make_days(p_ahead int) returns int
 language plpgsql
@@ -8,27 +12,50 @@ set search_path = pg_catalog, pg_temp
 set lock_timeout = '100ms'
 as $$
 declare
+  v_today date := (clock_timestamp() at time zone 'UTC')::date;
+  v_many boolean := (
+    select coalesce(sum(c.reltuples), 0) > 20000000
+    from pg_inherits i
+    join pg_class c on c.oid = i.inhrelid
+    where i.inhparent = '{schema}.finished_jobs'::regclass
+      and c.relname ~ ('^finished_jobs_' || to_char(v_today - 1, 'YYYYMMDD')));
   v_day date;
+  v_table text;
+  v_empty boolean;
+  v_step interval;
+  v_begin timestamp;
   v_name text;
   v_made int := 0;
 begin
-  for v_day in
-    select (clock_timestamp() at time zone 'UTC')::date + i from generate_series(0, p_ahead) as i
-  loop
-    v_name := 'finished_jobs_' || to_char(v_day, 'YYYYMMDD');
-    continue when to_regclass(format('%I.%I', {schema_text}, v_name)) is not null;
-    execute format(
-      'create table {schema}.%I (like {schema}.finished_jobs including defaults'
-      ' including constraints)', v_name);
-    -- Rows that came before their day's partition did stand in the default one, and would refuse it.
-    execute format(
-      'with late as (delete from {schema}.finished_jobs_default where finished_at >= %L'
-      ' and finished_at < %L returning *) insert into {schema}.%I select * from late',
-      v_day::text || ' 00:00:00+00', (v_day + 1)::text || ' 00:00:00+00', v_name);
-    execute format(
-      'alter table {schema}.finished_jobs attach partition {schema}.%I for values from (%L) to (%L)',
-      v_name, v_day::text || ' 00:00:00+00', (v_day + 1)::text || ' 00:00:00+00');
-    v_made := v_made + 1;
+  for v_day in select v_today + i from generate_series(0, p_ahead) as i loop
+    v_table := 'finished_jobs_' || to_char(v_day, 'YYYYMMDD');
+    v_step := case when v_many and v_day between v_today + 1 and v_today + 2
+      then interval '1 hour' else interval '1 day' end;
+    continue when to_regclass(format('%I.%I', {schema_text}, v_table || '00')) is not null;
+    if to_regclass(format('%I.%I', {schema_text}, v_table)) is not null then
+      continue when v_step = '1 day';
+      execute format('select not exists (select from {schema}.%I)', v_table) into v_empty;
+      continue when not v_empty;
+      execute format('drop table {schema}.%I', v_table);
+    end if;
+    for v_begin in
+      select * from generate_series(v_day::timestamp, v_day + interval '1 day' - v_step, v_step)
+    loop
+      v_name := v_table || case v_step when '1 day' then '' else to_char(v_begin, 'HH24') end;
+      execute format(
+        'create table {schema}.%I (like {schema}.finished_jobs including defaults'
+        ' including constraints)', v_name);
+      -- Rows that came before their partition did stand in the default one, and would refuse it.
+      execute format(
+        'with late as (delete from {schema}.finished_jobs_default where finished_at >= %L'
+        ' and finished_at < %L returning *) insert into {schema}.%I select * from late',
+        v_begin || '+00', v_begin + v_step || '+00', v_name);
+      execute format(
+        'alter table {schema}.finished_jobs attach partition {schema}.%I'
+        ' for values from (%L) to (%L)',
+        v_name, v_begin || '+00', v_begin + v_step || '+00');
+      v_made := v_made + 1;
+    end loop;
   end loop;
   return v_made;
 end

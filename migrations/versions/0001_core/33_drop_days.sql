@@ -28,7 +28,7 @@ begin
     from pg_inherits i
     join pg_class c on c.oid = i.inhrelid
     where i.inhparent = '{schema}.finished_jobs'::regclass
-      and c.relname ~ '^finished_jobs_[0-9]{8}$'
+      and c.relname ~ '^finished_jobs_([0-9]{8}|[0-9]{10})$'
       and c.relname < v_last
     order by c.relname
   loop

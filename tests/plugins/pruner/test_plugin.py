@@ -88,6 +88,52 @@ async def test_each_day_is_committed_by_itself(
     assert made == (8, 8)
 
 
+async def test_after_a_day_of_many_rows_the_next_days_are_split_into_hours(
+    dsn: str, connection: psycopg.Connection[Any]
+) -> None:
+    now = datetime.now(UTC)
+    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+
+    def name(ahead: int) -> str:
+        return f"finished_jobs_{today + timedelta(days=ahead):%Y%m%d}"
+
+    def partitions() -> list[str]:
+        found = connection.execute(
+            "select inhrelid::regclass::text from pg_inherits"
+            " where inhparent = 'chancy.finished_jobs'::regclass"
+        )
+        return sorted(row[0].removeprefix("chancy.") for row in found)
+
+    # A table of yesterday that the statistics call large.
+    begin, end = today - timedelta(days=1), today
+    connection.execute(
+        f"create table chancy.{name(-1)} partition of chancy.finished_jobs"
+        f" for values from ('{begin}') to ('{end}')".encode()
+    )
+    statistics = "update pg_class set reltuples = %s where oid = %s::regclass"
+    connection.execute(statistics, (20_000_000, f"chancy.{name(-1)}"))
+    assert connection.execute("select chancy.make_days(7)").fetchone() == (0,)
+    connection.execute(statistics, (20_000_002, f"chancy.{name(-1)}"))
+    # A job has finished on the day after tomorrow, by a clock that was ahead: its table stays.
+    fill(connection, 1, first=now - today - timedelta(days=2, hours=12))
+    assert connection.execute("select chancy.make_days(7)").fetchone() == (24,)
+    assert connection.execute("select chancy.make_days(7)").fetchone() == (0,)
+    hours = [f"{name(1)}{hour:02}" for hour in range(24)]
+    days = [name(ahead) for ahead in (-1, 0, 2, 3, 4, 5, 6, 7)]
+    assert partitions() == sorted([*hours, *days, "finished_jobs_default"])
+    # Each row goes to its hour, and hours are dropped as days are.
+    fill(connection, 1, first=now - today - timedelta(days=1, hours=7, minutes=30))
+    seventh = f"select count(*) from chancy.{hours[7]}".encode()
+    assert connection.execute(seventh).fetchone() == (1,)
+    connection.execute(f"drop table chancy.{name(-1)}".encode())
+    connection.execute(f"alter table chancy.{hours[0]} rename to finished_jobs_2001010100".encode())
+    connection.execute(f"alter table chancy.{hours[1]} rename to finished_jobs_2001010101".encode())
+    pruner = Pruner(keep_days=1)
+    async with Chancy(dsn, plugins=[pruner]) as chancy:
+        old = ["finished_jobs_2001010100", "finished_jobs_2001010101"]
+        assert await pruner.prune(chancy.broker) == old  # type: ignore[arg-type]
+
+
 async def test_old_rows_of_the_default_partition_are_deleted_in_batches(
     dsn: str, connection: psycopg.Connection[Any]
 ) -> None:
