@@ -13,6 +13,7 @@ _UNIQUE = (
 )
 # What calls another function is dropped before it.
 _FUNCTIONS = (
+    "jobs_by_id(uuid[])",
     "push(text, text, jsonb, int, timestamptz, interval, int, jsonb, uuid, text, text, text, "
     "interval, text)",
     "check_unique(text, text, text, interval, text)",
