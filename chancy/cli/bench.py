@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from chancy.cli import output, sizing
 from chancy.errors import ConfigurationError
 
 
@@ -21,16 +22,30 @@ from chancy.errors import ConfigurationError
     help="Write the figures to this file.",
 )
 @click.option("--dsn", metavar="DSN", help="Measure this server instead of a private one.")
+@click.option(
+    "--plan",
+    metavar="LOAD",
+    help="Measure nothing; print the sizes for a load: jobs by time, the duration of a job, and "
+    "the bytes of its arguments.",
+)
 @click.argument("others", nargs=-1, type=click.UNPROCESSED)
-def bench(quick: bool, json_: Path | None, dsn: str | None, others: tuple[str, ...]) -> None:
+def bench(
+    quick: bool, json_: Path | None, dsn: str | None, plan: str | None, others: tuple[str, ...]
+) -> None:
     """Run the benchmarks of a checkout of chancy; the package does not contain them.
 
     Other arguments are passed to the benchmarks.
 
     \b
-    Example:
+    Examples:
       cd chancy && chancy bench --quick --json figures.json
+      chancy bench --plan "1500/s 40ms 2KB"
     """
+    if plan is not None:
+        output.table(
+            ("what", "size", "because"), sizing.describe(sizing.Load.parse(plan)), cut=False
+        )
+        return
     root = _checkout(Path.cwd())
     command = [sys.executable, "-m", "benchmarks.run", *others]
     if quick:

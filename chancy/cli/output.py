@@ -44,10 +44,13 @@ def cell(value: object) -> str:
             return text if len(text) <= _CELL else f"{text[: _CELL - 1]}…"
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print aligned columns; numbers are right-aligned."""
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, cut: bool = True) -> None:
+    """Print aligned columns; numbers are right-aligned.
+
+    :param cut: cut the cells to 60 characters.
+    """
     values = [list(row) for row in rows]
-    texts = [[cell(value) for value in row] for row in values]
+    texts = [[cell(value) if cut else str(value) for value in row] for row in values]
     widths = [
         max([len(name), *(len(row[index]) for row in texts)]) for index, name in enumerate(columns)
     ]
