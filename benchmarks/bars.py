@@ -7,13 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from benchmarks import systems
+from benchmarks.clients import CLIENTS
 from benchmarks.readings import (
+    ACKNOWLEDGED,
     CALL,
     DRAIN,
     END_TO_END,
     HELD,
     KEPT,
     LEAST,
+    LONG_DRAIN,
     MANY,
     MOST,
     NOT_KEPT,
@@ -66,7 +69,7 @@ def _most(name: str, bound: float, of: Reading, over: Reading | None = None) -> 
     return Bar(name=name, of=of, over=over, sense="at most", bound=bound)
 
 
-def _drain(system: str, detail: str = "", figure: str = DRAIN) -> Reading:
+def _drain(system: str, detail: str = ACKNOWLEDGED, figure: str = DRAIN) -> Reading:
     return Reading(case="drain", system=system, figure=figure, detail=detail)
 
 
@@ -80,6 +83,18 @@ def _drains() -> Iterator[Bar]:
         (KEPT, "storage floor", _drain(KEPT, figure="storage floor"), 0.6),
     ):
         yield _least(f"drain, {_mode(mode)} / {other}", bound, _drain(mode), over)
+    for mode in (NOT_KEPT, KEPT):
+        of, over = (_drain(system, figure=LONG_DRAIN) for system in (mode, graphile))
+        yield _least(f"drain of 200,000, {_mode(mode)} / graphile-worker", 1.3, of, over)
+    for executor in ("thread", "process"):
+        of, over = (
+            Reading(case="executors", figure=rf"[\d,]+ no-op jobs, {name}", detail=ACKNOWLEDGED)
+            for name in (executor, "async")
+        )
+        yield _least(f"drain, {executor} / async", 0.6, of, over)
+    for clients in CLIENTS:
+        of = Reading(case="clients", figure=rf"[\d,]+ async jobs, {clients} workers")
+        yield _least(f"drain by {clients} workers / pgbench", 0.75, replace(of, detail="/ pgbench"))
     for mode in (NOT_KEPT, KEPT):
         of, over = (_drain(system, "CPU s/10k") for system in (mode, graphile))
         yield _most(f"worker CPU of a drain, {_mode(mode)} / graphile-worker", 1.0, of, over)

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -92,14 +92,23 @@ class Bench:
 
         Leaving the block stops it gracefully and waits until its sessions are closed.
         """
-        with tempfile.TemporaryDirectory(prefix="chancy-bench-") as directory:
-            command = [sys.executable, "-m", "benchmarks.worker", SCHEMA, *queues]
-            worker = WorkerProcess(command, {"CHANCY_DSN": self.dsn}, Path(directory))
-            try:
-                yield worker
+        with self.workers(1, *queues) as (worker,):
+            yield worker
+
+    @contextmanager
+    def workers(self, count: int, *queues: str) -> Generator[Sequence[WorkerProcess]]:
+        """Several of them."""
+        command = [sys.executable, "-m", "benchmarks.worker", SCHEMA, *queues]
+        with ExitStack() as cleanup:
+            workers: list[WorkerProcess] = []
+            for _ in range(count):
+                directory = tempfile.TemporaryDirectory(prefix="chancy-bench-")
+                path = Path(cleanup.enter_context(directory))
+                workers.append(WorkerProcess(command, {"CHANCY_DSN": self.dsn}, path))
+                cleanup.callback(workers[-1].kill)
+            yield workers
+            for worker in workers:
                 worker.stop()
-            finally:
-                worker.kill()
         wait_until(lambda: self.control.alone, "the sessions of the worker are still open")
 
     def wait_for_empty(self, worker: WorkerProcess) -> int:

@@ -25,7 +25,7 @@ DROPPED = Queue(name="dropped", executor="async", keep_finished=False)
 def measure(bench: Bench) -> Iterator[Measurement]:
     """Drains with and without a kept history, each with the storage floor; then peers."""
     jobs = bench.size(20_000)
-    backlogs = [jobs, bench.size(200_000)] if bench.size.full else [jobs]
+    backlogs = [jobs] if bench.size.quick else [jobs, bench.size(200_000)]
     for system in systems.own(bench):
         queue = KEPT if system is systems.KEPT else DROPPED
         floor = system.figure("storage floor")

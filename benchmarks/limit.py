@@ -57,6 +57,16 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     """All limits, once."""
     control = bench.control
     control.clear()
+    create_table(bench)
+    if bench.programs is not None:
+        yield measure_claims(bench, bench.programs, CLAIM_DELETE)
+    yield from asyncio.run(_client(bench))
+    control.run("drop table raw_jobs")
+
+
+def create_table(bench: Bench) -> None:
+    """Create the minimal table, empty."""
+    control = bench.control
     control.run("drop table if exists raw_jobs")
     control.run(
         "create table raw_jobs (id bigserial primary key, queue text not null default 'default',"
@@ -65,13 +75,9 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     )
     control.run("create index on raw_jobs (queue, priority, id) where state = 0")
     bench.rest()
-    if bench.programs is not None:
-        yield _claims(bench, bench.programs)
-    yield from asyncio.run(_client(bench))
-    control.run("drop table raw_jobs")
 
 
-def _claims(bench: Bench, programs: Path) -> Measurement:
+def measure_claims(bench: Bench, programs: Path, figure: str, *, clients: int = 1) -> Measurement:
     """Jobs a second with pgbench, claimed and deleted in batches of 100."""
     calls = bench.size(800, quick=300)
     bench.control.run(
@@ -85,7 +91,7 @@ def _claims(bench: Bench, programs: Path) -> Measurement:
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
         script.write(_SCRIPT)
         script.flush()
-        options = ["-n", "-M", "prepared", "-c", "1", "-j", "1", "-t", str(calls)]
+        options = ["-n", "-M", "prepared", "-c", str(clients), "-t", str(max(1, calls // clients))]
         done = subprocess.run(
             [str(programs / "pgbench"), *options, "-f", script.name, bench.dsn],
             check=False,
@@ -96,7 +102,7 @@ def _claims(bench: Bench, programs: Path) -> Measurement:
     if done.returncode != 0 or found is None:
         raise BenchmarkFailed(f"pgbench exited with status {done.returncode}:\n{done.stderr}")
     return Measurement(
-        figure=CLAIM_DELETE,
+        figure=figure,
         unit="jobs/s",
         value=100 * float(found[1]),
         details=meter.others(),

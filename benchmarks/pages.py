@@ -19,11 +19,13 @@ from benchmarks import limit
 from benchmarks.bars import judge
 from benchmarks.processes import ROOT
 from benchmarks.readings import (
+    ACKNOWLEDGED,
     CALL,
     DRAIN,
     END_TO_END,
     HELD,
     KEPT,
+    LONG_DRAIN,
     MANY,
     NOT_KEPT,
     ONE_BY_ONE,
@@ -65,17 +67,17 @@ class Row:
 
 _ASYNC = "async no-op jobs, one worker"
 _PGBENCH = "pgbench, claim 100 and delete 100"
-_PLAIN = Reading(case="executors", figure=r"[\d,]+ no-op jobs, thread")
+_PLAIN = Reading(case="executors", figure=r"[\d,]+ no-op jobs, thread", detail=ACKNOWLEDGED)
 ROWS: Sequence[Row] = (
     Row(
         text=f"drain of {{jobs}} {_ASYNC}, history kept",
-        of=Reading(case="drain", system=KEPT, figure=DRAIN),
+        of=Reading(case="drain", system=KEPT, figure=DRAIN, detail=ACKNOWLEDGED),
         limit=limit.CLAIM_DELETE,
         beside=_PGBENCH,
     ),
     Row(
         text=f"drain of {{jobs}} {_ASYNC}, finished rows deleted",
-        of=Reading(case="drain", system=NOT_KEPT, figure=DRAIN),
+        of=Reading(case="drain", system=NOT_KEPT, figure=DRAIN, detail=ACKNOWLEDGED),
         limit=limit.CLAIM_DELETE,
         beside=_PGBENCH,
     ),
@@ -86,7 +88,7 @@ ROWS: Sequence[Row] = (
         beside=_PGBENCH,
     ),
     Row(
-        text="drain of {jobs} plain no-op jobs through a `process` queue",
+        text="drain of {jobs} plain no-op jobs through a `process` queue, the default",
         of=replace(_PLAIN, figure=r"[\d,]+ no-op jobs, process"),
         limit=limit.CLAIM_DELETE,
         beside=_PGBENCH,
@@ -119,8 +121,9 @@ ROWS: Sequence[Row] = (
 
 #: The columns of the comparison: title, case and figure, and the detail with a second number.
 COLUMNS: Sequence[tuple[str, str, str, str]] = (
-    ("drain, jobs/s acknowledged", "drain", DRAIN, "acknowledged jobs/s"),
-    ("end to end, jobs/s acknowledged", "end_to_end", END_TO_END, "acknowledged jobs/s"),
+    ("drain of 20,000, jobs/s", "drain", DRAIN, ACKNOWLEDGED),
+    ("drain of 200,000, jobs/s", "drain", LONG_DRAIN, ACKNOWLEDGED),
+    ("end to end, jobs/s", "end_to_end", END_TO_END, ACKNOWLEDGED),
     ("push one by one, jobs/s", "push", ONE_BY_ONE, ""),
     ("push of many, jobs/s", "push", MANY, ""),
     ("idle latency from the call, p50 / p99 ms", "latency", CALL, "p99"),
@@ -169,10 +172,11 @@ def _limits(found: Sequence[Summary]) -> Iterator[str]:
             (most,) = find(Reading(case="limit", figure=re.escape(row.limit)), found)
         except NotRead:
             continue
+        value = one.details[row.of.detail] if row.of.detail else one.median
         text = row.text.format(jobs=one.figure.partition(" ")[0])
         tail = f", p99 {_rounded(one.details['p99'])} ms" if one.unit == "ms" else ""
         yield (
-            f"| {text} | {_rounded(one.median)} {one.unit}{tail} | {one.median / most.median:.2f} "
+            f"| {text} | {_rounded(value)} {one.unit}{tail} | {value / most.median:.2f} "
             f"| {row.beside}: {_rounded(most.median)} {most.unit} |"
         )
     for one in found:
@@ -196,13 +200,20 @@ def _systems(found: Sequence[Summary]) -> Iterator[str]:
     yield "|" + "---|" * (len(titles) + 1)
     notes = {one.system: one.note for one in found if one.case == "drain"}
     for name in names:
+        label = f"{name}, `async` queue" if name in OWN else _named(name, notes[name])
         cells = [_cell(name, found, *where) for _, *where in COLUMNS]
-        yield f"| {_named(name, notes[name])} | {' | '.join(cells)} |"
+        yield f"| {label} | {' | '.join(cells)} |"
+    for executor, remark in (("process", ", the default"), ("thread", "")):
+        figures = (f"{size} no-op jobs, {executor}" for size in (r"\d{2},\d{3}", r"\d{3},\d{3}"))
+        cells = [_cell("chancy", found, "executors", figure, ACKNOWLEDGED) for figure in figures]
+        if cells[0] != "–":
+            cells += ["–"] * (len(COLUMNS) - len(cells))
+            yield f"| chancy, history kept, `{executor}` queue{remark} | {' | '.join(cells)} |"
 
 
 def _named(system: str, note: str) -> str:
-    """The name of a system; for a peer with its version, from the start of its note."""
-    return system if system in OWN else note.partition(",")[0] or system
+    """The name of a peer with its version, from the start of its note."""
+    return note.partition(",")[0] or system
 
 
 def _cell(system: str, found: Sequence[Summary], case: str, figure: str, detail: str) -> str:
@@ -242,8 +253,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "file", type=Path, metavar="FILE.json", help="output of benchmarks.run --json"
     )
+    parser.add_argument(
+        "--draft",
+        action="store_true",
+        help="also a quick run, or uncommitted changes",
+    )
     options = parser.parse_args(arguments)
     head, taken = read(options.file)
+    if not options.draft and (head["quick"] or head["commit"].endswith("+") or not head["commit"]):
+        parser.error(
+            f"{options.file} is a quick run or of a tree with changes (commit {head['commit']}): "
+            "commit them and measure again, or write a draft with --draft"
+        )
     found = summaries(taken)
     for page in (README, PERFORMANCE):
         path = ROOT / page

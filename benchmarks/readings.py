@@ -15,6 +15,7 @@ KEPT, NOT_KEPT = systems.KEPT.name, systems.NOT_KEPT.name
 
 # Patterns of the figures for any size of the run.
 DRAIN = r"[\d,]+ async jobs"
+LONG_DRAIN = r"\d{3},\d{3} async jobs"
 END_TO_END = r"[\d,]+ jobs pushed and run"
 HELD = r"[\d,]+ jobs, round \d+ under a held snapshot"
 ONE_BY_ONE = r"one by one, awaited"
@@ -22,6 +23,8 @@ MANY = r"[\d,]+ jobs, "
 CALL = r"from the call of push"
 RETURN = r"from the return of push"
 
+#: The rate until the last settlement is committed; every drain has it.
+ACKNOWLEDGED = "acknowledged jobs/s"
 #: Details of every figure.
 LEAST, MOST = "least of all rounds", "most of all rounds"
 

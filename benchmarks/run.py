@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from benchmarks import (
     beside,
     claims,
+    clients,
     costs,
     drain,
     end_to_end,
@@ -47,6 +48,7 @@ CASES: Mapping[str, Case] = {
     "priorities": priorities.measure,
     "executors": executors.measure,
     "claims": claims.measure,
+    "clients": clients.measure,
     "memory": memory.measure,
     "costs": costs.measure,
     "beside": beside.measure,

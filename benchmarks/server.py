@@ -12,8 +12,14 @@ from chancy.embedded import PostgresServer
 from chancy.embedded.binaries import find_programs, server_account
 from chancy.errors import ConfigurationError
 
-#: Durable as in production; everything except the memory is a default of Postgres.
-SETTINGS = {"fsync": "on", "synchronous_commit": "on", "shared_buffers": "1GB"}
+#: Durable as in production; everything except the memory, and room for the sessions of 32 workers,
+#: is a default of Postgres.
+SETTINGS = {
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "shared_buffers": "1GB",
+    "max_connections": "300",
+}
 VERSION = 16
 
 

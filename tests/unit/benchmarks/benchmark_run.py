@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from benchmarks import limit
+from benchmarks.clients import CLIENTS
 from benchmarks.measurement import OTHERS, Measurement, Taken
 
 HEAD: Mapping[str, Any] = {
@@ -15,6 +17,7 @@ HEAD: Mapping[str, Any] = {
     "versions": {"python": "CPython 3.11.7", "postgres": "16.14", "asyncpg": "0.32.0"},
     "settings": {"fsync": "on", "synchronous_commit": "on"},
     "rounds": 2,
+    "quick": False,
 }
 #: The systems with how many times as fast as graphile-worker they are, and their notes.
 SYSTEMS: Mapping[str, tuple[float, str]] = {
@@ -54,12 +57,16 @@ def _of_systems(factor: float) -> Iterator[tuple[str, Measurement]]:
         label = system.removeprefix("chancy, ")
         own = label != system
         if own:
-            yield "drain", _rate(f"storage floor, {label}", 60_000 * factor, system)
+            details = {"acknowledged jobs/s": 60_000 * factor}
+            figure = f"storage floor, {label}"
+            yield "drain", _rate(figure, 60_000 * factor, system, details=details)
         # The last settlement comes after the last run.
         acknowledged = {"acknowledged jobs/s": 28_000 * speed * factor}
         costs = {"CPU s/10k": 0.2 / speed, "WAL B/job": 540.0, **acknowledged}
         figure = f"20,000 async jobs, {label}"
         yield "drain", _rate(figure, 30_000 * speed * factor, system, note, costs)
+        figure = f"200,000 async jobs, {label}"
+        yield "drain", _rate(figure, 31_000 * speed * factor, system, note, acknowledged)
         figure = f"50,000 jobs pushed and run by two workers, {label}"
         yield "end_to_end", _rate(figure, 20_000 * speed, system, note, acknowledged)
         rounds = {"round 1": 1_000.0, "round 2": 950.0, "last/first": 0.9}
@@ -93,7 +100,16 @@ def _of_systems(factor: float) -> Iterator[tuple[str, Measurement]]:
 
 def _of_chancy() -> Iterator[tuple[str, Measurement]]:
     for executor in ("async", "thread", "process"):
-        yield "executors", _rate(f"20,000 no-op jobs, {executor}", 30_000, "chancy")
+        for jobs in ("20,000", "200,000"):
+            details = {"acknowledged jobs/s": 29_000.0}
+            figure = f"{jobs} no-op jobs, {executor}"
+            yield "executors", _rate(figure, 30_000, "chancy", details=details)
+    for clients in CLIENTS:
+        reference = f"claim 100 + delete 100 (pgbench), {clients} clients"
+        yield "clients", _rate(reference, 50_000, "chancy")
+        figure = f"40,000 async jobs, {clients} workers"
+        measured = _rate(figure, 40_000, "chancy")
+        yield "clients", replace(measured, against={"pgbench": reference})
     flows = {"a step of a chain": 2.0, "push to start": 1.0, "10,000 steps between two": 1.2}
     for what, value in {**flows, "10,000 plain jobs": 1.0}.items():
         yield "workflows", Measurement(figure=what, unit="ms", value=value, system="chancy")
