@@ -37,7 +37,7 @@ def bench(
     Other arguments are passed to the benchmarks.
 
     \b
-    Examples:
+    Example:
       cd chancy && chancy bench --quick --json figures.json
       chancy bench --plan "1500/s 40ms 2KB"
     """
