@@ -140,7 +140,7 @@ class Broker(Protocol):
     async def promote(self, limit: int, *, worker_id: UUID | None = None) -> Promotion:
         """Make up to ``limit`` due SCHEDULED jobs PENDING, the earliest first.
 
-        :param worker_id: the worker that calls; sets `Promotion.others`.
+        :param worker_id: the worker that calls; sets `Promotion.ahead`.
         """
         ...
 

@@ -7,6 +7,7 @@ poll earlier.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,7 +18,8 @@ from typing import Protocol
 class NoticeKind(StrEnum):
     """The kind of a notification. The value is the first character of its payload."""
 
-    #: A queue has new pending jobs. The token is the name of the queue.
+    #: A queue has new pending jobs. The token is the name of the queue; a number and the number of
+    #: jobs may follow.
     WAKE = "w"
     #: Jobs were released at their old position in a queue: claim from the front. Token: the queue.
     REWIND = "r"
@@ -46,16 +48,25 @@ class Topic(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A notification: its kind, and a token that names its subject."""
+    """A notification: its kind, and a token that names its subject.
+
+    :param number: of `NoticeKind.WAKE`: chooses the workers that claim; None: all of them.
+    :param jobs: of `NoticeKind.WAKE` with a number: how many jobs are new.
+    """
 
     kind: NoticeKind
     token: str = ""
+    number: int | None = None
+    jobs: int = 1
 
     def payload(self) -> str:
-        """The payload that is sent, at most 130 characters."""
-        return f"{self.kind.value}:{self.token}"
+        """The payload that is sent, at most 170 characters."""
+        payload = f"{self.kind.value}:{self.token}"
+        return payload if self.number is None else f"{payload} {self.number} {self.jobs}"
 
 
+#: The number and the jobs behind a queue, whose name has no spaces.
+_NUMBERS = re.compile(r" (0|[1-9][0-9]{0,19}) ([1-9][0-9]{0,9})", re.ASCII)
 _KINDS = {kind.value: kind for kind in NoticeKind}
 
 
@@ -65,7 +76,12 @@ def parse(payload: str) -> Notice | None:
     if len(payload) > 200 or payload[1:2] != ":":
         return None
     kind = _KINDS.get(payload[0])
-    return None if kind is None else Notice(kind, payload[2:])
+    if kind is None:
+        return None
+    token, space, numbers = payload[2:].partition(" ")
+    if space and kind is NoticeKind.WAKE and (found := _NUMBERS.fullmatch(space + numbers)):
+        return Notice(kind, token, int(found[1]), int(found[2]))
+    return Notice(kind, payload[2:])
 
 
 def channel(schema: str, topic: Topic = Topic.WORK) -> str:

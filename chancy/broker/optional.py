@@ -92,6 +92,45 @@ class SqlClaims(SqlStore, Protocol):
         ...
 
 
+class Survey(NamedTuple):
+    """What a worker has to know regularly."""
+
+    #: The served queues with pending jobs, or with jobs that were set aside.
+    waiting: Sequence[str]
+    #: Running jobs of the worker that were asked to stop.
+    stopping: Sequence[UUID]
+    #: How many live workers that serve the same queues stand before this one.
+    place: int
+    #: How many there are, this one included; 0 if it is not registered.
+    crowd: int
+    #: The share of them that has no room for jobs of a queue, by queue; without those of 0.
+    full: Mapping[str, float]
+    #: Changes whenever a queue is declared, changed, paused, resumed or deleted.
+    queues_version: str
+    #: Seconds that the survey took the store.
+    took_s: float
+
+
+@runtime_checkable
+class Surveying(Protocol):
+    """A broker that finds the queues with jobs in one call, however many queues there are.
+
+    Workers claim from a queue of such a broker only when they are woken, or when a survey finds
+    jobs in it. Of many workers only a few claim for a notification with a number.
+    """
+
+    async def survey(self, worker_id: UUID, occupied: Sequence[str]) -> Survey:
+        """Find what there is to do for a worker; the queues are those that it has announced.
+
+        :param occupied: the queues for whose jobs it has no room.
+        """
+        ...
+
+    async def call_all(self, queues: Sequence[str]) -> None:
+        """Notify all workers of queues, with `NoticeKind.WAKE` without a number."""
+        ...
+
+
 @runtime_checkable
 class LetterSource(Protocol):
     """A broker whose failures reach Postgres some time later; raises `BrokerError`."""

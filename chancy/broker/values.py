@@ -62,9 +62,9 @@ class Promotion(NamedTuple):
     promoted: int
     #: Seconds until the next scheduled job is due, by the store's clock; None if there is none.
     next_due_s: float | None
-    #: Whether a worker with a lower id is alive: then the caller may promote rarely. A broker for
-    #: which promotion costs little may leave it False.
-    others: bool = False
+    #: How many workers with a lower id are alive, at most 20: the more, the more rarely the caller
+    #: may promote. A broker for which promotion costs little may leave it 0.
+    ahead: int = 0
 
 
 class Cancellation(StrEnum):

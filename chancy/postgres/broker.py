@@ -12,6 +12,7 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Note, Settlement
 from chancy.broker.contract import never
 from chancy.broker.notices import Topic
+from chancy.broker.optional import Survey
 from chancy.broker.transaction import TransactionHook
 from chancy.broker.values import (
     MOST_RUNNING,
@@ -302,6 +303,15 @@ class PostgresBroker:
     async def stop_requests(self, worker_id: UUID) -> Sequence[UUID]:
         rows = await self._upkeep_session.fetch(self.sql.stop_requests, worker_id)
         return [row[0] for row in rows]
+
+    async def survey(self, worker_id: UUID, occupied: Sequence[str]) -> Survey:
+        """See `chancy.broker.optional.Surveying`."""
+        (row,) = await self._upkeep_session.fetch(self.sql.survey, worker_id, list(occupied))
+        return rows.survey(row)
+
+    async def call_all(self, queues: Sequence[str]) -> None:
+        """See `chancy.broker.optional.Surveying`."""
+        await self._upkeep_session.fetch(self.sql.call_all, list(queues))
 
     async def running(self, worker_id: UUID, *, besides: Collection[UUID]) -> Mapping[UUID, UUID]:
         unanswered = self._claims.unanswered_leases(worker_id)

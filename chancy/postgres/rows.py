@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from chancy.attempt.claim import Claim
+from chancy.broker.optional import Survey
 from chancy.broker.values import Holder, QueueCounts, QueuePosition, WorkerRecord
 from chancy.checks import check_broker_name
 from chancy.errors import ConfigurationError
@@ -75,6 +76,13 @@ def orphan(row: Row) -> Claim:
         id, lease, worker_id, queue, func, arguments, attempt, max_attempts, crashes, priority,
         pos, meta,
     )  # fmt: skip
+
+
+def survey(row: Row) -> Survey:
+    """What a worker has to know regularly."""
+    waiting, stopping, place, crowd, queues, shares, version, took_s = row
+    full = dict(zip(queues or (), shares or (), strict=True))
+    return Survey(waiting, stopping, place, crowd, full, version, took_s)
 
 
 def queued_job(row: Row) -> QueuedJob:

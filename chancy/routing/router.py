@@ -273,7 +273,7 @@ class RoutedBroker(JobLookups):
         return Promotion(
             sum(promotion.promoted for promotion in found),
             min(dues, default=None),
-            all(promotion.others for promotion in found),
+            min((promotion.ahead for promotion in found), default=0),
         )
 
     async def orphans(self, *, silent_s: float, limit: int) -> Sequence[Claim]:

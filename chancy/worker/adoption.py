@@ -46,6 +46,9 @@ class QueueAdoption:
         self._on_more = on_more
         broker = session.broker
         self._adopt = broker.adoption(control.broker) if isinstance(broker, Adopting) else None
+        #: Whether jobs of the control broker are moved to the other one. Those that are being moved
+        #: are found by polling only.
+        self.adopts = self._adopt is not None
         self._unsure_until = 0.0
         #: Number of unsettled claims of the control broker, by lease.
         self._leases: dict[UUID, int] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 from uuid import UUID
@@ -12,10 +12,12 @@ from chancy.attempt.settlement import Settlement
 from chancy.broker.contract import Broker
 from chancy.broker.listener import Listener
 from chancy.broker.notices import Notice, Topic
+from chancy.broker.optional import Surveying
 from chancy.clock import Clock
 from chancy.plugin.hooks import Hooks
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.routing.members import BrokerSet
+from chancy.worker.crowd import Crowd
 from chancy.worker.meta_writer import MetaWriter
 from chancy.worker.promoter import Promoter
 from chancy.worker.reconciler import ClaimReconciler
@@ -23,6 +25,7 @@ from chancy.worker.registration import Registration
 from chancy.worker.services import ServiceLoops
 from chancy.worker.settler import Settler
 from chancy.worker.supervisor.link import SupervisorLink
+from chancy.worker.surveyor import SurveyedQueues, Surveyor
 
 #: Seconds between checks for stop requests: while notifications arrive, and while they do not.
 _STOPS_EVERY_S, _STOPS_POLL_S = 5.0, 1.0
@@ -38,7 +41,7 @@ class BrokerSessionHost(NamedTuple):
     #: Called with each notification.
     on_notice: Callable[[BrokerSession, Notice], None]
     #: Called when notifications arrive again: earlier ones are lost.
-    on_resumed: Callable[[], None]
+    on_resumed: Callable[[BrokerSession], None]
     #: Called with the job ids of settlements whose lease was lost.
     on_stale: Callable[[frozenset[UUID]], None]
     #: Called when the broker has declared the worker dead. The worker is then registered again.
@@ -58,6 +61,20 @@ class Running(Protocol):
 
     def put_off(self, session: BrokerSession, why: str) -> None:
         """Stop the jobs of a broker that can be stopped; they run again."""
+        ...
+
+
+class Serving(Running, Protocol):
+    """The queues of the worker, and the jobs that run on it."""
+
+    @property
+    def poll_interval_s(self) -> float: ...
+    def occupied(self, session: BrokerSession) -> Sequence[str]:
+        """The queues for whose jobs from a broker there is no room, sorted."""
+        ...
+
+    def claim_waiting(self, session: BrokerSession, queues: Collection[str]) -> None:
+        """Claim from those of these queues that rest."""
         ...
 
 
@@ -99,7 +116,20 @@ class BrokerSession:
             clock,
             Topic.WORK,
             on_notice=functools.partial(host.on_notice, self),
-            on_resumed=host.on_resumed,
+            on_resumed=functools.partial(host.on_resumed, self),
+        )
+        self.crowd = Crowd(clock)
+        #: None: the broker has no surveys, and every queue is polled.
+        self.surveyor = (
+            Surveyor(
+                broker,
+                self.crowd,
+                clock,
+                worker_id=lambda: self.registration.worker_id,
+                listening=lambda: self.listener.receiving,
+            )
+            if isinstance(broker, Surveying)
+            else None
         )
         self._promoter = Promoter(broker, clock, lambda: self.registration.worker_id)
         self.registration = Registration(
@@ -153,6 +183,23 @@ class BrokerSession:
             )
 
         self._services.start(self.loop_name("registration"), start)
+
+    def survey(self, serving: Serving, on_queues: Callable[[], None]) -> None:
+        """Start to survey, if the broker can.
+
+        :param on_queues: called when queues have changed.
+        """
+        if self.surveyor is None:
+            return
+        queues = SurveyedQueues(
+            poll_interval_s=lambda: serving.poll_interval_s,
+            occupied=functools.partial(serving.occupied, self),
+            claim=functools.partial(serving.claim_waiting, self),
+            stop_job=serving.stop_job,
+            on_changed=on_queues,
+        )
+        serve = functools.partial(self.surveyor.serve, queues)
+        self._services.start(self.loop_name("surveyor"), serve)
 
     def reconcile(self, running: Running) -> None:
         """Start to look for jobs whose completion the broker has lost."""

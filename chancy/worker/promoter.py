@@ -14,14 +14,16 @@ from chancy.clock import Clock
 BATCH = 1_000
 #: Seconds between promotions when no job is known to be due earlier.
 _LONGEST_S = 1.0
-#: Seconds between promotions while a worker with a lower id is alive.
-_RARELY_S = 3.0
+#: Seconds between promotions for each live worker with a lower id, and the most.
+_RARELY_S, _MOST_RARELY_S = 3.0, 60.0
 
 
 class Promoter:
     """Makes due jobs pending. Every worker runs one: their batches do not overlap.
 
-    The worker with the lowest id promotes as soon as a job is due, the others rarely.
+    The worker with the lowest id promotes as soon as a job is due, the next one every 3 s, and each
+    further one more rarely: however many there are, few promote at a time, and one that dies is
+    replaced within seconds.
     """
 
     def __init__(self, broker: Broker, clock: Clock, worker_id: Callable[[], UUID]) -> None:
@@ -35,8 +37,9 @@ class Promoter:
             if promotion.promoted >= BATCH:
                 await asyncio.sleep(0)
                 continue
-            pause = (_RARELY_S if promotion.others else _LONGEST_S) * random.uniform(0.8, 1.0)
-            if promotion.next_due_s is not None and not promotion.others:
+            pause = min(_RARELY_S * promotion.ahead, _MOST_RARELY_S) or _LONGEST_S
+            pause *= random.uniform(0.8, 1.0)
+            if promotion.next_due_s is not None and not promotion.ahead:
                 # Due rows that are locked are being promoted by another worker.
                 pause = min(pause, max(promotion.next_due_s, 0.02))
             await self._clock.sleep(pause)

@@ -16,15 +16,13 @@ from chancy.errors import BrokerError
 from chancy.queue.queue import Queue
 from chancy.worker.runner import Runner
 from chancy.worker.settler import Settler
+from chancy.worker.surveyor import relaxed_s
 
 logger = logging.getLogger("chancy.worker")
 
-#: Pauses between claims for a second after a wake-up, since the notification of one push may also
-#: stand for another that commits a little later.
-_LADDER_S = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.37)
-#: While notifications arrive, polling only finds jobs without a notification.
-_RELAXED_FACTOR = 10.0
-_RELAXED_MOST_S = 5.0
+#: Pauses between claims for a second after a wake-up and after a claim of jobs, since the
+#: notification of one push may also stand for another that commits a little later.
+_LADDER_S = (0.02, 0.1, 0.8)
 
 
 class Claiming(Protocol):
@@ -42,12 +40,15 @@ class Claiming(Protocol):
 
 
 class Puller:
-    """Claims as many jobs as a runner has room for: when woken, when there is room, and by polling.
+    """Claims as many jobs as a runner has room for: when woken, when there is room, and, unless
+    surveys find the jobs, by polling.
 
     :param claim: see `chancy.broker.contract.Broker.claim`.
     :param knows: whether jobs of a function that were set aside may be claimed here.
     :param give: called with the claims.
-    :param listening: whether notifications arrive now; polling is then less frequent.
+    :param listening: whether notifications arrive now; polling is then less frequent. None: no
+        polling, since surveys wake the puller.
+    :param call: called when there may be more jobs than this worker can take.
     """
 
     def __init__(
@@ -61,7 +62,8 @@ class Puller:
         knows: Callable[[str], bool],
         give: Callable[[Sequence[Claim]], None],
         worker_id: Callable[[], UUID],
-        listening: Callable[[], bool],
+        listening: Callable[[], bool] | None,
+        call: Callable[[], None] = lambda: None,
     ) -> None:
         self.queue = queue
         self._runner = runner
@@ -72,11 +74,19 @@ class Puller:
         self._clock = clock
         self._worker_id = worker_id
         self._listening = listening
+        self._call = call
         self._woken = asyncio.Event()
         self._thorough = True
         self._rung = len(_LADDER_S)
         self._stopping = False
         self._paused = False
+        self._spare: asyncio.TimerHandle | None = None
+        #: How many jobs were announced since the last claim.
+        self._announced = 0
+        #: Whether it waits for room, or for the settler.
+        self.occupied = False
+        #: Whether it claims nothing until it is woken, or until its next look.
+        self.resting = False
         #: Set when the last thorough claim found no jobs.
         self.drained = asyncio.Event()
 
@@ -86,8 +96,20 @@ class Puller:
         :param thorough: start from the front of the queue, where jobs may have been released.
         """
         self._thorough = self._thorough or thorough
+        self._woken.set()
+
+    def notify(self, jobs: int, delay_s: float) -> None:
+        """Claim for a notification of new jobs: now, or as a spare worker after some seconds unless
+        a claim begins before. If there is no room now, other workers are called."""
+        if delay_s:
+            if self._spare is None:
+                self._spare = asyncio.get_running_loop().call_later(delay_s, self._woken.set)
+            return
+        self._announced = max(self._announced, jobs)
         self._rung = 0
         self._woken.set()
+        if self.occupied or self._stopping:
+            self._call()
 
     def pause(self, paused: bool) -> None:
         """Claim nothing while paused. For brokers that do not store the paused state."""
@@ -97,6 +119,7 @@ class Puller:
     def stop(self) -> None:
         """Stop claiming. The runner still gets the jobs of a claim in progress."""
         self._stopping = True
+        self._cancel_spare()
         self._woken.set()
         self._runner.roomy.set()
         self._settler.open.set()
@@ -113,7 +136,9 @@ class Puller:
             limit = await self._room()
             if limit == 0:
                 continue
+            self._cancel_spare()
             self._woken.clear()
+            announced, self._announced = self._announced, 0
             thorough, self._thorough = self._thorough, False
             try:
                 claims = await self._claim(
@@ -143,14 +168,28 @@ class Puller:
             elif thorough and not self._thorough:
                 # No jobs have been released in the meantime.
                 self.drained.set()
-            if len(claims) < limit:
+            if len(claims) >= limit:
+                if len(claims) > announced:
+                    self._call()
+            else:
                 if claims:
                     # Let the jobs start before the pause is computed.
                     await asyncio.sleep(0)
                 await self._rest()
 
+    def _cancel_spare(self) -> None:
+        if self._spare is not None:
+            self._spare.cancel()
+            self._spare = None
+
     async def _room(self) -> int:
         """Wait until more may be claimed. Returns how many; 0 to try again."""
+        self.occupied = True
+        limit = await self._wait_for_room()
+        self.occupied = limit == 0
+        return limit
+
+    async def _wait_for_room(self) -> int:
         if not self._settler.open.is_set():
             await self._clock.wait(self._settler.open, 1.0)
             return 0
@@ -166,8 +205,11 @@ class Puller:
         if self._rung < len(_LADDER_S):
             pause = _LADDER_S[self._rung]
             self._rung += 1
+        elif self._listening is None:
+            self.resting = True
+            await self._woken.wait()
+            self.resting = False
+            return
         else:
-            pause = self.queue.poll_interval_s
-            if self._listening():
-                pause = max(pause, min(pause * _RELAXED_FACTOR, _RELAXED_MOST_S))
+            pause = relaxed_s(self.queue.poll_interval_s, listening=self._listening())
         await self._clock.wait(self._woken, pause * random.uniform(0.8, 1.2))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from chancy.attempt.outcome import Cancelled
 from chancy.broker.contract import Broker
+from chancy.broker.notices import Notice
 from chancy.broker.values import WorkerRecord
 from chancy.clock import Clock
 from chancy.errors import BrokerError
@@ -241,10 +242,36 @@ class QueueSet:
         if worker is not None:
             worker.wake(session, thorough=thorough)
 
-    def wake_all(self) -> None:
-        """Claim from the front of every queue."""
+    def notify(self, session: BrokerSession, notice: Notice) -> None:
+        """Claim for a notification of new jobs, if this worker is chosen."""
+        worker = self._serving.get(notice.token)
+        if worker is not None:
+            worker.notify(session, notice)
+
+    def wake_all(self, session: BrokerSession) -> None:
+        """Claim from the front of every queue of a broker."""
         for worker in self._serving.values():
-            worker.wake(None, thorough=True)
+            worker.wake(session, thorough=True)
+
+    @property
+    def poll_interval_s(self) -> float:
+        """The shortest poll interval of the served queues."""
+        return min((one.queue.poll_interval_s for one in self._serving.values()), default=1.0)
+
+    def occupied(self, session: BrokerSession) -> list[str]:
+        """The served queues for whose jobs from a broker there is no room, sorted. Once this worker
+        stops: all of them."""
+        return sorted(
+            name
+            for name, worker in self._serving.items()
+            if self._closed or worker.occupied(session)
+        )
+
+    def claim_waiting(self, session: BrokerSession, queues: Collection[str]) -> None:
+        """Claim from those of these queues that rest."""
+        for name in queues:
+            if name in self._serving:
+                self._serving[name].claim_waiting(session)
 
     def held(self) -> set[UUID]:
         """Ids of the jobs that run or wait to run here."""

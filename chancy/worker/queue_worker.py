@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import assert_never
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Released, Snoozed
+from chancy.broker.notices import Notice
 from chancy.clock import Clock
 from chancy.context.context import Progress
 from chancy.executors import executor as make_executor
@@ -87,7 +89,9 @@ class QueueWorker:
         self._pullers = {session: self.puller}
         if self._adoption:
             give = self._adoption.receiver(self.runner)
-            self._pullers[control] = self._make_puller(control, self._adoption.claim, give)
+            self._pullers[control] = self._make_puller(
+                control, self._adoption.claim, give, surveyed=not self._adoption.adopts
+            )
         self._name = f"puller {queue.name} {next(_numbers)}"
         self._ended = asyncio.Event()
 
@@ -100,8 +104,17 @@ class QueueWorker:
         )
 
     def _make_puller(
-        self, session: BrokerSession, claim: Claiming, give: Callable[[Sequence[Claim]], None]
+        self,
+        session: BrokerSession,
+        claim: Claiming,
+        give: Callable[[Sequence[Claim]], None],
+        *,
+        surveyed: bool = True,
     ) -> Puller:
+        def listening() -> bool:
+            return session.listener.receiving
+
+        surveyed = surveyed and session.surveyor is not None
         return Puller(
             self.queue,
             self.runner,
@@ -111,7 +124,8 @@ class QueueWorker:
             knows=self.unknown.knows,
             give=give,
             worker_id=lambda: session.registration.worker_id,
-            listening=lambda: session.listener.receiving,
+            listening=None if surveyed else listening,
+            call=functools.partial(session.crowd.call, self.queue.name),
         )
 
     @property
@@ -244,6 +258,25 @@ class QueueWorker:
         for other, puller in self._pullers.items():
             if session is None or session is other:
                 puller.wake(thorough=thorough)
+
+    def notify(self, session: BrokerSession, notice: Notice) -> None:
+        """Claim from a broker for its notification of new jobs, if this worker is chosen."""
+        puller = self._pullers.get(session)
+        if puller is not None:
+            delay_s = session.crowd.delay_s(notice)
+            if delay_s is not None:
+                puller.notify(notice.jobs, delay_s)
+
+    def occupied(self, session: BrokerSession) -> bool:
+        """Whether there is no room for jobs of a broker."""
+        puller = self._pullers.get(session)
+        return puller is not None and puller.occupied
+
+    def claim_waiting(self, session: BrokerSession) -> None:
+        """Claim from a broker that has jobs, unless that goes on anyway."""
+        puller = self._pullers.get(session)
+        if puller is not None and puller.resting:
+            puller.wake(thorough=True)
 
     def claim_no_more(self) -> None:
         """Stop claiming. A claim in progress is the last one."""

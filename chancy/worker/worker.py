@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import random
 from collections.abc import Collection, Iterable, Sequence
 from typing import Self
 from uuid import UUID
@@ -27,6 +28,7 @@ from chancy.worker.services import ServiceLoops
 from chancy.worker.shutdown import tear_down
 from chancy.worker.signals import Signals
 from chancy.worker.supervisor.link import SupervisorLink
+from chancy.worker.surveyor import SPREAD_S
 from chancy.worker.worker_limits import UNKNOWN_AFTER_S, WorkerLimits
 
 logger = logging.getLogger("chancy.worker")
@@ -35,6 +37,8 @@ logger = logging.getLogger("chancy.worker")
 ALL_QUEUES = "*"
 #: Seconds between reads of the queues when no notification reports a change.
 _QUEUES_EVERY_S = 5.0
+#: The same if surveys find changes.
+_QUEUES_RARELY_S = 60.0
 #: Seconds between checks whether a served queue has broken.
 _BROKEN_EVERY_S = 0.5
 #: Seconds that the service of a plugin has to end, in addition to the shutdown timeout.
@@ -207,6 +211,7 @@ class Worker:
         await self._queue_set.warm_up(self.ending)
         await self._announce()
         self._services.start("queues", self._watch_queues)
+        self._control.survey(self._queue_set, self._queues_changed.set)
         self._services.start("announcer", self._watch_served)
         self._services.start("contact", functools.partial(self._control.watch, self._queue_set))
         for service in self._app.hooks.services:
@@ -235,6 +240,9 @@ class Worker:
         """Stop claiming, and let `wait_for_shutdown` return. Call it in the worker's event loop."""
         self.ending.set()
         self._queue_set.claim_no_more()
+        if self._control.surveyor is not None:
+            # Other workers take it into account that this one has no room any more.
+            self._control.surveyor.soon()
 
     async def stop(self) -> None:
         """Stop claims, jobs, settlements, services and heartbeats, in this order.
@@ -281,8 +289,12 @@ class Worker:
 
     async def _watch_queues(self) -> None:
         while True:
-            pause = _QUEUES_EVERY_S if self.listening else 1.0
-            await self.clock.wait(self._queues_changed, pause)
+            if self._control.surveyor is not None:
+                pause = _QUEUES_RARELY_S * random.uniform(0.8, 1.2)
+            else:
+                pause = _QUEUES_EVERY_S if self.listening else 1.0
+            if await self.clock.wait(self._queues_changed, pause):
+                await self.clock.sleep(SPREAD_S * self._control.crowd.size * random.random())
             self._queues_changed.clear()
             await self._follow_queues()
             # Notifications of stop requests may have been lost.
@@ -328,9 +340,10 @@ class Worker:
 
     def _on_notice(self, session: BrokerSession, notice: Notice) -> None:
         match notice.kind:
-            case NoticeKind.WAKE | NoticeKind.REWIND:
-                thorough = notice.kind is NoticeKind.REWIND
-                self._queue_set.wake(notice.token, session, thorough=thorough)
+            case NoticeKind.WAKE:
+                self._queue_set.notify(session, notice)
+            case NoticeKind.REWIND:
+                self._queue_set.wake(notice.token, session, thorough=True)
             case NoticeKind.QUEUES:
                 self._queues_changed.set()
             case NoticeKind.STOP:
@@ -341,8 +354,12 @@ class Worker:
             case NoticeKind.PROBE | NoticeKind.FINISHED:
                 pass
 
-    def _check_everything(self) -> None:
-        """Check what notifications would have said while none arrived."""
-        self._queues_changed.set()
-        self._queue_set.wake_all()
-        self._app.hooks.vacant(self.leader)
+    def _check_everything(self, session: BrokerSession) -> None:
+        """Check what notifications of a broker would have said while none arrived."""
+        if session.surveyor is not None:
+            session.surveyor.soon()
+        else:
+            self._queue_set.wake_all(session)
+        if session.control:
+            self._queues_changed.set()
+            self._app.hooks.vacant(self.leader)

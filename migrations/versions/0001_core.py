@@ -29,6 +29,8 @@ _FUNCTIONS = (
     "orphans(float8, int)",
     "cancel(uuid[])",
     "forget_finished()",
+    "survey(uuid, text[])",
+    "waiting(text[])",
     "promote(int, float8, uuid)",
     "update_meta(uuid[], uuid[], text[])",
     "settled(uuid[], uuid[])",
@@ -43,7 +45,7 @@ _FUNCTIONS = (
     "with_meta(jsonb, text)",
     "with_failure(jsonb, text, int, uuid)",
     "utc(timestamptz)",
-    "wake(text, boolean)",
+    "wake(text, boolean, bigint)",
     "channel()",
 )
 _TABLES = (

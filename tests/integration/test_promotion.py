@@ -98,15 +98,15 @@ async def test_new_session_promotes_from_the_front(
 async def test_only_the_live_worker_with_the_lowest_id_promotes_often(
     broker: PostgresBroker, dsn: str
 ) -> None:
-    async def others(worker_id: uuid.UUID | None) -> bool:
-        return (await broker.promote(1, worker_id=worker_id)).others
+    async def ahead(worker_id: uuid.UUID | None) -> int:
+        return (await broker.promote(1, worker_id=worker_id)).ahead
 
     for worker_id in (LOW, HIGH):
         await broker.register(record(worker_id))
-    assert [await others(one) for one in (LOW, HIGH, None)] == [False, True, False]
+    assert [await ahead(one) for one in (LOW, HIGH, None)] == [0, 1, 0]
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("update chancy.workers set beat_at = now() - interval '1 m'")
-    assert not await others(HIGH)
+    assert not await ahead(HIGH)
 
 
 async def test_next_due_time_is_that_of_a_job_not_yet_due(bench: Bench) -> None:

@@ -54,8 +54,8 @@ _CORE: Mapping[RoleKind, Privileges] = {
 # For databases in which PUBLIC has no EXECUTE privilege on functions.
 _FUNCTIONS: Mapping[RoleKind, str] = {
     RoleKind.WORKER: "all functions in schema {schema}",
-    RoleKind.PRODUCER: "function {schema}.channel(), {schema}.wake(text, boolean), {schema}.push, "
-    "{schema}.push_unique, {schema}.push_unique_all, {schema}.push_keyed, {schema}.unique_key, "
+    RoleKind.PRODUCER: "function {schema}.channel(), {schema}.wake(text, boolean, bigint), "
+    "{schema}.push, {schema}.push_unique, {schema}.push_unique_all, {schema}.push_keyed, {schema}.unique_key, "
     "{schema}.check_push, {schema}.check_unique, {schema}.new_id",
     RoleKind.VIEWER: "function {schema}.channel(), {schema}.utc(timestamptz)",
 }

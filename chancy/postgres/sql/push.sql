@@ -25,8 +25,9 @@ with pushed as (
       limits)) as t
   on conflict (id) do nothing
   returning queue, state)
-select {schema}.wake(q.queue, $11::boolean)
+select {schema}.wake(q.queue, $11::boolean, q.jobs)
 from (
-  select distinct p.queue
+  select p.queue, count(*) as jobs
   from pushed as p
-  where p.state = 0) as q
+  where p.state = 0
+  group by p.queue) as q

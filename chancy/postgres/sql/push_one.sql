@@ -20,5 +20,6 @@ returning
       and (
         not $11::boolean
         or pg_try_advisory_xact_lock(hashtext({schema}.channel()), hashtext(queue)))
-    then pg_notify({schema}.channel(), 'w:' || queue)
+    then pg_notify(
+      {schema}.channel(), 'w:' || queue || ' ' || pg_current_xact_id()::text || ' 1')
   end

@@ -10,4 +10,4 @@ with pushed as (
   from rows from (
     unnest($1::uuid[]), jsonb_array_elements($5::text::jsonb)) as t (id, arguments)
   on conflict (id) do nothing)
-select {schema}.wake($2::text, $7::boolean)
+select {schema}.wake($2::text, $7::boolean, cardinality($1::uuid[]))

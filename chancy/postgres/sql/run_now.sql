@@ -15,8 +15,8 @@ with due as (
   where j.id = due.id
   returning j.id, j.queue
 ), woken as (
-  select {schema}.wake(q.queue, true) as done
-  from (select distinct ready.queue from ready) as q
+  select {schema}.wake(q.queue, true, q.jobs) as done
+  from (select ready.queue, count(*) as jobs from ready group by ready.queue) as q
 )
 select ready.id, (select count(woken.done) from woken)
 from ready

@@ -1,11 +1,15 @@
 -- One row for each live worker. fillfactor 50: the row version that a heartbeat writes stays on its
--- page.
+-- page. No index has a column that heartbeats or surveys write.
 create table {schema}.workers (
   id uuid primary key,
   host text not null,
   pid int not null,
   tags text[] not null default '{}',
   queues text[] not null default '{}',
+  -- The same for all workers that serve the same queues.
+  crowd bigint generated always as (hash_array_extended(queues, 0)) stored,
+  -- Queues for whose jobs the worker had no room at its last survey, at most 64.
+  occupied text[] not null default '{}',
   -- Queues that the worker should serve and cannot, each with the reason.
   broken jsonb not null default '{}',
   -- Functions of jobs in its queues that the worker does not know.

@@ -1,13 +1,13 @@
 -- Makes due scheduled jobs pending, earliest first, each with a new position. Returns the number of
 -- promoted jobs, the seconds until the next job is due, the time up to which all due jobs are
--- promoted, and whether a worker with a lower id than p_worker is alive.
+-- promoted, and how many workers with a lower id than p_worker are alive, at most 20.
 -- p_after: starts at this time, in seconds since the epoch, behind the entries of jobs that are
 -- promoted already; null: at the front.
 -- Index: jobs_scheduled, from p_after. Locks: rows of jobs in that order, skipping locked ones.
 -- Safe to repeat. The time is read once: a volatile call would not be a condition of the index.
 create function {schema}.promote(
   p_limit int, p_after float8, p_worker uuid,
-  out promoted int, out next_due_s float8, out reached float8, out others boolean
+  out promoted int, out next_due_s float8, out reached float8, out ahead int
 )
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -24,6 +24,7 @@ declare
   v_now timestamptz := clock_timestamp();
   v_from timestamptz := coalesce(to_timestamp(p_after), '-infinity');
   v_queues text[];
+  v_counts bigint[];
   v_last timestamptz;
 begin
   with due as materialized (
@@ -38,17 +39,19 @@ begin
     from due
     where j.ctid = due.tid
     returning j.queue, j.run_at)
-  select count(*), array_agg(distinct ready.queue), max(ready.run_at)
-  into promoted, v_queues, v_last
-  from ready;
-  perform {schema}.wake(q.name, true) from unnest(v_queues) as q (name);
+  select coalesce(sum(r.jobs), 0), array_agg(r.queue), array_agg(r.jobs), max(r.last)
+  into promoted, v_queues, v_counts, v_last
+  from (
+    select ready.queue, count(*) as jobs, max(ready.run_at) as last from ready group by 1) r;
+  perform {schema}.wake(q.name, true, q.jobs) from unnest(v_queues, v_counts) as q (name, jobs);
   v_from := case when promoted < p_limit then v_now else coalesce(v_last, v_from) end;
   reached := extract(epoch from v_from);
   -- Not of the difference: that of an infinite time is an error, which would stop all promotion.
   select extract(epoch from j.run_at) - extract(epoch from v_now) into next_due_s
   from {schema}.jobs j where j.state = 2 and j.run_at >= v_from order by j.run_at limit 1;
-  others := exists (
+  ahead := (select count(*) from (
     select from {schema}.workers w
-    where w.id < p_worker and w.beat_at > v_now - interval '15 seconds');
+    where w.id < p_worker and w.beat_at > v_now - interval '15 seconds'
+    order by w.id desc limit 20) w);
 end
 $$

@@ -71,7 +71,7 @@ begin
     end if;
   end loop;
   perform case
-      when n.notice like 'w:%' then {schema}.wake(substr(n.notice, 3), p_guarded)
+      when n.notice like 'w:%' then {schema}.wake(substr(n.notice, 3), p_guarded, cardinality(p_ids))
       else pg_notify({schema}.channel(), n.notice)
     end
   from unnest(v_notices) as n (notice);

@@ -58,7 +58,7 @@ moved as (
   where n.name = e.name
   returning e.name)
 select m.name, t.tick, t.job_id, t.skipped, w.woken
-from (select count({schema}.wake(q.queue, true)) as woken from (
-  select distinct p.queue from pushed as p where p.state = 0) as q) as w
+from (select count({schema}.wake(q.queue, true, q.jobs)) as woken from (
+  select p.queue, count(*) as jobs from pushed as p where p.state = 0 group by p.queue) as q) as w
 cross join moved as m
 left join ticks as t on t.entry = m.name

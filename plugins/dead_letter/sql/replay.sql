@@ -48,8 +48,9 @@ marked as (
 select m.id, m.replayed_as, w.woken
 from marked as m
 cross join (
-  select count({schema}.wake(q.queue, true)) as woken
-  from (select distinct p.queue from pushed as p where p.state = 0) as q) as w
+  select count({schema}.wake(q.queue, true, q.jobs)) as woken
+  from (
+    select p.queue, count(*) as jobs from pushed as p where p.state = 0 group by p.queue) as q) as w
 union all
 select d.id, d.replayed_as, 0
 from {schema}.dead_letters as d

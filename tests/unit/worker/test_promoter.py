@@ -32,10 +32,10 @@ class Scripted(MemoryBroker):
 @pytest.mark.parametrize(
     ("promotion", "calls"),
     [
-        (Promotion(0, None, others=False), 2),
-        (Promotion(0, 0.1, others=False), 10),
-        (Promotion(0, 0.1, others=True), 1),
-        (Promotion(0, None, others=True), 1),
+        (Promotion(0, None, ahead=0), 2),
+        (Promotion(0, 0.1, ahead=0), 10),
+        (Promotion(0, 0.1, ahead=1), 1),
+        (Promotion(0, None, ahead=1), 1),
     ],
 )
 async def test_worker_promotes_rarely_while_another_one_does_it(

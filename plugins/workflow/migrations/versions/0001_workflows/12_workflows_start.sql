@@ -55,7 +55,7 @@ begin
     array_agg(r.workflow_id) filter (where r.func is null),
     array_agg(r.name) filter (where r.func is null)
   into v_queues, v_waits, v_waits_names from ready r;
-  perform {schema}.wake(q.name, true) from unnest(v_queues) as q (name);
+  perform {schema}.wake(q.name, true, cardinality(p_ids)) from unnest(v_queues) as q (name);
   if v_waits is not null then
     select h.o_ids, h.o_names, h.o_runs, h.o_payloads into o_ids, o_names, o_runs, o_payloads
     from {schema}.workflows_listen(v_waits, v_waits_names) h;

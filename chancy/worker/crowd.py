@@ -1,0 +1,90 @@
+"""The workers that serve the same queues, and which of them claim when jobs are pushed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from chancy.broker.notices import Notice
+from chancy.broker.optional import Survey
+from chancy.clock import Clock
+
+#: Of a crowd up to this size every worker claims.
+_FEW = 4
+#: Spare workers, which claim a little later in case that those before them cannot: in a crowd of up
+#: to `_MODERATE` workers, whose surveys are seconds apart, and in a larger one.
+_MODERATE, _MANY_SPARES, _SPARES = 20, 3, 1
+#: Seconds between a spare worker and the one before it.
+_SPARE_S = 0.01
+#: Seconds between two calls of all workers to one queue.
+_CALL_EVERY_S = 1.0
+#: The golden ratio in 64 bits: multiples of it spread evenly over the crowd, at any stride.
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+class Crowd:
+    """The live workers that serve the same queues, and this worker's place among them.
+
+    The number of a notification is a point on a circle around which the workers stand. Those behind
+    it claim: as many as there are new jobs, and spare ones. Workers that see the crowd a little
+    differently, since one has just come or gone, still agree on nearly all points.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._place = 0
+        #: Number of workers, this one included; 0 while it is unknown.
+        self.size = 0
+        self._full: Mapping[str, float] = {}
+        self._called_at: dict[str, float] = {}
+        #: Queues to which all workers are to be called.
+        self._calls: set[str] = set()
+        self._on_call: Callable[[], None] = lambda: None
+
+    def learn(self, survey: Survey) -> None:
+        self._place, self.size, self._full = survey.place, survey.crowd, survey.full
+
+    def forget(self) -> None:
+        """The place may be outdated: claim for every notification until the next survey."""
+        self.size = 0
+
+    def delay_s(self, notice: Notice) -> float | None:
+        """Seconds after which this worker claims for a notification of new jobs; None: never.
+
+        Workers without room do not claim, so more are chosen in a crowd in which some have none.
+        """
+        size = self.size
+        if notice.number is None:
+            self._called_at[notice.token] = self._clock.monotonic()
+            return 0.0
+        if size <= 1:
+            return 0.0
+        point = notice.number * _GOLDEN % 2**64 / 2**64
+        behind = min(int((self._place / size - point) % 1.0 * size), size - 1)
+        roomy = max(1.0 - self._full.get(notice.token, 0.0), 1.0 / size)
+        first = math.ceil(notice.jobs / roomy)
+        if behind < first:
+            return 0.0
+        spares = _MANY_SPARES if size <= _MODERATE else _SPARES
+        if size <= _FEW or behind < math.ceil((notice.jobs + spares) / roomy):
+            return (behind - first + 1) * _SPARE_S
+        return None
+
+    def call(self, queue: str) -> None:
+        """Call all workers to a queue with more jobs than this one can take, unless this or another
+        one has just done so."""
+        now = self._clock.monotonic()
+        if self.size > 1 and now >= self._called_at.get(queue, -math.inf) + _CALL_EVERY_S:
+            self._called_at[queue] = now
+            self._calls.add(queue)
+            self._on_call()
+
+    def on_call(self, callback: Callable[[], None]) -> None:
+        """Set what is called when `take_calls` returns something."""
+        self._on_call = callback
+
+    def take_calls(self) -> Sequence[str]:
+        """The queues to which all workers are to be called now."""
+        calls = sorted(self._calls)
+        self._calls.clear()
+        return calls
