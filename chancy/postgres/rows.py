@@ -81,7 +81,7 @@ def orphan(row: Row) -> Claim:
 def survey(row: Row) -> Survey:
     """What a worker has to know regularly."""
     waiting, stopping, place, crowd, queues, shares, version, took_s = row
-    full = dict(zip(queues or (), shares or (), strict=True))
+    full: dict[str, float] = dict(zip(queues or (), shares or (), strict=True))
     return Survey(waiting, stopping, place, crowd, full, version, took_s)
 
 

@@ -60,7 +60,7 @@ class Crowd:
         if size <= 1:
             return 0.0
         point = notice.number * _GOLDEN % 2**64 / 2**64
-        behind = min(int((self._place / size - point) % 1.0 * size), size - 1)
+        behind = (self._place - math.floor(point * size)) % size
         roomy = max(1.0 - self._full.get(notice.token, 0.0), 1.0 / size)
         first = math.ceil(notice.jobs / roomy)
         if behind < first:

@@ -44,8 +44,8 @@ async def latency_s(chancy: Chancy, book: Book, number: int) -> float:
 
 
 def at_rest(worker: Worker) -> bool:
-    """Whether the quick looks that follow a wake-up are over."""
-    return all(one.puller._rung >= 7 for one in worker._queue_set._serving.values())
+    """Whether the quick claims that follow a wake-up are over."""
+    return all(one.puller.resting for one in worker._queue_set._serving.values())
 
 
 async def check_half_open(proxy: Proxy, dsn: str, book: Book, *, noticed_within_s: float) -> None:

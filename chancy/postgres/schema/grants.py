@@ -55,8 +55,8 @@ _CORE: Mapping[RoleKind, Privileges] = {
 _FUNCTIONS: Mapping[RoleKind, str] = {
     RoleKind.WORKER: "all functions in schema {schema}",
     RoleKind.PRODUCER: "function {schema}.channel(), {schema}.wake(text, boolean, bigint), "
-    "{schema}.push, {schema}.push_unique, {schema}.push_unique_all, {schema}.push_keyed, {schema}.unique_key, "
-    "{schema}.check_push, {schema}.check_unique, {schema}.new_id",
+    "{schema}.push, {schema}.push_unique, {schema}.push_unique_all, {schema}.push_keyed, "
+    "{schema}.unique_key, {schema}.check_push, {schema}.check_unique, {schema}.new_id",
     RoleKind.VIEWER: "function {schema}.channel(), {schema}.utc(timestamptz)",
 }
 _DEFAULT: Mapping[RoleKind, str] = {RoleKind.WORKER: _ALL, RoleKind.VIEWER: "select"}

@@ -19,24 +19,30 @@ from chancy.worker.puller import Puller
 from chancy.worker.runner import Runner
 from chancy.worker.settler import MOST_WAITING, Settler
 from tests.support.waiting import eventually
-from tests.unit.worker.test_runner import UNKNOWN, OneByOne
+from tests.unit.worker.test_runner import UNKNOWN, OneByOne, claim
 from tests.unit.worker.test_settler import ended
 
 WORKER = uuid.uuid4()
 
 
 class Claims:
-    """Records the calls of the puller, and finds no jobs. Raises the errors that it is given."""
+    """Records the calls of the puller. Finds as many jobs as it is told to, and raises the errors
+    that it is given."""
 
     def __init__(self) -> None:
         self.thorough: list[bool] = []
         self.errors: list[BrokerUnavailable] = []
+        self.jobs = 0
 
-    async def __call__(self, queue: str, *, thorough: bool = False, **_: object) -> Sequence[Claim]:
+    async def __call__(
+        self, queue: str, *, limit: int, thorough: bool = False, **_: object
+    ) -> Sequence[Claim]:
         self.thorough.append(thorough)
         if self.errors:
             raise self.errors.pop()
-        return []
+        found = min(limit, self.jobs)
+        self.jobs -= found
+        return [claim() for _ in range(found)]
 
 
 async def settled(_: Sequence[Settlement]) -> frozenset[uuid.UUID]:
@@ -55,9 +61,21 @@ def settler() -> Settler:
 
 
 @pytest.fixture
-async def puller(claims: Claims, settler: Settler) -> AsyncIterator[Puller]:
-    """Polls by a clock that stands still."""
-    clock = ManualClock()
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def calls() -> list[str]:
+    """One entry each time the puller calls other workers."""
+    return []
+
+
+@pytest.fixture
+async def puller(
+    claims: Claims, settler: Settler, clock: ManualClock, calls: list[str], surveyed: bool
+) -> AsyncIterator[Puller]:
+    """Has room for one job at a time, and claims by a clock that only a test moves."""
     puller = Puller(
         Queue(name="q", executor="async"),
         Runner(OneByOne(), judge, settler.add, clock, UNKNOWN),
@@ -67,12 +85,18 @@ async def puller(claims: Claims, settler: Settler) -> AsyncIterator[Puller]:
         knows=never,
         give=lambda _: None,
         worker_id=lambda: WORKER,
-        listening=lambda: True,
+        listening=None if surveyed else lambda: True,
+        call=lambda: calls.append("q"),
     )
     serving = asyncio.create_task(puller.serve())
     yield puller
     serving.cancel()
     await asyncio.wait([serving])
+
+
+@pytest.fixture(params=[True, False], ids=["surveyed", "polling"])
+def surveyed(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
 
 
 async def test_the_first_claim_and_those_for_released_jobs_start_at_the_front(
@@ -120,6 +144,100 @@ async def test_a_paused_queue_is_not_claimed_from(puller: Puller, claims: Claims
     assert claims.thorough == [True]
     puller.pause(False)
     await eventually(lambda: claims.thorough == [True, True])
+
+
+@pytest.mark.parametrize("surveyed", [True])
+async def test_queue_that_surveys_cover_is_never_polled(
+    puller: Puller, claims: Claims, clock: ManualClock
+) -> None:
+    await eventually(lambda: puller.resting)
+    clock.advance(3_600)
+    await _turns()
+    assert claims.thorough == [True]
+    assert puller.resting
+
+
+@pytest.mark.parametrize("surveyed", [False])
+async def test_queue_without_surveys_is_polled(
+    puller: Puller, claims: Claims, clock: ManualClock
+) -> None:
+    await eventually(lambda: clock.sleepers)
+    clock.advance(6)
+    await eventually(lambda: len(claims.thorough) == 2)
+
+
+async def test_worker_that_is_chosen_claims_a_few_times_in_the_second_after(
+    puller: Puller, claims: Claims, clock: ManualClock
+) -> None:
+    await eventually(lambda: claims.thorough == [True])
+    puller.notify(1, 0.0)
+    for _ in range(3):
+        await eventually(lambda: clock.sleepers)
+        clock.advance(1.0)
+        await _turns()
+    assert len(claims.thorough) == 5
+    await _turns()
+    assert len(claims.thorough) == 5
+
+
+async def test_spare_worker_claims_once_and_only_if_no_claim_comes_before(
+    puller: Puller, claims: Claims
+) -> None:
+    await eventually(lambda: claims.thorough == [True])
+    puller.notify(1, 0.001)
+    await eventually(lambda: len(claims.thorough) == 2)
+    await _turns()
+    assert len(claims.thorough) == 2
+    puller.notify(1, 0.01)
+    puller.wake()
+    await eventually(lambda: len(claims.thorough) == 3)
+    assert puller._spare is None
+
+
+async def test_spare_worker_that_finds_a_job_claims_like_one_that_was_chosen(
+    puller: Puller, claims: Claims, clock: ManualClock
+) -> None:
+    await eventually(lambda: claims.thorough == [True])
+    claims.jobs = 1
+    puller.notify(1, 0.001)
+    await eventually(lambda: len(claims.thorough) >= 3)
+    for _ in range(3):
+        await eventually(lambda: clock.sleepers)
+        clock.advance(1.0)
+        await _turns()
+    assert len(claims.thorough) == 6
+
+
+@pytest.mark.parametrize(
+    ("announced", "jobs", "called"), [(1, 1, False), (1, 2, True), (2, 1, False), (0, 1, True)]
+)
+async def test_others_are_called_for_more_jobs_than_were_announced(
+    puller: Puller, claims: Claims, calls: list[str], announced: int, jobs: int, called: bool
+) -> None:
+    await eventually(lambda: claims.thorough == [True])
+    claims.jobs = jobs
+    if announced:
+        puller.notify(announced, 0.0)
+    else:
+        puller.wake(thorough=True)  # a survey has found jobs
+    await eventually(lambda: claims.jobs == 0)
+    await _turns()
+    assert bool(calls) is called
+
+
+async def test_others_are_called_by_a_chosen_worker_without_room(
+    puller: Puller, claims: Claims, calls: list[str], settler: Settler
+) -> None:
+    await eventually(lambda: claims.thorough == [True])
+    for _ in range(MOST_WAITING + 1):
+        settler.add(ended())
+    puller.wake()
+    await eventually(lambda: puller.occupied)
+    assert calls == []
+    puller.notify(1, 0.01)
+    assert calls == []
+    puller.notify(1, 0.0)
+    assert calls == ["q"]
 
 
 async def _turns() -> None:
