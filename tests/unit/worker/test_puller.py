@@ -171,6 +171,7 @@ async def test_worker_that_is_chosen_claims_a_few_times_in_the_second_after(
 ) -> None:
     await eventually(lambda: claims.thorough == [True])
     puller.notify(1, 0.0)
+    await eventually(lambda: len(claims.thorough) == 2)
     for _ in range(3):
         await eventually(lambda: clock.sleepers)
         clock.advance(1.0)
