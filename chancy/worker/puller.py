@@ -16,7 +16,7 @@ from chancy.errors import BrokerError
 from chancy.queue.queue import Queue
 from chancy.worker.runner import Runner
 from chancy.worker.settler import Settler
-from chancy.worker.surveyor import relaxed_s
+from chancy.worker.surveyor import SURVEY_EVERY_S, relaxed_s
 
 logger = logging.getLogger("chancy.worker")
 
@@ -85,8 +85,8 @@ class Puller:
         self._announced = 0
         #: Whether it waits for room, or for the settler.
         self.occupied = False
-        #: Whether it claims nothing until it is woken, or until its next look.
-        self.resting = False
+        #: Since when it claims nothing until it is woken.
+        self._rests_since: float | None = None
         #: Set when the last thorough claim found no jobs.
         self.drained = asyncio.Event()
 
@@ -110,6 +110,20 @@ class Puller:
         self._woken.set()
         if self.occupied or self._stopping:
             self._call()
+
+    @property
+    def resting(self) -> bool:
+        """Whether it claims nothing until it is woken."""
+        return self._rests_since is not None
+
+    def claim_found(self) -> None:
+        """Claim for a survey that has found jobs, unless a claim follows anyway, or the poll
+        interval is longer than surveys are apart and has not passed."""
+        if self._rests_since is not None:
+            interval_s = self.queue.poll_interval_s
+            rested_s = self._clock.monotonic() - self._rests_since
+            if interval_s <= SURVEY_EVERY_S or rested_s >= interval_s:
+                self.wake(thorough=True)
 
     def pause(self, paused: bool) -> None:
         """Claim nothing while paused. For brokers that do not store the paused state."""
@@ -206,9 +220,9 @@ class Puller:
             pause = _LADDER_S[self._rung]
             self._rung += 1
         elif self._listening is None:
-            self.resting = True
+            self._rests_since = self._clock.monotonic()
             await self._woken.wait()
-            self.resting = False
+            self._rests_since = None
             return
         else:
             pause = relaxed_s(self.queue.poll_interval_s, listening=self._listening())

@@ -275,8 +275,8 @@ class QueueWorker:
     def claim_waiting(self, session: BrokerSession) -> None:
         """Claim from a broker that has jobs, unless that goes on anyway."""
         puller = self._pullers.get(session)
-        if puller is not None and puller.resting:
-            puller.wake(thorough=True)
+        if puller is not None:
+            puller.claim_found()
 
     def claim_no_more(self) -> None:
         """Stop claiming. A claim in progress is the last one."""

@@ -12,9 +12,12 @@ from chancy.broker.optional import Survey, Surveying
 from chancy.clock import Clock
 from chancy.worker.crowd import Crowd
 
-#: While notifications arrive, surveys only find jobs without a notification.
+#: While notifications arrive, looks only find jobs without a notification.
 _RELAXED_FACTOR = 10.0
 _RELAXED_MOST_S = 5.0
+#: Most seconds between two surveys of a small crowd: while notifications arrive, and while they do
+#: not.
+SURVEY_EVERY_S, _UNHEARD_S = 5.0, 1.0
 #: The surveys of all workers together take this share of the time of one core, at most, unless each
 #: would be `_LONGEST_S` apart.
 _SHARE = 1 / 4
@@ -101,7 +104,9 @@ class Surveyor:
     def _pause_s(self, survey: Survey, poll_interval_s: float) -> float:
         # A single slow one, as on a busy machine, must not delay the next one much.
         usual_s, self._took_s = min(survey.took_s, self._took_s), survey.took_s
-        wanted_s = relaxed_s(poll_interval_s, listening=self._listening())
+        listening = self._listening()
+        most_s = SURVEY_EVERY_S if listening else _UNHEARD_S
+        wanted_s = min(relaxed_s(poll_interval_s, listening=listening), most_s)
         return max(wanted_s, min(usual_s * survey.crowd / _SHARE, _LONGEST_S))
 
     async def _rest(self, pause_s: float) -> None:

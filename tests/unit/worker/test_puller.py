@@ -157,6 +157,23 @@ async def test_queue_that_surveys_cover_is_never_polled(
     assert puller.resting
 
 
+@pytest.mark.parametrize("surveyed", [True])
+@pytest.mark.parametrize(("poll_interval_s", "rested_s"), [(1.0, 0.0), (60.0, 61.0)])
+async def test_survey_wakes_a_queue_that_has_rested_for_its_poll_interval(
+    puller: Puller, claims: Claims, clock: ManualClock, poll_interval_s: float, rested_s: float
+) -> None:
+    puller.queue = Queue(name="q", executor="async", poll_interval_s=poll_interval_s)
+    await eventually(lambda: puller.resting)
+    if rested_s:
+        clock.advance(rested_s - 2)
+        puller.claim_found()
+        await _turns()
+        assert claims.thorough == [True]
+        clock.advance(2)
+    puller.claim_found()
+    await eventually(lambda: claims.thorough == [True, True])
+
+
 @pytest.mark.parametrize("surveyed", [False])
 async def test_queue_without_surveys_is_polled(
     puller: Puller, claims: Claims, clock: ManualClock
