@@ -35,8 +35,8 @@ from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection, Row
 #: Sessions that run the statements of all workers.
 SESSIONS = 16
 #: Workers that have a session of their own to listen.
-OWN_LISTENERS = 200
-PUSHES = 100
+OWN_LISTENERS = 100
+PUSHES = 60
 #: Parts of statements that are counted, by what they are for.
 KINDS = {
     ".claim(": "claim",
@@ -219,7 +219,7 @@ class FleetBroker(PostgresBroker):
 @asynccontextmanager
 async def fleet(dsn: str, workers: int, queues: int) -> AsyncGenerator[Statements]:
     """Workers that serve the same queues, once they are idle."""
-    statements = Statements(dsn, own_listeners=workers <= OWN_LISTENERS)
+    statements = Statements(dsn, own_listeners=OWN_LISTENERS >= workers > 2)
     await statements.open()
     declared = [Queue(name=f"q{n}", executor="async", concurrency=10) for n in range(queues)]
     async with AsyncExitStack() as stack:

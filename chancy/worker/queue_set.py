@@ -133,6 +133,11 @@ class QueueSet:
             )
         )
 
+    @property
+    def failing(self) -> bool:
+        """Whether queues wait for the next `follow` to be started again."""
+        return bool(self._failed)
+
     def confirm_drained(self) -> None:
         """Claim from idle queues now instead of at the next poll, which may be seconds later."""
         for worker in self._serving.values():

@@ -288,14 +288,19 @@ class Worker:
     # Queues
 
     async def _watch_queues(self) -> None:
+        read_at = self.clock.monotonic()
         while True:
-            if self._control.surveyor is not None:
-                pause = _QUEUES_RARELY_S * random.uniform(0.8, 1.2)
-            else:
-                pause = _QUEUES_EVERY_S if self.listening else 1.0
+            pause = (_QUEUES_EVERY_S if self.listening else 1.0) * random.uniform(0.8, 1.2)
             if await self.clock.wait(self._queues_changed, pause):
                 await self.clock.sleep(SPREAD_S * self._control.crowd.size * random.random())
+            elif (
+                self._control.surveyor is not None  # which finds changes
+                and not self._queue_set.failing
+                and self.clock.monotonic() < read_at + _QUEUES_RARELY_S
+            ):
+                continue
             self._queues_changed.clear()
+            read_at = self.clock.monotonic()
             await self._follow_queues()
             # Notifications of stop requests may have been lost.
             for job_id in await self._control.broker.stop_requests(self.worker_id):
