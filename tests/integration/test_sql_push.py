@@ -96,7 +96,8 @@ def test_a_commit_of_many_rows_sends_one_notice(dsn: str) -> None:
         [(channel,)] = listener.execute("select chancy.channel()").fetchall()
         listener.execute(f'listen "{channel}"'.encode())
         ask(dsn, "insert into orders select generate_series(1, 1000) returning id")
-        assert [one.payload for one in listener.notifies(timeout=1)] == ["w:async"]
+        (notice,) = listener.notifies(timeout=1)
+        assert notice.payload.startswith("w:async ")
 
 
 # The contract
