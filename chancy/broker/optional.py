@@ -99,10 +99,10 @@ class Survey(NamedTuple):
     waiting: Sequence[str]
     #: Running jobs of the worker that were asked to stop.
     stopping: Sequence[UUID]
-    #: How many live workers that serve the same queues stand before this one.
-    place: int
-    #: How many there are, this one included; 0 if it is not registered.
-    crowd: int
+    #: How many live workers that serve the same queues stand before this one; None: not counted.
+    place: int | None
+    #: How many there are, this one included; 0 if it is not registered; None: not counted.
+    crowd: int | None
     #: The share of them that has no room for jobs of a queue, by queue; without those of 0.
     full: Mapping[str, float]
     #: Changes whenever a queue is declared, changed, paused, resumed or deleted.
@@ -119,10 +119,13 @@ class Surveying(Protocol):
     jobs in it. Of many workers only a few claim for a notification with a number.
     """
 
-    async def survey(self, worker_id: UUID, occupied: Sequence[str]) -> Survey:
+    async def survey(
+        self, worker_id: UUID, occupied: Sequence[str], *, count: bool = True
+    ) -> Survey:
         """Find what there is to do for a worker; the queues are those that it has announced.
 
         :param occupied: the queues for whose jobs it has no room.
+        :param count: whether to count the workers that serve the same queues.
         """
         ...
 

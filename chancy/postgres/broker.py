@@ -304,9 +304,11 @@ class PostgresBroker:
         rows = await self._upkeep_session.fetch(self.sql.stop_requests, worker_id)
         return [row[0] for row in rows]
 
-    async def survey(self, worker_id: UUID, occupied: Sequence[str]) -> Survey:
+    async def survey(
+        self, worker_id: UUID, occupied: Sequence[str], *, count: bool = True
+    ) -> Survey:
         """See `chancy.broker.optional.Surveying`."""
-        (row,) = await self._upkeep_session.fetch(self.sql.survey, worker_id, list(occupied))
+        (row,) = await self._upkeep_session.fetch(self.sql.survey, worker_id, list(occupied), count)
         return rows.survey(row)
 
     async def call_all(self, queues: Sequence[str]) -> None:

@@ -42,7 +42,8 @@ class Crowd:
         self._on_call: Callable[[], None] = lambda: None
 
     def learn(self, survey: Survey) -> None:
-        self._place, self.size, self._full = survey.place, survey.crowd, survey.full
+        if survey.place is not None and survey.crowd is not None:
+            self._place, self.size, self._full = survey.place, survey.crowd, survey.full
 
     def forget(self) -> None:
         """The place may be outdated: claim for every notification until the next survey."""

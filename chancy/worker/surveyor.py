@@ -22,6 +22,8 @@ SURVEY_EVERY_S, _UNHEARD_S = 5.0, 1.0
 #: would be `_LONGEST_S` apart.
 _SHARE = 1 / 4
 _LONGEST_S = 60.0
+#: A crowd is counted by every survey, and by one less in a row for each so many workers.
+_COUNTED = 200
 #: Most queues that are reported as occupied.
 _MOST_OCCUPIED = 64
 #: Seconds for each worker over which a crowd spreads what all of its workers do at once.
@@ -72,6 +74,8 @@ class Surveyor:
         self._listening = listening
         self._version: str | None = None
         self._took_s = 0.0
+        #: Surveys since the last one that counted the crowd, that one included.
+        self._surveys = 0
         self._due = False
         self._stirred = asyncio.Event()
         crowd.on_call(self._stirred.set)
@@ -79,6 +83,7 @@ class Surveyor:
     def soon(self) -> None:
         """Survey now, or a little later in a large crowd: notifications may have been lost."""
         self._crowd.forget()
+        self._surveys = 0
         self._due = True
         self._stirred.set()
 
@@ -87,7 +92,10 @@ class Surveyor:
         while True:
             self._due = False
             occupied = queues.occupied()[:_MOST_OCCUPIED]
-            survey = await self._broker.survey(self._worker_id(), occupied)
+            # In a large crowd, in which another survey follows soon, an old place does no harm.
+            count = self._surveys % (1 + self._crowd.size // _COUNTED) == 0
+            self._surveys = 1 if count else self._surveys + 1
+            survey = await self._broker.survey(self._worker_id(), occupied, count=count)
             self._crowd.learn(survey)
             for job_id in survey.stopping:
                 queues.stop_job(job_id)
@@ -107,7 +115,7 @@ class Surveyor:
         listening = self._listening()
         most_s = SURVEY_EVERY_S if listening else _UNHEARD_S
         wanted_s = min(relaxed_s(poll_interval_s, listening=listening), most_s)
-        return max(wanted_s, min(usual_s * survey.crowd / _SHARE, _LONGEST_S))
+        return max(wanted_s, min(usual_s * self._crowd.size / _SHARE, _LONGEST_S))
 
     async def _rest(self, pause_s: float) -> None:
         """Wait for the next survey, and call other workers meanwhile."""

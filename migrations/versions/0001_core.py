@@ -29,7 +29,7 @@ _FUNCTIONS = (
     "orphans(float8, int)",
     "cancel(uuid[])",
     "forget_finished()",
-    "survey(uuid, text[])",
+    "survey(uuid, text[], boolean)",
     "waiting(text[])",
     "promote(int, float8, uuid)",
     "update_meta(uuid[], uuid[], text[])",

@@ -69,7 +69,7 @@ def test_survey_of_a_worker_of_a_thousand_reads_the_rows_of_the_workers_once(
     own = uuid.uuid4()
     connection.execute(CROWD.encode(), (own, ["a"], WORKERS))
     connection.execute(CROWD.encode(), (uuid.uuid4(), ["b"], 100))
-    call = "chancy.survey(%s::uuid, '{}')"
+    call = "chancy.survey(%s::uuid, '{}', true)"
     assert pages(connection, call, own) <= 1.5 * WORKERS
     connection.execute("vacuum (analyze) chancy.workers")
     assert pages(connection, call, own) <= 1.5 * WORKERS
@@ -80,7 +80,7 @@ def test_heartbeats_and_surveys_change_no_index(connection: psycopg.Connection[A
     connection.execute(CROWD.encode(), (own, ["a"], 10))
     for number in range(20):
         connection.execute("update chancy.workers set beat_at = clock_timestamp()")
-        connection.execute("select chancy.survey(%s, array[%s])", (own, f"q{number}"))
+        connection.execute("select chancy.survey(%s, array[%s], true)", (own, f"q{number}"))
     connection.execute("select pg_stat_force_next_flush()")
     row = connection.execute(
         "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relname = 'workers'"

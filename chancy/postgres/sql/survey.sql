@@ -2,4 +2,4 @@
 -- jobs_stopping, workers_crowd and the primary keys. Locks: the row of the worker, rarely. Safe to
 -- repeat.
 select waiting, stopping, place, crowd, full_queues, full_shares, queues_version, took_s
-from {schema}.survey($1::uuid, $2::text[])
+from {schema}.survey($1::uuid, $2::text[], $3::boolean)

@@ -3,7 +3,8 @@
 -- waiting: its queues with jobs to claim; see {schema}.waiting;
 -- stopping: its running jobs that were requested to stop;
 -- place, crowd: how many live workers that serve the same queues have a lower id, and how many there
--- are, itself included; 0 if it is not registered;
+-- are, itself included; 0 if it is not registered; null unless p_count, since to count a thousand
+-- takes longer than everything else;
 -- full_queues, full_shares: the share of 32 of them that has no room, by queue;
 -- queues_version: changes whenever a queue is declared, changed, paused, resumed or deleted;
 -- took_s: the seconds that the call took.
@@ -11,7 +12,7 @@
 -- small table of queues. Locks: the row of the worker if its occupied queues have changed. Safe to
 -- repeat.
 create function {schema}.survey(
-  p_worker uuid, p_occupied text[],
+  p_worker uuid, p_occupied text[], p_count boolean,
   out waiting text[], out stopping uuid[], out place int, out crowd int,
   out full_queues text[], out full_shares float8[], out queues_version text, out took_s float8
 )
@@ -36,10 +37,12 @@ begin
   stopping := array(
     select j.id from {schema}.jobs j
     where j.state = 1 and j.worker_id = p_worker and j.stop_asked_at is not null);
-  select count(*) filter (where w.id < p_worker), count(*), bool_or(w.occupied <> '{}')
-  into place, crowd, v_any
-  from {schema}.workers w
-  where w.crowd = v_own.crowd and (w.beat_at > v_alive or w.id = p_worker);
+  if p_count then
+    select count(*) filter (where w.id < p_worker), count(*), bool_or(w.occupied <> '{}')
+    into place, crowd, v_any
+    from {schema}.workers w
+    where w.crowd = v_own.crowd and (w.beat_at > v_alive or w.id = p_worker);
+  end if;
   if v_any then
     with near as materialized (
       select w.occupied from {schema}.workers w

@@ -24,6 +24,7 @@ class Scene:
 
     survey_: Survey = field(default_factory=lambda: Survey((), (), 0, 1, {}, "1", 0.0))
     surveys: list[Sequence[str]] = field(default_factory=list[Sequence[str]])
+    counts: list[bool] = field(default_factory=list[bool])
     called: list[Sequence[str]] = field(default_factory=list[Sequence[str]])
     claimed: list[Collection[str]] = field(default_factory=list[Collection[str]])
     stopped: list[uuid.UUID] = field(default_factory=list[uuid.UUID])
@@ -39,10 +40,13 @@ class Scene:
             self, self.crowd, self.clock, worker_id=lambda: WORKER, listening=lambda: self.listening
         )
 
-    async def survey(self, worker_id: uuid.UUID, occupied: Sequence[str]) -> Survey:
+    async def survey(
+        self, worker_id: uuid.UUID, occupied: Sequence[str], *, count: bool = True
+    ) -> Survey:
         assert worker_id == WORKER
         self.surveys.append(occupied)
-        return self.survey_
+        self.counts.append(count)
+        return self.survey_ if count else self.survey_._replace(place=None, crowd=None)
 
     async def call_all(self, queues: Sequence[str]) -> None:
         self.called.append(queues)
@@ -100,6 +104,16 @@ async def test_large_crowd_surveys_so_rarely_that_it_uses_a_quarter_of_a_core(
     scene.survey_ = scene.survey_._replace(crowd=1_000, took_s=took_s)
     await scene.surveys_in(20)
     assert least <= await scene.surveys_in(80) <= most * 80 / 60
+
+
+async def test_large_crowd_is_not_counted_by_every_survey(scene: Scene) -> None:
+    scene.survey_ = scene.survey_._replace(crowd=150)
+    await scene.surveys_in(20)
+    assert all(scene.counts)
+    scene.survey_ = scene.survey_._replace(crowd=450)
+    await scene.surveys_in(60)
+    assert scene.counts[-9:].count(True) == 3
+    assert scene.crowd.size == 450
 
 
 async def test_worker_claims_from_the_queues_found_and_stops_the_jobs_found(scene: Scene) -> None:
