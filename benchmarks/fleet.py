@@ -36,7 +36,7 @@ from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection, Row
 SESSIONS = 16
 #: Workers that have a session of their own to listen.
 OWN_LISTENERS = 100
-PUSHES = 30
+PUSHES = 60
 #: Parts of statements that are counted, by what they are for.
 KINDS = {
     ".claim(": "claim",
