@@ -10,10 +10,9 @@ from contextvars import Context, copy_context
 from functools import partial
 from time import monotonic, perf_counter
 from typing import Any
-from uuid import UUID
 
 from chancy.attempt.claim import Claim
-from chancy.attempt.outcome import Outcome
+from chancy.attempt.outcome import Outcome, Released
 from chancy.context.context import CURRENT
 from chancy.executors.base import NO_CALLBACKS, AttemptCallbacks, FindFunction
 from chancy.executors.imports import load
@@ -35,7 +34,13 @@ from chancy.queue.executor_options import ThreadOptions
 
 logger = logging.getLogger("chancy.executors")
 
-_Run = tuple[UUID, UUID]
+#: Calls are prefetched for this many seconds of work at the current pace.
+_AHEAD_S = 0.01
+MAX_AHEAD = 128
+#: Seconds without any job ending after which calls that have not started are released.
+_PATIENCE_S = 1.0
+#: Longest pause in seconds between two measurements of the pace.
+_MEASURE_MOST_S = 0.16
 
 
 class ThreadExecutor:
@@ -44,6 +49,10 @@ class ThreadExecutor:
     A thread keeps its loop from job to job, so clients bound to the loop stay usable. Tasks that a
     coroutine leaves behind are suspended until the next coroutine runs. Each job has a copy of the
     consumer's context.
+
+    Calls are prefetched: as many as the threads run in 10 ms at their current pace, and `slots`
+    grows and shrinks accordingly. Calls that have not started are released when no job ends for a
+    second.
 
     :param max_payload: maximum size of an encoded result in bytes.
     :param limits: limits of claims that have none of their own.
@@ -67,17 +76,25 @@ class ThreadExecutor:
         self._limits = limits
         self._limited = limits != NO_LIMITS
         self._reporter = Reporter(callbacks, max_payload)
+        self._unreported = self._reporter.pending
         self._loop: asyncio.AbstractEventLoop | None = None
         self._callees: dict[str, Callee] = {}
-        self._runs: dict[_Run, ThreadRun] = {}
+        # By identity of the claim, which the run references: its id is slow to hash.
+        self._runs: dict[int, ThreadRun] = {}
         self._stuck = 0
+        self._ahead = 0
+        self._ended = 0
+        self._measured_at = self._progress_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self._local = threading.local()
         self._threads = ThreadPool(concurrency, "chancy-thread", self._close_runner)
 
     @property
     def slots(self) -> int:
-        """Number of threads, without those still occupied by interrupted jobs."""
-        return self._concurrency - self._stuck
+        """Number of threads, without those still occupied by interrupted jobs, and the prefetched
+        calls; none if every thread is occupied."""
+        free = self._concurrency - self._stuck
+        return free + self._ahead if free else 0
 
     @property
     def broken(self) -> str | None:
@@ -105,7 +122,10 @@ class ThreadExecutor:
         context = copy_context()
         context.run(CURRENT.set, job)
         run = ThreadRun(claim, job, self._left)
-        self._runs[claim.id, claim.lease] = run
+        if self._timer is None:
+            self._measured_at = self._progress_at = loop.time()
+            self._timer = loop.call_later(_AHEAD_S / 2, self._measure, loop, _AHEAD_S)
+        self._runs[id(claim)] = run
         call = partial(self._perform, called, run, context, limit_s, loop)
         try:
             value = await run.result(self._threads.submit(call))
@@ -114,10 +134,36 @@ class ThreadExecutor:
         except Exception as error:
             outcome = raised(error, perf_counter())
         finally:
-            del self._runs[claim.id, claim.lease]
+            del self._runs[id(claim)]
+            self._ended += 1
         job.outcome = outcome
-        self._reporter.end(claim)
+        if self._unreported:
+            self._reporter.end(claim)
         return outcome
+
+    def _measure(self, loop: asyncio.AbstractEventLoop, pause_s: float) -> None:
+        """Compute how many calls to prefetch, and release those that wait behind slow ones."""
+        now = loop.time()
+        pace = self._ended / (now - self._measured_at)
+        self._ahead = min(MAX_AHEAD, int(pace * _AHEAD_S))
+        if self._ended:
+            self._progress_at = now
+            pause_s = _AHEAD_S
+        elif now >= self._progress_at + _PATIENCE_S:
+            self._release_waiting()
+        self._measured_at, self._ended = now, 0
+        self._timer = None
+        if not self._runs:
+            self._ahead = 0
+        else:
+            later_s = min(_MEASURE_MOST_S, 2 * pause_s)
+            self._timer = loop.call_later(pause_s, self._measure, loop, later_s)
+
+    def _release_waiting(self) -> None:
+        late = Released("the jobs before it take too long")
+        released = sum(run.withdraw(late) for run in self._runs.values())
+        if released:
+            logger.info("attempts_released jobs=%d", released)
 
     def _perform(
         self,
@@ -166,7 +212,7 @@ class ThreadExecutor:
             runner.close()
 
     def interrupt(self, claim: Claim, outcome: Outcome) -> bool:
-        run = self._runs.get((claim.id, claim.lease))
+        run = self._runs.get(id(claim))
         return run is not None and run.interrupt(outcome)
 
     def _left(self, run: ThreadRun, ends_soon: bool) -> None:
@@ -187,4 +233,6 @@ class ThreadExecutor:
 
     async def stop(self) -> None:
         """Stop the threads. A stuck thread is left behind and does not block the exit."""
+        if self._timer is not None:
+            self._timer.cancel()
         await self._threads.stop()

@@ -20,6 +20,9 @@ logger = logging.getLogger("chancy.executors")
 #: Errors that a job raises because it was asked to stop.
 _EXPECTED = ("chancy.errors.Interrupted", "asyncio.exceptions.CancelledError")
 
+#: One for all runs: it is held for microseconds, and creating one takes as long as a short job.
+_lock = threading.Lock()
+
 
 class ThreadRun:
     """An attempt in a thread.
@@ -44,7 +47,6 @@ class ThreadRun:
         self._interruption: Outcome | None = None
         self._timer: asyncio.TimerHandle | None = None
         # State of the coroutine, guarded by the lock, since two loops use it.
-        self._lock = threading.Lock()
         self._task: asyncio.Task[Any] | None = None
         self._task_loop: asyncio.AbstractEventLoop | None = None
         self._asked = False
@@ -87,14 +89,21 @@ class ThreadRun:
             return False
         # A second interrupt does not change the outcome, but may force the end.
         self._interruption = self._interruption or outcome
-        if self.call.withdraw():
-            future.set_result(self._interruption)
+        if self.withdraw(self._interruption):
             return True
         stoppable = self._ask_to_stop(reason_of(outcome))
         if isinstance(outcome, Released):
             future.set_result(self._interruption)
             self._left(self, stoppable)
         return stoppable
+
+    def withdraw(self, outcome: Outcome) -> bool:
+        """End the attempt with this outcome if no thread has started it; False if one has."""
+        if self.call.future.done() or not self.call.withdraw():
+            return False
+        self._interruption = outcome
+        self.call.future.set_result(outcome)
+        return True
 
     def limit(self, limit_s: float) -> None:
         """Interrupt the attempt at its deadline. Called when it has started."""
@@ -106,7 +115,7 @@ class ThreadRun:
 
     def _ask_to_stop(self, reason: str) -> bool:
         self.job.ask_to_stop(reason)
-        with self._lock:
+        with _lock:
             self._asked = True
             if self._task_loop is None:
                 return False
@@ -118,13 +127,13 @@ class ThreadRun:
 
     def _cancel(self) -> None:
         """Cancel the coroutine. In the loop of the thread."""
-        with self._lock:
+        with _lock:
             if self._task is not None and not self._cancelled and self._task.cancel():
                 self._cancelled = True
 
     async def stoppable(self, work: Awaitable[Any]) -> Any:
         """Await the result of the function, cancellably. In the loop of the thread."""
-        with self._lock:
+        with _lock:
             self._task = asyncio.current_task()
             self._task_loop = asyncio.get_running_loop()
             asked = self._asked
@@ -133,5 +142,5 @@ class ThreadRun:
         try:
             return await work
         finally:
-            with self._lock:
+            with _lock:
                 self._task = self._task_loop = None
