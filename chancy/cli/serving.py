@@ -36,6 +36,7 @@ class ServeOptions:
     tags: tuple[str, ...]
     concurrency: int | None
     most_ahead: int | None
+    children: int | None = None
     unknown_after: float
     burst: bool
     shutdown_timeout: float
@@ -55,6 +56,8 @@ class ServeOptions:
             args.append(f"--concurrency={self.concurrency}")
         if self.most_ahead is not None:
             args.append(f"--most-ahead={self.most_ahead}")
+        if self.children is not None:
+            args.append(f"--children={self.children}")
         args.append(f"--unknown-after={self.unknown_after}")
         if self.burst:
             args.append("--burst")
@@ -96,6 +99,7 @@ async def _serve(chancy: Chancy, options: ServeOptions) -> None:
             queues=options.queues,
             concurrency=options.concurrency,
             most_ahead=options.most_ahead,
+            children=options.children,
             unknown_after_s=options.unknown_after,
             shutdown_timeout_s=options.shutdown_timeout,
             heartbeat_s=options.heartbeat,

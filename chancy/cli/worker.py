@@ -71,6 +71,13 @@ if TYPE_CHECKING:
     help="Prefetch limit: jobs a worker claims beyond those it runs, for each queue.",
 )
 @click.option(
+    "--children",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Child processes a worker's process queues share; default: one for each core, or the "
+    "greatest concurrency of a queue.",
+)
+@click.option(
     "--unknown-after",
     type=Seconds(0.001),
     default=UNKNOWN_AFTER_S,
@@ -137,6 +144,7 @@ def worker(
     processes: int,
     concurrency: int | None,
     most_ahead: int | None,
+    children: int | None,
     unknown_after: float,
     burst: bool,
     shutdown_timeout: float,
@@ -167,6 +175,7 @@ def worker(
         tags=tags,
         concurrency=concurrency,
         most_ahead=most_ahead,
+        children=children,
         unknown_after=unknown_after,
         burst=burst,
         shutdown_timeout=shutdown_timeout,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TypedDict, assert_never
+from typing import TYPE_CHECKING, TypedDict, assert_never
 
 from chancy.executors.base import NO_CALLBACKS, AttemptCallbacks, Executor, FindFunction
 from chancy.executors.process.settings import JobEnvironment
@@ -18,6 +18,9 @@ from chancy.queue.executor_options import (
     default_options,
 )
 from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
+
+if TYPE_CHECKING:
+    from chancy.executors.process.pool import ChildPool
 
 
 def default_concurrency(name: ExecutorName) -> int:
@@ -60,6 +63,7 @@ def executor(
     limits: Limits = NO_LIMITS,
     callbacks: AttemptCallbacks = NO_CALLBACKS,
     environment: JobEnvironment | None = None,
+    pool: ChildPool | None = None,
 ) -> Executor:
     """Create an executor. Start it before it runs anything.
 
@@ -72,6 +76,7 @@ def executor(
     :param limits: limits of claims that have none of their own.
     :param callbacks: called for reports of running jobs.
     :param environment: surroundings of the jobs in executor processes; None for plain jobs.
+    :param pool: executor processes to share with other queues; None: its own.
     """
     concurrency = default_concurrency(name) if concurrency is None else concurrency
     options = options or default_options(name)
@@ -87,7 +92,11 @@ def executor(
             from chancy.executors.process.executor import ProcessExecutor
 
             return ProcessExecutor(
-                **arguments, options=options, sys_path=sys_path, environment=environment
+                **arguments,
+                options=options,
+                sys_path=sys_path,
+                environment=environment,
+                pool=pool,
             )
         case ThreadOptions():
             from chancy.executors.thread.executor import ThreadExecutor

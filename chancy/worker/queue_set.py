@@ -14,6 +14,8 @@ from chancy.broker.notices import Notice
 from chancy.broker.values import WorkerRecord
 from chancy.clock import Clock
 from chancy.errors import BrokerError
+from chancy.executors import default_concurrency
+from chancy.executors.process.pool import ChildPool
 from chancy.job.registry import Registry
 from chancy.queue.queue import Queue
 from chancy.text import storable
@@ -85,6 +87,7 @@ class QueueSet:
     ) -> None:
         self._worker = worker
         self._limits = limits
+        self._children = ChildPool(limits.children, default_concurrency("process"))
         self._app = app
         self._services = services
         self._session_of = session_of
@@ -365,4 +368,5 @@ class QueueSet:
             clock=self._app.clock,
             max_payload=self._app.max_payload,
             limits=self._limits,
+            children=self._children,
         )

@@ -17,6 +17,7 @@ from chancy.clock import Clock
 from chancy.context.context import Progress
 from chancy.executors import executor as make_executor
 from chancy.executors.base import AttemptCallbacks, Executor
+from chancy.executors.process.pool import ChildPool
 from chancy.executors.process.settings import JobEnvironment
 from chancy.job.limits import Limits
 from chancy.job.registry import Registry
@@ -51,6 +52,7 @@ class QueueWorker:
     """Claims and runs the jobs of one queue. A changed queue gets a new one.
 
     :param app: the application, which quarantined jobs find open.
+    :param children: the executor processes that the queues of a worker share.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class QueueWorker:
         clock: Clock,
         max_payload: int,
         limits: WorkerLimits,
+        children: ChildPool,
     ) -> None:
         self.queue = queue
         self._concurrency = limits.concurrency or queue.concurrency
@@ -76,6 +79,7 @@ class QueueWorker:
         self._session = session
         self._adoption = None if session is control else self._make_adoption(control, session)
         self._app = app
+        self._children = children
         self._around = hooks.around
         self._executor = self._make_executor()
         settle = self._adoption.settle if self._adoption else session.settler.add
@@ -201,6 +205,8 @@ class QueueWorker:
                 completion=self._session.meta.completion,
             ),
             environment=environment,
+            # Quarantined jobs do not take the place of others.
+            pool=self._children if environment is None else None,
         )
 
     def _meta_writer(self, claim: Claim) -> MetaWriter:

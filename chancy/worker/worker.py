@@ -60,6 +60,8 @@ class Worker:
     :param concurrency: jobs of each queue to run at a time; overrides the queue's own setting.
     :param most_ahead: prefetch limit: claims of each queue to hold in addition to the running ones.
         None: as many jobs as ended in the last tenth of a second.
+    :param children: executor processes that its ``process`` queues share. None: one for each core,
+        or the greatest concurrency of a queue if that is more.
     :param unknown_after_s: seconds without a live worker that may know a job's function after which
         the job fails. Until then it waits for such a worker.
     :param shutdown_timeout_s: seconds that running jobs get at shutdown. Jobs that still run
@@ -80,6 +82,7 @@ class Worker:
         queues: Collection[str] | None = None,
         concurrency: int | None = None,
         most_ahead: int | None = None,
+        children: int | None = None,
         unknown_after_s: float = UNKNOWN_AFTER_S,
         shutdown_timeout_s: float = 25.0,
         heartbeat_s: float = 5.0,
@@ -96,7 +99,10 @@ class Worker:
             )
         check_times(shutdown_timeout_s, heartbeat_s, heartbeat_timeout_s)
         limits = WorkerLimits(
-            concurrency=concurrency, most_ahead=most_ahead, unknown_after_s=unknown_after_s
+            concurrency=concurrency,
+            most_ahead=most_ahead,
+            children=children,
+            unknown_after_s=unknown_after_s,
         )
         self._app = chancy
         self.broker = chancy.broker

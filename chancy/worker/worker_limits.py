@@ -1,4 +1,4 @@
-"""Limits that one worker sets for each of its queues."""
+"""Limits that one worker sets for its queues."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ UNKNOWN_AFTER_S = 3_600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLimits:
-    """Limits for each queue that a worker serves.
+    """Limits for the queues that a worker serves; the first two apply to each.
 
     :param concurrency: jobs to run at a time; None: the queue's setting.
     :param most_ahead: prefetch limit: claims to hold in addition to the running ones; None: depends
         on the pace of the jobs.
+    :param children: executor processes of all ``process`` queues together; None: one for each core,
+        or the greatest concurrency of a queue if that is more.
     :param unknown_after_s: seconds without a live worker that may know a function after which its
         jobs fail.
     :raises ConfigurationError: a value is invalid.
@@ -27,6 +29,7 @@ class WorkerLimits:
 
     concurrency: int | None = None
     most_ahead: int | None = None
+    children: int | None = None
     unknown_after_s: float = UNKNOWN_AFTER_S
 
     def __post_init__(self) -> None:
@@ -34,6 +37,8 @@ class WorkerLimits:
             check_concurrency(self.concurrency, "this worker")
         if self.most_ahead is not None:
             check_number(self.most_ahead, "this worker: most_ahead", 0)
+        if self.children is not None:
+            check_number(self.children, "this worker: children", 1)
         check_number(self.unknown_after_s, "unknown_after_s", whole=False)
         if not 0 < self.unknown_after_s < math.inf:
             raise ConfigurationError(

@@ -71,7 +71,14 @@ async def test_a_worker_may_hold_fewer_claims_than_its_pace_allows(chancy: Chanc
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"concurrency": 0}, {"concurrency": True}, {"most_ahead": -1}, {"most_ahead": 1.5}]
+    "wrong",
+    [
+        {"concurrency": 0},
+        {"concurrency": True},
+        {"most_ahead": -1},
+        {"most_ahead": 1.5},
+        {"children": 0},
+    ],
 )
 def test_bounds_of_a_worker_are_checked(chancy: Chancy, wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=f"this worker: {next(iter(wrong))}="):

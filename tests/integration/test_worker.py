@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
+import psutil
 import psycopg
 import pytest
 
@@ -280,3 +281,14 @@ async def test_a_failing_service_is_restarted_and_reported(
         await eventually(lambda: fragile.runs == 3)
     assert "hook_failed" in caplog.text
     assert "RuntimeError: fragile" in caplog.text
+
+
+async def test_process_queues_of_a_worker_share_its_children(dsn: str) -> None:
+    names = [f"process-{number}" for number in range(4)]
+    queues = [Queue(name=name, executor="process", concurrency=2) for name in names]
+    async with Chancy(dsn, queues=queues) as app, Worker(app, queues=names, children=1):
+        pids = [child.pid for child in psutil.Process().children()]
+        assert len(pids) == 1
+        made = [jobs.pid_of_sync.job().with_queue(name) for name in names * 5]
+        results = await gather(await app.push_many(made), timeout_s=30.0)
+    assert {pid for pid, _ in results} == set(pids)

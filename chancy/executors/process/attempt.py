@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Protocol
 
 from chancy.attempt.claim import Claim
@@ -11,6 +12,9 @@ from chancy.job.limits import Limits
 
 if TYPE_CHECKING:
     import asyncio
+
+#: Executor processes compare the numbers of their calls, which several executors may give them.
+_numbers = itertools.count(1)
 
 
 class AttemptHolder(Protocol):
@@ -44,11 +48,9 @@ class ProcessAttempt:
         "started_at",
     )
 
-    def __init__(
-        self, number: int, claim: Claim, limits: Limits, future: asyncio.Future[Outcome]
-    ) -> None:
-        self.message, self.body = pack(number, claim, limits)
-        self.number = number
+    def __init__(self, claim: Claim, limits: Limits, future: asyncio.Future[Outcome]) -> None:
+        self.number = next(_numbers)
+        self.message, self.body = pack(self.number, claim, limits)
         self.claim = claim
         self.limits = limits
         self.future = future

@@ -69,6 +69,7 @@ class ChildOwner(Protocol):
 
     def initializer_failed(self, child: ChildProcess, failure: Failure) -> None:
         """Its initializer has failed, and it exits."""
+        ...
 
 
 class ChildProcess:
@@ -80,7 +81,11 @@ class ChildProcess:
     def __init__(self, number: int, owner: ChildOwner, options: ProcessOptions) -> None:
         self._loop = asyncio.get_running_loop()
         self.number = number
-        self._owner = owner
+        #: Gets the callbacks.
+        self.owner = owner
+        self._lent_at = self._loop.time()
+        #: Whether the executor that has borrowed it gives it no more calls.
+        self.draining = False
         self._options = options
         self._process = ChildSpawn(self._receive, self._on_exit)
         self._prefetch = Prefetch(options.max_jobs)
@@ -123,6 +128,22 @@ class ChildProcess:
             self._prefetch.close()
             raise
 
+    def lend(self, owner: ChildOwner) -> None:
+        """Give it to another owner, while it holds no calls."""
+        self.owner = owner
+        self.draining = False
+        self._lent_at = self._loop.time()
+
+    @property
+    def lent_s(self) -> float:
+        """Seconds since it got its present owner."""
+        return self._loop.time() - self._lent_at
+
+    def drain(self) -> None:
+        """Withdraw the calls that it has not received; its owner gives it no more."""
+        self.draining = True
+        self.owner.withdrawn(self._prefetch.withdraw())
+
     # Calls
 
     @property
@@ -138,7 +159,9 @@ class ChildProcess:
     @property
     def room(self) -> int:
         """Number of calls that it may be given now."""
-        return 0 if self._retiring or not self._process.able else self._prefetch.room
+        return (
+            0 if self.draining or self._retiring or not self._process.able else self._prefetch.room
+        )
 
     @property
     def never_used(self) -> bool:
@@ -186,7 +209,7 @@ class ChildProcess:
         due = self._prefetch.late_at()
         if now >= due:
             due = math.inf
-            self._owner.withdrawn(self._prefetch.withdraw_late())
+            self.owner.withdrawn(self._prefetch.withdraw_late())
             if self._prefetch.missed > _MOST_MISSED:
                 self.kill("was killed because it received no calls")
         running = self._prefetch.running
@@ -224,7 +247,7 @@ class ChildProcess:
     def _withdraw(self, attempt: ProcessAttempt) -> bool:
         """Withdraw all unreceived calls. Returns whether this attempt was among them."""
         withdrawn = self._prefetch.withdraw()
-        self._owner.withdrawn(withdrawn)
+        self.owner.withdrawn(withdrawn)
         return attempt in withdrawn
 
     # Exit
@@ -237,7 +260,7 @@ class ChildProcess:
         """Let it exit once its running jobs have ended; it gets no more calls."""
         if not self._retiring:
             self._retiring = True
-            self._owner.withdrawn(self._prefetch.withdraw())
+            self.owner.withdrawn(self._prefetch.withdraw())
             self._close_if_idle()
 
     def _close_if_idle(self) -> None:
@@ -257,8 +280,9 @@ class ChildProcess:
 
     def _on_exit(self, how: str) -> None:
         running, unread = self._prefetch.dissolve()
-        self._owner.changed(self)
-        self._owner.withdrawn(unread)
+        owner = self.owner  # which gives it back
+        owner.withdrawn(unread)
+        owner.changed(self)
         if running is not None:
             lost = Lost(f"{self} {how}", self._loop.time() - running.started_at)
             running.finish(running.interruption or lost)
@@ -285,7 +309,7 @@ class ChildProcess:
             self._prefetch.advance(now)
             self._check_memory(now)
             self._close_if_idle()
-            self._owner.changed(self)
+            self.owner.changed(self)
 
     def _handle(self, frame: Frame, attempt: ProcessAttempt | None) -> Outcome | None:
         """Handle a frame; returns the outcome if it is a reply."""
@@ -304,17 +328,17 @@ class ChildProcess:
             self.ready.set_result(None)
         elif kind == frames.UNREADY and not self.ready.done():
             failure = Failure.from_json(json.loads(body))
-            self._owner.initializer_failed(self, failure)
+            self.owner.initializer_failed(self, failure)
             self.ready.set_result(
                 f"failed in its initializer: {failure.types[0]}: {failure.message}"
             )
         elif kind == frames.STORE:
             if attempt is not None:
-                self._owner.store_requested(self, attempt, frame[2], body.decode())
+                self.owner.store_requested(self, attempt, frame[2], body.decode())
             else:
                 self.stored(number, frame[2], LeaseLost("the attempt has ended"))
         elif kind in (frames.PROGRESS, frames.LOG, frames.COMPLETING):
-            self._owner.reported(attempt, frame)
+            self.owner.reported(attempt, frame)
         else:
             raise GarbledFrame(f"unexpected frame {kind!r} of call {number}")
         return None
@@ -324,7 +348,7 @@ class ChildProcess:
         now = self._loop.time()
         attempt.import_until = now + IMPORT_S if begins else None
         attempt.started_at = now
-        self._owner.check_at(self._enforce_limits(attempt, now))
+        self.owner.check_at(self._enforce_limits(attempt, now))
 
     def stored(self, number: int, request: float, error: BaseException | None) -> None:
         """Report to a job whether its step is stored."""

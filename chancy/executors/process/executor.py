@@ -7,7 +7,6 @@ executor process, and can be stopped at any time.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import math
 import sys
@@ -25,9 +24,10 @@ from chancy.executors.invocation import raised
 from chancy.executors.process import memory
 from chancy.executors.process import protocol as frames
 from chancy.executors.process.attempt import ProcessAttempt
-from chancy.executors.process.child_handle import ChildProcess
+from chancy.executors.process.child_handle import STOPPED, ChildProcess
+from chancy.executors.process.group import ChildGroup
 from chancy.executors.process.logs import LogRelay
-from chancy.executors.process.pool import ChildPool
+from chancy.executors.process.pool import ChildKind, ChildPool
 from chancy.executors.process.prefetch import LATE_S
 from chancy.executors.process.protocol import Frame
 from chancy.executors.process.settings import JobEnvironment
@@ -40,11 +40,19 @@ logger = logging.getLogger("chancy.executors.process")
 _PATIENCE_S = 1.0
 #: The same while no executor process is running.
 _PATIENCE_BROKEN_S = 5.0
+#: Seconds after which an executor process is given back if other executors wait for one.
+_TURN_S = 0.05
+#: Seconds for which an executor process is kept for an executor that had to release its attempts:
+#: more than a puller takes to notice that there is room.
+_RESERVED_S = 0.7
 
 
 class ProcessExecutor:
-    """Keeps ``concurrency`` executor processes running. Each runs one job at a time, in its main
-    thread; coroutine functions run in an event loop there.
+    """Runs up to ``concurrency`` jobs at a time in executor processes. Each runs one job at a time,
+    in its main thread; coroutine functions run in an event loop there.
+
+    It borrows executor processes from a pool while it has calls. If other executors wait, it gives
+    one back after a while, as soon as that has ended the job it runs.
 
     Calls are prefetched: as many as an executor process runs in 10 ms at its current pace, and
     `slots` grows and shrinks accordingly. Calls that it has not started are withdrawn once it has
@@ -55,6 +63,7 @@ class ProcessExecutor:
     :param limits: limits of claims that have none of their own.
     :param callbacks: called for reports of running jobs.
     :param environment: see `JobEnvironment`; None for plain jobs.
+    :param pool: executor processes to share; None: its own, one for each job at a time.
     """
 
     def __init__(
@@ -68,26 +77,32 @@ class ProcessExecutor:
         limits: Limits = NO_LIMITS,
         callbacks: AttemptCallbacks = NO_CALLBACKS,
         environment: JobEnvironment | None = None,
+        pool: ChildPool | None = None,
     ) -> None:
+        self.concurrency = concurrency
         self._find = find
         self._known: set[str] = set()
         self._options = options or ProcessOptions()
         self._limits = limits
         self._callbacks = callbacks
-        self._environment = environment
         self._log_relay = LogRelay()
-        self._pool = ChildPool(
-            concurrency,
-            lambda number: ChildProcess(number, self, self._options),
-            self._pool_changed,
-            start=lambda child, path: child.start(
-                max_payload, path, callbacks.completion, environment
-            ),
-            sys_path=sys_path,
+        self._pool = pool or ChildPool(concurrency)
+        self._kind = ChildKind(
+            options=self._options,
+            max_payload=max_payload,
+            completion=callbacks.completion,
+            environment=environment,
+            sys_path=None if sys_path is None else tuple(sys_path),
         )
+        self._group: ChildGroup | None = None
+        #: The executor processes that it has borrowed.
+        self._children: list[ChildProcess] = []
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._numbers = itertools.count(1)
         self._slots = 0
+        #: Whether attempts were released because there was no executor process for them. Until
+        #: there is one, no more are accepted.
+        self._starved = False
+        self._reserved_until = 0.0
         # By identity of the claim, which the attempt references: its id is slow to hash.
         self._attempts: dict[int, ProcessAttempt] = {}
         self._waiting: deque[ProcessAttempt] = deque()
@@ -98,22 +113,33 @@ class ProcessExecutor:
 
     @property
     def slots(self) -> int:
+        if not self._children:
+            # Other executors borrow and give back meanwhile.
+            self._count_slots()
         return self._slots
 
     @property
     def broken(self) -> str | None:
-        return self._pool.broken
+        return None if self._group is None else self._group.broken
 
     async def start(self) -> None:
-        """Start the executor processes; returns once each is ready or has failed once."""
+        """Start executor processes, if fewer run than may; returns once each is ready or has failed
+        once."""
         self._loop = asyncio.get_running_loop()
         if not memory.keeps_limits:
             logger.warning("memory_limits_unkept platform=%s", sys.platform)
-        await self._pool.start()
+        self._group = self._pool.group(self._kind)
+        await self._group.attach(self)
 
     async def stop(self) -> None:
-        """Stop the executor processes: they exit when idle, and are killed after a grace period."""
-        await self._pool.stop()
+        """Give the executor processes back; those that no other queue uses are stopped."""
+        for child in list(self._children):
+            if child.held:
+                child.kill(STOPPED)
+            else:
+                self._give_back(child)
+        if self._group is not None:
+            await self._group.detach(self)
         if self._timer is not None:
             self._timer.cancel()
 
@@ -127,7 +153,7 @@ class ProcessExecutor:
             limits = (
                 decode_limits(claim.limits).over(self._limits) if claim.limits else self._limits
             )
-            attempt = ProcessAttempt(next(self._numbers), claim, limits, loop.create_future())
+            attempt = ProcessAttempt(claim, limits, loop.create_future())
         except BaseException as error:
             return raised(error, perf_counter())
         self._attempts[id(claim)] = attempt
@@ -171,9 +197,10 @@ class ProcessExecutor:
         waiting = self._waiting
         if not waiting:
             return
+        self._borrow()
         now = self._now()
         while waiting:
-            free = [child for child in self._pool.ready if child.room > 0]
+            free = [child for child in self._children if child.room > 0]
             if not free:
                 break
             free.sort(key=lambda child: (child.missed, child.held))
@@ -192,6 +219,30 @@ class ProcessExecutor:
                 waiting.appendleft(attempt)
                 return
             share -= 1
+
+    def _borrow(self) -> None:
+        """Borrow executor processes for the attempts, if there are any."""
+        assert self._group is not None
+        calls = len(self._waiting) + sum(child.held for child in self._children)
+        wanted = min(self.concurrency, calls)
+        while self.borrowed < wanted:
+            child = self._group.borrow(self)
+            if child is None:
+                return
+            self._children.append(child)
+            self._count_slots()
+
+    def _give_back(self, child: ChildProcess) -> None:
+        assert self._group is not None
+        self._children.remove(child)
+        self._group.give_back(child)
+        self._count_slots()
+
+    def give_back_idle(self) -> None:
+        if self._now() >= self._reserved_until:
+            for child in list(self._children):
+                if not child.held:
+                    self._give_back(child)
 
     def _now(self) -> float:
         assert self._loop is not None
@@ -212,16 +263,19 @@ class ProcessExecutor:
     def _check(self) -> None:
         self._timer = None
         now = self._now()
-        due = min((child.check(now) for child in self._pool.ready), default=math.inf)
+        due = min((child.check(now) for child in list(self._children)), default=math.inf)
         if self._waiting:
             due = min(due, self._release_stuck(now))
+        else:
+            self.give_back_idle()
         self._count_slots()
         if due < math.inf:
             self.check_at(max(due, now + 0.001))
 
     def _release_stuck(self, now: float) -> float:
         """Release attempts that no executor process accepts. Returns when to check again."""
-        patience_s = _PATIENCE_S if self._pool.ready else _PATIENCE_BROKEN_S
+        ready = self._group is not None and self._group.ready
+        patience_s = _PATIENCE_S if ready else _PATIENCE_BROKEN_S
         if now < self._progress_at + patience_s:
             return self._progress_at + patience_s
         waiting = [attempt for attempt in self._waiting if not attempt.future.done()]
@@ -230,18 +284,70 @@ class ProcessExecutor:
             attempt.finish(Released("the jobs before it take too long"))
         if waiting:
             logger.info("attempts_released jobs=%d", len(waiting))
+            if ready and not self._children:
+                self._starved = True
+                self._count_slots()
         return math.inf
 
     def _count_slots(self) -> None:
-        self._slots = self._pool.count_slots()
+        group = self._group
+        if group is None:
+            return
+        slots = 0
+        for child in self._children:
+            child.counted = depth = child.depth
+            slots += depth
+        if (missing := self.concurrency - self.borrowed) > 0:
+            slots += group.count_slots(missing)
+        if not slots and not self._starved and group.ready and not self._children:
+            slots = 1  # a job that waits makes other executors give one back
+        self._slots = slots
+
+    # Callbacks of the group
+
+    @property
+    def borrowed(self) -> int:
+        return sum(child.depth > 0 for child in self._children)
+
+    @property
+    def waits(self) -> bool:
+        return bool(self._waiting) or self._starved
+
+    def lent(self, child: ChildProcess) -> None:
+        self._children.append(child)
+        starved, self._starved = self._starved, False
+        self._count_slots()
+        if self._waiting:
+            self.group_changed()
+        elif starved:
+            self._reserved_until = self._now() + _RESERVED_S
+            self.check_at(self._reserved_until)
+
+    def gone(self, child: ChildProcess) -> None:
+        self._children.remove(child)
+
+    def group_changed(self) -> None:
+        self._count_slots()
+        if self._waiting and not self._dispatch_scheduled and self._loop is not None:
+            self._dispatch_soon(self._loop)
 
     # Callbacks of the executor processes
 
     def changed(self, child: ChildProcess) -> None:
         self._progress_at = self._now()
+        assert self._group is not None
+        contended = self._group.contended(self)
+        if contended and child.lent_s > _TURN_S:
+            child.drain()
         if child.depth != child.counted:
             self._count_slots()
         self._dispatch()
+        if child.held:
+            return
+        if contended and child in self._children:
+            self._give_back(child)
+        elif not self._waiting:
+            self.check_at(self._progress_at + LATE_S)
 
     def withdrawn(self, attempts: Sequence[ProcessAttempt]) -> None:
         for attempt in reversed(attempts):
@@ -283,16 +389,4 @@ class ProcessExecutor:
         child.stored(attempt.number, number, error)
 
     def initializer_failed(self, child: ChildProcess, failure: Failure) -> None:
-        logger.error(
-            "child_initializer_failed %s initializer=%s error=%s: %s\n%s",
-            child,
-            self._environment.application if self._environment else self._options.initializer,
-            failure.types[0],
-            failure.message,
-            failure.trace,
-        )
-
-    def _pool_changed(self) -> None:
-        self._count_slots()
-        if self._waiting and not self._dispatch_scheduled and self._loop is not None:
-            self._dispatch_soon(self._loop)
+        """Do nothing: it fails before it is lent."""

@@ -16,6 +16,7 @@ from tests.contract.executor.calls import DEADLINE_S, Place, started
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Children of a busy machine take more than a second to take a call; it is not given back."""
     monkeypatch.setattr("chancy.executors.process.executor._PATIENCE_S", DEADLINE_S)
+    monkeypatch.setattr("chancy.executors.thread.executor._PATIENCE_S", DEADLINE_S)
 
 
 @pytest.fixture

@@ -1,0 +1,337 @@
+"""Executor processes of one kind: kept running, and lent to the queues of that kind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from chancy.attempt.failure import Failure
+from chancy.executors.process import protocol as frames
+from chancy.executors.process.attempt import ProcessAttempt
+from chancy.executors.process.child_handle import RECYCLED, STOPPED, ChildOwner, ChildProcess
+from chancy.executors.process.logs import LogRelay
+from chancy.executors.process.protocol import Frame
+
+if TYPE_CHECKING:
+    from chancy.executors.process.pool import ChildKind, ChildPool
+
+logger = logging.getLogger("chancy.executors.process")
+
+#: First and longest pause in seconds before another start, if an executor process dies early.
+FIRST_DELAY_S = 0.1
+MAX_DELAY_S = 10.0
+#: Seconds that an executor process may take to be ready, including its initializer.
+BOOT_S = 60.0
+#: Seconds that idle executor processes have to exit when the last queue of their kind stops.
+STOP_GRACE_S = 2.0
+#: Seconds without a job after which an executor process may be stopped for one of another kind.
+IDLE_S = 5.0
+
+
+class ChildUser(ChildOwner, Protocol):
+    """An executor that borrows executor processes. Its methods do not raise."""
+
+    @property
+    def concurrency(self) -> int:
+        """Maximum number of executor processes to borrow at a time."""
+        ...
+
+    @property
+    def borrowed(self) -> int:
+        """Number of executor processes that it has borrowed."""
+        ...
+
+    @property
+    def waits(self) -> bool:
+        """Whether it still waits for an executor process that it has asked for."""
+        ...
+
+    def lent(self, child: ChildProcess) -> None:
+        """It has got an executor process that it waited for."""
+
+    def give_back_idle(self) -> None:
+        """Give back the executor processes that hold no calls."""
+
+    def gone(self, child: ChildProcess) -> None:
+        """An executor process that it had borrowed has exited."""
+
+    def group_changed(self) -> None:
+        """The set of executor processes that accept calls has changed."""
+
+
+class _Seat:
+    """A place for one executor process, which is replaced when it exits."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.failing = False
+        #: Set when there is no more executor process for this place.
+        self.ended = asyncio.Event()
+        #: Set when the first executor process is ready or has failed.
+        self.tried = asyncio.Event()
+
+
+class ChildGroup:
+    """Keeps executor processes of one kind running, replaces those that exit or retire, and lends
+    each to one executor at a time.
+
+    An executor that waits gets the next one that is given back; of several, the one with the fewest
+    does.
+    """
+
+    def __init__(self, kind: ChildKind, pool: ChildPool) -> None:
+        self._kind = kind
+        self._pool = pool
+        self._sys_path: Sequence[str] = ()
+        self._users: list[ChildUser] = []
+        self._waiting: dict[ChildUser, None] = {}
+        self._seats: dict[int, _Seat] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._living: set[ChildProcess] = set()
+        #: Executor processes that accept calls, and those of them that are not lent.
+        self._ready: list[ChildProcess] = []
+        self._idle: list[ChildProcess] = []
+        self._why: str | None = None
+        self._log_relay = LogRelay()
+
+    @property
+    def size(self) -> int:
+        """Number of executor processes that run or are about to."""
+        return len(self._seats)
+
+    @property
+    def greatest(self) -> int:
+        """The greatest concurrency of its queues."""
+        return max((user.concurrency for user in self._users), default=0)
+
+    def contended(self, user: ChildUser) -> bool:
+        """Whether another executor waits for an executor process."""
+        return any(other is not user and other.waits for other in self._waiting)
+
+    @property
+    def ready(self) -> bool:
+        """Whether an executor process accepts calls."""
+        return bool(self._ready)
+
+    @property
+    def broken(self) -> str | None:
+        """Why no executor process accepts calls; None if one does or is about to."""
+        return self._why if all(seat.failing for seat in self._seats.values()) else None
+
+    def count_slots(self, most: int) -> int:
+        """Number of calls that up to ``most`` further executor processes may hold, including those
+        that are about to be ready."""
+        accepting = [child for child in self._idle if child.depth]
+        slots = sum(child.depth for child in accepting[:most])
+        most -= len(accepting)
+        if most > 0:
+            occupied = {child.number for child in self._ready if child.depth}
+            seats = self._seats.values()
+            slots += min(
+                most,
+                sum(not seat.failing and seat.number not in occupied for seat in seats)
+                + (0 if self.broken else min(self._pool.free, self._missing)),
+            )
+        return slots
+
+    # Users
+
+    async def attach(self, user: ChildUser) -> None:
+        """Add an executor; returns once there are executor processes for it, each of which is ready
+        or has failed once."""
+        if not self._users:
+            path = sys.path if self._kind.sys_path is None else self._kind.sys_path
+            self._sys_path = [entry or os.getcwd() for entry in path]
+        self._users.append(user)
+        while self._missing and self._pool.may_grow(self):
+            self._add_seat()
+        for seat in list(self._seats.values()):
+            await seat.tried.wait()
+
+    async def detach(self, user: ChildUser) -> None:
+        """Remove an executor, which has given everything back. After the last one, the executor
+        processes are stopped: they exit when idle, and are killed after a grace period."""
+        if user not in self._users:
+            return
+        self._users.remove(user)
+        self._waiting.pop(user, None)
+        if self._users:
+            return
+        self._pool.remove(self._kind)
+        for seat in self._seats.values():
+            seat.ended.set()
+        for child in list(self._living):
+            child.close(STOP_GRACE_S)
+        await asyncio.gather(*self._tasks)
+        await asyncio.gather(*(child.exited for child in self._living))
+
+    def borrow(self, user: ChildUser) -> ChildProcess | None:
+        """An idle executor process; without one, ``user`` gets the next."""
+        if not self._idle and not self._waiting:
+            for other in self._users:
+                if other is not user:
+                    other.give_back_idle()
+        while self._idle:
+            child = self._idle.pop()
+            if child.depth:
+                child.lend(user)
+                return child
+        self._waiting[user] = None
+        if self._missing and self._pool.may_grow(self):
+            self._add_seat()
+        return None
+
+    def give_back(self, child: ChildProcess) -> None:
+        """Take an executor process back that holds no calls."""
+        child.lend(self)
+        if not child.depth:
+            return
+        self._waiting = {user: None for user in self._waiting if user.waits}
+        if self._waiting:
+            user = min(self._waiting, key=lambda each: each.borrowed)
+            del self._waiting[user]
+            child.lend(user)
+            user.lent(child)
+        else:
+            self._idle.append(child)
+
+    def evict(self, *, at_once: bool) -> bool:
+        """Stop an idle executor process that is not the last one. Returns whether there was any.
+
+        :param at_once: also one that has been idle only for a short time.
+        """
+        if len(self._seats) < 2 or not self._idle:
+            return False
+        child = self._idle[0]
+        if not at_once and child.lent_s < IDLE_S:
+            return False
+        del self._idle[0]
+        self._seats.pop(child.number).ended.set()
+        child.close(STOP_GRACE_S, RECYCLED)
+        return True
+
+    # Executor processes
+
+    @property
+    def _missing(self) -> int:
+        """Number of executor processes to start, as far as the pool permits."""
+        wanted = sum(user.concurrency for user in self._users)
+        return max(0, min(wanted, self._pool.most) - len(self._seats))
+
+    def _add_seat(self) -> None:
+        seat = _Seat(next(self._pool.numbers))
+        self._seats[seat.number] = seat
+        name = f"chancy-child-{seat.number}"
+        task = asyncio.create_task(self._keep_running(seat), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _keep_running(self, seat: _Seat) -> None:
+        """Keep an executor process in this place running."""
+        delay_s = FIRST_DELAY_S
+        predecessor: ChildProcess | None = None
+        while not seat.ended.is_set():
+            child = await self._start_one(seat)
+            seat.tried.set()
+            if seat.ended.is_set():
+                return
+            why: str | None = None
+            if isinstance(child, ChildProcess):
+                delay_s = FIRST_DELAY_S
+                self._add(child, seat, predecessor)
+                predecessor = child
+                await child.successor_needed
+                if child.exited.done() and child.never_used:
+                    why = f"{child.exited.result()} before it ran anything"
+            else:
+                why = child
+                logger.error(
+                    "child %d %s before it was ready: the next try is in %g s",
+                    seat.number,
+                    why,
+                    delay_s,
+                )
+            if why is not None and not seat.ended.is_set():
+                self._why = f"executor process {seat.number} {why}"
+                seat.failing = all(child.number != seat.number for child in self._ready)
+                self._notify()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(seat.ended.wait(), delay_s)
+                delay_s = min(delay_s * 2, MAX_DELAY_S)
+
+    async def _start_one(self, seat: _Seat) -> ChildProcess | str:
+        """Start an executor process. Returns it once it is ready, or why it is not."""
+        kind = self._kind
+        try:
+            # Without free descriptors it cannot even be created.
+            child = ChildProcess(seat.number, self, kind.options)
+            child.start(kind.max_payload, self._sys_path, kind.completion, kind.environment)
+        except Exception as error:
+            return f"could not be started: {error}"
+        self._living.add(child)
+        _, waiting = await asyncio.wait([child.ready], timeout=BOOT_S)
+        if waiting:
+            child.kill(f"was killed because its start took longer than {BOOT_S:g} s")
+        why = await child.ready
+        if why is None:
+            return child
+        await child.exited
+        self._living.discard(child)
+        return why
+
+    def _add(self, child: ChildProcess, seat: _Seat, predecessor: ChildProcess | None) -> None:
+        seat.failing = False
+        self._ready.append(child)
+        child.exited.add_done_callback(lambda exited: self._remove(child, exited.result()))
+        self.give_back(child)
+        if predecessor is not None:
+            predecessor.retire()
+        self._notify()
+
+    def _remove(self, child: ChildProcess, how: str) -> None:
+        self._ready.remove(child)
+        self._living.discard(child)
+        if child in self._idle:
+            self._idle.remove(child)
+        for user in self._users:
+            if child.owner is user:
+                user.gone(child)
+        if child.number in self._seats and self._users:
+            planned = how in (STOPPED, RECYCLED)
+            level = logging.INFO if planned else logging.WARNING
+            logger.log(level, "child %d %s: it is replaced", child.number, how)
+            self._notify()
+
+    def _notify(self) -> None:
+        for user in self._users:
+            user.group_changed()
+
+    # Callbacks of executor processes that are not lent. They hold no calls.
+
+    def changed(self, child: ChildProcess) -> None: ...
+    def withdrawn(self, attempts: Sequence[ProcessAttempt]) -> None: ...
+    def check_at(self, at: float) -> None: ...
+    def store_requested(
+        self, child: ChildProcess, attempt: ProcessAttempt, number: float, meta: str
+    ) -> None: ...
+
+    def reported(self, attempt: ProcessAttempt | None, frame: Frame) -> None:
+        kind, _, level, body = frame
+        if kind == frames.LOG:
+            self._log_relay.relay(None, int(level), body)
+
+    def initializer_failed(self, child: ChildProcess, failure: Failure) -> None:
+        kind = self._kind
+        logger.error(
+            "child_initializer_failed %s initializer=%s error=%s: %s\n%s",
+            child,
+            kind.environment.application if kind.environment else kind.options.initializer,
+            failure.types[0],
+            failure.message,
+            failure.trace,
+        )

@@ -1,0 +1,195 @@
+"""Executor processes that several process queues of a worker share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import psutil
+import pytest
+
+from chancy.attempt.outcome import Lost, Released, Returned
+from chancy.executors import executor
+from chancy.executors.base import Executor
+from chancy.executors.process.pool import ChildPool
+from chancy.queue.executor_options import ProcessOptions
+from tests.contract.executor.calls import (
+    MAX_PAYLOAD,
+    Place,
+    claim_of,
+    end_of,
+    find,
+    result,
+    run,
+)
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as opened:
+        yield opened
+
+
+async def queue(
+    stack: AsyncExitStack,
+    pool: ChildPool,
+    concurrency: int = 2,
+    options: ProcessOptions | None = None,
+) -> Executor:
+    made = executor(
+        "process",
+        concurrency=concurrency,
+        find=find,
+        max_payload=MAX_PAYLOAD,
+        options=options,
+        pool=pool,
+    )
+    await made.start()
+    stack.push_async_callback(made.stop)
+    return made
+
+
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children()}
+
+
+async def test_shared_children_of_many_queues_are_no_more_than_the_bound(
+    stack: AsyncExitStack,
+) -> None:
+    pool = ChildPool(2)
+    queues = [await queue(stack, pool) for _ in range(10)]
+    running = children()
+    assert len(running) == 2
+    pids = [await result(it, "pid") for it in queues]
+    assert set(pids) <= running
+    all_at_once = await asyncio.gather(*(result(it, "pid") for it in queues for _ in range(5)))
+    assert set(all_at_once) == running == children()
+    await eventually(lambda: all(it.slots >= 2 and it.broken is None for it in queues))
+
+
+async def test_shared_children_by_default_are_one_for_each_core_or_for_the_greatest_concurrency(
+    stack: AsyncExitStack,
+) -> None:
+    pool = ChildPool(None, 2)
+    await queue(stack, pool, concurrency=1)
+    assert len(children()) == 1
+    await queue(stack, pool, concurrency=1)
+    await queue(stack, pool, concurrency=2)
+    assert len(children()) == 2
+    await queue(stack, pool, concurrency=3)
+    assert len(children()) == 3
+
+
+async def test_shared_children_run_no_more_jobs_of_a_queue_than_its_concurrency(
+    stack: AsyncExitStack, place: Place
+) -> None:
+    pool = ChildPool(2)
+    narrow, other = await queue(stack, pool, concurrency=1), await queue(stack, pool)
+    assert narrow.slots == 1
+    long = asyncio.create_task(narrow.run(place.waiting("wait_for_file")))
+    await place.has_started()
+    short = asyncio.create_task(narrow.run(claim_of("nothing")))
+    assert await result(other, "echo", value=1) == 1
+    assert not short.done()
+    place.until.touch()
+    assert isinstance(await end_of(long), Returned)
+    assert isinstance(await end_of(short), Returned)
+
+
+async def test_shared_child_comes_free_for_a_queue_between_jobs_of_a_busy_one(
+    stack: AsyncExitStack,
+) -> None:
+    pool = ChildPool(1)
+    busy, other = await queue(stack, pool), await queue(stack, pool)
+    backlog = [asyncio.create_task(busy.run(claim_of("busy", seconds=0.02))) for _ in range(60)]
+    assert isinstance(await end_of(backlog[0]), Returned)
+    assert await result(other, "echo", value=1) == 1
+    assert not backlog[-1].done()
+    ends = [await end_of(one) for one in backlog]
+    assert all(isinstance(end, Returned) for end in ends)
+
+
+async def test_shared_children_that_stay_occupied_release_the_job_and_come_free_for_its_queue(
+    stack: AsyncExitStack, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.executors.process.executor._PATIENCE_S", 1.0)
+    pool = ChildPool(1)
+    busy, other = await queue(stack, pool), await queue(stack, pool)
+    backlog = [asyncio.create_task(busy.run(place.waiting("wait_for_file")))]
+    await place.has_started()
+    assert other.slots == 1
+    assert await run(other, "nothing") == Released("the jobs before it take too long")
+    # Another job of it would only be released, too.
+    assert other.slots == 0
+    place.until.touch()
+    # Although the busy queue goes on.
+    backlog += [asyncio.create_task(busy.run(claim_of("nothing"))) for _ in range(10)]
+    await eventually(lambda: other.slots > 0)
+    assert await result(other, "echo", value=1) == 1
+    ends = [await end_of(one) for one in backlog]
+    assert all(isinstance(end, Returned | Released) for end in ends)
+
+
+async def test_shared_children_go_on_when_one_of_their_queues_stops(
+    stack: AsyncExitStack, place: Place
+) -> None:
+    pool = ChildPool(2)
+    one = await queue(stack, pool)
+    async with AsyncExitStack() as other_stack:
+        other = await queue(other_stack, pool)
+        claim = claim_of("wait_for_file", started=str(place.other), until=str(place.stopped))
+        stopped = asyncio.create_task(other.run(claim))
+        running = asyncio.create_task(one.run(place.waiting("wait_for_file")))
+        await place.has_started()
+        await eventually(place.other.exists)
+        assert other.interrupt(claim, Released("the queue stops"))
+        assert await end_of(stopped) == Released("the queue stops")
+    assert not running.done()
+    place.until.touch()
+    assert isinstance(await end_of(running), Returned)
+    pids = children()
+    assert pids
+    await stack.aclose()
+    assert not children() & pids
+
+
+async def test_shared_child_that_dies_costs_only_its_job(
+    stack: AsyncExitStack, place: Place
+) -> None:
+    pool = ChildPool(2)
+    one, other = await queue(stack, pool), await queue(stack, pool)
+    running = asyncio.create_task(other.run(place.waiting("wait_for_file")))
+    await place.has_started()
+    assert isinstance(await run(one, "exit_at_once", status=3), Lost)
+    assert await result(one, "echo", value=1) == 1
+    place.until.touch()
+    assert isinstance(await end_of(running), Returned)
+
+
+async def test_shared_children_of_other_options_are_others_within_the_bound(
+    stack: AsyncExitStack,
+) -> None:
+    pool = ChildPool(2)
+    plain = await queue(stack, pool)
+    assert len(children()) == 2
+    recycled = await queue(stack, pool, options=ProcessOptions(max_jobs=1))
+    await eventually(lambda: len(children()) == 2)
+    pids: list[int] = [await result(recycled, "pid") for _ in range(3)]
+    assert len(set(pids)) == 3
+    first: int = await result(plain, "pid")
+    assert first == await result(plain, "pid")
+
+
+async def test_shared_children_of_a_kind_that_cannot_start_break_only_its_queues(
+    stack: AsyncExitStack,
+) -> None:
+    pool = ChildPool(2)
+    initializer = claim_of("raise_plain").func
+    broken = await queue(stack, pool, options=ProcessOptions(initializer=initializer))
+    sound = await queue(stack, pool)
+    assert broken.broken is not None
+    assert broken.slots == 0
+    assert sound.broken is None
+    assert await result(sound, "echo", value=1) == 1
