@@ -162,12 +162,23 @@ def _workflows() -> Iterator[Bar]:
     yield _most("steps between two / plain jobs", 1.5, of, over)
 
 
+def _executors() -> Iterator[Bar]:
+    over = Reading(case="executors", figure=r"[\d,]+ no-op jobs, async")
+    for executor in ("thread", "process"):
+        of = replace(over, figure=rf"[\d,]+ no-op jobs, {executor}")
+        yield _least(f"no-op jobs, {executor} / async", 0.6, of, over)
+    for ms in (1, 5, 20):
+        of = Reading(case="executors", figure=rf"[\d,]+ jobs of {ms} ms, process")
+        over = replace(of, figure=rf"[\d,]+ jobs of {ms} ms, ProcessPoolExecutor")
+        yield _least(f"jobs of {ms} ms, process / ProcessPoolExecutor", 0.95, of, over)
+
+
 def _mode(system: str) -> str:
     return system.removeprefix("chancy, ")
 
 
 #: All bars, in the order of the report.
-BARS: Sequence[Bar] = (*_drains(), *_flows(), *_burdens(), *_workflows())
+BARS: Sequence[Bar] = (*_drains(), *_flows(), *_burdens(), *_workflows(), *_executors())
 
 
 def judge(found: Sequence[Summary], bars: Sequence[Bar] = BARS) -> list[Verdict]:

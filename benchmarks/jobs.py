@@ -39,9 +39,28 @@ def plain_burn(number: int) -> None:
     _count()
 
 
-def _count() -> int:
-    """Use a millisecond of CPU time of this thread."""
-    counted, until = 0, time.thread_time_ns() + BURN_NS
+@job()
+def plain_burn_5(number: int) -> None:
+    """Five milliseconds."""
+    _tally.note(number)
+    _count(5)
+
+
+@job()
+def plain_burn_20(number: int) -> None:
+    """Twenty milliseconds."""
+    _tally.note(number)
+    _count(20)
+
+
+def burn_ms(ms: int) -> None:
+    """The same work without a job."""
+    _count(ms)
+
+
+def _count(ms: int = 1) -> int:
+    """Use milliseconds of CPU time of this thread."""
+    counted, until = 0, time.thread_time_ns() + ms * BURN_NS
     while time.thread_time_ns() < until:
         counted += 1
     return counted
