@@ -113,6 +113,9 @@ def _of_chancy() -> Iterator[tuple[str, Measurement]]:
     flows = {"a step of a chain": 2.0, "push to start": 1.0, "10,000 steps between two": 1.2}
     for what, value in {**flows, "10,000 plain jobs": 1.0}.items():
         yield "workflows", Measurement(figure=what, unit="ms", value=value, system="chancy")
+    for ms in (1, 5, 20):
+        for what, rate in (("ProcessPoolExecutor", 100), ("process", 99)):
+            yield "executors", _rate(f"300 jobs of {ms} ms, {what}", rate, "chancy")
     memory = "peak memory of a client that pushes 1,000,000 jobs in one call"
     details = {"before MB": 40.0}
     yield "push", Measurement(figure=memory, unit="MB", value=65.0, details=details)
