@@ -105,8 +105,7 @@ class Worker:
             unknown_after_s=unknown_after_s,
         )
         self._app = chancy
-        self.broker = chancy.broker
-        self.clock = chancy.clock
+        self.broker, self.clock = chancy.broker, chancy.clock
         self.heartbeat_timeout_s = heartbeat_timeout_s
         self._only = None if queues is None else frozenset(queues)
         self.shutdown_timeout_s = shutdown_timeout_s

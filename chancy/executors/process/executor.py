@@ -25,9 +25,9 @@ from chancy.executors.process import memory
 from chancy.executors.process import protocol as frames
 from chancy.executors.process.attempt import ProcessAttempt
 from chancy.executors.process.child_handle import STOPPED, ChildProcess
-from chancy.executors.process.group import ChildGroup
+from chancy.executors.process.group import ChildGroup, ChildKind
 from chancy.executors.process.logs import LogRelay
-from chancy.executors.process.pool import ChildKind, ChildPool
+from chancy.executors.process.pool import ChildPool
 from chancy.executors.process.prefetch import LATE_S
 from chancy.executors.process.protocol import Frame
 from chancy.executors.process.settings import JobEnvironment

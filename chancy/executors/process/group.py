@@ -7,18 +7,19 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from chancy.attempt.failure import Failure
+from chancy.context.host import CompletionRef
 from chancy.executors.process import protocol as frames
 from chancy.executors.process.attempt import ProcessAttempt
 from chancy.executors.process.child_handle import RECYCLED, STOPPED, ChildOwner, ChildProcess
 from chancy.executors.process.logs import LogRelay
 from chancy.executors.process.protocol import Frame
-
-if TYPE_CHECKING:
-    from chancy.executors.process.pool import ChildKind, ChildPool
+from chancy.executors.process.settings import JobEnvironment
+from chancy.queue.executor_options import ProcessOptions
 
 logger = logging.getLogger("chancy.executors.process")
 
@@ -31,6 +32,43 @@ BOOT_S = 60.0
 STOP_GRACE_S = 2.0
 #: Seconds without a job after which an executor process may be stopped for one of another kind.
 IDLE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildKind:
+    """What executor processes are started with. Queues of the same kind share them.
+
+    :param sys_path: module search path; None takes ``sys.path`` at start.
+    """
+
+    options: ProcessOptions
+    max_payload: int
+    completion: CompletionRef | None = None
+    environment: JobEnvironment | None = None
+    sys_path: tuple[str, ...] | None = None
+
+
+class GroupHost(Protocol):
+    """The pool of a group."""
+
+    numbers: Iterator[int]
+
+    @property
+    def most(self) -> int:
+        """Maximum number of executor processes of all groups."""
+        ...
+
+    @property
+    def free(self) -> int:
+        """Number of executor processes that may be started."""
+        ...
+
+    def may_grow(self, group: ChildGroup) -> bool:
+        """Whether a group may start one more executor process now."""
+        ...
+
+    def remove(self, kind: ChildKind) -> None:
+        """Forget the group of a kind without queues."""
 
 
 class ChildUser(ChildOwner, Protocol):
@@ -84,7 +122,7 @@ class ChildGroup:
     does.
     """
 
-    def __init__(self, kind: ChildKind, pool: ChildPool) -> None:
+    def __init__(self, kind: ChildKind, pool: GroupHost) -> None:
         self._kind = kind
         self._pool = pool
         self._sys_path: Sequence[str] = ()

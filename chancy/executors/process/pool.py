@@ -3,27 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
-from chancy.context.host import CompletionRef
-from chancy.executors.process.group import ChildGroup
-from chancy.executors.process.settings import JobEnvironment
-from chancy.queue.executor_options import ProcessOptions
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildKind:
-    """What executor processes are started with. Queues of the same kind share them.
-
-    :param sys_path: module search path; None takes ``sys.path`` at start.
-    """
-
-    options: ProcessOptions
-    max_payload: int
-    completion: CompletionRef | None = None
-    environment: JobEnvironment | None = None
-    sys_path: tuple[str, ...] | None = None
+from chancy.executors.process.group import ChildGroup, ChildKind
 
 
 class ChildPool:
@@ -41,7 +23,7 @@ class ChildPool:
         self._cores = cores
         self._groups: dict[ChildKind, ChildGroup] = {}
         #: Numbers of the executor processes, which identify them in messages.
-        self.numbers = itertools.count(1)
+        self.numbers: Iterator[int] = itertools.count(1)
 
     @property
     def most(self) -> int:
