@@ -32,12 +32,12 @@ from chancy.job.definition import QueuedJob
 from chancy.postgres import rows
 from chancy.postgres.catalog import Catalog
 from chancy.postgres.claim.claims import PostgresClaims
-from chancy.postgres.connections.dedicated import DedicatedSession
 from chancy.postgres.connections.heartbeat import PostgresHeartbeat
+from chancy.postgres.connections.lane import Lane
 from chancy.postgres.connections.listen import PostgresSubscription
 from chancy.postgres.drivers import DEFAULT, Name, driver
 from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection, Driver, Row
-from chancy.postgres.drivers.pool import SessionPool
+from chancy.postgres.drivers.pool import CallerSessions, SessionPool
 from chancy.postgres.dsn import redacted
 from chancy.postgres.promotions import Promotions
 from chancy.postgres.push import missing_tables
@@ -58,8 +58,8 @@ class PostgresBroker:
         function that returns it is called when it is needed, and may raise `ConfigurationError`.
     :param listen_dsn: DSN of the server itself, for LISTEN, if ``dsn`` goes through a pooler.
     :param driver: ``asyncpg``, ``psycopg``, or an object that implements `Driver`.
-    :param pool_size: maximum number of sessions for callers. Claims, settlements and upkeep of
-        workers use three further sessions.
+    :param pool_size: maximum number of sessions for callers. Claims, settlements and upkeep of a
+        worker use one session while it is idle, and up to three.
     """
 
     def __init__(
@@ -78,16 +78,17 @@ class PostgresBroker:
         self._driver = _driver(driver) if isinstance(driver, str) else driver
         self._pool_size = pool_size
         self._pool: SessionPool | None = None
+        self._callers: CallerSessions | None = None
         self._opening = asyncio.Lock()
-        self._claim_session = self._dedicated("claims")
-        self._settle_session = self._dedicated("settlements")
-        self._upkeep_session = self._dedicated("upkeep")
-        self._claims = PostgresClaims(self._claim_session, self.sql)
-        self._promotions = Promotions(self._upkeep_session, self.sql)
-        self._settlements = Settlements(self._settle_session, self.sql)
+        self._claiming = Lane(self._ensure_pool)
+        self._settling = Lane(self._ensure_pool)
+        self._upkeeping = Lane(self._ensure_pool, wait_s=_UPKEEP_WAIT_S)
+        self._claims = PostgresClaims(self._claiming, self.sql)
+        self._promotions = Promotions(self._upkeeping, self.sql)
+        self._settlements = Settlements(self._settling, self.sql)
         self._pushes = PushCoalescer(self.fetch, self.transaction, self.sql)
         self._catalog = Catalog(self.fetch, self.sql)
-        self._upkeep = Catalog(self._upkeep_session.fetch, self.sql)
+        self._upkeep = Catalog(self._upkeeping.fetch, self.sql)
 
     def __repr__(self) -> str:
         try:
@@ -104,10 +105,13 @@ class PostgresBroker:
     def schema(self) -> str:
         return self.sql.schema
 
-    def _dedicated(self, purpose: str) -> DedicatedSession:
-        return DedicatedSession(
-            self._driver, lambda: self.dsn, application_name=f"chancy {purpose}"
-        )
+    def _ensure_pool(self) -> SessionPool:
+        if self._pool is None:
+            self._pool = SessionPool(self._connect)
+        return self._pool
+
+    async def _connect(self) -> Connection:
+        return await self._driver.connect(self.dsn, application_name="chancy")
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -116,14 +120,14 @@ class PostgresBroker:
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Connection]:
         """Open a transaction on a session of the pool; pass what it yields as ``within``."""
-        async with self._open_pool().connection() as connection, connection.transaction():
+        async with self._open_sessions().connection() as connection, connection.transaction():
             yield connection
 
-    def _open_pool(self) -> SessionPool:
-        if self._pool is None:
+    def _open_sessions(self) -> CallerSessions:
+        if self._callers is None:
             where = redacted(self.dsn)  # without a DSN this is a ConfigurationError, as opening is
             raise NotOpen(f"the broker of {where} is not open: use `async with Chancy(dsn)`")
-        return self._pool
+        return self._callers
 
     def check_queue(self, queue: Queue) -> None:
         if queue.broker != DEFAULT_BROKER:
@@ -140,33 +144,28 @@ class PostgresBroker:
     async def open(self) -> None:
         """Open the pool. Raises `BrokerUnavailable` if the server cannot be reached."""
         async with self._opening:
-            if self._pool is None:
-                self._pool = await SessionPool.filled(
-                    self._driver,
-                    self.dsn,
-                    application_name="chancy",
-                    min_size=1,
-                    max_size=self._pool_size,
-                )
+            if self._callers is None:
+                pool = self._ensure_pool()
+                pool.put(await pool.take())
+                self._callers = CallerSessions(pool, self._pool_size)
 
     async def close(self) -> None:
         try:
             await self._pushes.close()
         finally:
             # Close everything even if one call raises: leftovers are bound to this event loop.
-            pool, self._pool = self._pool, None
+            pool, self._pool, self._callers = self._pool, None, None
             self._opening = asyncio.Lock()
-            sessions = (self._claim_session, self._settle_session, self._upkeep_session)
-            await asyncio.gather(
-                *(session.close() for session in sessions),
-                *([] if pool is None else [pool.close()]),
-            )
+            for lane in (self._claiming, self._settling, self._upkeeping):
+                lane.reset()
+            if pool is not None:
+                await pool.close()
 
     async def fetch(
         self, sql: str, *params: object, deadline_s: float = STATEMENT_DEADLINE_S
     ) -> Sequence[Row]:
         """Run one statement on a session of the pool."""
-        async with self._open_pool().connection() as connection:
+        async with self._open_sessions().connection() as connection:
             return await connection.fetch(sql, *params, deadline_s=deadline_s)
 
     async def push(
@@ -301,7 +300,7 @@ class PostgresBroker:
         return await self._upkeep.announce(worker_id, queues, broken, unknown)
 
     async def stop_requests(self, worker_id: UUID) -> Sequence[UUID]:
-        rows = await self._upkeep_session.fetch(self.sql.stop_requests, worker_id)
+        rows = await self._upkeeping.fetch(self.sql.stop_requests, worker_id)
         return [row[0] for row in rows]
 
     async def survey(
@@ -317,21 +316,24 @@ class PostgresBroker:
 
     async def running(self, worker_id: UUID, *, besides: Collection[UUID]) -> Mapping[UUID, UUID]:
         unanswered = self._claims.unanswered_leases(worker_id)
-        found = await self._upkeep_session.fetch(
+        found = await self._upkeeping.fetch(
             self.sql.running, worker_id, list(besides), unanswered, MOST_RUNNING
         )
         return {row[0]: row[1] for row in found}
 
     async def unregister(self, worker_id: UUID) -> None:
         self._claims.remove_worker(worker_id)
-        await self._upkeep_session.fetch(self.sql.unregister, worker_id)
+        await self._upkeeping.fetch(self.sql.unregister, worker_id)
 
     async def workers(self, *, silent_s: float = 0.0) -> Sequence[WorkerRecord]:
         return await self._catalog.workers(silent_s)
 
     async def orphans(self, *, silent_s: float, limit: int) -> Sequence[Claim]:
-        found = await self._upkeep_session.fetch(self.sql.orphans, silent_s, limit)
+        found = await self._upkeeping.fetch(self.sql.orphans, silent_s, limit)
         return [rows.orphan(row) for row in found]
+
+    async def beat(self, worker_id: UUID, blocked_s: float = 0.0) -> bool:
+        return bool(await self._upkeeping.fetch(self.sql.beat, worker_id, blocked_s))
 
     def heartbeat(self, worker_id: UUID) -> PostgresHeartbeat:
         return PostgresHeartbeat(self.dsn, self.sql, worker_id)
@@ -356,6 +358,8 @@ class PostgresBroker:
 
 
 _driver = driver
+#: Seconds that upkeep waits for a session in use before another one is opened.
+_UPKEEP_WAIT_S = 0.02
 _LISTENERS = {
     Topic.WORK: "chancy listener",
     Topic.FINISHED: "chancy waiting",

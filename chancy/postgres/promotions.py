@@ -6,7 +6,7 @@ import time
 from uuid import UUID
 
 from chancy.broker.values import Promotion
-from chancy.postgres.connections.dedicated import DedicatedSession
+from chancy.postgres.connections.lane import Lane
 from chancy.postgres.front_scans import FrontScans
 from chancy.postgres.statements import Statements
 
@@ -18,8 +18,8 @@ _TRAIL_S = 2.0
 class Promotions:
     """Promotes due jobs, and remembers up to which time."""
 
-    def __init__(self, session: DedicatedSession, statements: Statements) -> None:
-        self._session = session
+    def __init__(self, lane: Lane, statements: Statements) -> None:
+        self._lane = lane
         self._sql = statements
         self._front_scans = FrontScans()
         #: Seconds since the epoch, by the server's clock; None: start at the front.
@@ -28,13 +28,13 @@ class Promotions:
 
     async def promote(self, limit: int, worker_id: UUID | None) -> Promotion:
         """See `chancy.broker.contract.Broker.promote`."""
-        generation = await self._session.ready()
+        generation = await self._lane.ready()
         if generation != self._generation:
             # A new session, perhaps to a server whose clock is behind.
             self._after, self._generation = None, generation
         started = time.monotonic()
         after = None if self._front_scans.due(started) else self._after
-        ((promoted, next_due_s, reached, ahead),) = await self._session.fetch(
+        ((promoted, next_due_s, reached, ahead),) = await self._lane.fetch(
             self._sql.promote, limit, after, worker_id
         )
         if after is None:

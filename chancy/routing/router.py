@@ -356,6 +356,9 @@ class RoutedBroker(JobLookups):
     async def workers(self, *, silent_s: float = 0.0) -> Sequence[WorkerRecord]:
         return await self.control.workers(silent_s=silent_s)
 
+    async def beat(self, worker_id: UUID, blocked_s: float = 0.0) -> bool:
+        return await self.control.beat(worker_id, blocked_s)
+
     def heartbeat(self, worker_id: UUID) -> Heartbeat:
         return self.control.heartbeat(worker_id)
 

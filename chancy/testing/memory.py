@@ -279,6 +279,9 @@ class MemoryBroker:
     def _silent_s(self, worker_id: UUID) -> float:
         return (self.store.clock.now() - self.store.beats[worker_id]).total_seconds()
 
+    async def beat(self, worker_id: UUID, blocked_s: float = 0.0) -> bool:
+        return MemoryHeartbeat(self.store, worker_id).beat(blocked_s)
+
     def heartbeat(self, worker_id: UUID) -> Heartbeat:
         return MemoryHeartbeat(self.store, worker_id)
 

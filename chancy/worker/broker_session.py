@@ -152,11 +152,12 @@ class BrokerSession:
         return service if self.control else f"{service} of {self.name}"
 
     def start(self) -> None:
-        """Start to settle, write meta, listen and promote."""
+        """Start to settle, write meta, listen, promote and send heartbeats."""
         self._services.start(self.loop_name("settler"), self.settler.serve)
         self._services.start(self.loop_name("notes"), self.meta.serve)
         self._services.start(self.loop_name("listener"), self.listener.serve)
         self._services.start(self.loop_name("promoter"), self._promoter.serve)
+        self._services.start(self.loop_name("heartbeats"), self.registration.beat)
 
     def join(
         self,

@@ -1,4 +1,4 @@
-"""Heartbeats of a worker, sent from a thread that the event loop cannot block."""
+"""Heartbeats of a worker: from its event loop, or else from a thread that it cannot block."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from chancy.broker.contract import Heartbeat
 from chancy.checks import check_number
 from chancy.clock import Backoff
-from chancy.errors import ChancyError, ConfigurationError
+from chancy.errors import BrokerError, ChancyError, ConfigurationError
 
 logger = logging.getLogger("chancy.worker")
 
 #: A heartbeat that fails within this many seconds was refused: the server answered.
 _REFUSED_S = 1.0
+#: The thread sends a heartbeat when the last one of the event loop is older than so many intervals.
+_OVERDUE = 1.25
 
 
 def check_times(shutdown_timeout_s: float, heartbeat_s: float, heartbeat_timeout_s: float) -> None:
@@ -40,7 +42,10 @@ def check_times(shutdown_timeout_s: float, heartbeat_s: float, heartbeat_timeout
 
 
 class HeartbeatThread:
-    """Sends heartbeats at an interval until stopped.
+    """Sends the heartbeats of a worker whose event loop is late with them, until stopped.
+
+    The event loop calls `beat` at an interval. If it is blocked, or its session is stuck or lost,
+    the thread sends heartbeats on a connection of its own, which it closes when the loop is back.
 
     A job that holds the interpreter's lock for longer than the heartbeat timeout stops it. Such
     jobs belong in the process executor.
@@ -70,6 +75,9 @@ class HeartbeatThread:
         # Start of the last answered heartbeat, and of the first one since, by this machine's clock.
         self._answered_at = time.monotonic()
         self._sent_at: float | None = None
+        #: Start of the last heartbeat of the event loop that was answered.
+        self._loop_beat_at = self._answered_at
+        self._dead = False
 
     @property
     def unanswered_s(self) -> float:
@@ -99,18 +107,48 @@ class HeartbeatThread:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopped.wait(), timeout_s)
 
+    async def beat(self, send: Callable[[float], Awaitable[bool]]) -> None:
+        """Send a heartbeat from the event loop. If it fails, the thread sends one soon.
+
+        :param send: sends it, with the seconds for which the event loop has been blocked.
+        """
+        began = time.monotonic()
+        if self._sent_at is None:
+            self._sent_at = began
+        try:
+            known = await send(self._blocked_s())
+        except BrokerError:
+            return
+        self._answered_at = self._loop_beat_at = began
+        self._sent_at = None
+        if not known:
+            self.stop()
+            self._report_dead()
+
+    def _report_dead(self) -> None:
+        if not self._dead:
+            self._dead = True
+            self._declared_dead()
+
     def _run(self) -> None:
         backoff = Backoff(base_s=0.2, cap_s=self._interval_s)
-        pause = 0.0
+        pause, sends = 0.0, False
         try:
             while not self._stopping.wait(pause):
                 pause = self._interval_s
                 began = time.monotonic()
+                due_s = self._loop_beat_at + _OVERDUE * self._interval_s - began
+                if due_s > 0:
+                    if sends:
+                        self._heartbeat.close()
+                    pause, sends = due_s, False
+                    continue
+                sends = True
                 if self._sent_at is None:
                     self._sent_at = began
                 try:
                     if not self._heartbeat.beat(self._blocked_s()):
-                        self._call_in_loop(self._declared_dead)
+                        self._call_in_loop(self._report_dead)
                         return
                     self._answered_at, self._sent_at = began, None
                     backoff.reset()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import time
@@ -116,6 +117,14 @@ class Registration:
                 reported = True
                 logger.error("worker_cut_off id=%s unheard_s=%.1f", self.worker_id, unanswered_s)
                 cut_off("the worker cannot reach the server, and another one may have the job")
+
+    async def beat(self) -> None:
+        """Send heartbeats from the event loop, until cancelled."""
+        while True:
+            await asyncio.sleep(self._heartbeat_s)
+            if self._heartbeat is not None:
+                send = functools.partial(self._broker.beat, self.worker_id)
+                await self._heartbeat.beat(send)
 
     async def unregister(self) -> None:
         """Remove the row. A later registration gets a new id: jobs that this one still holds are

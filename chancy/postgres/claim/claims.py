@@ -15,7 +15,7 @@ from chancy.errors import BrokerUnavailable
 from chancy.job.ids import new_ids
 from chancy.postgres import rows
 from chancy.postgres.claim.hints import ClaimHints
-from chancy.postgres.connections.dedicated import DedicatedSession
+from chancy.postgres.connections.lane import Lane
 from chancy.postgres.statements import Statements
 
 logger = logging.getLogger("chancy.postgres")
@@ -68,8 +68,8 @@ class _QueueState:
 class PostgresClaims:
     """Claims jobs for the workers of this process."""
 
-    def __init__(self, session: DedicatedSession, statements: Statements) -> None:
-        self._session = session
+    def __init__(self, lane: Lane, statements: Statements) -> None:
+        self._lane = lane
         self._sql = statements
         self._leases: list[UUID] = []
         self._states: dict[tuple[UUID, str], _QueueState] = {}
@@ -122,12 +122,12 @@ class PostgresClaims:
     ) -> tuple[list[Claim], list[str]]:
         """Claim pending jobs. A scan from the front also returns the functions of jobs that were
         set aside."""
-        generation = await self._session.ready()
+        generation = await self._lane.ready()
         if state.generation != generation:
             # A new session, perhaps to another server whose sequence is behind.
             state.hints, state.generation = ClaimHints(), generation
         if state.hints.needs_last:
-            ((position,),) = await self._session.fetch(self._sql.last_position)
+            ((position,),) = await self._lane.fetch(self._sql.last_position)
             state.hints.learn_last(position or 0)
         thorough, state.rescan = thorough or state.rescan, False
         started = time.monotonic()
@@ -174,7 +174,7 @@ class PostgresClaims:
         """The claims of a statement, and the functions of its rows without an id."""
         lease, started = self._lease(), time.monotonic()
         try:
-            found = await self._session.fetch(
+            found = await self._lane.fetch(
                 statement, worker_id, lease, queue, *parameters, deadline_s=_DEADLINE_S
             )
         except BaseException as error:
@@ -237,9 +237,7 @@ class PostgresClaims:
             if claim.recovered or now - claim.since > _UNKNOWN_FOR_S:
                 state.unanswered.remove(claim)
         if checked and state.unanswered:
-            ((state.unconfirmed,),) = await self._session.fetch(
-                self._sql.unconfirmed, _UNCONFIRMED_S
-            )
+            ((state.unconfirmed,),) = await self._lane.fetch(self._sql.unconfirmed, _UNCONFIRMED_S)
         if state.unanswered and state.unconfirmed:
             for claim in state.unanswered:
                 claim.since = now
@@ -253,7 +251,7 @@ class PostgresClaims:
         self, state: _QueueState, claim: _UnansweredClaim, queue: str, worker_id: UUID
     ) -> list[Claim]:
         try:
-            found = await self._session.fetch(
+            found = await self._lane.fetch(
                 self._sql.recover,
                 worker_id,
                 claim.lease,

@@ -1,81 +1,216 @@
-"""A pool of sessions, the same for both drivers."""
+"""The sessions of a broker, the same for both drivers."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
+from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 
 from chancy.errors import BrokerUnavailable
-from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection, Driver
+from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection
+
+#: Seconds after which an idle session is closed, except for the last one.
+_IDLE_S = 30.0
 
 
 class SessionPool:
     """Opens sessions on demand and reuses the most recently used one first.
 
-    Nothing is sent to the server when a session is acquired or released: a session has no state
-    that would have to be reset. If one is found broken, the idle ones are closed too. The cause (a
+    Its users bound how many sessions they take; see `CallerSessions` and `Lane`. Sessions that have
+    been idle for 30 s are closed, and one is kept.
+
+    Nothing is sent to the server when a session is taken or returned: a session has no state that
+    would have to be reset. If one is found broken, the idle ones are closed too. The cause (a
     restart, a failover, a network that drops idle connections) has usually broken them as well, and
     a caller that retries should not get them one after the other.
     """
 
-    def __init__(self, connect: Callable[[], Awaitable[Connection]], *, max_size: int) -> None:
+    def __init__(
+        self, connect: Callable[[], Awaitable[Connection]], *, idle_s: float = _IDLE_S
+    ) -> None:
         self._connect = connect
-        self._max_size = max_size
-        self._free = asyncio.Semaphore(max_size)
-        self._idle: list[Connection] = []
+        self._idle_s = idle_s
+        # The most recently returned session comes last, with the time of its return.
+        self._idle: list[tuple[Connection, float]] = []
+        self._waiting: deque[asyncio.Future[Connection]] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        #: Sessions that are in use.
+        self._taken = 0
+        #: How often a session was opened, and which ones are open.
+        self._opened = 0
+        self._numbers: dict[Connection, int] = {}
         self._closed = False
 
-    @classmethod
-    async def filled(
-        cls, driver: Driver, dsn: str, *, application_name: str, min_size: int, max_size: int
-    ) -> SessionPool:
-        """Create a pool with ``min_size`` open sessions and at most ``max_size``.
+    async def take(self, wait_s: float = 0.0) -> Connection:
+        """Take a session, to be returned with `put`.
 
-        :raises BrokerError: a session could not be opened; none is left open.
+        :param wait_s: seconds to wait for a session that is in use before another one is opened.
+            Statements take a millisecond or two, and opening a session takes longer.
+        :raises BrokerError: no session could be opened.
+        :raises RuntimeError: the pool is closed.
         """
-        connect = functools.partial(driver.connect, dsn, application_name=application_name)
-        pool = cls(connect, max_size=max_size)
+        if self._closed:
+            raise RuntimeError("the pool is closed")
+        session = self._take_idle()
+        if session is None:
+            session = await self._next(wait_s if self._taken else 0.0)
+        self._taken += 1
+        return session
+
+    def put(self, session: Connection) -> None:
+        """Return a session."""
+        self._taken -= 1
+        self._offer(session)
+
+    def number(self, session: Connection) -> int:
+        """The number of a session: later ones have higher numbers."""
+        return self._numbers.get(session, 0)
+
+    async def close(self) -> None:
+        """Close the idle sessions; those in use are closed when they are returned."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        idle, self._idle = self._idle, []
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_exception(RuntimeError("the pool is closed"))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(session.close() for session, _ in idle))
+
+    def _take_idle(self) -> Connection | None:
+        while self._idle:
+            session, _ = self._idle.pop()
+            if not session.closed:
+                return session
+            self._discard_all(session)
+        return None
+
+    def _discard_all(self, broken: Connection) -> None:
+        self._numbers.pop(broken, None)
+        idle, self._idle = self._idle, []
+        for session, _ in idle:
+            self._abort(session)
+
+    async def _next(self, wait_s: float) -> Connection:
+        """The next session that is returned or opened, whichever comes first."""
+        loop = asyncio.get_running_loop()
+        waiting: asyncio.Future[Connection] = loop.create_future()
+        self._waiting.append(waiting)
+        opener = loop.call_later(wait_s, self._start_opening, waiting) if wait_s else None
+        if opener is None:
+            self._start_opening(waiting)
         try:
-            for _ in range(min_size):
-                pool._idle.append(await connect())
-        except BaseException:
-            await pool.close()
+            return await waiting
+        except asyncio.CancelledError:
+            if waiting.done() and not waiting.cancelled() and waiting.exception() is None:
+                self._offer(waiting.result())
             raise
-        return pool
+        finally:
+            if opener is not None:
+                opener.cancel()
+            with suppress(ValueError):
+                self._waiting.remove(waiting)
+
+    def _start_opening(self, waiting: asyncio.Future[Connection]) -> None:
+        task = asyncio.get_running_loop().create_task(self._open(waiting))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _open(self, waiting: asyncio.Future[Connection]) -> None:
+        try:
+            session = await self._connect()
+        except Exception as error:
+            if not waiting.done():
+                waiting.set_exception(error)
+            return
+        self._opened += 1
+        self._numbers[session] = self._opened
+        if waiting.done() or self._closed:
+            self._offer(session)
+        else:
+            # Not to another one, which may keep it for long: a claim must not wait for a caller.
+            waiting.set_result(session)
+
+    def _offer(self, session: Connection) -> None:
+        """Give a session to the one who has waited longest, or keep it."""
+        if self._closed:
+            self._abort(session)
+            return
+        if session.closed:
+            self._discard_all(session)
+            return
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_result(session)
+                return
+        now = asyncio.get_running_loop().time()
+        self._idle.append((session, now))
+        if self._timer is None and len(self._idle) > 1:
+            self._timer = asyncio.get_running_loop().call_later(self._idle_s, self._expire)
+
+    def _expire(self) -> None:
+        """Close the sessions that were not needed for a while, the least recently used first."""
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        while len(self._idle) > 1 and self._idle[0][1] <= loop.time() - self._idle_s:
+            session, _ = self._idle.pop(0)
+            self._numbers.pop(session, None)
+            task = loop.create_task(_close(session))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        if len(self._idle) > 1:
+            self._timer = loop.call_at(self._idle[0][1] + self._idle_s, self._expire)
+
+    def _abort(self, session: Connection) -> None:
+        self._numbers.pop(session, None)
+        session.abort()
+
+
+async def _close(session: Connection) -> None:
+    with suppress(BrokerUnavailable):
+        await session.close()
+
+
+class CallerSessions:
+    """The sessions that callers may take from a pool at a time.
+
+    :param most: their maximum number.
+    """
+
+    #: Seconds that a caller waits for a session in use before another one is opened.
+    WAIT_S = 0.005
+
+    def __init__(self, pool: SessionPool, most: int) -> None:
+        self._pool = pool
+        self._most = most
+        self._free = asyncio.Semaphore(most)
 
     def connection(self) -> AbstractAsyncContextManager[Connection]:
-        """A session of the pool for the duration of an ``async with`` block.
+        """A session for the duration of an ``async with`` block.
 
         :raises BrokerUnavailable: no connection, or all sessions stayed in use for 30 s.
         :raises RuntimeError: the pool is closed.
         """
-        return _PooledSession(self)
+        return _CallerSession(self)
 
     async def acquire(self) -> Connection:
         """Take a session, to be passed to `release` afterwards."""
         await self._wait_for_slot()
         try:
-            if self._closed:
-                raise RuntimeError("the pool is closed")
-            return self._take() or await self._connect()
+            return await self._pool.take(self.WAIT_S)
         except BaseException:
             self._free.release()
             raise
 
     def release(self, session: Connection) -> None:
         self._free.release()
-        if self._closed:
-            session.abort()
-        else:
-            self._idle.append(session)
-
-    async def close(self) -> None:
-        """Close the idle sessions; those in use are closed when they are released."""
-        self._closed = True
-        idle, self._idle = self._idle, []
-        await asyncio.gather(*(session.close() for session in idle))
+        self._pool.put(session)
 
     async def _wait_for_slot(self) -> None:
         if not self._free.locked():
@@ -86,35 +221,25 @@ class SessionPool:
                 await self._free.acquire()
         except TimeoutError:
             raise BrokerUnavailable(
-                f"all {self._max_size} sessions of the pool stayed in use for "
+                f"all {self._most} sessions of the pool stayed in use for "
                 f"{STATEMENT_DEADLINE_S:g} s: raise pool_size or shorten transactions"
             ) from None
 
-    def _take(self) -> Connection | None:
-        while self._idle:
-            session = self._idle.pop()
-            if not session.closed:
-                return session
-            broken, self._idle = self._idle, []
-            for other in broken:
-                other.abort()
-        return None
 
-
-class _PooledSession:
+class _CallerSession:
     """Acquires a session for the duration of a block. A generator would take 3 µs more."""
 
-    __slots__ = ("_pool", "_session")
+    __slots__ = ("_session", "_sessions")
 
-    def __init__(self, pool: SessionPool) -> None:
-        self._pool = pool
+    def __init__(self, sessions: CallerSessions) -> None:
+        self._sessions = sessions
         self._session: Connection | None = None
 
     async def __aenter__(self) -> Connection:
-        self._session = await self._pool.acquire()
+        self._session = await self._sessions.acquire()
         return self._session
 
     async def __aexit__(self, *_: object) -> None:
         if self._session is not None:
-            self._pool.release(self._session)
+            self._sessions.release(self._session)
             self._session = None

@@ -15,7 +15,7 @@ from chancy.attempt.failure import Failure
 from chancy.attempt.settlement import Note, Settlement
 from chancy.broker.transaction import TransactionHook
 from chancy.errors import BrokerError, StatementFailed
-from chancy.postgres.connections.dedicated import DedicatedSession, Fetch
+from chancy.postgres.connections.lane import Fetch, Lane
 from chancy.postgres.drivers.base import Row
 from chancy.postgres.settle.plugin_writes import PluginWrites
 from chancy.postgres.statements import Statements
@@ -38,8 +38,8 @@ _FIRST_FINAL = min(state for state in State if state.final)
 class Settlements:
     """Settles attempts for the workers of this process."""
 
-    def __init__(self, session: DedicatedSession, statements: Statements) -> None:
-        self._session = session
+    def __init__(self, lane: Lane, statements: Statements) -> None:
+        self._lane = lane
         self._sql = statements
         self._plugin_writes = PluginWrites(statements.schema)
         self._forget_at = 0.0
@@ -64,7 +64,7 @@ class Settlements:
         """Remove old ids of finished jobs. Done by workers that settle: idle ones add none."""
         self._forget_at = time.monotonic() + _FORGET_EVERY_S
         try:
-            await self._session.fetch(self._sql.forget_finished)
+            await self._lane.fetch(self._sql.forget_finished)
         except BrokerError as error:
             logger.warning("recently_finished_not_emptied error=%s", error)
 
@@ -79,9 +79,7 @@ class Settlements:
     async def _update_meta(self, batch: Sequence[Note]) -> set[UUID]:
         id, lease, meta = zip(*batch, strict=True)
         try:
-            rows = await self._session.fetch(
-                self._sql.update_meta, list(id), list(lease), list(meta)
-            )
+            rows = await self._lane.fetch(self._sql.update_meta, list(id), list(lease), list(meta))
         except StatementFailed as error:
             if error.retryable:
                 raise
@@ -111,7 +109,7 @@ class Settlements:
             return set()
         ids = {row[0] for row in accepted}
         missing = [settlement for settlement in batch if settlement.id not in ids]
-        settled_before = await self._session.fetch(
+        settled_before = await self._lane.fetch(
             self._sql.settled,
             [settlement.id for settlement in missing],
             [settlement.lease for settlement in missing],
@@ -138,7 +136,7 @@ class Settlements:
         rows = None
         if wanted:
             try:
-                async with self._session.transaction() as session:
+                async with self._lane.transaction() as session:
                     rows = await self._store(batch, session.fetch)
                     ids = {row[0] for row in rows}
                     await self._plugin_writes.write(session, wanted, ids)
@@ -149,7 +147,7 @@ class Settlements:
                 self._plugin_writes.refused(wanted, error)
                 rows = None
         if rows is None:
-            rows = await self._store(batch, self._session.fetch)
+            rows = await self._store(batch, self._lane.fetch)
         self._plugin_writes.forgive(inside, batch)
         return rows
 

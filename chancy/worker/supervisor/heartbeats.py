@@ -46,9 +46,10 @@ class _WatchedWorker:
 
 
 class SupervisorHeartbeats:
-    """Sends heartbeats for each live worker, and removes workers that have died.
+    """Sends heartbeats for live workers that cannot, and removes workers that have died.
 
-    Uses one connection for each database.
+    A worker that reports sends its own. Uses one connection for each database, as long as it is
+    needed.
     """
 
     def __init__(self) -> None:
@@ -122,6 +123,9 @@ class SupervisorHeartbeats:
                 logger.exception("supervisor_heartbeat_failed next_try_s=%.1f", pause)
             if stopping:
                 break
+        self._close()
+
+    def _close(self) -> None:
         for register in self._registers.values():
             register.close()
 
@@ -140,9 +144,13 @@ class SupervisorHeartbeats:
         for worker in workers:
             if worker.due_at <= time.monotonic():
                 self._check(worker)
-                if worker.status.lives:
+                if worker.status.lives and _is_late(worker):
                     self._beat(worker)
-                worker.due_at = time.monotonic() + (worker.report.heartbeat_s or _IDLE_S)
+                    worker.due_at = time.monotonic() + (worker.report.heartbeat_s or _IDLE_S)
+                else:
+                    worker.due_at = time.monotonic() + worker.report.every_s
+        if not any(map(_is_late, workers)):
+            self._close()
         due_at = min((worker.due_at for worker in workers), default=0.0)
         return max(0.01, due_at - time.monotonic()) if workers else _IDLE_S
 
@@ -189,3 +197,9 @@ class SupervisorHeartbeats:
             register = Register(report.dsn, Statements(report.schema))
             self._registers[report.dsn, report.schema] = register
         return register
+
+
+def _is_late(worker: _WatchedWorker) -> bool:
+    """Whether its reports are late. Its heartbeats may be late too: a job that keeps the thread of
+    the reports from running does the same to that of the heartbeats."""
+    return time.monotonic() - worker.reported_at > 1.5 * worker.report.every_s

@@ -320,6 +320,9 @@ class RedisBroker:
         answer = await self.client.run("orphans", silent_s, max(0, min(limit, MOVED)))
         return await decode_claims(answer, self.settle)
 
+    async def beat(self, worker_id: UUID, blocked_s: float = 0.0) -> bool:
+        return await self._workers.beat(worker_id)
+
     def heartbeat(self, worker_id: UUID) -> Heartbeat:
         return RedisHeartbeat(self.client.redis, self.tag, worker_id)
 

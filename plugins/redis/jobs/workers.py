@@ -42,6 +42,9 @@ class Workers:
         )
         return bool(await self._client.run("announce", worker_id.bytes, serves))
 
+    async def beat(self, worker_id: UUID) -> bool:
+        return bool(await self._client.run("beat", worker_id.bytes))
+
     async def unregister(self, worker_id: UUID) -> None:
         await self._client.run("unregister", worker_id.bytes)
 
