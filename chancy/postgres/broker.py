@@ -358,8 +358,8 @@ class PostgresBroker:
 
 
 _driver = driver
-#: Seconds that upkeep waits for a session in use before another one is opened.
-_UPKEEP_WAIT_S = 0.02
+#: Seconds that upkeep waits for a session in use before another one is opened: it is not urgent.
+_UPKEEP_WAIT_S = 0.05
 _LISTENERS = {
     Topic.WORK: "chancy listener",
     Topic.FINISHED: "chancy waiting",

@@ -14,7 +14,7 @@ from chancy.errors import ConfigurationError
 from chancy.job.definition import QueuedJob
 from chancy.job.limits import encode_limits
 from chancy.postgres import rows
-from chancy.postgres.connections.dedicated import Fetch
+from chancy.postgres.connections.lane import Fetch
 from chancy.postgres.statements import Statements
 from chancy.queue.executor_options import encode_options
 from chancy.queue.queue import Queue, check_resume_at

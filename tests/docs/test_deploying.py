@@ -112,7 +112,7 @@ async def test_a_worker_has_the_connections_that_the_page_counts(dsn: str) -> No
             return dict(names) | {"chancy": min(names["chancy"], 1)} == at_rest
 
         await eventually(there)
-    assert sum(at_rest.values()) == 6
+    assert sum(at_rest.values()) == 2
 
 
 def test_the_looks_at_the_tables_run(dsn: str) -> None:

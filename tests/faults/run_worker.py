@@ -102,7 +102,7 @@ async def run(settings: WorkerSettings) -> None:
         report = {
             "settled": worker.settled,
             "stale": worker.stale,
-            "sessions": broker._claim_session.generation,
+            "sessions": broker._claiming.generation,
             "outcomes": tally.outcomes,
         }
     say(json.dumps(report))

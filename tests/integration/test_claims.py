@@ -113,7 +113,7 @@ async def test_hints_end_with_a_session_that_was_lost_while_idle(
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(
             "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
-            " where application_name = 'chancy claims' and datname = current_database()"
+            " where application_name = 'chancy' and datname = current_database()"
         )
         connection.execute("select setval('chancy.positions', 3)")
     ids = await bench.push(prepared(), prepared())
@@ -141,14 +141,14 @@ async def test_lost_claim_is_recovered_in_pieces(
 ) -> None:
     many = large(4)
     await bench.push(*many)
-    fetch = broker._claim_session.fetch
+    fetch = broker._claiming.fetch
 
     async def lose(sql: str, *parameters: object, **options: float) -> object:
         await fetch(sql, *parameters, **options)
         raise BrokerUnavailable("the response was lost")
 
     with monkeypatch.context() as patch:
-        patch.setattr(broker._claim_session, "fetch", lose)
+        patch.setattr(broker._claiming, "fetch", lose)
         with pytest.raises(BrokerUnavailable):
             await bench.claim()
         for claim in broker._claims._states[bench.worker_id, "default"].unanswered:

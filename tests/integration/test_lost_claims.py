@@ -24,7 +24,7 @@ async def test_they_are_run_or_given_back_while_the_worker_goes_on(
     async with Chancy(dsn, queues=[queue]) as chancy:
         broker = chancy.control
         assert isinstance(broker, PostgresBroker)
-        fetch, lost = broker._claim_session.fetch, 0
+        fetch, lost = broker._claiming.fetch, 0
 
         async def lose(sql: str, *parameters: Any, **options: Any) -> object:
             """Lose the first answer that has a job, after the queue has changed."""
@@ -40,7 +40,7 @@ async def test_they_are_run_or_given_back_while_the_worker_goes_on(
                 raise BrokerUnavailable("the answer was lost")
             return found
 
-        monkeypatch.setattr(broker._claim_session, "fetch", lose)
+        monkeypatch.setattr(broker._claiming, "fetch", lose)
         async with Worker(chancy, queues=["short"]) as worker:
             reference = await chancy.push(jobs.note.job(value=1).with_queue("short"))
             await eventually(lambda: lost)

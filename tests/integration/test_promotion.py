@@ -91,7 +91,8 @@ async def test_new_session_promotes_from_the_front(
     """The clock of its server may be behind."""
     await broker.promote(10)
     make_due(dsn, seconds_ago=60)
-    await broker._upkeep_session.close()
+    await broker.close()
+    await broker.open()
     assert (await broker.promote(10)).promoted == 1
 
 

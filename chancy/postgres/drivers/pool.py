@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
@@ -12,6 +13,10 @@ from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection
 
 #: Seconds after which an idle session is closed, except for the last one.
 _IDLE_S = 30.0
+#: Seconds that callers wait for a session in use before another one is opened.
+_CALLER_WAIT_S = 0.02
+#: Numbers the sessions of all pools, since a broker that is opened again has another pool.
+_opened = itertools.count(1)
 
 
 class SessionPool:
@@ -27,19 +32,19 @@ class SessionPool:
     """
 
     def __init__(
-        self, connect: Callable[[], Awaitable[Connection]], *, idle_s: float = _IDLE_S
+        self, connect: Callable[[], Awaitable[Connection]], *, idle_s: float | None = None
     ) -> None:
         self._connect = connect
-        self._idle_s = idle_s
+        self._idle_s = _IDLE_S if idle_s is None else idle_s
         # The most recently returned session comes last, with the time of its return.
         self._idle: list[tuple[Connection, float]] = []
         self._waiting: deque[asyncio.Future[Connection]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        #: The session that is being opened for one that has waited.
+        self._growing: asyncio.Task[None] | None = None
         #: Sessions that are in use.
         self._taken = 0
-        #: How often a session was opened, and which ones are open.
-        self._opened = 0
         self._numbers: dict[Connection, int] = {}
         self._closed = False
 
@@ -101,7 +106,7 @@ class SessionPool:
         loop = asyncio.get_running_loop()
         waiting: asyncio.Future[Connection] = loop.create_future()
         self._waiting.append(waiting)
-        opener = loop.call_later(wait_s, self._start_opening, waiting) if wait_s else None
+        opener = loop.call_later(wait_s, self._open_slowly, waiting, wait_s) if wait_s else None
         if opener is None:
             self._start_opening(waiting)
         try:
@@ -116,10 +121,21 @@ class SessionPool:
             with suppress(ValueError):
                 self._waiting.remove(waiting)
 
-    def _start_opening(self, waiting: asyncio.Future[Connection]) -> None:
+    def _open_slowly(self, waiting: asyncio.Future[Connection], wait_s: float) -> None:
+        """Open a session for one that has waited, unless another one is being opened: a burst of
+        short statements needs few sessions."""
+        if waiting.done() or self._closed:
+            return
+        if self._growing is not None and not self._growing.done():
+            asyncio.get_running_loop().call_later(wait_s, self._open_slowly, waiting, wait_s)
+            return
+        self._growing = self._start_opening(waiting)
+
+    def _start_opening(self, waiting: asyncio.Future[Connection]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(self._open(waiting))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _open(self, waiting: asyncio.Future[Connection]) -> None:
         try:
@@ -128,8 +144,7 @@ class SessionPool:
             if not waiting.done():
                 waiting.set_exception(error)
             return
-        self._opened += 1
-        self._numbers[session] = self._opened
+        self._numbers[session] = next(_opened)
         if waiting.done() or self._closed:
             self._offer(session)
         else:
@@ -183,9 +198,6 @@ class CallerSessions:
     :param most: their maximum number.
     """
 
-    #: Seconds that a caller waits for a session in use before another one is opened.
-    WAIT_S = 0.005
-
     def __init__(self, pool: SessionPool, most: int) -> None:
         self._pool = pool
         self._most = most
@@ -203,7 +215,7 @@ class CallerSessions:
         """Take a session, to be passed to `release` afterwards."""
         await self._wait_for_slot()
         try:
-            return await self._pool.take(self.WAIT_S)
+            return await self._pool.take(_CALLER_WAIT_S)
         except BaseException:
             self._free.release()
             raise

@@ -32,6 +32,8 @@ SHORT_LIFE_S = 10.0
 MOST_DEATHS = 5
 DEATHS_WITHIN_S = 60.0
 
+#: Sessions of Postgres that a worker process has under load; jobs that call chancy take more.
+_SESSIONS = 4
 #: Seconds between two checks whether a worker process has to be killed.
 _CHECK_S = 1.0
 #: Seconds for which the event loop of a worker process that should have stopped may be blocked.
@@ -92,7 +94,12 @@ class Supervisor:
             loop.add_signal_handler(number, self._on_signal, number)
         loop.add_signal_handler(signal.SIGUSR1, self._log_status)
         self._heartbeats.start()
-        logger.info("supervisor_started pid=%d processes=%d", os.getpid(), self._processes)
+        logger.info(
+            "supervisor_started pid=%d processes=%d sessions=%d",
+            os.getpid(),
+            self._processes,
+            self._processes * _SESSIONS,
+        )
         try:
             async with asyncio.TaskGroup() as group:
                 for slot in range(1, self._processes + 1):

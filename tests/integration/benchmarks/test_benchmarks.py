@@ -60,7 +60,7 @@ def _claims(dsn: str) -> int:
     with psycopg.connect(dsn) as session:
         rows = session.execute(
             "select from pg_stat_activity"
-            " where application_name = 'chancy claims' and datname = current_database()"
+            " where application_name = 'chancy listener' and datname = current_database()"
         )
         return rows.rowcount
 

@@ -17,7 +17,7 @@ from chancy.broker.optional import Adoption
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis.relay import adoption as moves
 from chancy.plugins.redis.relay.adoption import JobAdoption
-from chancy.postgres.connections.dedicated import DedicatedSession
+from chancy.postgres.connections.lane import Lane
 from chancy.worker.worker import Worker
 from tests.plugins.redis.relay.moving import (
     adoption,
@@ -335,16 +335,16 @@ async def test_what_is_on_its_way_is_not_run_in_postgres_beside_steps(
 async def test_a_claim_of_steps_whose_answer_was_lost_is_found_again(
     chancy: Chancy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ordinary, lost = DedicatedSession.fetch, list[str]()
+    ordinary, lost = Lane.fetch, list[str]()
 
-    async def fetch(self: DedicatedSession, sql: str, *parameters: object, **options: Any) -> Any:
+    async def fetch(self: Lane, sql: str, *parameters: object, **options: Any) -> Any:
         rows = await ordinary(self, sql, *parameters, **options)
         if "redis_claim" in sql and rows and not lost:
             lost.append(sql)
             raise BrokerUnavailable("cut off")
         return rows
 
-    monkeypatch.setattr(DedicatedSession, "fetch", fetch)
+    monkeypatch.setattr(Lane, "fetch", fetch)
     await insert(chancy, [1], '{"workflow": {}}')
     async with Worker(chancy):
         await eventually(lambda: jobs.noted == [1])
