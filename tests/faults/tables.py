@@ -56,6 +56,16 @@ def running(dsn: Where, worker_id: UUID) -> int:
     return int(count)
 
 
+def running_again(dsn: Where, worker_id: UUID) -> int:
+    """The number of running jobs of a worker that have crashed before."""
+    ((count,),) = ask(
+        dsn,
+        "select count(*) from chancy.jobs where state = 1 and worker_id = %s and crashes > 0",
+        [worker_id],
+    )
+    return int(count)
+
+
 def running_elsewhere(dsn: Where, worker_id: UUID) -> int:
     """The number of running jobs of other workers."""
     ((count,),) = ask(
