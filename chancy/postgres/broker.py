@@ -307,12 +307,12 @@ class PostgresBroker:
         self, worker_id: UUID, occupied: Sequence[str], *, count: bool = True
     ) -> Survey:
         """See `chancy.broker.optional.Surveying`."""
-        (row,) = await self._upkeep_session.fetch(self.sql.survey, worker_id, list(occupied), count)
+        (row,) = await self._upkeeping.fetch(self.sql.survey, worker_id, list(occupied), count)
         return rows.survey(row)
 
     async def call_all(self, queues: Sequence[str]) -> None:
         """See `chancy.broker.optional.Surveying`."""
-        await self._upkeep_session.fetch(self.sql.call_all, list(queues))
+        await self._upkeeping.fetch(self.sql.call_all, list(queues))
 
     async def running(self, worker_id: UUID, *, besides: Collection[UUID]) -> Mapping[UUID, UUID]:
         unanswered = self._claims.unanswered_leases(worker_id)

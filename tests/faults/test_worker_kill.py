@@ -23,7 +23,7 @@ class Toll:
     """What the dead left behind."""
 
     held: int = 0
-    #: How many of them another dead worker had held: they count as crashed only if they had started.
+    #: How many of them another dead worker had held: they crash again only if they had started.
     again: int = 0
     settled: set[int] = field(default_factory=set[int])
     #: The size of the book at the last death.
