@@ -12,11 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from chancy import Chancy, Queue, Worker
 from chancy.embedded import free_port
 from chancy.errors import StatementFailed
 from chancy.postgres.drivers import Name, driver
 from chancy.postgres.drivers.base import Connection, Driver
-from tests.support.waiting import eventually_sync
+from chancy.postgres.schema import migrate
+from tests.support import jobs
+from tests.support.waiting import eventually, eventually_sync
 
 pytestmark = pytest.mark.chaos
 
@@ -119,3 +122,17 @@ async def test_nothing_is_set_on_a_shared_session(
     assert default[0][0] == "serializable"
     await session.close()
     await direct.close()
+
+
+async def test_a_worker_claims_and_settles_through_it_and_listens_beside_it(
+    chosen: Driver, bouncer_dsn: str, empty_dsn: str
+) -> None:
+    queue = Queue(name="async", executor="async")
+    chancy = Chancy(bouncer_dsn, listen_dsn=empty_dsn, driver=chosen, queues=[queue])
+    migrate.upgrade(empty_dsn, components=chancy.hooks.components)
+    async with chancy, Worker(chancy) as worker:
+        await eventually(lambda: worker.listening)
+        references = [await chancy.push(jobs.note.job(value=number)) for number in range(100)]
+        for reference in references:
+            assert await reference.result(30) is not None
+        assert worker.settled == len(references)
