@@ -111,9 +111,17 @@ class Bench:
                 worker.stop()
         wait_until(lambda: self.control.alone, "the sessions of the worker are still open")
 
-    def wait_for_empty(self, worker: WorkerProcess) -> int:
-        """Wait until every job is settled; returns the time in ns since the epoch."""
-        wait_until(lambda: self.control.empty, "jobs are not settled", check=worker.check)
+    def wait_for_empty(self, worker: WorkerProcess, *, scheduled: bool = False) -> int:
+        """Wait until every job is settled; returns the time in ns since the epoch.
+
+        :param scheduled: whether scheduled jobs stay.
+        """
+        control = self.control
+        wait_until(
+            lambda: control.drained if scheduled else control.empty,
+            "jobs are not settled",
+            check=worker.check,
+        )
         return time.time_ns()
 
 

@@ -63,6 +63,11 @@ class Control(Session):
         return not self.value("select exists (select from jobs)")
 
     @property
+    def drained(self) -> bool:
+        """Whether all jobs but scheduled ones are finished."""
+        return not self.value("select exists (select from jobs where state in (0, 1))")
+
+    @property
     def alone(self) -> bool:
         """Whether all sessions of chancy are closed; other programs may use the server too."""
         return bool(self.value(_CLOSED))

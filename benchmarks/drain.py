@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -72,20 +72,27 @@ def drain(deployment: Deployment, jobs: int, against: Mapping[str, str]) -> Meas
 
 def measure_drain(
     bench: Bench,
-    queue: Queue,
+    queue: Queue | Sequence[str],
     jobs: int,
     figure: str,
     *,
     against: Mapping[str, str],
+    runs: int | None = None,
+    beside: bool = False,
 ) -> Measurement:
-    """Drain the backlog of a queue with a new worker; measures its rate and costs.
+    """Drain the backlog of a queue, or of several, with a new worker; measures its rate and costs.
+
+    :param runs: how often the jobs run in total, if not once each.
+    :param beside: whether there are scheduled jobs too, which stay.
 
     The rate counts runs from the first to the last one. ``acknowledged`` ends with the commit of
     the last settlement. Transactions include the start and stop of the worker.
     """
     meter = bench.meter()
-    with bench.worker(queue.name) as worker:
-        found = _follow(meter, worker, jobs, lambda: bench.wait_for_empty(worker))
+    queues = [queue.name] if isinstance(queue, Queue) else queue
+    with bench.worker(*queues) as worker:
+        emptied = partial(bench.wait_for_empty, worker, scheduled=beside)
+        found = _follow(meter, worker, jobs, emptied, runs=runs or jobs)
     return found.measurement(figure, against)
 
 
@@ -119,14 +126,20 @@ class _Drain:
 
 
 def _follow(
-    meter: Meter, worker: WorkerProcess, jobs: int, wait_for_empty: Callable[[], int]
+    meter: Meter,
+    worker: WorkerProcess,
+    jobs: int,
+    wait_for_empty: Callable[[], int],
+    *,
+    runs: int | None = None,
 ) -> _Drain:
     """Measure until every job is settled."""
+    expected = runs or jobs
     tally = worker.tally
     wait_until(lambda: tally.runs().count > 0, "no job has run", check=worker.check)
     processes = worker.processes()
     seen, worker_s, server_s = tally.runs().count, cpu_s(processes), meter.server_cpu_s()
-    wait_until(lambda: tally.runs().count >= jobs, "jobs have not run", check=worker.check)
+    wait_until(lambda: tally.runs().count >= expected, "jobs have not run", check=worker.check)
     emptied_ns = wait_for_empty()
     worker_s, rss = cpu_s(processes) - worker_s, rss_mb(processes)
     per_10k = 1e4 / max(1, jobs - seen)
@@ -137,6 +150,6 @@ def _follow(
     }
     if server_s is not None:
         details["server CPU s/10k"] = per_10k * ((meter.server_cpu_s() or 0.0) - server_s)
-    runs = tally.runs()
-    details |= {"runs above jobs": float(runs.count - jobs), **meter.others()}
-    return _Drain(jobs=jobs, runs=runs, emptied_ns=emptied_ns, details=details, meter=meter)
+    counted = tally.runs()
+    details |= {"runs above jobs": float(counted.count - expected), **meter.others()}
+    return _Drain(jobs=jobs, runs=counted, emptied_ns=emptied_ns, details=details, meter=meter)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 from benchmarks.tally import Tally
-from chancy import job
+from chancy import Retry, current_job, job
 
 #: CPU time of a `burn` job.
 BURN_NS = 1_000_000
@@ -17,6 +18,34 @@ _tally = Tally()
 async def noop(number: int) -> None:
     """A no-op for the async executor."""
     _tally.note(number)
+
+
+@job()
+async def echo(number: int) -> int:
+    """Returns its argument."""
+    _tally.note(number)
+    return number
+
+
+@job()
+async def taking(number: int, text: str) -> None:
+    """A no-op with large arguments."""
+    _tally.note(number)
+
+
+@job()
+async def nap(number: int, ms: int) -> None:
+    """Sleeps for some milliseconds."""
+    _tally.note(number)
+    await asyncio.sleep(ms / 1_000)
+
+
+@job()
+async def fails_once(number: int) -> None:
+    """Fails in its first attempt, and is retried at once."""
+    _tally.note(number)
+    if current_job().attempt == 1:
+        raise Retry(0)
 
 
 @job()

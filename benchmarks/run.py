@@ -29,6 +29,7 @@ from benchmarks import (
     push,
     sustained,
     workflows,
+    workloads,
 )
 from benchmarks.bench import Bench, Case
 from benchmarks.control import Control
@@ -54,6 +55,7 @@ CASES: Mapping[str, Case] = {
     "beside": beside.measure,
     "sustained": sustained.measure,
     "workflows": workflows.measure,
+    "workloads": workloads.measure,
 }
 
 
