@@ -107,13 +107,17 @@ async def test_a_tick_whose_answer_was_lost_is_not_fired_again(dsn: str) -> None
 
 async def test_who_read_an_entry_before_it_was_changed_does_nothing(dsn: str) -> None:
     """As a leader does that was frozen, and wakes up when another has done its work."""
-    async with clockwork(dsn, *(entry(name) for name in ("fired", "paused", "changed"))) as clock:
-        for name in ("fired", "paused", "changed"):
+    names = ("fired", "paused", "paused_by_sql", "changed")
+    async with clockwork(dsn, *map(entry, names)) as clock:
+        for name in names:
             ago(dsn, name, "1 hour")
         found, _ = await clock.entries.due(10)
         plans = [one for one in (plan(due.row) for due in found) if isinstance(one, FiringPlan)]
-        assert len(plans) == 3
+        assert len(plans) == 4
         await clock.entries.pause("paused")
+        execute(
+            dsn, "update chancy.cron_entries set paused_at = now() where name = 'paused_by_sql'"
+        )
         await clock.add(entry("changed", "0 0 1 1 *"))
         await clock.fire()
         execute(dsn, "delete from chancy.cron_ticks")

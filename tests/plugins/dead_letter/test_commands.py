@@ -6,6 +6,7 @@ import json
 from datetime import datetime, timedelta
 from uuid import uuid4
 
+import psycopg
 import pytest
 
 from tests.plugins.dead_letter.letters import execute, failed, filed, letters
@@ -111,6 +112,16 @@ def test_one_is_shown_with_its_failures_and_where_it_came_from_and_went(dsn: str
     ((meta,),) = execute(dsn, "select meta from chancy.jobs")
     # What counted against the job is gone; what its owner wrote is there.
     assert meta == {"shop": 2, "dead_letters": {"replay_of": str(id), "replays": 1}}
+
+
+def test_a_replay_wakes_the_workers_of_its_queue(dsn: str) -> None:
+    (id,) = letters(dsn)
+    with psycopg.connect(dsn, autocommit=True) as listener:
+        [(channel,)] = listener.execute("select chancy.channel()").fetchall()
+        listener.execute(f'listen "{channel}"'.encode())
+        dead(dsn, "replay", id)
+        heard = [one.payload for one in listener.notifies(timeout=10.0, stop_after=1)]
+    assert heard == ["w:async"]
 
 
 def test_a_replay_is_refused_the_second_time_unless_it_is_forced(dsn: str) -> None:

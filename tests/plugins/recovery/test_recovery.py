@@ -61,15 +61,17 @@ class Given(Plugin):
 
 
 class Counting(Recovery):
-    """Notes each sweep: whether silence counted."""
+    """Notes each sweep: whether silence counted, and the jobs that it rescued."""
 
     def __init__(self) -> None:
         super().__init__(sweep_s=0.1)
         self.sweeps: list[bool] = []
+        self.rescued: list[int] = []
 
     async def sweep(self, runtime: Runtime, *, silent_s: float | None = None) -> int:
         self.sweeps.append(silent_s is None)
-        return await super().sweep(runtime, silent_s=silent_s)
+        self.rescued.append(await super().sweep(runtime, silent_s=silent_s))
+        return self.rescued[-1]
 
 
 def orphan(dsn: str, *, silent: str, registered: bool = True, started: bool = False) -> uuid.UUID:
@@ -127,6 +129,18 @@ async def test_without_any_leader_jobs_come_back_all_the_same(
     [crashed] = [one for one in caplog.records if one.msg.startswith("job_crashed")]
     assert vars(crashed)["job_id"] == str(reference.id)
     assert "died or missed heartbeats" in vars(crashed)["error"]
+
+
+async def test_a_worker_is_not_dead_before_the_timeout(
+    chancy: Chancy, dsn: str, recovery: Counting, election: Given
+) -> None:
+    await chancy.push(jobs.note.job(value=1))
+    orphan(dsn, silent="40 s")
+    election.made.lead()
+    async with Worker(chancy, queues=["async"], heartbeat_s=1.0, heartbeat_timeout_s=60.0):
+        await eventually(lambda: len(recovery.rescued) >= 2)
+    assert all(recovery.sweeps), "silence counted in each sweep"
+    assert set(recovery.rescued) == {0}
 
 
 @pytest.mark.parametrize(
