@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import uuid
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 from chancy.broker.contract import Heartbeat
 from chancy.errors import BrokerUnavailable
@@ -43,8 +46,10 @@ class Reached(MemoryBroker):
         return self.line
 
 
-async def test_a_worker_that_gets_no_answer_is_cut_off_once_in_each_outage() -> None:
-    line, cut_off = Line(), list[str]()
+@asynccontextmanager
+async def watched(line: Line) -> AsyncGenerator[list[str]]:
+    """A worker that sends its heartbeats on a line; yields the reasons why it was cut off."""
+    cut_off: list[str] = []
     registration = Registration(
         Reached(line),
         tags=(),
@@ -56,21 +61,31 @@ async def test_a_worker_that_gets_no_answer_is_cut_off_once_in_each_outage() -> 
     await registration.register()
     watching = asyncio.create_task(registration.watch(TIMEOUT_S, cut_off.append))
     try:
-        line.refused = True  # another worker is refused as well, and none is declared dead
-        now = asyncio.get_running_loop().time
-        over = now() + TIMEOUT_S
-        await eventually(lambda: line.sent > 1 and now() > over)
-        assert cut_off == []
-        line.refused = False
-        await lose(line, cut_off, outages=1)
-        await lose(line, cut_off, outages=2)
+        yield cut_off
     finally:
         line.answers.set()
         watching.cancel()
         await asyncio.wait([watching])
         await registration.unregister()
+
+
+async def test_a_worker_that_gets_no_answer_is_cut_off_once_in_each_outage() -> None:
+    line = Line()
+    async with watched(line) as cut_off:
+        await lose(line, cut_off, outages=1)
+        await lose(line, cut_off, outages=2)
     assert len(cut_off) == 2
     assert "cannot reach the server" in cut_off[0]
+
+
+async def test_a_worker_whose_heartbeats_are_refused_is_not_cut_off() -> None:
+    """The server is then away for all workers, and none of them is declared dead."""
+    line, now = Line(), time.monotonic
+    line.refused = True
+    async with watched(line) as cut_off:
+        over = now() + 2 * TIMEOUT_S
+        await eventually(lambda: line.sent > 3 and now() > over)
+        assert cut_off == []
 
 
 async def lose(line: Line, cut_off: list[str], *, outages: int) -> None:
