@@ -86,12 +86,6 @@ def _drains() -> Iterator[Bar]:
     for mode in (NOT_KEPT, KEPT):
         of, over = (_drain(system, figure=LONG_DRAIN) for system in (mode, graphile))
         yield _least(f"drain of 200,000, {_mode(mode)} / graphile-worker", 1.3, of, over)
-    for executor in ("thread", "process"):
-        of, over = (
-            Reading(case="executors", figure=rf"[\d,]+ no-op jobs, {name}", detail=ACKNOWLEDGED)
-            for name in (executor, "async")
-        )
-        yield _least(f"drain, {executor} / async", 0.6, of, over)
     for clients in CLIENTS:
         of = Reading(case="clients", figure=rf"[\d,]+ async jobs, {clients} workers")
         yield _least(f"drain by {clients} workers / pgbench", 0.75, replace(of, detail="/ pgbench"))
@@ -163,10 +157,12 @@ def _workflows() -> Iterator[Bar]:
 
 
 def _executors() -> Iterator[Bar]:
-    over = Reading(case="executors", figure=r"[\d,]+ no-op jobs, async")
     for executor in ("thread", "process"):
-        of = replace(over, figure=rf"[\d,]+ no-op jobs, {executor}")
-        yield _least(f"no-op jobs, {executor} / async", 0.6, of, over)
+        of, over = (
+            Reading(case="executors", figure=rf"[\d,]+ no-op jobs, {name}", detail=ACKNOWLEDGED)
+            for name in (executor, "async")
+        )
+        yield _least(f"drain, {executor} / async", 0.6, of, over)
     for ms in (1, 5, 20):
         of = Reading(case="executors", figure=rf"[\d,]+ jobs of {ms} ms, process")
         over = replace(of, figure=rf"[\d,]+ jobs of {ms} ms, ProcessPoolExecutor")

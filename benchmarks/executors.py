@@ -28,8 +28,9 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     all cores. Then the process executor against a `ProcessPoolExecutor`.
     """
     no_ops, burns = bench.size(20_000, quick=10_000), bench.size(2_000, quick=1_000)
+    backlogs = [no_ops] if bench.size.quick else [no_ops, bench.size(200_000)]
     for jobs, kind, on_loop, plain in (
-        (no_ops, "no-op jobs", noop.job, plain_noop.job),
+        *((jobs, "no-op jobs", noop.job, plain_noop.job) for jobs in backlogs),
         (burns, "jobs of 1 ms CPU", burn.job, plain_burn.job),
     ):
         for queue in (ASYNC, THREADS, PROCESSES):
@@ -39,7 +40,7 @@ def measure(bench: Bench) -> Iterator[Measurement]:
                 queue,
                 jobs,
                 f"{jobs:,} {kind}, {queue.executor}",
-                against={"limit": CLAIM_DELETE} if jobs == no_ops else {},
+                against={"limit": CLAIM_DELETE} if jobs in backlogs else {},
             )
     for ms, make, usual in (
         (1, plain_burn.job, 4_000),
