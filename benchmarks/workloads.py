@@ -140,8 +140,10 @@ def _job(number: int) -> Job:
 
 
 async def _by_tasks(app: Chancy, jobs: int, tasks: int) -> None:
+    numbers = iter(range(jobs))
+
     async def push() -> None:
-        for number in range(jobs // tasks):
+        for number in numbers:
             await app.push(_job(number))
 
     await asyncio.gather(*(push() for _ in range(tasks)))
@@ -165,7 +167,7 @@ async def _unique(app: Chancy, jobs: int) -> None:
 def _by_processes(bench: Bench, jobs: int) -> Measurement:
     """Processes that push one job after the other, all at once."""
     bench.prepare(KEPT)
-    each = jobs // _PROCESSES
+    each = max(1, jobs // _PROCESSES)
     with ProcessPoolExecutor(_PROCESSES, mp_context=get_context("spawn")) as pool:
         list(pool.map(push_some, [(bench.dsn, 1)] * _PROCESSES))  # starts all of them
         meter, began = bench.meter(), time.perf_counter()
