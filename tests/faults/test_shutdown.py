@@ -122,6 +122,8 @@ def test_sigterm_during_a_claim_gives_back_what_it_got(
             (jobs.work.job(book=str(book), number=n, seconds=60.0) for n in range(8)),
             within=session,
         )
+        # Calls the worker to its queue. The notification of the push comes with the commit.
+        tables.ask(dsn, "select pg_notify(chancy.channel(), 'w:load')")
         eventually_sync(lambda: waiting_for_lock(dsn, worker, "claim"))
         signalled(worker)
         assert waiting_for_lock(dsn, worker, "claim")

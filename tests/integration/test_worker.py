@@ -287,7 +287,11 @@ async def test_process_queues_of_a_worker_share_its_children(dsn: str) -> None:
     names = [f"process-{number}" for number in range(4)]
     queues = [Queue(name=name, executor="process", concurrency=2) for name in names]
     async with Chancy(dsn, queues=queues) as app, Worker(app, queues=names, children=1):
-        pids = [child.pid for child in psutil.Process().children()]
+        pids = [
+            child.pid
+            for child in psutil.Process().children()
+            if "chancy.executors.process" in " ".join(child.cmdline())
+        ]
         assert len(pids) == 1
         made = [jobs.pid_of_sync.job().with_queue(name) for name in names * 5]
         results = await gather(await app.push_many(made), timeout_s=30.0)

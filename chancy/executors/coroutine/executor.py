@@ -309,11 +309,12 @@ class AsyncExecutor:
     ) -> bool:
         if host.result.done():
             return False
+        # Once: requests are repeated, and a second cancellation would interrupt the cleanup.
         if host.interruption is None:
             host.interruption = outcome
             asyncio.get_running_loop().call_later(self._options.grace_s, self._abandon, claim, host)
-        job.ask_to_stop(reason_of(outcome))
-        host.task.cancel()
+            job.ask_to_stop(reason_of(outcome))
+            host.task.cancel()
         return True
 
     async def stop(self) -> None:
