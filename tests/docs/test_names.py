@@ -164,6 +164,30 @@ def test_the_marks_of_the_faults_are_those_of_their_tests() -> None:
             text = (ROOT / file).read_text(encoding="utf-8")
             before = text.partition(f"def {name}(")[0].rpartition("\n\n\n")[2]
             whole = re.search(r"^pytestmark = .*chaos", text, re.MULTILINE)
-            marked = "mark.chaos" in before or whole is not None
+            decorated = re.search(r"^@pytest\.mark\.chaos", before, re.MULTILINE)
+            marked = decorated is not None or whole is not None
             said = "†" in holds or f"`{file}::{name}` †" in tests
             assert marked == said, f"{file}::{name}"
+
+
+def test_faults_without_an_everyday_test_give_the_reason() -> None:
+    page = Page(ROOT / "docs" / "explanation" / "faults.md")
+    for _, fault, holds, tests in (
+        row for row in rows_of(page.section("The list")) if len(row) == 4
+    ):
+        everyday = "†" not in holds and re.search(r"::\w+`(?! †)", tests)
+        assert bool(everyday) != ("only `make chaos`:" in holds), fault
+
+
+def test_contributing_names_tests_of_each_package() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("### Which tests")[2]
+    rows = dict(re.findall(r"^\| `([\w/.]+)` \| (.+) \|$", text, re.MULTILINE))
+    packages = {path.parent for path in (ROOT / "chancy").glob("*/__init__.py")}
+    plugins = {path.parent for path in (ROOT / "plugins").glob("*/__init__.py")}
+    linked = {ROOT / "chancy" / name for name in ("plugins", "migrations")}
+    named = {ROOT / name for name in rows}
+    assert (packages - linked) | plugins <= named, "a package is missing"
+    assert all(path.exists() for path in named), "a package is gone"
+    for tests in rows.values():
+        for pattern in re.findall(r"`([^`]+)`", tests):
+            assert list(ROOT.glob(pattern)), pattern

@@ -129,7 +129,6 @@ async def check_place(stage: Stage, name: str, moment: str, number: int = 1) -> 
     assert found == wanted
 
 
-@pytest.mark.chaos
 @pytest.mark.parametrize("where", EVERYDAY)
 async def test_a_kill_loses_nothing(stage: Stage, where: str) -> None:
     script, moment = where.split(":")

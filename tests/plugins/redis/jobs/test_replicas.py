@@ -16,7 +16,6 @@ from tests.support.waiting import eventually
 Start = Callable[..., RedisServer]
 
 
-@pytest.mark.chaos
 async def test_a_push_that_too_few_have_heard_of_is_no_success(
     own_redis: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
