@@ -128,7 +128,8 @@ async def test_a_worker_claims_and_settles_through_it_and_listens_beside_it(
     chosen: Driver, bouncer_dsn: str, empty_dsn: str
 ) -> None:
     queue = Queue(name="async", executor="async")
-    chancy = Chancy(bouncer_dsn, listen_dsn=empty_dsn, driver=chosen, queues=[queue])
+    name: Name = "asyncpg" if chosen.name == "asyncpg" else "psycopg"
+    chancy = Chancy(bouncer_dsn, listen_dsn=empty_dsn, driver=name, queues=[queue])
     migrate.upgrade(empty_dsn, components=chancy.hooks.components)
     async with chancy, Worker(chancy) as worker:
         await eventually(lambda: worker.listening)
