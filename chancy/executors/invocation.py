@@ -61,16 +61,6 @@ def callee(path: str, find: FindFunction) -> Callee:
     return Callee(path, function, coroutine, Signature.of(function, path))
 
 
-def arguments_of(called: Callee, text: str | None) -> dict[str, Any]:
-    """Decode the keyword arguments of a claim.
-
-    :raises InvalidArguments: they do not fit the function.
-    """
-    if not text or text == "{}":
-        return {}
-    return called.signature.decode(text)
-
-
 async def awaited(value: Awaitable[Any]) -> Any:
     """Any awaitable as a coroutine, as tasks and runners need it."""
     return await value

@@ -14,6 +14,7 @@ from chancy.checks import check_queue_name
 from chancy.errors import InvalidArguments, PushError
 from chancy.job.limits import Limit, check_limits
 from chancy.job.unique import Unique
+from chancy.serialization.versions import ATTRIBUTE, ArgumentsVersion, Upgrade
 from chancy.states import State
 from chancy.text import shown
 
@@ -290,6 +291,8 @@ def job(
     meta: Mapping[str, Any] | None = ...,
     limits: Iterable[Limit] = ...,
     unique: Unique | None = ...,
+    version: int = ...,
+    upgrade: Upgrade | None = ...,
 ) -> JobDecorator: ...
 def job(
     func: Callable[..., Any] | None = None,
@@ -302,13 +305,23 @@ def job(
     meta: Mapping[str, Any] | None = None,
     limits: Iterable[Limit] = (),
     unique: Unique | None = None,
+    version: int = 1,
+    upgrade: Upgrade | None = None,
 ) -> Any:
     """Decorate a function, sync or async, so that ``func.job(...)`` creates jobs of it.
 
     The function stays callable. The settings are the defaults of its jobs; see `Job`.
+
+    :param version: the version of the function's arguments, stored with each job. A worker leaves
+        jobs of a later version to workers that know it.
+    :param upgrade: converts the stored arguments of a job, plain JSON values, from an older
+        version: ``upgrade(arguments, version)`` returns the current arguments.
     """
 
     def decorate(func: Callable[..., Any]) -> Any:
+        declared = ArgumentsVersion.of(version, upgrade, path_of(func))
+        if declared is not None:
+            setattr(func, ATTRIBUTE, declared)
         template = Job(
             func=path_of(func),
             queue=check_queue_name(queue),

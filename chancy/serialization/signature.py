@@ -13,10 +13,11 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from chancy.errors import InvalidArguments, InvalidResult, PayloadTooLarge
+from chancy.errors import InvalidArguments, InvalidResult, PayloadTooLarge, UnknownFunction
 from chancy.serialization import codec
 from chancy.serialization.annotations import ANYTHING, Annotations
 from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
+from chancy.serialization.versions import ATTRIBUTE, ArgumentsVersion, later_version
 
 if TYPE_CHECKING:
     from chancy.serialization.validation import Validator
@@ -78,12 +79,16 @@ class Signature:
     @classmethod
     def of(cls, function: Callable[..., Any], path: str) -> Signature:
         """Return the signature of a function, created once."""
+        version: ArgumentsVersion | None = getattr(function, ATTRIBUTE, None)
         try:
             found = _made.get(function)
         except TypeError:  # not hashable, or without weak references
             return cls(Annotations.of(function), path)
         if found is None or found.path != path:
-            found = cls(Annotations.of(function), path)
+            if version is None:
+                found = cls(Annotations.of(function), path)
+            else:
+                found = _VersionedSignature(Annotations.of(function), path, version)
             try:
                 _made[function] = found
             except TypeError:
@@ -126,11 +131,14 @@ class Signature:
         validator = self._arguments or self._argument_validator()
         return validator.encode(arguments, self._what, limit)
 
-    def decode(self, text: str) -> dict[str, Any]:
-        """Decode stored arguments.
+    def decode(self, text: str | None) -> dict[str, Any]:
+        """Decode stored arguments; None stands for none.
 
         :raises InvalidArguments: they do not fit the current function.
+        :raises UnknownFunction: they have a version that this process does not know.
         """
+        if not text or text == "{}":
+            return {}
         if not self._simple:
             return self._decode(text)
         arguments: Any = None
@@ -157,7 +165,7 @@ class Signature:
                 if not self._fit(arguments):
                     return self._decode(text)
         if self._open and FORMAT in arguments:
-            raise InvalidArguments(f"{self.path}: {self._later('stored JSON')}")
+            raise self._unreadable(arguments)
         return arguments
 
     def _decode(self, text: str) -> dict[str, Any]:
@@ -167,10 +175,21 @@ class Signature:
         except InvalidArguments:
             if f'"{FORMAT}"' not in text:
                 raise
-            arguments = {FORMAT: None}
+            stored = codec.decode(text)
+            if type(stored) is not dict or FORMAT not in stored:
+                raise
+            arguments = stored
         if FORMAT in arguments:
-            raise InvalidArguments(f"{self.path}: {self._later('stored JSON')}")
+            raise self._unreadable(arguments)
         return arguments
+
+    def _unreadable(self, arguments: dict[str, Any]) -> InvalidArguments | UnknownFunction:
+        """The error for stored arguments of a version, or in a format, that is not known here."""
+        if (version := later_version(arguments)) is not None:
+            return UnknownFunction(
+                f"{self.path}: the arguments have version {version}, and this process knows 1"
+            )
+        return InvalidArguments(f"{self.path}: {self._later('stored JSON')}")
 
     def encode_result(self, value: object, limit: int = DEFAULT_MAX_PAYLOAD) -> str:
         """Return a result as a JSON string.
@@ -246,6 +265,24 @@ class Signature:
 
     def _later(self, what: str) -> str:
         return f"the {what} has a format of a later version of chancy: upgrade this process"
+
+
+class _VersionedSignature(Signature):
+    """A signature whose arguments are stored with a version."""
+
+    __slots__ = ("_version",)
+
+    def __init__(self, annotations: Annotations, path: str, version: ArgumentsVersion) -> None:
+        super().__init__(annotations, path)
+        self._version = version
+
+    def encode(self, arguments: Mapping[str, Any], limit: int = DEFAULT_MAX_PAYLOAD) -> str:
+        text = self._version.mark(super().encode(arguments, limit))
+        codec.check_size(len(text.encode()), what=self._what, limit=limit)
+        return text
+
+    def decode(self, text: str | None) -> dict[str, Any]:
+        return super().decode(self._version.upgraded(text or "{}", self.path))
 
 
 _made: weakref.WeakKeyDictionary[Callable[..., Any], Signature] = weakref.WeakKeyDictionary()

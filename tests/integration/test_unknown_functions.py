@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import pytest
 
@@ -96,6 +97,30 @@ async def test_jobs_set_aside_run_once_a_worker_knows_them(dsn: str) -> None:
                 done = await finished(waiting)
         assert {job.state for job in done} == {State.SUCCEEDED}
         assert {(job.attempt, job.crashes) for job in done} == {(1, 0)}
+
+
+@job(queue="shared", version=2, upgrade=lambda arguments, version: {"n": -arguments["n"]})
+async def of_second(n: int) -> int:
+    return n
+
+
+async def test_older_arguments_are_upgraded_and_later_ones_wait_for_a_newer_worker(
+    dsn: str,
+) -> None:
+    path = of_second.job.template.func
+    later: dict[str, Any] = {"$chancy": {"version": 3}, "n": 7}
+    async with Chancy(dsn, queues=[SHARED]) as app, Worker(app):
+        current = await app.push(of_second.job(n=1))
+        waiting = Job[int](func=path, arguments={"n": 2}, queue="shared")
+        older = await app.push(waiting, validate=False)
+        newer = await app.push(waiting.with_arguments(**later), validate=False)
+        assert [job.result for job in await finished([current, older])] == [1, -2]
+
+        async def set_aside() -> bool:
+            job = await newer.get()
+            return job is not None and job.state is State.HELD and not job.errors
+
+        await eventually(set_aside)
 
 
 async def test_a_job_fails_once_no_live_worker_has_known_its_function(dsn: str) -> None:

@@ -120,8 +120,7 @@ class AsyncExecutor:
                 if needs_import(claim.func):
                     return self._run_imported(claim)
                 called = self._look_up(claim.func)
-            text = claim.arguments
-            arguments = called.signature.decode(text) if text and text != "{}" else {}
+            arguments = called.signature.decode(claim.arguments)
             limited = claim.limits is not None or self._limited
             limit_s = self._time_limit(claim, called) if limited else None
         except BaseException as error:

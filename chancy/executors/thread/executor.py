@@ -18,7 +18,6 @@ from chancy.executors.base import NO_CALLBACKS, AttemptCallbacks, FindFunction
 from chancy.executors.imports import load
 from chancy.executors.invocation import (
     Callee,
-    arguments_of,
     called_here,
     callee,
     raised,
@@ -179,7 +178,7 @@ class ThreadExecutor:
             run.job.deadline = monotonic() + limit_s
             loop.call_soon_threadsafe(run.limit, limit_s)
         try:
-            arguments = arguments_of(called, run.claim.arguments)
+            arguments = called.signature.decode(run.claim.arguments)
         except BaseException as error:
             return raised(error, began)
         value = called_here(called, arguments, context, self._max_payload)

@@ -17,7 +17,6 @@ from chancy.context.context import CURRENT, JobContext
 from chancy.context.host import AttemptHost
 from chancy.executors.invocation import (
     Callee,
-    arguments_of,
     call_error,
     callee,
     raised,
@@ -90,7 +89,7 @@ class Dispatcher:
     def _run(self, call: ChildCall, called: Callee) -> Outcome:
         began = perf_counter()
         try:
-            arguments = arguments_of(called, call.arguments)
+            arguments = called.signature.decode(call.arguments)
         except BaseException as error:
             return raised(error, began)
         return self._call(called, arguments, began)
