@@ -23,9 +23,12 @@ from chancy.attempt.outcome import (
 )
 from chancy.errors import InvalidArguments, UnsupportedLimit
 from chancy.executors.base import FindFunction
+from chancy.executors.batches import encode_items
+from chancy.job.batching import ATTRIBUTE as BATCHING
 from chancy.job.limits import Limits, LimitType, decode_limits
 from chancy.queue.executor_options import ExecutorName, Options
 from chancy.queue.queue import unsupported
+from chancy.serialization.codec import encode
 from chancy.serialization.signature import Signature
 from chancy.text import storable
 
@@ -36,12 +39,17 @@ _EXECUTORS = f"{__package__}."
 
 
 class Callee(NamedTuple):
-    """The function of a claim. ``coroutine``: it runs only when its result is awaited."""
+    """The function of a claim.
+
+    :param coroutine: whether it runs only when its result is awaited.
+    :param batched: whether it takes the items of several jobs.
+    """
 
     path: str
     function: Callable[..., Any]
     coroutine: bool
     signature: Signature
+    batched: bool = False
 
 
 def callee(path: str, find: FindFunction) -> Callee:
@@ -58,7 +66,8 @@ def callee(path: str, find: FindFunction) -> Callee:
             "write a function that loops over it"
         )
     coroutine = inspect.iscoroutinefunction(function)
-    return Callee(path, function, coroutine, Signature.of(function, path))
+    batched = hasattr(function, BATCHING)
+    return Callee(path, function, coroutine, Signature.of(function, path), batched)
 
 
 async def awaited(value: Awaitable[Any]) -> Any:
@@ -72,12 +81,16 @@ def returned(called: Callee, value: object, limit: int, began: float) -> Outcome
     :param limit: maximum size of the encoded result in bytes.
     """
     elapsed_s = perf_counter() - began
-    if value is None and called.signature.none_fits:
+    if value is None and (called.batched or called.signature.none_fits):
         return Returned(None, elapsed_s)
     if isinstance(value, _CONTROL):
         return _controlled(value, elapsed_s)
     try:
-        text = called.signature.encode_result(value, limit)
+        if called.batched:
+            value = encode_items(value, called.path)
+            text = encode(value, what=f"the results of {called.path}", limit=limit, any_keys=True)
+        else:
+            text = called.signature.encode_result(value, limit)
     except BaseException as error:
         return raised(error, began)
     return Returned(text, elapsed_s)

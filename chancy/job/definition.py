@@ -12,6 +12,8 @@ from uuid import UUID
 
 from chancy.checks import check_queue_name
 from chancy.errors import InvalidArguments, PushError
+from chancy.job.batching import ATTRIBUTE as BATCHING
+from chancy.job.batching import Batching
 from chancy.job.limits import Limit, check_limits
 from chancy.job.unique import Unique
 from chancy.serialization.versions import ATTRIBUTE, ArgumentsVersion, Upgrade
@@ -293,6 +295,8 @@ def job(
     unique: Unique | None = ...,
     version: int = ...,
     upgrade: Upgrade | None = ...,
+    batch: int | None = ...,
+    within: timedelta | float = ...,
 ) -> JobDecorator: ...
 def job(
     func: Callable[..., Any] | None = None,
@@ -307,6 +311,8 @@ def job(
     unique: Unique | None = None,
     version: int = 1,
     upgrade: Upgrade | None = None,
+    batch: int | None = None,
+    within: timedelta | float = 1.0,
 ) -> Any:
     """Decorate a function, sync or async, so that ``func.job(...)`` creates jobs of it.
 
@@ -316,12 +322,19 @@ def job(
         jobs of a later version to workers that know it.
     :param upgrade: converts the stored arguments of a job, plain JSON values, from an older
         version: ``upgrade(arguments, version)`` returns the current arguments.
+    :param batch: the most items of one call. The first parameter of the function is a list; a
+        worker calls the function with the items of several jobs whose other arguments are equal.
+        The function returns None, or a list with a result or an exception for each item.
+    :param within: seconds for which a job waits for others, at most 60.
     """
 
     def decorate(func: Callable[..., Any]) -> Any:
         declared = ArgumentsVersion.of(version, upgrade, path_of(func))
         if declared is not None:
             setattr(func, ATTRIBUTE, declared)
+        batching = Batching.of(func, path_of(func), batch, within)
+        if batching is not None:
+            setattr(func, BATCHING, batching)
         template = Job(
             func=path_of(func),
             queue=check_queue_name(queue),

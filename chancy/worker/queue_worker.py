@@ -17,6 +17,7 @@ from chancy.clock import Clock
 from chancy.context.context import Progress
 from chancy.executors import executor as make_executor
 from chancy.executors.base import AttemptCallbacks, Executor
+from chancy.executors.batches import BatchedExecutor
 from chancy.executors.process.pool import ChildPool
 from chancy.executors.process.settings import JobEnvironment
 from chancy.job.limits import Limits
@@ -191,7 +192,7 @@ class QueueWorker:
         options: Options,
         environment: JobEnvironment | None = None,
     ) -> Executor:
-        return make_executor(
+        executor = make_executor(
             name,
             concurrency=concurrency,
             find=self._registry.find,
@@ -208,6 +209,7 @@ class QueueWorker:
             # Quarantined jobs do not take the place of others.
             pool=self._children if environment is None else None,
         )
+        return BatchedExecutor(executor, self._registry.find, self._max_payload)
 
     def _meta_writer(self, claim: Claim) -> MetaWriter:
         session = self._adoption.session_of(claim) if self._adoption else self._session

@@ -1,0 +1,230 @@
+"""Combines jobs of functions that are declared with ``@job(batch=…)`` into single calls."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from itertools import islice
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from chancy.attempt.claim import Claim
+from chancy.attempt.failure import Failure
+from chancy.attempt.outcome import Outcome, Raised, Released, Returned, Snoozed
+from chancy.errors import ChancyError, InvalidResult
+from chancy.executors.base import Executor, FindFunction
+from chancy.job.batching import ATTRIBUTE, Batching
+from chancy.serialization.signature import Signature
+from chancy.text import shown
+
+_Key = tuple[UUID, UUID]
+
+
+class _Member(NamedTuple):
+    """A job of a batch, with the number of its items."""
+
+    claim: Claim
+    items: int
+    outcome: asyncio.Future[Outcome]
+
+
+class _Batch:
+    """Jobs of one function whose other arguments are equal."""
+
+    def __init__(self, parameter: str, rest: dict[str, Any]) -> None:
+        self._parameter = parameter
+        self._rest = rest
+        self.members: list[_Member] = []
+        self.items: list[Any] = []
+        self.bytes = 0
+        self.timer: asyncio.TimerHandle | None = None
+        #: The claim of the call, once it has started.
+        self.merged: Claim | None = None
+
+    def remove(self, claim: Claim, outcome: Outcome) -> None:
+        """End a member before the call."""
+        start = 0
+        for index, member in enumerate(self.members):
+            if member.claim.id == claim.id:
+                del self.members[index], self.items[start : start + member.items]
+                if not member.outcome.done():
+                    member.outcome.set_result(outcome)
+                return
+            start += member.items
+
+    def merge(self) -> Claim:
+        """The claim of one call for all members: that of the first one with all items."""
+        text = json.dumps({**self._rest, self._parameter: self.items})
+        self.merged = self.members[0].claim._replace(arguments=text)
+        return self.merged
+
+    def split(self, outcome: Outcome) -> list[Outcome]:
+        """The outcome of each member, from that of the call."""
+        if not isinstance(outcome, Returned) or outcome.result is None:
+            return [outcome] * len(self.members)
+        results: list[tuple[Any, Any]] = json.loads(outcome.result)
+        if len(results) != len(self.items):
+            why = (
+                f"{self.members[0].claim.func} returned {len(results):,} results for "
+                f"{len(self.items):,} items: return one for each item, or None"
+            )
+            return [Raised(_mismatch(why), outcome.elapsed_s)] * len(self.members)
+        rest = iter(results)
+        return [
+            _outcome(list(islice(rest, member.items)), outcome.elapsed_s) for member in self.members
+        ]
+
+
+def _outcome(results: list[tuple[Any, Any]], elapsed_s: float) -> Outcome:
+    """The outcome of one job: the first failure of its items, or their results."""
+    for _, failure in results:
+        if failure is not None:
+            return Raised(Failure.from_json(failure), elapsed_s)
+    values = [value for value, _ in results]
+    return Returned(None if values == [None] * len(values) else json.dumps(values), elapsed_s)
+
+
+def _mismatch(why: str) -> Failure:
+    return Failure.of(InvalidResult(why))
+
+
+def encode_items(values: object, path: str) -> list[tuple[Any, Any]]:
+    """The return value of a batch function: for each item its result and its failure.
+
+    :raises InvalidResult: it is not a list.
+    """
+    if not isinstance(values, list | tuple):
+        raise InvalidResult(
+            f"{path} returned {shown(values)}: a batch function returns None, or a list with a "
+            "result or an exception for each item"
+        )
+    return [
+        (None, Failure.of(value).as_json()) if isinstance(value, Exception) else (value, None)
+        for value in values
+    ]
+
+
+class BatchedExecutor:
+    """Runs jobs of batch functions together, and all others alone.
+
+    A call starts when its batch is full, when every slot of the executor is taken, or when the
+    first of its jobs has waited for long enough. A job whose arguments are not valid, that has
+    limits of its own, or that has crashed before, runs alone.
+
+    :param max_payload: the most bytes of the arguments of a call, unless a single job has more.
+    """
+
+    def __init__(self, executor: Executor, find: FindFunction, max_payload: int) -> None:
+        self._executor = executor
+        self._find = find
+        self._max_payload = max_payload
+        self._declared: dict[str, tuple[Batching, Signature] | None] = {}
+        self._gathering: dict[tuple[str, str], _Batch] = {}
+        self._batches: dict[_Key, _Batch] = {}
+        self._calls: set[asyncio.Task[None]] = set()
+
+    @property
+    def slots(self) -> int:
+        return self._executor.slots
+
+    @property
+    def broken(self) -> str | None:
+        return self._executor.broken
+
+    async def start(self) -> None:
+        await self._executor.start()
+
+    async def stop(self) -> None:
+        await self._executor.stop()
+
+    def run(self, claim: Claim) -> Coroutine[Any, Any, Outcome]:
+        try:
+            declared = self._declared[claim.func]
+        except KeyError:
+            try:
+                declared = self._declare(claim.func)
+            except ChancyError:
+                declared = None  # the executor reports it
+        if declared is None:
+            return self._executor.run(claim)
+        return self._join(claim, *declared)
+
+    def interrupt(self, claim: Claim, outcome: Outcome) -> bool:
+        """As `Executor.interrupt`, but a job that runs with others cannot be stopped alone: only
+        `Released` and `Snoozed` stop it, together with them."""
+        batch = self._batches.get((claim.id, claim.lease))
+        if batch is None:
+            return self._executor.interrupt(claim, outcome)
+        if batch.merged is None:
+            batch.remove(claim, outcome)
+            return True
+        alone = len(batch.members) == 1
+        stoppable = alone or isinstance(outcome, Released | Snoozed)
+        return stoppable and self._executor.interrupt(batch.merged, outcome)
+
+    def _declare(self, func: str) -> tuple[Batching, Signature] | None:
+        function = self._find(func)
+        batching: Batching | None = getattr(function, ATTRIBUTE, None)
+        declared = None if batching is None else (batching, Signature.of(function, func))
+        self._declared[func] = declared
+        return declared
+
+    async def _join(self, claim: Claim, batching: Batching, signature: Signature) -> Outcome:
+        """Wait for the outcome of the batch that the claim joins."""
+        text = claim.arguments or "{}"
+        try:
+            signature.decode(text)
+            rest: dict[str, Any] = json.loads(text)
+            items: Any = rest.pop(batching.parameter)
+        except Exception:
+            return await self._executor.run(claim)  # which reports the error
+        if not isinstance(items, list):
+            return await self._executor.run(claim)
+        alone = bool(claim.crashes or claim.limits or batching.parameter in rest)
+        key = (claim.func, str(claim.id) if alone else json.dumps(rest, sort_keys=True))
+        batch = self._gathering.get(key)
+        if batch is not None and batch.bytes + len(text) > self._max_payload:
+            self._start(key, batch)
+            batch = None
+        if batch is None:
+            batch = self._gathering[key] = _Batch(batching.parameter, rest)
+            loop = asyncio.get_running_loop()
+            batch.timer = loop.call_later(batching.within_s, self._start, key, batch)
+        member = _Member(claim, len(items), asyncio.get_running_loop().create_future())
+        batch.members.append(member)
+        batch.items += items
+        batch.bytes += len(text)
+        own = claim.id, claim.lease
+        self._batches[own] = batch
+        if alone or len(batch.items) >= batching.size:
+            self._start(key, batch)
+        elif len(self._batches) >= self.slots:
+            for other, gathered in list(self._gathering.items()):
+                self._start(other, gathered)
+        try:
+            return await member.outcome
+        finally:
+            del self._batches[own]
+
+    def _start(self, key: tuple[str, str], batch: _Batch) -> None:
+        if self._gathering.get(key) is not batch:
+            return
+        del self._gathering[key]
+        if batch.timer is not None:
+            batch.timer.cancel()
+        task = asyncio.get_running_loop().create_task(self._call(batch), name="chancy batch")
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+
+    async def _call(self, batch: _Batch) -> None:
+        """Run the jobs of a batch in one call, and set their outcomes."""
+        if not batch.members:
+            return
+        outcome: Outcome = Released("the worker stopped before the batch ended")
+        try:
+            outcome = await self._executor.run(batch.merge())
+        finally:
+            for member, one in zip(batch.members, batch.split(outcome), strict=True):
+                if not member.outcome.done():
+                    member.outcome.set_result(one)
