@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from chancy.plugin.runtime import Runtime
     from chancy.queue.executor_options import AsyncOptions, ProcessOptions, ThreadOptions
     from chancy.queue.queue import Queue
+    from chancy.queue.rules import FairShare, GlobalConcurrency, RateLimit, Sequential
     from chancy.results.reference import (
         Reference,
         References,
@@ -74,6 +75,8 @@ __all__ = [
     "ConfigurationError",
     "DuplicateJob",
     "Failure",
+    "FairShare",
+    "GlobalConcurrency",
     "ImportTimeout",
     "Interrupted",
     "InvalidAnswer",
@@ -97,11 +100,13 @@ __all__ = [
     "Queue",
     "QueueCounts",
     "QueuedJob",
+    "RateLimit",
     "Reference",
     "References",
     "Retry",
     "Runtime",
     "SchemaMismatch",
+    "Sequential",
     "Settlement",
     "Snooze",
     "State",
@@ -145,6 +150,7 @@ _NAMES = {
     "plugin.runtime": "Runtime",
     "queue.executor_options": "AsyncOptions ProcessOptions ThreadOptions",
     "queue.queue": "Queue",
+    "queue.rules": "FairShare GlobalConcurrency RateLimit Sequential",
     "results.reference": "Reference References as_completed gather sync_as_completed sync_gather",
     "states": "State",
     "worker.worker": "Worker",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from chancy.plugin.plugin import Plugin
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.leadership import Leadership
+from chancy.plugins.limits import GlobalLimits
 from chancy.plugins.pruner import Pruner
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.retry import Retries
@@ -12,4 +13,4 @@ from chancy.plugins.retry import Retries
 
 def standard() -> list[Plugin]:
     """The default plugins of an application."""
-    return [Leadership(), Retries(), Recovery(), DeadLetters(), Pruner()]
+    return [Leadership(), Retries(), Recovery(), DeadLetters(), Pruner(), GlobalLimits()]

@@ -121,6 +121,7 @@ class Chancy(BlockingCalls):
         self.hooks.check_broker(self.control)
         for queue in self.queues:
             self.broker.check_queue(queue)
+            self.hooks.check_rules(queue)
 
     @property
     def dsn(self) -> str:
@@ -248,6 +249,7 @@ class Chancy(BlockingCalls):
             one has unfinished jobs, which no worker would run.
         """
         self.broker.check_queue(queue_of(queue))
+        self.hooks.check_rules(queue)
         return await self._declare(self.broker, queue, upsert=upsert)
 
     async def _declare(self, broker: Broker, queue: Queue, *, upsert: bool) -> Queue:

@@ -13,6 +13,7 @@ from chancy.broker.contract import Broker
 from chancy.broker.values import PreparedJob
 from chancy.errors import ConfigurationError
 from chancy.job.definition import Job, QueuedJob
+from chancy.plugin.hooks import Hooks
 from chancy.postgres.schema import migrate as tables
 from chancy.postgres.schema.component import Component
 from chancy.queue.queue import Queue, queue_of
@@ -77,6 +78,7 @@ class BlockingCalls:
         raise NotImplementedError
 
     broker: Broker
+    hooks: Hooks
 
     async def _declare(self, broker: Broker, queue: Queue, *, upsert: bool) -> Queue:
         raise NotImplementedError
@@ -160,6 +162,7 @@ class BlockingCalls:
     def sync_declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
         """`declare` for code without an event loop."""
         self.broker.check_queue(queue_of(queue))
+        self.hooks.check_rules(queue)
         return self._sync_broker.run(lambda broker: self._declare(broker, queue, upsert=upsert))
 
     def sync_migrate(self) -> None:

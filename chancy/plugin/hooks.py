@@ -20,7 +20,7 @@ from chancy.job.definition import QueuedJob
 from chancy.plugin.decisions import check_decision
 from chancy.plugin.leader import LeaderGate, Unelected
 from chancy.plugin.plugin import AroundContext, Plugin
-from chancy.plugin.runtime import Application, BrokerContext, Panel, Runtime
+from chancy.plugin.runtime import Application, BrokerContext, Panel, QueueClaims, Runtime
 from chancy.postgres.schema.component import Migrations, ordered
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.states import State
@@ -93,6 +93,9 @@ class Hooks:
             for plugin in self.plugins
             if type(plugin).why_held is not Plugin.why_held
         )
+        self._claiming = tuple(
+            plugin for plugin in self.plugins if type(plugin).claiming is not Plugin.claiming
+        )
         self._electing = _one_electing(self.plugins)
         self._gate = Containment(
             self._electing.get_identifier() if self._electing else "the core", "gate"
@@ -118,6 +121,7 @@ class Hooks:
     def check_queue(self, queue: Queue, broker: Broker) -> None:
         """Raise `ConfigurationError` unless the broker of a queue offers what plugins require."""
         offered = broker.capabilities
+        self.check_rules(queue)
         for plugin in self.plugins:
             identifier = plugin.get_identifier()
             missing = (
@@ -129,6 +133,14 @@ class Hooks:
                     f"queue {queue.name!r}: the plugin {identifier!r} requires a "
                     f"broker with {_listed(missing)}; {queue.broker!r} offers {_listed(offered)}"
                 )
+
+    def check_rules(self, queue: Queue) -> None:
+        """Raise `ConfigurationError` if a queue has rules and no plugin enforces rules."""
+        if queue.rules and not self._claiming:
+            raise ConfigurationError(
+                f"queue {queue.name!r} has rules, and no plugin of this application enforces them: "
+                "pass the plugin GlobalLimits()"
+            )
 
     def brokers(self, context: BrokerContext) -> Mapping[str, Callable[[], Broker]]:
         """The factories of the brokers that plugins supply, by name of the broker.
@@ -152,6 +164,26 @@ class Hooks:
                     )
                 owners[name], made[name] = where, make
         return made
+
+    def claiming(
+        self, queue: Queue, broker: Broker, wake: Callable[[], None]
+    ) -> QueueClaims | None:
+        """The claims of a queue, if a plugin supplies them; see `Plugin.claiming`.
+
+        :raises ConfigurationError: two plugins supply them.
+        """
+        self.check_rules(queue)
+        found: QueueClaims | None = None
+        for plugin in self._claiming:
+            identifier = plugin.get_identifier()
+            claims = provided(identifier, "claiming", plugin.claiming, queue, broker, wake)
+            if claims is not None and found is not None:
+                raise ConfigurationError(
+                    f"queue {queue.name!r}: the plugin {identifier!r} and another one both claim "
+                    "its jobs: pass one of them"
+                )
+            found = claims or found
+        return found
 
     def inside(self, broker: Broker) -> tuple[TransactionHook, ...]:
         """The hooks that run in the settling transactions of this broker."""

@@ -23,7 +23,7 @@ from chancy.broker.values import Capability
 from chancy.context.context import JobContext
 from chancy.job.definition import QueuedJob
 from chancy.plugin.leader import LeaderGate
-from chancy.plugin.runtime import Application, BrokerContext, Panel, Runtime
+from chancy.plugin.runtime import Application, BrokerContext, Panel, QueueClaims, Runtime
 from chancy.postgres.schema.component import Migrations
 from chancy.queue.queue import Queue
 from chancy.states import State
@@ -110,6 +110,19 @@ class Plugin:
         overrides this pays nothing.
         """
         return {}
+
+    def claiming(
+        self, queue: Queue, broker: Broker, wake: Callable[[], None]
+    ) -> QueueClaims | None:
+        """Claims the jobs of a queue in place of its broker; None: the broker claims them.
+
+        Called when a worker starts to serve the queue. Only one plugin may return claims for a
+        queue. A plugin that overrides this enforces the rules of queues; without one, a queue with
+        rules is refused.
+
+        :param wake: makes the worker claim again. It also does so when jobs of the queue settle.
+        """
+        return None
 
     def gate(self, runtime: Runtime) -> LeaderGate | None:
         """The leadership of a worker, for a plugin that elects a leader, else None.

@@ -12,7 +12,7 @@ from uuid import UUID
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome
 from chancy.attempt.settlement import Settlement
-from chancy.broker.contract import Broker
+from chancy.broker.contract import Broker, never
 from chancy.clock import Clock
 from chancy.errors import ConfigurationError
 from chancy.job.definition import Job
@@ -68,6 +68,22 @@ class Runtime(Protocol):
 
     async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
         """`Broker.settle`, with the plugins' `settling` in its transaction."""
+        ...
+
+
+class QueueClaims(Protocol):
+    """Claims the jobs of one queue on one worker, in place of its broker."""
+
+    async def claim(
+        self,
+        queue: str,
+        *,
+        worker_id: UUID,
+        limit: int,
+        thorough: bool = False,
+        knows: Callable[[str], bool] = never,
+    ) -> Sequence[Claim]:
+        """See `chancy.broker.contract.Broker.claim`."""
         ...
 
 

@@ -18,6 +18,7 @@ from chancy.postgres.connections.lane import Fetch
 from chancy.postgres.statements import Statements
 from chancy.queue.executor_options import encode_options
 from chancy.queue.queue import Queue, check_resume_at
+from chancy.queue.rules import encode_rules
 
 logger = logging.getLogger("chancy.postgres")
 
@@ -123,4 +124,5 @@ def declaration(queue: Queue) -> list[object]:
         encode_options(queue.options),
         queue.broker,
         json.dumps(queue.broker_options) if queue.broker_options else None,
+        encode_rules(queue.rules),
     ]

@@ -29,6 +29,7 @@ from chancy.queue.queue import (
     check_tags,
     unsupported,
 )
+from chancy.queue.rules import decode_rules
 from chancy.states import State
 from chancy.text import shown
 
@@ -131,7 +132,7 @@ def queue(row: Row) -> tuple[Queue, list[str]]:
     """A queue, and the problems of its row; each invalid field is replaced by its default."""
     (
         name, executor, concurrency, tags, poll_interval_s, keep_finished, paused, resume_at,
-        limits, options, broker, broker_options,
+        limits, options, broker, broker_options, rules,
     ) = row  # fmt: skip
     where = f"queue {name!r}"
     problems: list[str] = []
@@ -155,6 +156,7 @@ def queue(row: Row) -> tuple[Queue, list[str]]:
         poll_interval_s=valid(poll_interval_s, check_poll_interval, 1.0),
         keep_finished=keep_finished,
         limits=tuple(valid_limits),
+        rules=valid(rules, decode_rules, ()),
         options=executor_options,
         broker=valid(broker, check_broker_name, DEFAULT_BROKER),
         broker_options=valid(broker_options, _broker_options, {}),

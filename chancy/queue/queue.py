@@ -26,6 +26,7 @@ from chancy.queue.executor_options import (
     ThreadOptions,
     check_options,
 )
+from chancy.queue.rules import Rule, check_rules
 from chancy.serialization.codec import encode
 from chancy.text import shown
 
@@ -60,6 +61,7 @@ class Queue:
     :param limits: limits of each attempt, unless the job overrides them. A ``thread`` queue takes
         a time limit only with ``ThreadOptions(cooperative=True)``; only a ``process`` queue takes
         a memory limit.
+    :param rules: limits on all workers together, which the plugin limits enforces.
     :param options: options of the executor; None takes its defaults.
     :param broker: the broker that stores its jobs: ``postgres``, or the name of a broker that a
         plugin provides, such as that of the redis plugin.
@@ -77,6 +79,7 @@ class Queue:
     poll_interval_s: float = 1.0
     keep_finished: bool = True
     limits: tuple[Limit, ...] = ()
+    rules: tuple[Rule, ...] = ()
     options: Options | None = None
     broker: str = DEFAULT_BROKER
     broker_options: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
@@ -92,6 +95,7 @@ class Queue:
         check_poll_interval(self.poll_interval_s, where)
         object.__setattr__(self, "tags", check_tags(self.tags, where))
         object.__setattr__(self, "limits", check_limits(self.limits, where))
+        object.__setattr__(self, "rules", check_rules(self.rules, where))
         if self.options is not None:
             check_options(self.options, self.executor, where)
         check_broker_name(self.broker, where)

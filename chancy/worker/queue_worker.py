@@ -12,6 +12,7 @@ from typing import assert_never
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Released, Snoozed
+from chancy.attempt.settlement import Settlement
 from chancy.broker.notices import Notice
 from chancy.clock import Clock
 from chancy.context.context import Progress
@@ -32,6 +33,7 @@ from chancy.queue.executor_options import (
     default_options,
 )
 from chancy.queue.queue import Queue
+from chancy.queue.rules import GlobalConcurrency, Rule, Sequential
 from chancy.worker.adoption import QueueAdoption
 from chancy.worker.broker_session import BrokerSession
 from chancy.worker.isolated_loop import IsolatedApplication, environment_of
@@ -83,14 +85,19 @@ class QueueWorker:
         self._children = children
         self._around = hooks.around
         self._executor = self._make_executor()
+        claims = hooks.claiming(queue, session.broker, self._claim_again)
         settle = self._adoption.settle if self._adoption else session.settler.add
+        most_ahead = limits.most_ahead
+        if claims is not None:
+            settle = self._settle_and_claim
+            # A job that only waits here would take the slot of one that could run elsewhere.
+            most_ahead = 0 if any(map(_is_concurrency, queue.rules)) else most_ahead
         self.unknown = UnknownFunctions(
             queue.name, registry.find, clock, after_s=limits.unknown_after_s
         )
-        self.runner = Runner(
-            self._executor, hooks.judge, settle, clock, self.unknown, limits.most_ahead
-        )
-        self.puller = self._make_puller(session, session.broker.claim, self.runner.give)
+        self.runner = Runner(self._executor, hooks.judge, settle, clock, self.unknown, most_ahead)
+        claim = session.broker.claim if claims is None else claims.claim
+        self.puller = self._make_puller(session, claim, self.runner.give)
         self._pullers = {session: self.puller}
         if self._adoption:
             give = self._adoption.receiver(self.runner)
@@ -250,6 +257,13 @@ class QueueWorker:
             # The control broker reads the paused state from the row with each claim.
             puller.pause(self.queue.paused and not session.control)
 
+    def _settle_and_claim(self, settlement: Settlement) -> None:
+        self._session.settler.add(settlement, self._claim_again)
+
+    def _claim_again(self) -> None:
+        """Claim now: jobs of a queue with claims of a plugin may be able to start."""
+        self.puller.wake()
+
     def _claim_adopted(self) -> None:
         """Claim now: jobs of the queue have been moved to its own broker."""
         if not self.queue.paused:
@@ -338,6 +352,10 @@ class QueueWorker:
 
         self.runner.release_waiting(why, affected)
         self.runner.interrupt_all(outcome, affected)
+
+
+def _is_concurrency(rule: Rule) -> bool:
+    return isinstance(rule, GlobalConcurrency | Sequential)
 
 
 def without_pause(queue: Queue) -> Queue:

@@ -59,6 +59,8 @@ class Settler:
         self._most = BATCH
         self._writing: list[Settlement] = []
         self._wake = asyncio.Event()
+        #: Called once the settlement of a job is stored, by job.
+        self._callbacks: dict[UUID, Callable[[], None]] = {}
         #: Set while more may be claimed: the store accepts settlements, and few are waiting.
         self.open = asyncio.Event()
         self.open.set()
@@ -76,8 +78,13 @@ class Settler:
         """Ids of the jobs whose settlement the store has not confirmed."""
         return {settlement.id for settlement in (*self._waiting, *self._writing)}
 
-    def add(self, settlement: Settlement) -> None:
-        """Queue a settlement; it is written soon."""
+    def add(self, settlement: Settlement, on_stored: Callable[[], None] | None = None) -> None:
+        """Queue a settlement; it is written soon.
+
+        :param on_stored: called once it is stored, or found stale.
+        """
+        if on_stored is not None:
+            self._callbacks[settlement.id] = on_stored
         self._waiting.append(settlement)
         if settlement.result or settlement.failure or settlement.meta:
             self._waiting_size += _size(settlement)
@@ -135,8 +142,16 @@ class Settler:
                 self._most = min(BATCH, 2 * self._most)
                 del self._writing[: len(batch)]
                 self.settled += len(batch) - len(stale)
+                if self._callbacks:
+                    self._call_back(batch)
                 if stale:
                     self._on_stale(stale)
+
+    def _call_back(self, batch: Sequence[Settlement]) -> None:
+        found = {self._callbacks.pop(settlement.id, None) for settlement in batch}
+        for callback in found:
+            if callback is not None:
+                callback()
 
 
 def _fitting(settlements: Sequence[Settlement], most: int) -> int:

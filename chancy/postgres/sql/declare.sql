@@ -1,13 +1,13 @@
--- Stores a queue. $13: whether to update an existing one, except for its pause. Index: the primary
+-- Stores a queue. $14: whether to update an existing one, except for its pause. Index: the primary
 -- key of queues. Locks: its row. Safe to repeat.
 with stored as (
   insert into {schema}.queues as q (
     name, executor, concurrency, tags, poll_interval_s, keep_finished, paused_at, resume_at,
-    limits, options, broker, broker_options)
+    limits, options, broker, broker_options, rules)
   values (
     $1::text, $2::text, $3::int, $4::text[], $5::float8, $6::boolean,
     case when $7::boolean then clock_timestamp() end, $8::timestamptz,
-    $9::text::jsonb, $10::text::jsonb, $11::text, $12::text::jsonb)
+    $9::text::jsonb, $10::text::jsonb, $11::text, $12::text::jsonb, $13::text::jsonb)
   on conflict (name) do update
   set
     executor = excluded.executor,
@@ -19,8 +19,9 @@ with stored as (
     options = excluded.options,
     broker = excluded.broker,
     broker_options = excluded.broker_options,
+    rules = excluded.rules,
     updated_at = clock_timestamp()
-  where $13::boolean
+  where $14::boolean
   returning 1)
 select pg_notify({schema}.channel(), 'q:')
 from stored

@@ -11,7 +11,8 @@ select
   limits::text,
   options::text,
   broker,
-  broker_options::text
+  broker_options::text,
+  rules::text
 from {schema}.queues
 where $1::text is null
   or name = $1

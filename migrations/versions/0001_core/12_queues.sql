@@ -11,6 +11,8 @@ create table {schema}.queues (
   -- The broker that keeps the queue's jobs, and the queue's options for it.
   broker text not null default 'postgres',
   broker_options jsonb,
+  -- Limits on all workers together, which a plugin enforces.
+  rules jsonb,
   paused_at timestamptz,
   resume_at timestamptz,
   declared_at timestamptz not null default clock_timestamp(),

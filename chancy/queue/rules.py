@@ -1,0 +1,204 @@
+"""Rules of a queue: how many of its jobs run at a time, how many start in a period, and in which
+order, on all workers together. A plugin enforces them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal
+
+from chancy.checks import check_number
+from chancy.errors import ConfigurationError
+from chancy.text import shown
+
+#: The most rules of a queue, and the most characters of the path of a partition key.
+MAX_RULES, _MAX_PATH = 10, 200
+#: The highest limit, rate and burst.
+_MAX_JOBS = 1_000_000
+_PATH = re.compile(r"[^.\s][^.]*(\.[^.]+)*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalConcurrency:
+    """At most ``limit`` jobs run at a time on all workers together.
+
+    :param limit: 1 to 1,000,000.
+    :param by: the partition key; the limit then applies to each of its values. A path into the
+        arguments (``"order.customer"``), ``"func"``, or ``"key"``: the ``meta["limits"]["key"]`` of
+        the job. None: to the queue as a whole.
+    """
+
+    limit: int
+    by: str | None = None
+
+    def __post_init__(self) -> None:
+        check_number(self.limit, "GlobalConcurrency: limit", 1, _MAX_JOBS)
+        _check_by(self.by, "GlobalConcurrency")
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    """At most ``burst`` jobs start at once, and ``allowed`` in each period after that.
+
+    In a window of w seconds at most ``burst + w * allowed / per`` jobs start, by the clock of the
+    database.
+
+    :param allowed: 1 to 1,000,000.
+    :param per: the period: seconds or a timedelta, from a millisecond to a year.
+    :param burst: 1 to 1,000,000; default: ``allowed``.
+    :param by: see `GlobalConcurrency`.
+    """
+
+    allowed: int
+    per: timedelta | float = 1.0
+    burst: int | None = None
+    by: str | None = None
+
+    def __post_init__(self) -> None:
+        check_number(self.allowed, "RateLimit: allowed", 1, _MAX_JOBS)
+        per: object = self.per
+        if not isinstance(per, timedelta):
+            check_number(per, "RateLimit: per", 0.001, 31_536_000, whole=False, unit="seconds")
+        elif not timedelta(milliseconds=1) <= per <= timedelta(days=365):
+            raise ConfigurationError(f"RateLimit: per={per} must be from a millisecond to a year")
+        if self.burst is not None:
+            check_number(self.burst, "RateLimit: burst", 1, _MAX_JOBS)
+        _check_by(self.by, "RateLimit")
+
+    @property
+    def per_s(self) -> float:
+        """The period in seconds."""
+        return self.per.total_seconds() if isinstance(self.per, timedelta) else float(self.per)
+
+
+@dataclass(frozen=True, slots=True)
+class FairShare:
+    """The values of a partition key take turns, however many jobs each has.
+
+    :param by: see `GlobalConcurrency`.
+    :param weights: jobs that a value starts in each of its turns, 1 to 1,000; default: 1.
+    """
+
+    by: str
+    weights: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
+
+    def __post_init__(self) -> None:
+        _check_by(self.by, "FairShare", required=True)
+        if not isinstance(self.weights, Mapping) or len(self.weights) > 10_000:
+            raise ConfigurationError(
+                f"FairShare: weights={shown(self.weights)} must be a dict of at most 10,000 values"
+            )
+        for value, weight in self.weights.items():
+            check_number(weight, f"FairShare: the weight of {shown(value)}", 1, 1_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Sequential:
+    """The jobs of each value of a partition key run one after the other, in push order.
+
+    A job that waits for a retry keeps the others of its value waiting.
+
+    :param by: see `GlobalConcurrency`.
+    """
+
+    by: str
+
+    def __post_init__(self) -> None:
+        _check_by(self.by, "Sequential", required=True)
+
+
+Rule = GlobalConcurrency | RateLimit | FairShare | Sequential
+#: The names of the rules as stored.
+_NAMES: dict[type[Rule], Literal["concurrency", "rate", "fair", "sequential"]] = {
+    GlobalConcurrency: "concurrency",
+    RateLimit: "rate",
+    FairShare: "fair",
+    Sequential: "sequential",
+}
+
+
+def _check_by(by: object, where: str, *, required: bool = False) -> None:
+    if by is None and not required:
+        return
+    if not isinstance(by, str) or len(by) > _MAX_PATH or not _PATH.match(by):
+        raise ConfigurationError(
+            f"{where}: by={shown(by)} must be a path into the arguments, such as 'tenant_id' or "
+            "'order.customer', or 'func' or 'key'"
+        )
+
+
+def check_rules(values: object, where: str) -> tuple[Rule, ...]:
+    """Return rules as a tuple.
+
+    :raises ConfigurationError: an item is not a rule, there are too many, or two contradict each
+        other.
+    """
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
+        raise ConfigurationError(f"{where}: rules must be a list of rules, not {shown(values)}")
+    rules = tuple(values)
+    for rule in rules:
+        if not isinstance(rule, Rule):
+            raise ConfigurationError(
+                f"{where}: {shown(rule)} is not a rule: use GlobalConcurrency, RateLimit, "
+                "FairShare or Sequential"
+            )
+    if len(rules) > MAX_RULES:
+        raise ConfigurationError(f"{where}: {len(rules)} rules: a queue takes at most {MAX_RULES}")
+    same = [(type(rule), rule.by) for rule in rules]
+    for kind, by in same:
+        if same.count((kind, by)) > 1:
+            raise ConfigurationError(f"{where}: there are two rules {kind.__name__} by {by!r}")
+    for kind in (FairShare, Sequential):
+        if sum(isinstance(rule, kind) for rule in rules) > 1:
+            raise ConfigurationError(f"{where}: a queue takes one rule {kind.__name__}")
+    return rules
+
+
+def encode_rules(rules: tuple[Rule, ...]) -> str | None:
+    """Return rules as the JSON string that is stored; None if there are none."""
+    return json.dumps([_encoded(rule) for rule in rules]) if rules else None
+
+
+def _encoded(rule: Rule) -> dict[str, Any]:
+    stored: dict[str, Any] = {"rule": _NAMES[type(rule)], "by": rule.by}
+    match rule:
+        case GlobalConcurrency(limit=limit):
+            stored["limit"] = limit
+        case RateLimit(allowed=allowed, burst=burst):
+            burst = math.ceil(allowed) if burst is None else burst
+            stored |= {"allowed": allowed, "per_s": rule.per_s, "burst": burst}
+        case FairShare(weights=weights):
+            stored["weights"] = dict(weights)
+        case Sequential():
+            pass
+    return stored
+
+
+def decode_rules(text: str | None, where: str) -> tuple[Rule, ...]:
+    """Return the rules of a row; raises `ConfigurationError` if they are invalid."""
+    try:
+        stored: Any = json.loads(text) if text else []
+        return check_rules([_decoded(rule) for rule in stored], where)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        if isinstance(error, ConfigurationError):
+            raise
+        raise ConfigurationError(f"{where}: the rules are invalid: {shown(text)}") from None
+
+
+def _decoded(stored: dict[str, Any]) -> Rule:
+    by: Any = stored.get("by")
+    match stored["rule"]:
+        case "concurrency":
+            return GlobalConcurrency(stored["limit"], by)
+        case "rate":
+            return RateLimit(stored["allowed"], stored["per_s"], stored["burst"], by)
+        case "fair":
+            return FairShare(by, stored.get("weights") or {})
+        case "sequential":
+            return Sequential(by)
+        case other:
+            raise ConfigurationError(f"there is no rule {shown(other)}")

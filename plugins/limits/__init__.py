@@ -1,0 +1,86 @@
+"""Limits: enforces the rules of queues on all workers together."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from chancy.broker.contract import Broker
+from chancy.broker.optional import SqlClaims, SqlStore
+from chancy.broker.values import Capability
+from chancy.checks import check_number
+from chancy.job.definition import QueuedJob
+from chancy.plugin.leader import elected
+from chancy.plugin.plugin import Plugin
+from chancy.plugin.runtime import Application, QueueClaims, Runtime
+from chancy.plugins.limits.ruled_claims import SQL, RuledClaims
+from chancy.postgres.schema.component import Migrations
+from chancy.queue.queue import Queue
+
+__all__ = ["GlobalLimits"]
+
+#: Held jobs and blocked partitions of a queue that one sweep examines.
+_STEP = 1_000
+#: Turns of the leader for one turn of another worker.
+_RARELY = 12
+
+
+class GlobalLimits(Plugin):
+    """Enforces the rules of queues: concurrency, rates, fair shares and sequences.
+
+    Claims of a queue with rules go through a function of this plugin, which counts the jobs that
+    hold a claim: a slot is free once its job no longer does. Jobs that may not start are held.
+
+    The leader repairs the tables and wakes workers; the other workers do it rarely.
+
+    :param every_s: seconds between two turns of the leader, 0.1 to 3,600.
+    """
+
+    def __init__(self, *, every_s: float = 5.0) -> None:
+        check_number(every_s, "every_s", 0.1, 3_600, whole=False, unit="seconds")
+        self.every_s = every_s
+
+    @classmethod
+    def get_identifier(cls) -> str:
+        return "chancy.limits"
+
+    def migrations(self) -> Migrations | None:
+        return Migrations(name="limits", package="chancy.plugins.limits.migrations", head="0001")
+
+    def requires_for(self, queue: Queue) -> frozenset[Capability]:
+        return frozenset({Capability.SQL} if queue.rules else ())
+
+    def claiming(
+        self, queue: Queue, broker: Broker, wake: Callable[[], None]
+    ) -> QueueClaims | None:
+        if not queue.rules or not isinstance(broker, SqlClaims):
+            return None
+        store: Any = broker  # type checkers do not narrow an intersection of two protocols
+        return RuledClaims(store, queue, wake)
+
+    async def why_held(self, app: Application, job: QueuedJob) -> str | None:
+        found = await SQL.on(app.broker).fetch("why", job.id)
+        if not found:
+            return None
+        ((rule, holders, ready_s, ahead),) = found
+        queues = {queue.name: queue for queue in await app.broker.queues()}
+        rules = queues[job.queue].rules if job.queue in queues else ()
+        which = str(rules[rule - 1]) if rule and rule <= len(rules) else "a rule of its queue"
+        behind = f"{ahead:,} jobs of its partition are ahead of it"
+        if holders:
+            running = ", ".join(holders[:5]) + (", …" if len(holders) > 5 else "")
+            return f"held by {which}: the jobs {running} run; {behind}"
+        if ready_s is not None:
+            return f"held by a rate limit for {max(ready_s, 0.0):.1f} s; {behind}"
+        return f"held by the rules of its queue until its turn; {behind}"
+
+    async def serve(self, runtime: Runtime) -> None:
+        broker, clock, leader = runtime.broker, runtime.clock, runtime.leader
+        if not isinstance(broker, SqlStore):
+            return
+        tables = SQL.on(broker)
+        while True:
+            await elected(leader, clock, _RARELY * self.every_s * random.uniform(0.8, 1.2))
+            await tables.fetch("sweep", _STEP)
+            await clock.sleep(self.every_s * random.uniform(0.8, 1.2))

@@ -1,0 +1,10 @@
+-- The jobs that each claim of a queue with rules has started. A slot is free once the row of its job
+-- no longer holds the claim, so nothing has to give it back.
+create table {schema}.limits_slots (
+  queue text,
+  lease uuid,
+  ids uuid[] not null,
+  keys text[] not null,
+  primary key (queue, lease)
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0)

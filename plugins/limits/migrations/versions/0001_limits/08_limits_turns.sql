@@ -1,0 +1,2 @@
+-- Turns of partitions in the ring.
+create sequence {schema}.limits_turns

@@ -1,0 +1,51 @@
+-- Returns the jobs of a queue that hold a slot: running ones, and with p_unfinished also those that
+-- wait for another attempt; and the groups of those that hold none any more. Removes them from
+-- limits_slots, except a few that share a claim with live ones.
+-- Index: the primary keys of limits_slots and jobs. Locks: none but those of the caller. Safe to
+-- repeat.
+create function {schema}.limits_live(
+  p_queue text, p_unfinished boolean,
+  out ids uuid[], out keys text[], out running boolean[], out freed text[]
+)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+begin
+  with slot as materialized (
+    select l.lease, u.id, u.key,
+      (select j.state in (1, -1) and j.lease = l.lease from {schema}.jobs j
+       where j.id = any (array[u.id])) as runs
+    from {schema}.limits_slots l
+    cross join unnest(l.ids, l.keys) as u (id, key)
+    where l.queue = p_queue
+  ), kept as materialized (
+    select s.lease, s.id, s.key, s.runs from slot s
+    where s.runs or (p_unfinished and s.runs is not null)
+  ), claim as materialized (
+    select s.lease, count(*) as slots, count(*) filter (
+      where s.runs or (p_unfinished and s.runs is not null)) as live
+    from slot s group by s.lease
+  ), gone as (
+    delete from {schema}.limits_slots l using claim c
+    where l.queue = p_queue and l.lease = c.lease and c.live = 0
+  ), trimmed as (
+    update {schema}.limits_slots l
+    set ids = array(select k.id from kept k where k.lease = l.lease order by k.id),
+      keys = array(select k.key from kept k where k.lease = l.lease order by k.id)
+    from claim c
+    where l.queue = p_queue and l.lease = c.lease and c.live between 1 and c.slots / 2
+  )
+  select coalesce(array_agg(k.id), '{}'), coalesce(array_agg(k.key), '{}'),
+    coalesce(array_agg(coalesce(k.runs, false)), '{}'),
+    array(select distinct s.key from slot s
+          where not coalesce(s.runs or (p_unfinished and s.runs is not null), false))
+  into ids, keys, running, freed
+  from kept k;
+end
+$$

@@ -1,0 +1,31 @@
+-- Makes up to p_limit held jobs of a queue pending again, at their old positions, and notifies
+-- workers. Returns how many. For a queue whose rules have changed.
+-- Index: jobs_limits_held. Locks: rows of jobs in that order. Safe to repeat.
+create function {schema}.limits_release(p_queue text, p_limit int) returns int
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+declare
+  v_released int;
+begin
+  with held as materialized (
+    select j.ctid as tid from {schema}.jobs j
+    where j.state = 3 and j.meta ? 'limits' and j.queue = p_queue
+      and j.meta #>> '{limits,partition}' is not null
+    limit p_limit for update)
+  update {schema}.jobs j
+  set state = 0, meta = j.meta #- '{limits,partition}'
+  where j.ctid = any (array(select held.tid from held));
+  get diagnostics v_released = row_count;
+  if v_released > 0 then
+    perform pg_notify({schema}.channel(), 'r:' || p_queue);
+  end if;
+  return v_released;
+end
+$$

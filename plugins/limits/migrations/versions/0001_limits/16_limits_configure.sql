@@ -1,0 +1,56 @@
+-- Applies the rules of a queue; null: none. Returns false if there is more to do in another call:
+-- where the partition keys change, held jobs are made pending again, 5,000 a call.
+-- Index: the primary keys; jobs_running as a whole, once. Locks: the row of limits_queues, rows of
+-- jobs. Safe to repeat.
+create function {schema}.limits_configure(p_queue text, p_rules jsonb) returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_bys text[] := array(
+    select r.value ->> 'by' from jsonb_array_elements(coalesce(p_rules, '[]')) with ordinality r
+    where r.value ->> 'by' is not null group by 1 order by min(r.ordinality));
+  v_old text[];
+begin
+  select q.bys into v_old from {schema}.limits_queues q where q.queue = p_queue for update;
+  if p_rules is null or v_old is distinct from v_bys then
+    if {schema}.limits_release(p_queue, 5000) = 5000 then
+      return false;
+    end if;
+    delete from {schema}.limits_partitions p where p.queue = p_queue;
+    delete from {schema}.limits_slots l where l.queue = p_queue;
+    delete from {schema}.limits_queues q where q.queue = p_queue;
+  end if;
+  delete from {schema}.limits_buckets b where b.queue = p_queue;
+  if p_rules is null then
+    return true;
+  end if;
+  insert into {schema}.limits_queues as q (
+    queue, rules, bys, kinds, by_nos, maxima, rates, bursts)
+  select p_queue, p_rules, v_bys,
+    array_agg(r.value ->> 'rule' order by r.ordinality),
+    array_agg(coalesce(array_position(v_bys, r.value ->> 'by'), 0) order by r.ordinality),
+    array_agg(coalesce((r.value ->> 'limit')::int, 1) order by r.ordinality),
+    array_agg(coalesce((r.value ->> 'allowed')::float8 / (r.value ->> 'per_s')::float8, 1)
+      order by r.ordinality),
+    array_agg(coalesce((r.value ->> 'burst')::float8, 1) order by r.ordinality)
+  from jsonb_array_elements(p_rules) with ordinality r
+  on conflict (queue) do update
+  set rules = excluded.rules, kinds = excluded.kinds, by_nos = excluded.by_nos,
+    maxima = excluded.maxima, rates = excluded.rates, bursts = excluded.bursts;
+  if v_old is not distinct from v_bys then
+    with ready as (
+      update {schema}.limits_partitions p
+      set turn = nextval('{schema}.limits_turns'), blocked = null, ready_at = null
+      where p.queue = p_queue and p.turn is null
+      returning p.priority, p.turn)
+    update {schema}.limits_queues q
+    set ring = coalesce((
+      select jsonb_object_agg(r.priority, r.turn)
+      from (select ready.priority, min(ready.turn) as turn from ready group by 1) r), '{}') || q.ring
+    where q.queue = p_queue;
+  end if;
+  perform {schema}.limits_adopt(p_queue);
+  return true;
+end
+$$

@@ -1,0 +1,116 @@
+-- Reads pending jobs of a queue, those of a priority over p_above, in order: up to p_room of them may
+-- start, and are returned as rows to claim with their partitions. Others are held, if their partition
+-- may not run now or has held jobs, or with p_hold all of them. Returns how many were read, and the
+-- changed hints and ring. The caller has locked the queue.
+-- p_front: read each priority from its front. Index: jobs_pending, the primary keys. Locks: rows of
+-- jobs by priority and position, skipping locked ones. Safe to repeat.
+create function {schema}.limits_intake(
+  s {schema}.limits_queues, p_ids uuid[], p_keys text[], p_running boolean[], p_now timestamptz,
+  p_room int, p_above smallint, p_front boolean, p_hold boolean,
+  out tids tid[], out ids uuid[], out keys text[], out seen int, out hints jsonb, out ring jsonb
+)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+declare
+  v_window int := case
+    when p_hold then 2000 when s.bys = '{}' then p_room else greatest(p_room, 200) end;
+  v_lanes int[] := '{}'; v_hints bigint[] := '{}';
+  v_owners boolean[]; v_waits boolean[];
+  c_tids tid[]; c_ids uuid[]; c_keys text[]; c_priorities smallint[]; c_positions bigint[];
+  c_bytes bigint[]; c_oks boolean[]; c_blocked text[]; c_ready timestamptz[];
+  h_tids tid[]; h_keys text[]; h_blocked text[]; h_ready timestamptz[];
+begin
+  if not p_front then
+    select coalesce(array_agg(l.key::int order by l.key::int desc), '{}'),
+      coalesce(array_agg(l.value::bigint order by l.key::int desc), '{}')
+    into v_lanes, v_hints
+    from jsonb_each_text(s.before) l;
+  end if;
+  select coalesce(array_agg(x.tid), '{}'), array_agg(x.id), array_agg(x.key),
+    array_agg(x.priority), array_agg(x.pos), array_agg(x.bytes)
+  into c_tids, c_ids, c_keys, c_priorities, c_positions, c_bytes
+  from (
+    select l.tid, l.id, {schema}.limits_key(s.bys, l.func, l.arguments, l.meta) as key,
+      l.priority, l.pos, coalesce(pg_column_size(l.arguments), 0)
+        + coalesce(pg_column_size(l.meta), 0) as bytes
+    from unnest(32768 || v_lanes, v_lanes || -32769, v_hints) as lane (above, priority, hint)
+    cross join lateral (
+      select * from (
+        select j.ctid as tid, j.id, j.func, j.arguments, j.meta, j.priority, j.pos
+        from {schema}.jobs j
+        where j.state = 0 and j.queue = s.queue and lane.above > lane.priority + 1
+          and j.priority < lane.above and j.priority > lane.priority and j.priority > p_above
+        order by j.priority desc, j.pos limit v_window for update skip locked) unknown
+      union all
+      select * from (
+        select j.ctid, j.id, j.func, j.arguments, j.meta, j.priority, j.pos
+        from {schema}.jobs j
+        where j.state = 0 and j.queue = s.queue and j.priority = lane.priority
+          and j.pos > lane.hint and j.priority > p_above
+        order by j.pos limit v_window for update skip locked) known) l
+    limit v_window) x;
+  seen := cardinality(c_tids);
+  tids := '{}'; ids := '{}'; keys := '{}'; hints := s.hints; ring := s.ring;
+  if seen = 0 then
+    return;
+  end if;
+  v_owners := array(
+    select 'sequential' = any (s.kinds) and c.id = any (p_ids)
+    from unnest(c_ids) with ordinality as c (id, no) order by c.no);
+  -- Whether held jobs of the partition are ahead of it.
+  v_waits := array(
+    select s.bys <> '{}' and not c.owner and (p_hold or (
+      select true from {schema}.limits_partitions p
+      where p.queue = s.queue and p.key = c.key) is true)
+    from unnest(c_keys, v_owners) with ordinality as c (key, owner, no) order by c.no);
+  if p_hold then
+    c_oks := array_fill(null::boolean, array[seen]);
+  else
+    select * into c_oks, c_blocked, c_ready
+    from {schema}.limits_judge(s, p_keys, p_running, p_now, c_keys, v_owners, v_waits);
+  end if;
+  with job as materialized (
+    select c.*, sum(c.bytes) filter (where c.ok) over (order by c.no rows unbounded preceding)
+        - c.bytes as bytes_before,
+      count(*) filter (where c.ok) over (order by c.no rows unbounded preceding) as nth
+    from unnest(c_tids, c_ids, c_keys, c_priorities, c_positions, c_bytes, c_oks, c_blocked, c_ready,
+        v_waits, v_owners)
+      with ordinality as c (tid, id, key, priority, pos, bytes, ok, blocked, ready_at, waits, owner,
+        no)
+  ), fate as materialized (
+    select j.*, coalesce(j.ok, false) and j.nth <= p_room and j.bytes_before < 4194304 as starts,
+      s.bys <> '{}' and not j.owner and (j.waits or j.ok = false) as held
+    from job j)
+  select coalesce(array_agg(f.tid order by f.no) filter (where f.starts), '{}'),
+    coalesce(array_agg(f.id order by f.no) filter (where f.starts), '{}'),
+    coalesce(array_agg(f.key order by f.no) filter (where f.starts), '{}'),
+    array_agg(f.tid order by f.no) filter (where f.held),
+    array_agg(f.key order by f.no) filter (where f.held),
+    array_agg(f.blocked order by f.no) filter (where f.held),
+    array_agg(f.ready_at order by f.no) filter (where f.held),
+    (select jsonb_object_agg(l.priority, l.pos) from (
+      select g.priority, coalesce(min(g.pos) filter (where not g.starts and not g.held) - 1,
+        max(g.pos)) as pos
+      from fate g group by g.priority) l)
+  into tids, ids, keys, h_tids, h_keys, h_blocked, h_ready, hints
+  from fate f;
+  -- Behind a full window of a read from the front there may be more jobs before the old hints.
+  hints := coalesce((
+    select jsonb_object_agg(h.key, h.value) from jsonb_each(s.hints) h
+    where not (p_front and seen = v_window
+      and h.key::int <= c_priorities[cardinality(c_priorities)])
+      and not hints ? h.key), '{}')
+    || (select jsonb_object_agg(h.key, case
+          when p_front and seen = v_window then h.value::bigint
+          else greatest(h.value::bigint, (s.hints ->> h.key)::bigint) end)
+        from jsonb_each_text(hints) h);
+  if h_tids is not null then
+    ring := {schema}.limits_hold(s.queue, s.ring, h_tids, h_keys, h_blocked, h_ready);
+  end if;
+end
+$$

@@ -1,0 +1,157 @@
+-- Claims up to p_limit jobs of a queue with rules under one lease, as the function claim of the core
+-- does of a queue without. Claims of one queue go one after the other.
+-- Index: see the functions that it calls. Locks: the row of limits_queues, then rows of jobs, skipping
+-- locked ones. Safe to repeat with another lease.
+create function {schema}.limits_claim(p_worker uuid, p_lease uuid, p_queue text, p_limit int)
+returns table (
+  id uuid, priority smallint, pos bigint, func text, arguments text,
+  attempt int, max_attempts int, crashes smallint, meta text, limits text
+)
+language plpgsql rows 200
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+set lock_timeout = '2s'
+as $$
+#variable_conflict use_column
+declare
+  s {schema}.limits_queues;
+  v_rules jsonb; v_now timestamptz; v_began timestamptz; v_room int; v_front boolean;
+  v_live record; v_part record; v_lanes jsonb;
+  v_ids uuid[]; v_keys text[]; v_running boolean[]; v_old int;
+  v_ring smallint; v_above smallint := 32767; v_read_front boolean := false;
+  v_hints jsonb; v_before jsonb;
+begin
+  if not exists (select from {schema}.workers w where w.id = p_worker)
+    or exists (
+      select from {schema}.queues q
+      where q.name = p_queue and q.paused_at is not null
+        and (q.resume_at is null or q.resume_at > clock_timestamp())) then
+    return;
+  end if;
+  select * into s from {schema}.limits_queues q where q.queue = p_queue for update;
+  v_rules := (select q.rules from {schema}.queues q where q.name = p_queue);
+  if s.rules is distinct from v_rules then
+    if not {schema}.limits_configure(p_queue, v_rules) then
+      return;
+    end if;
+    s := null;
+    select * into s from {schema}.limits_queues q where q.queue = p_queue;
+  end if;
+  if s.queue is null then
+    return query select * from {schema}.claim(
+      p_worker, p_lease, p_queue, p_limit, 4194304::bigint, '{}', '{}');
+    return;
+  end if;
+  v_began := clock_timestamp();
+  v_now := greatest(v_began, s.clock);
+  s.clock := v_now;
+  v_hints := s.hints; v_before := s.before;
+  select * into v_live from {schema}.limits_live(p_queue, 'sequential' = any (s.kinds));
+  v_ids := v_live.ids; v_keys := v_live.keys; v_running := v_live.running;
+  v_old := cardinality(v_ids);
+  if s.bys <> '{}' then
+    with ready as (
+      update {schema}.limits_partitions p
+      set turn = nextval('{schema}.limits_turns'), blocked = null, ready_at = null
+      where p.queue = p_queue and (
+        p.blocked = any (array(
+          select distinct r.no || ':' || {schema}.limits_group(f.key, r.by_no, cardinality(s.bys))
+          from unnest(v_live.freed) as f (key)
+          cross join unnest(s.kinds, s.by_nos) with ordinality as r (kind, by_no, no)
+          where r.kind in ('concurrency', 'sequential'))))
+      returning p.priority, p.turn
+    ), due as (
+      update {schema}.limits_partitions p
+      set turn = nextval('{schema}.limits_turns'), ready_at = null
+      where p.queue = p_queue and p.key = any (array(
+        select d.key from {schema}.limits_partitions d
+        where d.queue = p_queue and d.ready_at <= v_now order by d.ready_at limit p_limit))
+      returning p.priority, p.turn)
+    select jsonb_object_agg(r.priority, r.turn) into v_lanes
+    from (
+      select u.priority, min(u.turn) as turn
+      from (select * from ready union all select * from due) u group by 1) r;
+    s.ring := coalesce(v_lanes, '{}') || s.ring;
+  end if;
+  v_room := least(p_limit, 1000, {schema}.limits_room(s, v_running, v_now));
+  v_front := v_now >= s.front_at;
+  if v_room > 0 and 'fair' = any (s.kinds) then
+    -- The shares are known once no job is pending. A long stream of pushes does not stop the claims.
+    for v_pass in 1 .. 5 loop
+      select * into v_part from {schema}.limits_intake(
+        s, v_ids, v_keys, v_running, v_now, 0, (-32768)::smallint, v_front, true);
+      s.hints := v_part.hints; s.ring := v_part.ring; s.before := s.hints;
+      v_read_front := v_read_front or v_front;
+      v_front := false;
+      exit when v_part.seen < 2000;
+    end loop;
+    if v_part.seen >= 2000 and s.claimed_at > v_now - interval '1 second' then
+      v_room := 0;
+    end if;
+    -- Only jobs that hold the slot of their sequence are pending now.
+    if not 'sequential' = any (s.kinds) then
+      v_above := -32768;
+    end if;
+  end if;
+  -- By priority; of the same one, held jobs first.
+  for v_pass in 1 .. 30 loop
+    exit when v_room <= 0;
+    v_ring := (select max(l.key::smallint) from jsonb_object_keys(s.ring) as l (key));
+    exit when v_ring is null and v_above = -32768;
+    if v_above > coalesce(v_ring, -32768) then
+      select * into v_part from {schema}.limits_intake(
+        s, v_ids, v_keys, v_running, v_now, v_room, coalesce(v_ring, (-32768)::smallint), v_front,
+        false);
+      s.hints := v_part.hints; s.ring := v_part.ring; s.before := s.hints;
+      v_read_front := v_read_front or v_front;
+      v_front := false;
+      if v_part.seen < v_room then
+        v_above := coalesce(v_ring, -32768);
+      end if;
+    else
+      select * into v_part from {schema}.limits_ring(
+        s, v_keys, v_running, v_now, v_room, v_ring);
+      s.ring := v_part.ring;
+    end if;
+    if cardinality(v_part.tids) > 0 then
+      return query
+      update {schema}.jobs j
+      set state = 1, attempt = least(j.attempt, 2147483646) + 1, lease = p_lease,
+        worker_id = p_worker, claimed_at = v_now,
+        unique_key = case when j.unique_until_claim then null else j.unique_key end
+      where j.ctid = any (v_part.tids)
+      returning j.id, j.priority, j.pos, j.func, j.arguments::text,
+        j.attempt, j.max_attempts, j.crashes, j.meta::text, j.limits::text;
+      perform {schema}.limits_spend(s, v_part.keys, v_now);
+      v_ids := v_ids || v_part.ids;
+      v_keys := v_keys || v_part.keys;
+      v_running := v_running || array_fill(true, array[cardinality(v_part.ids)]);
+      v_room := v_room - cardinality(v_part.ids);
+      s.claimed_at := v_now;
+    end if;
+  end loop;
+  if cardinality(v_ids) > v_old then
+    insert into {schema}.limits_slots (queue, lease, ids, keys)
+    values (p_queue, p_lease, v_ids[v_old + 1:], v_keys[v_old + 1:]);
+  end if;
+  update {schema}.limits_queues q
+  set hints = s.hints, ring = s.ring, clock = s.clock, claimed_at = s.claimed_at,
+    before = case
+      when v_read_front then s.hints
+      when s.marked_at < v_now - interval '0.05 second' then v_hints
+      else v_before end,
+    marked_at = case
+      when v_read_front or s.marked_at < v_now - interval '0.05 second' then v_now
+      else s.marked_at end,
+    front_at = case
+      when v_read_front
+      then v_now + greatest(interval '0.5 second', 20 * (clock_timestamp() - v_began))
+      else s.front_at end
+  where q.queue = p_queue;
+end
+$$

@@ -1,0 +1,71 @@
+-- Repairs the state of all queues with rules and notifies workers of jobs that may start: adopts
+-- running jobs without a slot, adds partitions that are missing, lets blocked partitions try again,
+-- deletes full buckets, and releases the held jobs of queues that have no rules any more. Returns the
+-- number of queues. Called by the leader every few seconds.
+-- Index: jobs_running and jobs_limits_held, the latter for p_limit jobs of each queue; the primary
+-- keys. Locks: rows of limits_queues, skipping locked ones, and what depends on them. Safe to repeat.
+create function {schema}.limits_sweep(p_limit int) returns int
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+declare
+  s {schema}.limits_queues;
+  v_queues int := 0;
+  v_lanes jsonb;
+begin
+  for s in select * from {schema}.limits_queues q order by q.queue for update skip locked loop
+    v_queues := v_queues + 1;
+    if not exists (
+      select from {schema}.queues q where q.name = s.queue and q.rules is not null) then
+      perform {schema}.limits_configure(s.queue, null);
+      continue;
+    end if;
+    perform {schema}.limits_adopt(s.queue);
+    delete from {schema}.limits_buckets b
+    where b.queue = s.queue and coalesce(b.paused_until, '-infinity') < clock_timestamp()
+      and b.tokens + extract(epoch from clock_timestamp() - b.at) * s.rates[b.rule]
+        >= s.bursts[b.rule];
+    with held as (
+      select distinct on (h.key) h.key, h.priority, h.pos
+      from (
+        select j.meta #>> '{limits,partition}' as key, j.priority, j.pos from {schema}.jobs j
+        where j.state = 3 and j.meta ? 'limits' and j.queue = s.queue
+          and j.meta #>> '{limits,partition}' is not null
+        limit p_limit) h
+      where not exists (
+        select from {schema}.limits_partitions p where p.queue = s.queue and p.key = h.key)
+      order by h.key, h.priority desc, h.pos
+    ), added as (
+      insert into {schema}.limits_partitions (
+        queue, key, priority, turn, after_priority, after_pos)
+      select s.queue, h.key, h.priority, nextval('{schema}.limits_turns'), 32767, 0 from held h
+      on conflict do nothing
+      returning priority, turn
+    ), again as (
+      update {schema}.limits_partitions p
+      set turn = nextval('{schema}.limits_turns'), blocked = null
+      where p.queue = s.queue and p.key = any (array(
+        select b.key from {schema}.limits_partitions b
+        where b.queue = s.queue and b.blocked is not null limit p_limit))
+      returning p.priority, p.turn)
+    select jsonb_object_agg(r.priority, r.turn) into v_lanes
+    from (
+      select u.priority, min(u.turn) as turn
+      from (select * from added union all select * from again) u group by 1) r;
+    update {schema}.limits_queues q
+    set ring = coalesce(v_lanes, '{}') || (
+      select coalesce(jsonb_object_agg(r.priority, r.turn), '{}') from (
+        select p.priority, min(p.turn) as turn from {schema}.limits_partitions p
+        where p.queue = s.queue and p.turn is not null group by 1) r)
+    where q.queue = s.queue;
+    if exists (
+      select from {schema}.limits_partitions p
+      where p.queue = s.queue and (p.turn is not null or p.ready_at <= clock_timestamp())) then
+      perform {schema}.wake(s.queue, false);
+    end if;
+  end loop;
+  return v_queues;
+end
+$$

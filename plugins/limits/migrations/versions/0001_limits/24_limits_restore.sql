@@ -1,0 +1,32 @@
+-- Makes up to p_limit jobs of a queue with rules pending again that were set aside for workers that
+-- know their functions. Returns how many. Index: jobs_set_aside, once for each function. Locks: rows
+-- of jobs in that order, skipping locked ones. Safe to repeat.
+create function {schema}.limits_restore(p_queue text, p_funcs text[], p_limit int) returns int
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+declare
+  v_restored int;
+begin
+  with found as materialized (
+    select l.tid from unnest(p_funcs) as wanted (func)
+    cross join lateral (
+      select j.ctid as tid from {schema}.jobs j
+      where j.state = 3 and j.meta ? 'unknown_function' and j.queue = p_queue
+        and j.func = wanted.func
+      order by j.priority desc, j.pos limit p_limit for update skip locked) l
+    limit p_limit)
+  update {schema}.jobs j
+  set state = 0, meta = (j.meta - 'unknown_function') #- '{limits,partition}'
+  where j.ctid = any (array(select tid from found));
+  get diagnostics v_restored = row_count;
+  return v_restored;
+end
+$$

@@ -1,0 +1,71 @@
+"""Claims of queues with rules."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+from chancy.attempt.claim import Claim
+from chancy.broker.contract import never
+from chancy.broker.optional import SqlClaims
+from chancy.broker.values import MOST_SET_ASIDE
+from chancy.plugin.tables import PluginSql
+from chancy.queue.queue import Queue
+from chancy.queue.rules import RateLimit
+
+SQL = PluginSql("chancy.plugins.limits", "limits")
+
+#: Jobs that were set aside which one claim makes pending again.
+_MOST_RESTORED = 1_000
+#: The shortest wait for a token in seconds.
+_LEAST_S = 0.001
+
+
+class RuledClaims:
+    """Claims the jobs of one queue by its rules.
+
+    :param wake: makes the worker claim again.
+    """
+
+    def __init__(self, store: SqlClaims, queue: Queue, wake: Callable[[], None]) -> None:
+        self._store = store
+        self._rated = any(isinstance(rule, RateLimit) for rule in queue.rules)
+        self._wake = wake
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def _fetch(self, name: str, *parameters: object) -> Sequence[Sequence[Any]]:
+        return await self._store.fetch(SQL.statement(name, self._store.schema), *parameters)
+
+    async def claim(
+        self,
+        queue: str,
+        *,
+        worker_id: UUID,
+        limit: int,
+        thorough: bool = False,
+        knows: Callable[[str], bool] = never,
+    ) -> Sequence[Claim]:
+        """See `chancy.broker.contract.Broker.claim`."""
+        if thorough:
+            funcs = [row[0] for row in await self._fetch("set_aside", queue, MOST_SET_ASIDE)]
+            known = list(filter(knows, funcs))
+            if known:
+                await self._fetch("restore", queue, known, _MOST_RESTORED)
+        claims = await self._store.claim_by(
+            SQL.statement("claim", self._store.schema), queue, worker_id=worker_id, limit=limit
+        )
+        if self._rated and len(claims) < limit:
+            await self._wait_for_token(queue)
+        return claims
+
+    async def _wait_for_token(self, queue: str) -> None:
+        """Claim again once a waiting job may start."""
+        ((next_s,),) = await self._fetch("next_s", queue)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if next_s is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(next_s, _LEAST_S), self._wake)
