@@ -23,7 +23,9 @@ __all__ = ["GlobalLimits"]
 #: Held jobs and blocked partitions of a queue that one sweep examines.
 _STEP = 1_000
 #: Turns of the leader for one turn of another worker.
-_RARELY = 12
+_RARELY = 3
+#: Seconds between two turns while no queue has rules.
+_IDLE_S = 60.0
 
 
 class GlobalLimits(Plugin):
@@ -32,7 +34,8 @@ class GlobalLimits(Plugin):
     Claims of a queue with rules go through a function of this plugin, which counts the jobs that
     hold a claim: a slot is free once its job no longer does. Jobs that may not start are held.
 
-    The leader repairs the tables and wakes workers; the other workers do it rarely.
+    The leader repairs the tables and wakes workers every few seconds, the other workers rarely, and
+    all of them once a minute while no queue has rules.
 
     :param every_s: seconds between two turns of the leader, 0.1 to 3,600.
     """
@@ -80,7 +83,9 @@ class GlobalLimits(Plugin):
         if not isinstance(broker, SqlStore):
             return
         tables = SQL.on(broker)
+        pause_s = self.every_s
         while True:
-            await elected(leader, clock, _RARELY * self.every_s * random.uniform(0.8, 1.2))
-            await tables.fetch("sweep", _STEP)
-            await clock.sleep(self.every_s * random.uniform(0.8, 1.2))
+            await clock.sleep(pause_s * random.uniform(0.8, 1.2))
+            await elected(leader, clock, (_RARELY - 1) * pause_s * random.uniform(0.8, 1.2))
+            ((queues,),) = await tables.fetch("sweep", _STEP, self.every_s / 2)
+            pause_s = self.every_s if queues else max(self.every_s, _IDLE_S)

@@ -22,6 +22,7 @@ from chancy import (
     State,
     Worker,
 )
+from chancy.plugins import limits
 from chancy.plugins.limits import GlobalLimits
 from chancy.plugins.retry import Constant, Retries
 from chancy.queue.rules import Rule
@@ -32,6 +33,11 @@ from tests.support.waiting import eventually
 
 #: Starts of a queue by the clock of the database, one after the other.
 STARTS = "select claimed_at from chancy.finished_jobs order by claimed_at"
+
+
+@pytest.fixture(autouse=True)
+def without_idle_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_IDLE_S", 0.0)
 
 
 @pytest.fixture

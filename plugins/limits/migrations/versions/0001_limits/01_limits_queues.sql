@@ -20,6 +20,7 @@ create table {schema}.limits_queues (
   front_at timestamptz not null default '-infinity',
   ring jsonb not null default '{}',
   clock timestamptz not null default '-infinity',
-  claimed_at timestamptz not null default '-infinity'
+  claimed_at timestamptz not null default '-infinity',
+  swept_at timestamptz not null default '-infinity'
 ) with (fillfactor = 20, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500,
   autovacuum_vacuum_cost_delay = 0)

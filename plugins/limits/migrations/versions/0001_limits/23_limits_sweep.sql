@@ -1,10 +1,10 @@
 -- Repairs the state of all queues with rules and notifies workers of jobs that may start: adopts
 -- running jobs without a slot, adds partitions that are missing, lets blocked partitions try again,
--- deletes full buckets, and releases the held jobs of queues that have no rules any more. Returns the
--- number of queues. Called by the leader every few seconds.
+-- deletes full buckets, and releases the held jobs of queues that have no rules any more. Leaves out
+-- queues that were swept within p_every_s seconds. Returns the number of queues with state.
 -- Index: jobs_running and jobs_limits_held, the latter for p_limit jobs of each queue; the primary
 -- keys. Locks: rows of limits_queues, skipping locked ones, and what depends on them. Safe to repeat.
-create function {schema}.limits_sweep(p_limit int) returns int
+create function {schema}.limits_sweep(p_limit int, p_every_s float8) returns int
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
@@ -12,11 +12,14 @@ set jit = off
 as $$
 declare
   s {schema}.limits_queues;
-  v_queues int := 0;
+  v_queues int := (select count(*) from {schema}.limits_queues);
   v_lanes jsonb;
 begin
-  for s in select * from {schema}.limits_queues q order by q.queue for update skip locked loop
-    v_queues := v_queues + 1;
+  for s in
+    select * from {schema}.limits_queues q
+    where q.swept_at < clock_timestamp() - p_every_s * interval '1 second'
+    order by q.queue for update skip locked
+  loop
     if not exists (
       select from {schema}.queues q where q.name = s.queue and q.rules is not null) then
       perform {schema}.limits_configure(s.queue, null);
@@ -55,7 +58,7 @@ begin
       select u.priority, min(u.turn) as turn
       from (select * from added union all select * from again) u group by 1) r;
     update {schema}.limits_queues q
-    set ring = coalesce(v_lanes, '{}') || (
+    set swept_at = clock_timestamp(), ring = coalesce(v_lanes, '{}') || (
       select coalesce(jsonb_object_agg(r.priority, r.turn), '{}') from (
         select p.priority, min(p.turn) as turn from {schema}.limits_partitions p
         where p.queue = s.queue and p.turn is not null group by 1) r)
