@@ -20,6 +20,7 @@ from chancy import (
     RateLimit,
     Sequential,
     State,
+    Unique,
     Worker,
 )
 from chancy.plugins import limits
@@ -236,6 +237,33 @@ async def test_held_jobs_run_when_the_rules_are_removed_or_changed(dsn: str, boo
             return not tables.ask(dsn, "select 1 from chancy.limits_queues")
 
         await eventually(forgotten)
+
+
+async def test_a_held_job_that_is_replaced_is_judged_by_its_new_arguments(
+    dsn: str, book: Book
+) -> None:
+    book.gate.clear()
+    rules = [Sequential(by="tenant")]
+    same = Unique(key="same", on_conflict="replace")
+    async with application(dsn, rules) as chancy, workers(dsn, rules, 1):
+        first = await chancy.push(work.job("a", 1))
+        held = await chancy.push(work.job("a", 2).with_unique(same))
+
+        async def is_held() -> bool:
+            job = await held.get()
+            return job is not None and job.state is State.HELD
+
+        await eventually(is_held)
+        await chancy.push(work.job("b", 3).with_unique(same).with_priority(50))
+
+        async def runs() -> bool:
+            return book.of("b") == [3]
+
+        await eventually(runs)
+        book.gate.set()
+        assert (await first.wait(30)).state is State.SUCCEEDED
+        assert (await held.wait(30)).state is State.SUCCEEDED
+    assert book.of("a") == [1]
 
 
 async def test_held_jobs_can_be_cancelled(dsn: str, book: Book) -> None:
