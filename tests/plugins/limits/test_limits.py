@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import psycopg
@@ -55,7 +55,7 @@ def application(dsn: str, rules: Sequence[Rule], concurrency: int = 20) -> Chanc
 
 
 @asynccontextmanager
-async def workers(dsn: str, rules: Sequence[Rule], number: int) -> AsyncIterator[None]:
+async def workers(dsn: str, rules: Sequence[Rule], number: int) -> AsyncGenerator[None]:
     async with AsyncExitStack() as stack:
         for _ in range(number):
             app = await stack.enter_async_context(application(dsn, rules))
@@ -93,7 +93,7 @@ class Observer:
             select count(*) as n from chancy.jobs where state = 1 group by {key}) c"""
         with psycopg.connect(dsn, autocommit=True) as connection:
             while not self._over.wait(0.005):
-                row = connection.execute(sample).fetchone()
+                row = connection.execute(sample.encode()).fetchone()
                 self.most = max(self.most, row[0] if row else 0)
 
 
@@ -302,7 +302,7 @@ async def test_random_rules_strand_no_job(dsn: str, book: Book, seed: int) -> No
         work.job(f"t{chosen.randrange(6)}", chosen.randrange(20), fail=chosen.randrange(8) // 7)
         .with_priority(chosen.randrange(3))
         .with_run_at(chosen.choice([None, 0.2]))
-        for n in range(150)
+        for _ in range(150)
     ]
     await run(dsn, rules, pushed)
     for rule in rules:
