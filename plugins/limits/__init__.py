@@ -43,6 +43,8 @@ class GlobalLimits(Plugin):
     def __init__(self, *, every_s: float = 5.0) -> None:
         check_number(every_s, "every_s", 0.1, 3_600, whole=False, unit="seconds")
         self.every_s = every_s
+        #: Whether a worker of this application has served a queue with rules.
+        self._ruled = False
 
     @classmethod
     def get_identifier(cls) -> str:
@@ -59,6 +61,7 @@ class GlobalLimits(Plugin):
     ) -> QueueClaims | None:
         if not queue.rules or not isinstance(broker, SqlClaims):
             return None
+        self._ruled = True
         store: Any = broker  # type checkers do not narrow an intersection of two protocols
         return RuledClaims(store, queue, wake)
 
@@ -83,9 +86,11 @@ class GlobalLimits(Plugin):
         if not isinstance(broker, SqlStore):
             return
         tables = SQL.on(broker)
-        pause_s = self.every_s
+        queues, swept_at = 0, clock.monotonic()
         while True:
-            await clock.sleep(pause_s * random.uniform(0.8, 1.2))
-            await elected(leader, clock, (_RARELY - 1) * pause_s * random.uniform(0.8, 1.2))
+            await clock.sleep(self.every_s * random.uniform(0.8, 1.2))
+            if not queues and not self._ruled and clock.monotonic() < swept_at + _IDLE_S:
+                continue
+            await elected(leader, clock, (_RARELY - 1) * self.every_s * random.uniform(0.8, 1.2))
             ((queues,),) = await tables.fetch("sweep", _STEP, self.every_s / 2)
-            pause_s = self.every_s if queues else max(self.every_s, _IDLE_S)
+            swept_at = clock.monotonic()

@@ -70,6 +70,8 @@ async def points(dsn: str) -> list[tuple[str, int]]:
     return [
         (kind, number)
         for kind, count in sorted(dry.switchboard.calls.items())
+        # Only asked after slow claims, which are up to the machine's pace.
+        if kind != "last_position"
         for number in range(1, min(count, _FIRST if kind in _OFTEN else count) + 1)
     ]
 

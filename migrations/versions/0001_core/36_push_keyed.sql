@@ -8,7 +8,7 @@
 -- 40001.
 -- p_on_conflict 'replace': the waiting job takes over arguments, priority and time; with p_cap_s it
 -- is due at most that many seconds after its own push. A running job is left unchanged. A held one is
--- judged again, with its new arguments, unless it was set aside.
+-- judged again, with its new arguments.
 -- Index: the primary keys, jobs_unique. Safe to repeat while the job is unfinished.
 create function {schema}.push_keyed(
   p_id uuid, p_pos bigint, p_queue text, p_priority smallint, p_func text, p_arguments jsonb,
@@ -73,7 +73,7 @@ begin
     v_state := case when v_due > clock_timestamp() then 2 else 0 end;
     update {schema}.jobs j
     set arguments = p_arguments, priority = p_priority, run_at = v_due, unique_replaces = true,
-      state = case when j.meta ? 'unknown_function' and j.state = 3 then 3 else v_state end,
+      state = v_state,
       pos = case
         when j.state = 0 and v_state = 0 and j.priority = p_priority then j.pos else p_pos
       end
