@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from typing import Any
 
 import psycopg
@@ -271,7 +271,8 @@ def test_the_command_says_what_would_go_and_prunes(
         f"create table chancy.finished_jobs_{day:%Y%m%d} partition of chancy.finished_jobs for "
         f"values from ('{day} 00:00+00') to ('{day + timedelta(days=1)} 00:00+00')".encode()
     )
-    fill(connection, 9, first=timedelta(days=3))
+    noon = datetime.combine(day, time(12), UTC)
+    fill(connection, 9, first=datetime.now(UTC) - noon)
     app = "tests.plugins.pruner.pruning_app:chancy"
     said = inside("prune", "--dry-run", "--json", app=app, dsn=dsn).json
     expected = {
