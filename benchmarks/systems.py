@@ -81,7 +81,7 @@ class System:
     @property
     def version(self) -> str:
         if self.own:
-            return version("chancy")
+            return version("chancy-queue")
         text = self.requirements.read_text()
         if self.program == "node":
             return str(json.loads(text)["dependencies"][self.name])

@@ -61,7 +61,7 @@ def _drains(bench: Bench) -> Iterator[Measurement]:
         made = [nap.job(number=n, ms=ms) for n in range(bench.size(count, quick=count // 4))]
         yield _drain(bench, [KEPT], made, f"jobs that sleep {ms} ms", against)
     scheduled = bench.size(1_000_000, quick=100_000)
-    later = (noop.job(number=0).with_run_at(86_400) for _ in range(scheduled))
+    later = (noop.job(number=0).with_delay(86_400) for _ in range(scheduled))
     title = f"beside {scheduled:,} scheduled jobs"
     yield _drain(bench, [KEPT], _noops(jobs), title, against, beside=later)
 

@@ -12,8 +12,9 @@ from chancy.job.definition import job
 
 if TYPE_CHECKING:
     from chancy.app.app import Chancy
+    from chancy.app.selection import ChangedJobs, JobSelection, SelectedJobs
     from chancy.attempt.claim import Claim
-    from chancy.attempt.control import Cancel, Retry, Snooze
+    from chancy.attempt.control import Cancel, RateLimited, Retry, Snooze
     from chancy.attempt.failure import Failure
     from chancy.attempt.outcome import Outcome
     from chancy.attempt.settlement import Settlement
@@ -71,6 +72,7 @@ __all__ = [
     "Cancellation",
     "Chancy",
     "ChancyError",
+    "ChangedJobs",
     "Claim",
     "ConfigurationError",
     "DuplicateJob",
@@ -88,6 +90,7 @@ __all__ = [
     "JobError",
     "JobFailed",
     "JobFilter",
+    "JobSelection",
     "LeaseLost",
     "Limit",
     "NoCurrentJob",
@@ -101,11 +104,13 @@ __all__ = [
     "QueueCounts",
     "QueuedJob",
     "RateLimit",
+    "RateLimited",
     "Reference",
     "References",
     "Retry",
     "Runtime",
     "SchemaMismatch",
+    "SelectedJobs",
     "Sequential",
     "Settlement",
     "Snooze",
@@ -129,8 +134,9 @@ __all__ = [
 #: The names of each module.
 _NAMES = {
     "app.app": "Chancy",
+    "app.selection": "ChangedJobs JobSelection SelectedJobs",
     "attempt.claim": "Claim",
-    "attempt.control": "Cancel Retry Snooze",
+    "attempt.control": "Cancel RateLimited Retry Snooze",
     "attempt.failure": "Failure",
     "attempt.outcome": "Outcome",
     "attempt.settlement": "Settlement",

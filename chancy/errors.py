@@ -14,6 +14,7 @@ ChancyError
 │   ├── UnsupportedLimit    the executor of the queue cannot enforce the limit
 │   ├── NoCurrentJob        current_job() was called outside a job
 │   ├── InvalidResult       the result does not fit its annotation, or JSON cannot hold it
+│   ├── UnreadablePayload   arguments or a result are encrypted, and the key is not known here
 │   ├── InvalidAnswer       a Snooze, Cancel or Retry has an invalid value
 │   ├── InvalidStep         a step cannot be run or stored
 │   ├── LeaseLost           this attempt no longer owns the job
@@ -132,6 +133,13 @@ class InvalidResult(JobError):
     """A result does not fit its annotation, or JSON and Postgres cannot hold it.
 
     The function did return and its side effects remain, so the job is not retried.
+    """
+
+
+class UnreadablePayload(JobError):
+    """Stored arguments or a stored result are encrypted, and cannot be decrypted in this process.
+
+    A job whose arguments cannot be decrypted is not run, and not retried.
     """
 
 

@@ -54,7 +54,7 @@ TRANSITIONS: Mapping[State | None, frozenset[State]] = MappingProxyType(
     {
         None: frozenset({State.PENDING, State.SCHEDULED}),
         State.SCHEDULED: frozenset({State.PENDING, State.CANCELLED}),
-        State.HELD: frozenset({State.PENDING, State.RUNNING, State.CANCELLED}),
+        State.HELD: frozenset({State.PENDING, State.RUNNING, State.SCHEDULED, State.CANCELLED}),
         State.PENDING: frozenset({State.RUNNING, State.SCHEDULED, State.HELD, State.CANCELLED}),
         State.RUNNING: frozenset(
             {

@@ -38,3 +38,16 @@ def _shortened(text: str, limit: int) -> str:
         return text
     half = limit // 2 - 20
     return f"{text[:half]}\n… {len(text) - 2 * half:,} characters left out …\n{text[-half:]}"
+
+
+def elapsed(seconds: float) -> str:
+    """A duration for people, such as ``80 ms``, ``4.2 s``, ``12 min``, ``3.5 h``, ``2.0 days``."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if seconds < 600:
+        return f"{seconds:.0f} s"
+    if seconds < 7_200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"

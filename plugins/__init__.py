@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from chancy.plugin.plugin import Plugin
+from chancy.plugins.cron import Cron
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.limits import GlobalLimits
@@ -13,4 +14,4 @@ from chancy.plugins.retry import Retries
 
 def standard() -> list[Plugin]:
     """The default plugins of an application."""
-    return [Leadership(), Retries(), Recovery(), DeadLetters(), Pruner(), GlobalLimits()]
+    return [Leadership(), Retries(), Recovery(), DeadLetters(), Pruner(), GlobalLimits(), Cron()]

@@ -6,6 +6,7 @@ import gc
 import signal
 
 pytest_plugins = [
+    "tests.support.chromium",
     "tests.support.leftovers",
     "tests.support.postgres_fixtures",
     "tests.support.redis_fixtures",

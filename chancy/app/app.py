@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self
 from uuid import UUID
 
+from chancy.app.backlog import Backlog, backlogs
 from chancy.app.default_plugins import compose
 from chancy.app.diagnosis import Reason, diagnose
+from chancy.app.known_queues import KnownQueues
 from chancy.app.lifetime import Lifetime
 from chancy.app.preparation import JobPreparation, several_jobs
+from chancy.app.selection import JobSelection, SelectedJobs
 from chancy.app.sync import BlockingCalls, SyncBroker
 from chancy.app.wiring import Substitute, Wiring
 from chancy.broker.contract import Broker
@@ -65,6 +68,8 @@ class Chancy(BlockingCalls):
     :param driver: ``asyncpg`` or ``psycopg``.
     :param pool_size: the maximum number of sessions for callers; see
         `chancy.postgres.broker.PostgresBroker`.
+    :param strict_queues: refuse jobs for a queue that this application does not declare, and that
+        does not exist. Without it they are stored, and logged as ``queue_undeclared``.
     :param broker: replaces Postgres, for tests.
     :param clock: replaces the system's clock, for tests.
     """
@@ -82,6 +87,7 @@ class Chancy(BlockingCalls):
         max_payload: int = DEFAULT_MAX_PAYLOAD,
         driver: Literal["asyncpg", "psycopg"] = "asyncpg",
         pool_size: int = 10,
+        strict_queues: bool = False,
         broker: Broker | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -91,21 +97,24 @@ class Chancy(BlockingCalls):
         self.queues = queues_of(queues)
         self._own_queues.update(queue.name for queue in self.queues)
         self.clock = clock or SystemClock()
+        self._known = KnownQueues(self._own_queues, self.clock, strict=strict_queues)
         self.registry = Registry(allow)
         self.max_payload = max_payload
         #: Where other processes import the application, as ``module:attribute``; set by ``--app``.
         self.import_path: str | None = None
         self.hooks = Hooks(compose(plugins, bare=no_default_plugins))
         self._preparation = JobPreparation(
-            self.registry, max_payload, self.queues, lambda: self.broker
+            self.registry,
+            max_payload,
+            self.queues,
+            lambda: self.broker,
+            self.hooks.pushing,
+            None if self.hooks.payloads is None else self.hooks.payloads.arguments,
         )
         self._make_broker = functools.partial(
             PostgresBroker,
-            schema=schema,
-            listen_dsn=listen_dsn,
-            driver=driver,
-            pool_size=pool_size,
-        )
+            schema=schema, listen_dsn=listen_dsn, driver=driver, pool_size=pool_size,
+        )  # fmt: skip
         #: The broker that stores queues and workers, without the brokers of plugins.
         self.control = broker or self._make_broker(lambda: self.dsn)
         context = BrokerContext(
@@ -116,7 +125,8 @@ class Chancy(BlockingCalls):
         )
         self._wiring = Wiring(self.hooks, context, self.queues)
         self.broker, self._waiter = self._wiring.make(self.control)
-        self._lifetime = Lifetime(self.broker, self._waiter)
+        self._before_close: list[Callable[[], Awaitable[None]]] = []
+        self._lifetime = Lifetime(self.broker, self._waiter, self._before_close)
         self._substitute: Substitute | None = None
         self.hooks.check_broker(self.control)
         for queue in self.queues:
@@ -149,6 +159,14 @@ class Chancy(BlockingCalls):
     ) -> None:
         await self._lifetime.leave()
 
+    def before_close(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Call and await a function each time the application closes, while it is still open.
+
+        For work that goes on beside requests or jobs. The last function is called first; an error
+        of one is raised after the others and the broker have closed.
+        """
+        self._before_close.append(call)
+
     # Pushing
 
     async def push(
@@ -163,6 +181,8 @@ class Chancy(BlockingCalls):
         :raises BrokerError: the database did not store it within 15 seconds.
         """
         prepared = self._preparation.prepare(job, validate=validate)
+        if unknown := self._known.unknown([prepared]):
+            await self._known.check(unknown, self.broker)
         found = await self.broker.push([prepared], within=within)
         return reference_to(prepared.id, found, self)
 
@@ -177,17 +197,48 @@ class Chancy(BlockingCalls):
         stores all or none of its own jobs: if one fails, the jobs of others may be stored; see
         `RoutedBroker`.
         """
-        references = References[R](self)
-        prepared = self._prepared(jobs, references, validate=validate)
+        references, unknown = References[R](self), set[str]()
+        if self._known.strict:
+            await self._known.refresh(self.broker)
+        prepared = self._prepared(jobs, references, unknown, validate=validate)
         references.replace(await self.broker.push_many(prepared, within=within))
+        if unknown:
+            await self._known.check(unknown, self.broker)
         return references
 
     def _prepared(
-        self, jobs: Iterable[Job[R]], references: References[R], *, validate: bool
+        self,
+        jobs: Iterable[Job[R]],
+        references: References[R],
+        unknown: set[str],
+        *,
+        validate: bool,
     ) -> Iterator[list[PreparedJob]]:
         for prepared in self._preparation.prepare_chunks(several_jobs(jobs), validate=validate):
+            unknown.update(self._known.unknown(prepared))
+            if self._known.strict:
+                self._known.report(unknown)
             references.extend([job.id for job in prepared])
             yield prepared
+
+    def before_push(self, job: Job[Any]) -> Job[Any]:
+        """A job as the hook `pushing` of the plugins changes it, for plugins that store jobs.
+
+        :raises Exception: whatever a plugin refuses the job with.
+        """
+        return job if self.hooks.pushing is None else self.hooks.pushing(job)
+
+    def encode_arguments(self, func: str, arguments: str) -> str:
+        """Checked and encoded arguments as they are stored, for plugins that store jobs."""
+        payloads = self.hooks.payloads
+        return arguments if payloads is None else payloads.arguments(func, arguments)
+
+    def decode_result(self, func: str, result: Any) -> Any:
+        """A stored result, as JSON, as the function has returned it.
+
+        :raises UnreadablePayload: it is encrypted with a key that this application does not have.
+        """
+        return result if self.hooks.payloads is None else self.hooks.payloads.result(func, result)
 
     def transaction(self) -> AbstractAsyncContextManager[Connection]:
         """A transaction on a session of the pool, to pass as ``within``."""
@@ -205,6 +256,8 @@ class Chancy(BlockingCalls):
 
     def read_result(self, job: QueuedJob) -> Any:
         """The return value of a finished job: see `Reference.result`."""
+        if self.hooks.payloads is not None:
+            job = self.hooks.payloads.job(job)
         return result_of(job, self.registry.known(job.func))
 
     async def get_jobs(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
@@ -216,6 +269,12 @@ class Chancy(BlockingCalls):
         return await self.broker.find(
             check_instance(wanted, JobFilter, "wanted", "pass JobFilter(...)")
         )
+
+    def select_jobs(self, wanted: JobSelection) -> SelectedJobs:
+        """Jobs that conditions select, to cancel, run now, reschedule, move, prioritize or delete
+        them in bulk."""
+        check_instance(wanted, JobSelection, "wanted", "pass JobSelection(...)")
+        return SelectedJobs(self.broker, self.control, wanted)
 
     async def cancel(self, *ids: UUID) -> Mapping[UUID, Cancellation]:
         """Cancel waiting jobs, and ask running jobs to stop."""
@@ -232,6 +291,15 @@ class Chancy(BlockingCalls):
     async def counts(self) -> Mapping[str, QueueCounts]:
         """Unfinished jobs by queue and state; queues without any are left out."""
         return await self.broker.counts()
+
+    async def backlogs(self) -> Mapping[str, Backlog]:
+        """Due jobs that no worker has claimed, by queue, the longest wait first.
+
+        Queues without any are left out, and those outside Postgres. Costs the same with ten million
+        jobs.
+        """
+        store = self.control
+        return await backlogs(store, store.schema) if isinstance(store, SqlStore) else {}
 
     async def get_workers(self) -> Sequence[WorkerRecord]:
         """The registered workers."""
@@ -315,7 +383,7 @@ class Chancy(BlockingCalls):
         before = vars(self).copy()
         self.control = self.broker = by.broker
         self.clock, self._waiter = by.clock, by.finishes
-        self._lifetime = Lifetime(by.broker, by.finishes)
+        self._lifetime = Lifetime(by.broker, by.finishes, self._before_close)
         self._sync, self._substitute = by.sync, by
         try:
             yield

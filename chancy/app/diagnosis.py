@@ -42,6 +42,7 @@ class Why(StrEnum):
     BROKEN = "queue broken"
     CRASHED = "crashed before"
     HANDED_ON = "function unknown"
+    EXPIRES = "expires"
     BEHIND = "behind others"
     BUSY = "workers busy"
     SOON = "soon"
@@ -112,6 +113,8 @@ def _finished(job: QueuedJob) -> Iterator[Reason]:
     )
     if job.state is State.FAILED and job.errors:
         yield Reason(Why.FINISHED, f"last failure: {_failure(job)}")
+    if job.state is State.CANCELLED and job.errors:
+        yield Reason(Why.FINISHED, f"reason: {_failure(job)}")
 
 
 def _running(
@@ -269,6 +272,11 @@ def _matches(pattern: str, worker: WorkerRecord) -> bool:
 
 
 def _past(job: QueuedJob) -> Iterator[Reason]:
+    if job.expires_at is not None and not job.attempt and not job.crashes:
+        yield Reason(
+            Why.EXPIRES,
+            f"the job is cancelled unless it starts by {job.expires_at.isoformat()}",
+        )
     if job.crashes:
         yield Reason(
             Why.CRASHED,

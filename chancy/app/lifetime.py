@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 
 from chancy.broker.contract import Broker
 from chancy.errors import ConfigurationError
@@ -13,11 +15,18 @@ class Lifetime:
     """Opens a broker at the first `enter`, and closes it at the last `leave`.
 
     :param before: closed before the broker.
+    :param calls: called before that, the last one first, while the broker is open.
     """
 
-    def __init__(self, broker: Broker, before: JobWaiter) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        before: JobWaiter,
+        calls: Sequence[Callable[[], Awaitable[None]]] = (),
+    ) -> None:
         self._broker = broker
         self._before = before
+        self._calls = calls
         self._inside = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         #: Set when closing ends; None while the broker is not being closed.
@@ -56,10 +65,11 @@ class Lifetime:
             return
         closed = self._closed = asyncio.Event()
         try:
-            try:
-                await self._before.close()
-            finally:
-                await self._broker.close()
+            async with AsyncExitStack() as stack:
+                stack.push_async_callback(self._broker.close)
+                stack.push_async_callback(self._before.close)
+                for call in self._calls:
+                    stack.push_async_callback(call)
         finally:
             self._closed = None
             if not self._inside:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 from uuid import UUID
 
+from chancy.app.known_queues import KnownQueues
 from chancy.broker.contract import Broker
 from chancy.broker.values import PreparedJob
 from chancy.errors import ConfigurationError
@@ -72,6 +74,15 @@ class BlockingCalls:
         if broker is not None:
             broker.close()
 
+    def bind_sync(self, bind: Callable[[Callable[[], SyncBroker]], SyncBroker]) -> None:
+        """Have the ``sync_…`` calls go through another broker from now on, also outside `with`.
+
+        :param bind: makes the broker; it gets a function that opens the one that it replaces.
+        """
+        with self._lock:
+            self._sync = bind(self._open_sync)
+            self._inside += 1
+
     # Implemented by the application
 
     def _open_sync(self) -> SyncBroker:
@@ -90,8 +101,15 @@ class BlockingCalls:
     def _prepare(self, job: Job[Any], *, validate: bool) -> PreparedJob:
         raise NotImplementedError
 
+    _known: KnownQueues
+
     def _prepared(
-        self, jobs: Iterable[Job[R]], references: References[R], *, validate: bool
+        self,
+        jobs: Iterable[Job[R]],
+        references: References[R],
+        unknown: set[str],
+        *,
+        validate: bool,
     ) -> Iterator[list[PreparedJob]]:
         raise NotImplementedError
 
@@ -118,6 +136,8 @@ class BlockingCalls:
     ) -> Reference[R]:
         """`push` for code without an event loop."""
         prepared = self._prepare(job, validate=validate)
+        if unknown := self._known.unknown([prepared]):
+            self._sync_broker.run(partial(self._known.check, unknown))
         found = self._sync_broker.push([prepared], within=within)
         return reference_to(prepared.id, found, self)
 
@@ -125,9 +145,13 @@ class BlockingCalls:
         self, jobs: Iterable[Job[R]], *, within: object | None = None, validate: bool = True
     ) -> References[R]:
         """`push_many` for code without an event loop."""
-        references = References[R](self)
-        prepared = self._prepared(jobs, references, validate=validate)
+        references, unknown = References[R](self), set[str]()
+        if self._known.strict:
+            self._sync_broker.run(self._known.refresh)
+        prepared = self._prepared(jobs, references, unknown, validate=validate)
         references.replace(self._sync_broker.push_many(prepared, within=within))
+        if unknown:
+            self._sync_broker.run(partial(self._known.check, unknown))
         return references
 
     def sync_get_job(self, id: UUID) -> QueuedJob | None:

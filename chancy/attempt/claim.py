@@ -14,7 +14,8 @@ class Claim(NamedTuple):
     """The right to run one attempt of one job, fenced by ``(id, lease)``.
 
     ``arguments``, ``meta`` and ``limits`` are JSON strings as stored. ``attempt`` counts from 1;
-    ``crashes`` counts the attempts whose worker or child process died.
+    ``crashes`` counts the attempts whose worker or child process died. ``waited_s`` are the seconds
+    from when the job was due until it was claimed; None if that is not known.
     """
 
     id: UUID
@@ -30,3 +31,4 @@ class Claim(NamedTuple):
     position: int
     meta: str | None
     limits: str | None = None
+    waited_s: float | None = None

@@ -1,4 +1,4 @@
-"""Control results: `Snooze`, `Cancel` and `Retry`, which a job returns or raises."""
+"""Control results: `Snooze`, `Cancel`, `Retry` and `RateLimited`, which a job returns or raises."""
 
 from __future__ import annotations
 
@@ -76,6 +76,26 @@ class Retry(Exception):
 
     def __str__(self) -> str:
         return str(self._reason) or f"the job requested a retry {_in_words(self.moment)}"
+
+
+class RateLimited(Exception):
+    """``raise RateLimited(30)``: a service accepts no calls for 30 s; run this job again then.
+
+    This attempt does not count; ``meta["rate_limited"]`` counts them. In a queue with a `RateLimit`
+    no other job of the same group starts before that, on any worker.
+
+    :param retry_after: an aware datetime, or a delay by the clock of the database, as a timedelta
+        or in seconds.
+    :raises InvalidAnswer: the value has another type, is below 0, or is over `MAX_DELAY`.
+    """
+
+    def __init__(self, retry_after: When) -> None:
+        #: The time in UTC, or the delay.
+        self.moment = _checked("RateLimited", retry_after)
+        super().__init__(retry_after)
+
+    def __str__(self) -> str:
+        return f"the job may run again {_in_words(self.moment)}"
 
 
 #: The control results that a job may return.

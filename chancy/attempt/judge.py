@@ -27,24 +27,26 @@ from chancy.text import storable
 
 #: Crashes of the worker or child process during a job after which the job fails for good.
 MAX_CRASHES = 3
-#: The key of a job's meta that counts its snoozes.
-SNOOZES = "snoozes"
+#: The keys of a job's meta that count its snoozes, and how often it raised `RateLimited`.
+SNOOZES, RATE_LIMITED = "snoozes", "rate_limited"
 
 
-def judge(claim: Claim, outcome: Outcome) -> Settlement:
+def judge(claim: Claim, outcome: Outcome, carried: Claim | None = None) -> Settlement:
     """Return the settlement of an outcome that no plugin decides otherwise.
 
     A failed attempt fails the job for good, unless the function raised `Retry` and attempts are
     left: other retries are decided by the retry plugin. If the process died, a crash is counted
     instead of an attempt, up to `MAX_CRASHES`. An attempt that the process survives resets that
     count if the job runs again.
+
+    :param carried: the claim that a settlement of `Returned` carries with its outcome.
     """
     match outcome:
         case Returned():
-            # By position, without unpacking: saves 0.4 µs on the path of nearly every job.
-            return Settlement(
-                claim.id, claim.lease, State.SUCCEEDED, None, None, None, outcome.result
-            )
+            # The path of nearly every job: as a tuple, it takes half the time.
+            ended = (False, False, None, False, carried, None if carried is None else outcome)
+            succeeded = (claim.id, claim.lease, State.SUCCEEDED, None, None, None, outcome.result)
+            return tuple.__new__(Settlement, succeeded + ended)
         case Raised(failure, again=again) if again is not None:
             return _again(claim, failure, again)
         case Raised(failure):
@@ -58,8 +60,9 @@ def judge(claim: Claim, outcome: Outcome) -> Settlement:
         case Cancelled(why):
             failure = Failure.named("chancy.Cancelled", why)
             return Settlement(claim.id, claim.lease, State.CANCELLED, failure=failure)
-        case Snoozed(until, asked=asked):
-            meta = _counted(SNOOZES, _count(claim, SNOOZES) + 1) if asked else None
+        case Snoozed(until, asked=asked, rate_limited=limited):
+            key = RATE_LIMITED if limited else SNOOZES
+            meta = _counted(key, _count(claim, key) + 1) if asked else None
             survived = asked and claim.crashes > 0
             return _later(claim, until)._replace(refund=True, meta=meta, resets_crashes=survived)
         case Released():

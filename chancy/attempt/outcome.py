@@ -60,11 +60,13 @@ class Snoozed:
     """The job runs again later, and this attempt does not count.
 
     :param asked: whether the function requested it, and not the worker.
+    :param rate_limited: whether the function raised `RateLimited`.
     """
 
     until: datetime | timedelta
     elapsed_s: float = 0.0
     asked: bool = False
+    rate_limited: bool = False
 
 
 @dataclass(frozen=True, slots=True)

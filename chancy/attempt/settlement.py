@@ -10,7 +10,9 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
+from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
+from chancy.attempt.outcome import Outcome
 from chancy.states import State
 
 #: The key of the meta of a job that was set aside. A settlement as HELD that has it sets the job
@@ -21,16 +23,18 @@ SET_ASIDE = "unknown_function"
 class Settlement(NamedTuple):
     """How an attempt ends: the only state change that a broker accepts for a running job.
 
-    :param state: the job's next state; one of ``TRANSITIONS[State.RUNNING]``.
-    :param delay_s: seconds from now, by the database's clock, until a SCHEDULED job is due.
-    :param run_at: when a SCHEDULED job is due, instead of a delay.
-    :param failure: appended to the job's errors.
-    :param result: the result, as a JSON string.
-    :param refund: the attempt does not count: `attempt` goes down by one.
-    :param crashed: `crashes` goes up by one.
-    :param meta: keys to merge into the job's meta, as a JSON string.
-    :param resets_crashes: `crashes` of a job that is not finished becomes 0: its process survived
+    :var state: the job's next state; one of ``TRANSITIONS[State.RUNNING]``.
+    :var delay_s: seconds from now, by the database's clock, until a SCHEDULED job is due.
+    :var run_at: when a SCHEDULED job is due, instead of a delay.
+    :var failure: appended to the job's errors.
+    :var result: the result, as a JSON string.
+    :var refund: the attempt does not count: `attempt` goes down by one.
+    :var crashed: `crashes` goes up by one.
+    :var meta: keys to merge into the job's meta, as a JSON string.
+    :var resets_crashes: `crashes` of a job that is not finished becomes 0: its process survived
         the attempt.
+    :var claim: the claim that ends, and its outcome, for the hook `Plugin.settled`; None if no
+        plugin has it. Brokers do not store them.
     """
 
     id: UUID
@@ -44,6 +48,8 @@ class Settlement(NamedTuple):
     crashed: bool = False
     meta: str | None = None
     resets_crashes: bool = False
+    claim: Claim | None = None
+    outcome: Outcome | None = None
 
 
 class Note(NamedTuple):

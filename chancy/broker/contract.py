@@ -140,6 +140,9 @@ class Broker(Protocol):
     async def promote(self, limit: int, *, worker_id: UUID | None = None) -> Promotion:
         """Make up to ``limit`` due SCHEDULED jobs PENDING, the earliest first.
 
+        A broker with `Capability.EXPIRY` also cancels up to ``limit`` expired jobs, with the reason
+        as their last error. Until then no claim returns them.
+
         :param worker_id: the worker that calls; sets `Promotion.ahead`.
         """
         ...

@@ -32,6 +32,8 @@ class Capability(StrEnum):
     SQL = "SQL statements"
     #: `push` enforces the unique keys of jobs.
     UNIQUE = "unique jobs"
+    #: Jobs that have not started by a time are cancelled.
+    EXPIRY = "jobs that expire"
     #: `push` within a transaction of the caller raises at once if a key is held.
     UNIQUE_WITHIN = "raising within a transaction that a key is held"
 
@@ -39,7 +41,8 @@ class Capability(StrEnum):
 class PreparedJob(NamedTuple):
     """A checked and encoded job, as stored by `push`.
 
-    ``delay_s`` counts from the push by the store's clock; with ``run_at`` it is None.
+    ``delay_s`` counts from the push by the store's clock; with ``run_at`` it is None. So does
+    ``expires`` if it is a number of seconds.
     """
 
     id: UUID
@@ -53,6 +56,7 @@ class PreparedJob(NamedTuple):
     meta: str | None
     limits: str | None = None
     unique: UniqueKey | None = None
+    expires: datetime | float | None = None
 
 
 class Promotion(NamedTuple):

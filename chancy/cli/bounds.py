@@ -11,7 +11,8 @@ import click
 
 from chancy.cli import output
 from chancy.job.limits import Limit, LimitType, encode_limits
-from chancy.queue.executor_options import ExecutorName, Options, decode_options, encode_options
+from chancy.queue.executor_kind import decode_options
+from chancy.queue.executor_options import ExecutorOptions, encode_options
 from chancy.queue.queue import DEFAULT_BROKER
 
 _MIB = 2**20
@@ -64,7 +65,7 @@ def bounded(function: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(function)
     def command(
         *args: Any,
-        executor: ExecutorName,
+        executor: str,
         time_limit: float | None,
         memory_limit: int | None,
         max_jobs: int | None,
@@ -134,7 +135,7 @@ def plain_limits(limits: tuple[Limit, ...]) -> dict[str, Any]:
     return found
 
 
-def plain_options(options: Options | None) -> dict[str, Any]:
+def plain_options(options: ExecutorOptions | None) -> dict[str, Any]:
     """The options that differ from the defaults of the executor, as JSON."""
     found: dict[str, Any] = json.loads(encode_options(options) or "{}")
     return found
@@ -151,7 +152,7 @@ def _shown(limit: Limit) -> str:
     return f"{limit.value / _MIB:,.10g} MiB"
 
 
-def shown_options(options: Options | None) -> str | None:
+def shown_options(options: ExecutorOptions | None) -> str | None:
     """The options as a table cell: ``max_jobs=100 grace_s=1``."""
     given = plain_options(options).items()
     return " ".join(f"{name}={output.cell(value)}" for name, value in given) or None

@@ -83,6 +83,12 @@ def facts(queue: Queue) -> dict[str, Any]:
     }
 
 
+async def oldest(chancy: Chancy) -> Mapping[str, float]:
+    """Seconds for which the oldest due job of each queue in Postgres has waited."""
+    found = await chancy.backlogs()
+    return {name: one.oldest_s for name, one in found.items() if one.oldest_s is not None}
+
+
 class Counted(NamedTuple):
     """The job counts of queues.
 

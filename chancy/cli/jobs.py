@@ -12,21 +12,39 @@ from uuid import UUID
 import click
 
 from chancy.app.diagnosis import Reason, Why
+from chancy.app.selection import SelectedJobs
 from chancy.broker.values import Cancellation, JobFilter
-from chancy.cli import output
+from chancy.cli import output, shell_completion
 from chancy.cli.exits import NO, complain
+from chancy.cli.job_changes import BulkOptions, delete, move, prioritize, reschedule, selecting
 from chancy.cli.options import CommandTarget, as_json, on_target
 from chancy.errors import WaitTimeout
 from chancy.job.definition import QueuedJob
 from chancy.plugin.commands import Seconds
+from chancy.serialization.sealed import redacted
 from chancy.states import State
 
 _STATES = [state.label for state in State]
 
 
-@click.group()
+class JobCommands(click.Group):
+    """The group ``job``, to which plugins add commands, such as ``job logs``."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self.commands:
+            return self.commands[cmd_name]
+        from chancy.cli import extensions, main
+
+        name = f"job {cmd_name}"
+        found = extensions.find(name, words=ctx.meta.get(main.WORDS, ()), taken=())
+        if found is None and name in main.ELSEWHERE:
+            raise click.UsageError(main.unknown(name), ctx)
+        return found
+
+
+@click.group(cls=JobCommands)
 def job() -> None:
-    """List, show, explain, wait for, run now and cancel jobs.
+    """List, show, explain and wait for jobs; run them now, cancel, move and delete them.
 
     \b
     Example:
@@ -39,7 +57,9 @@ def job() -> None:
 @click.option(
     "--state", multiple=True, type=click.Choice(_STATES), help="Only this state. Repeatable."
 )
-@click.option("--queue", metavar="NAME", help="Only this queue.")
+@click.option(
+    "--queue", metavar="NAME", help="Only this queue.", shell_complete=shell_completion.queues
+)
 @click.option("--func", metavar="PATH", help="Only this function.")
 @click.option(
     "--limit",
@@ -157,7 +177,7 @@ def wait(target: CommandTarget, id: UUID, timeout: float | None, json_: bool) ->
     if json_:
         output.script(output.job(found))
     else:
-        output.line(f"{found.state.label}  {json.dumps(found.result)}")
+        output.line(f"{found.state.label}  {json.dumps(redacted(found.result))}")
     if found.state is not State.SUCCEEDED:
         sys.exit(NO)
 
@@ -192,18 +212,21 @@ def why(target: CommandTarget, id: UUID, json_: bool) -> None:
 
 @job.command()
 @on_target
-@click.argument("ids", type=click.UUID, nargs=-1, required=True)
-@as_json
-def retry(target: CommandTarget, ids: tuple[UUID, ...], json_: bool) -> None:
+@click.argument("ids", type=click.UUID, nargs=-1)
+@selecting
+def retry(target: CommandTarget, bulk: BulkOptions, ids: tuple[UUID, ...]) -> None:
     """Run scheduled jobs now, including retries. Exits 1 if a job is not scheduled.
 
-    To run a dead letter again, use `chancy dead replay`.
+    A job that has failed for good runs again with `chancy dead replay ID`.
 
     \b
     Example:
       chancy job retry 0190f3c2-7e21-7c55-8a44-3d3c5b9b7f10
-      chancy job list --state scheduled --json | jq -r '.[].id' | xargs chancy job retry
+      chancy job retry --queue mail --error ConnectTimeout
     """
+    if not bulk.by_ids(ids):
+        bulk.run(target, "run", "due now", SelectedJobs.run_now)
+        return
 
     async def main() -> tuple[frozenset[UUID], Mapping[UUID, QueuedJob]]:
         async with target.opened() as chancy:
@@ -215,39 +238,49 @@ def retry(target: CommandTarget, ids: tuple[UUID, ...], json_: bool) -> None:
         id: "due now" if id in moved else others[id].state.label if id in others else "unknown"
         for id in ids
     }
-    if json_:
+    if bulk.json_:
         output.script({str(id): state for id, state in became.items()})
     else:
         for id, state in became.items():
             output.line(f"{id}  {state}")
+    for id in ids:
+        if id in others and others[id].state is State.FAILED:
+            click.echo(f"job {id} has failed for good: chancy dead replay {id}", err=True)
     if len(moved) < len(set(ids)):
         sys.exit(NO)
 
 
 @job.command()
 @on_target
-@click.argument("ids", type=click.UUID, nargs=-1, required=True)
-@as_json
-def cancel(target: CommandTarget, ids: tuple[UUID, ...], json_: bool) -> None:
-    """Cancel waiting jobs, and ask running jobs to stop. Exits 1 if a job was neither.
+@click.argument("ids", type=click.UUID, nargs=-1)
+@selecting
+def cancel(target: CommandTarget, bulk: BulkOptions, ids: tuple[UUID, ...]) -> None:
+    """Cancel waiting jobs, and ask running jobs to stop. Exits 1 if an id was neither.
 
     \b
     Example:
       chancy job cancel 0190f3c2-7e21-7c55-8a44-3d3c5b9b7f10
-      chancy job list --state pending --json | jq -r '.[].id' | xargs chancy job cancel
+      chancy job cancel --queue mail --func send --older 2h --where tenant_id=42 --dry-run
     """
+    if not bulk.by_ids(ids):
+        bulk.run(target, "cancel", "cancelled", SelectedJobs.cancel)
+        return
 
     async def main() -> dict[UUID, Cancellation]:
         async with target.opened() as chancy:
             return dict(await chancy.cancel(*ids))
 
     found = asyncio.run(main())
-    if json_:
+    if bulk.json_:
         output.script({str(id): found[id].value for id in ids})
     else:
         output.table(("id", "now"), [(id, found[id].value) for id in ids])
     if not {*found.values()} <= {Cancellation.CANCELLED, Cancellation.ASKED}:
         sys.exit(NO)
+
+
+for _change in (delete, move, prioritize, reschedule):
+    job.add_command(_change)
 
 
 def _describe(job: QueuedJob) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import re
 import signal
 import sys
 from collections.abc import Mapping
@@ -22,30 +23,65 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "chancy.cli.demo.command:demo",
         "Index Python's standard library on a private server.",
     ),
-    "job": ("chancy.cli.jobs:job", "List, show, explain, retry and cancel jobs."),
+    "doctor": ("chancy.cli.doctor:doctor", "Check the database and the workers for problems."),
+    "job": ("chancy.cli.jobs:job", "List, show, explain, retry, cancel and move jobs."),
     "migrate": ("chancy.cli.migrate:migrate", "Create, upgrade and check the tables."),
     "plugins": ("chancy.cli.plugins:plugins", "List default, installed and used plugins."),
     "push": ("chancy.cli.push:push", "Push a job."),
     "queue": ("chancy.cli.queues:queue", "List, declare, pause, resume and delete queues."),
+    "top": ("chancy.cli.top:top", "Show what queues, workers and functions do, live."),
     "worker": ("chancy.cli.worker:worker", "Run workers; list them; check their health."),
 }
 
 
 #: The commands of the default plugins, and their help lines.
 DEFAULT: Mapping[str, str] = {
+    "cron": "List, add, pause, run and remove cron entries.",
     "dead": "List, show, replay and purge dead letters.",
+    "limits": "Show partitions of queues with rules; skip failed jobs that block them.",
     "prune": "Prune the history once.",
 }
+
+#: The variables of the environment that chancy reads. Docs: docs/reference/settings.md.
+VARIABLES = (
+    "CHANCY_ALLOW",
+    "CHANCY_APP",
+    "CHANCY_CONCURRENCY",
+    "CHANCY_DASHBOARD_PASSWORD",
+    "CHANCY_DASHBOARD_ROLE",
+    "CHANCY_DASHBOARD_USER",
+    "CHANCY_DRIVER",
+    "CHANCY_DSN",
+    "CHANCY_ENCRYPTION_KEYS",
+    "CHANCY_IMPORTS",
+    "CHANCY_LISTEN_DSN",
+    "CHANCY_LOG_FORMAT",
+    "CHANCY_LOG_LEVEL",
+    "CHANCY_METRICS",
+    "CHANCY_PLUGINS",
+    "CHANCY_PROCESSES",
+    "CHANCY_PROCESSORS",
+    "CHANCY_QUEUES",
+    "CHANCY_SCHEMA",
+    "CHANCY_UNKNOWN_AFTER",
+)
+#: Set by a supervisor in its worker processes.
+_NUMBER = "CHANCY_WORKER_NUMBER"
+# Those of streams, and those that Kubernetes sets for a service named chancy.
+_FOREIGN = re.compile(r"CHANCY_(STREAMS_.*|SERVICE_(HOST|PORT.*)|PORT(_\d+_.*)?)")
 
 #: The commands of chancy's optional plugins, each with the identifier of its plugin.
 ELSEWHERE: Mapping[str, str] = {
     "batch": "chancy.batches",
-    "cron": "chancy.cron",
+    "dashboard": "chancy.dashboard",
+    "encryption": "chancy.encryption",
+    "job logs": "chancy.job_logs",
     "redis": "chancy.redis",
     "workflow": "chancy.workflows",
 }
 
-_WORDS = "chancy.words"
+#: The key of a context's ``meta`` that has the command line after the program.
+WORDS = "chancy.words"
 
 
 class Commands(click.Group):
@@ -58,19 +94,19 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         # Plugin commands depend on --app, which follows the name of the command.
-        ctx.meta[_WORDS] = tuple(args)
+        ctx.meta[WORDS] = tuple(args)
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError:
             if args[0].startswith("-"):
                 raise
-            raise click.UsageError(_unknown(args[0]), ctx) from None
+            raise click.UsageError(unknown(args[0]), ctx) from None
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             from chancy.cli import extensions
 
-            return extensions.find(cmd_name, words=ctx.meta.get(_WORDS, ()), taken=COMMANDS)
+            return extensions.find(cmd_name, words=ctx.meta.get(WORDS, ()), taken=COMMANDS)
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
         found: click.Command = getattr(importlib.import_module(module), attribute)
         return found
@@ -85,6 +121,7 @@ class Commands(click.Group):
         here = os.getcwd()
         if here not in sys.path:
             sys.path.insert(0, here)
+        _warn_of_variables()
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -98,7 +135,19 @@ class Commands(click.Group):
             sys.exit(code)
 
 
-def _unknown(name: str) -> str:
+def _warn_of_variables() -> None:
+    """Warn of variables that chancy does not read: most of them are misspelled."""
+    if _NUMBER in os.environ:  # the supervisor has warned
+        return
+    for name in sorted(os.environ):
+        if name.startswith("CHANCY_") and name not in VARIABLES and not _FOREIGN.fullmatch(name):
+            known = [one.removeprefix("CHANCY_") for one in VARIABLES]
+            near = difflib.get_close_matches(name.removeprefix("CHANCY_"), known, 1)
+            hint = f": did you mean CHANCY_{near[0]}?" if near else ""
+            complain(f"the variable {name} is not one of chancy's and has no effect{hint}")
+
+
+def unknown(name: str) -> str:
     """The error message for an unknown command."""
     message = f"No such command {name!r}."
     if plugin := ELSEWHERE.get(name):
@@ -111,7 +160,9 @@ def _unknown(name: str) -> str:
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="chancy", prog_name="chancy", help="Show the version and exit.")
+@click.version_option(
+    package_name="chancy-queue", prog_name="chancy", help="Show the version and exit."
+)
 def cli() -> None:
     """A job queue on Postgres.
 

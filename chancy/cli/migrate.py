@@ -157,7 +157,8 @@ def history(target: CommandTarget, component: str | None, json_: bool) -> None:
 
 @migrate.command()
 @on_target
-def check(target: CommandTarget) -> None:
+@as_json
+def check(target: CommandTarget, json_: bool) -> None:
     """Exit 0 if the tables are at the revisions this version needs, else 1.
 
     \b
@@ -168,10 +169,17 @@ def check(target: CommandTarget) -> None:
     found = tables.revisions(dsn, schema)
     try:
         tables.check(found, schema, components)
+        why = None
     except SchemaMismatch as error:
-        complain(str(error))
+        why = str(error)
+    if json_:
+        output.script({"schema": schema, "up_to_date": why is None, "reason": why})
+    elif why is None:
+        output.line(f"schema {schema} is up to date: {_list(found, [*found])}")
+    else:
+        complain(why)
+    if why is not None:
         sys.exit(NO)
-    output.line(f"schema {schema} is up to date: {_list(found, [*found])}")
 
 
 @migrate.command()

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from chancy.job.definition import QueuedJob
+from chancy.serialization.sealed import redacted
 from chancy.text import storable
 
 _CELL = 60
@@ -64,8 +65,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, cut: bool
 
 
 def job(queued: QueuedJob) -> dict[str, Any]:
-    """A job as JSON. Times in ISO 8601, UTC."""
+    """A job as JSON. Times in ISO 8601, UTC. Encrypted payloads are replaced by a word."""
     fields: dict[str, Any] = {name: _plain(getattr(queued, name)) for name in queued.__slots__}
+    fields |= {name: redacted(fields[name]) for name in ("arguments", "result", "errors", "meta")}
     fields["state"] = queued.state.label
     fields["limits"] = {limit.type.value: limit.value for limit in queued.limits}
     return fields

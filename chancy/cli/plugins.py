@@ -92,7 +92,7 @@ def _found(target: CommandTarget) -> list[Listed]:
     app = target.unconnected()
     owned = commands(app.hooks.plugins, COMMANDS)
     origins: dict[str, tuple[str, str | None]] = {
-        plugin.get_identifier(): ("chancy", version("chancy"))
+        plugin.get_identifier(): ("chancy-queue", version("chancy-queue"))
         for plugin in default_plugins.defaults()
     }
     origins |= {entry.identifier: (entry.distribution, entry.version) for entry in installed()}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chancy.cli import output
+from chancy.cli import output, shell_completion
 from chancy.cli.exits import NO
 from chancy.cli.options import DATETIME, CommandTarget, as_json, on_target
 from chancy.errors import InvalidArguments
@@ -25,15 +25,26 @@ if TYPE_CHECKING:
 
 @click.command()
 @on_target
-@click.argument("func")
+@click.argument("func", shell_complete=shell_completion.functions)
 @click.option(
     "--arg", "single", multiple=True, metavar="NAME=JSON", help="One argument. Repeatable."
 )
 @click.option("--args", "several", metavar="JSON", help="All arguments, as a JSON object.")
-@click.option("--queue", metavar="NAME", help="Override the queue of the function.")
+@click.option(
+    "--queue",
+    metavar="NAME",
+    help="Override the queue of the function.",
+    shell_complete=shell_completion.queues,
+)
 @click.option("--priority", type=int, help="-100 to 100; higher runs first.")
 @click.option("--delay", type=Seconds(), metavar="S", help="Run the job S seconds from now.")
 @click.option("--run-at", type=DATETIME, metavar="ISO", help="Run the job at this time.")
+@click.option(
+    "--expires-in", type=Seconds(), metavar="S", help="Cancel the job unless it starts within S."
+)
+@click.option(
+    "--expires-at", type=DATETIME, metavar="ISO", help="Cancel the job unless it starts by then."
+)
 @click.option("--max-attempts", type=int, help="The maximum number of attempts.")
 @click.option("--no-validate", is_flag=True, help="Push a function that cannot be imported here.")
 @click.option("--wait", type=Seconds(), metavar="S", help="Wait up to S seconds for the result.")
@@ -45,6 +56,8 @@ def push(
     several: str | None,
     delay: float | None,
     run_at: datetime | None,
+    expires_in: float | None,
+    expires_at: datetime | None,
     no_validate: bool,
     wait: float | None,
     json_: bool,
@@ -62,12 +75,19 @@ def push(
     """
     if delay is not None and run_at is not None:
         raise click.UsageError("--delay and --run-at exclude each other: pass one of them")
+    if expires_in is not None and expires_at is not None:
+        raise click.UsageError("--expires-in and --expires-at exclude each other: pass one of them")
     arguments = _arguments(single, several)
-    due = run_at if delay is None else timedelta(seconds=delay)
+    expires = expires_at if expires_in is None else timedelta(seconds=expires_in)
 
     async def main() -> tuple[str, QueuedJob | None]:
         async with target.opened() as chancy:
-            job = _job(chancy, func, arguments, validate=not no_validate, due=due, **settings)
+            job = _job(chancy, func, arguments, validate=not no_validate, **settings)
+            if delay is not None:
+                job = job.with_delay(delay)
+            elif run_at is not None:
+                job = job.with_run_at(run_at)
+            job = job if expires is None else job.with_expires_at(expires)
             reference = await chancy.push(job, validate=not no_validate)
             if wait is None:
                 return str(reference.id), None
@@ -83,7 +103,6 @@ def _job(
     arguments: dict[str, Any],
     *,
     validate: bool,
-    due: datetime | timedelta | None,
     queue: str | None,
     priority: int | None,
     max_attempts: int | None,
@@ -101,7 +120,7 @@ def _job(
         job = job.with_priority(priority)
     if max_attempts is not None:
         job = job.with_max_attempts(max_attempts)
-    return job if due is None else job.with_run_at(due)
+    return job
 
 
 def _arguments(single: tuple[str, ...], several: str | None) -> dict[str, Any]:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from chancy.broker.values import QueueCounts, WorkerRecord
-from chancy.cli import bounds, facts, output
+from chancy.cli import bounds, facts, output, shell_completion
 from chancy.cli.exits import AWAY, NO, complain
 from chancy.cli.options import DATETIME, CommandTarget, as_json, on_target
 from chancy.job.limits import Limit
 from chancy.plugin.commands import Seconds
-from chancy.queue.executor_options import EXECUTORS, ExecutorName, Options
+from chancy.queue.executor_options import ExecutorOptions
 from chancy.queue.queue import Queue
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ def queue() -> None:
 def list_(target: CommandTarget, json_: bool) -> None:
     """List queues with their settings and job counts.
 
-    Counts stop at 100,000+. The list includes undeclared queues that have jobs. Invalid rows, and
-    workers that cannot serve a queue, are reported on stderr. An unknown count is shown as - or
-    null, with the reason on stderr: its broker is unavailable (exit code 4), or the application
-    does not have it.
+    Counts stop at 100,000+; "oldest s" is for how long the oldest due job has waited. The list
+    includes undeclared queues that have jobs. Invalid rows, and workers that cannot serve a queue,
+    are reported on stderr. An unknown count is shown as - or null, with the reason on stderr: its
+    broker is unavailable (exit code 4), or the application does not have it.
 
     \b
     Example:
@@ -55,32 +55,39 @@ def list_(target: CommandTarget, json_: bool) -> None:
       chancy queue list --json | jq '.[] | select(.paused) | .name'
     """
 
-    async def main() -> tuple[_Found, facts.Counted, Sequence[WorkerRecord]]:
+    async def main() -> tuple[_Found, facts.Counted, Mapping[str, float], Sequence[WorkerRecord]]:
         async with target.opened() as chancy:
             queues = await _queues(chancy)
             return (
                 queues,
                 await facts.counted(chancy, [queue for queue, _ in queues]),
+                await facts.oldest(chancy),
                 await chancy.get_workers(),
             )
 
-    found, (counts, unknown, away), workers = asyncio.run(main())
+    found, (counts, unknown, away), oldest, workers = asyncio.run(main())
     for reason in unknown:
         complain(reason)
     if json_:
-        _print_json(found, counts, workers)
+        _print_json(found, counts, oldest, workers)
     else:
-        _print(found, counts, workers)
+        _print(found, counts, oldest, workers)
     if away:
         sys.exit(AWAY)
 
 
-def _print_json(found: _Found, counts: facts.Counts, workers: Sequence[WorkerRecord]) -> None:
+def _print_json(
+    found: _Found,
+    counts: facts.Counts,
+    oldest: Mapping[str, float],
+    workers: Sequence[WorkerRecord],
+) -> None:
     output.script(
         [
             {
                 **facts.facts(queue),
                 **facts.count(counts, queue.name),
+                "oldest_s": oldest.get(queue.name),
                 "declared": True,
                 "wrong": errors,
                 "broken": _broken(workers, queue.name),
@@ -88,19 +95,32 @@ def _print_json(found: _Found, counts: facts.Counts, workers: Sequence[WorkerRec
             for queue, errors in found
         ]
         + [
-            {"name": name, **facts.count(counts, name), "declared": False}
+            {
+                "name": name,
+                **facts.count(counts, name),
+                "oldest_s": oldest.get(name),
+                "declared": False,
+            }
             for name in _undeclared(found, counts)
         ]
     )
 
 
-def _print(found: _Found, counts: facts.Counts, workers: Sequence[WorkerRecord]) -> None:
+def _print(
+    found: _Found,
+    counts: facts.Counts,
+    oldest: Mapping[str, float],
+    workers: Sequence[WorkerRecord],
+) -> None:
     rows = [facts.row(queue, counts, len(_broken(workers, queue.name))) for queue, _ in found]
     rows += [
         [name, "(not declared)", *[None] * 6, "", *facts.shown(counts, name)]
         for name in _undeclared(found, counts)
     ]
-    output.table((*facts.COLUMNS, *QueueCounts._fields), rows)
+    for one in rows:
+        waited_s = oldest.get(str(one[0]))
+        one.append(None if waited_s is None else round(waited_s))
+    output.table((*facts.COLUMNS, *QueueCounts._fields, "oldest s"), rows)
     for queue, errors in found:
         for error in errors:
             complain(error)
@@ -135,13 +155,13 @@ async def _queues(chancy: Chancy) -> _Found:
 
 @queue.command()
 @on_target
-@click.argument("name")
+@click.argument("name", shell_complete=shell_completion.queues)
 @click.option(
     "--executor",
-    type=click.Choice(EXECUTORS),
     default="process",
     show_default=True,
-    help="The executor that runs the jobs.",
+    metavar="NAME",
+    help="process, thread, async, or an executor that is installed.",
 )
 @click.option("--concurrency", type=int, help="Jobs one worker runs at a time.")
 @click.option(
@@ -172,13 +192,13 @@ async def _queues(chancy: Chancy) -> _Found:
 def declare(
     target: CommandTarget,
     name: str,
-    executor: ExecutorName,
+    executor: str,
     concurrency: int | None,
     tags: tuple[str, ...],
     poll_interval: float,
     keep_finished: bool,
     limits: tuple[Limit, ...],
-    options: Options | None,
+    options: ExecutorOptions | None,
     broker: str,
     broker_options: Mapping[str, Any],
     upsert: bool,
@@ -225,7 +245,7 @@ def declare(
 
 @queue.command()
 @on_target
-@click.argument("name")
+@click.argument("name", shell_complete=shell_completion.queues)
 @click.option(
     "--resume-at", type=DATETIME, metavar="ISO", help="Resume automatically at this time."
 )
@@ -253,7 +273,7 @@ def pause(
 
 @queue.command()
 @on_target
-@click.argument("name")
+@click.argument("name", shell_complete=shell_completion.queues)
 def resume(target: CommandTarget, name: str) -> None:
     """Resume a paused queue: workers claim its jobs again.
 
@@ -267,7 +287,7 @@ def resume(target: CommandTarget, name: str) -> None:
 
 @queue.command()
 @on_target
-@click.argument("name")
+@click.argument("name", shell_complete=shell_completion.queues)
 def delete(target: CommandTarget, name: str) -> None:
     """Delete a queue. Its jobs are kept and run once it is declared again.
 

@@ -9,13 +9,18 @@ import sys
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from chancy.cli import logs
 from chancy.errors import ConfigurationError
+from chancy.job.definition import DECORATED
+from chancy.plugin.processor_plugin import ProcessorPlugin
+from chancy.queue.executor_kind import executor_kind, is_known
 
 if TYPE_CHECKING:
     from chancy.app.app import Chancy
+    from chancy.queue.queue import Queue
     from chancy.worker.worker import Worker
 
 logger = logging.getLogger("chancy.cli")
@@ -74,7 +79,7 @@ def run(chancy: Chancy, options: ServeOptions) -> None:
     if options.processors is not None:
         _choose(chancy, options.processors)
     asyncio.run(_serve(chancy, options))
-    if code := max((plugin.exit_code for plugin in chancy.hooks.plugins), default=0):
+    if code := max((plugin.exit_code for plugin in _with_processors(chancy)), default=0):
         sys.exit(code)
 
 
@@ -123,8 +128,12 @@ async def _serve(chancy: Chancy, options: ServeOptions) -> None:
     logger.info("stopped pid=%d settled=%d stale=%d", os.getpid(), worker.settled, worker.stale)
 
 
+def _with_processors(chancy: Chancy) -> list[ProcessorPlugin]:
+    return [plugin for plugin in chancy.hooks.plugins if isinstance(plugin, ProcessorPlugin)]
+
+
 def _choose(chancy: Chancy, processors: Collection[str]) -> None:
-    known = {name for plugin in chancy.hooks.plugins for name in plugin.choose(processors)}
+    known = {name for plugin in _with_processors(chancy) for name in plugin.choose(processors)}
     unknown = sorted(set(processors) - known)
     if unknown:
         raise ConfigurationError(
@@ -134,13 +143,24 @@ def _choose(chancy: Chancy, processors: Collection[str]) -> None:
 
 
 async def _log_status(chancy: Chancy, worker: Worker, options: ServeOptions) -> None:
-    """Log the queues and the broker, once it is known whether notifications arrive."""
+    """Log what is served and the broker, once it is known whether notifications arrive."""
     why = await worker.why_polling()
+    served = [_described(queue, options.concurrency) for queue in worker.served]
     logger.info(
-        "serving queues=%s on %r; %s",
-        ",".join(worker.queues) or "(none: declare one, see `chancy queue declare --help`)",
+        "serving queues=%s on %r; version=%s functions=%d; %s",
+        ",".join(served) or "(none: declare one, see `chancy queue declare --help`)",
         chancy.broker,
+        version("chancy-queue"),
+        len(DECORATED),
         "listening for notifications" if why is None else f"polling, because {why}",
     )
     for name in set(options.queues or ()) - {"*", *worker.queues}:
         logger.warning("queue %s is not served: it is not declared, or its tags do not match", name)
+
+
+def _described(queue: Queue, concurrency: int | None) -> str:
+    """A queue, its executor, and the jobs that run at a time here: ``mail(async 20)``."""
+    most = concurrency or queue.concurrency
+    if most is None and is_known(queue.executor):
+        most = executor_kind(queue.executor).concurrency()
+    return f"{queue.name}({queue.executor} {most})"

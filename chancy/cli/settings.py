@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -44,10 +44,15 @@ class Settings(BaseModel):
         except ValidationError as error:
             raise ConfigurationError(
                 "; ".join(
-                    _explain(source, detail["type"], detail["loc"], detail["msg"])
+                    _explain(source, detail["type"], detail["loc"], detail["msg"], cls.keys())
                     for detail in error.errors(include_input=False, include_url=False)
                 )
             ) from None
+
+    @classmethod
+    def keys(cls) -> tuple[str, ...]:
+        """The keys of a source."""
+        return tuple(field.alias or name for name, field in cls.model_fields.items())
 
     def over(self, other: Settings) -> Settings:
         """These settings, with the unset fields taken from ``other``.
@@ -62,7 +67,7 @@ class Settings(BaseModel):
 
 
 _LISTS = ("imports", "allow", "plugins")
-KEYS = tuple(field.alias or name for name, field in Settings.model_fields.items())
+KEYS = Settings.keys()
 
 
 def read(options: Mapping[str, str | None]) -> Settings:
@@ -108,11 +113,13 @@ def _table(path: Path) -> Mapping[str, Any]:
     return found
 
 
-def _explain(source: str, kind: str, place: tuple[int | str, ...], message: str) -> str:
+def _explain(
+    source: str, kind: str, place: tuple[int | str, ...], message: str, keys: Sequence[str]
+) -> str:
     key = ".".join(map(str, place))
     where = f"{source}: [tool.chancy]" if source.endswith(".toml") else f"{source}:"
     if kind != "extra_forbidden":
         return f"{where} {key}: {message}"
-    near = difflib.get_close_matches(key, KEYS, n=1)
+    near = difflib.get_close_matches(key, keys, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"{where} has an unknown key {key!r}; {hint}Known keys: {', '.join(KEYS)}"
+    return f"{where} has an unknown key {key!r}; {hint}Known keys: {', '.join(keys)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
@@ -119,6 +120,14 @@ if TYPE_CHECKING:
     help="Kill and restart a worker whose event loop is blocked for S seconds; default: never.",
 )
 @click.option(
+    "--metrics",
+    metavar="HOST:PORT",
+    envvar="CHANCY_METRICS",
+    show_envvar=True,
+    help="Serve Prometheus metrics and health checks here, further worker processes on the next "
+    "ports; needs the plugin chancy.metrics.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(logs.LEVELS),
     default="info",
@@ -151,6 +160,7 @@ def worker(
     heartbeat: float,
     heartbeat_timeout: float,
     restart_blocked: float | None,
+    metrics: str | None,
     log_level: str,
     log_format: logs.Format,
 ) -> None:
@@ -185,6 +195,8 @@ def worker(
         log_format=log_format,
     )
     logs.install(log_level, log_format)
+    if metrics is not None:
+        os.environ["CHANCY_METRICS"] = metrics  # for the plugin, also in worker processes
     if processes > 0:
         _supervise(target, options, processes, restart_blocked)
     run(_application(target), options)
@@ -263,7 +275,8 @@ def list_(target: CommandTarget, json_: bool) -> None:
     metavar="S",
     help="The maximum seconds for which the event loop of a worker may be blocked.",
 )
-def health(target: CommandTarget, within: float, blocked: float) -> None:
+@as_json
+def health(target: CommandTarget, within: float, blocked: float, json_: bool) -> None:
     """Exit 0 if the database responds and a worker on this host is alive, else 1 with the reason.
 
     A worker on this host whose event loop is blocked by a job also exits with 1.
@@ -283,8 +296,7 @@ def health(target: CommandTarget, within: float, blocked: float) -> None:
     try:
         workers = asyncio.run(main())
     except BrokerError as error:
-        complain(f"the database does not respond: {error}")
-        sys.exit(NO)
+        _unhealthy(f"the database does not respond: {error}", json_=json_)
     here = [worker for worker in workers if worker.host == host()]
     alive = [worker for worker in here if worker.silent_s <= within]
     if not alive:
@@ -294,18 +306,29 @@ def health(target: CommandTarget, within: float, blocked: float) -> None:
             if silent_s is None
             else f"the last heartbeat was {silent_s:.0f} s ago"
         )
-        complain(f"the database responds, but no worker on host {host()} is alive: {last}")
-        sys.exit(NO)
+        why = f"the database responds, but no worker on host {host()} is alive: {last}"
+        _unhealthy(why, json_=json_)
     stuck = [worker for worker in alive if worker.blocked_s > blocked]
     if stuck:
         longest = max(stuck, key=lambda worker: worker.blocked_s)
-        complain(
+        _unhealthy(
             f"the event loop of worker {longest.id} (pid {longest.pid}) on host {host()} has been "
-            f"blocked for {longest.blocked_s:.0f} s: see loop_blocked in its log"
+            f"blocked for {longest.blocked_s:.0f} s: see loop_blocked in its log",
+            json_=json_,
         )
-        sys.exit(NO)
+    if json_:
+        output.script({"healthy": True, "reason": None, "alive": len(alive)})
+        return
     noun = "1 worker" if len(alive) == 1 else f"{len(alive)} workers"
     output.line(f"healthy: the database responds, {noun} alive on host {host()}")
+
+
+def _unhealthy(why: str, *, json_: bool) -> NoReturn:
+    if json_:
+        output.script({"healthy": False, "reason": why, "alive": None})
+    else:
+        complain(why)
+    sys.exit(NO)
 
 
 def _supervise(

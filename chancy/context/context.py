@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar, cast, overload
 from uuid import UUID
 
+from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome
 from chancy.context.host import AttemptHost, Completion, PendingWrite
 from chancy.context.host import AttemptInfo as AttemptInfo
@@ -20,6 +21,7 @@ from chancy.context.host import Progress as Progress
 from chancy.context.steps import KEY, Steps
 from chancy.errors import ConfigurationError, Interrupted, LeaseLost, NoCurrentJob
 from chancy.job.definition import DECORATED
+from chancy.serialization.codec import encode
 from chancy.serialization.signature import Signature
 from chancy.text import storable
 
@@ -44,15 +46,17 @@ class JobContext:
     :param outside: receives progress, steps and completion; called in the thread of the caller.
     :param deadline: when the time limit ends the attempt, by ``time.monotonic()``; None without a
         limit.
-    :param stack: closed after the run by the creator of the context.
+    :param stacked: whether the creator of the context closes its `stack` after the run.
     """
 
     __slots__ = (
         "_attempt",
+        "_carries",
         "_meta",
         "_outside",
         "_seen",
         "_stack",
+        "_stacked",
         "_steps",
         "_why",
         "deadline",
@@ -64,17 +68,19 @@ class JobContext:
         attempt: AttemptInfo,
         outside: AttemptHost,
         deadline: float | None = None,
-        stack: AsyncExitStack | None = None,
+        stacked: bool = False,
     ) -> None:
         self._attempt = attempt
         self._outside = outside
         self._steps: Steps | None = None
         self._meta: Mapping[str, Any] | None = None
+        self._carries = False
         self._why: str | None = None
         self._seen = False
-        self._stack = stack
+        self._stacked = stacked
+        self._stack: AsyncExitStack | None = None
         self.deadline = deadline
-        #: The outcome of the run; None until it ends. Always None in a child process.
+        #: The outcome of the run; None until it ends.
         self.outcome: Outcome | None = None
 
     @property
@@ -86,6 +92,12 @@ class JobContext:
     def lease(self) -> UUID:
         """The random id of the claim; each attempt at the job has a different one."""
         return self._attempt.lease
+
+    @property
+    def worker_id(self) -> UUID | None:
+        """The worker that runs this attempt; None in an executor process."""
+        found: UUID | None = getattr(self._attempt, "worker_id", None)
+        return found if found is not None and found.int else None
 
     @property
     def queue(self) -> str:
@@ -122,6 +134,14 @@ class JobContext:
             self._meta = stored if isinstance(stored, dict) else {}
         return self._meta
 
+    def carry(self, **meta: Any) -> None:
+        """Set keys of `meta` for this run alone, in executor processes too; nothing is stored.
+
+        For `around` hooks that pass a value on to the function, before it is called.
+        """
+        self._meta = {**self.meta, **meta}
+        self._carries = True
+
     @property
     def seconds_left(self) -> float | None:
         """Seconds until the time limit, 0 when it has passed; None without a limit."""
@@ -148,18 +168,25 @@ class JobContext:
 
     @property
     def stack(self) -> AsyncExitStack:
-        """An exit stack that is closed in the worker's event loop after the run, whatever the
-        outcome. `around` hooks and their jobs may register cleanup on it.
+        """An exit stack that is closed after the run, whatever the outcome, in the worker's event
+        loop and before the `around` hooks are exited. Hooks and jobs may register cleanup on it.
 
         :raises NoCurrentJob: there is no stack: no plugin of the worker has an `around` hook, or
             the job runs in a child process, which does not run the worker's hooks.
         """
-        if self._stack is None:
+        if not self._stacked:
             raise NoCurrentJob(
                 "this job has no stack: only a job that shares its process with an `around` hook "
                 "has one; use `with` or an ExitStack in the function"
             )
+        if self._stack is None:
+            self._stack = AsyncExitStack()
         return self._stack
+
+    @property
+    def has_stack(self) -> bool:
+        """Whether the stack was asked for."""
+        return self._stack is not None
 
     def progress(self, fraction: float, text: str = "") -> None:
         """Report the job's progress; the last report of each half second is stored with the job.
@@ -298,6 +325,15 @@ class JobContext:
             return False
         self._outside = outside
         return True
+
+    def carrying(self, claim: Claim) -> Claim:
+        """The claim to run: with the keys that `carry` has set, if there are any."""
+        if self._carries:
+            limit = max(self._outside.max_payload, 2 * len(claim.meta or ""))
+            text = encode(self.meta, what="the meta of an `around` hook", limit=limit)
+            self._attempt = claim = claim._replace(meta=text)
+            self._carries = False
+        return claim
 
     def ask_to_stop(self, why: str) -> None:
         """Set `cancelled`. The first reason is kept."""

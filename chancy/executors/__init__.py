@@ -1,110 +1,63 @@
-"""Executors run claims: in the worker's event loop (async), in threads, or in processes."""
+"""Executors run claims: in the worker's event loop, in threads, in processes, or elsewhere."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypedDict, assert_never
+from collections.abc import Callable, Sequence
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, cast
 
-from chancy.executors.base import NO_CALLBACKS, AttemptCallbacks, Executor, FindFunction
-from chancy.executors.process.settings import JobEnvironment
-from chancy.job.limits import NO_LIMITS, Limits
-from chancy.queue.executor_options import (
-    AsyncOptions,
-    ExecutorName,
-    Options,
-    ProcessOptions,
-    ThreadOptions,
-    default_options,
+from chancy.executors.base import (
+    NO_CALLBACKS,
+    AttemptCallbacks,
+    Executor,
+    FindFunction,
 )
+from chancy.executors.setup import ExecutorSetup
+from chancy.job.limits import NO_LIMITS, Limits
+from chancy.queue.executor_kind import executor_kind
+from chancy.queue.executor_options import ExecutorOptions
 from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
 
 if TYPE_CHECKING:
     from chancy.executors.process.pool import ChildPool
-
-
-def default_concurrency(name: ExecutorName) -> int:
-    """Number of jobs of a queue that one worker runs at a time, unless the queue sets it."""
-    match name:
-        case "process":
-            return _cores()
-        case "thread":
-            return 16
-        case "async":
-            return 256
-        case _:
-            assert_never(name)
-
-
-def _cores() -> int:
-    """Cores that this process may use. In a container that can be fewer than the machine has."""
-    try:
-        return len(os.sched_getaffinity(0)) or 1
-    except (AttributeError, OSError):
-        return os.cpu_count() or 1
-
-
-class _Arguments(TypedDict):
-    concurrency: int
-    find: FindFunction
-    max_payload: int
-    limits: Limits
-    callbacks: AttemptCallbacks
+    from chancy.executors.process.settings import JobEnvironment
 
 
 def executor(
-    name: ExecutorName,
+    name: str,
     *,
     concurrency: int | None = None,
     find: FindFunction,
     max_payload: int = DEFAULT_MAX_PAYLOAD,
     sys_path: Sequence[str] | None = None,
-    options: Options | None = None,
+    options: ExecutorOptions | None = None,
     limits: Limits = NO_LIMITS,
     callbacks: AttemptCallbacks = NO_CALLBACKS,
     environment: JobEnvironment | None = None,
+    wrapper: str | None = None,
     pool: ChildPool | None = None,
+    around_in_child: Sequence[str] = (),
 ) -> Executor:
-    """Create an executor. Start it before it runs anything.
+    """Create an executor. Start it before it runs anything. See `ExecutorSetup`.
 
-    :param concurrency: jobs at a time; None takes `default_concurrency`.
-    :param find: looks up the function of a claim; raises `UnknownFunction`.
-    :param max_payload: maximum size of an encoded result in bytes.
-    :param sys_path: module search path of executor processes; None takes this process's
-        ``sys.path`` when the executor starts.
+    :param concurrency: jobs at a time; None takes the default of its kind.
     :param options: options of this executor; None takes the defaults.
-    :param limits: limits of claims that have none of their own.
-    :param callbacks: called for reports of running jobs.
-    :param environment: surroundings of the jobs in executor processes; None for plain jobs.
-    :param pool: executor processes to share with other queues; None: its own.
+    :raises ConfigurationError: no executor of this name is installed.
     """
-    concurrency = default_concurrency(name) if concurrency is None else concurrency
-    options = options or default_options(name)
-    arguments: _Arguments = {
-        "concurrency": concurrency,
-        "find": find,
-        "max_payload": max_payload,
-        "limits": limits,
-        "callbacks": callbacks,
-    }
-    match options:
-        case ProcessOptions():
-            from chancy.executors.process.executor import ProcessExecutor
-
-            return ProcessExecutor(
-                **arguments,
-                options=options,
-                sys_path=sys_path,
-                environment=environment,
-                pool=pool,
-            )
-        case ThreadOptions():
-            from chancy.executors.thread.executor import ThreadExecutor
-
-            return ThreadExecutor(**arguments, options=options)
-        case AsyncOptions():
-            from chancy.executors.coroutine.executor import AsyncExecutor
-
-            return AsyncExecutor(**arguments, options=options)
-        case _:
-            assert_never(options)
+    kind = executor_kind(name)
+    factory = cast("Callable[[ExecutorSetup], Executor]", resolve_name(kind.factory))
+    return factory(
+        ExecutorSetup(
+            concurrency=kind.concurrency() if concurrency is None else concurrency,
+            find=find,
+            max_payload=max_payload,
+            options=options or kind.options(),
+            limits=limits,
+            callbacks=callbacks,
+            sys_path=sys_path,
+            environment=environment,
+            wrapper=wrapper,
+            pool=pool,
+            around_in_child=around_in_child,
+        )
+    )

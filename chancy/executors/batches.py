@@ -16,7 +16,6 @@ from chancy.errors import ChancyError, InvalidResult
 from chancy.executors.base import Executor, FindFunction
 from chancy.job.batching import ATTRIBUTE, Batching
 from chancy.serialization.signature import Signature
-from chancy.text import shown
 
 _Key = tuple[UUID, UUID]
 
@@ -87,22 +86,6 @@ def _outcome(results: list[tuple[Any, Any]], elapsed_s: float) -> Outcome:
 
 def _mismatch(why: str) -> Failure:
     return Failure.of(InvalidResult(why))
-
-
-def encode_items(values: object, path: str) -> list[tuple[Any, Any]]:
-    """The return value of a batch function: for each item its result and its failure.
-
-    :raises InvalidResult: it is not a list.
-    """
-    if not isinstance(values, list | tuple):
-        raise InvalidResult(
-            f"{path} returned {shown(values)}: a batch function returns None, or a list with a "
-            "result or an exception for each item"
-        )
-    return [
-        (None, Failure.of(value).as_json()) if isinstance(value, Exception) else (value, None)
-        for value in values
-    ]
 
 
 class BatchedExecutor:

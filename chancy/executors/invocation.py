@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from chancy.attempt.claim import Claim
-from chancy.attempt.control import Cancel, Retry, Snooze
+from chancy.attempt.control import Cancel, RateLimited, Retry, Snooze
 from chancy.attempt.failure import MAX_MESSAGE, Failure
 from chancy.attempt.outcome import (
     Cancelled,
@@ -21,19 +21,18 @@ from chancy.attempt.outcome import (
     Snoozed,
     TimedOut,
 )
-from chancy.errors import InvalidArguments, UnsupportedLimit
+from chancy.errors import InvalidArguments, InvalidResult, UnsupportedLimit
 from chancy.executors.base import FindFunction
-from chancy.executors.batches import encode_items
 from chancy.job.batching import ATTRIBUTE as BATCHING
 from chancy.job.limits import Limits, LimitType, decode_limits
-from chancy.queue.executor_options import ExecutorName, Options
-from chancy.queue.queue import unsupported
+from chancy.queue.executor_kind import unsupported
+from chancy.queue.executor_options import ExecutorOptions
 from chancy.serialization.codec import encode
 from chancy.serialization.signature import Signature
-from chancy.text import storable
+from chancy.text import shown, storable
 
 #: Control results: a function may return one instead of a result.
-_CONTROL = (Snooze, Cancel, Retry)
+_CONTROL = (Snooze, Cancel, Retry, RateLimited)
 #: The packages and modules whose frames are not part of a job's traceback.
 _EXECUTORS = f"{__package__}."
 
@@ -87,7 +86,7 @@ def returned(called: Callee, value: object, limit: int, began: float) -> Outcome
         return _controlled(value, elapsed_s)
     try:
         if called.batched:
-            value = encode_items(value, called.path)
+            value = _encode_items(value, called.path)
             text = encode(value, what=f"the results of {called.path}", limit=limit, any_keys=True)
         else:
             text = called.signature.encode_result(value, limit)
@@ -96,7 +95,23 @@ def returned(called: Callee, value: object, limit: int, began: float) -> Outcome
     return Returned(text, elapsed_s)
 
 
-def _controlled(value: Snooze | Cancel | Retry, elapsed_s: float) -> Outcome:
+def _encode_items(values: object, path: str) -> list[tuple[Any, Any]]:
+    """The return value of a batch function: for each item its result and its failure.
+
+    :raises InvalidResult: it is not a list.
+    """
+    if not isinstance(values, list | tuple):
+        raise InvalidResult(
+            f"{path} returned {shown(values)}: a batch function returns None, or a list with a "
+            "result or an exception for each item"
+        )
+    return [
+        (None, Failure.of(value).as_json()) if isinstance(value, Exception) else (value, None)
+        for value in values
+    ]
+
+
+def _controlled(value: Snooze | Cancel | Retry | RateLimited, elapsed_s: float) -> Outcome:
     match value:
         case Snooze():
             return Snoozed(value.moment, elapsed_s, asked=True)
@@ -104,9 +119,11 @@ def _controlled(value: Snooze | Cancel | Retry, elapsed_s: float) -> Outcome:
             return Cancelled(storable(reason, MAX_MESSAGE), elapsed_s)
         case Retry():
             return Raised(Failure.of(value), elapsed_s, value.moment)
+        case RateLimited():
+            return Snoozed(value.moment, elapsed_s, asked=True, rate_limited=True)
 
 
-def raised(error: BaseException, began: float) -> Raised:
+def raised(error: BaseException, began: float) -> Raised | Snoozed:
     """The outcome of a call that raised.
 
     The exception loses the frames of executors, which have the outcome among their variables: the
@@ -117,12 +134,14 @@ def raised(error: BaseException, began: float) -> Raised:
     while frame is not None and frame.tb_frame.f_globals.get("__name__", "").startswith(_EXECUTORS):
         frame = frame.tb_next
     error.__traceback__ = frame
+    if isinstance(error, RateLimited):
+        return Snoozed(error.moment, elapsed_s, asked=True, rate_limited=True)
     again = error.moment if isinstance(error, Retry) else None
     return Raised(Failure.of(error), elapsed_s, again, error)
 
 
 def time_limit(
-    claim: Claim, defaults: Limits, executor: ExecutorName, options: Options
+    claim: Claim, defaults: Limits, executor: str, options: ExecutorOptions
 ) -> float | None:
     """Time limit of an attempt in seconds; None if it has no limit.
 

@@ -16,6 +16,7 @@ from chancy.job.batching import ATTRIBUTE as BATCHING
 from chancy.job.batching import Batching
 from chancy.job.limits import Limit, check_limits
 from chancy.job.unique import Unique
+from chancy.retry import KEY, PolicyChoice, chosen
 from chancy.serialization.versions import ATTRIBUTE, ArgumentsVersion, Upgrade
 from chancy.states import State
 from chancy.text import shown
@@ -31,8 +32,8 @@ else:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Attempts of a job by default: one, and two retries.
-DEFAULT_MAX_ATTEMPTS = 3
+#: Attempts of a job by default: with the default delays, about three weeks.
+DEFAULT_MAX_ATTEMPTS = 25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,8 @@ class Job(Generic[R_co]):
     :param id: makes a repeated push of the same job a no-op while the job is unfinished. By
         default the push generates a UUIDv7.
     :param unique: which other jobs are duplicates of this one, and how a duplicate push is handled.
+    :param expires_at: the job is cancelled unless it has started by then: an aware datetime, or a
+        delay after the push by the clock of the database. None: never.
     """
 
     func: str
@@ -65,6 +68,7 @@ class Job(Generic[R_co]):
     limits: tuple[Limit, ...] = ()
     id: UUID | None = None
     unique: Unique | None = None
+    expires_at: datetime | timedelta | None = None
 
     if not TYPE_CHECKING:  # that of Generic sets an attribute, which frozen slotted classes lack
         __class_getitem__ = classmethod(GenericAlias)
@@ -100,12 +104,25 @@ class Job(Generic[R_co]):
     def with_priority(self, priority: int) -> Self:
         return replace(self, priority=priority)
 
-    def with_run_at(self, run_at: datetime | timedelta | float | None) -> Self:
-        """Return a copy due at an aware datetime, or a timedelta or seconds after its push."""
-        return replace(self, run_at=_due(run_at))
+    def with_run_at(self, run_at: datetime | None) -> Self:
+        """Return a copy due at an aware datetime."""
+        return replace(self, run_at=run_at)
+
+    def with_delay(self, delay: timedelta | float | None) -> Self:
+        """Return a copy due a timedelta or seconds after its push, by the clock of the database."""
+        return replace(self, run_at=_time(delay, "delay"))
 
     def with_max_attempts(self, max_attempts: int) -> Self:
         return replace(self, max_attempts=max_attempts)
+
+    def with_retry(self, retry: PolicyChoice) -> Self:
+        """Return a copy with this retry policy, or one for each type of error.
+
+        The policy is stored in the job's ``meta["retry"]``. Its ``max_attempts``, or the largest
+        of several, becomes that of the job.
+        """
+        stored, most = chosen(retry, self.max_attempts)
+        return replace(self, meta={**self.meta, KEY: stored}, max_attempts=most)
 
     def with_meta(self, **meta: Any) -> Self:
         """Return a copy with these keys merged into its meta."""
@@ -121,19 +138,24 @@ class Job(Generic[R_co]):
     def with_unique(self, unique: Unique | None) -> Self:
         return replace(self, unique=unique)
 
+    def with_expires_at(self, expires_at: datetime | timedelta | float | None) -> Self:
+        """Return a copy that is cancelled unless it starts by an aware datetime, or within a
+        timedelta or seconds after its push."""
+        return replace(self, expires_at=_time(expires_at, "expires_at"))
+
 
 # The setters of the fields: the __init__ of a frozen dataclass takes four times as long.
 _SLOTS = tuple(Job.__dict__[field.name] for field in fields(Job) if field.name != "arguments")
 _set_arguments = Job.__dict__["arguments"].__set__
 
 
-def _due(run_at: datetime | timedelta | float | None) -> datetime | timedelta | None:
-    if isinstance(run_at, int | float):
+def _time(at: datetime | timedelta | float | None, name: str) -> datetime | timedelta | None:
+    if isinstance(at, int | float):
         try:
-            return timedelta(seconds=run_at)
+            return timedelta(seconds=at)
         except (OverflowError, ValueError) as error:
-            raise PushError(f"run_at={run_at!r} seconds is not a delay: {error}") from None
-    return run_at
+            raise PushError(f"{name}={at!r} seconds is not a delay: {error}") from None
+    return at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +181,8 @@ class QueuedJob:
     finished_at: datetime | None
     stop_asked_at: datetime | None
     limits: tuple[Limit, ...]
+    #: Until it is finished.
+    expires_at: datetime | None = None
 
 
 class JobFactory(Generic[P, R_co]):
@@ -213,11 +237,17 @@ class JobFactory(Generic[P, R_co]):
     def with_priority(self, priority: int) -> Self:
         return self._with(self.template.with_priority(priority))
 
-    def with_run_at(self, run_at: datetime | timedelta | float | None) -> Self:
+    def with_run_at(self, run_at: datetime | None) -> Self:
         return self._with(self.template.with_run_at(run_at))
+
+    def with_delay(self, delay: timedelta | float | None) -> Self:
+        return self._with(self.template.with_delay(delay))
 
     def with_max_attempts(self, max_attempts: int) -> Self:
         return self._with(self.template.with_max_attempts(max_attempts))
+
+    def with_retry(self, retry: PolicyChoice) -> Self:
+        return self._with(self.template.with_retry(retry))
 
     def with_meta(self, **meta: Any) -> Self:
         return self._with(self.template.with_meta(**meta))
@@ -227,6 +257,9 @@ class JobFactory(Generic[P, R_co]):
 
     def with_unique(self, unique: Unique | None) -> Self:
         return self._with(self.template.with_unique(unique))
+
+    def with_expires_at(self, expires_at: datetime | timedelta | float | None) -> Self:
+        return self._with(self.template.with_expires_at(expires_at))
 
 
 class JobFunction(Protocol[P, R_co]):
@@ -279,6 +312,13 @@ def path_of(func: object) -> str:
     return f"{module}.{name}"
 
 
+def _with_attempts(template: Job, retry: PolicyChoice | None, max_attempts: int | None) -> Job:
+    """The template of a function's jobs with its retry policy, capped by ``max_attempts``."""
+    if retry is not None:
+        template = template.with_retry(retry)
+    return template if max_attempts is None else template.with_max_attempts(max_attempts)
+
+
 @overload
 def job(func: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncJobFunction[P, R]: ...
 @overload
@@ -288,11 +328,13 @@ def job(
     *,
     queue: str = ...,
     priority: int = ...,
-    run_at: datetime | timedelta | float | None = ...,
-    max_attempts: int = ...,
+    delay: timedelta | float | None = ...,
+    max_attempts: int | None = ...,
+    retry: PolicyChoice | None = ...,
     meta: Mapping[str, Any] | None = ...,
     limits: Iterable[Limit] = ...,
     unique: Unique | None = ...,
+    expires_at: datetime | timedelta | float | None = ...,
     version: int = ...,
     upgrade: Upgrade | None = ...,
     batch: int | None = ...,
@@ -304,11 +346,13 @@ def job(
     *,
     queue: str = "default",
     priority: int = 0,
-    run_at: datetime | timedelta | float | None = None,
-    max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+    delay: timedelta | float | None = None,
+    max_attempts: int | None = None,
+    retry: PolicyChoice | None = None,
     meta: Mapping[str, Any] | None = None,
     limits: Iterable[Limit] = (),
     unique: Unique | None = None,
+    expires_at: datetime | timedelta | float | None = None,
     version: int = 1,
     upgrade: Upgrade | None = None,
     batch: int | None = None,
@@ -318,6 +362,10 @@ def job(
 
     The function stays callable. The settings are the defaults of its jobs; see `Job`.
 
+    :param delay: a timedelta or seconds after the push, by the clock of the database.
+    :param max_attempts: the default is the one of ``retry``, or 25.
+    :param retry: when a failed job runs again: a policy of `chancy.retry`, or a dict of exception
+        types with a policy each. The default is the policy of the worker's application.
     :param version: the version of the function's arguments, stored with each job. A worker leaves
         jobs of a later version to workers that know it.
     :param upgrade: converts the stored arguments of a job, plain JSON values, from an older
@@ -339,12 +387,13 @@ def job(
             func=path_of(func),
             queue=check_queue_name(queue),
             priority=priority,
-            run_at=_due(run_at),
-            max_attempts=max_attempts,
+            run_at=_time(delay, "delay"),
             meta=dict(meta or {}),
             limits=check_limits(limits, f"job {path_of(func)}"),
             unique=unique,
+            expires_at=_time(expires_at, "expires_at"),
         )
+        template = _with_attempts(template, retry, max_attempts)
         DECORATED[template.func] = func
         NAMED_QUEUES.add(template.queue)
         cast("Any", func).job = JobFactory(func, template)

@@ -40,12 +40,12 @@ def _check_id(id: object, func: str) -> None:
         raise PushError(f"job {func}: id={shown(id)} must be a uuid.UUID")
 
 
-def check_run_at(run_at: object, func: str) -> None:
+def check_run_at(run_at: object, func: str, name: str = "run_at") -> None:
     """Raise `PushError` unless ``run_at`` is an aware datetime or a timedelta within bounds."""
     match run_at:
         case datetime() if run_at.tzinfo is None:
             raise PushError(
-                f"job {func}: run_at={run_at!r} has no time zone: "
+                f"job {func}: {name}={run_at!r} has no time zone: "
                 "use datetime.now(timezone.utc), or .astimezone()"
             )
         case datetime():
@@ -53,11 +53,11 @@ def check_run_at(run_at: object, func: str) -> None:
         case timedelta():
             if abs(run_at) > MAX_DELAY:
                 raise PushError(
-                    f"job {func}: run_at={run_at!r} is more than {MAX_DELAY.days:,} days"
+                    f"job {func}: {name}={run_at!r} is more than {MAX_DELAY.days:,} days"
                 )
         case _:
             raise PushError(
-                f"job {func}: run_at={shown(run_at)} must be an aware datetime or a timedelta"
+                f"job {func}: {name}={shown(run_at)} must be an aware datetime or a timedelta"
             )
 
 
@@ -69,9 +69,38 @@ def due(job: Job) -> tuple[datetime | None, float | None]:
         case timedelta() as delay:
             return None, delay.total_seconds()
         case at:
-            try:
-                return at.astimezone(UTC), None
-            except OverflowError:
-                raise PushError(
-                    f"job {job.func}: run_at={at} is outside the years 1 to 9999 in UTC"
-                ) from None
+            return _utc(at, job.func, "run_at"), None
+
+
+def expiry(job: Job) -> datetime | float | None:
+    """The time at which a job expires, in UTC, or its seconds after the push.
+
+    :raises PushError: it is not a time, or the job would not be due before.
+    """
+    if job.expires_at is None:
+        return None
+    check_run_at(job.expires_at, job.func, "expires_at")
+    match job.expires_at, job.run_at:
+        case (timedelta() as expires, timedelta() as due) if expires <= due:
+            early = True
+        case (datetime() as expires, datetime() as due) if expires <= due:
+            early = True
+        case (timedelta() as expires, _):
+            early = expires <= timedelta()
+        case _:
+            early = False
+    if early:
+        raise PushError(
+            f"job {job.func}: expires_at={job.expires_at} is not after its run_at="
+            f"{job.run_at or 'now'}: it could never start"
+        )
+    if isinstance(job.expires_at, timedelta):
+        return job.expires_at.total_seconds()
+    return _utc(job.expires_at, job.func, "expires_at")
+
+
+def _utc(at: datetime, func: str, name: str) -> datetime:
+    try:
+        return at.astimezone(UTC)
+    except OverflowError:
+        raise PushError(f"job {func}: {name}={at} is outside the years 1 to 9999 in UTC") from None

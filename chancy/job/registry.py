@@ -27,13 +27,34 @@ class Registry:
 
     def __init__(self, allow: Iterable[str] = ()) -> None:
         self.allow = check_instances(allow, str, "allow", "pass patterns such as 'shop.jobs.*'")
+        #: The path of a function that surrounds each function that a worker runs, such as one that
+        #: closes database connections: it takes the function and returns another one. Executor
+        #: processes import it before any job. Set it before a worker starts.
+        self.wrapper: str | None = None
         self._found: dict[str, Callable[..., Any]] = {}
+        self._wrapped: dict[Callable[..., Any], Callable[..., Any]] = {}
 
     def find(self, path: str) -> Callable[..., Any]:
-        """Return the function with the path that a row names.
+        """Return the function with the path that a row names, surrounded by `wrapper`.
 
         :raises UnknownFunction: it is neither registered nor allowed, or does not exist.
         """
+        function = self._find(path)
+        if self.wrapper is None:
+            return function
+        wrapped = self._wrapped.get(function)
+        if wrapped is None:
+            wrapped = self._wrapped[function] = self.load_wrapper()(function)
+        return wrapped
+
+    def load_wrapper(self) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Import the `wrapper`."""
+        module, _, name = (self.wrapper or "").rpartition(".")
+        found: Callable[[Callable[..., Any]], Callable[..., Any]]
+        found = getattr(importlib.import_module(module), name)
+        return found
+
+    def _find(self, path: str) -> Callable[..., Any]:
         function = self._found.get(path) or DECORATED.get(path)
         if function is not None:
             return function

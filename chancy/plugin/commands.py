@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import sys
+from datetime import timedelta
 from typing import Any, NoReturn
 
 import click
@@ -47,3 +50,53 @@ class Seconds(click.FloatRange):
         if not math.isfinite(found) or found > _MOST_S:
             self.fail(f"{found:g} is not a number of seconds, up to {_MOST_S:,.0f}", param, ctx)
         return found
+
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
+_AGE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([smhdw]?)")
+
+
+class Age(click.ParamType[timedelta]):
+    """An option type: an age as a number of seconds, or as a number with a unit."""
+
+    name = "age"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> timedelta:
+        if isinstance(value, timedelta):
+            return value
+        found = _AGE.fullmatch(value)
+        if found is None:
+            self.fail(f"{value!r} is not an age like 90s, 15m, 2h, 7d or 4w", param, ctx)
+        try:
+            return timedelta(seconds=float(found[1]) * _UNITS[found[2]])
+        except OverflowError:
+            self.fail(f"{value!r} is too long ago", param, ctx)
+
+
+def _conditions(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> dict[str, Any] | None:
+    found: dict[str, Any] = {}
+    for value in values:
+        path, equals, text = value.partition("=")
+        if not path or not equals:
+            raise click.BadParameter(f"{value!r} is not PATH=VALUE, as in tenant_id=42", ctx, param)
+        if path in found:
+            raise click.BadParameter(f"{path} is given twice", ctx, param)
+        try:
+            found[path] = json.loads(text)
+        except (ValueError, RecursionError):
+            found[path] = text
+    return found or None
+
+
+#: ``--where PATH=VALUE``, as a dict for `chancy.job.where.containing`; None if it is not given.
+where_option = click.option(
+    "--where",
+    multiple=True,
+    metavar="PATH=VALUE",
+    callback=_conditions,
+    help="Only with this argument: tenant_id=42, to.city=Oslo. Repeatable.",
+)

@@ -59,7 +59,7 @@ def _check_field(name: str, value: object) -> None:
             valid = isinstance(value, bool)
         case "meta":
             valid = value is None or (isinstance(value, str) and _is_json(value, name, kind=dict))
-        case _:  # id and lease: equal, if not identical
+        case _:  # id and lease: equal, if not identical; claim and outcome: set by the worker
             valid = True
     if not valid:
         raise ValueError(f"a settlement with {name}={shown(value)} cannot be stored")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -102,7 +103,7 @@ def settings_of(kind: type[Plugin]) -> type[BaseModel]:
         return kind.Settings
     from pydantic import ConfigDict, create_model
 
-    hints = typing.get_type_hints(kind.__init__, include_extras=True)
+    hints = _hints(kind.__init__)
     fields: dict[str, Any] = {
         parameter.name: (
             hints.get(parameter.name, Any),
@@ -113,6 +114,18 @@ def settings_of(kind: type[Plugin]) -> type[BaseModel]:
     }
     config = ConfigDict(arbitrary_types_allowed=True, protected_namespaces=())
     return create_model(f"{kind.__name__}Settings", __config__=config, **fields)
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """The types of parameters; Any where a name is imported for type checkers only."""
+    found: dict[str, Any] = {}
+    for name, annotation in inspect.get_annotations(function).items():
+        one = types.SimpleNamespace(__annotations__={name: annotation})
+        try:
+            found |= typing.get_type_hints(one, function.__globals__, include_extras=True)
+        except NameError:
+            found[name] = Any
+    return found
 
 
 def made(kind: type[Plugin], settings: Mapping[str, Any], *, source: str = "settings") -> Plugin:

@@ -3,36 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
-from typing import NamedTuple, TypeVarTuple
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVarTuple
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.judge import judge
-from chancy.attempt.outcome import Outcome
+from chancy.attempt.outcome import Outcome, Raised
 from chancy.attempt.settlement import Settlement
 from chancy.broker.contract import Broker
 from chancy.broker.transaction import TransactionHook
 from chancy.broker.values import Capability
-from chancy.checks import check_broker_name
+from chancy.checks import check_broker_name, check_function_path
 from chancy.containment import Containment, HookFailed, provided, refuse
 from chancy.context.context import JobContext
-from chancy.errors import ConfigurationError
-from chancy.job.definition import QueuedJob
+from chancy.errors import ConfigurationError, PushError
+from chancy.job.definition import Job, QueuedJob
 from chancy.plugin.decisions import check_decision
+from chancy.plugin.finding import Finding, Severity
 from chancy.plugin.leader import LeaderGate, Unelected
+from chancy.plugin.payloads import StoredPayloads
 from chancy.plugin.plugin import AroundContext, Plugin
 from chancy.plugin.runtime import Application, BrokerContext, Panel, QueueClaims, Runtime
 from chancy.postgres.schema.component import Migrations, ordered
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.states import State
-from chancy.text import storable
+from chancy.text import shown, storable
 
 #: The timeout of `Plugin.why_held` in seconds, and the characters that are shown of its result.
 _EXPLAIN_S, _MAX_EXPLANATION = 5.0, 500
+#: The timeout of `Plugin.examine` in seconds, the findings of a plugin that are shown, and the
+#: characters of each of their texts.
+_EXAMINE_S, _MAX_FINDINGS, _MAX_FINDING = 5.0, 20, 1_000
+
+#: Characters of the arguments and meta of a claim above which `Plugin.settled` does not get them.
+_MOST_CARRIED = 10_000
 
 Ts = TypeVarTuple("Ts")
 
 Judging = Callable[[Claim, Outcome, Settlement], Settlement]
-Settled = Callable[[Sequence[Settlement]], None]
+Settled = Callable[[Sequence[Settlement], Sequence[Settlement]], None]
 Concerns = Callable[[Settlement], bool]
 
 
@@ -54,7 +63,7 @@ class Hooks:
     """The hooks of an application.
 
     :raises ConfigurationError: two plugins have the same identifier, or the same name for their
-        tables or a panel, or both elect a leader; or a dependency is missing, or
+        tables or a panel, or both elect a leader or have a codec; or a dependency is missing, or
         plugins depend on each other.
     """
 
@@ -82,7 +91,12 @@ class Hooks:
             for plugin in self.plugins
             if type(plugin).around is not Plugin.around
         )
+        #: Paths of the functions that wrap each job in executor processes, in the order of entry.
+        self.around_in_child: tuple[str, ...] = tuple(_around_in_child(self.plugins))
         self._inside = tuple(_inside(self.plugins))
+        self._pushing = tuple(
+            plugin for plugin in self.plugins if type(plugin).pushing is not Plugin.pushing
+        )
         self._settled: tuple[tuple[Containment, Settled], ...] = tuple(
             (_contained(plugin, "settled"), plugin.settled)
             for plugin in self.plugins
@@ -93,9 +107,16 @@ class Hooks:
             for plugin in self.plugins
             if type(plugin).why_held is not Plugin.why_held
         )
+        self._examining: tuple[tuple[Containment, Plugin], ...] = tuple(
+            (_contained(plugin, "examine"), plugin)
+            for plugin in self.plugins
+            if type(plugin).examine is not Plugin.examine
+        )
         self._claiming = tuple(
             plugin for plugin in self.plugins if type(plugin).claiming is not Plugin.claiming
         )
+        #: Encodes and decodes what is stored of jobs; None if no plugin has a codec.
+        self.payloads = _payloads(self.plugins)
         self._electing = _one_electing(self.plugins)
         self._gate = Containment(
             self._electing.get_identifier() if self._electing else "the core", "gate"
@@ -185,22 +206,37 @@ class Hooks:
             found = claims or found
         return found
 
+    @property
+    def pushing(self) -> Callable[[Job[Any]], Job[Any]] | None:
+        """The changes of plugins to a job before it is stored; None if no plugin makes any."""
+        return self._change if self._pushing else None
+
+    def _change(self, job: Job[Any]) -> Job[Any]:
+        for plugin in self._pushing:
+            changed: object = plugin.pushing(job)
+            if not isinstance(changed, Job):
+                raise PushError(
+                    f"job {job.func}: the plugin {plugin.get_identifier()!r}: pushing() returned "
+                    f"{shown(changed)} and not a Job"
+                )
+            job = changed
+        return job
+
     def inside(self, broker: Broker) -> tuple[TransactionHook, ...]:
         """The hooks that run in the settling transactions of this broker."""
         return self._inside if Capability.SETTLING in broker.capabilities else ()
 
-    def after(self, broker: Broker) -> Settled | None:
-        """The callback for settlements that this broker has stored, if it lacks SETTLING.
+    @property
+    def after(self) -> Settled | None:
+        """The callback for settlements that were stored, and for stale ones.
 
-        None if the broker has SETTLING, or no plugin overrides `settled`.
+        None if no plugin overrides `settled`.
         """
-        if not self._settled or Capability.SETTLING in broker.capabilities:
-            return None
-        return self._notify
+        return self._notify if self._settled else None
 
-    def _notify(self, batch: Sequence[Settlement]) -> None:
+    def _notify(self, batch: Sequence[Settlement], stale: Sequence[Settlement]) -> None:
         for contained, settled in self._settled:
-            contained.call(None, len(batch), _returning_none, settled, batch)
+            contained.call(None, len(batch), _returning_none, settled, batch, stale)
 
     def gate(self, runtime: Runtime) -> LeaderGate:
         """The leadership of a worker. Without a plugin that elects a leader every worker leads."""
@@ -227,12 +263,28 @@ class Hooks:
                 found.append(storable(reason, _MAX_EXPLANATION))
         return found
 
+    async def examine(self, app: Application) -> Sequence[Finding]:
+        """The findings of every plugin, in the order of the plugins."""
+        found: list[Finding] = []
+        for contained, plugin in self._examining:
+            try:
+                found += await contained.run(None, _examined, plugin, app, limit_s=_EXAMINE_S)
+            except HookFailed as error:
+                why, todo = f"its check failed: {error}", "correct that, and run it again"
+                found.append(Finding(contained.plugin, why, todo, Severity.UNKNOWN))
+        return found
+
     def judge(self, claim: Claim, outcome: Outcome) -> Settlement:
         """Decide about an outcome: the default decision, changed by each plugin in order."""
-        decision = judge(claim, outcome)
+        carried = _carried(claim) if self._settled else None
+        decision = judge(claim, outcome, carried)
         for contained, judging in self._judging:
             decision = contained.call(decision, claim.id, judging, claim, outcome, decision)
-        return decision
+        if carried is None or decision.claim is carried:
+            return decision
+        if isinstance(outcome, Raised) and outcome.error is not None:
+            outcome = replace(outcome, error=None)  # its frames have the variables of the job
+        return decision._replace(claim=carried, outcome=outcome)
 
 
 def _contained(plugin: Plugin, hook: str) -> Containment:
@@ -262,10 +314,19 @@ def _concerning(contained: Containment, concerns: Concerns) -> Concerns:
     return concerning
 
 
+def _carried(claim: Claim) -> Claim:
+    """A claim that may wait in memory for long with its settlement."""
+    if len(claim.arguments or "") + len(claim.meta or "") > _MOST_CARRIED:
+        return claim._replace(arguments=None, meta=None)
+    return claim
+
+
 def _returning_none(
-    settled: Callable[[Sequence[Settlement]], object], batch: Sequence[Settlement]
+    settled: Callable[[Sequence[Settlement], Sequence[Settlement]], object],
+    batch: Sequence[Settlement],
+    stale: Sequence[Settlement],
 ) -> None:
-    if (returned := settled(batch)) is not None:
+    if (returned := settled(batch, stale)) is not None:
         refuse(returned, "settled()", "None")
 
 
@@ -274,6 +335,16 @@ async def _explained(plugin: Plugin, app: Application, job: QueuedJob) -> str | 
     if reason is not None and not isinstance(reason, str):
         refuse(reason, "why_held()", "a string or None")
     return reason
+
+
+async def _examined(plugin: Plugin, app: Application) -> Sequence[Finding]:
+    found: object = await plugin.examine(app)
+    if not isinstance(found, Sequence) or not all(isinstance(one, Finding) for one in found):
+        refuse(found, "examine()", "a sequence of Finding")
+    return [
+        one._replace(found=storable(one.found, _MAX_FINDING), todo=storable(one.todo, _MAX_FINDING))
+        for one in found[:_MAX_FINDINGS]
+    ]
 
 
 def _inside(plugins: Iterable[Plugin]) -> Iterable[TransactionHook]:
@@ -309,6 +380,18 @@ def _migrations(plugin: Plugin) -> Migrations | None:
     return history
 
 
+def _function_path(plugin: Plugin) -> str:
+    path: object = plugin.around_in_child
+    check_function_path(path)
+    return str(path)
+
+
+def _around_in_child(plugins: Iterable[Plugin]) -> Iterable[str]:
+    for plugin in plugins:
+        if plugin.around_in_child is not None:
+            yield provided(plugin.get_identifier(), "around_in_child", _function_path, plugin)
+
+
 def _panels_of(plugin: Plugin) -> Sequence[Panel]:
     panels: object = plugin.panels()
     if not isinstance(panels, Sequence):
@@ -337,6 +420,25 @@ def _one_electing(plugins: Iterable[Plugin]) -> Plugin | None:
             "elect a leader: pass one of them, or give yours the identifier of the other"
         )
     return found[0] if found else None
+
+
+def _payloads(plugins: Iterable[Plugin]) -> StoredPayloads | None:
+    found: StoredPayloads | None = None
+    owner = ""
+    for plugin in plugins:
+        if type(plugin).codec is Plugin.codec:
+            continue
+        identifier = plugin.get_identifier()
+        codec = provided(identifier, "codec", plugin.codec)
+        if codec is None:
+            continue
+        if found is not None:
+            raise ConfigurationError(
+                f"the plugins {owner!r} and {identifier!r} both encode the payloads of jobs: pass "
+                "one of them"
+            )
+        found, owner = StoredPayloads(codec), identifier
+    return found
 
 
 def _panels(plugins: Iterable[Plugin]) -> tuple[Panel, ...]:

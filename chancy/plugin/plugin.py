@@ -10,9 +10,9 @@ alone: see `chancy.containment`. A failure at start, of a declaration or of a co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome
@@ -21,8 +21,10 @@ from chancy.broker.contract import Broker
 from chancy.broker.transaction import Transaction
 from chancy.broker.values import Capability
 from chancy.context.context import JobContext
-from chancy.job.definition import QueuedJob
+from chancy.job.definition import Job, QueuedJob
+from chancy.plugin.finding import Finding
 from chancy.plugin.leader import LeaderGate
+from chancy.plugin.payloads import PayloadCodec
 from chancy.plugin.runtime import Application, BrokerContext, Panel, QueueClaims, Runtime
 from chancy.postgres.schema.component import Migrations
 from chancy.queue.queue import Queue
@@ -76,7 +78,8 @@ class Plugin:
         return None
 
     def commands(self) -> Sequence[click.Command]:
-        """Commands to add to ``chancy``, usually one group with the name of the plugin.
+        """Commands to add to ``chancy``, usually one group with the name of the plugin. A command
+        named ``job NAME`` is one of the group ``job``.
 
         They get ``--app`` and the other shared options; ``@click.pass_obj`` passes a
         `CommandLine`. Import click inside this method.
@@ -86,18 +89,6 @@ class Plugin:
     def panels(self) -> Sequence[Panel]:
         """Panels that a dashboard can show for this plugin."""
         return ()
-
-    def choose(self, processors: Collection[str]) -> Collection[str]:
-        """Select the processors that `serve` runs (``chancy worker --processors``).
-
-        Returns the names of all processors that the plugin has.
-        """
-        return ()
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code of ``chancy worker`` if this plugin stopped it, else 0."""
-        return 0
 
     def brokers(self, context: BrokerContext) -> Mapping[str, Callable[[], Broker]]:
         """Factories of brokers that store the jobs of a queue outside Postgres, by name.
@@ -110,6 +101,31 @@ class Plugin:
         overrides this pays nothing.
         """
         return {}
+
+    def pushing(self, job: Job[Any]) -> Job[Any]:
+        """Change a job before it is checked and stored, or refuse it. Sync and quick.
+
+        Called once for each job of a push, with or without ``within``, and for the steps of a
+        workflow and the callbacks of a batch; in the order of the plugins. Return the job, or a
+        copy such as ``job.with_meta(trace=…)``. Raise to refuse it: the exception reaches the
+        caller, and nothing of the push is stored. A bulk push reads its jobs while it stores them,
+        so the hook may have been called for jobs of a push that fails.
+
+        Not called for jobs that are stored without such a push: ticks of cron entries, replays of
+        dead letters, steps that a running job adds to its workflow, and pushes in SQL.
+        """
+        return job
+
+    def codec(self) -> PayloadCodec | None:
+        """How payloads of jobs are stored, for example encrypted; None: as they are.
+
+        Arguments are encoded after all checks of a push, when the unique key is known, and decoded
+        in the worker before the executor gets them. Results, failures and steps are encoded before
+        the outcome is judged, so other plugins, the log and the tables get what is stored; only
+        `around` and `around_in_child` see the plain values. `Reference.result` decodes. Called
+        once, when the application is created; only one plugin of an application may have a codec.
+        """
+        return None
 
     def claiming(
         self, queue: Queue, broker: Broker, wake: Callable[[], None]
@@ -138,13 +154,23 @@ class Plugin:
         The context managers of all plugins are entered in the order of the plugins, within 30 s,
         and exited in reverse order, within 30 s. With the executors async and thread, the job sees
         the context variables set on entry, and its `current_job()` is this same ``context``. With
-        the executor process, the child sees neither.
+        the executor process, the child sees neither: see `around_in_child`.
+
+        A method decorated with ``contextlib.contextmanager`` adds 8 µs to a job. Any other one
+        adds 130 µs, for a task in which it may wait, and be cancelled.
 
         On exit, ``context.outcome`` is the outcome of the run. No exception is passed in, except
         that of a hook whose entry failed. If entry raises, the job does not run, and the attempt
         ends with that error. If exit raises, an attempt that had returned ends with that error.
         """
         return nullcontext()
+
+    #: Path of a function, ``package.module.function``, that each executor process imports at its
+    #: start, and calls with the `JobContext` of each job of a ``process`` queue. It returns a sync
+    #: context manager that wraps the call of the job's function, which sees its context variables.
+    #: What is said of `around` holds: nothing is passed in on exit, and ``context.outcome`` is the
+    #: outcome. If the import fails, the queue cannot run jobs, and says why.
+    around_in_child: str | None = None
 
     def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
         """Change the decision about an outcome. Sync and pure; called in the worker.
@@ -183,12 +209,17 @@ class Plugin:
         to settle.
         """
 
-    def settled(self, batch: Sequence[Settlement]) -> None:
-        """Called after a broker without SETTLING has stored settlements, of every state.
+    def settled(self, batch: Sequence[Settlement], stale: Sequence[Settlement]) -> None:
+        """Called after settlements were stored, of every state and on every broker.
 
-        Sync and quick, in the worker's loop. Called once; again if the broker's response was lost;
-        or never if the worker died in between, which a sweep in `serve` must repair. A job that
-        was asked to stop and is released became CANCELLED; its settlement has the state that was
+        ``batch`` has those that were stored, up to 1,000, and ``stale`` those whose claim another
+        worker had taken over. Each has its ``claim`` and its ``outcome``: the queue, the function
+        and the meta are in the claim. Arguments and meta of over 10,000 characters together are
+        None, and the ``error`` of an outcome `Raised` is None.
+
+        Sync and quick, in the worker's loop. Called once for each batch; after a lost response the
+        batch may be stale, or come again; never, if the worker died in between. A job that was
+        asked to stop and is released became CANCELLED; its settlement has the state that was
         requested. Errors are logged.
         """
 
@@ -200,6 +231,14 @@ class Plugin:
         an error is shown in place of the sentence.
         """
         return None
+
+    async def examine(self, app: Application) -> Sequence[Finding]:
+        """Check what this plugin needs, as ``chancy doctor`` shows it.
+
+        Returns one finding for each check, also for those without a problem, at most 20. It must
+        only read, at the same cost with ten million jobs, and has 5 s; an error is a finding.
+        """
+        return ()
 
     async def serve(self, runtime: Runtime) -> None:
         """A background service of each worker; runs until cancelled, or returns if it has no work.

@@ -62,6 +62,10 @@ class Runtime(Protocol):
         """
         ...
 
+    def encode_arguments(self, func: str, arguments: str) -> str:
+        """Checked and encoded arguments as they are stored; see `Plugin.codec`."""
+        ...
+
     def judge(self, claim: Claim, outcome: Outcome) -> Settlement:
         """Decide about an outcome, with the plugins' `judging`."""
         ...
@@ -100,6 +104,21 @@ class Application(Protocol):
     def registry(self) -> Registry: ...
     @property
     def max_payload(self) -> int: ...
+
+    def before_push(self, job: Job[Any]) -> Job[Any]:
+        """A job as the hook `pushing` of the plugins changes it, before a plugin stores it."""
+        ...
+
+    def encode_arguments(self, func: str, arguments: str) -> str:
+        """Checked and encoded arguments as they are stored; see `Plugin.codec`."""
+        ...
+
+    def decode_result(self, func: str, result: Any) -> Any:
+        """A stored result, as JSON, as the function has returned it; see `Plugin.codec`.
+
+        :raises UnreadablePayload: it is encrypted with a key that is not known here.
+        """
+        ...
 
     async def push(
         self, job: Job, *, within: object | None = None, validate: bool = True

@@ -15,6 +15,7 @@ from chancy.broker.contract import Broker
 from chancy.broker.optional import SqlStore
 from chancy.errors import ConfigurationError
 from chancy.postgres.statements import load
+from chancy.serialization.sealed import redacted
 
 
 @overload
@@ -29,7 +30,8 @@ def utc(at: datetime | None) -> datetime | None:
 
 
 def facts(record: Any) -> dict[str, Any]:
-    """A record, which is a dataclass, as JSON. Times in ISO 8601."""
+    """A record, which is a dataclass, as JSON. Times in ISO 8601. Encrypted payloads are replaced
+    by a word."""
     return {field.name: _plain(getattr(record, field.name)) for field in fields(record)}
 
 
@@ -43,8 +45,8 @@ def _plain(value: Any) -> Any:
             return value.value
         case UUID():
             return str(value)
-        case tuple():
-            return list(value)
+        case tuple() | list() | dict():
+            return redacted(value)
         case _:
             return value
 

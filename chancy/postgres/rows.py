@@ -18,7 +18,8 @@ from chancy.checks import check_broker_name
 from chancy.errors import ConfigurationError
 from chancy.job.definition import QueuedJob
 from chancy.job.limits import Limit, LimitType, limits_from
-from chancy.queue.executor_options import ExecutorName, Options, decode_options
+from chancy.queue.executor_kind import decode_options, is_known, unsupported
+from chancy.queue.executor_options import ExecutorOptions
 from chancy.queue.queue import (
     DEFAULT_BROKER,
     Queue,
@@ -27,7 +28,6 @@ from chancy.queue.queue import (
     check_executor,
     check_poll_interval,
     check_tags,
-    unsupported,
 )
 from chancy.queue.rules import decode_rules
 from chancy.states import State
@@ -54,9 +54,11 @@ def claims(rows: Iterable[Row], *, lease: UUID, worker_id: UUID, queue: str) -> 
             pos,
             meta,
             limits,
+            waited_s,
         )
         for (
             id, priority, pos, func, arguments, attempt, max_attempts, crashes, meta, limits,
+            waited_s,
         ) in rows
     ]  # fmt: skip
     found.sort(key=_run_order)
@@ -91,6 +93,7 @@ def queued_job(row: Row) -> QueuedJob:
     (
         id, func, arguments, queue, priority, state, attempt, max_attempts, crashes, run_at,
         worker_id, meta, errors, result, pushed_at, claimed_at, finished_at, stop_asked_at, limits,
+        expires_at,
     ) = row  # fmt: skip
     failures = _json(errors)
     pushed = _utc(pushed_at)
@@ -116,6 +119,7 @@ def queued_job(row: Row) -> QueuedJob:
         finished_at=_utc(finished_at),
         stop_asked_at=_utc(stop_asked_at),
         limits=limits_from(_object(limits) or {}),
+        expires_at=_utc(expires_at),
     )
 
 
@@ -144,9 +148,13 @@ def queue(row: Row) -> tuple[Queue, list[str]]:
             problems.append(f"{error}; using {default!r}")
             return default
 
-    default_executor: ExecutorName = "process"
-    executor_name: ExecutorName = valid(executor, check_executor, default_executor)
-    executor_options = valid(options, lambda text, _: decode_options(text, executor_name), None)
+    executor_name = valid(executor, check_executor, "process")
+    executor_options = None
+    if is_known(executor_name):
+        executor_options = valid(options, lambda text, _: decode_options(text, executor_name), None)
+    else:
+        # Its jobs wait for a worker that has the executor.
+        problems.append(f"{where}: there is no executor {executor_name!r} here")
     valid_limits, limit_problems = _limits(limits, where, executor_name, executor_options)
     return Queue(
         name=name,
@@ -166,7 +174,7 @@ def queue(row: Row) -> tuple[Queue, list[str]]:
 
 
 def _limits(
-    text: str | None, where: str, executor: ExecutorName, options: Options | None
+    text: str | None, where: str, executor: str, options: ExecutorOptions | None
 ) -> tuple[list[Limit], list[str]]:
     """The valid limits, and the problems of the others."""
     stored = _object(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 
@@ -30,12 +31,17 @@ def load(folder: Traversable, name: str, schema: str) -> str:
     return statement
 
 
+@lru_cache(maxsize=1_024)
+def _load_core(name: str, schema: str) -> str:
+    """A statement of the core, read once: an application and its parts load all of them."""
+    return load(resources.files("chancy.postgres") / "sql", name, schema)
+
+
 class Statements:
     """The text of every statement of the core, one attribute each."""
 
     def __init__(self, schema: str) -> None:
         self.schema = check_schema_name(schema)
-        self._folder = resources.files("chancy.postgres") / "sql"
         self.announce = self._load("announce")
         self.stop_requests = self._load("stop_requests")
         self.beat = self._load("beat")
@@ -46,12 +52,16 @@ class Statements:
         self.claim_set_aside = self._load("claim_set_aside")
         self.counts = self._load("counts")
         self.declare = self._load("declare")
+        self.delete_finished = self._load("delete_finished")
         self.delete_queue = self._load("delete_queue")
         self.watch = self._load("watch")
         self.find = self._load("find")
         self.finish = self._load("finish")
         self.forget_finished = self._load("forget_finished")
+        self.last_job = self._load("last_job")
         self.last_position = self._load("last_position")
+        self.matching_jobs = self._load("matching_jobs")
+        self.move = self._load("move")
         self.unwatch = self._load("unwatch")
         self.get = self._load("get")
         self.run_now = self._load("run_now")
@@ -60,6 +70,7 @@ class Statements:
         self.orphans = self._load("orphans")
         self.pause = self._load("pause")
         self.position = self._load("position")
+        self.prioritize = self._load("prioritize")
         self.promote = self._load("promote")
         self.push = self._load("push")
         #: For new jobs: skips the lookup of their ids, which takes a seventh of the time.
@@ -70,6 +81,7 @@ class Statements:
         self.push_unique = self._load("push_unique")
         self.pushed_before = self._load("pushed_before")
         self.requeue = self._load("requeue")
+        self.reschedule = self._load("reschedule")
         self.queues = self._load("queues")
         self.recover = self._load("recover")
         self.register = self._load("register")
@@ -82,4 +94,4 @@ class Statements:
         self.workers = self._load("workers")
 
     def _load(self, name: str) -> str:
-        return load(self._folder, name, self.schema)
+        return _load_core(name, self.schema)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, assert_never, get_args
 
 from chancy.checks import check_flag, check_function_path, check_number
-from chancy.errors import ConfigurationError
-from chancy.text import shown
-
-ExecutorName = Literal["process", "thread", "async"]
-EXECUTORS: tuple[ExecutorName, ...] = get_args(ExecutorName)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessOptions:
+class ExecutorOptions:
+    """The options of an executor. Each executor has a subclass, a frozen dataclass whose fields are
+    JSON values with defaults."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessOptions(ExecutorOptions):
     """Options of a ``process`` queue, which runs jobs in child processes, one at a time in each.
 
     :param max_jobs: a child is replaced after this many jobs; None: never.
@@ -43,7 +43,7 @@ class ProcessOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ThreadOptions:
+class ThreadOptions(ExecutorOptions):
     """Options of a ``thread`` queue, which runs jobs in threads of the worker.
 
     :param cooperative: the functions check ``current_job().cancelled`` and return when it is set,
@@ -57,7 +57,7 @@ class ThreadOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AsyncOptions:
+class AsyncOptions(ExecutorOptions):
     """Options of an ``async`` queue, which runs jobs in the worker's event loop.
 
     :param grace_s: seconds that a coroutine may take to end after it was cancelled. Then it is
@@ -70,32 +70,7 @@ class AsyncOptions:
         check_number(self.grace_s, "grace_s", 0, 3_600, whole=False, unit="seconds")
 
 
-Options = ProcessOptions | ThreadOptions | AsyncOptions
-
-
-def default_options(executor: ExecutorName) -> Options:
-    """Return the default options of an executor."""
-    match executor:
-        case "process":
-            return ProcessOptions()
-        case "thread":
-            return ThreadOptions()
-        case "async":
-            return AsyncOptions()
-        case _:
-            assert_never(executor)
-
-
-def check_options(options: object, executor: ExecutorName, where: str) -> None:
-    """Raise `ConfigurationError` unless the options have the class of the executor."""
-    expected = type(default_options(executor))
-    if not isinstance(options, expected):
-        raise ConfigurationError(
-            f"{where}: the executor {executor} takes {expected.__name__}, not {shown(options)}"
-        )
-
-
-def encode_options(options: Options | None) -> str | None:
+def encode_options(options: ExecutorOptions | None) -> str | None:
     """Return the options that differ from the defaults, as the JSON string that is stored."""
     if options is None:
         return None
@@ -107,23 +82,3 @@ def encode_options(options: Options | None) -> str | None:
             if values[field.name] != field.default
         }
     )
-
-
-def decode_options(text: str | None, executor: ExecutorName) -> Options | None:
-    """Return the options of a row; raises `ConfigurationError` if the executor rejects them."""
-    if text is None:
-        return None
-    try:
-        stored: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"the options are not JSON: {error}") from None
-    if not isinstance(stored, dict):
-        raise ConfigurationError(f"the options are not a JSON object: {shown(stored)}")
-    cls = type(default_options(executor))
-    try:
-        return cls(**stored)
-    except TypeError:
-        names = ", ".join(field.name for field in fields(cls))
-        raise ConfigurationError(
-            f"the executor {executor} has the options {names}, not {', '.join(map(shown, stored))}"
-        ) from None

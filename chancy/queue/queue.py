@@ -18,14 +18,9 @@ from chancy.checks import (
     check_queue_name,
 )
 from chancy.errors import ConfigurationError, PushError
-from chancy.job.limits import Limit, LimitType, check_limits
-from chancy.queue.executor_options import (
-    EXECUTORS,
-    ExecutorName,
-    Options,
-    ThreadOptions,
-    check_options,
-)
+from chancy.job.limits import Limit, check_limits
+from chancy.queue.executor_kind import EXECUTORS, check_options, executor_kind, unsupported
+from chancy.queue.executor_options import ExecutorOptions
 from chancy.queue.rules import Rule, check_rules
 from chancy.serialization.codec import encode
 from chancy.text import shown
@@ -39,6 +34,7 @@ PLAIN_WITH_TIME = (
     "is a plain function, which an async queue runs in a thread, and a thread cannot be stopped "
     "at a time limit: make it a coroutine function, or use the executor process"
 )
+_EXECUTOR_NAME = re.compile(r"[a-z][a-z0-9_-]{0,47}")
 #: The largest broker options, in bytes of JSON.
 _MAX_OPTIONS = 8_192
 
@@ -49,7 +45,8 @@ class Queue:
 
     :param name: 1 to 128 of ``A-Z a-z 0-9 _ . : / -``.
     :param executor: how the jobs run: ``process`` (in child processes of the worker, the default),
-        ``thread``, or ``async`` (in the worker's event loop).
+        ``thread``, ``async`` (in the worker's event loop), or one that is installed. A queue that
+        is declared needs its executor installed; a row of a queue does not.
     :param concurrency: jobs that one worker runs at a time; None takes the executor's default
         (process: one per core, thread: 16, async: 256).
     :param tags: regular expressions, matched against whole tags. A worker serves the queue if each
@@ -73,14 +70,14 @@ class Queue:
 
     name: str
     _: KW_ONLY
-    executor: ExecutorName = "process"
+    executor: str = "process"
     concurrency: int | None = None
     tags: frozenset[str] = frozenset()
     poll_interval_s: float = 1.0
     keep_finished: bool = True
     limits: tuple[Limit, ...] = ()
     rules: tuple[Rule, ...] = ()
-    options: Options | None = None
+    options: ExecutorOptions | None = None
     broker: str = DEFAULT_BROKER
     broker_options: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
     paused: bool = False
@@ -117,36 +114,23 @@ class Queue:
         )
 
 
-def unsupported(limit: LimitType, executor: ExecutorName, options: Options | None) -> str | None:
-    """Return why an executor cannot enforce a limit of this type; None if it can."""
-    match limit, executor:
-        case (LimitType.TIME, "process" | "async") | (LimitType.MEMORY, "process"):
-            return None
-        case LimitType.TIME, "thread":
-            if isinstance(options, ThreadOptions) and options.cooperative:
-                return None
-            return (
-                "a thread cannot be stopped, so a thread queue takes no time limit: use the "
-                "executor process or async, or functions that check current_job().cancelled and "
-                "ThreadOptions(cooperative=True)"
-            )
-        case LimitType.MEMORY, "thread" | "async":
-            return (
-                f"the jobs of a queue with the executor {executor} share the memory of the worker, "
-                "so they take no memory limit: use the executor process"
-            )
-        case _:
-            raise AssertionError(f"{limit!r} of {executor!r}")
-
-
 def queues_of(value: object) -> tuple[Queue, ...]:
     """Return the queues of an application; raises `ConfigurationError` for other values."""
-    return check_instances(value, Queue, "queues", "pass a list of Queue(name=...)")
+    queues = check_instances(value, Queue, "queues", "pass a list of Queue(name=...)")
+    return tuple(map(_installed, queues))
 
 
 def queue_of(value: object) -> Queue:
     """Return a queue to be declared; raises `ConfigurationError` for other values."""
-    return check_instance(value, Queue, "queue", "pass Queue(name=...)")
+    return _installed(check_instance(value, Queue, "queue", "pass Queue(name=...)"))
+
+
+def _installed(queue: Queue) -> Queue:
+    try:
+        executor_kind(queue.executor)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"queue {queue.name!r}: {error}") from error
+    return queue
 
 
 def name_of(value: object) -> str:
@@ -166,10 +150,10 @@ def check_resume_at(value: object, name: str) -> datetime | None:
     return value
 
 
-def check_executor(value: object, where: str) -> ExecutorName:
-    for name in EXECUTORS:
-        if value == name:
-            return name
+def check_executor(value: object, where: str) -> str:
+    """Return the name of an executor, which need not be installed here."""
+    if isinstance(value, str) and _EXECUTOR_NAME.fullmatch(value):
+        return value
     raise ConfigurationError(
         f"{where}: there is no executor {shown(value)}: use one of {', '.join(EXECUTORS)}"
     )

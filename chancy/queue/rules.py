@@ -103,12 +103,20 @@ class Sequential:
     A job that waits for a retry keeps the others of its value waiting.
 
     :param by: see `GlobalConcurrency`.
+    :param on_failure: what happens once a job has failed for good: ``"skip"``, the next one
+        starts, or ``"block"``, the others of its value wait until it is replayed or skipped.
     """
 
     by: str
+    on_failure: Literal["skip", "block"] = "skip"
 
     def __post_init__(self) -> None:
         _check_by(self.by, "Sequential", required=True)
+        on_failure: object = self.on_failure
+        if on_failure not in ("skip", "block"):
+            raise ConfigurationError(
+                f"Sequential: on_failure={shown(on_failure)} must be 'skip' or 'block'"
+            )
 
 
 Rule = GlobalConcurrency | RateLimit | FairShare | Sequential
@@ -173,8 +181,8 @@ def _encoded(rule: Rule) -> dict[str, Any]:
             stored |= {"allowed": allowed, "per_s": rule.per_s, "burst": burst}
         case FairShare(weights=weights):
             stored["weights"] = dict(weights)
-        case Sequential():
-            pass
+        case Sequential(on_failure=on_failure):
+            stored["on_failure"] = on_failure
     return stored
 
 
@@ -199,6 +207,6 @@ def _decoded(stored: dict[str, Any]) -> Rule:
         case "fair":
             return FairShare(by, stored.get("weights") or {})
         case "sequential":
-            return Sequential(by)
+            return Sequential(by, stored.get("on_failure", "skip"))
         case other:
             raise ConfigurationError(f"there is no rule {shown(other)}")

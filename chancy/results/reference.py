@@ -11,8 +11,9 @@ from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 from uuid import UUID
 
-from chancy.errors import JobCancelled, JobError, JobFailed
+from chancy.errors import JobCancelled, JobError, JobFailed, UnreadablePayload
 from chancy.job.definition import QueuedJob, R_co
+from chancy.serialization.sealed import key_of, without_key
 from chancy.serialization.signature import Signature
 from chancy.states import State
 from chancy.text import shown
@@ -88,9 +89,12 @@ class Reference(Generic[R_co]):
         annotation; otherwise the JSON value is returned. Nothing is imported.
 
         :raises InvalidResult: the stored result does not fit the annotation in this process.
+        :raises UnreadablePayload: it is encrypted with a key that the application does not have.
         :raises JobFailed: it failed for good; the error has its type, message and trace.
         :raises JobCancelled: it was cancelled.
-        :raises WaitTimeout, JobError, BrokerError: as for `wait`.
+        :raises WaitTimeout: as for `wait`.
+        :raises JobError: as for `wait`.
+        :raises BrokerError: as for `wait`.
         """
         result: R_co = self.source.read_result(await self.wait(timeout_s))
         return result
@@ -136,12 +140,16 @@ def result_of(job: QueuedJob, signature: Signature | None = None) -> Any:
     """Return the result of a finished job; without a signature, as a JSON value.
 
     :raises InvalidResult: the result does not fit the signature.
-    :raises JobFailed, JobCancelled: the job did not succeed.
+    :raises UnreadablePayload: the result is encrypted.
+    :raises JobFailed: the job failed for good.
+    :raises JobCancelled: the job was cancelled.
     :raises JobError: the job is not finished.
     """
     match job.state:
         case State.SUCCEEDED:
             if signature is None or job.result is None:
+                if (key := key_of(job.result)) is not None:
+                    raise UnreadablePayload(f"job {job.id}: {without_key('result is', key)}")
                 return job.result
             return signature.read_result(job.result)
         case State.FAILED:
@@ -195,8 +203,8 @@ class References(Sequence[Reference[R_co]]):
 async def gather(references: Iterable[Reference[R]], timeout_s: float | None = None) -> list[R]:
     """Wait for jobs, and return their results in the order of the references.
 
-    :raises JobFailed, JobCancelled, …: the error of the first job that does not succeed, at once;
-        the other jobs keep running.
+    :raises JobError: the error of the first job that does not succeed, at once; the other jobs
+        keep running.
     :raises WaitTimeout: not all of them finished within ``timeout_s`` seconds.
     """
     tasks = [asyncio.create_task(reference.result(timeout_s)) for reference in references]

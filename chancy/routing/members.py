@@ -166,6 +166,13 @@ def check_part(
     if name == DEFAULT_BROKER:
         return
     offered = broker.capabilities
+    if within is None and Capability.EXPIRY not in offered:
+        for job in part:
+            if job.expires is not None:
+                raise PushError(
+                    f"job {job.func} expires, and its queue {job.queue!r} has the broker {name!r}, "
+                    f"which does not offer {Capability.EXPIRY}: push it to a queue in Postgres"
+                )
     if within is not None and Capability.UNIQUE_WITHIN not in offered:
         for job in part:
             if job.unique is not None and job.unique.on_conflict == "raise":

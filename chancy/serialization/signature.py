@@ -13,10 +13,17 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from chancy.errors import InvalidArguments, InvalidResult, PayloadTooLarge, UnknownFunction
+from chancy.errors import (
+    InvalidArguments,
+    InvalidResult,
+    PayloadTooLarge,
+    UnknownFunction,
+    UnreadablePayload,
+)
 from chancy.serialization import codec
 from chancy.serialization.annotations import ANYTHING, Annotations
 from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
+from chancy.serialization.sealed import key_of, without_key
 from chancy.serialization.versions import ATTRIBUTE, ArgumentsVersion, later_version
 
 if TYPE_CHECKING:
@@ -136,6 +143,7 @@ class Signature:
 
         :raises InvalidArguments: they do not fit the current function.
         :raises UnknownFunction: they have a version that this process does not know.
+        :raises UnreadablePayload: they are encrypted.
         """
         if not text or text == "{}":
             return {}
@@ -183,8 +191,12 @@ class Signature:
             raise self._unreadable(arguments)
         return arguments
 
-    def _unreadable(self, arguments: dict[str, Any]) -> InvalidArguments | UnknownFunction:
+    def _unreadable(
+        self, arguments: dict[str, Any]
+    ) -> InvalidArguments | UnknownFunction | UnreadablePayload:
         """The error for stored arguments of a version, or in a format, that is not known here."""
+        if (key := key_of(arguments)) is not None:
+            return UnreadablePayload(f"{self.path}: {without_key('arguments are', key)}")
         if (version := later_version(arguments)) is not None:
             return UnknownFunction(
                 f"{self.path}: the arguments have version {version}, and this process knows 1"
@@ -226,8 +238,11 @@ class Signature:
         """The result from a decoded JSON value, such as `QueuedJob.result`.
 
         :raises InvalidResult: it does not fit the current annotation.
+        :raises UnreadablePayload: it is encrypted.
         """
         if type(value) is dict and FORMAT in value:
+            if (key := key_of(value)) is not None:
+                raise UnreadablePayload(f"{self.path}: {without_key('result is', key)}")
             raise InvalidResult(f"{self.path}: {self._later('stored result')}")
         if type(value) in self._result_kinds:
             return value

@@ -6,7 +6,13 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from chancy.errors import ConfigurationError, InvalidArguments, UnknownFunction
+from chancy.errors import (
+    ConfigurationError,
+    InvalidArguments,
+    UnknownFunction,
+    UnreadablePayload,
+)
+from chancy.serialization.sealed import key_of, without_key
 from chancy.text import shown
 
 #: Converts stored arguments, as plain JSON values, from an older version to the current one.
@@ -57,6 +63,7 @@ class ArgumentsVersion(NamedTuple):
         :raises UnknownFunction: they have a later version, so the job waits for a worker that
             knows it.
         :raises InvalidArguments: they are not arguments, or `upgrade` returns none.
+        :raises UnreadablePayload: they are encrypted.
         """
         try:
             arguments = json.loads(text)
@@ -64,6 +71,8 @@ class ArgumentsVersion(NamedTuple):
             return text  # the decoder reports the error
         if not isinstance(arguments, dict):
             return text
+        if (key := key_of(arguments)) is not None:
+            raise UnreadablePayload(f"{path}: {without_key('arguments are', key)}")
         stored = _stored(arguments.pop(_KEY, None))
         if stored is None:
             raise InvalidArguments(

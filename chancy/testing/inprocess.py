@@ -8,19 +8,23 @@ from chancy.app.app import Chancy
 from chancy.attempt.claim import Claim
 from chancy.attempt.logs import log_settled
 from chancy.attempt.outcome import Outcome, Raised, Returned, TimedOut
-from chancy.attempt.settlement import Note, Settlement
+from chancy.attempt.settlement import Note
 from chancy.clock import Clock
+from chancy.containment import Containment
 from chancy.context.context import Progress
 from chancy.errors import ChancyError, LeaseLost
 from chancy.executors import executor
 from chancy.executors.base import AttemptCallbacks, Executor
 from chancy.executors.invocation import callee
 from chancy.job.limits import Limits, LimitType, decode_limits
-from chancy.queue.executor_options import ExecutorName, Options, ThreadOptions
+from chancy.job.registry import Registry
+from chancy.plugin.hooks import AroundHook
+from chancy.queue.executor_options import ExecutorOptions, ThreadOptions
 from chancy.queue.queue import Queue
 from chancy.testing.memory import MemoryBroker
 from chancy.worker.meta_writer import MetaWriter
 from chancy.worker.middleware import AroundHooks
+from chancy.worker.payload_executor import PayloadExecutor
 
 
 class InProcessRunner:
@@ -37,8 +41,8 @@ class InProcessRunner:
         self._broker = broker
         self._meta = MetaWriter(broker, clock)
 
-    async def run(self, claim: Claim, queue: Queue) -> Settlement:
-        """Run an attempt, and decide about its outcome."""
+    async def run(self, claim: Claim, queue: Queue) -> None:
+        """Run an attempt, and settle it."""
         name = self._executor_name(claim, queue)
         limits = Limits.of(queue.limits)
         if queue.executor == "process":
@@ -52,38 +56,49 @@ class InProcessRunner:
             limits=limits,
             callbacks=AttemptCallbacks(report=self._report, store=self._store),
         )
-        outcome = await self._run(executor_, claim)
+        outcome = await self._run(executor_, claim, queue)
         if queue.executor == "process":
             outcome = _in_time(outcome, decode_limits(claim.limits).over(limits).time_s)
         [settlement] = self._meta.with_progress([self._app.hooks.judge(claim, outcome)])
         log_settled(claim, outcome, settlement)
-        return settlement
+        stale = await self._broker.settle([settlement])
+        if (settled := self._app.hooks.after) is not None:
+            settled(*(([], [settlement]) if stale else ([settlement], [])))
 
-    def _executor_name(self, claim: Claim, queue: Queue) -> ExecutorName:
+    def _executor_name(self, claim: Claim, queue: Queue) -> str:
         try:
             coroutine = callee(claim.func, self._app.registry.find).coroutine
         except ChancyError:  # which the executor makes the outcome
             return "async"
         return "async" if coroutine or queue.executor == "async" else "thread"
 
-    async def _run(self, executor_: Executor, claim: Claim) -> Outcome:
+    async def _run(self, executor_: Executor, claim: Claim, queue: Queue) -> Outcome:
         around = self._app.hooks.around
-        surrounded = AroundHooks(executor_, around) if around else executor_
+        if queue.executor == "process":
+            around += tuple(map(self._in_child, self._app.hooks.around_in_child))
+        surrounded: Executor = AroundHooks(executor_, around) if around else executor_
+        if self._app.hooks.payloads is not None:
+            surrounded = PayloadExecutor(surrounded, self._app.hooks.payloads)
         await surrounded.start()
         try:
             return await surrounded.run(claim)
         finally:
             await surrounded.stop()
 
+    def _in_child(self, path: str) -> AroundHook:
+        return AroundHook(Containment(path, "around_in_child"), Registry(allow=("*",)).find(path))
+
     def _report(self, claim: Claim, progress: Progress) -> None:
         self._meta.report(claim, progress, lambda *_: None)
 
     async def _store(self, claim: Claim, meta: str) -> None:
+        if self._app.hooks.payloads is not None:
+            meta = self._app.hooks.payloads.meta(claim.func, meta)
         if await self._broker.update_meta([Note(claim.id, claim.lease, meta)]):
             raise LeaseLost(f"job {claim.id} has ended: its step is not stored")
 
 
-def _options(name: ExecutorName, queue: Queue) -> Options | None:
+def _options(name: str, queue: Queue) -> ExecutorOptions | None:
     if name == queue.executor:
         return queue.options
     return ThreadOptions(cooperative=True) if name == "thread" else None

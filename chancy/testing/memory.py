@@ -57,7 +57,7 @@ class MemoryBroker:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        return frozenset({Capability.NOTICES, Capability.UNIQUE})
+        return frozenset({Capability.NOTICES, Capability.UNIQUE, Capability.EXPIRY})
 
     def check_queue(self, queue: Queue) -> None:
         """Accepts any queue."""
@@ -97,13 +97,14 @@ class MemoryBroker:
             return []
         rows = [row for row in self.store.live.values() if row.pushed.queue == queue]
         known = set(filter(knows, {row.pushed.func for row in rows if row.is_set_aside}))
+        lease, now = uuid.uuid4(), self.store.clock.now()
         pending = [
             row
             for row in rows
-            if row.state is State.PENDING or (row.is_set_aside and row.pushed.func in known)
+            if (row.state is State.PENDING or (row.is_set_aside and row.pushed.func in known))
+            and not row.expired(now)
         ]
         pending.sort(key=lambda row: (-row.pushed.priority, row.position))
-        lease, now = uuid.uuid4(), self.store.clock.now()
         claimed = pending[: max(0, limit)]
         for row in claimed:
             row.move(State.RUNNING)
@@ -135,6 +136,7 @@ class MemoryBroker:
             row.move(State.PENDING)
             row.position = self.store.next_position()
         self._wake(due)
+        self.store.expire()
         rest = waiting[len(due) :]
         next_due_s = max(0.0, (rest[0][0] - now).total_seconds()) if rest else None
         return Promotion(promoted=len(due), next_due_s=next_due_s)
@@ -274,7 +276,7 @@ class MemoryBroker:
             for row in self.store.live.values()
             if row.state is State.RUNNING and row.worker_id not in self.store.workers
         ]
-        return [row.claim() for row in orphaned[: max(0, limit)]]
+        return [row.claim()._replace(waited_s=None) for row in orphaned[: max(0, limit)]]
 
     def _silent_s(self, worker_id: UUID) -> float:
         return (self.store.clock.now() - self.store.beats[worker_id]).total_seconds()

@@ -48,6 +48,7 @@ from chancy.attempt.settlement import Settlement
 from chancy.broker.values import Capability
 from chancy.job.definition import QueuedJob
 from chancy.plugin.discovery import installed, settings_of
+from chancy.plugin.finding import Finding
 from chancy.plugin.plugin import Plugin
 from chancy.postgres.schema import migrate as schema
 from chancy.postgres.schema import revisions as history
@@ -252,6 +253,15 @@ class PluginContract:
             return
         found = await plugin.why_held(app, _held())
         assert found is None, f"a job that this plugin does not hold: {found!r}"
+
+    async def test_examine_returns_findings(self, app: Chancy, plugin: Plugin) -> None:
+        if type(plugin).examine is Plugin.examine:
+            return
+        found = await plugin.examine(app)
+        assert len(found) <= 20
+        for finding in found:
+            assert isinstance(finding, Finding)
+            json.dumps(finding.as_json())
 
     # Services and dependencies
 

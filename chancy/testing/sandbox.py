@@ -212,7 +212,7 @@ class Sandbox:
 
     async def _run(self, claim: Claim) -> Sequence[QueuedJob]:
         queue = self.broker.store.queues.get(claim.queue) or Queue(name=claim.queue)
-        await self.broker.settle([await self._runner.run(claim, queue)])
+        await self._runner.run(claim, queue)
         found = (await self.broker.get([claim.id])).get(claim.id)
         return [found] if found is not None and found.state.final else []
 

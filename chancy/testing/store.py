@@ -50,6 +50,13 @@ class Row:
     stop_asked_at: datetime | None = None
     errors: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     result: Any = None
+    expires_at: datetime | None = None
+
+    def expired(self, now: datetime) -> bool:
+        """Whether the job has not started by its time."""
+        late = self.expires_at is not None and self.expires_at <= now
+        started = self.attempt > 0 or self.crashes > 0 or self.state is State.RUNNING
+        return late and not started
 
     def move(self, state: State) -> None:
         assert state in TRANSITIONS[self.state], f"{self.state.label} cannot be {state.label}"
@@ -77,6 +84,9 @@ class Row:
             position=self.position,
             meta=json.dumps(self.meta) if self.meta else None,
             limits=job.limits,
+            waited_s=None
+            if self.claimed_at is None
+            else (self.claimed_at - (self.run_at or self.pushed_at)).total_seconds(),
         )
 
     def as_job(self) -> QueuedJob:
@@ -101,6 +111,7 @@ class Row:
             finished_at=self.finished_at,
             stop_asked_at=self.stop_asked_at,
             limits=limits_from(json.loads(job.limits) if job.limits else {}),
+            expires_at=None if self.state.final else self.expires_at,
         )
 
 
@@ -143,6 +154,7 @@ class MemoryStore:
         meta = {} if job.meta is None else read_json(job.meta, "meta")
         position = self.next_position()
         row = self.live[job.id] = Row(job, state, now, run_at, position, meta)
+        row.expires_at = expiry_of(job, now)
         return row
 
     def free_key(self, row: Row) -> None:
@@ -249,6 +261,17 @@ class MemoryStore:
         rows = [row for row in self.live.values() if row.state is State.RUNNING]
         return [row for row in rows if row.worker_id == worker_id]
 
+    def expire(self) -> None:
+        """Cancel the expired jobs."""
+        now = self.clock.now()
+        for row in [row for row in self.live.values() if row.expired(now)]:
+            why = Failure.named(
+                "chancy.Expired", f"expired: it had not started by {row.expires_at}"
+            )
+            about = {"attempt": 0, "worker_id": None, "at": now.isoformat()}
+            row.errors = [*row.errors, why.as_json() | about][-MAX_ERRORS:]
+            self.cancel(row)
+
     def cancel(self, row: Row) -> None:
         row.move(State.CANCELLED)
         self.retire(row)
@@ -263,6 +286,12 @@ class MemoryStore:
         queue = self.queues.get(row.pushed.queue)
         if row.state is State.FAILED or queue is None or queue.keep_finished:
             self.finished[row.pushed.id] = row
+
+
+def expiry_of(job: PreparedJob, now: datetime) -> datetime | None:
+    """When a job that is pushed now expires."""
+    expires = job.expires
+    return expires if expires is None or isinstance(expires, datetime) else time_after(now, expires)
 
 
 def time_after(now: datetime, delay_s: float) -> datetime:

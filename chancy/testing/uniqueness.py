@@ -10,7 +10,7 @@ from chancy.broker.notices import NoticeKind
 from chancy.broker.values import PreparedJob
 from chancy.errors import DuplicateJob
 from chancy.states import State
-from chancy.testing.store import MemoryStore, Row, time_after
+from chancy.testing.store import MemoryStore, Row, expiry_of, time_after
 
 
 def store_all(
@@ -94,6 +94,6 @@ def _replace(store: MemoryStore, row: Row, job: PreparedJob, cap_s: float | None
     if row.state is not State.HELD and row.state is not state:
         row.move(state)
     row.pushed = row.pushed._replace(arguments=job.arguments, priority=job.priority)
-    row.run_at = run_at
+    row.run_at, row.expires_at = run_at, expiry_of(job, now)
     if row.state is State.PENDING:
         store.notify(NoticeKind.REWIND, row.pushed.queue)

@@ -106,7 +106,7 @@ class BrokerSession:
         clock = host.clock
         self._services = services
         self._inside = hooks.inside(broker)
-        self._after = hooks.after(broker)
+        self._after = hooks.after
         self.meta = MetaWriter(broker, clock)
         self.settler = Settler(
             self.settle, clock, on_stale=host.on_stale, prepare=self.meta.with_progress
@@ -235,10 +235,13 @@ class BrokerSession:
             await self.broker.declare(replace(queue, paused=False, resume_at=None), upsert=True)
 
     async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
-        """`Broker.settle`, with the writes of plugins in its transaction. Without a transaction
-        their after-hooks run instead."""
+        """`Broker.settle`, with the writes of plugins in its transaction; then their `settled`."""
         stale = await self.broker.settle(settlements, inside=self._inside)
         stale = await self.meta.without_completed(settlements, stale)
         if self._after is not None:
-            self._after([settled for settled in settlements if settled.id not in stale])
+            if stale:
+                lost = [settlement for settlement in settlements if settlement.id in stale]
+                self._after([item for item in settlements if item.id not in stale], lost)
+            else:
+                self._after(settlements, ())
         return stale

@@ -31,12 +31,8 @@ from chancy.executors.process.protocol import packed
 from chancy.executors.process.settings import JobEnvironment
 from chancy.job.limits import Limit, encode_limits
 from chancy.plugin.hooks import Hooks
-from chancy.queue.executor_options import (
-    ExecutorName,
-    Options,
-    decode_options,
-    encode_options,
-)
+from chancy.queue.executor_kind import decode_options
+from chancy.queue.executor_options import ExecutorOptions, encode_options
 from chancy.worker.middleware import AroundHooks
 
 _NOBODY = UUID(int=0)
@@ -60,7 +56,7 @@ class IsolatedApplication(Protocol):
 
 
 def environment_of(
-    application: IsolatedApplication, executor: str, options: Options | None
+    application: IsolatedApplication, executor: str, options: ExecutorOptions | None
 ) -> JobEnvironment | None:
     """The environment of an application's jobs; None if another process cannot import it.
 
@@ -118,7 +114,7 @@ class IsolatedJobLoop(JobLoop):
         application = _imported(environment.application)
         await self._stack.enter_async_context(application)
         details = json.loads(environment.details)
-        name: ExecutorName = details["executor"]
+        name: str = details["executor"]
         executor = make_executor(
             name,
             concurrency=1,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -12,11 +12,12 @@ from contextlib import (
     asynccontextmanager,
 )
 from types import TracebackType
+from typing import Any
 from uuid import UUID
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
-from chancy.attempt.outcome import Outcome, Raised, Returned
+from chancy.attempt.outcome import Outcome, Raised
 from chancy.clock import is_being_cancelled
 from chancy.containment import Containment, abandon, refuse
 from chancy.context.context import CURRENT, JobContext
@@ -24,6 +25,7 @@ from chancy.context.host import DetachedHost
 from chancy.executors.base import Executor
 from chancy.plugin.hooks import AroundHook
 from chancy.plugin.plugin import AroundContext
+from chancy.worker.inline_run import failed_by, is_inline, run_inline
 
 logger = logging.getLogger("chancy.worker")
 
@@ -40,6 +42,7 @@ class HookedRun:
 
     :param hooks: the hooks, in the order in which they are entered.
     :param leave_s: see `LEAVE_S`.
+    :param job: the context of the job, with its stack; None makes one.
     """
 
     def __init__(
@@ -48,13 +51,15 @@ class HookedRun:
         hooks: Sequence[AroundHook],
         executor: Executor,
         leave_s: float,
+        job: JobContext | None = None,
     ) -> None:
         self._claim = claim
         self._hooks = hooks
         self._executor = executor
         self._leave_s = leave_s
+        self._job = job or JobContext(claim, DetachedHost(), stacked=True)
+        # The hooks, and within them what the job and the hooks put on the stack of the job.
         self._stack = AsyncExitStack()
-        self._job = JobContext(claim, DetachedHost(), stack=self._stack)
         self._entering = True
         self._interruption: Outcome | None = None
         self._result: asyncio.Future[Outcome] | None = None
@@ -97,6 +102,7 @@ class HookedRun:
         error: BaseException | None = None
         try:
             await self._enter()
+            self._claim = self._job.carrying(self._claim)
             self._entering = False
             outcome = self._interruption or await self._executor.run(self._claim)
         except BaseException as raised:
@@ -120,13 +126,14 @@ class HookedRun:
                 except BaseException as error:
                     self.log(contained, error)
                     raise
+            self._stack.push_async_exit(self._job.stack)
 
     async def _exit(self, outcome: Outcome, error: BaseException | None) -> Outcome:
         """Exit the hooks. An error counts as the job's, unless the job has failed already."""
         self._job.outcome = outcome
         late = TimeoutError(f"the `around` hooks did not exit within {self._leave_s:g} s")
         try:
-            async with self._bounded(late, _failed_by(outcome, late)):
+            async with self._bounded(late, failed_by(outcome, late)):
                 trace = None if error is None else error.__traceback__
                 await self._stack.__aexit__(type(error) if error else None, error, trace)
             return outcome
@@ -140,7 +147,7 @@ class HookedRun:
                     raised,
                     exc_info=raised,
                 )
-            return _failed_by(outcome, raised)
+            return failed_by(outcome, raised)
 
     @asynccontextmanager
     async def _bounded(self, late: TimeoutError, outcome: Outcome) -> AsyncGenerator[None]:
@@ -235,10 +242,26 @@ class _EnteredHook:
             raise
 
 
-def _failed_by(outcome: Outcome, error: BaseException) -> Outcome:
-    if isinstance(outcome, Returned):
-        return Raised(Failure.of(error), outcome.elapsed_s, error=error)
-    return outcome
+class _Ended:
+    """An executor of a run that has ended."""
+
+    slots = 1
+    broken = None
+
+    def __init__(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+
+    async def start(self) -> None:
+        pass
+
+    async def run(self, claim: Claim) -> Outcome:
+        return self._outcome
+
+    def interrupt(self, claim: Claim, outcome: Outcome) -> bool:
+        return False
+
+    async def stop(self) -> None:
+        pass
 
 
 class AroundHooks:
@@ -253,7 +276,10 @@ class AroundHooks:
         self._executor = executor
         self._hooks = hooks
         self._leave_s = LEAVE_S if leave_s is None else leave_s
+        self._inline = all(map(is_inline, hooks))
         self._runs: dict[tuple[UUID, UUID], HookedRun] = {}
+        # Claims that run with what hooks have set, by identity of the given one.
+        self._carrying: dict[int, Claim] = {}
 
     @property
     def slots(self) -> int:
@@ -267,7 +293,32 @@ class AroundHooks:
         await self._executor.start()
 
     async def run(self, claim: Claim) -> Outcome:
-        run = HookedRun(claim, self._hooks, self._executor, self._leave_s)
+        if self._inline:
+            return await self._run_inline(claim)
+        return await self._outcome(
+            HookedRun(claim, self._hooks, self._executor, self._leave_s), claim
+        )
+
+    async def _run_inline(self, claim: Claim) -> Outcome:
+        job = JobContext(claim, DetachedHost(), stacked=True)
+
+        async def close(outcome: Outcome) -> Outcome:
+            # Cleanup may await, so it gets a task and a time limit, as async hooks do.
+            closing = HookedRun(claim, (), _Ended(outcome), self._leave_s, job)
+            return await self._outcome(closing, claim)
+
+        def run() -> Coroutine[Any, Any, Outcome]:
+            carrying = job.carrying(claim)
+            if carrying is not claim:
+                self._carrying[id(claim)] = carrying
+            return self._executor.run(carrying)
+
+        try:
+            return await run_inline(claim, job, self._hooks, run, close)
+        finally:
+            self._carrying.pop(id(claim), None)
+
+    async def _outcome(self, run: HookedRun, claim: Claim) -> Outcome:
         self._runs[claim.id, claim.lease] = run
         try:
             return await run.outcome()
@@ -276,7 +327,10 @@ class AroundHooks:
 
     def interrupt(self, claim: Claim, outcome: Outcome) -> bool:
         run = self._runs.get((claim.id, claim.lease))
-        return run is not None and run.interrupt(outcome)
+        if run is None:
+            running = self._carrying.get(id(claim), claim)
+            return self._inline and self._executor.interrupt(running, outcome)
+        return run.interrupt(outcome)
 
     async def stop(self) -> None:
         await self._executor.stop()

@@ -14,9 +14,9 @@ from chancy.broker.notices import Notice
 from chancy.broker.values import WorkerRecord
 from chancy.clock import Clock
 from chancy.errors import BrokerError
-from chancy.executors import default_concurrency
 from chancy.executors.process.pool import ChildPool
 from chancy.job.registry import Registry
+from chancy.queue.executor_kind import cores
 from chancy.queue.queue import Queue
 from chancy.text import storable
 from chancy.worker.broker_session import BrokerSession
@@ -50,6 +50,7 @@ class WorkerApplication(IsolatedApplication, Protocol):
     @property
     def max_payload(self) -> int: ...
     def has_queue(self, name: str) -> bool: ...
+    def encode_arguments(self, func: str, arguments: str) -> str: ...
     async def check_tables(self) -> None: ...
 
 
@@ -87,7 +88,7 @@ class QueueSet:
     ) -> None:
         self._worker = worker
         self._limits = limits
-        self._children = ChildPool(limits.children, default_concurrency("process"))
+        self._children = ChildPool(limits.children, cores())
         self._app = app
         self._services = services
         self._session_of = session_of
@@ -114,6 +115,11 @@ class QueueSet:
         """Names of the served queues, sorted; without those that are broken or still warm up."""
         workers = self._serving.items()
         return tuple(sorted(name for name, worker in workers if worker.broken is None))
+
+    @property
+    def served(self) -> tuple[Queue, ...]:
+        """The queues of `names`, in their order."""
+        return tuple(self._serving[name].queue for name in self.names)
 
     async def warm_up(self, ending: asyncio.Event) -> None:
         """Wait until the queues have started, at most 30 s or until the worker shuts down."""
@@ -313,8 +319,8 @@ class QueueSet:
             start.task.cancel()
             self._let_go(start.task)
         self._starting.clear()
-        for hurry in self._former.values():
-            hurry.set()
+        for leave_now in self._former.values():
+            leave_now.set()
         stopping = [self._stop(worker) for worker in self._serving.values()]
         self._serving.clear()
         results = await asyncio.gather(*stopping, *self._leaving, return_exceptions=True)
@@ -324,11 +330,11 @@ class QueueSet:
 
     async def _leave(self, worker: QueueWorker) -> None:
         """Let running jobs finish, unless this worker stops or the queue changes often."""
-        hurry = self._former[worker] = asyncio.Event()
+        leave_now = self._former[worker] = asyncio.Event()
         same = [former for former in self._former if former.queue.name == worker.queue.name]
         for former in same[:-_MOST_FORMER]:
             self._former[former].set()
-        tasks = [asyncio.create_task(worker.leave()), asyncio.create_task(hurry.wait())]
+        tasks = [asyncio.create_task(worker.leave()), asyncio.create_task(leave_now.wait())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -8,7 +8,6 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import assert_never
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Released, Snoozed
@@ -24,14 +23,8 @@ from chancy.executors.process.settings import JobEnvironment
 from chancy.job.limits import Limits
 from chancy.job.registry import Registry
 from chancy.plugin.hooks import Hooks
-from chancy.queue.executor_options import (
-    AsyncOptions,
-    ExecutorName,
-    Options,
-    ProcessOptions,
-    ThreadOptions,
-    default_options,
-)
+from chancy.queue.executor_kind import executor_kind
+from chancy.queue.executor_options import ExecutorOptions, ProcessOptions
 from chancy.queue.queue import Queue
 from chancy.queue.rules import GlobalConcurrency, Rule, Sequential
 from chancy.worker.adoption import QueueAdoption
@@ -39,6 +32,7 @@ from chancy.worker.broker_session import BrokerSession
 from chancy.worker.isolated_loop import IsolatedApplication, environment_of
 from chancy.worker.meta_writer import MetaWriter
 from chancy.worker.middleware import AroundHooks
+from chancy.worker.payload_executor import PayloadExecutor
 from chancy.worker.puller import Claiming, Puller
 from chancy.worker.quarantine import CHILDREN, QuarantineExecutor
 from chancy.worker.runner import Runner
@@ -84,6 +78,8 @@ class QueueWorker:
         self._app = app
         self._children = children
         self._around = hooks.around
+        self._around_in_child = hooks.around_in_child
+        self._payloads = hooks.payloads
         self._executor = self._make_executor()
         claims = hooks.claiming(queue, session.broker, self._claim_again)
         settle = self._adoption.settle if self._adoption else session.settler.add
@@ -158,24 +154,20 @@ class QueueWorker:
 
     def _make_executor(self) -> Executor:
         queue = self.queue
-        options = queue.options or default_options(queue.executor)
+        kind = executor_kind(queue.executor)
+        options = queue.options or kind.options()
         usual = self._hooked(self._executor_of(queue.executor, self._concurrency, options))
         make_isolated: Callable[[], Executor | None] | None = None
-        match options:
-            case ProcessOptions():
-                pass
-            case AsyncOptions(grace_s=grace_s):
-                make_isolated = self._surrounded(ProcessOptions(grace_s=grace_s))
-            case ThreadOptions():
-                make_isolated = self._surrounded(ProcessOptions())
-            case _:
-                assert_never(options)
-        return QuarantineExecutor(
+        if kind.in_worker:
+            grace_s = getattr(options, "grace_s", ProcessOptions().grace_s)
+            make_isolated = self._surrounded(ProcessOptions(grace_s=grace_s))
+        executor = QuarantineExecutor(
             usual,
             StartRecorder(self._store if self._adoption else self._session.meta.store),
             make_isolated,
-            alone_here=queue.executor != "process",
+            alone_here=kind.in_worker,
         )
+        return executor if self._payloads is None else PayloadExecutor(executor, self._payloads)
 
     def _hooked(self, executor: Executor) -> Executor:
         return AroundHooks(executor, self._around) if self._around else executor
@@ -194,9 +186,9 @@ class QueueWorker:
 
     def _executor_of(
         self,
-        name: ExecutorName,
+        name: str,
         concurrency: int | None,
-        options: Options,
+        options: ExecutorOptions,
         environment: JobEnvironment | None = None,
     ) -> Executor:
         executor = make_executor(
@@ -208,13 +200,15 @@ class QueueWorker:
             limits=Limits.of(self.queue.limits),
             callbacks=AttemptCallbacks(
                 report=self._report,
-                store=self._store if self._adoption else self._session.meta.store,
+                store=self._store if self._adoption or self._payloads else self._session.meta.store,
                 completing=self._session.meta.completing,
                 completion=self._session.meta.completion,
             ),
             environment=environment,
+            wrapper=self._registry.wrapper,
             # Quarantined jobs do not take the place of others.
             pool=self._children if environment is None else None,
+            around_in_child=self._around_in_child if environment is None else (),
         )
         return BatchedExecutor(executor, self._registry.find, self._max_payload)
 
@@ -226,6 +220,8 @@ class QueueWorker:
         self._meta_writer(claim).report(claim, progress, self._executor.interrupt)
 
     async def _store(self, claim: Claim, meta: str) -> None:
+        if self._payloads is not None:
+            meta = self._payloads.meta(claim.func, meta)
         await self._meta_writer(claim).store(claim, meta)
 
     async def _pull(self) -> None:

@@ -67,7 +67,7 @@ class Registration:
                 pid=os.getpid(),
                 tags=self.tags,
                 queues=(),
-                version=version("chancy"),
+                version=version("chancy-queue"),
             )
         )
         self._announced = None

@@ -19,6 +19,7 @@ from chancy.checks import check_instances
 from chancy.errors import ConfigurationError
 from chancy.executors.coroutine.stall_watch import LoopWatch
 from chancy.plugin.hooks import ServeHook
+from chancy.queue.queue import Queue
 from chancy.text import shown
 from chancy.worker.broker_session import BrokerSession, BrokerSessionHost
 from chancy.worker.broker_sessions import BrokerSessions
@@ -162,6 +163,11 @@ class Worker:
         return self._queue_set.names
 
     @property
+    def served(self) -> tuple[Queue, ...]:
+        """The queues of `queues`, with their settings."""
+        return self._queue_set.served
+
+    @property
     def listening(self) -> bool:
         """Whether notifications arrive; otherwise the worker polls."""
         return self._control.listener.receiving
@@ -171,6 +177,10 @@ class Worker:
         listener = self._control.listener
         await listener.tried.wait()
         return None if listener.receiving else listener.last_error
+
+    def encode_arguments(self, func: str, arguments: str) -> str:
+        """Checked and encoded arguments as they are stored."""
+        return self._app.encode_arguments(func, arguments)
 
     def judge(self, claim: Claim, outcome: Outcome) -> Settlement:
         """The decision on an outcome, including that of plugins."""

@@ -2,39 +2,50 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Annotated
 
-from fastapi import FastAPI, HTTPException
+from fastapi import Depends, FastAPI, HTTPException
 from jobs import chancy, confirm
 from sqlalchemy import update
+from sqlalchemy.ext.asyncio import AsyncSession
 from tables import Item, Order, engine, sessions
+
+from chancy.fastapi import OpenChancy, chancy_lifespan
 
 
 @asynccontextmanager
 async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-    async with chancy:
-        yield
+    yield
     await engine.dispose()
 
 
-app = FastAPI(lifespan=lifespan)
+app = FastAPI(lifespan=chancy_lifespan(chancy, lifespan=lifespan))
+
+
+async def transaction() -> AsyncIterator[AsyncSession]:
+    async with sessions.begin() as session:
+        yield session
+
+
+# "function": the commit comes before the response.
+Transaction = Annotated[AsyncSession, Depends(transaction, scope="function")]
 
 
 @app.post("/orders", status_code=201)
-async def order(item: str, quantity: int = 1) -> dict[str, int]:
-    async with sessions.begin() as session:
-        made = Order(item=item, quantity=quantity)
-        session.add(made)
-        await session.flush()  # so that it has its id
-        reference = await chancy.push(confirm.job(order=made.id), within=session)
-        made.job = reference.id
-        await session.execute(
-            update(Item).where(Item.name == item).values(stock=Item.stock - quantity)
-        )
+async def order(
+    item: str, session: Transaction, chancy: OpenChancy, quantity: int = 1
+) -> dict[str, int]:
+    made = Order(item=item, quantity=quantity)
+    session.add(made)
+    await session.flush()  # so that it has its id
+    reference = await chancy.push(confirm.job(order=made.id), within=session)
+    made.job = reference.id
+    await session.execute(update(Item).where(Item.name == item).values(stock=Item.stock - quantity))
     return {"id": made.id}
 
 
 @app.get("/orders/{id}")
-async def show(id: int) -> dict[str, str | None]:
+async def show(id: int, chancy: OpenChancy) -> dict[str, str | None]:
     async with sessions() as session:
         found = await session.get(Order, id)
     if found is None:

@@ -9,24 +9,29 @@ depends_on = None
 
 _UNIQUE = (
     "uuid[], text[], smallint[], text[], text[], timestamptz[], float8[], int[], text[], text[], "
-    "bytea[], text[], boolean[], float8[], float8[], boolean"
+    "bytea[], text[], boolean[], float8[], float8[], timestamptz[], float8[], boolean"
 )
 # What calls another function is dropped before it.
 _FUNCTIONS = (
+    "delete_finished(uuid, smallint[], text, text, timestamptz, timestamptz, jsonb, text, int, "
+    "int, boolean)",
+    "matching_jobs(uuid, uuid, smallint[], text, text, timestamptz, timestamptz, jsonb, text, int, "
+    "int)",
     "jobs_by_id(uuid[])",
     "push(text, text, jsonb, int, timestamptz, interval, int, jsonb, uuid, text, text, text, "
-    "interval, text)",
+    "interval, text, timestamptz, interval)",
     "check_unique(text, text, text, interval, text)",
     "check_push(text, text, jsonb, int, int, jsonb)",
     f"push_unique({_UNIQUE})",
     f"push_unique_all({_UNIQUE})",
     "push_keyed(uuid, bigint, text, smallint, text, jsonb, timestamptz, int, jsonb, jsonb, bytea, "
-    "text, boolean, float8, float8)",
+    "text, boolean, float8, float8, timestamptz)",
     "unique_key(text, text, text)",
     "new_id()",
     "drop_days(int)",
     "make_days(int)",
     "orphans(float8, int)",
+    "expire(int)",
     "cancel(uuid[])",
     "forget_finished()",
     "survey(uuid, text[], boolean)",
@@ -42,6 +47,7 @@ _FUNCTIONS = (
     "claim_set_aside(uuid, uuid, text, int, text[], bigint)",
     "set_aside(text, int)",
     "claim(uuid, uuid, text, int, bigint, int[], bigint[])",
+    "expired(timestamptz, int, smallint)",
     "with_meta(jsonb, text)",
     "with_failure(jsonb, text, int, uuid)",
     "utc(timestamptz)",

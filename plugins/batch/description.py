@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -57,7 +57,11 @@ class Batch:
             )
 
     def callbacks(
-        self, registry: Registry | None, max_payload: int = DEFAULT_MAX_PAYLOAD
+        self,
+        registry: Registry | None,
+        max_payload: int = DEFAULT_MAX_PAYLOAD,
+        before_push: Callable[[Job[Any]], Job[Any]] = lambda job: job,
+        encode_arguments: Callable[[str, str], str] = lambda _, text: text,
     ) -> list[object]:
         """The callbacks as the columns for ``sql/begin.sql``.
 
@@ -72,7 +76,9 @@ class Batch:
         ):
             if job is not None:
                 try:
-                    rows.append((int(on), new_id(), *_row(job, registry, max_payload)))
+                    changed = before_push(job) if isinstance(job, Job) else job
+                    row = _row(changed, registry, max_payload, encode_arguments)
+                    rows.append((int(on), new_id(), *row))
                 except (PushError, ConfigurationError) as error:
                     message = f"batch {self.name!r}: on_{on.label}: {error}"
                     raise PushError(message) from error.__cause__
@@ -111,7 +117,12 @@ def shards(jobs: int, *, may_grow: bool) -> int:
     return MAX_SHARDS if may_grow else max(1, min(MAX_SHARDS, jobs // JOBS_A_SHARD))
 
 
-def _row(job: object, registry: Registry | None, limit: int) -> tuple[object, ...]:
+def _row(
+    job: object,
+    registry: Registry | None,
+    limit: int,
+    encode_arguments: Callable[[str, str], str],
+) -> tuple[object, ...]:
     """The columns of a callback from its queue to its meta. Raises `PushError` if it is invalid."""
     if not isinstance(job, Job):
         raise PushError(f"{shown(job)} is not a job: use function.job(…)")
@@ -133,5 +144,6 @@ def _row(job: object, registry: Registry | None, limit: int) -> tuple[object, ..
         meta = encode(job.meta, what=f"the meta of {job.func}", limit=limit)
     limits = encode_limits(check_limits(job.limits, f"job {job.func}"))
     return (
-        job.queue, job.priority, job.func, arguments, *due(job), job.max_attempts, limits, meta,
+        job.queue, job.priority, job.func, encode_arguments(job.func, arguments), *due(job),
+        job.max_attempts, limits, meta,
     )  # fmt: skip

@@ -100,7 +100,12 @@ class Push:
         self, chancy: Application, batch: Batch, jobs: Iterable[Job[Any]], *, validate: bool
     ) -> None:
         self._batch = batch
-        self._callbacks = batch.callbacks(chancy.registry if validate else None, chancy.max_payload)
+        self._callbacks = batch.callbacks(
+            chancy.registry if validate else None,
+            chancy.max_payload,
+            chancy.before_push,
+            chancy.encode_arguments,
+        )
         self._jobs = members(jobs, batch.id, batch.name, MAX_JOBS)
 
     async def push(self, tx: _Transaction) -> None:

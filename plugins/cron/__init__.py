@@ -17,6 +17,7 @@ from chancy.plugin.leader import elected
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Application, Panel, Runtime
 from chancy.plugin.tables import facts
+from chancy.plugins.cron.decorated import periodic, periodic_entries
 from chancy.plugins.cron.entry import Entry, Overlap, StoredEntry
 from chancy.plugins.cron.firing import Firing
 from chancy.plugins.cron.misfire import Misfire
@@ -27,7 +28,7 @@ from chancy.text import shown
 if TYPE_CHECKING:
     import click
 
-__all__ = ["Cron", "Entry", "Fired", "Misfire", "Overlap", "StoredEntry"]
+__all__ = ["Cron", "Entry", "Fired", "Misfire", "Overlap", "StoredEntry", "periodic"]
 
 logger = logging.getLogger("chancy.cron")
 
@@ -40,7 +41,8 @@ class Cron(Plugin):
 
     The leader fires the ticks; the other workers poll rarely, so it works without a leader too.
 
-    Each starting worker stores the entries of its code. They lapse ``lapse_s`` seconds after the
+    Each starting worker stores the entries of its code: ``entries``, and those of functions that
+    are decorated with `periodic`. They lapse ``lapse_s`` seconds after the
     last worker that has them has stopped. More entries can be added at run time.
 
     :param entries: the entries of the code.
@@ -85,24 +87,32 @@ class Cron(Plugin):
     # Service of a worker
 
     async def serve(self, runtime: Runtime) -> None:
+        code = self._code()
         if not isinstance(runtime.broker, SqlStore):
-            logger.warning(
-                "cron_without_tables broker=%s: entries are stored in Postgres; none is fired here",
-                type(runtime.broker).__name__,
-            )
+            if code:
+                logger.warning(
+                    "cron_without_tables broker=%s: entries are stored in Postgres; none is fired "
+                    "here",
+                    type(runtime.broker).__name__,
+                )
             return
-        entries = Entries(runtime.broker)
-        names = [entry.name for entry in self.entries]
-        with closing(Firing(entries, keep=self.keep_ticks, names=names)) as firing:
-            await self._fire(runtime, entries, firing)
+        entries = Entries(runtime.broker, runtime.encode_arguments)
+        with closing(Firing(entries, keep=self.keep_ticks, names=list(code))) as firing:
+            await self._fire(runtime, entries, firing, code)
 
-    async def _fire(self, runtime: Runtime, entries: Entries, firing: Firing) -> None:
+    def _code(self) -> Mapping[str, Entry]:
+        """The entries of the code by name; the modules of the functions are imported by now."""
+        return periodic_entries() | {entry.name: entry for entry in self.entries}
+
+    async def _fire(
+        self, runtime: Runtime, entries: Entries, firing: Firing, code: Mapping[str, Entry]
+    ) -> None:
         clock, leader = runtime.clock, runtime.leader
         declare_at = clock.monotonic()
         while True:
             # Every worker declares the entries of its code.
             if clock.monotonic() >= declare_at:
-                await self._declare(runtime, entries)
+                await self._declare(runtime, entries, code)
                 declare_at = clock.monotonic() + self.lapse_s / 4
             if not leader.leading:
                 # After the timeout every worker polls, so ticks are fired without a leader too.
@@ -112,16 +122,16 @@ class Cron(Plugin):
             if leader.leading:
                 await clock.sleep(min(pause_s, self.poll_s))
 
-    async def _declare(self, runtime: Runtime, entries: Entries) -> None:
+    async def _declare(self, runtime: Runtime, entries: Entries, code: Mapping[str, Entry]) -> None:
         """Store the entries of the code once in each worker; later calls only extend their lapse.
 
         During a deployment, workers of two versions run at the same time. The entries of the
         worker that started last apply; the other workers do not overwrite them.
         """
         if runtime in self._declared:
-            await entries.touch([entry.name for entry in self.entries], lapse_s=self.lapse_s)
+            await entries.touch(list(code), lapse_s=self.lapse_s)
             return
-        for entry in self.entries:
+        for entry in code.values():
             try:
                 await entries.add(entry, upsert=True, lapse_s=self.lapse_s)
             except ConfigurationError as error:
@@ -141,7 +151,7 @@ class Cron(Plugin):
         """
         if validate:
             chancy.registry.check(entry.job.func)
-        return await Entries(chancy.broker).add(entry, upsert=upsert)
+        return await Entries(chancy.broker, chancy.encode_arguments).add(entry, upsert=upsert)
 
     async def get(self, chancy: Application, name: str) -> StoredEntry | None:
         """The stored entry; None if there is none with this name."""

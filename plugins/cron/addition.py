@@ -72,7 +72,7 @@ def add(line: CommandLine, /, name: str, json_: bool, upsert: bool, **options: A
     arguments = _arguments(options["single"])
 
     async def main(chancy: Application) -> StoredEntry | None:
-        entries = Entries(chancy.broker)
+        entries = Entries(chancy.broker, chancy.encode_arguments)
         entry = _entry(name, _job(chancy, arguments, **_subset(options, _JOB_OPTIONS)), options)
         return await entries.get(name) if await entries.add(entry, upsert=upsert) else None
 

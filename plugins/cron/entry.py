@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -43,7 +44,8 @@ class Entry:
 
     :param name: 1 to 128 of ``A-Z a-z 0-9 _ . : / -``, unique among all entries.
     :param schedule: a cron expression, see `chancy.schedule.Schedule`.
-    :param job: the job to push, without ``run_at`` and ``id``: the tick sets its time.
+    :param job: the job to push, without ``run_at``, ``expires_at`` and ``id``:
+        the tick sets its time.
     :param zone: the time zone of the expression, a name such as ``Europe/Berlin``.
     :param misfire: which missed ticks to fire, for example after a time without workers.
     :param grace_s: seconds by which a tick may be late and still be fired by `Misfire.SKIP`.
@@ -84,8 +86,12 @@ class Entry:
         check_number(self.backfill_limit, f"{where}: backfill_limit", 1, MAX_BACKFILL)
         self.parameters()
 
-    def parameters(self) -> list[object]:
+    def parameters(
+        self, encode_arguments: Callable[[str, str], str] = lambda _, text: text
+    ) -> list[object]:
         """The stored values, in the order of the statement.
+
+        :param encode_arguments: changes encoded arguments before they are stored.
 
         :raises PushError: JSON or Postgres cannot store the arguments or the meta.
         """
@@ -100,7 +106,7 @@ class Entry:
             str(self.overlap),
             float(self.jitter_s),
             job.func,
-            self._arguments(),
+            encode_arguments(job.func, self._arguments()),
             job.queue,
             job.priority,
             job.max_attempts,
@@ -219,7 +225,11 @@ def _check_job(job: object) -> None:
             f"{where} is unique, and ticks do not apply unique rules: pass the job "
             "with_unique(None), and overlap='skip' to push no job beside an unfinished one"
         )
-    for name, value in (("run_at", job.run_at), ("id", job.id)):
+    for name, value in (
+        ("run_at", job.run_at),
+        ("expires_at", job.expires_at),
+        ("id", job.id),
+    ):
         if value is not None:
             raise ConfigurationError(
                 f"{where}: {name}={shown(value)} must be None: each tick pushes a new job"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -58,10 +58,15 @@ SQL = PluginSql("chancy.plugins.cron", "cron entries")
 class Entries:
     """The table of entries of one application.
 
+    :param encode_arguments: changes encoded arguments before they are stored; see
+        `Application.encode_arguments`.
     :raises ConfigurationError: the broker does not offer SQL.
     """
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(
+        self, broker: Broker, encode_arguments: Callable[[str, str], str] = lambda _, text: text
+    ) -> None:
+        self._encode_arguments = encode_arguments
         self._tables = SQL.on(broker)
         self._broker = broker
 
@@ -74,7 +79,8 @@ class Entries:
             is declared again.
         :raises ConfigurationError: there are too many entries.
         """
-        rows = await self._tables.fetch("add", *entry.parameters(), upsert, lapse_s, MAX_ENTRIES)
+        parameters = entry.parameters(self._encode_arguments)
+        rows = await self._tables.fetch("add", *parameters, upsert, lapse_s, MAX_ENTRIES)
         if not rows and await self.get(entry.name) is None:
             raise ConfigurationError(
                 f"cron entry {entry.name!r} was not added: there are already {MAX_ENTRIES:,} "

@@ -1,39 +1,19 @@
-"""Options of the ``chancy dead`` commands: ages, rates and filters."""
+"""Options of the ``chancy dead`` commands: rates and filters."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import click
 
+from chancy.plugin.commands import Age, where_option
 from chancy.plugins.dead_letter.letter import LetterFilter
 
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
-_AGE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([smhdw]?)")
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(?:/([smhd]))?")
-
-
-class Age(click.ParamType[timedelta]):
-    """An age: a number of seconds, or a number with a unit."""
-
-    name = "age"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> timedelta:
-        if isinstance(value, timedelta):
-            return value
-        found = _AGE.fullmatch(value)
-        if found is None:
-            self.fail(f"{value!r} is not an age like 90s, 15m, 2h, 7d or 4w", param, ctx)
-        try:
-            return timedelta(seconds=float(found[1]) * _UNITS[found[2]])
-        except OverflowError:
-            self.fail(f"{value!r} is too long ago", param, ctx)
 
 
 class Rate(click.ParamType[float]):
@@ -49,7 +29,7 @@ class Rate(click.ParamType[float]):
         found = _RATE.fullmatch(value)
         if found is None:
             self.fail(f"{value!r} is not a rate like 10, 10/s, 100/m or 5000/h", param, ctx)
-        return float(found[1]) / _UNITS[found[2] or "s"]
+        return float(found[1]) / _SECONDS[found[2] or ""]
 
 
 _FILTER = (
@@ -59,15 +39,19 @@ _FILTER = (
         "--error", metavar="TYPE", help="Only this error type: module.Name, or a built-in."
     ),
     click.option(
-        "--older-than",
+        "--older",
+        "older_than",
         type=Age(),
         metavar="AGE",
         help="Failed at least this long ago: 90s, 15m, 2h, 7d, 4w.",
     ),
-    click.option("--newer-than", type=Age(), metavar="AGE", help="Failed within this time."),
+    click.option(
+        "--newer", "newer_than", type=Age(), metavar="AGE", help="Failed within this time."
+    ),
+    where_option,
 )
 _STATES = {"waiting": False, "replayed": True, "all": None}
-_NAMES = ("queue", "func", "error", "older_than", "newer_than")
+_NAMES = ("queue", "func", "error", "older_than", "newer_than", "where")
 
 state = click.option(
     "--state",
@@ -87,7 +71,7 @@ def filtered(function: Callable[..., None]) -> Callable[..., None]:
 
 def filter_from(options: dict[str, Any]) -> LetterFilter:
     """The filter that the options describe."""
-    conditions = {name: options[name] for name in _NAMES}
+    conditions = {name: options[name] for name in _NAMES if options[name] is not None}
     return LetterFilter(**conditions, replayed=_STATES[options.get("state", "all")])
 
 

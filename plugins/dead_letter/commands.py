@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -30,7 +31,7 @@ def dead() -> None:
 
     \b
     Example:
-      chancy dead list --queue mail --newer-than 2h
+      chancy dead list --queue mail --newer 2h
     """
 
 
@@ -59,7 +60,7 @@ def list_(
 
     \b
     Example:
-      chancy dead list --error shop.errors.CardDeclined --newer-than 1d
+      chancy dead list --error shop.errors.CardDeclined --newer 1d
       chancy dead list --json | jq -r '.[].id'
     """
     wanted = filter_from(options)
@@ -134,6 +135,7 @@ def _describe(line: CommandLine, letter: DeadLetter) -> None:
     "--rate", type=Rate(), metavar="N/s", help="Jobs that become due a second: 10, 10/s, 100/m."
 )
 @click.option("--force", is_flag=True, help="Also replay dead letters that were replayed before.")
+@click.option("--dry-run", is_flag=True, help="Only count the dead letters.")
 @click.option("--to-queue", metavar="NAME", help="Push to this queue instead.")
 @click.option(
     "--max-attempts", type=click.IntRange(1, MAX_ATTEMPTS), help="Replace the number of attempts."
@@ -148,6 +150,7 @@ def replay(
     limit: int | None,
     rate: float | None,
     force: bool,
+    dry_run: bool,
     to_queue: str | None,
     max_attempts: int | None,
     json_: bool,
@@ -160,7 +163,7 @@ def replay(
     \b
     Example:
       chancy dead replay 0190f3c2-7e21-7c55-8a44-3d3c5b9b7f10
-      chancy dead replay --error httpx.ConnectTimeout --newer-than 2h --rate 10/s
+      chancy dead replay --error httpx.ConnectTimeout --newer 2h --rate 10/s
       chancy dead replay --all
     """
     by_filter = selects_by_filter(ids, all_, options)
@@ -168,6 +171,10 @@ def replay(
     replay_options = ReplayOptions(
         rate=rate, force=force, queue=to_queue, max_attempts=max_attempts
     )
+    if dry_run:
+        chosen = wanted if force else replace(wanted, replayed=False)
+        _report_count(line, _run(line, lambda letters: letters.count(chosen)), limit, json_=json_)
+        return
 
     async def main(letters: Letters) -> tuple[int, dict[UUID, UUID]]:
         count, jobs = 0, dict[UUID, UUID]()
@@ -182,6 +189,14 @@ def replay(
     count, found = _run(line, main)
     missed = [id for id in ids if id not in found]
     _report_replayed(line, count, found, missed, json_=json_)
+
+
+def _report_count(line: CommandLine, count: int, limit: int | None, *, json_: bool) -> None:
+    count = count if limit is None else min(count, limit)
+    if json_:
+        line.script({"dry_run": True, "replayed": count})
+    else:
+        line.line(f"{count:,} to replay" if count <= MAX_COUNT else f"{MAX_COUNT:,}+ to replay")
 
 
 def _report_replayed(
@@ -230,7 +245,7 @@ def purge(
     \b
     Example:
       chancy dead purge 0190f3c2-7e21-7c55-8a44-3d3c5b9b7f10
-      chancy dead purge --state replayed --older-than 7d --yes
+      chancy dead purge --state replayed --older 7d --yes
     """
     by_filter = selects_by_filter(ids, all_, options)
     wanted = filter_from(options) if by_filter else LetterFilter(ids=ids)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from chancy.errors import ConfigurationError
+from chancy.job.where import containing
 from chancy.plugin.tables import facts, utc
 from chancy.text import shown
 
@@ -30,6 +31,7 @@ class LetterFilter:
     :param error: type of the last failure, ``module.Name``; without a module, a built-in type.
     :param older_than: only jobs that failed at least this long ago, by the server's clock.
     :param newer_than: only jobs that failed within this time.
+    :param where: values of arguments by name, or by path, as in `chancy.JobSelection`.
     :param replayed: True for replayed dead letters only, False for the others only.
     :raises ConfigurationError: there are too many ids, or an age is out of range.
     """
@@ -41,6 +43,7 @@ class LetterFilter:
     older_than: timedelta | None = None
     newer_than: timedelta | None = None
     replayed: bool | None = None
+    where: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
         if self.ids is not None and len(self.ids) > MAX_IDS:
@@ -54,6 +57,7 @@ class LetterFilter:
                 raise ConfigurationError(
                     f"{name}={shown(age)} must be an age from 0 to {MAX_AGE.days:,} days"
                 )
+        containing(self.where)
 
     @property
     def error_type(self) -> str | None:

@@ -11,6 +11,7 @@ from uuid import UUID
 from chancy.broker.contract import Broker
 from chancy.broker.optional import LetterSource
 from chancy.errors import ConfigurationError
+from chancy.job.where import containing
 from chancy.plugin.tables import PluginSql, utc
 from chancy.plugins.dead_letter.letter import EVERY, DeadLetter, LetterFilter, letter
 
@@ -56,6 +57,7 @@ class Chosen(NamedTuple):
     since: datetime | None
     until: datetime | None
     replayed: bool | None
+    where: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +110,7 @@ class Letters:
             since,
             until,
             wanted.replayed,
+            containing(wanted.where),
         )
 
     async def find(

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from chancy.broker.optional import SqlStore
 from chancy.broker.values import Capability
 from chancy.checks import check_number
 from chancy.errors import ConfigurationError
+from chancy.plugin.finding import Finding, Severity
 from chancy.plugin.leader import LeaderGate, Unelected
 from chancy.plugin.plugin import Plugin
-from chancy.plugin.runtime import Runtime
+from chancy.plugin.runtime import Application, Runtime
+from chancy.plugin.tables import PluginSql
 from chancy.plugins.leadership.election import Election
 from chancy.postgres.schema.component import Migrations
+from chancy.text import elapsed
 
 __all__ = ["Election", "ImmediateLeadership", "Leadership"]
 
@@ -18,6 +23,7 @@ _IDENTIFIER = "chancy.leadership"
 _MIGRATIONS = Migrations(
     name="leadership", package="chancy.plugins.leadership.migrations", head="0001"
 )
+_SQL = PluginSql("chancy.plugins.leadership", "leases")
 
 
 class Leadership(Plugin):
@@ -56,6 +62,26 @@ class Leadership(Plugin):
             return None
         renew_s = self.lease_s / 3 if self.renew_s is None else self.renew_s
         return Election(runtime, store, lease_s=self.lease_s, renew_s=renew_s)
+
+    async def examine(self, app: Application) -> Sequence[Finding]:
+        if Capability.SQL not in app.broker.capabilities:
+            return ()
+        rows = await _SQL.on(app.broker).fetch("leader", self.lease_s)
+        ((workers, holder, term, left_s),) = rows
+        if left_s is not None and left_s > 0:
+            return [Finding("leader", f"worker {holder}, in term {term}")]
+        if not workers:
+            return [Finding("leader", "none, as no worker has been alive for a whole lease")]
+        ended = "" if left_s is None else f": the lease of {holder} ended {elapsed(-left_s)} ago"
+        return [
+            Finding(
+                "leader",
+                f"no worker leads{ended}; recovery, cron and pruning are late",
+                "end the transaction that locks leadership_leases, if one is open; else see "
+                "election_failed in the logs of the workers",
+                Severity.ERROR,
+            )
+        ]
 
     async def serve(self, runtime: Runtime) -> None:
         if isinstance(runtime.leader, Election):

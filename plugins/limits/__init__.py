@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from typing import Any
+import shlex
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
+from chancy.attempt.judge import RATE_LIMITED
+from chancy.attempt.settlement import Settlement
 from chancy.broker.contract import Broker
 from chancy.broker.optional import SqlClaims, SqlStore
+from chancy.broker.transaction import Transaction
 from chancy.broker.values import Capability
 from chancy.checks import check_number
 from chancy.job.definition import QueuedJob
@@ -17,6 +21,10 @@ from chancy.plugin.runtime import Application, QueueClaims, Runtime
 from chancy.plugins.limits.ruled_claims import SQL, RuledClaims
 from chancy.postgres.schema.component import Migrations
 from chancy.queue.queue import Queue
+from chancy.states import State
+
+if TYPE_CHECKING:
+    import click
 
 __all__ = ["GlobalLimits"]
 
@@ -40,6 +48,8 @@ class GlobalLimits(Plugin):
     :param every_s: seconds between two turns of the leader, 0.1 to 3,600.
     """
 
+    settling_states = frozenset({State.SCHEDULED})
+
     def __init__(self, *, every_s: float = 5.0) -> None:
         check_number(every_s, "every_s", 0.1, 3_600, whole=False, unit="seconds")
         self.every_s = every_s
@@ -53,6 +63,11 @@ class GlobalLimits(Plugin):
     def migrations(self) -> Migrations | None:
         return Migrations(name="limits", package="chancy.plugins.limits.migrations", head="0001")
 
+    def commands(self) -> Sequence[click.Command]:
+        from chancy.plugins.limits.commands import limits
+
+        return (limits,)
+
     def requires_for(self, queue: Queue) -> frozenset[Capability]:
         return frozenset({Capability.SQL} if queue.rules else ())
 
@@ -65,15 +80,26 @@ class GlobalLimits(Plugin):
         store: Any = broker  # type checkers do not narrow an intersection of two protocols
         return RuledClaims(store, queue, wake)
 
+    async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
+        await tx.fetch(SQL.statement("pause", tx.schema), [settlement.id for settlement in batch])
+
+    def settling_concerns(self, settlement: Settlement) -> bool:
+        return RATE_LIMITED in (settlement.meta or "")
+
     async def why_held(self, app: Application, job: QueuedJob) -> str | None:
         found = await SQL.on(app.broker).fetch("why", job.id)
         if not found:
             return None
-        ((rule, holders, ready_s, ahead),) = found
+        ((rule, holders, ready_s, ahead, key, blocking),) = found
         queues = {queue.name: queue for queue in await app.broker.queues()}
         rules = queues[job.queue].rules if job.queue in queues else ()
         which = str(rules[rule - 1]) if rule and rule <= len(rules) else "a rule of its queue"
         behind = f"{ahead:,} jobs of its partition are ahead of it"
+        if blocking is not None:
+            return (
+                f"held by its sequence: the job {blocking} failed and blocks it until it is "
+                f"replayed, or skipped: chancy limits skip {job.queue} {shlex.quote(key)}; {behind}"
+            )
         if holders:
             running = ", ".join(holders[:5]) + (", …" if len(holders) > 5 else "")
             return f"held by {which}: the jobs {running} run; {behind}"

@@ -13,7 +13,7 @@ try:
     import redis as _  # noqa: F401  before the modules that need it
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "chancy.plugins.redis requires the package 'redis': pip install 'chancy[redis]'",
+        "chancy.plugins.redis requires the package 'redis': pip install 'chancy-queue[redis]'",
         name="redis",
     ) from error
 
@@ -22,7 +22,7 @@ from chancy.broker.optional import SqlStore
 from chancy.clock import Backoff
 from chancy.errors import BrokerUnavailable
 from chancy.log_context import ORIGIN, Origin
-from chancy.plugin.plugin import Plugin
+from chancy.plugin.processor_plugin import ProcessorPlugin
 from chancy.plugin.runtime import BrokerContext, Runtime
 from chancy.plugins.redis.jobs.broker import RedisBroker
 from chancy.plugins.redis.maintenance.upkeep import Upkeep
@@ -44,7 +44,7 @@ logger = logging.getLogger("chancy.redis")
 __all__ = ["RedisBroker", "RedisPlugin", "RedisSettings"]
 
 
-class RedisPlugin(Plugin):
+class RedisPlugin(ProcessorPlugin):
     """Connects an application to a Redis or Valkey server or cluster.
 
     Jobs of a ``Queue(name, broker="redis")`` are stored there. The server's configuration decides

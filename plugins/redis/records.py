@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -194,8 +195,8 @@ def claim(id: bytes, record: bytes, taken: tuple[UUID, UUID] | None = None) -> C
     :raises ValueError, InvalidArguments: a string of the record cannot be decoded.
     """
     (
-        _, _, _, attempt, crashes, _, _, worker, lease, priority, most, position, _, _, _,
-        n_queue, n_func, n_arguments, n_limits, n_key, n_meta, n_errors, n_result,
+        _, _, _, attempt, crashes, _, _, worker, lease, priority, most, position, run_at, pushed_at,
+        _, n_queue, n_func, n_arguments, n_limits, n_key, n_meta, n_errors, n_result,
     ) = _HEAD.unpack_from(record)  # fmt: skip
     at = _HEAD.size
     if len(record) - at != (
@@ -211,6 +212,8 @@ def claim(id: bytes, record: bytes, taken: tuple[UUID, UUID] | None = None) -> C
     return Claim(
         UUID(bytes=id), *(taken or (UUID(bytes=lease), UUID(bytes=worker))), queue, func, arguments,
         attempt + bool(taken), most, crashes, priority, int(position), meta, limits,
+        # By the clock of this process. A job without a time to run at has NaN.
+        max(time.time() - (pushed_at if run_at != run_at else run_at), 0.0) if taken else None,
     )  # fmt: skip
 
 

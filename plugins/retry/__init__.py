@@ -16,35 +16,22 @@ from chancy.attempt.settlement import Settlement
 from chancy.checks import check_flag, check_instances
 from chancy.errors import ConfigurationError
 from chancy.plugin.plugin import Plugin
-from chancy.plugins.retry.policy import (
+from chancy.retry import (
     KEY,
     MAX_DELAY_S,
-    Constant,
-    Exponential,
-    Fennel,
-    Jitter,
-    Linear,
     Never,
     Policy,
+    Polynomial,
     check_keys,
+    choice_from,
+    error_name,
     is_seconds,
     policy_from,
 )
 from chancy.states import State
 from chancy.text import shown
 
-__all__ = [
-    "Constant",
-    "Custom",
-    "Exponential",
-    "Fennel",
-    "Jitter",
-    "Linear",
-    "Never",
-    "Policy",
-    "Retries",
-    "Rule",
-]
+__all__ = ["Custom", "Retries", "Rule"]
 
 logger = logging.getLogger("chancy.retry")
 
@@ -57,10 +44,11 @@ _PERMANENT = (
     "chancy.errors.InvalidArguments",
     "chancy.errors.InvalidResult",
     "chancy.errors.UnknownFunction",
+    "chancy.errors.UnreadablePayload",
     "chancy.errors.UnsupportedLimit",
 )
 
-DEFAULT = Exponential()
+DEFAULT = Polynomial()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,36 +91,27 @@ class Rule:
     policy: Policy | Custom
 
     def __post_init__(self) -> None:
-        error: object = self.error
-        if isinstance(error, type) and issubclass(error, BaseException):
-            pass
-        elif not isinstance(error, str) or "." not in error.strip("."):
-            raise ConfigurationError(
-                f"{shown(error)} is not an exception type: pass the class, or its name with the "
-                "module, such as 'builtins.ValueError'"
-            )
+        error_name(self.error)
         _check_policy(self.policy)
 
     @property
     def name(self) -> str:
         """The name of the exception type, as failures record it."""
-        if isinstance(self.error, str):
-            return self.error
-        return f"{self.error.__module__}.{self.error.__qualname__}"
+        return error_name(self.error)
 
 
 class Retries(Plugin):
     """Runs a failed job again until its ``max_attempts`` are used up.
 
-    The delay comes from the policy in the job's ``meta["retry"]``; without one, from the rule for
+    The delay comes from the policy of the job, ``@job(retry=…)``; without one, from the rule for
     the type of the error; without that, from ``policy``. `chancy.errors.InvalidArguments` and other
     errors that no retry can fix are not retried unless a rule names them.
 
     Control results are not changed: ``raise chancy.Retry(…)`` sets its own delay while the job has
     attempts left, and ``return chancy.Snooze(…)`` is not a failure.
 
-    :param policy: the default policy. A job waits 1 to 2 seconds after its first attempt, then
-        twice as long each time, up to an hour.
+    :param policy: the default policy. A job waits n⁴ seconds after attempt n, give or take a half:
+        with 25 attempts, the default, about three weeks in all.
     :param rules: at most one for each type. The rule nearest to the error's own type applies.
     :param crashes_cost_attempts: whether an attempt whose worker or executor process died is used
         up like a failed one. The job runs again at once while it has attempts left. Without this
@@ -194,22 +173,28 @@ class Retries(Plugin):
 
     def _policy(self, claim: Claim, types: tuple[str, ...]) -> Policy | Custom:
         """The most specific policy: of the job, then of the error, then of the application."""
+        own = _own_policy(claim)
+        if isinstance(own, dict):
+            nearest = next((name for name in types if name in own or name in _PERMANENT), None)
+            if nearest in own:
+                return own[nearest]
+            own = None
         known = (name for name in types if name in self._by_name or name in _PERMANENT)
         nearest = next(known, None)
         rule = self._by_name.get(nearest) if nearest else None
         if nearest and rule is None:
             return Never()
-        own = _own_policy(claim)
         if own is not None:
             return own
         return self.policy if rule is None else rule
 
 
-def _own_policy(claim: Claim) -> Policy | None:
-    """The policy in the meta of the job; None: it has none, or one that cannot be read."""
+def _own_policy(claim: Claim) -> Policy | dict[str, Policy] | None:
+    """The policy in the meta of the job, or those by the name of the error type; None: it has none,
+    or one that cannot be read."""
     try:
         meta: Any = json.loads(claim.meta) if claim.meta else {}
-        return policy_from(meta[KEY]) if KEY in meta else None
+        return choice_from(meta[KEY]) if KEY in meta else None
     except (ConfigurationError, ValueError, TypeError, RecursionError) as error:
         logger.error("retry_policy_unreadable job=%s error=%s", claim.id, error)
         return None
@@ -239,7 +224,7 @@ def _check_policy(policy: Policy | Custom) -> Policy | Custom:
         return policy
     if isinstance(policy, type) or not callable(policy) or inspect.iscoroutinefunction(policy):
         raise ConfigurationError(
-            f"{shown(policy)} is not a retry policy: pass Constant(…), Linear(…), "
+            f"{shown(policy)} is not a retry policy: pass Constant(…), Linear(…), Polynomial(…), "
             "Exponential(…), Fennel(), Never(), or a sync function of claim and outcome"
         )
     return policy

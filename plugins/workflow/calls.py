@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -95,19 +95,32 @@ class WorkflowCalls(GroupCalls[WorkflowRecord]):
             ignored=counts.get(7, 0),
         )
 
-    async def results(self, id: UUID, signature: Any) -> Any:
-        """The result of the last step; a dict by name if there are several last steps."""
+    async def results(self, id: UUID, signature: Any, decode: Callable[[str, Any], Any]) -> Any:
+        """The result of the last step; a dict by name if there are several last steps.
+
+        :param decode: see `Application.decode_result`.
+        """
         found: dict[str, Any] = {}
         for name, func, text in await self._tables.fetch("results", id):
-            value = None if text is None else codec.decode(text)
+            value = None if text is None else decode(func or "", codec.decode(text))
             known: Signature | None = signature(func) if func is not None else None
             found[name] = value if known is None or value is None else known.read_result(value)
         return next(iter(found.values())) if len(found) == 1 else found
 
-    async def signal(self, id: UUID, name: str, payload: Any, fetch: Fetch | None) -> str:
-        """Send a signal, and return what happened to it: see ``workflows_signal``."""
+    async def signal(
+        self,
+        id: UUID,
+        name: str,
+        payload: Any,
+        fetch: Fetch | None,
+        encode: Callable[[str, str], str],
+    ) -> str:
+        """Send a signal, and return what happened to it: see ``workflows_signal``.
+
+        :param encode: see `Application.encode_arguments`; a signal has no function.
+        """
         text = encoded(payload, f"the payload of signal {name!r}", limit=self._max_payload)
-        return str((await self._run(fetch, "signal", id, name, text))[0][0])
+        return str((await self._run(fetch, "signal", id, name, encode("", text)))[0][0])
 
     async def retry(self, id: UUID, name: str | None) -> int | None:
         ((count,),) = await self._tables.fetch("retry", id, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -13,7 +14,7 @@ from uuid import UUID
 from chancy.errors import PushError
 from chancy.job.definition import Job
 from chancy.job.ids import new_id
-from chancy.plugins.workflow.sources import step_names
+from chancy.plugins.workflow.sources import prefixes, step_names
 from chancy.plugins.workflow.step import (
     MISSING,
     OnFailure,
@@ -56,6 +57,8 @@ class Workflow:
     _groups: dict[str, tuple[str, ...]] = field(
         default_factory=dict[str, tuple[str, ...]], init=False
     )
+    #: The names of the steps in order, for prefixes; None: not sorted since a step was added.
+    _sorted: list[str] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_name(self.name, "a workflow")
@@ -85,7 +88,7 @@ class Workflow:
 
         :param name: default: the name of the job's function.
         :param after: names of the steps it waits for; they may be added later. Steps that its
-            arguments name by `From` and `Each` need not be listed.
+            arguments name by `From` and `Each`, also by a prefix, need not be listed.
         :param on_failure: what happens to the workflow if the step fails for good.
         :param undo: the job that runs if this step has succeeded and the workflow compensates; its
             arguments may name this step and the steps it waits for.
@@ -149,8 +152,7 @@ class Workflow:
         groups = other.groups
         known = {*(step.name for step in other), *groups}
         for step in other:
-            own = (*step.after, *step_names(step.sources))
-            first = not any(waited in known for waited in own)
+            first = not any(waited in known for waited in other.before(step))
             self.take(renamed(step, name, known, before if first else ()))
         for group, steps in groups.items():
             self._groups[f"{name}/{group}"] = tuple(f"{name}/{step}" for step in steps)
@@ -177,7 +179,16 @@ class Workflow:
         for name in (*step.after, *step_names(sources)):
             for member in self._groups.get(name, (name,)):
                 found[member] = None
+        for prefix in prefixes(sources):
+            found.update((name, None) for name in self._named(prefix) if name != step.name)
         return tuple(found)
+
+    def _named(self, prefix: str) -> Sequence[str]:
+        """The names of the steps that begin with a prefix, in their order."""
+        if self._sorted is None:
+            self._sorted = sorted(self._steps)
+        first = bisect_left(self._sorted, prefix)
+        return self._sorted[first : bisect_left(self._sorted, prefix + chr(0x10FFFF), lo=first)]
 
     def stands_for(self, name: str) -> tuple[str, ...]:
         """The steps that a name stands for: one step, or the last steps of an included workflow."""
@@ -199,6 +210,7 @@ class Workflow:
                 "that a workflow may have: push the rest as jobs, or as another workflow"
             )
         self._steps[step.name] = step
+        self._sorted = None
 
 
 def chain(name: str, *jobs: Job[Any]) -> Workflow:

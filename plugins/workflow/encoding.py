@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
@@ -113,9 +113,16 @@ class StepEncoding:
     """Checks and encodes the jobs of steps.
 
     :param types: the annotations of their functions; None: types are not checked.
+    :param encode_arguments: see `Application.encode_arguments`.
     """
 
-    def __init__(self, types: ResultTypes | None, max_payload: int = DEFAULT_MAX_PAYLOAD) -> None:
+    def __init__(
+        self,
+        types: ResultTypes | None,
+        max_payload: int = DEFAULT_MAX_PAYLOAD,
+        encode_arguments: Callable[[str, str], str] | None = None,
+    ) -> None:
+        self._encode_arguments = encode_arguments
         self.columns = Columns()
         self._types = types
         self._max_payload = max_payload
@@ -146,6 +153,8 @@ class StepEncoding:
         else:
             signature = self._check(job)
             arguments = self._arguments(job, sources, signature)
+            if self._encode_arguments is not None:
+                arguments = self._encode_arguments(job.func, arguments)
             if job.meta or job.limits or job.run_at is not None:
                 self._put_rare(at, job)
             columns.queues.append(job.queue)
@@ -199,13 +208,15 @@ class StepEncoding:
         """The signature of a job's function; None if types are not checked. Raises `PushError` if a
         field other than the arguments cannot be stored."""
         settings = (job.func, job.queue, job.priority, job.max_attempts)
-        plain = job.id is None and job.unique is None
+        plain = job.id is None and job.unique is None and job.expires_at is None
         plain = plain and type(job.priority) is int and type(job.max_attempts) is int
         if plain and settings in self._passed:
             return self._passed[settings]
         check_job(job)
         if job.unique is not None:
             raise PushError(f"job {job.func} is unique, and steps cannot be: each must run")
+        if job.expires_at is not None:
+            raise PushError(f"job {job.func} expires, and steps cannot: each must run")
         if job.id is not None:
             raise PushError(
                 f"job {job.func} has an id of its own, and the ids of steps are generated"

@@ -68,6 +68,7 @@ class Extension:
         self._schema = schema
         self._registry = chancy.registry if validate else None
         self._max_payload = chancy.max_payload
+        self._encode_arguments = chancy.encode_arguments
 
     def names_statement(self) -> tuple[str, UUID, list[str]]:
         """The statement, with its parameters, that returns which names exist."""
@@ -124,7 +125,11 @@ class Extension:
         if not len(new):
             return None
         return Preparation(
-            new, self._registry, known=frozenset(known), max_payload=self._max_payload
+            new,
+            self._registry,
+            known=frozenset(known),
+            max_payload=self._max_payload,
+            encode_arguments=self._encode_arguments,
         ).prepare()
 
     def _attached(self, step: Step) -> Step:
@@ -154,6 +159,9 @@ class Extension:
             case Many(steps=steps, prefix=None, path=path) if steps:
                 found = [one for name in steps for one in self._more.stands_for(name)]
                 return Many(tuple(found), None, path)
+            case Many(prefix=str()):
+                # It may stand for steps that are stored already.
+                return replace(source, dynamic=True)
             case _:
                 return source
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -47,7 +47,13 @@ class Prepared:
 def prepared(chancy: Application, workflow: Workflow, *, validate: bool) -> Prepared:
     """A workflow, checked and encoded. Raises `PushError` if it cannot be stored and run."""
     registry = chancy.registry if validate else None
-    return Preparation(workflow, registry, max_payload=chancy.max_payload).prepare()
+    return Preparation(
+        workflow,
+        registry,
+        max_payload=chancy.max_payload,
+        before_push=chancy.before_push,
+        encode_arguments=chancy.encode_arguments,
+    ).prepare()
 
 
 class Preparation:
@@ -57,6 +63,8 @@ class Preparation:
         workflow: new steps may wait for them, and the types of their results are unknown.
     :param registry: None for functions that this process cannot import.
     :param max_payload: the largest arguments, and the largest meta, of one job, in bytes.
+    :param before_push: changes a job before it is checked, or refuses it.
+    :param encode_arguments: changes encoded arguments before they are stored.
     """
 
     def __init__(
@@ -66,13 +74,16 @@ class Preparation:
         *,
         known: frozenset[str] = frozenset(),
         max_payload: int = DEFAULT_MAX_PAYLOAD,
+        before_push: Callable[[Job[Any]], Job[Any]] | None = None,
+        encode_arguments: Callable[[str, str], str] | None = None,
     ) -> None:
         self._workflow = workflow
+        self._before_push = before_push
         self._steps = {step.name: step for step in workflow}
         self._known = known
         self._where = f"workflow {workflow.name!r}"
         self._types = None if registry is None else ResultTypes(registry)
-        self._encoding = StepEncoding(self._types, max_payload)
+        self._encoding = StepEncoding(self._types, max_payload, encode_arguments)
 
     def prepare(self) -> Prepared:
         """Check and encode all steps. Raises `PushError` if they cannot be stored and run."""
@@ -90,10 +101,11 @@ class Preparation:
         put = self._encoding.put
         for name, step in steps.items():
             try:
-                sources = self._sources(step.job, before[name])
+                job = self._changed(step.job)
+                sources = self._sources(job, before[name])
                 put(
                     name,
-                    step.job,
+                    job,
                     sources,
                     dependents=dependents[name] or _END,
                     before=before[name],
@@ -120,6 +132,9 @@ class Preparation:
             if known
             else (),
         )
+
+    def _changed(self, job: Job[Any] | None) -> Job[Any] | None:
+        return job if job is None or self._before_push is None else self._before_push(job)
 
     def _before(self, step: Step) -> Sequence[str]:
         found = self._workflow.before(step)
@@ -158,6 +173,13 @@ class Preparation:
                         "name one, or use Each"
                     )
                 return One(names[0], path)
+            case Many(prefix=str(prefix), dynamic=False):
+                if not any(name.startswith(prefix) for name in before):
+                    raise PushError(
+                        f"parameter {parameter!r}: no step has a name that begins with {prefix!r}: "
+                        "correct the prefix, or pass dynamic=True if steps are added later"
+                    )
+                return source
             case Many(prefix=None, steps=steps, path=path):
                 names = tuple(one for name in steps for one in self._workflow.stands_for(name))
                 return Many(names or tuple(before), None, path)
@@ -166,6 +188,7 @@ class Preparation:
 
     def _undo(self, name: str, job: Job[Any], before: Sequence[str]) -> None:
         try:
+            job = self._changed(job) or job
             sources = self._sources(job, [name])
             for source in sources.values():
                 for one in (source.step,) if isinstance(source, One) else source.steps:

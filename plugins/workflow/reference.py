@@ -110,7 +110,9 @@ class WorkflowReference(GroupReference[Application, Ended]):
         state, why = await self._waiter().wait(self.id, timeout_s)
         match state:
             case WorkflowState.SUCCEEDED:
-                return await self._calls.results(self.id, self._signature)
+                return await self._calls.results(
+                    self.id, self._signature, self._chancy.decode_result
+                )
             case WorkflowState.CANCELLED:
                 reason = "" if why in (None, "cancelled") else f": {why}"
                 raise JobCancelled(f"workflow {self.id} was cancelled{reason}")
@@ -128,11 +130,13 @@ class WorkflowReference(GroupReference[Application, Ended]):
             signal, or the payload cannot be stored. Nothing was written.
         """
         fetch = None if within is None else bind(within)
-        return self._sent(name, await self._calls.signal(self.id, name, payload, fetch))
+        encode = self._chancy.encode_arguments
+        return self._sent(name, await self._calls.signal(self.id, name, payload, fetch, encode))
 
     def sync_signal(self, name: str, payload: Any = None, *, within: object) -> bool:
         """`signal` for code without an event loop, in a transaction of the caller's."""
-        calling = self._calls.signal(self.id, name, payload, bind_blocking(within))
+        fetch, encode = bind_blocking(within), self._chancy.encode_arguments
+        calling = self._calls.signal(self.id, name, payload, fetch, encode)
         return self._sent(name, run_blocking(calling))
 
     def _sent(self, name: str, answer: str) -> bool:

@@ -46,11 +46,13 @@ class Many(_Whole):
     steps: tuple[str, ...]
     prefix: str | None
     path: tuple[str | int, ...]
+    dynamic: bool = False
 
     def __repr__(self) -> str:
         parts = [*map(repr, self.steps)]
         parts += [] if self.prefix is None else [f"prefix={self.prefix!r}"]
         parts += [f"path={self.path!r}"] if self.path else []
+        parts += ["dynamic=True"] if self.dynamic else []
         return f"Each({', '.join(parts)})"
 
 
@@ -74,15 +76,22 @@ def From(step: str | None = None, /, *path: str | int) -> Any:  # noqa: N802  us
     return One(step, _path(path))
 
 
-def Each(*steps: str, prefix: str | None = None, path: tuple[str | int, ...] = ()) -> Any:  # noqa: N802
+def Each(  # noqa: N802  used as a value
+    *steps: str,
+    prefix: str | None = None,
+    path: tuple[str | int, ...] = (),
+    dynamic: bool = False,
+) -> Any:
     """As an argument: the list of the results of several steps.
 
     :param steps: their names, in the order of the list; default: all steps before this one, in the
         order of ``after``. The step waits for them.
     :param prefix: instead of names: all steps whose names begin with it, in the order in which they
-        were added, including steps added while the workflow runs. The step does not wait for them
-        unless ``after`` names them.
+        were added, including steps added while the workflow runs. The step waits for those of the
+        description.
     :param path: keys and indexes into each result.
+    :param dynamic: no step of the description needs to match the prefix: steps are added while the
+        workflow runs, with ``before`` naming this step.
     :raises PushError: both names and a prefix are given, or a value is invalid.
     """
     if steps and prefix is not None:
@@ -92,7 +101,9 @@ def Each(*steps: str, prefix: str | None = None, path: tuple[str | int, ...] = (
             raise PushError(f"Each({shown(name)}): pass names of steps")
     if prefix is not None and not (isinstance(prefix, str) and prefix):
         raise PushError(f"Each(prefix={shown(prefix)}): pass a non-empty prefix of step names")
-    return Many(steps, prefix, _path(tuple(path)))
+    if not isinstance(dynamic, bool) or (dynamic and prefix is None):
+        raise PushError(f"Each(dynamic={shown(dynamic)}): pass True or False, with a prefix")
+    return Many(steps, prefix, _path(tuple(path)), dynamic)
 
 
 def _path(path: tuple[object, ...]) -> tuple[str | int, ...]:
@@ -134,6 +145,13 @@ def step_names(sources: Mapping[str, Source]) -> Iterator[str]:
                 pass
             case Many(steps=steps):
                 yield from steps
+
+
+def prefixes(sources: Mapping[str, Source]) -> Iterator[str]:
+    """The prefixes of names of steps in placeholders."""
+    for source in sources.values():
+        if isinstance(source, Many) and source.prefix is not None:
+            yield source.prefix
 
 
 def inside(value: object) -> Source | None:

@@ -133,8 +133,8 @@ def renamed(step: Step, prefix: str, known: set[str], before: tuple[str, ...]) -
             match source:
                 case One(step=str(name), path=path):
                     changed[parameter] = One(new(name), path)
-                case Many(steps=steps, prefix=str(own), path=path):
-                    changed[parameter] = Many(steps, f"{prefix}/{own}", path)
+                case Many(prefix=str(own)):
+                    changed[parameter] = replace(source, prefix=f"{prefix}/{own}")
                 case Many(steps=steps, path=path):
                     changed[parameter] = Many(tuple(map(new, steps)), None, path)
                 case One():

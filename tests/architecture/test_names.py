@@ -18,6 +18,7 @@ SHARED = {
     "base": "what the modules of the package implement",
     "broker": "the broker of that store",
     "calls": "what programs call",
+    "checks": "checks of what a user has given",
     "claim": "the claim of that store",
     "clock": "time",
     "cluster": "several servers as one",
@@ -25,6 +26,7 @@ SHARED = {
     "connection": "one end of a connection",
     "control": "what may be asked of what runs",
     "description": "what is declared, before it is stored",
+    "doctor": "checks of a server, each with what to do",
     "executor": "an executor of jobs or of a stream",
     "heartbeat": "sign of life",
     "keys": "names of keys",
@@ -36,7 +38,6 @@ SHARED = {
     "optional": "what may be missing",
     "outcomes": "what became of jobs",
     "plugin": "a plugin",
-    "policy": "a choice of behaviour",
     "pool": "a bounded set that is shared",
     "preparation": "checks before something is stored",
     "progress": "how far something is",
@@ -59,9 +60,10 @@ SHARED = {
 }
 #: Small modules that stay apart from their only importer, and why.
 APART = {
+    "chancy/django/management/commands/chancy.py": "a command of Django, named by its module",
     "chancy/testing/structure.py": "what migrations are compared by, for tests of others too",
-    "chancy/postgres/promotions.py": "the counterpart of claim/claims",
     "chancy/worker/promoter.py": "a stage of the pipe",
+    "plugins/dashboard/pages/audit_page.py": "one page, as the modules beside it",
     "plugins/pruner/commands.py": "loaded with click only",
     "plugins/redis/cli/commands.py": "loaded with click only",
 }

@@ -142,7 +142,7 @@ def _anchor(title: str) -> str:
 
 def paths() -> Iterator[Path]:
     """Every page."""
-    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"):
         yield ROOT / name
     yield from sorted((ROOT / "docs").rglob("*.md"))
 

@@ -29,6 +29,9 @@ from tests.docs.pages import Block, Page
 _RUN = ("chancy ", "python ", "pytest ")
 _DSN = re.compile(r"postgresql://[^\"'\s]*")
 _PATIENCE_S = 60.0
+#: Blocks that are not run: for the reader alone, or code of another library on a page that
+#: describes the move from it.
+LEFT_OUT = frozenset({"no-run", "other"})
 
 
 class Rehearsal:
@@ -45,7 +48,7 @@ class Rehearsal:
         """Run every block; raises what the first one raises that does not work."""
         with self._runner:
             for block in self._page.blocks:
-                if "no-run" in block.words:
+                if block.words & LEFT_OUT:
                     continue
                 began = time.monotonic()
                 self._perform(block)
@@ -162,11 +165,12 @@ def commands(block: Block) -> list[tuple[str, str]]:
 def matches(said: str, shown: str) -> bool:
     """Whether an output has the lines that a page shows, in their order.
 
-    ``…`` stands for anything in its line, alone for any lines; spaces count once.
+    ``…`` stands for anything in its line, alone for any lines; spaces count once, empty
+    lines not.
     """
     if not shown.strip():
         return True
-    lines = [" ".join(line.split()) for line in shown.strip().splitlines()]
+    lines = [" ".join(line.split()) for line in shown.splitlines() if line.strip()]
     parts = [
         r"(?:.*\n)*?" if line == "…" else re.escape(line).replace("…", ".*") + r"\n"
         for line in lines

@@ -156,13 +156,18 @@ def commands(
         from chancy.cli.main import cli
         from chancy.cli.options import with_target
         from chancy.plugins.batch import Batches
-        from chancy.plugins.cron import Cron
+        from chancy.plugins.dashboard import DashboardPlugin
+        from chancy.plugins.encryption import Encryption, new_key
+        from chancy.plugins.job_logs import JobLogs
         from chancy.plugins.redis import RedisPlugin
         from chancy.plugins.workflow import Workflows
 
         command = cli
         # Theirs are there for an application that has the plugin.
-        for plugin in (Batches(), Cron(), RedisPlugin(), Workflows()):
+        encryption = Encryption({"k1": new_key()})
+        others = DashboardPlugin(), encryption, JobLogs(), RedisPlugin()
+        plugins = Batches(), *others, Workflows()
+        for plugin in plugins:
             for own in plugin.commands():
                 yield f"{path} {own.name}", with_target(own)
                 yield from commands(with_target(own), f"{path} {own.name}")

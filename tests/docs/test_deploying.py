@@ -73,7 +73,7 @@ async def test_each_role_can_do_its_part_and_no_more(roles: Roles) -> None:
             done = await (await chancy.push(jobs.note.job(value=4))).wait(10)
             assert done.state is State.SUCCEEDED
             await chancy.push(jobs.fail.job())
-            later = await chancy.push(jobs.note.job(value=5).with_run_at(60))
+            later = await chancy.push(jobs.note.job(value=5).with_delay(60))
             await chancy.cancel(later.id)
             await chancy.pause_queue("async")
         with pytest.raises(StatementFailed, match=r"must be owner|permission denied"):

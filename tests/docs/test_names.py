@@ -6,6 +6,7 @@ import importlib
 import re
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 
 from tests.docs import source
 from tests.docs.pages import Page, paths, rows_of, shown
@@ -54,6 +55,8 @@ def _exists(name: str) -> bool:
             found: object = importlib.import_module(".".join(parts[:length]))
         except ModuleNotFoundError:
             continue
+        except ImproperlyConfigured:  # a module of the Django app, which needs settings
+            return True
         for part in parts[length:]:
             if not hasattr(found, part):
                 return False
@@ -68,7 +71,8 @@ _SQL = frozenset(
         r"create (?:table|function|sequence) \{schema\}\.(\w+)",
         "\n".join(
             path.read_text(encoding="utf-8")
-            for path in (ROOT / "migrations" / "versions").rglob("*.sql")
+            for folder in ("migrations", "plugins")
+            for path in (ROOT / folder).rglob("versions/*/*.sql")
         ),
     )
 )

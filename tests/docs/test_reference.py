@@ -14,12 +14,14 @@ from chancy import State
 from chancy.attempt import outcome as attempt
 from chancy.broker.notices import NoticeKind
 from chancy.cli import settings
+from chancy.cli.main import VARIABLES
 from chancy.cli.options import SHARED
 from chancy.embedded import PostgresServer
+from chancy.plugin.processor_plugin import ProcessorPlugin
 from chancy.plugins import standard
 from chancy.states import TRANSITIONS
 from tests.docs import source
-from tests.docs.pages import page, rows_of, words_of
+from tests.docs.pages import Page, page, rows_of, words_of
 from tests.support.sources import ROOT, code
 
 API = page("docs/reference/api.md")
@@ -70,6 +72,9 @@ def test_every_parameter_is_in_its_section(kind: type) -> None:
         chancy.Runtime,
         chancy.QueuedJob,
         chancy.JobFilter,
+        chancy.JobSelection,
+        chancy.SelectedJobs,
+        chancy.ChangedJobs,
         chancy.WorkerRecord,
         chancy.QueueCounts,
         chancy.Cancellation,
@@ -121,7 +126,7 @@ def test_every_hook_is_in_the_guide() -> None:
         cell.strip("`").partition("(")[0]
         for cell in page("docs/guides/plugins.md").column("Write one")
     }
-    assert hooks == set(source.members(chancy.Plugin))
+    assert hooks == {*source.members(chancy.Plugin), *source.members(ProcessorPlugin)}
 
 
 def test_every_error_has_its_row() -> None:
@@ -213,6 +218,11 @@ def test_every_setting_is_listed() -> None:
         for row in rows_of(reference.section("Variables of single commands"))
     }
     assert listed == variables
+    every = {name for name, *_ in variables} | {f"CHANCY_{key.upper()}" for key in settings.KEYS}
+    named = set(
+        re.findall(r"`(CHANCY_[A-Z_]+)`", reference.section("Variables of single commands"))
+    )
+    assert every | named == set(VARIABLES)
 
 
 def test_every_variable_that_is_read_is_listed() -> None:
@@ -222,7 +232,10 @@ def test_every_variable_that_is_read_is_listed() -> None:
         for name in re.findall(r"\bCHANCY_[A-Z_]+\b", path.read_text(encoding="utf-8"))
     }
     # How the supervisor talks to its children.
-    assert spelled - {"CHANCY_SUPERVISOR_LINE"} <= page("docs/reference/settings.md").words
+    assert (
+        spelled - {"CHANCY_SUPERVISOR_LINE", "CHANCY_WORKER_NUMBER"}
+        <= page("docs/reference/settings.md").words
+    )
 
 
 @pytest.mark.parametrize("path", COMMANDS)
@@ -284,10 +297,16 @@ def test_every_table_column_and_function_is_listed(dsn: str) -> None:
 
 
 def test_every_page_is_in_the_index() -> None:
-    index = page("docs/index.md")
-    listed = {(ROOT / "docs" / link).resolve() for link in index.links if link.endswith(".md")}
-    pages = {path.resolve() for path in (ROOT / "docs").rglob("*.md")} - {index.path.resolve()}
-    assert pages <= listed
+    """Of the pages, or of the folder that it is in."""
+    indexes = [Page(path) for path in (ROOT / "docs").rglob("index.md")]
+    listed = {
+        (index.path.parent / link).resolve()
+        for index in indexes
+        for link in index.links
+        if link.endswith(".md")
+    }
+    pages = {path.resolve() for path in (ROOT / "docs").rglob("*.md")}
+    assert pages - {(ROOT / "docs" / "index.md").resolve()} <= listed
 
 
 def test_capabilities_of_a_cancel_are_listed() -> None:

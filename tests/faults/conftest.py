@@ -25,6 +25,12 @@ class StartWorker(Protocol):
     def __call__(self, dsn: str, **settings: Any) -> WorkerProcess: ...
 
 
+@pytest.fixture(scope="session")
+def template(shipped_template: str) -> str:
+    """The queue ``default`` is as users have it: executor processes die, too."""
+    return shipped_template
+
+
 @pytest.fixture
 def book(tmp_path: Path) -> Book:
     return Book(tmp_path / "book")

@@ -50,13 +50,30 @@ def toil(book: str, number: int, seconds: float = 0.0) -> int:
     return number
 
 
-@job(queue="load")
+@job(queue="load", max_attempts=3)
 def stumble(book: str, number: int, failures: int) -> int:
     """Fails ``failures`` times before it succeeds."""
     with books.run(book, number):
         if books.begun(book, number) <= failures:
             raise ValueError(f"job {number} stumbles")
     return number
+
+
+#: The number under which `limited` records the runs of all tenants.
+ALL_TENANTS = 1_000
+
+
+@job(queue="load", max_attempts=5)
+async def limited(book: str, tenant: int, number: int, seconds: float, failures: int = 0) -> None:
+    """Records its run under its tenant, and under that of all; fails ``failures`` times."""
+    with (
+        books.run(book, ALL_TENANTS, ends_anyhow=True),
+        books.run(book, tenant, ends_anyhow=True),
+    ):
+        books.write(f"{book}-{tenant}", number, "begin")
+        await asyncio.sleep(seconds)
+        if current_job().attempt <= failures:
+            raise ConnectionError(f"job {number} finds nobody")
 
 
 @job(queue="load")

@@ -20,11 +20,14 @@ from chancy.attempt.settlement import Settlement
 from chancy.plugins.cron import Cron, Entry
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.leadership import Leadership
+from chancy.plugins.limits import GlobalLimits
 from chancy.plugins.recovery import Recovery
-from chancy.plugins.retry import Constant, Jitter, Retries
+from chancy.plugins.retry import Retries
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.schema import status
 from chancy.postgres.schema.component import CORE, HEAD, Component
+from chancy.queue.rules import decode_rules
+from chancy.retry import Constant, Jitter
 from tests.faults import jobs, outbursts, payments
 from tests.faults.worker_process import WorkerSettings
 
@@ -50,7 +53,12 @@ def application(settings: WorkerSettings, tally: Tally) -> Chancy:
         listen_dsn=settings.listen_dsn,
         driver=settings.driver,
         queues=[
-            Queue(name=settings.queue, executor=settings.executor, concurrency=settings.concurrency)
+            Queue(
+                name=settings.queue,
+                executor=settings.executor,
+                concurrency=settings.concurrency,
+                rules=decode_rules(settings.rules, settings.queue),
+            )
         ],
         plugins=[*plugins(settings), tally],
         no_default_plugins=True,
@@ -71,6 +79,8 @@ def plugins(settings: WorkerSettings) -> list[Plugin]:
             for number in range(settings.entries)
         ]
         made.append(Cron(*entries, poll_s=0.2, keep_ticks=10_000))
+    if settings.rules:
+        made.append(GlobalLimits(every_s=0.2))
     if settings.dead_letters:
         made.append(DeadLetters(sweep_s=0.5))
     return made

@@ -21,8 +21,9 @@ from chancy.broker.values import WorkerRecord
 from chancy.clock import SystemClock
 from chancy.job.ids import new_id
 from chancy.plugins.recovery import Recovery
-from chancy.plugins.retry import Constant, Jitter, Retries
+from chancy.plugins.retry import Retries
 from chancy.postgres.broker import PostgresBroker
+from chancy.retry import Constant, Jitter
 from tests.faults import tables
 from tests.faults.flaky_driver import Faults, FlakyDriver, Switchboard
 from tests.support.waiting import eventually
@@ -35,7 +36,7 @@ QUEUE = Queue(name="load", executor="async", poll_interval_s=0.05)
 _RAN = Counter[tuple[str, str]]()
 
 
-@job(queue="load")
+@job(queue="load", max_attempts=3)
 async def step(scenario: str, name: str, failures: int = 0) -> str:
     """Fails ``failures`` times before it succeeds."""
     _RAN[scenario, name] += 1
@@ -125,10 +126,10 @@ class Scenario:
         factory = step.job
         plain = factory(scenario=self.id, name="plain").with_id(new_id())
         retried = factory(scenario=self.id, name="retried", failures=1).with_id(new_id())
-        delayed = factory(scenario=self.id, name="delayed").with_run_at(0.05).with_id(new_id())
+        delayed = factory(scenario=self.id, name="delayed").with_delay(0.05).with_id(new_id())
         bulk = [factory(scenario=self.id, name=f"bulk {n}").with_id(new_id()) for n in range(3)]
         within = factory(scenario=self.id, name="within").with_id(new_id())
-        cancelled = factory(scenario=self.id, name="cancelled").with_run_at(3600)
+        cancelled = factory(scenario=self.id, name="cancelled").with_delay(3600)
 
         async def push_within() -> None:
             async with self.app.transaction() as transaction:

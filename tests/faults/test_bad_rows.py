@@ -173,10 +173,10 @@ def test_the_tables_refuse_what_no_reader_could_take(dsn: str, book: Book, chang
 async def test_an_impossible_time_does_not_keep_others_from_being_due(
     chancy: Chancy, dsn: str, book: Book, moment: str, due: bool
 ) -> None:
-    factory = jobs.work.job.with_run_at(3600.0)
+    factory = jobs.work.job.with_delay(3600.0)
     odd = await chancy.push(factory(book=str(book), number=1))
     tables.ask(dsn, f"update chancy.jobs set run_at = {moment} where id = %s", [odd.id])
-    await chancy.push(factory(book=str(book), number=2).with_run_at(0.001))
+    await chancy.push(factory(book=str(book), number=2).with_delay(0.001))
     await eventually(lambda: tables.overdue(dsn) > due)
     promoted = [(await chancy.broker.promote(1)).promoted for _ in range(3)]
     assert sum(promoted) == 1 + due

@@ -80,7 +80,7 @@ async def test_nobody_dies_and_no_tick_is_lost_or_doubled_when_the_server_is_set
         for number, now in enumerate(CLOCKS):
             before = tables.ask(dsn, LAST)[0][0]
             clock.write_text(now)
-            later = await first.push(jobs.note.job(number).with_run_at(2))
+            later = await first.push(jobs.note.job(number).with_delay(2))
             assert (await later.wait(20)).state is State.SUCCEEDED
             await eventually(lambda: one.leader.leading or two.leader.leading)
             if number < 3:

@@ -11,7 +11,6 @@ import psycopg
 import pytest
 
 from chancy import Chancy, Job, State
-from chancy.queue.executor_options import ExecutorName
 from tests.faults import payments, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
@@ -33,7 +32,7 @@ def raised(folder: Path) -> str:
 class Freeze:
     """Where a job is frozen, and what its transaction raises once it goes on."""
 
-    executor: ExecutorName
+    executor: str
     #: Of payments.TRANSACTIONS; without one it is psycopg without an event loop.
     library: str = ""
     pause: str
@@ -114,7 +113,7 @@ async def test_a_worker_that_is_killed_between_steps_runs_none_of_them_twice(
     tmp_path: Path,
     book: Book,
     start_worker: StartWorker,
-    executor: ExecutorName,
+    executor: str,
 ) -> None:
     worker = start_worker(dsn, executor=executor, concurrency=1)
     worker.wait_until_ready()

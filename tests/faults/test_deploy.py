@@ -29,7 +29,8 @@ from tests.support.waiting import eventually
 
 #: Statements of a worker of this release.
 CLAIM = """
-    select id, priority, pos, func, arguments, attempt, max_attempts, crashes, meta, limits
+    select id, priority, pos, func, arguments, attempt, max_attempts, crashes, meta, limits,
+      waited_s
     from chancy.claim($1::uuid, $2::uuid, $3::text, $4::int, 1000000, null, null)
 """
 FINISH = "select finish from chancy.finish($1, $2, $3, null, null, null, null, null)"

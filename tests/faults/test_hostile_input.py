@@ -14,7 +14,6 @@ import pytest
 
 from chancy import Chancy, ConfigurationError, Job, PushError, Queue, State
 from chancy.job.definition import JobFunction
-from chancy.queue.executor_options import ExecutorName
 from tests.faults import jobs, outbursts, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
@@ -44,7 +43,7 @@ async def test_a_hostile_failure_is_recorded_and_retried_like_any(
     dsn: str,
     book: Book,
     start_worker: StartWorker,
-    executor: ExecutorName,
+    executor: str,
     function: JobFunction[[str], Any],
 ) -> None:
     worker = start_worker(dsn, executor=executor, concurrency=4, retry_base_s=0.02)
@@ -169,7 +168,7 @@ WRITTEN_BY_HAND: Mapping[str, str | None] = {
     "executor", ["process", *(pytest.param(one, marks=LONG) for one in ("thread", "async"))]
 )
 async def test_hostile_arguments_in_a_row_fail_alone(
-    chancy: Chancy, dsn: str, book: Book, start_worker: StartWorker, executor: ExecutorName
+    chancy: Chancy, dsn: str, book: Book, start_worker: StartWorker, executor: str
 ) -> None:
     neighbour = (jobs.work if executor == "async" else jobs.toil).job
     with pytest.raises(psycopg.errors.UntranslatableCharacter):
@@ -236,7 +235,7 @@ async def test_hostile_names_are_refused_before_anything_is_written(
     with pytest.raises(PushError):
         await closed.push(Job(func=name), validate=False)
     with pytest.raises(ConfigurationError):
-        Queue(name="a", executor=name)  # type: ignore[arg-type]
+        Chancy("postgresql://nobody@127.0.0.1:1/nowhere", queues=[Queue("a", executor=name)])
     if name in HARMLESS_FOR_QUEUES:
         return
     with pytest.raises(ConfigurationError):

@@ -70,7 +70,7 @@ class Load:
             case k if k < 95:
                 return jobs.stagger.job(path, number, 99, seconds).with_max_attempts(2)
             case k if k < 98:
-                return jobs.work.job(path, number).with_run_at(3600)
+                return jobs.work.job(path, number).with_delay(3600)
             case _:
                 return jobs.work.job(path, number, 600.0)
 

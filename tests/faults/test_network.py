@@ -258,7 +258,7 @@ async def test_a_cancellation_whose_answer_is_lost_can_be_made_again(
 async def test_a_promotion_whose_answer_is_lost_happens_once(
     app: Chancy, proxy: Proxy, dsn: str, book: Book
 ) -> None:
-    due = [plain(book).with_run_at(0.001) for _ in range(3)]
+    due = [plain(book).with_delay(0.001) for _ in range(3)]
     await app.push_many(due)
     assert (await app.broker.promote(1)).promoted == 1  # prepares the statement
     proxy.cut_reply_after(lambda sent: sent[:1] == b"B")

@@ -19,6 +19,7 @@ from chancy.postgres.drivers import Name, driver
 from chancy.postgres.drivers.base import Connection, Driver
 from chancy.postgres.schema import migrate
 from tests.support import jobs
+from tests.support.command import inside
 from tests.support.waiting import eventually, eventually_sync
 
 pytestmark = pytest.mark.chaos
@@ -137,3 +138,13 @@ async def test_a_worker_claims_and_settles_through_it_and_listens_beside_it(
         for reference in references:
             assert await reference.result(30) is not None
         assert worker.settled == len(references)
+
+
+def test_the_doctor_names_a_pooler_that_passes_no_notifications(dsn: str, bouncer_dsn: str) -> None:
+    database = dsn.rpartition("/")[2]
+    through = f"{bouncer_dsn.rpartition('/')[0]}/{database}"
+    found = {one["about"]: one for one in inside("doctor", "--json", dsn=through, code=1).json}
+    assert "through a pooler" in found["pooler"]["found"]
+    assert [name for name, one in found.items() if not one["ok"]] == ["listener"]
+    assert "--listen-dsn" in found["listener"]["todo"]
+    inside("doctor", "--listen-dsn", dsn, dsn=through)

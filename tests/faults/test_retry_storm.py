@@ -9,6 +9,7 @@ import pytest
 
 from chancy import Chancy, Queue, State, Worker
 from chancy.plugins.retry import Retries
+from chancy.retry import Exponential
 from tests.faults import fleet as fleets
 from tests.faults import jobs, tables
 from tests.faults.book import Book
@@ -53,7 +54,7 @@ async def test_a_storm_of_retries_is_spread_and_holds_no_other_queue_up(
         Queue(name="load", executor="async", concurrency=64),
         Queue(name="other", executor="async", concurrency=4),
     ]
-    app = Chancy(dsn, queues=queues, plugins=[Retries()], no_default_plugins=True)
+    app = Chancy(dsn, queues=queues, plugins=[Retries(Exponential())], no_default_plugins=True)
     async with app, Worker(app, queues=["load", "other"]):
         calm_s = await probe(app, book, 0)
         down = jobs.stagger.job(str(book), 0, 99).with_max_attempts(3)

@@ -11,7 +11,6 @@ import psycopg
 import pytest
 
 from chancy import Chancy, State
-from chancy.queue.executor_options import ExecutorName
 from tests.faults import jobs, oracles, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
@@ -20,14 +19,14 @@ from tests.support.locks import BLOCKED
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually, eventually_sync
 
-EXECUTORS: tuple[ExecutorName, ...] = ("async", "thread", "process")
+EXECUTORS: tuple[str, ...] = ("async", "thread", "process")
 #: Every day the one whose jobs are in other processes.
 EVERYDAY = [*(pytest.param(one, marks=pytest.mark.chaos) for one in EXECUTORS[:-1]), EXECUTORS[-1]]
 #: What the end of a worker may take on a busy machine beside the time that its jobs get.
 EXIT_S = 6.0
 
 
-def push(chancy: Chancy, book: Book, executor: ExecutorName, count: int, seconds: float) -> None:
+def push(chancy: Chancy, book: Book, executor: str, count: int, seconds: float) -> None:
     """Push jobs that take so long."""
     factory = (jobs.work if executor == "async" else jobs.toil).job
     chancy.sync_push_many(
@@ -50,7 +49,7 @@ def signalled(worker: WorkerProcess, times: int = 1) -> None:
 
 @pytest.mark.parametrize("executor", EVERYDAY)
 def test_sigterm_gives_long_jobs_back(
-    dsn: str, book: Book, start_worker: StartWorker, executor: ExecutorName
+    dsn: str, book: Book, start_worker: StartWorker, executor: str
 ) -> None:
     with Chancy(dsn) as chancy:
         worker = start_worker(dsn, executor=executor, concurrency=3, shutdown_timeout_s=0.5)
@@ -68,7 +67,7 @@ def test_sigterm_gives_long_jobs_back(
 @pytest.mark.chaos
 @pytest.mark.parametrize("executor", EVERYDAY)
 def test_sigterm_lets_jobs_finish_that_can(
-    dsn: str, book: Book, start_worker: StartWorker, executor: ExecutorName
+    dsn: str, book: Book, start_worker: StartWorker, executor: str
 ) -> None:
     with Chancy(dsn) as chancy:
         worker = start_worker(dsn, executor=executor, concurrency=2, shutdown_timeout_s=20.0)
@@ -86,7 +85,7 @@ def test_sigterm_lets_jobs_finish_that_can(
 
 @pytest.mark.parametrize("executor", EVERYDAY)
 def test_a_second_sigterm_does_not_wait(
-    dsn: str, book: Book, start_worker: StartWorker, executor: ExecutorName
+    dsn: str, book: Book, start_worker: StartWorker, executor: str
 ) -> None:
     with Chancy(dsn) as chancy:
         worker = start_worker(dsn, executor=executor, concurrency=2, shutdown_timeout_s=60.0)
@@ -179,7 +178,7 @@ def test_sigterm_while_the_server_is_silent_ends_all_the_same(
 class Load:
     """Keeps a thousand jobs waiting until it is told to stop."""
 
-    def __init__(self, chancy: Chancy, dsn: str, book: Book, executor: ExecutorName) -> None:
+    def __init__(self, chancy: Chancy, dsn: str, book: Book, executor: str) -> None:
         self._chancy = chancy
         self._dsn = dsn
         self._book = book
@@ -206,7 +205,7 @@ class Load:
     EXECUTORS,
 )
 async def test_a_rolling_deploy_runs_every_job_once(
-    chancy: Chancy, dsn: str, book: Book, start_worker: StartWorker, executor: ExecutorName
+    chancy: Chancy, dsn: str, book: Book, start_worker: StartWorker, executor: str
 ) -> None:
     load = Load(chancy, dsn, book, executor)
     loading = asyncio.create_task(load.keep())

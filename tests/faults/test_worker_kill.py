@@ -8,7 +8,6 @@ import psutil
 import pytest
 
 from chancy import Chancy
-from chancy.queue.executor_options import ExecutorName
 from tests.faults import jobs, oracles, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
@@ -57,7 +56,7 @@ async def test_killed_workers_lose_none_of_ten_thousand_jobs(
     dsn: str,
     book: Book,
     start_worker: StartWorker,
-    executor: ExecutorName,
+    executor: str,
     seconds: float,
 ) -> None:
     function = jobs.work if executor == "async" else jobs.toil

@@ -18,7 +18,6 @@ import psutil
 
 from chancy.postgres.drivers import Name
 from chancy.postgres.schema.component import HEAD
-from chancy.queue.executor_options import ExecutorName
 from tests.support.waiting import eventually_sync
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +31,7 @@ class WorkerSettings:
     listen_dsn: str | None = None
     driver: Name = "asyncpg"
     queue: str = "load"
-    executor: ExecutorName = "async"
+    executor: str = "async"
     concurrency: int | None = None
     shutdown_timeout_s: float = 10.0
     heartbeat_s: float = 0.4
@@ -49,6 +48,8 @@ class WorkerSettings:
     head: str = HEAD
     #: Whether jobs that fail for good become dead letters.
     dead_letters: bool = False
+    #: The rules of the queue as stored, which the plugin limits enforces.
+    rules: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from chancy import Chancy, Queue, State, Worker
-from chancy.executors.coroutine.executor import AsyncExecutor
+from chancy.executors import executor as make
 from chancy.plugins.redis import RedisPlugin
-from chancy.plugins.retry import Constant, Retries
+from chancy.plugins.retry import Retries
+from chancy.retry import Constant
 from chancy.testing.sandbox import Sandbox
 from tests.contract.executor.calls import claim_of
 from tests.integration import failing_jobs
@@ -100,7 +101,7 @@ async def test_attempts_of_a_sandbox_are_logged(caplog: pytest.LogCaptureFixture
 
 @pytest.mark.parametrize("wait", [False, True])
 async def test_memory_of_a_failed_job_is_freed_without_the_garbage_collector(wait: bool) -> None:
-    executor = AsyncExecutor(concurrency=1, find=lambda _: failing_jobs.hold, max_payload=1_000)
+    executor = make("async", concurrency=1, find=lambda _: failing_jobs.hold, max_payload=1_000)
     await executor.start()
     gc.disable()
     try:

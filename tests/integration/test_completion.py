@@ -9,7 +9,8 @@ import psycopg
 import pytest
 
 from chancy import Chancy, Job, Queue, QueuedJob, State, Worker
-from chancy.plugins.retry import Constant, Retries
+from chancy.plugins.retry import Retries
+from chancy.retry import Constant
 from tests.integration import completion_jobs as completing
 from tests.support.waiting import eventually
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from chancy import Chancy, Job, QueuedJob, State, Worker
-from chancy.plugins.retry import Constant, Retries
+from chancy.plugins.retry import Retries
+from chancy.retry import Constant
 from tests.integration import control_jobs as answering
 from tests.integration.test_progress import QUEUES
 

@@ -193,7 +193,7 @@ async def test_what_differs_in_a_bulk_push_is_kept(dsn: str) -> None:
         made.with_max_attempts(9),
         replace(made, func="tests.support.jobs.double"),
         made.with_meta(a=1),
-        made.with_run_at(3600),
+        made.with_delay(3600),
     ]
     async with Chancy(dsn) as chancy:
         references = await chancy.push_many(wanted, validate=False)

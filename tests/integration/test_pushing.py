@@ -53,7 +53,7 @@ async def test_a_pushed_job_is_there_when_push_returns(chancy: Chancy, dsn: str)
     assert job.id.version == 7
     assert job.arguments == {"value": [1, "ü", None, {"a": 1.5}]}
     assert (job.state, job.queue, job.func) == (State.PENDING, "async", "tests.support.jobs.note")
-    assert (job.attempt, job.max_attempts, job.priority) == (0, 3, 0)
+    assert (job.attempt, job.max_attempts, job.priority) == (0, 25, 0)
 
 
 def test_the_same_without_an_event_loop(dsn: str) -> None:
@@ -134,7 +134,10 @@ async def test_times(chancy: Chancy) -> None:
         (timedelta(days=300_000), State.SCHEDULED),
     ]
     for run_at, state in cases:
-        reference = await chancy.push(jobs.note.job(value=1).with_run_at(run_at))
+        made = jobs.note.job(value=1)
+        timed = isinstance(run_at, datetime)
+        made = made.with_run_at(run_at) if timed else made.with_delay(run_at)
+        reference = await chancy.push(made)
         assert await reference.status() is state, run_at
     far = await chancy.push(jobs.note.job(value=1).with_run_at(cases[9][0]))
     found = await far.get()

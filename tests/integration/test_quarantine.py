@@ -19,6 +19,12 @@ from tests.support.waiting import eventually
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture(scope="session")
+def template(shipped_template: str) -> str:
+    """Jobs of the queue ``default`` kill their processes."""
+    return shipped_template
+
+
 @pytest.fixture
 async def chancy(dsn: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Chancy]:
     monkeypatch.setenv("CHANCY_DSN", dsn)

@@ -17,7 +17,8 @@ import pytest
 from chancy import Chancy, Job, Queue, State, Worker
 from chancy.errors import ConfigurationError
 from chancy.plugins.recovery import Recovery
-from chancy.plugins.retry import Exponential, Retries
+from chancy.plugins.retry import Retries
+from chancy.retry import Exponential
 from tests.support import jobs
 from tests.support.waiting import eventually
 

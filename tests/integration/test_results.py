@@ -30,7 +30,8 @@ from chancy import (
     sync_gather,
 )
 from chancy.errors import BrokerUnavailable, ConfigurationError
-from chancy.plugins.retry import Never, Retries
+from chancy.plugins.retry import Retries
+from chancy.retry import Never
 from tests.support import jobs
 from tests.support.waiting import eventually, eventually_sync
 
@@ -109,7 +110,7 @@ async def test_ten_thousand_wait_at_once_on_one_session(chancy: Chancy, dsn: str
 
 
 async def test_the_first_to_finish_comes_first(chancy: Chancy) -> None:
-    later = await chancy.push(jobs.note.job.with_run_at(5.0)("later"))
+    later = await chancy.push(jobs.note.job.with_delay(5.0)("later"))
     first = await chancy.push(jobs.note.job("first"))
     async with Worker(chancy):
         order = [await one.result() async for one in as_completed([later, first], timeout_s=30)]
@@ -117,7 +118,7 @@ async def test_the_first_to_finish_comes_first(chancy: Chancy) -> None:
 
 
 async def test_a_listener_that_is_cut_is_replaced(chancy: Chancy, dsn: str) -> None:
-    reference = await chancy.push(jobs.note.job.with_run_at(3600)(1))
+    reference = await chancy.push(jobs.note.job.with_delay(3600)(1))
     waiting = asyncio.create_task(reference.wait())
     await eventually(lambda: asked(dsn, LISTENERS) == 1)
     with psycopg.connect(dsn, autocommit=True) as session:
@@ -175,7 +176,7 @@ async def test_a_role_that_may_only_read_polls(
         session.execute(f"grant usage on schema chancy to {role}".encode())
         session.execute(f"grant select on all tables in schema chancy to {role}".encode())
         try:
-            reference = await chancy.push(jobs.note.job.with_run_at(1.5)("seen"))
+            reference = await chancy.push(jobs.note.job.with_delay(1.5)("seen"))
             async with Chancy(make_conninfo(dsn, user=role)) as reader, Worker(chancy):
                 assert (await reader.wait_for(reference.id, 10)).result == "seen"
         finally:
@@ -239,12 +240,12 @@ def test_one_thread_waits_for_many(dsn: str) -> None:
         assert sync_gather(references, timeout_s=30) == list(range(1_000))
         assert threading.active_count() <= before + 1
         assert asked(dsn, LISTENERS) == 1
-        later = chancy.sync_push(jobs.note.job.with_run_at(1.0)("later"))
+        later = chancy.sync_push(jobs.note.job.with_delay(1.0)("later"))
         first = chancy.sync_push(jobs.note.job("first"))
         completed = sync_as_completed([later, first], timeout_s=20)
         assert [one.sync_result() for one in completed] == ["first", "later"]
         failing = chancy.sync_push(jobs.fail.job("no"))
-        never = chancy.sync_push(jobs.note.job.with_run_at(3600)("never"))
+        never = chancy.sync_push(jobs.note.job.with_delay(3600)("never"))
         with pytest.raises(JobFailed, match="no"):
             sync_gather([never, failing])
         chancy.sync_push(jobs.note.job(1)).sync_result(20)
@@ -255,7 +256,7 @@ def test_one_thread_waits_for_many(dsn: str) -> None:
 def test_who_gives_up_on_many_leaves_nobody_waiting(dsn: str, way: str) -> None:
     with Chancy(dsn) as chancy:
         chancy.sync_declare(SELDOM)
-        many = [chancy.sync_push(jobs.note.job.with_run_at(3600)(number)) for number in range(20)]
+        many = [chancy.sync_push(jobs.note.job.with_delay(3600)(number)) for number in range(20)]
         done = chancy.sync_push(jobs.note.job(0))
         with psycopg.connect(dsn) as session:
             cancel = f"select * from chancy.cancel(array['{done.id}'::uuid])"
@@ -284,7 +285,7 @@ def test_an_application_that_is_closed_ends_the_waits_for_many(
         with working(dsn):
             first.sync_wait(20)
             sync_gather(rest, 20)
-        late = [chancy.sync_push(jobs.note.job.with_run_at(3600)(n)) for n in range(20)]
+        late = [chancy.sync_push(jobs.note.job.with_delay(3600)(n)) for n in range(20)]
         completed = sync_as_completed([first, *late])
         assert next(completed) == first
     with pytest.raises(BrokerUnavailable, match="the application was closed"):

@@ -22,7 +22,8 @@ import os
 import time
 from chancy import Chancy, Queue, job
 from chancy.plugins.cron import Cron, Entry
-from chancy.plugins.retry import Constant, Retries
+from chancy.plugins.retry import Retries
+from chancy.retry import Constant
 
 
 @job(max_attempts=3)

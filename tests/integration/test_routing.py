@@ -100,9 +100,9 @@ async def test_rows_are_looked_at_again(dsn: str, two: TwoBrokers) -> None:
     assert FRESH_S <= 5
 
 
-async def test_cancel_and_hurry_find_the_job(chancy: Chancy) -> None:
+async def test_cancel_and_run_now_find_the_job(chancy: Chancy) -> None:
     near, far = await chancy.push(note("async")), await chancy.push(note("far"))
-    later = await chancy.push(note("far").with_run_at(timedelta(seconds=60)))
+    later = await chancy.push(note("far").with_delay(timedelta(seconds=60)))
     assert await chancy.run_now(later.id, near.id) == {later.id}
     assert await chancy.cancel(near.id, far.id) == dict.fromkeys(
         (near.id, far.id), Cancellation.CANCELLED

@@ -105,7 +105,7 @@ def test_a_commit_of_many_rows_sends_one_notice(dsn: str) -> None:
 CONTRACT = (
     "queue text, func text, arguments jsonb DEFAULT '{}'::jsonb, priority integer DEFAULT 0,"
     " run_at timestamp with time zone DEFAULT NULL::timestamp with time zone,"
-    " delay interval DEFAULT NULL::interval, max_attempts integer DEFAULT 3,"
+    " delay interval DEFAULT NULL::interval, max_attempts integer DEFAULT 25,"
     " meta jsonb DEFAULT NULL::jsonb, id uuid DEFAULT NULL::uuid,"
     " unique_key text DEFAULT NULL::text, unique_scope text DEFAULT 'function'::text,"
     " unique_until text DEFAULT 'finished'::text,"
@@ -144,7 +144,7 @@ async def test_every_parameter_does_what_it_says(chancy: Chancy, dsn: str) -> No
     [(plain,)] = ask(dsn, "select chancy.push('async', 'pkg.mod.f')")
     least = await chancy.get_job(plain)
     assert least is not None
-    assert (least.arguments, least.priority, least.max_attempts) == ({}, 0, 3)
+    assert (least.arguments, least.priority, least.max_attempts) == ({}, 0, 25)
     assert (least.state, least.meta, plain.version) == (State.PENDING, {}, 7)
     # The same id again is no other job, and a moment gone by is now.
     assert ask(dsn, "select chancy.push('other', 'x.y', id => %s)", own) == [(own,)]

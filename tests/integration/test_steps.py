@@ -11,7 +11,8 @@ import psycopg
 import pytest
 
 from chancy import Chancy, Queue, State, Worker
-from chancy.plugins.retry import Constant, Retries
+from chancy.plugins.retry import Retries
+from chancy.retry import Constant
 from tests.integration import completion_jobs as completing
 from tests.support.waiting import eventually
 

@@ -11,7 +11,8 @@ import pytest
 
 from chancy import Chancy, Job, Queue, State, Worker
 from chancy.plugins.recovery import Recovery
-from chancy.plugins.retry import Exponential, Retries
+from chancy.plugins.retry import Retries
+from chancy.retry import Exponential
 from tests.support import jobs
 from tests.support.two_brokers import TwoBrokers
 from tests.support.waiting import eventually
@@ -74,7 +75,7 @@ async def test_a_running_job_is_cancelled(chancy: Chancy, queue: str) -> None:
 async def test_jobs_that_are_due_later_run(chancy: Chancy) -> None:
     async with Worker(chancy):
         soon = timedelta(seconds=0.3)
-        found = [await chancy.push(note(queue, queue).with_run_at(soon)) for queue in BOTH]
+        found = [await chancy.push(note(queue, queue).with_delay(soon)) for queue in BOTH]
         assert [await one.result(5) for one in found] == list(BOTH)
 
 

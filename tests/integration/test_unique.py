@@ -60,7 +60,7 @@ async def test_a_duplicate_can_be_an_error(chancy: Chancy) -> None:
 
 
 async def test_a_waiting_job_takes_over_what_is_pushed(chancy: Chancy) -> None:
-    first = await chancy.push(note(1, key="k").with_run_at(3600))
+    first = await chancy.push(note(1, key="k").with_delay(3600))
     newer = note(2, key="k", on_conflict="replace").with_priority(7)
     assert await chancy.push(newer) == first
     found = await first.get()
@@ -100,7 +100,7 @@ async def test_a_stream_of_pushes_is_put_off_no_longer_than_the_cap(
 
 async def test_debounce_and_a_time_are_not_both_given(chancy: Chancy) -> None:
     with pytest.raises(PushError, match="omit one of them"):
-        await chancy.push(note(1, key="k", debounce=HOUR, cap=HOUR).with_run_at(1))
+        await chancy.push(note(1, key="k", debounce=HOUR, cap=HOUR).with_delay(1))
 
 
 async def test_an_argument_of_the_key_must_be_passed(chancy: Chancy) -> None:
@@ -116,7 +116,7 @@ async def test_a_key_that_is_given_back_at_the_start(chancy: Chancy) -> None:
     async with Worker(chancy):
         running = await chancy.push(jobs.wait_for_ever.job().with_unique(rule))
         await eventually(jobs.started.is_set)
-        later = jobs.note.job(1).with_unique(rule).with_run_at(3600)
+        later = jobs.note.job(1).with_unique(rule).with_delay(3600)
         second, third = await chancy.push(later), await chancy.push(later)
         assert running != second == third
         await chancy.cancel(running.id)

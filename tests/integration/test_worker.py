@@ -21,8 +21,9 @@ from chancy.attempt.settlement import Settlement
 from chancy.broker.transaction import TransactionHook
 from chancy.errors import BrokerUnavailable, ConfigurationError, SchemaMismatch
 from chancy.plugins.recovery import Recovery
-from chancy.plugins.retry import Exponential, Retries
+from chancy.plugins.retry import Retries
 from chancy.results.reference import gather
+from chancy.retry import Exponential
 from chancy.worker.settler import BATCH_SIZE
 from tests.support import jobs
 from tests.support.waiting import eventually
@@ -131,7 +132,7 @@ async def test_a_failed_job_is_retried_until_its_attempts_are_used_up(
 
 async def test_a_scheduled_job_runs_when_it_is_due(chancy: Chancy) -> None:
     async with Worker(chancy):
-        reference = await chancy.push(jobs.note.job(value="late").with_run_at(0.7))
+        reference = await chancy.push(jobs.note.job(value="late").with_delay(0.7))
         assert await reference.status() is State.SCHEDULED
         done = await reference.wait(10)
     assert done.run_at is not None
@@ -140,7 +141,7 @@ async def test_a_scheduled_job_runs_when_it_is_due(chancy: Chancy) -> None:
 
 
 async def test_cancel_of_waiting_and_of_running_jobs(chancy: Chancy) -> None:
-    waiting = await chancy.push(jobs.note.job(value=1).with_run_at(60))
+    waiting = await chancy.push(jobs.note.job(value=1).with_delay(60))
     assert await chancy.cancel(waiting.id) == {waiting.id: Cancellation.CANCELLED}
     assert await waiting.status() is State.CANCELLED
     async with Worker(chancy):

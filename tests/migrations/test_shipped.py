@@ -16,8 +16,9 @@ from chancy.plugins.cron import Cron, Entry
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.pruner import Prune, Pruner
 from chancy.plugins.reprioritize import Aging, Reprioritize
-from chancy.plugins.retry import Never, Retries
+from chancy.plugins.retry import Retries
 from chancy.postgres.schema import migrate as schema
+from chancy.retry import Never
 from chancy.testing.structure import structure
 from tests.migrations.conftest import NEWEST
 from tests.support import jobs

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 import pytest
 
-from chancy import Chancy
+from chancy import Chancy, Plugin
 from chancy.plugins.batch import Batches
 from chancy.plugins.workflow import Workflows
 from tests.plugins.workflow.fleet import SEED
+from tests.support.postgres_fixtures import _database, extended_template, find_run
 
 # Makes the assertions of the contract as readable as those of a test module.
 pytest.register_assert_rewrite("chancy.testing.plugin")
@@ -18,16 +21,39 @@ pytest.register_assert_rewrite("chancy.testing.plugin")
 logger = logging.getLogger("tests.plugins")
 
 
-@pytest.fixture
-def flows_dsn(dsn: str) -> str:
-    Chancy(dsn, plugins=[Workflows()]).sync_migrate()
-    return dsn
+@pytest.fixture(scope="session")
+def flows_template(pytestconfig: pytest.Config, template: str) -> Iterator[str]:
+    with _template_of(pytestconfig, template, Workflows()) as name:
+        yield name
 
 
 @pytest.fixture
-def batches_dsn(dsn: str) -> str:
-    Chancy(dsn, plugins=[Batches()]).sync_migrate()
-    return dsn
+def flows_dsn(request: pytest.FixtureRequest, flows_template: str) -> Iterator[str]:
+    """As `dsn`, with the tables of workflows."""
+    with _database(find_run(request.config), request, flows_template) as name:
+        yield name
+
+
+@pytest.fixture(scope="session")
+def batches_template(pytestconfig: pytest.Config, template: str) -> Iterator[str]:
+    with _template_of(pytestconfig, template, Batches()) as name:
+        yield name
+
+
+@pytest.fixture
+def batches_dsn(request: pytest.FixtureRequest, batches_template: str) -> Iterator[str]:
+    """As `dsn`, with the tables of batches."""
+    with _database(find_run(request.config), request, batches_template) as name:
+        yield name
+
+
+def _template_of(
+    config: pytest.Config, template: str, plugin: Plugin
+) -> AbstractContextManager[str]:
+    def migrate(dsn: str) -> None:
+        Chancy(dsn, plugins=[plugin]).sync_migrate()
+
+    return extended_template(config, template, plugin.get_identifier().rpartition(".")[2], migrate)
 
 
 @pytest.fixture

@@ -166,7 +166,7 @@ def test_a_broker_that_lacks_something_is_named_with_the_plugin() -> None:
     with pytest.raises(
         ConfigurationError,
         match=r"test_discovery\.Demanding' requires a broker with SQL statements; MemoryBroker "
-        "offers notices",
+        "offers jobs that expire, notices, unique jobs",
     ):
         Chancy(broker=MemoryBroker(), plugins=[Demanding()])
 
@@ -189,7 +189,7 @@ class Showing(Plugin):
 
 def test_panels_are_collected_and_have_one_name_each() -> None:
     chancy = Chancy(DSN, plugins=[Showing("a", "x", "y"), Showing("b", "z")])
-    assert [panel.name for panel in chancy.hooks.panels] == ["dead-letters", "x", "y", "z"]
+    assert [panel.name for panel in chancy.hooks.panels] == ["dead-letters", "cron", "x", "y", "z"]
     with pytest.raises(ConfigurationError, match="'a' and 'b' both have a panel 'x'"):
         Chancy(DSN, plugins=[Showing("a", "x"), Showing("b", "x")])
     with pytest.raises(ConfigurationError, match="cannot be the name of a panel"):

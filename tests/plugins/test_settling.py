@@ -10,7 +10,8 @@ import psycopg
 from chancy import Chancy, Queue, Settlement, State, Worker
 from chancy.broker.transaction import Transaction
 from chancy.plugin.plugin import Plugin
-from chancy.plugins.retry import Never, Retries
+from chancy.plugins.retry import Retries
+from chancy.retry import Never
 from tests.plugins.recovery.test_recovery import orphan
 from tests.support import jobs
 

@@ -71,6 +71,12 @@ def environment(given: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**kept, **(given or {})}
 
 
+def _variable(setting: str) -> str:
+    """The variable of a setting; those of the shop of some tests are not chancy's."""
+    name = setting.upper()
+    return name if name.startswith("SHOP_") else f"CHANCY_{name}"
+
+
 def inside(*arguments: object, code: int | None = 0, **settings: str) -> Answer:
     """Run ``chancy`` in this process, with ``CHANCY_…`` set from the keywords."""
     from chancy.cli.main import cli
@@ -78,7 +84,7 @@ def inside(*arguments: object, code: int | None = 0, **settings: str) -> Answer:
     variables: dict[str, str | None] = {
         name: None for name in os.environ if name.startswith("CHANCY_")
     }
-    variables |= {f"CHANCY_{name.upper()}": value for name, value in settings.items()}
+    variables |= {_variable(name): value for name, value in settings.items()}
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     try:

@@ -38,12 +38,12 @@ async def wait_for_ever() -> None:
     await asyncio.Event().wait()
 
 
-@job(queue="async")
+@job(queue="async", max_attempts=3)
 async def fail(message: str = "no") -> None:
     raise ValueError(message)
 
 
-@job(queue="async")
+@job(queue="async", max_attempts=3)
 def fail_times(path: str, times: int) -> int:
     """Fails ``times`` times; the count is in a file."""
     file = Path(path)

@@ -13,7 +13,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +53,7 @@ class Run:
     name: str
     server: PostgresServer | None = None
     owner: bool = True
+    given: bool = False
     session: psycopg.Connection[TupleRow] | None = None
 
     @property
@@ -61,9 +62,15 @@ class Run:
         return f"chancy_template_{self.name}"
 
     def make(self, database: str, template: str | None = None) -> None:
-        """Create a database, empty or as a clone of another one."""
-        statement = sql.SQL("create database {} template {}").format(
-            sql.Identifier(database), sql.Identifier(template or "template1")
+        """Create a database, empty or as a clone of another one.
+
+        Copying files takes 11 ms of CPU, writing the pages to the log 24. It needs checkpoints,
+        which are cheap only on a server without fsync.
+        """
+        statement = sql.SQL("create database {} template {} strategy {}").format(
+            sql.Identifier(database),
+            sql.Identifier(template or "template1"),
+            sql.Identifier("wal_log" if self.given else "file_copy"),
         )
         self.execute(statement)
 
@@ -114,9 +121,9 @@ def find_run(config: pytest.Config) -> Run:
         handed: dict[str, Any] | None = getattr(config, "workerinput", None)
         given = os.environ.get("CHANCY_TEST_DSN")
         if handed is not None:
-            run = Run(dsn=handed["chancy_dsn"], name=handed["chancy_run"], owner=False)
+            run = Run(handed["chancy_dsn"], handed["chancy_run"], owner=False, given=bool(given))
         elif given:
-            run = Run(dsn=given, name=secrets.token_hex(4))
+            run = Run(dsn=given, name=secrets.token_hex(4), given=True)
         else:
             server = PostgresServer(
                 settings=SHARED_SETTINGS, bin_path=programs(), temporary_in=_memory()
@@ -161,7 +168,7 @@ def server_dsn(pytestconfig: pytest.Config) -> str:
 
 
 @pytest.fixture(scope="session")
-def template(pytestconfig: pytest.Config, server_dsn: str) -> str:
+def shipped_template(pytestconfig: pytest.Config, server_dsn: str) -> str:
     """The name of the migrated template database, which the first process creates."""
     run = find_run(pytestconfig)
     with closing(psycopg.connect(server_dsn, autocommit=True)) as connection:
@@ -178,6 +185,41 @@ def template(pytestconfig: pytest.Config, server_dsn: str) -> str:
             names = sql.Identifier(half), sql.Identifier(run.template)
             connection.execute(sql.SQL("alter database {} rename to {}").format(*names))
     return run.template
+
+
+@pytest.fixture(scope="session")
+def template(pytestconfig: pytest.Config, shipped_template: str) -> Iterator[str]:
+    """The name of the template of `dsn`, whose queue ``default`` runs jobs in threads.
+
+    As shipped, every worker starts a process for each core, which is half of the CPU time of most
+    tests with a worker. Where the queue has to be as shipped, override this fixture with
+    `shipped_template`.
+    """
+
+    def use_threads(dsn: str) -> None:
+        with psycopg.connect(dsn) as connection:
+            connection.execute("update chancy.queues set executor = 'thread'")
+
+    with extended_template(pytestconfig, shipped_template, "threads", use_threads) as name:
+        yield name
+
+
+@contextmanager
+def extended_template(
+    config: pytest.Config, template: str, name: str, migrate: Callable[[str], object]
+) -> Generator[str]:
+    """The name of a changed clone of a template, for this process.
+
+    :param migrate: is called with its DSN. Takes up to half a second: too long for each test.
+    """
+    run = find_run(config)
+    extended = f"{template}_{name}_{os.getpid()}"
+    run.make(extended, template)
+    try:
+        migrate(_named(run.dsn, extended))
+        yield extended
+    finally:
+        run.drop(extended)
 
 
 @contextmanager
@@ -216,7 +258,7 @@ def _sessions(run: Run, name: str) -> list[str]:
 
 @pytest.fixture
 def dsn(request: pytest.FixtureRequest, template: str) -> Iterator[str]:
-    """The DSN of a migrated database that only this test uses.
+    """The DSN of a migrated database that only this test uses; see `template`.
 
     The test fails if it leaves connections open.
     """

@@ -77,7 +77,7 @@ def factories() -> tuple[object, ...]:
     assert_type(Job.from_func(waited, n=1), Job[float])
     # Variants keep what is known.
     assert_type(send.job.with_queue("other").with_priority(3)("a"), Job[datetime])
-    assert_type(send.job("a").with_run_at(timedelta(seconds=1)).with_max_attempts(3), Job[datetime])
+    assert_type(send.job("a").with_delay(timedelta(seconds=1)).with_max_attempts(3), Job[datetime])
     # A job is of a wider type, too: its result is only read.
     wider: Job[object] = add.job(1)
     any_job: Job = send.job("a")

@@ -17,7 +17,7 @@ def plain(a: int, b: str = "x") -> str:
     return b * a
 
 
-@job(queue="mail", priority=3, max_attempts=7, run_at=60, meta={"team": "shop"})
+@job(queue="mail", priority=3, max_attempts=7, delay=60, meta={"team": "shop"})
 def registered(a: int) -> int:
     return a
 

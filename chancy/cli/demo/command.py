@@ -38,7 +38,8 @@ See docs/tutorial for the rest, and examples/quickstart for twenty lines to star
     help="Use this server, in its schema chancy_demo, instead of a private one.",
 )
 @click.option("--modules", type=click.IntRange(1), metavar="N", help="Index N modules only.")
-def demo(dsn: str | None, modules: int | None) -> None:
+@click.option("--dashboard", is_flag=True, help="Then serve the dashboard until Ctrl-C.")
+def demo(dsn: str | None, modules: int | None, dashboard: bool) -> None:
     """Index Python's standard library: two jobs for each module, checked without a queue.
 
     Processes parse the modules; the event loop reads and hashes them. Some jobs fail once and are
@@ -49,6 +50,7 @@ def demo(dsn: str | None, modules: int | None) -> None:
     Example:
       chancy demo
       chancy demo --dsn postgresql://localhost/postgres --modules 100
+      chancy demo --dashboard
     """
     signal.signal(signal.SIGTERM, _interrupt)
     # Without a handler Python prints warnings, such as those of the intended failures.
@@ -63,6 +65,8 @@ def demo(dsn: str | None, modules: int | None) -> None:
     with tempfile.TemporaryDirectory(prefix="chancy-demo-") as scratch, _server(dsn) as place:
         planned = course.plan(paths, Path(scratch))
         run = asyncio.run(_stoppable(course.run(place, planned)))
+        if dashboard:
+            asyncio.run(_stoppable(course.show(place, planned)))
     click.echo("checking every total without a queue")
     by_jobs, direct = totals.of_jobs(run.finished), totals.directly(paths, planned)
     wrong = by_jobs.differences(direct)

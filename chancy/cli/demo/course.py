@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -17,8 +18,10 @@ from chancy.cli.demo import jobs
 from chancy.cli.demo.progress import shown
 from chancy.errors import WaitTimeout
 from chancy.job.definition import Job, QueuedJob
-from chancy.plugins.retry import Exponential, Retries
+from chancy.plugins.metrics import Metrics
+from chancy.plugins.retry import Retries
 from chancy.queue.queue import Queue
+from chancy.retry import Exponential
 from chancy.worker.worker import Worker
 
 SCHEMA = "chancy_demo"
@@ -29,6 +32,8 @@ QUEUES = (
 #: One job of this many fails at its first attempt.
 FAILING = 50
 _POLL_INTERVAL_S = 0.25
+#: Jobs that are pushed each second while the dashboard is shown.
+_EACH_SECOND = 5
 #: Seconds without a finished job after which the demo gives up.
 _PATIENCE_S = 60.0
 
@@ -76,6 +81,33 @@ async def run(dsn: str, planned: Sequence[Job]) -> DemoRun:
             click.echo(f"pushed {len(planned):,} jobs in one transaction, in {took:.2f} s")
             finished = await _finished(chancy, [reference.id for reference in references], planned)
             return DemoRun(finished=finished, elapsed_s=time.monotonic() - began)
+
+
+async def show(dsn: str, planned: Sequence[Job]) -> None:
+    """Serve the dashboard on the jobs of the demo, and push some of them again each second."""
+    from chancy.plugins.dashboard import Dashboard, DashboardPlugin
+    from chancy.plugins.dashboard.server import serve
+
+    chancy = Chancy(dsn, schema=SCHEMA, plugins=[DashboardPlugin(), Metrics(every_s=1.0)])
+    async with chancy:
+        await chancy.migrate()
+        async with Worker(chancy, queues=[queue.name for queue in QUEUES]):
+            going = asyncio.create_task(_go_on(chancy, planned), name="chancy demo")
+            try:
+                await serve(
+                    Dashboard(chancy),
+                    "127.0.0.1",
+                    0,
+                    lambda url: click.echo(f"dashboard at {url}, Ctrl-C ends it"),
+                )
+            finally:
+                going.cancel()
+
+
+async def _go_on(chancy: Chancy, planned: Sequence[Job]) -> None:
+    while True:
+        await chancy.push_many(random.sample(planned, min(_EACH_SECOND, len(planned))))
+        await asyncio.sleep(1)
 
 
 async def _finished(

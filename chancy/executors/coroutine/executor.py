@@ -26,7 +26,6 @@ from chancy.attempt.outcome import Outcome, TimedOut
 from chancy.context.context import CURRENT, JobContext
 from chancy.errors import Interrupted, UnsupportedLimit
 from chancy.executors import forks
-from chancy.executors.base import NO_CALLBACKS, AttemptCallbacks, FindFunction
 from chancy.executors.coroutine.stall_watch import LoopWatch
 from chancy.executors.coroutine.task_host import CoroutineHost
 from chancy.executors.imports import load, needs_import
@@ -42,9 +41,10 @@ from chancy.executors.invocation import (
     time_limit,
 )
 from chancy.executors.progress import Reporter
+from chancy.executors.setup import ExecutorSetup
 from chancy.executors.thread.pool import ThreadPool
 from chancy.executors.thread.run import ThreadRun
-from chancy.job.limits import NO_LIMITS, Limits, decode_limits
+from chancy.job.limits import NO_LIMITS, decode_limits
 from chancy.queue.executor_options import AsyncOptions
 from chancy.queue.queue import PLAIN_WITH_TIME
 
@@ -66,29 +66,17 @@ class AsyncExecutor:
 
     Each job has a copy of the consumer's context. A task that a job leaves behind goes on in the
     loop.
-
-    :param max_payload: maximum size of an encoded result in bytes.
-    :param limits: limits of claims that have none of their own.
-    :param callbacks: called for reports of running jobs.
     """
 
-    def __init__(
-        self,
-        *,
-        concurrency: int,
-        find: FindFunction,
-        max_payload: int,
-        options: AsyncOptions | None = None,
-        limits: Limits = NO_LIMITS,
-        callbacks: AttemptCallbacks = NO_CALLBACKS,
-    ) -> None:
-        self._concurrency = concurrency
-        self._find = find
-        self._max_payload = max_payload
-        self._options = options or AsyncOptions()
-        self._limits = limits
-        self._limited = limits != NO_LIMITS
-        self._reporter = Reporter(callbacks, max_payload)
+    def __init__(self, setup: ExecutorSetup) -> None:
+        assert isinstance(setup.options, AsyncOptions)
+        self._concurrency = setup.concurrency
+        self._find = setup.find
+        self._max_payload = setup.max_payload
+        self._options = setup.options
+        self._limits = setup.limits
+        self._limited = setup.limits != NO_LIMITS
+        self._reporter = Reporter(setup.callbacks, setup.max_payload)
         self._unreported = self._reporter.pending
         self._callees: dict[str, Callee] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -96,7 +84,7 @@ class AsyncExecutor:
         self._spare: CoroutineHost | None = None
         self._hosts: dict[_Run, tuple[CoroutineHost, JobContext]] = {}
         self._abandoned: set[asyncio.Task[None]] = set()
-        self._threads = ThreadPool(min(concurrency, MAX_THREADS), "chancy-async")
+        self._threads = ThreadPool(min(setup.concurrency, MAX_THREADS), "chancy-async")
         self._thread_runs: dict[_Run, ThreadRun] = {}
 
     @property

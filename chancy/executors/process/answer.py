@@ -22,6 +22,7 @@ from chancy.executors.process.protocol import (
     CANCELLED,
     MEMORY,
     RAISED,
+    RATE_LIMITED,
     RETRY,
     RETURNED,
     RETURNED_NONE,
@@ -48,8 +49,9 @@ def outcome_of(frame: Frame, attempt: ProcessAttempt) -> Outcome | None:
     if kind == RETRY:
         data = json.loads(body)
         return Raised(Failure.from_json(data["failure"]), elapsed_s, _decode_time(data["at"]))
-    if kind == SNOOZED:
-        return Snoozed(_decode_time(json.loads(body)), elapsed_s, asked=True)
+    if kind in (SNOOZED, RATE_LIMITED):
+        until = _decode_time(json.loads(body))
+        return Snoozed(until, elapsed_s, asked=True, rate_limited=kind == RATE_LIMITED)
     if kind == CANCELLED:
         return Cancelled(body.decode(), elapsed_s)
     if kind == STOPPED:
@@ -76,8 +78,9 @@ def answer(call: ChildCall, outcome: Outcome) -> bytes:
         case Raised(failure, elapsed_s, datetime() | timedelta() as again):
             data = {"failure": failure.as_json(), "at": _encode_time(again)}
             return packed(RETRY, call.number, elapsed_s, json.dumps(data).encode())
-        case Snoozed(until, elapsed_s):
-            return packed(SNOOZED, call.number, elapsed_s, json.dumps(_encode_time(until)).encode())
+        case Snoozed(until, elapsed_s, rate_limited=limited):
+            body = json.dumps(_encode_time(until)).encode()
+            return packed(RATE_LIMITED if limited else SNOOZED, call.number, elapsed_s, body)
         case Cancelled(why, elapsed_s):
             return packed(CANCELLED, call.number, elapsed_s, why.encode())
         case _:

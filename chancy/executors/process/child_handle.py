@@ -109,6 +109,8 @@ class ChildProcess:
         sys_path: Sequence[str],
         completion: CompletionRef | None,
         environment: JobEnvironment | None,
+        around: Sequence[str] = (),
+        wrapper: str | None = None,
     ) -> None:
         """Start the process.
 
@@ -119,8 +121,11 @@ class ChildProcess:
             max_payload=max_payload,
             initializer=self._options.initializer,
             log_level=logging.getLogger().getEffectiveLevel(),
+            job_log_level=logging.getLogger("chancy.job").getEffectiveLevel(),
             completion=completion,
             environment=environment,
+            around=around,
+            wrapper=wrapper,
         )
         try:
             self._process.start(settings, sys_path)

@@ -18,7 +18,6 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
 from chancy.attempt.outcome import Outcome, Released
 from chancy.context.context import Progress
-from chancy.executors.base import NO_CALLBACKS, AttemptCallbacks, FindFunction
 from chancy.executors.imports import load
 from chancy.executors.invocation import raised
 from chancy.executors.process import memory
@@ -30,8 +29,8 @@ from chancy.executors.process.logs import LogRelay
 from chancy.executors.process.pool import ChildPool
 from chancy.executors.process.prefetch import LATE_S
 from chancy.executors.process.protocol import Frame
-from chancy.executors.process.settings import JobEnvironment
-from chancy.job.limits import NO_LIMITS, Limits, decode_limits
+from chancy.executors.setup import ExecutorSetup
+from chancy.job.limits import decode_limits
 from chancy.queue.executor_options import ProcessOptions
 
 logger = logging.getLogger("chancy.executors.process")
@@ -57,42 +56,26 @@ class ProcessExecutor:
     Calls are prefetched: as many as an executor process runs in 10 ms at its current pace, and
     `slots` grows and shrinks accordingly. Calls that it has not started are withdrawn once it has
     been busy for 50 ms, or when it dies: only running jobs can be `Lost`.
-
-    :param max_payload: maximum size of an encoded result in bytes.
-    :param sys_path: module search path of the executor processes; None takes ``sys.path`` at start.
-    :param limits: limits of claims that have none of their own.
-    :param callbacks: called for reports of running jobs.
-    :param environment: see `JobEnvironment`; None for plain jobs.
-    :param pool: executor processes to share; None: its own, one for each job at a time.
     """
 
-    def __init__(
-        self,
-        *,
-        concurrency: int,
-        find: FindFunction,
-        max_payload: int,
-        sys_path: Sequence[str] | None = None,
-        options: ProcessOptions | None = None,
-        limits: Limits = NO_LIMITS,
-        callbacks: AttemptCallbacks = NO_CALLBACKS,
-        environment: JobEnvironment | None = None,
-        pool: ChildPool | None = None,
-    ) -> None:
-        self.concurrency = concurrency
-        self._find = find
+    def __init__(self, setup: ExecutorSetup) -> None:
+        assert isinstance(setup.options, ProcessOptions)
+        self.concurrency = setup.concurrency
+        self._find = setup.find
         self._known: set[str] = set()
-        self._options = options or ProcessOptions()
-        self._limits = limits
-        self._callbacks = callbacks
+        self._options = setup.options
+        self._limits = setup.limits
+        self._callbacks = setup.callbacks
         self._log_relay = LogRelay()
-        self._pool = pool or ChildPool(concurrency)
+        self._pool = setup.pool or ChildPool(setup.concurrency)
         self._kind = ChildKind(
             options=self._options,
-            max_payload=max_payload,
-            completion=callbacks.completion,
-            environment=environment,
-            sys_path=None if sys_path is None else tuple(sys_path),
+            max_payload=setup.max_payload,
+            completion=setup.callbacks.completion,
+            environment=setup.environment,
+            wrapper=setup.wrapper,
+            sys_path=None if setup.sys_path is None else tuple(setup.sys_path),
+            around=tuple(setup.around_in_child),
         )
         self._group: ChildGroup | None = None
         #: The executor processes that it has borrowed.

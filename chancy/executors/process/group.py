@@ -45,7 +45,9 @@ class ChildKind:
     max_payload: int
     completion: CompletionRef | None = None
     environment: JobEnvironment | None = None
+    wrapper: str | None = None
     sys_path: tuple[str, ...] | None = None
+    around: tuple[str, ...] = ()
 
 
 class GroupHost(Protocol):
@@ -308,7 +310,14 @@ class ChildGroup:
         try:
             # Without free descriptors it cannot even be created.
             child = ChildProcess(seat.number, self, kind.options)
-            child.start(kind.max_payload, self._sys_path, kind.completion, kind.environment)
+            child.start(
+                kind.max_payload,
+                self._sys_path,
+                kind.completion,
+                kind.environment,
+                kind.around,
+                kind.wrapper,
+            )
         except Exception as error:
             return f"could not be started: {error}"
         self._living.add(child)

@@ -27,6 +27,8 @@ RAISED = b"F"
 RETRY = b"A"
 #: It snoozed itself. bytes: JSON of the time.
 SNOOZED = b"Z"
+#: It raised `RateLimited`. bytes: JSON of the time.
+RATE_LIMITED = b"Q"
 #: It cancelled itself. bytes: the reason.
 CANCELLED = b"C"
 #: It was asked to stop, and has ended.
@@ -68,6 +70,7 @@ _KINDS = frozenset(
         IMPORTED,
         RETRY,
         SNOOZED,
+        RATE_LIMITED,
         CANCELLED,
         FETCH,
         PROGRESS,

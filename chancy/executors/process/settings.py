@@ -32,8 +32,11 @@ class ChildSettings:
     :param max_payload: maximum size of an encoded result in bytes.
     :param initializer: path of a function to call first.
     :param log_level: lowest level of records that the worker logs.
+    :param job_log_level: the same for the lines of jobs, of the logger ``chancy.job``.
     :param completion: the two fields of a `CompletionRef`.
     :param environment: None for plain jobs.
+    :param around: paths of functions that wrap each job, outermost first.
+    :param wrapper: see `chancy.job.registry.Registry`.
     """
 
     calls: int
@@ -41,8 +44,11 @@ class ChildSettings:
     shared: int | None = None
     initializer: str | None = None
     log_level: int = logging.WARNING
+    job_log_level: int = logging.WARNING
     completion: Sequence[str] | None = None
     environment: JobEnvironment | None = None
+    around: Sequence[str] = ()
+    wrapper: str | None = None
 
     @classmethod
     def from_json(cls, text: str) -> Self:

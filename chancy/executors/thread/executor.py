@@ -14,7 +14,6 @@ from typing import Any
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Released
 from chancy.context.context import CURRENT
-from chancy.executors.base import NO_CALLBACKS, AttemptCallbacks, FindFunction
 from chancy.executors.imports import load
 from chancy.executors.invocation import (
     Callee,
@@ -25,10 +24,11 @@ from chancy.executors.invocation import (
     time_limit,
 )
 from chancy.executors.progress import Reporter
+from chancy.executors.setup import ExecutorSetup
 from chancy.executors.thread.loop_threads import LoopThreads
 from chancy.executors.thread.pool import ThreadPool
 from chancy.executors.thread.run import ThreadRun
-from chancy.job.limits import NO_LIMITS, Limits
+from chancy.job.limits import NO_LIMITS
 from chancy.queue.executor_options import ThreadOptions
 
 logger = logging.getLogger("chancy.executors")
@@ -52,29 +52,17 @@ class ThreadExecutor:
     Calls are prefetched: as many as the threads run in 10 ms at their current pace, and `slots`
     grows and shrinks accordingly. Calls that have not started are released when no job ends for a
     second.
-
-    :param max_payload: maximum size of an encoded result in bytes.
-    :param limits: limits of claims that have none of their own.
-    :param callbacks: called for reports of running jobs.
     """
 
-    def __init__(
-        self,
-        *,
-        concurrency: int,
-        find: FindFunction,
-        max_payload: int,
-        options: ThreadOptions | None = None,
-        limits: Limits = NO_LIMITS,
-        callbacks: AttemptCallbacks = NO_CALLBACKS,
-    ) -> None:
-        self._concurrency = concurrency
-        self._find = find
-        self._max_payload = max_payload
-        self._options = options or ThreadOptions()
-        self._limits = limits
-        self._limited = limits != NO_LIMITS
-        self._reporter = Reporter(callbacks, max_payload)
+    def __init__(self, setup: ExecutorSetup) -> None:
+        assert isinstance(setup.options, ThreadOptions)
+        self._concurrency = setup.concurrency
+        self._find = setup.find
+        self._max_payload = setup.max_payload
+        self._options = setup.options
+        self._limits = setup.limits
+        self._limited = setup.limits != NO_LIMITS
+        self._reporter = Reporter(setup.callbacks, setup.max_payload)
         self._unreported = self._reporter.pending
         self._loop: asyncio.AbstractEventLoop | None = None
         self._callees: dict[str, Callee] = {}
@@ -86,7 +74,7 @@ class ThreadExecutor:
         self._measured_at = self._progress_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._local = threading.local()
-        self._threads = ThreadPool(concurrency, "chancy-thread", self._close_runner)
+        self._threads = ThreadPool(setup.concurrency, "chancy-thread", self._close_runner)
 
     @property
     def slots(self) -> int:

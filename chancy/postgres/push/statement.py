@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from operator import attrgetter
 from typing import Any
 from uuid import UUID
@@ -17,8 +18,8 @@ from chancy.postgres.statements import Statements
 PATIENCE_S = 15.0
 #: Maximum characters of arguments sent as one JSON array; jsonb accepts 256 MB.
 _MAX_ARRAY_CHARACTERS = 16_000_000
-#: The number of fields without the last one, the unique key.
-_PLAIN = len(PreparedJob._fields) - 1
+#: The number of fields before the unique key.
+_PLAIN = PreparedJob._fields.index("unique")
 _NO_RULE: tuple[None, ...] = (None,) * len(UniqueKey._fields)
 
 _unique = attrgetter("unique")
@@ -36,7 +37,7 @@ def insertion(
     """
     if keyed(jobs):
         return sql.push_unique, [*_keyed_columns(jobs), guarded]
-    if new and len(jobs) == 1:
+    if new and len(jobs) == 1 and jobs[0].expires is None:
         return sql.push_one, [*jobs[0][:_PLAIN], guarded]
     plain = _plain(jobs)
     if plain is not None:
@@ -49,13 +50,24 @@ def _plain(jobs: Sequence[PreparedJob]) -> list[object] | None:
 
     None if the jobs differ in anything else.
     """
-    id, queue, priority, func, arguments, run_at, delay_s, max_attempts, meta, limits, _ = zip(
-        *jobs, strict=True
-    )
+    (
+        id,
+        queue,
+        priority,
+        func,
+        arguments,
+        run_at,
+        delay_s,
+        max_attempts,
+        meta,
+        limits,
+        _,
+        expires,
+    ) = zip(*jobs, strict=True)
     every = len(jobs)
     if (
         any(values.count(values[0]) != every for values in (queue, priority, func, max_attempts))
-        or any(values.count(None) != every for values in (run_at, delay_s, meta, limits))
+        or any(values.count(None) != every for values in (run_at, delay_s, meta, limits, expires))
         or sum(map(len, arguments)) > _MAX_ARRAY_CHARACTERS
     ):
         return None
@@ -91,9 +103,20 @@ def already_stored(error: BrokerError) -> bool:
 
 def columns(jobs: Sequence[PreparedJob]) -> list[list[object] | None]:
     """The parameters of the push statement, without the last one: one list for each field."""
-    id, queue, priority, func, arguments, run_at, delay_s, max_attempts, meta, limits, _ = zip(
-        *jobs, strict=True
-    )
+    (
+        id,
+        queue,
+        priority,
+        func,
+        arguments,
+        run_at,
+        delay_s,
+        max_attempts,
+        meta,
+        limits,
+        _,
+        expires,
+    ) = zip(*jobs, strict=True)
     return [
         list(id),
         _shared(queue),
@@ -105,16 +128,28 @@ def columns(jobs: Sequence[PreparedJob]) -> list[list[object] | None]:
         _shared(max_attempts),
         _optional(meta),
         _optional(limits),
+        *_expiries(expires),
     ]
 
 
-def _keyed_columns(jobs: Sequence[PreparedJob]) -> list[list[Any]]:
+def _keyed_columns(jobs: Sequence[PreparedJob]) -> list[list[Any] | None]:
     """The parameters of the statement for unique jobs, without the last one: a list per field."""
     fields = [list(values) for values in zip(*jobs, strict=True)]
+    expires = _expiries(fields.pop())
     rules = [rule or _NO_RULE for rule in fields.pop()]
     keys, *others = zip(*rules, strict=True)
     texts = [None if key is None else f"\\x{key.hex()}" for key in keys]
-    return [*fields, texts, *map(list, others)]
+    return [*fields, texts, *map(list, others), *expires]
+
+
+def _expiries(expires: Sequence[datetime | float | None]) -> list[list[Any] | None]:
+    """The times at which jobs expire, and their seconds after the push."""
+    if expires.count(None) == len(expires):
+        return [None, None]
+    return [
+        [at if isinstance(at, datetime) else None for at in expires],
+        [None if isinstance(at, datetime) else at for at in expires],
+    ]
 
 
 def _shared(values: tuple[object, ...]) -> list[object]:

@@ -157,7 +157,9 @@ class Settlements:
         return await settle(batch, fetch)
 
     async def _finish(self, batch: Sequence[Settlement], fetch: Fetch) -> Sequence[Row]:
-        id, lease, state, _, _, failure, result, refund, crashed, meta, _ = zip(*batch, strict=True)
+        id, lease, state, _, _, failure, result, refund, crashed, meta, *_ = zip(
+            *batch, strict=True
+        )
         return await fetch(
             self._sql.finish,
             list(id),
@@ -171,7 +173,7 @@ class Settlements:
         )
 
     async def _release(self, batch: Sequence[Settlement], fetch: Fetch) -> Sequence[Row]:
-        id, lease, state, _, run_at, failure, _, refund, crashed, meta, resets = zip(
+        id, lease, state, _, run_at, failure, _, refund, crashed, meta, resets, *_ = zip(
             *batch, strict=True
         )
         return await fetch(

@@ -6,7 +6,7 @@
     j.id, j.func, j.arguments::text, j.queue, j.priority, j.state, j.attempt, j.max_attempts,
     j.crashes, {schema}.utc(j.run_at), j.worker_id, j.meta::text, j.errors::text, null,
     {schema}.utc(j.pushed_at), {schema}.utc(j.claimed_at), null::timestamp,
-    {schema}.utc(j.stop_asked_at), j.limits::text
+    {schema}.utc(j.stop_asked_at), j.limits::text, {schema}.utc(j.expires_at)
   from {schema}.jobs as j
   where ($1::smallint[] is null or j.state = any ($1))
     and ($2::text is null or j.queue = $2)
@@ -20,7 +20,7 @@ union all
     f.id, f.func, f.arguments::text, f.queue, f.priority, f.state, f.attempt, f.max_attempts,
     f.crashes, {schema}.utc(f.run_at), f.worker_id, f.meta::text, f.errors::text, f.result::text,
     {schema}.utc(f.pushed_at), {schema}.utc(f.claimed_at), {schema}.utc(f.finished_at),
-    {schema}.utc(f.stop_asked_at), f.limits::text
+    {schema}.utc(f.stop_asked_at), f.limits::text, null::timestamp
   from {schema}.finished_jobs as f
   where ($1::smallint[] is null or f.state = any ($1))
     and ($2::text is null or f.queue = $2)

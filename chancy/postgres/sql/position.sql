@@ -29,7 +29,7 @@ select
   greatest(
     0,
     extract(epoch from clock_timestamp())
-      - extract(epoch from greatest(j.pushed_at, least(j.run_at, clock_timestamp())))
+      - extract(epoch from greatest(j.pushed_at, j.run_at))
   )::float8,
   case when j.state = 0 then (
     select json_agg(json_build_array(

@@ -5,4 +5,4 @@ select id, stored, refused
 from {schema}.push_unique(
   $1::uuid[], $2::text[], $3::smallint[], $4::text[], $5::text[], $6::timestamptz[], $7::float8[],
   $8::int[], $9::text[], $10::text[], $11::text[]::bytea[], $12::text[], $13::boolean[], $14::float8[],
-  $15::float8[], $16::boolean)
+  $15::float8[], $16::timestamptz[], $17::float8[], $18::boolean)

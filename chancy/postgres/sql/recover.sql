@@ -2,7 +2,8 @@
 -- than $4 bytes. Index: jobs_running. No locks. Safe to repeat.
 select
   id, priority, pos, func, arguments::text, attempt, max_attempts, crashes, meta::text,
-  limits::text
+  limits::text,
+  date_part('epoch', claimed_at) - date_part('epoch', greatest(run_at, pushed_at)) as waited_s
 from (
   select
     j.*,

@@ -17,6 +17,7 @@ from __future__ import annotations
 from chancy.testing.conformance.bench import Bench
 from chancy.testing.conformance.cancelling import CancelPromises
 from chancy.testing.conformance.claiming import ClaimPromises
+from chancy.testing.conformance.expiring import ExpiryPromises
 from chancy.testing.conformance.fencing import FencePromises
 from chancy.testing.conformance.hostile import HostilePromises
 from chancy.testing.conformance.listing import ListPromises
@@ -41,6 +42,7 @@ class BrokerContract(
     NotePromises,
     HostilePromises,
     PromotePromises,
+    ExpiryPromises,
     CancelPromises,
     ListPromises,
     QueuePromises,

@@ -98,9 +98,14 @@ class Bench:
         )
 
     async def running(self, *jobs: PreparedJob) -> list[Claim]:
-        """Push jobs, by default one, and claim them: in push order for equal priorities."""
+        """Push jobs, by default one, and claim them: in push order for equal priorities.
+
+        Without the time that each waited, which only a claim knows.
+        """
         await self.push(*(jobs or (prepared(),)))
-        return list(await self.claim())
+        claims = await self.claim()
+        assert all(claim.waited_s is not None and claim.waited_s >= 0 for claim in claims)
+        return [claim._replace(waited_s=None) for claim in claims]
 
     async def settle(self, *settlements: Settlement) -> frozenset[UUID]:
         return await self.broker.settle(settlements)

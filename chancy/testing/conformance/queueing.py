@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from chancy.job.limits import Limit
-from chancy.queue.executor_options import AsyncOptions, Options, ProcessOptions, ThreadOptions
+from chancy.queue.executor_options import (
+    AsyncOptions,
+    ExecutorOptions,
+    ProcessOptions,
+    ThreadOptions,
+)
 from chancy.queue.queue import Queue
 from chancy.testing.conformance.bench import FUTURE, PAST, Bench, Promises, prepared
 
@@ -40,7 +45,7 @@ class QueuePromises(Promises):
         ],
     )
     async def test_limits_and_options_come_back_as_they_were(
-        self, bench: Bench, options: Options | None
+        self, bench: Bench, options: ExecutorOptions | None
     ) -> None:
         limits = (Limit.time(0.001), Limit.memory(2**62))
         queue = Queue(name="bounded", limits=limits, options=options)

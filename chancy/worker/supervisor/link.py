@@ -21,6 +21,8 @@ from uuid import UUID
 
 #: Environment variable with the number of the link's descriptor.
 LINK_VARIABLE = "CHANCY_SUPERVISOR_LINE"
+#: The number of a worker process among those of its supervisor, from 1.
+NUMBER_VARIABLE = "CHANCY_WORKER_NUMBER"
 #: Maximum time between two reports, in seconds.
 REPORT_EVERY_S = 1.0
 #: Maximum size of a report in bytes. More than 10,000 queues do not fit.

@@ -26,6 +26,9 @@ logger = logging.getLogger("chancy.supervisor")
 #: Exit codes after which a restart would fail in the same way, and their causes. They count only if
 #: no worker was registered at the exit: a job may end its process with any code.
 FINAL = {2: "configuration error", 3: "schema mismatch"}
+#: The same for a supervisor none of whose workers has ever been ready: a wrong host or port looks
+#: like a database that is down.
+FINAL_AT_FIRST = FINAL | {4: "the database cannot be reached"}
 #: A worker process that exits earlier than this, in seconds, has failed to start.
 SHORT_LIFE_S = 10.0
 #: Failed starts within this many seconds after which the supervisor gives up.
@@ -83,6 +86,8 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._signals = 0
         self._exit_code = 0
+        #: Whether a worker process has ever been ready.
+        self._ready = False
 
     async def run(self) -> int:
         """Run until stopped.
@@ -125,9 +130,10 @@ class Supervisor:
             if intended and code == 0 and self._once:
                 logger.info("child_done number=%d", number)
                 return
-            if intended and code in FINAL:
+            final = FINAL if self._ready else FINAL_AT_FIRST
+            if intended and code in final:
                 self._give_up(
-                    code, f"worker process {number} {how} ({FINAL[code]}); not restarting"
+                    code, f"worker process {number} {how} ({final[code]}); not restarting"
                 )
                 return
             if now - began >= SHORT_LIFE_S:
@@ -192,6 +198,7 @@ class Supervisor:
     def _on_report(self, process: WorkerProcess, report: WorkerReport) -> None:
         self._heartbeats.receive(process.number, process.pid, report)
         before = process.report
+        self._ready = self._ready or report.worker is not None
         if report.worker is None or report[:1] + report[-2:] == before[:1] + before[-2:]:
             return
         logger.info(

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
-from chancy.worker.supervisor.link import LINK_VARIABLE, MAX_REPORT, WorkerReport
+from chancy.worker.supervisor.link import LINK_VARIABLE, MAX_REPORT, NUMBER_VARIABLE, WorkerReport
 
 logger = logging.getLogger("chancy.supervisor")
 
@@ -55,7 +55,7 @@ class WorkerProcess(asyncio.Protocol):
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                self._process = _spawn(command, theirs.fileno())
+                self._process = _spawn(command, theirs.fileno(), self.number)
             except BaseException:
                 ours.close()
                 raise
@@ -137,13 +137,13 @@ class WorkerProcess(asyncio.Protocol):
             os.killpg(self._process.pid, signal.SIGKILL)
 
 
-def _spawn(command: Sequence[str], link_fd: int) -> subprocess.Popen[bytes]:
+def _spawn(command: Sequence[str], link_fd: int, number: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         pass_fds=(link_fd,),
         start_new_session=True,
-        env={**os.environ, LINK_VARIABLE: str(link_fd)},
+        env={**os.environ, LINK_VARIABLE: str(link_fd), NUMBER_VARIABLE: str(number)},
     )
 
 

@@ -1,7 +1,12 @@
 """Where the requests go."""
 
+from django.contrib import admin
 from django.urls import path
 
 from shop import views
 
-urlpatterns = [path("orders", views.order), path("orders/<int:pk>", views.show)]
+urlpatterns = [
+    path("orders", views.order),
+    path("orders/<int:pk>", views.show),
+    path("admin/", admin.site.urls),
+]

@@ -1,14 +1,14 @@
 """The requests of the shop."""
 
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import F
 from django.http import HttpRequest, JsonResponse
 from django.shortcuts import get_object_or_404
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_GET, require_POST
 
-from shop.jobs import chancy, confirm
 from shop.models import Item, Order
+from shop.tasks import confirm
 
 
 @csrf_exempt
@@ -17,8 +17,7 @@ def order(request: HttpRequest) -> JsonResponse:
     item, quantity = request.POST["item"], int(request.POST.get("quantity", 1))
     with transaction.atomic():
         made = Order.objects.create(item_id=item, quantity=quantity)
-        reference = chancy.sync_push(confirm.job(order=made.pk), within=connection)
-        Order.objects.filter(pk=made.pk).update(job=reference.id)
+        Order.objects.filter(pk=made.pk).update(job=confirm.enqueue(order=made.pk).id)
         Item.objects.filter(pk=item).update(stock=F("stock") - quantity)
     return JsonResponse({"id": made.pk}, status=201)
 
@@ -26,11 +25,11 @@ def order(request: HttpRequest) -> JsonResponse:
 @require_GET
 def show(request: HttpRequest, pk: int) -> JsonResponse:
     found = get_object_or_404(Order, pk=pk)
-    job = chancy.sync_get_job(found.job)
+    result = confirm.get_result(str(found.job))
     return JsonResponse(
         {
             "item": found.item_id,
-            "state": job.state.label if job else None,
-            "result": job.result if job else None,
+            "state": result.status.lower(),
+            "result": result.return_value if result.status == "SUCCESSFUL" else None,
         }
     )

@@ -3,6 +3,7 @@
 -- States: 0 pending, 1 running, 2 scheduled, 3 held. The lease stays on the row after the claim has
 -- ended, so that a settlement whose response was lost is recognised when it is repeated.
 -- unique_until_claim: whether a claim releases the unique key. Null: it does not.
+-- expires_at: when the job is cancelled unless an attempt has begun; see {schema}.expired. Null: never.
 -- unique_replaces: whether the job replaces one that holds its key in the other broker of its queue.
 -- Null: it does not.
 create table {schema}.jobs (
@@ -28,7 +29,8 @@ create table {schema}.jobs (
   limits jsonb,
   meta jsonb,
   errors jsonb,
-  pushed_at timestamptz not null default clock_timestamp()
+  pushed_at timestamptz not null default clock_timestamp(),
+  expires_at timestamptz
 ) with (
   fillfactor = 70,
   vacuum_truncate = off,

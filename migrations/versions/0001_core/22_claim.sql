@@ -11,13 +11,14 @@
 -- forbidden node without a substitute, such as the scan of a small table, adds 10,000,000,000 to
 -- the cost of its plan, so that the server compiled it at each call (to settle a job took 103 ms,
 -- and takes 0.25).
+-- Expired jobs are passed over: see {schema}.expire.
 -- A unique key that is held until the job starts is released; this cannot cause a conflict.
 create function {schema}.claim(
   p_worker uuid, p_lease uuid, p_queue text, p_limit int, p_bytes bigint, p_lanes int[],
   p_hints bigint[]
 ) returns table (
   id uuid, priority smallint, pos bigint, func text, arguments text,
-  attempt int, max_attempts int, crashes smallint, meta text, limits text
+  attempt int, max_attempts int, crashes smallint, meta text, limits text, waited_s float8
 )
 language plpgsql rows 200
 set search_path = pg_catalog, pg_temp
@@ -52,6 +53,7 @@ begin
           from {schema}.jobs j
           where j.state = 0 and j.queue = p_queue and lane.above > lane.priority + 1
             and j.priority < lane.above and j.priority > lane.priority
+            and not {schema}.expired(j.expires_at, j.attempt, j.crashes)
           order by j.priority desc, j.pos limit p_limit for update skip locked) unknown
         union all
         select * from (
@@ -60,6 +62,7 @@ begin
           from {schema}.jobs j
           where j.state = 0 and j.queue = p_queue
             and j.priority = lane.priority and j.pos > lane.hint
+            and not {schema}.expired(j.expires_at, j.attempt, j.crashes)
           order by j.pos limit p_limit for update skip locked) known) l
       limit p_limit) x)
   update {schema}.jobs j
@@ -68,6 +71,7 @@ begin
     unique_key = case when j.unique_until_claim then null else j.unique_key end
   where j.ctid = any (array(select tid from pick where bytes_before < p_bytes))
   returning j.id, j.priority, j.pos, j.func, j.arguments::text,
-    j.attempt, j.max_attempts, j.crashes, j.meta::text, j.limits::text;
+    j.attempt, j.max_attempts, j.crashes, j.meta::text, j.limits::text,
+    date_part('epoch', j.claimed_at) - date_part('epoch', greatest(j.run_at, j.pushed_at));
 end
 $$

@@ -6,7 +6,7 @@ create function {schema}.claim_set_aside(
   p_worker uuid, p_lease uuid, p_queue text, p_limit int, p_funcs text[], p_bytes bigint
 ) returns table (
   id uuid, priority smallint, pos bigint, func text, arguments text,
-  attempt int, max_attempts int, crashes smallint, meta text, limits text
+  attempt int, max_attempts int, crashes smallint, meta text, limits text, waited_s float8
 )
 language plpgsql rows 200
 set search_path = pg_catalog, pg_temp
@@ -40,6 +40,7 @@ begin
         from {schema}.jobs j
         where j.state = 3 and j.meta ? 'unknown_function' and j.queue = p_queue
           and j.func = wanted.func
+          and not {schema}.expired(j.expires_at, j.attempt, j.crashes)
         order by j.priority desc, j.pos limit p_limit for update skip locked) l
       limit p_limit) x)
   update {schema}.jobs j
@@ -48,6 +49,7 @@ begin
     unique_key = case when j.unique_until_claim then null else j.unique_key end
   where j.ctid = any (array(select tid from pick where bytes_before < p_bytes))
   returning j.id, j.priority, j.pos, j.func, j.arguments::text,
-    j.attempt, j.max_attempts, j.crashes, j.meta::text, j.limits::text;
+    j.attempt, j.max_attempts, j.crashes, j.meta::text, j.limits::text,
+    date_part('epoch', j.claimed_at) - date_part('epoch', greatest(j.run_at, j.pushed_at));
 end
 $$

@@ -1,9 +1,10 @@
--- Makes due scheduled jobs pending, earliest first, each with a new position. Returns the number of
--- promoted jobs, the seconds until the next job is due, the time up to which all due jobs are
+-- Makes due scheduled jobs pending, earliest first, each with a new position, and cancels expired jobs.
+-- Returns the number of promoted jobs, the seconds until the next job is due (0 if more have expired), the time up to which all due jobs are
 -- promoted, and how many workers with a lower id than p_worker are alive, at most 20.
 -- p_after: starts at this time, in seconds since the epoch, behind the entries of jobs that are
 -- promoted already; null: at the front.
--- Index: jobs_scheduled, from p_after. Locks: rows of jobs in that order, skipping locked ones.
+-- Index: jobs_scheduled, from p_after; jobs_expiring. Locks: rows of jobs in these orders, skipping
+-- locked ones.
 -- Safe to repeat. The time is read once: a volatile call would not be a condition of the index.
 create function {schema}.promote(
   p_limit int, p_after float8, p_worker uuid,
@@ -49,6 +50,12 @@ begin
   -- Not of the difference: that of an infinite time is an error, which would stop all promotion.
   select extract(epoch from j.run_at) - extract(epoch from v_now) into next_due_s
   from {schema}.jobs j where j.state = 2 and j.run_at >= v_from order by j.run_at limit 1;
+  if exists (
+    select from {schema}.jobs j
+    where j.expires_at <= v_now and j.state <> 1 and j.attempt = 0 and j.crashes = 0)
+    and {schema}.expire(p_limit) >= p_limit then
+    next_due_s := 0;
+  end if;
   ahead := (select count(*) from (
     select from {schema}.workers w
     where w.id < p_worker and w.beat_at > v_now - interval '15 seconds'

@@ -6,7 +6,7 @@
 -- Each statement sees what was committed before it began. If the conflicting job is gone by the
 -- time it is read, the function starts over. In a transaction with a single snapshot it fails with
 -- 40001.
--- p_on_conflict 'replace': the waiting job takes over arguments, priority and time; with p_cap_s it
+-- p_on_conflict 'replace': the waiting job takes over arguments, priority, time and expiry; with p_cap_s it
 -- is due at most that many seconds after its own push. A running job is left unchanged. A held one is
 -- judged again, with its new arguments.
 -- Index: the primary keys, jobs_unique. Safe to repeat while the job is unfinished.
@@ -14,7 +14,7 @@ create function {schema}.push_keyed(
   p_id uuid, p_pos bigint, p_queue text, p_priority smallint, p_func text, p_arguments jsonb,
   p_due timestamptz, p_max_attempts int, p_meta jsonb, p_limits jsonb, p_key bytea,
   p_on_conflict text, p_until_claim boolean, p_period_s float8, p_cap_s float8,
-  out stored uuid, out created boolean, out notice text
+  p_expires timestamptz, out stored uuid, out created boolean, out notice text
 ) language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -42,11 +42,11 @@ begin
       v_state := case when p_due > clock_timestamp() then 2 else 0 end;
       insert into {schema}.jobs (
         id, pos, state, queue, priority, func, arguments, run_at, max_attempts, meta, limits,
-        unique_key, unique_until_claim, unique_replaces)
+        unique_key, unique_until_claim, unique_replaces, expires_at)
       values (
         p_id, p_pos, v_state, p_queue, p_priority, p_func, p_arguments, p_due, p_max_attempts,
         p_meta, p_limits, p_key, nullif(p_until_claim, false),
-        nullif(p_on_conflict = 'replace', false))
+        nullif(p_on_conflict = 'replace', false), p_expires)
       on conflict do nothing;
       if found then
         stored := p_id;
@@ -73,6 +73,7 @@ begin
     v_state := case when v_due > clock_timestamp() then 2 else 0 end;
     update {schema}.jobs j
     set arguments = p_arguments, priority = p_priority, run_at = v_due, unique_replaces = true,
+      expires_at = p_expires,
       state = v_state,
       pos = case
         when j.state = 0 and v_state = 0 and j.priority = p_priority then j.pos else p_pos

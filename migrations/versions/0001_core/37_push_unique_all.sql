@@ -6,7 +6,8 @@ create function {schema}.push_unique_all(
   p_ids uuid[], p_queues text[], p_priorities smallint[], p_funcs text[], p_arguments text[],
   p_run_ats timestamptz[], p_delays float8[], p_max_attempts int[], p_metas text[],
   p_limits text[], p_keys bytea[], p_on_conflict text[], p_until_claim boolean[],
-  p_periods float8[], p_caps float8[], p_guarded boolean
+  p_periods float8[], p_caps float8[], p_expires_ats timestamptz[], p_expires_s float8[],
+  p_guarded boolean
 ) returns table (id uuid, stored uuid)
 language plpgsql rows 10
 set search_path = pg_catalog, pg_temp
@@ -27,30 +28,34 @@ declare
 begin
   with pushed as (
     insert into {schema}.jobs (
-      id, pos, state, queue, priority, func, arguments, run_at, max_attempts, meta, limits)
+      id, pos, state, queue, priority, func, arguments, run_at, max_attempts, meta, limits,
+      expires_at)
     select t.id, v_positions[t.place], case when t.due > clock_timestamp() then 2 else 0 end,
       t.queue, t.priority, t.func, t.arguments::jsonb, t.due, t.max_attempts, t.meta::jsonb,
-      t.limits::jsonb
+      t.limits::jsonb,
+      coalesce(t.expires_at, clock_timestamp() + t.expires_s * interval '1 second')
     from (
       select u.*, coalesce(u.run_at, clock_timestamp() + u.delay_s * interval '1 second') as due
       from unnest(
         p_ids, p_queues, p_priorities, p_funcs, p_arguments, p_run_ats, p_delays, p_max_attempts,
-        p_metas, p_limits, p_keys
+        p_metas, p_limits, p_keys, p_expires_ats, p_expires_s
       ) with ordinality as u (
         id, queue, priority, func, arguments, run_at, delay_s, max_attempts, meta, limits, key,
-        place)
+        expires_at, expires_s, place)
       where u.key is null) t
     on conflict (id) do nothing
     returning queue, state)
   select array_agg(distinct 'w:' || p.queue) into v_notices from pushed p where p.state = 0;
   for v_job in
-    select u.*, coalesce(u.run_at, clock_timestamp() + u.delay_s * interval '1 second') as due
+    select u.*, coalesce(u.run_at, clock_timestamp() + u.delay_s * interval '1 second') as due,
+      coalesce(u.expires_at, clock_timestamp() + u.expires_s * interval '1 second') as expires
     from unnest(
       p_ids, p_queues, p_priorities, p_funcs, p_arguments, p_run_ats, p_delays, p_max_attempts,
-      p_metas, p_limits, p_keys, p_on_conflict, p_until_claim, p_periods, p_caps
+      p_metas, p_limits, p_keys, p_on_conflict, p_until_claim, p_periods, p_caps,
+      p_expires_ats, p_expires_s
     ) with ordinality as u (
       id, queue, priority, func, arguments, run_at, delay_s, max_attempts, meta, limits, key,
-      on_conflict, until_claim, period_s, cap_s, place)
+      on_conflict, until_claim, period_s, cap_s, expires_at, expires_s, place)
     where u.key is not null
     order by u.key, u.place
   loop
@@ -58,7 +63,7 @@ begin
       v_job.id, v_positions[v_job.place], v_job.queue, v_job.priority, v_job.func,
       v_job.arguments::jsonb, v_job.due, v_job.max_attempts, v_job.meta::jsonb,
       v_job.limits::jsonb, v_job.key, v_job.on_conflict, v_job.until_claim, v_job.period_s,
-      v_job.cap_s);
+      v_job.cap_s, v_job.expires);
     if v_made.notice <> all (coalesce(v_notices, '{}')) then
       v_notices := v_notices || v_made.notice;
     end if;

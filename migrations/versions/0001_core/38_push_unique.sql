@@ -7,7 +7,8 @@ create function {schema}.push_unique(
   p_ids uuid[], p_queues text[], p_priorities smallint[], p_funcs text[], p_arguments text[],
   p_run_ats timestamptz[], p_delays float8[], p_max_attempts int[], p_metas text[],
   p_limits text[], p_keys bytea[], p_on_conflict text[], p_until_claim boolean[],
-  p_periods float8[], p_caps float8[], p_guarded boolean
+  p_periods float8[], p_caps float8[], p_expires_ats timestamptz[], p_expires_s float8[],
+  p_guarded boolean
 ) returns table (id uuid, stored uuid, refused text)
 language plpgsql rows 10
 set search_path = pg_catalog, pg_temp
@@ -20,7 +21,8 @@ begin
     select a.id, a.stored, null::text
     from {schema}.push_unique_all(
       p_ids, p_queues, p_priorities, p_funcs, p_arguments, p_run_ats, p_delays, p_max_attempts,
-      p_metas, p_limits, p_keys, p_on_conflict, p_until_claim, p_periods, p_caps, p_guarded) a;
+      p_metas, p_limits, p_keys, p_on_conflict, p_until_claim, p_periods, p_caps, p_expires_ats,
+      p_expires_s, p_guarded) a;
     return;
   end if;
   begin
@@ -28,7 +30,8 @@ begin
     select a.id, a.stored, null::text
     from {schema}.push_unique_all(
       p_ids, p_queues, p_priorities, p_funcs, p_arguments, p_run_ats, p_delays, p_max_attempts,
-      p_metas, p_limits, p_keys, p_on_conflict, p_until_claim, p_periods, p_caps, p_guarded) a;
+      p_metas, p_limits, p_keys, p_on_conflict, p_until_claim, p_periods, p_caps, p_expires_ats,
+      p_expires_s, p_guarded) a;
   exception when sqlstate 'CH001' then
     get stacked diagnostics v_detail = pg_exception_detail;
     return query

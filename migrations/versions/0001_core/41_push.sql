@@ -7,10 +7,11 @@
 -- Index, locks: as for {schema}.push_keyed, and no others. Safe to repeat with the same id.
 create function {schema}.push(
   queue text, func text, arguments jsonb default '{}', priority int default 0,
-  run_at timestamptz default null, delay interval default null, max_attempts int default 3,
+  run_at timestamptz default null, delay interval default null, max_attempts int default 25,
   meta jsonb default null, id uuid default null, unique_key text default null,
   unique_scope text default 'function', unique_until text default 'finished',
-  unique_period interval default null, on_conflict text default 'skip'
+  unique_period interval default null, on_conflict text default 'skip',
+  expires_at timestamptz default null, expires_in interval default null
 ) returns uuid
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -19,11 +20,15 @@ as $$
 declare
   v_id uuid := coalesce(id, {schema}.new_id());
   v_due timestamptz := coalesce(run_at, clock_timestamp() + delay);
+  v_expires timestamptz := coalesce(expires_at, clock_timestamp() + expires_in);
   v_made record;
 begin
   perform {schema}.check_push(queue, func, arguments, priority, max_attempts, meta);
   if run_at is not null and delay is not null then
     raise exception 'push: give run_at or delay, not both' using errcode = '22023';
+  end if;
+  if expires_at is not null and expires_in is not null then
+    raise exception 'push: give expires_at or expires_in, not both' using errcode = '22023';
   end if;
   if unique_key is null then
     if unique_period is not null or on_conflict is distinct from 'skip' then
@@ -31,10 +36,11 @@ begin
         using errcode = '22023';
     end if;
     insert into {schema}.jobs as j (
-      id, pos, state, queue, priority, func, arguments, run_at, max_attempts, meta)
+      id, pos, state, queue, priority, func, arguments, run_at, max_attempts, meta,
+      expires_at)
     values (
       v_id, nextval('{schema}.positions'), case when v_due > clock_timestamp() then 2 else 0 end,
-      queue, priority, func, arguments, v_due, max_attempts, meta)
+      queue, priority, func, arguments, v_due, max_attempts, meta, v_expires)
     on conflict do nothing;
     if found and (v_due > clock_timestamp()) is not true then
       perform {schema}.wake(queue, false);
@@ -50,7 +56,8 @@ begin
       unique_scope,
       case unique_scope when 'function' then func when 'queue' then queue else '' end,
       unique_key),
-    on_conflict, unique_until = 'started', extract(epoch from unique_period)::float8, null);
+    on_conflict, unique_until = 'started', extract(epoch from unique_period)::float8, null,
+    v_expires);
   if not v_made.created and on_conflict = 'raise' then
     raise exception 'push: the unique key % is held by job %', quote_literal(unique_key),
       v_made.stored using errcode = 'unique_violation', detail = v_made.stored::text;

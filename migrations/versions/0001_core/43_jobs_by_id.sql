@@ -10,7 +10,7 @@ create function {schema}.jobs_by_id(p_ids uuid[]) returns table (
   id uuid, func text, arguments text, queue text, priority smallint, state smallint, attempt int,
   max_attempts int, crashes smallint, run_at timestamp, worker_id uuid, meta text, errors text,
   result text, pushed_at timestamp, claimed_at timestamp, finished_at timestamp,
-  stop_asked_at timestamp, limits text
+  stop_asked_at timestamp, limits text, expires_at timestamp
 )
 language plpgsql stable rows 10
 set search_path = pg_catalog, pg_temp
@@ -34,7 +34,8 @@ begin
     select f.id, f.func, f.arguments::text, f.queue, f.priority, f.state, f.attempt,
       f.max_attempts, f.crashes, {schema}.utc(f.run_at), f.worker_id, f.meta::text,
       f.errors::text, f.result::text, {schema}.utc(f.pushed_at), {schema}.utc(f.claimed_at),
-      {schema}.utc(f.finished_at), {schema}.utc(f.stop_asked_at), f.limits::text
+      {schema}.utc(f.finished_at), {schema}.utc(f.stop_asked_at), f.limits::text,
+      null::timestamp
     from {schema}.finished_jobs f
     where f.id = any (v_missing) and f.finished_at >= v_since and f.finished_at < v_until
     order by f.finished_at;
@@ -53,7 +54,8 @@ begin
   select j.id, j.func, j.arguments::text, j.queue, j.priority, j.state, j.attempt,
     j.max_attempts, j.crashes, {schema}.utc(j.run_at), j.worker_id, j.meta::text,
     j.errors::text, null::text, {schema}.utc(j.pushed_at), {schema}.utc(j.claimed_at),
-    null::timestamp, {schema}.utc(j.stop_asked_at), j.limits::text
+    null::timestamp, {schema}.utc(j.stop_asked_at), j.limits::text,
+    {schema}.utc(j.expires_at)
   from {schema}.jobs j
   where j.id = any (p_ids);
 end

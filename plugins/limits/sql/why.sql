@@ -1,6 +1,7 @@
 -- Why the held job $1 of a queue with rules waits: the number of a rule whose slots are taken, and up
--- to 6 jobs that hold them; the seconds until a token is there; and how many held jobs of its
--- partition are ahead, at most 1,000. No row: it is not held by rules.
+-- to 6 jobs that hold them; the seconds until a token is there; how many held jobs of its partition
+-- are ahead, at most 1,000; its partition; and a failed job that blocks its sequence. No row: it is
+-- not held by rules.
 -- Index: the primary keys, jobs_limits_held. No locks. Safe to repeat.
 select
   full_rule.no,
@@ -16,7 +17,17 @@ select
         and a.queue = j.queue
         and a.meta #>> '{limits,partition}' = p.key
         and (a.priority > j.priority or (a.priority = j.priority and a.pos < j.pos))
-      limit 1000) as ahead)
+      limit 1000) as ahead),
+  p.key,
+  (
+    select b.id
+    from {schema}.limits_blocks as b
+    cross join unnest(q.kinds, q.by_nos) as r (kind, by_no)
+    where b.queue = j.queue
+      and r.kind = 'sequential'
+      and {schema}.limits_group(b.key, r.by_no, cardinality(q.bys))
+        = {schema}.limits_group(p.key, r.by_no, cardinality(q.bys))
+    limit 1)
 from {schema}.jobs as j
 join {schema}.limits_queues as q on q.queue = j.queue
 join {schema}.limits_partitions as p
@@ -27,7 +38,7 @@ left join lateral (
   join {schema}.limits_slots as l on l.queue = j.queue
   cross join unnest(l.ids, l.keys) as u (id, key)
   join {schema}.jobs as s
-    on s.id = u.id and (r.kind = 'sequential' or (s.state = 1 and s.lease = l.lease))
+    on s.id = u.id and s.queue = j.queue and (r.kind = 'sequential' or (s.state = 1 and s.lease = l.lease))
   where r.kind in ('concurrency', 'sequential')
     and {schema}.limits_group(u.key, r.by_no, cardinality(q.bys))
       = {schema}.limits_group(p.key, r.by_no, cardinality(q.bys))

@@ -12,7 +12,8 @@ from chancy.job.limits import encode_limits, limits_from
 from chancy.plugins.redis import records
 from chancy.plugins.redis.settings import history_of
 from chancy.plugins.redis.transport.shard import ShardClient
-from chancy.queue.executor_options import decode_options, encode_options
+from chancy.queue.executor_kind import decode_options
+from chancy.queue.executor_options import encode_options
 from chancy.queue.queue import Queue
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 from redis.exceptions import NoPermissionError
 
 from chancy.errors import BrokerError, StatementFailed
+from chancy.plugin.finding import Finding
 from chancy.plugins.redis.maintenance.unreadable import UnreadableRecords
 from chancy.plugins.redis.maintenance.upkeep import facts
 from chancy.plugins.redis.settings import RedisSettings
@@ -31,26 +31,6 @@ _FIX_URL = "correct the user, the password and the database in the url of the pl
 _SHOWN = 10
 #: Most seconds that a replica may lag.
 _MOST_LAG_S = 10
-
-
-class Finding(NamedTuple):
-    """One line of the report.
-
-    :param about: the name of the check.
-    :param found: its result.
-    :param todo: the action to take; empty if none is needed.
-    """
-
-    about: str
-    found: str
-    todo: str = ""
-
-    @property
-    def ok(self) -> bool:
-        return not self.todo
-
-    def as_json(self) -> dict[str, object]:
-        return {"about": self.about, "ok": self.ok, "found": self.found, "todo": self.todo}
 
 
 async def examine(settings: RedisSettings) -> list[Finding]:

@@ -5,3 +5,9 @@ from __future__ import annotations
 import pytest
 
 pytest.register_assert_rewrite("chancy.testing.conformance", "tests.contract.broker.machine")
+
+
+@pytest.fixture(scope="session")
+def template(shipped_template: str) -> str:
+    """The broker gives the queue ``default`` as it is shipped."""
+    return shipped_template

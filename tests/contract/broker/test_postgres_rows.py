@@ -14,7 +14,7 @@ from chancy.broker.values import JobFilter
 from chancy.job.limits import Limit
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.drivers import Name as DriverName
-from chancy.queue.executor_options import Options, ProcessOptions
+from chancy.queue.executor_options import ExecutorOptions, ProcessOptions
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
 
@@ -198,8 +198,8 @@ ODD_QUEUES = {
     "executor-unknown": (
         "executor = 'x', options = '{\"max_jobs\": 9}', limits = '{\"memory_bytes\": 1e9}'",
         (Limit.memory(10**9),),
-        ProcessOptions(max_jobs=9),
-        "there is no executor 'x'",
+        None,
+        "there is no executor 'x' here",
     ),
 }
 
@@ -212,7 +212,7 @@ async def test_what_is_wrong_with_limits_and_options_is_said_and_left_out(
     dsn: str,
     assignment: str,
     limits: tuple[Limit, ...],
-    options: Options | None,
+    options: ExecutorOptions | None,
     said: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:

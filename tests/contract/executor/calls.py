@@ -18,7 +18,7 @@ from chancy.executors import executor
 from chancy.executors.base import AttemptCallbacks, Executor, Report, StoreMeta, no_report, no_store
 from chancy.job.limits import NO_LIMITS, Limits
 from chancy.job.registry import Registry
-from chancy.queue.executor_options import ExecutorName, Options
+from chancy.queue.executor_options import ExecutorOptions
 from tests.contract.executor import context_jobs as executor_asks
 from tests.contract.executor import control_jobs as executor_answers
 from tests.contract.executor import jobs as executor_jobs
@@ -60,9 +60,9 @@ def claim_with(path: str, arguments: str | None) -> Claim:
 
 @asynccontextmanager
 async def started(
-    name: ExecutorName,
+    name: str,
     concurrency: int = 1,
-    options: Options | None = None,
+    options: ExecutorOptions | None = None,
     limits: Limits = NO_LIMITS,
     report: Report = no_report,
     keep: StoreMeta = no_store,

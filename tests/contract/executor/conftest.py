@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chancy.executors.base import Executor
-from chancy.queue.executor_options import EXECUTORS, ExecutorName
+from chancy.queue.executor_kind import EXECUTORS
 from tests.contract.executor.calls import DEADLINE_S, Place, started
 
 
@@ -25,13 +25,13 @@ def place(tmp_path: Path) -> Place:
 
 
 @pytest.fixture(params=EXECUTORS)
-def name(request: pytest.FixtureRequest) -> ExecutorName:
-    found: ExecutorName = request.param
+def name(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
     return found
 
 
 @pytest.fixture
-async def one(name: ExecutorName) -> AsyncIterator[Executor]:
+async def one(name: str) -> AsyncIterator[Executor]:
     """An executor with one slot."""
     async with started(name) as made:
         yield made

@@ -14,6 +14,7 @@ from chancy.attempt.outcome import Cancelled, Raised, Returned, TimedOut
 from chancy.attempt.settlement import Settlement
 from chancy.clock import SystemClock
 from chancy.executors.coroutine.executor import AsyncExecutor
+from chancy.executors.setup import ExecutorSetup
 from chancy.job.limits import Limit, encode_limits
 from chancy.queue.executor_options import AsyncOptions
 from chancy.worker.runner import Runner
@@ -38,7 +39,9 @@ UNKNOWN = UnknownFunctions("q", find, SystemClock(), after_s=60.0)
 async def in_loop() -> AsyncIterator[AsyncExecutor]:
     """The async executor, with little patience."""
     made = AsyncExecutor(
-        concurrency=4, find=find, max_payload=MAX_PAYLOAD, options=AsyncOptions(grace_s=0.05)
+        ExecutorSetup(
+            concurrency=4, find=find, max_payload=MAX_PAYLOAD, options=AsyncOptions(grace_s=0.05)
+        )
     )
     await made.start()
     yield made

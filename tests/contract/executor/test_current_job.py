@@ -14,7 +14,6 @@ from chancy.attempt.outcome import Returned
 from chancy.context.context import Progress, current_job
 from chancy.errors import NoCurrentJob
 from chancy.executors.base import Executor
-from chancy.queue.executor_options import ExecutorName
 from tests.contract.executor.calls import Place, claim_of, end_of, started
 from tests.support.waiting import eventually
 
@@ -56,7 +55,7 @@ async def test_a_job_sees_its_own_attempt(one: Executor, function: str) -> None:
 
 
 @pytest.mark.parametrize("function", DESCRIBE)
-async def test_jobs_beside_each_other_see_each_their_own(name: ExecutorName, function: str) -> None:
+async def test_jobs_beside_each_other_see_each_their_own(name: str, function: str) -> None:
     async with started(name, concurrency=4) as it:
         claims = [claim_of(function) for _ in range(40)]
         outcomes = await asyncio.gather(*map(it.run, claims))
@@ -73,7 +72,7 @@ async def test_meta_that_is_none_is_empty(one: Executor) -> None:
 
 
 async def test_a_line_of_a_job_is_logged_in_the_worker(
-    name: ExecutorName, caplog: pytest.LogCaptureFixture
+    name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     claim = claim_of("log", text="half-way\x1b[31m")
@@ -100,7 +99,7 @@ class Listener:
 
 @pytest.mark.parametrize("function", ["tell", "tell_async", "tell_later"])
 async def test_the_last_word_is_heard_before_the_end_and_few_before_it(
-    name: ExecutorName, function: str
+    name: str, function: str
 ) -> None:
     heard = Listener()
     async with started(name, report=heard) as it:
@@ -119,9 +118,7 @@ async def test_the_last_word_is_heard_before_the_end_and_few_before_it(
 
 
 @pytest.mark.parametrize("function", ["tell_and_wait", "tell_and_wait_async"])
-async def test_a_word_is_heard_while_the_job_runs(
-    name: ExecutorName, place: Place, function: str
-) -> None:
+async def test_a_word_is_heard_while_the_job_runs(name: str, place: Place, function: str) -> None:
     heard = Listener()
     async with started(name, report=heard) as it:
         claim = claim_of(function, until=str(place.until))
@@ -135,7 +132,7 @@ async def test_a_word_is_heard_while_the_job_runs(
 
 
 async def test_a_listener_that_raises_harms_no_job(
-    name: ExecutorName, caplog: pytest.LogCaptureFixture
+    name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(claim: Claim, progress: Progress) -> None:
         raise ValueError("deaf")

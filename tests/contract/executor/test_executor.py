@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from chancy.attempt.outcome import Raised, Returned
-from chancy.executors import default_concurrency
 from chancy.executors.base import Executor
-from chancy.queue.executor_options import ExecutorName
+from chancy.queue.executor_kind import executor_kind
 from tests.contract.executor import jobs as executor_jobs
 from tests.contract.executor import worker_scripts as executor_scripts
 from tests.contract.executor.calls import (
@@ -154,7 +153,7 @@ async def test_a_coroutine_has_one_task_all_its_life(one: Executor) -> None:
     assert await result(one, "same_task") is True
 
 
-async def test_runs_as_many_at_a_time_as_it_has_slots(name: ExecutorName, tmp_path: Path) -> None:
+async def test_runs_as_many_at_a_time_as_it_has_slots(name: str, tmp_path: Path) -> None:
     places = [Place(tmp_path / str(number)) for number in range(3)]
     for place in places:
         place.started.parent.mkdir()
@@ -170,9 +169,9 @@ async def test_runs_as_many_at_a_time_as_it_has_slots(name: ExecutorName, tmp_pa
 
 
 def test_default_concurrency() -> None:
-    assert default_concurrency("process") == len(os.sched_getaffinity(0))
-    assert default_concurrency("thread") == 16
-    assert default_concurrency("async") == 256
+    assert executor_kind("process").concurrency() == len(os.sched_getaffinity(0))
+    assert executor_kind("thread").concurrency() == 16
+    assert executor_kind("async").concurrency() == 256
 
 
 @pytest.mark.parametrize(
@@ -180,7 +179,7 @@ def test_default_concurrency() -> None:
     ["process", *(pytest.param(one, marks=pytest.mark.chaos) for one in ("thread", "async"))],
     indirect=True,
 )
-async def test_runs_many_short_jobs(name: ExecutorName) -> None:
+async def test_runs_many_short_jobs(name: str) -> None:
     """Every outcome goes to the run that asked for it, of 10,000."""
     async with started(name, concurrency=2) as it:
         numbers = iter(range(10_000))
@@ -215,7 +214,7 @@ async def test_a_job_that_forks_answers_once(
 @pytest.mark.parametrize("name", ["async", "thread"])
 @pytest.mark.parametrize(("function", "status"), [("exit_at_once", 3), ("segfault", -11)])
 def test_what_kills_its_process_kills_a_worker_that_shares_it(
-    name: ExecutorName, function: str, status: int, tmp_path: Path
+    name: str, function: str, status: int, tmp_path: Path
 ) -> None:
     """Only children can be lost alone; others take the worker along, and its jobs are rescued."""
     with executor_scripts.start(f"die-{name}-{function}", tmp_path) as worker:

@@ -19,8 +19,7 @@ from chancy.job.limits import Limit, encode_limits
 from chancy.job.registry import Registry
 from chancy.queue.executor_options import (
     AsyncOptions,
-    ExecutorName,
-    Options,
+    ExecutorOptions,
     ProcessOptions,
     ThreadOptions,
 )
@@ -37,7 +36,7 @@ async def work() -> int:
     await asyncio.sleep(0)
     return 1
 """
-OPTIONS: dict[ExecutorName, Options] = {
+OPTIONS: dict[str, ExecutorOptions] = {
     "async": AsyncOptions(grace_s=0.0),
     "thread": ThreadOptions(cooperative=True),
     "process": ProcessOptions(grace_s=0.0),
@@ -58,7 +57,7 @@ def write(folder: Path, module: str, *, seconds: float, slow: str = "True") -> N
 
 
 @asynccontextmanager
-async def running(name: ExecutorName, options: Options) -> AsyncGenerator[Executor]:
+async def running(name: str, options: ExecutorOptions) -> AsyncGenerator[Executor]:
     made = executor(name, concurrency=1, find=Registry(allow=["slow_*"]).find, options=options)
     await made.start()
     try:
@@ -75,7 +74,7 @@ async def run(it: Executor, module: str, limit_s: float | None = None) -> Outcom
 
 
 async def test_the_time_limit_starts_after_the_import(
-    name: ExecutorName, module: str, tmp_path: Path
+    name: str, module: str, tmp_path: Path
 ) -> None:
     write(tmp_path, module, seconds=1.0)
     async with running(name, OPTIONS[name]) as it:
@@ -83,7 +82,7 @@ async def test_the_time_limit_starts_after_the_import(
 
 
 async def test_an_import_in_the_worker_has_a_limit_and_does_not_block_the_loop(
-    name: ExecutorName, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chancy.executors.imports.IMPORT_S", 0.2)
     write(tmp_path, module, seconds=1.0)
@@ -107,9 +106,7 @@ async def test_an_import_in_an_executor_process_has_a_limit(
     assert outcome.failure.is_a("chancy.errors.ImportTimeout")
 
 
-async def test_an_import_that_fails_is_reported(
-    name: ExecutorName, module: str, tmp_path: Path
-) -> None:
+async def test_an_import_that_fails_is_reported(name: str, module: str, tmp_path: Path) -> None:
     (tmp_path / f"{module}.py").write_text("raise TimeoutError('no licence')")
     async with running(name, OPTIONS[name]) as it:
         outcome = await run(it, module)

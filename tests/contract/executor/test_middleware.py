@@ -24,7 +24,6 @@ from chancy.context.context import JobContext, current_job
 from chancy.errors import NoCurrentJob
 from chancy.executors.base import Executor
 from chancy.plugin.hooks import AroundHook
-from chancy.queue.executor_options import ExecutorName
 from chancy.worker.middleware import AroundHooks
 from tests.contract.executor.calls import Place, claim_of, end_of, result, run, started
 from tests.contract.executor.jobs import tenant
@@ -41,6 +40,8 @@ def said() -> list[str]:
 
 
 def speaking(said: list[str], name: str) -> Hook:
+    """A hook that may wait."""
+
     @asynccontextmanager
     async def around(context: JobContext) -> AsyncGenerator[None]:
         await asyncio.sleep(0)
@@ -70,17 +71,32 @@ def named(hook_tenant: str) -> Hook:
     return around
 
 
+def inline(said: list[str], name: str) -> Hook:
+    """A hook that cannot wait, which costs less."""
+
+    @contextmanager
+    def around(context: JobContext) -> Generator[None]:
+        said.append(f"{name} enters")
+        try:
+            yield
+        finally:
+            said.append(f"{name} leaves")
+
+    return around
+
+
+@pytest.mark.parametrize("hook", [speaking, inline])
 async def test_hooks_are_entered_in_order_and_left_in_reverse(
-    one: Executor, said: list[str]
+    one: Executor, said: list[str], hook: Callable[[list[str], str], Hook]
 ) -> None:
-    it = about(one, speaking(said, "first"), speaking(said, "second"))
+    it = about(one, hook(said, "first"), hook(said, "second"))
     assert await result(it, "echo", value=1) == 1
     assert said == ["first enters", "second enters", "second leaves", "first leaves"]
 
 
 @pytest.mark.parametrize("function", ["say_tenant", "say_tenant_async", "say_tenant_later"])
 async def test_the_job_sees_the_variables_of_the_hooks_and_nobody_else_does(
-    name: ExecutorName, one: Executor, function: str
+    name: str, one: Executor, function: str
 ) -> None:
     """A child has none of them."""
     expected = "nobody" if name == "process" else "shop"
@@ -92,7 +108,7 @@ async def test_the_job_sees_the_variables_of_the_hooks_and_nobody_else_does(
         assert seen == (["nobody", "changed by the job"] if "later" in function else "nobody")
 
 
-async def test_concurrent_jobs_share_no_variables(name: ExecutorName) -> None:
+async def test_concurrent_jobs_share_no_variables(name: str) -> None:
     if name == "process":
         return  # its children see none
     tenants: dict[UUID, str] = {}
@@ -132,7 +148,7 @@ async def test_hooks_see_the_job_and_how_it_ended(one: Executor) -> None:
 
 @pytest.mark.parametrize("function", ["close_later", "close_later_async"])
 async def test_what_a_job_puts_on_the_stack_is_closed_after_it_in_the_loop(
-    name: ExecutorName, one: Executor, place: Place, said: list[str], function: str
+    name: str, one: Executor, place: Place, said: list[str], function: str
 ) -> None:
     """The job's context is the hooks' own."""
 
@@ -151,7 +167,7 @@ async def test_what_a_job_puts_on_the_stack_is_closed_after_it_in_the_loop(
     else:
         assert isinstance(outcome, Returned)
         assert outcome.result == "false"
-        assert said == ["file is there: True", "True"]
+        assert said == ["True", "file is there: True"]
     bare = await one.run(claim)
     assert isinstance(bare, Raised)
     assert bare.failure.is_a("chancy.errors.NoCurrentJob")
@@ -171,10 +187,15 @@ def breaking(error: BaseException, *, entering: bool) -> Hook:
 @pytest.mark.parametrize(
     "error", [ValueError("broken"), SystemExit("broken"), asyncio.CancelledError("broken")]
 )
+@pytest.mark.parametrize("hook", [speaking, inline])
 async def test_a_job_whose_hooks_cannot_be_entered_does_not_run(
-    one: Executor, place: Place, said: list[str], error: BaseException
+    one: Executor,
+    place: Place,
+    said: list[str],
+    error: BaseException,
+    hook: Callable[[list[str], str], Hook],
 ) -> None:
-    hooks = speaking(said, "first"), breaking(error, entering=True), speaking(said, "third")
+    hooks = hook(said, "first"), breaking(error, entering=True), hook(said, "third")
     outcome = await run(about(one, *hooks), "mark", path=str(place.other))
     assert isinstance(outcome, Raised)
     assert outcome.failure.message == "broken"
@@ -196,10 +217,14 @@ async def test_a_hook_that_gives_no_context_manager_is_an_error(one: Executor, h
     assert isinstance(outcome, Raised)
 
 
+@pytest.mark.parametrize("hook", [speaking, inline])
 async def test_an_error_on_leaving_is_the_jobs_only_if_it_has_none(
-    one: Executor, said: list[str], caplog: pytest.LogCaptureFixture
+    one: Executor,
+    said: list[str],
+    caplog: pytest.LogCaptureFixture,
+    hook: Callable[[list[str], str], Hook],
 ) -> None:
-    it = about(one, speaking(said, "first"), breaking(ValueError("on leaving"), entering=False))
+    it = about(one, hook(said, "first"), breaking(ValueError("on leaving"), entering=False))
     outcome = await run(it, "echo", value=1)
     assert isinstance(outcome, Raised)
     assert outcome.failure.message == "on leaving"
@@ -210,10 +235,11 @@ async def test_an_error_on_leaving_is_the_jobs_only_if_it_has_none(
     assert caplog.text.count("hook_failed plugin=shop.1 hook=around failures=1") == 1
 
 
+@pytest.mark.parametrize("hook", [speaking, inline])
 async def test_a_surrounded_job_can_be_interrupted(
-    one: Executor, place: Place, said: list[str]
+    one: Executor, place: Place, said: list[str], hook: Callable[[list[str], str], Hook]
 ) -> None:
-    it = about(one, speaking(said, "hook"))
+    it = about(one, hook(said, "hook"))
     claim = place.waiting()
     running = asyncio.create_task(it.run(claim))
     await place.has_started()
@@ -271,10 +297,11 @@ async def test_hooks_that_do_not_leave_are_left_behind(
         until.set()
 
 
+@pytest.mark.parametrize("hook", [speaking, inline])
 async def test_a_consumer_that_is_torn_down_takes_the_hooks_along(
-    one: Executor, place: Place, said: list[str]
+    one: Executor, place: Place, said: list[str], hook: Callable[[list[str], str], Hook]
 ) -> None:
-    it = about(one, speaking(said, "hook"))
+    it = about(one, hook(said, "hook"))
     running = asyncio.create_task(it.run(place.waiting()))
     await place.has_started()
     running.cancel()

@@ -12,7 +12,6 @@ import pytest
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Cancelled, Outcome, Raised, Returned
 from chancy.errors import BrokerUnavailable, LeaseLost
-from chancy.queue.executor_options import ExecutorName
 from tests.contract.executor.calls import MAX_PAYLOAD, claim_of, end_of, started
 from tests.support.waiting import eventually
 
@@ -49,7 +48,7 @@ def value_of(outcome: Outcome) -> Any:
 
 @pytest.mark.parametrize("function", TWO)
 async def test_each_step_is_kept_before_the_next_and_not_run_again(
-    name: ExecutorName, tmp_path: Path, function: str
+    name: str, tmp_path: Path, function: str
 ) -> None:
     store, marks = Store(), tmp_path / "marks"
     claim = claim_of(function, path=str(marks))
@@ -73,7 +72,7 @@ async def test_each_step_is_kept_before_the_next_and_not_run_again(
 
 @pytest.mark.parametrize("function", ["steps_in_threads", "steps_in_tasks", "steps_in_tasks_later"])
 async def test_steps_beside_each_other_are_all_kept(
-    name: ExecutorName, tmp_path: Path, function: str
+    name: str, tmp_path: Path, function: str
 ) -> None:
     store = Store()
     async with started(name, keep=store.keep) as it:
@@ -86,7 +85,7 @@ async def test_steps_beside_each_other_are_all_kept(
 
 @pytest.mark.parametrize("function", ["lose", "lose_async"])
 async def test_a_step_whose_lease_is_lost_ends_the_job(
-    name: ExecutorName, tmp_path: Path, function: str
+    name: str, tmp_path: Path, function: str
 ) -> None:
     store = Store()
     store.error = LeaseLost("another worker has it")
@@ -97,7 +96,7 @@ async def test_a_step_whose_lease_is_lost_ends_the_job(
 
 @pytest.mark.parametrize("function", ["two_steps", "two_steps_async"])
 async def test_a_step_that_could_not_be_stored_raises(
-    name: ExecutorName, tmp_path: Path, function: str
+    name: str, tmp_path: Path, function: str
 ) -> None:
     store = Store()
     store.error = BrokerUnavailable("the worker stops")
@@ -109,7 +108,7 @@ async def test_a_step_that_could_not_be_stored_raises(
 
 
 @pytest.mark.parametrize("function", ["keep_much", "keep_much_async"])
-async def test_steps_take_no_more_than_a_payload_may(name: ExecutorName, function: str) -> None:
+async def test_steps_take_no_more_than_a_payload_may(name: str, function: str) -> None:
     store = Store()
     async with started(name, keep=store.keep) as it:
         assert isinstance(await it.run(claim_of(function, size=MAX_PAYLOAD - 100)), Returned)
@@ -120,14 +119,14 @@ async def test_steps_take_no_more_than_a_payload_may(name: ExecutorName, functio
     assert len(store.kept) == 1
 
 
-async def test_a_step_that_would_block_the_loop_is_refused(name: ExecutorName) -> None:
+async def test_a_step_that_would_block_the_loop_is_refused(name: str) -> None:
     async with started(name, keep=Store().keep) as it:
         outcome = await it.run(claim_of("step_that_blocks"))
     assert isinstance(outcome, Raised)
     assert "use await step(…)" in outcome.failure.message
 
 
-async def test_there_are_no_steps_without_a_worker(name: ExecutorName, tmp_path: Path) -> None:
+async def test_there_are_no_steps_without_a_worker(name: str, tmp_path: Path) -> None:
     async with started(name) as it:
         outcome = await it.run(claim_of("two_steps", path=str(tmp_path / "marks")))
     assert isinstance(outcome, Raised)
@@ -136,7 +135,7 @@ async def test_there_are_no_steps_without_a_worker(name: ExecutorName, tmp_path:
 
 @pytest.mark.parametrize("function", ["wait_for_step", "wait_for_step_async"])
 async def test_a_job_can_be_stopped_while_a_step_is_being_stored(
-    name: ExecutorName, tmp_path: Path, function: str
+    name: str, tmp_path: Path, function: str
 ) -> None:
     store = Store()
     store.open.clear()

@@ -22,8 +22,7 @@ from chancy.executors.base import Executor
 from chancy.job.limits import Limit, Limits, encode_limits
 from chancy.queue.executor_options import (
     AsyncOptions,
-    ExecutorName,
-    Options,
+    ExecutorOptions,
     ProcessOptions,
     ThreadOptions,
 )
@@ -68,9 +67,7 @@ async def test_a_job_is_told_why_it_is_to_end(one: Executor, place: Place) -> No
     assert place.stopped.read_text() == "somebody asked"
 
 
-async def test_a_plain_function_that_heeds_nothing(
-    name: ExecutorName, one: Executor, place: Place
-) -> None:
+async def test_a_plain_function_that_heeds_nothing(name: str, one: Executor, place: Place) -> None:
     """A child can be killed. A thread goes on, and so does the attempt, to its real end."""
     claim = place.waiting("wait_for_file")
     running = asyncio.create_task(one.run(claim))
@@ -90,7 +87,7 @@ async def test_a_plain_function_that_heeds_nothing(
 
 
 async def test_a_release_does_not_wait_for_a_function_that_goes_on(
-    name: ExecutorName, one: Executor, place: Place
+    name: str, one: Executor, place: Place
 ) -> None:
     released = Released("the worker stops")
     claim = place.waiting("wait_for_file")
@@ -150,7 +147,7 @@ async def test_a_job_that_waits_for_a_slot_can_be_interrupted(one: Executor, pla
 
 @pytest.mark.parametrize("function", ["wait_for_file_async", "wait_for_file"])
 async def test_a_consumer_that_is_torn_down_takes_its_job_along(
-    name: ExecutorName, one: Executor, place: Place, function: str
+    name: str, one: Executor, place: Place, function: str
 ) -> None:
     running = asyncio.create_task(one.run(place.waiting(function)))
     pid = int(await place.has_started())
@@ -168,7 +165,7 @@ async def test_a_consumer_that_is_torn_down_takes_its_job_along(
 # Limits.
 
 COOPERATIVE = ThreadOptions(cooperative=True)
-KEPT: list[tuple[ExecutorName, Options, str]] = [
+KEPT: list[tuple[str, ExecutorOptions, str]] = [
     ("process", ProcessOptions(), "wait_for_file_async"),
     ("process", ProcessOptions(), "heed"),
     ("process", ProcessOptions(grace_s=0.1), "wait_for_file"),
@@ -182,7 +179,7 @@ KEPT: list[tuple[ExecutorName, Options, str]] = [
 
 @pytest.mark.parametrize(("name", "options", "function"), KEPT)
 async def test_a_time_limit_stops_the_attempt(
-    name: ExecutorName, options: Options, function: str, place: Place
+    name: str, options: ExecutorOptions, function: str, place: Place
 ) -> None:
     async with started(name, options=options) as it:
         assert await result(it, "echo", value="warm") == "warm"
@@ -199,7 +196,7 @@ async def test_a_time_limit_stops_the_attempt(
 
 @pytest.mark.parametrize(("name", "options", "function"), KEPT)
 async def test_a_job_within_its_limits_knows_of_none(
-    name: ExecutorName, options: Options, function: str, place: Place
+    name: str, options: ExecutorOptions, function: str, place: Place
 ) -> None:
     """The limits are the queue's, except for those that the job has of its own."""
     async with started(name, options=options, limits=Limits(time_s=0.001)) as it:
@@ -223,7 +220,7 @@ async def test_a_thread_that_heeds_no_limit_ends_as_it_ends(place: Place) -> Non
         assert isinstance(await end_of(running), Returned)
 
 
-REFUSED: list[tuple[ExecutorName, Options, str, Limit, str]] = [
+REFUSED: list[tuple[str, ExecutorOptions, str, Limit, str]] = [
     ("thread", ThreadOptions(), "mark", Limit.time(1), "a thread cannot be stopped"),
     ("thread", ThreadOptions(), "mark", Limit.memory(2**30), "share the memory of the worker"),
     ("thread", COOPERATIVE, "mark", Limit.memory(2**30), "share the memory of the worker"),
@@ -236,8 +233,8 @@ REFUSED: list[tuple[ExecutorName, Options, str, Limit, str]] = [
 @pytest.mark.parametrize("whose", ["the queue's", "the job's"])
 @pytest.mark.parametrize(("name", "options", "function", "limit", "why"), REFUSED)
 async def test_a_limit_that_cannot_be_kept_to_is_refused_before_the_job_runs(
-    name: ExecutorName,
-    options: Options,
+    name: str,
+    options: ExecutorOptions,
     function: str,
     limit: Limit,
     why: str,

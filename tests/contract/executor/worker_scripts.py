@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from chancy.attempt.outcome import Released
-from chancy.executors.coroutine.executor import AsyncExecutor
-from chancy.queue.executor_options import AsyncOptions, ExecutorName
+from chancy.executors import executor
+from chancy.queue.executor_options import AsyncOptions
 from tests.contract.executor.calls import DEADLINE_S, Place, claim_of, find, result, started
 
 ROOT = Path(__file__).parents[3]
@@ -38,8 +38,8 @@ def run(name: str, folder: Path) -> str:
 
 async def abandon(place: Place) -> None:
     """End although a coroutine does not."""
-    made = AsyncExecutor(
-        concurrency=1, find=find, max_payload=1000, options=AsyncOptions(grace_s=0.01)
+    made = executor(
+        "async", concurrency=1, find=find, max_payload=1000, options=AsyncOptions(grace_s=0.01)
     )
     claim = place.waiting("swallow")
     running = asyncio.create_task(made.run(claim))
@@ -49,7 +49,7 @@ async def abandon(place: Place) -> None:
     await made.stop()
 
 
-async def stick(place: Place, name: ExecutorName) -> None:
+async def stick(place: Place, name: str) -> None:
     """End although a thread does not."""
     async with started(name) as it:
         claim = place.waiting("wait_for_file")
@@ -67,7 +67,7 @@ async def leave(place: Place) -> None:
         ) == ("ended")
 
 
-async def die(name: ExecutorName, function: str) -> None:
+async def die(name: str, function: str) -> None:
     """Run a job that ends its process."""
     async with started(name) as it:
         await it.run(claim_of(function, **({"status": 3} if function == "exit_at_once" else {})))

@@ -17,6 +17,7 @@ from chancy import Chancy, Claim, Outcome, Plugin, Runtime, Settlement, State
 from chancy.job.definition import QueuedJob
 from chancy.plugin.runtime import Application, Panel
 from chancy.plugins.dead_letter import DeadLetters
+from chancy.plugins.encryption import Encryption, new_key
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.pruner import Prune, Pruner
 from chancy.plugins.recovery import Recovery
@@ -70,6 +71,12 @@ class TestReprioritize(PluginContract):
     @pytest.fixture
     def plugin_dsn(self, empty_dsn: str) -> str:
         return empty_dsn
+
+
+class TestEncryption(PluginContract):
+    @pytest.fixture
+    def plugin(self) -> Encryption:
+        return Encryption({"k1": new_key()})
 
 
 class TestLeadership(PluginContract):

@@ -38,12 +38,15 @@ def test_a_queue_from_declaration_to_deletion() -> None:
     assert (mail["executor"], mail["tags"], mail["paused"]) == ("async", ["gpu=.*"], True)
     assert datetime.fromisoformat(mail["resume_at"]).tzinfo is not None
     assert (mail["pending"], mail["running"], mail["scheduled"]) == (1, 0, 0)
+    assert 0 < mail["oldest_s"] < 600
+    assert 0 <= listed["nowhere"].pop("oldest_s") < mail["oldest_s"]
     assert listed["nowhere"] == {
         "name": "nowhere", "pending": 1, "running": 0, "scheduled": 0, "held": 0, "declared": False
     }  # fmt: skip
     shown = inside("queue", "list", dsn=DSN).out
     assert "paused until 20" in shown
     assert "(not declared)" in shown
+    assert "oldest s" in shown
     inside("queue", "resume", "mail", dsn=DSN)
     assert "active" in inside("queue", "list", dsn=DSN).out
     inside("queue", "delete", "mail", dsn=DSN)
@@ -241,6 +244,9 @@ def test_migrate_down_and_up() -> None:
     inside("migrate", "check", dsn=DSN)
     inside("migrate", "downgrade", "base", "--yes", dsn=DSN)
     assert "chancy migrate upgrade" in inside("migrate", "check", dsn=DSN, code=1).err
+    checked = inside("migrate", "check", "--json", dsn=DSN, code=1).json
+    assert (checked["schema"], checked["up_to_date"]) == ("chancy", False)
+    assert "chancy migrate upgrade" in checked["reason"]
     for line in (["queue", "list"], ["job", "list"], ["worker", "list"], ["worker", "health"],
                  ["push", "json.dumps", "--arg", "obj=1"]):  # fmt: skip
         assert "chancy migrate upgrade" in inside(*line, dsn=DSN, code=3).err
@@ -294,3 +300,14 @@ def test_a_job_is_explained_and_run_now() -> None:
     assert answer == {id: "pending", nobody: "unknown"}
     reasons = inside("job", "why", id, "--json", dsn=DSN).json
     assert [reason["why"] for reason in reasons] == ["queue paused", "no workers", "behind others"]
+
+
+def test_why_names_a_job_that_has_waited_for_long_without_a_reason() -> None:
+    id = push()
+    with psycopg.connect(DSN) as connection:
+        connection.execute(
+            "insert into chancy.workers (id, host, pid, queues)"
+            " values (gen_random_uuid(), 'web-1', 17, '{default}')"
+        )
+        connection.execute("update chancy.jobs set pushed_at = now() - interval '90 s'")
+    assert "the job has waited for 90 s and is the next" in inside("job", "why", id, dsn=DSN).out

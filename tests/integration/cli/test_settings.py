@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from chancy import Chancy
 from chancy.cli import settings
 from chancy.errors import ConfigurationError
 from tests.support.command import SHOP, alone, inside
+from tests.support.sources import ROOT
 
 _PASSWORD = "s3cret-Pässwort"
 
@@ -189,3 +193,47 @@ def test_settings_alone_make_an_application(directory: Path, empty_dsn: str) -> 
     assert "default" in inside("queue", "list").out
     assert "of checkout" not in inside("bench", code=2).err
     assert "not in a checkout" in inside("bench", code=2).err
+
+
+def test_a_misspelled_variable_is_warned_of_with_the_nearest_name() -> None:
+    answer = inside(
+        "plugins", "list", queus="mail", team="shop", service_host="::1", streams_lease_s="9"
+    )
+    assert answer.err.splitlines() == [
+        "chancy: the variable CHANCY_QUEUS is not one of chancy's and has no effect: did you mean "
+        "CHANCY_QUEUES?",
+        "chancy: the variable CHANCY_TEAM is not one of chancy's and has no effect",
+    ]
+    assert inside("plugins", "list", queus="mail", worker_number="1").err == ""
+
+
+def test_the_shell_completes_queues_and_functions(tmp_path: Path) -> None:
+    (tmp_path / "completed.py").write_text(
+        "from chancy import Chancy, Queue, job\n"
+        "chancy = Chancy(queues=[Queue(name='mailing')])\n"
+        "@job(queue='mail-now')\n"
+        "def send(): ...\n"
+    )
+
+    def completed(*words: str, app: str = "completed") -> list[str]:
+        line = ["chancy", words[0], f"--app={app}", *words[1:]]
+        if words[0] == "queue":
+            line = ["chancy", "queue", words[1], f"--app={app}", *words[2:]]
+        program = "from chancy.cli.main import cli; cli(prog_name='chancy')"
+        env = {
+            "_CHANCY_COMPLETE": "bash_complete",
+            "COMP_WORDS": " ".join(line),
+            "COMP_CWORD": str(len(line) - 1),
+            "PYTHONPATH": str(ROOT),
+        }
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", program],
+            env={**os.environ, **env}, cwd=tmp_path, capture_output=True, text=True, timeout=30,
+            check=False,
+        )  # fmt: skip
+        assert done.stderr == ""
+        return [one.partition(",")[2] for one in done.stdout.splitlines() if one]
+
+    assert completed("queue", "pause", "mai") == ["mail-now", "mailing"]
+    assert completed("push", "comp") == ["completed.send"]
+    assert completed("push", "comp", app="nowhere") == []

@@ -67,7 +67,7 @@ def _workers(dsn: str) -> set[int]:
 def test_workers_are_replaced_when_they_die_and_drain_on_sigterm(shop: Path, dsn: str) -> None:
     line = command("worker", "--app=shop", "--processes=2", "--shutdown-timeout=20")
     with started(line, cwd=shop, env={"CHANCY_DSN": dsn}) as supervisor:
-        eventually_sync(lambda: supervisor.log.count("serving queues=default") == 2)
+        eventually_sync(lambda: supervisor.log.count("serving queues=default(") == 2)
         first = _pids(supervisor)
         assert _workers(dsn) == {*first}
         assert {os.getsid(pid) for pid in first} == {*first}
@@ -75,7 +75,7 @@ def test_workers_are_replaced_when_they_die_and_drain_on_sigterm(shop: Path, dsn
         os.kill(first[0], signal.SIGKILL)
         eventually_sync(lambda: "child_died" in supervisor.log, timeout=1.0)
         assert f"pid={first[0]} was killed by SIGKILL" in supervisor.log
-        eventually_sync(lambda: supervisor.log.count("serving queues=default") == 3)
+        eventually_sync(lambda: supervisor.log.count("serving queues=default(") == 3)
         assert _living(supervisor) == {*_pids(supervisor)[1:]}
 
         path = shop / "touched"
@@ -93,7 +93,7 @@ def test_workers_are_replaced_when_they_die_and_drain_on_sigterm(shop: Path, dsn
 def test_workers_drain_when_the_supervisor_is_killed(shop: Path, dsn: str) -> None:
     line = command("worker", "--app=shop", "--processes=2")
     with started(line, cwd=shop, env={"CHANCY_DSN": dsn}) as supervisor:
-        eventually_sync(lambda: supervisor.log.count("serving queues=default") == 2)
+        eventually_sync(lambda: supervisor.log.count("serving queues=default(") == 2)
         children = _pids(supervisor)
         path = shop / "touched"
         inside("push", "shop.touch", "--no-validate", f'--arg=path="{path}"', "--arg=seconds=0.5",
@@ -103,6 +103,17 @@ def test_workers_drain_when_the_supervisor_is_killed(shop: Path, dsn: str) -> No
         eventually_sync(lambda: _gone(children))
         assert path.read_text().endswith("ended\n")
     assert _workers(dsn) == set()
+
+
+def test_a_database_that_cannot_be_reached_at_the_start_is_final(shop: Path) -> None:
+    line = command("worker", "--app=shop", "--processes=1")
+    away = {"CHANCY_DSN": "postgresql://ann:secret@127.0.0.1:1/shop"}
+    with started(line, cwd=shop, env=away) as supervisor:
+        assert supervisor.process.wait(30) == 4
+        assert "(the database cannot be reached); not restarting" in supervisor.log
+        assert 'database "shop" at 127.0.0.1:1 cannot be reached' in supervisor.log
+        assert "child_died" not in supervisor.log
+        assert "secret" not in supervisor.log
 
 
 @pytest.mark.chaos

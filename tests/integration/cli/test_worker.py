@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from datetime import datetime
 from pathlib import Path
@@ -41,7 +42,11 @@ def test_burst_runs_what_is_there_and_ends(shop: Path, dsn: str) -> None:
     done = alone("worker", "--burst", "--log-format=json", cwd=shop, env=env)
     lines = [json.loads(line) for line in done.err.splitlines()]
     said = " ".join(line["message"] for line in lines)
-    assert "serving queues=default on PostgresBroker" in said
+    assert re.search(
+        r"serving queues=default\(\w+ \d+\) on PostgresBroker\('postgresql://postgres@127.0.0.1.*"
+        r" version=\d\S* functions=\d+; ",
+        said,
+    )
     assert "stopped pid=" in said
     assert "settled=2" in said
     serving, stopping = (
@@ -61,6 +66,9 @@ def test_a_worker_is_listed_healthy_and_ends_in_good_order(shop: Path, dsn: str)
     env = {"CHANCY_DSN": dsn}
     unhealthy = inside("worker", "health", dsn=dsn, code=1).err
     assert "none is registered" in unhealthy
+    answer = inside("worker", "health", "--json", dsn=dsn, code=1)
+    assert (answer.json["healthy"], answer.err) == (False, "")
+    assert "none is registered" in answer.json["reason"]
     options = ("--app", "shop:chancy", "--tag", "kind=test", "--queues", "default,typo",
                "--processes=0")  # fmt: skip
     with started(command("worker", *options), cwd=shop, env=env) as worker:
@@ -72,6 +80,8 @@ def test_a_worker_is_listed_healthy_and_ends_in_good_order(shop: Path, dsn: str)
         assert "kind=test" in record["tags"]
         assert str(worker.pid) in inside("worker", "list", dsn=dsn).out
         assert "1 worker alive on host" in inside("worker", "health", dsn=dsn).out
+        found = inside("worker", "health", "--json", dsn=dsn).json
+        assert found == {"healthy": True, "reason": None, "alive": 1}
         pushed = alone(
             "push", "shop.add", "--arg=a=2", "--wait=20", "--app=shop", "--json", cwd=shop, env=env
         )

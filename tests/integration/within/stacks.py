@@ -11,7 +11,6 @@ from typing import Any
 
 import asyncpg
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError, InternalError
@@ -23,6 +22,8 @@ from sqlalchemy.ext.asyncio import (
 )
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
+
+from tests.support.django_project import databases
 
 #: Rows of another shape than ours.
 DICTIONARIES: Any = dict_row
@@ -252,40 +253,6 @@ def _of_sync_sqlalchemy(taken: Any) -> SyncStack:
     )
 
 
-@contextmanager
-def django_databases(dsn: str) -> Generator[None]:
-    """Has Django's ``default`` and ``other`` be this database."""
-    import django
-    from django.conf import settings
-    from django.db import connections
-
-    if not settings.configured:
-        settings.configure(USE_TZ=True)
-        django.setup()
-    found = conninfo_to_dict(dsn)
-    database = {
-        "ENGINE": "django.db.backends.postgresql",
-        "NAME": found["dbname"],
-        "USER": found["user"],
-        "PASSWORD": found.get("password", ""),
-        "HOST": found["host"],
-        "PORT": found["port"],
-    }
-    connections.settings = connections.configure_settings(
-        {
-            "default": dict(database),
-            "other": dict(database),
-            "lite": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"},
-        }
-    )
-    try:
-        yield
-    finally:
-        for connection in connections.all(initialized_only=True):
-            connection.close()
-            del connections[connection.alias]
-
-
 def django_stack(alias: str, *, cursor: bool = False) -> Callable[[str], Any]:
     @contextmanager
     def opened(dsn: str) -> Generator[SyncStack]:
@@ -294,7 +261,7 @@ def django_stack(alias: str, *, cursor: bool = False) -> Callable[[str], Any]:
 
         atomic: Any = import_module("django.db.transaction").atomic
 
-        with django_databases(dsn):
+        with databases(dsn):
             here = connection if alias == "default" else connections[alias]
 
             def execute(sql: str) -> None:

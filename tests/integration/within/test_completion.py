@@ -10,7 +10,8 @@ import pytest
 
 from chancy import Chancy, Queue, State, Worker, current_job, job
 from chancy.errors import LeaseLost
-from chancy.plugins.retry import Constant, Retries
+from chancy.plugins.retry import Retries
+from chancy.retry import Constant
 from tests.integration.within.stacks import ASYNC_STACKS, SYNC_STACKS
 from tests.support.waiting import eventually
 

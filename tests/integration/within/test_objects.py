@@ -33,8 +33,9 @@ from sqlalchemy.pool import NullPool
 from chancy import Chancy
 from chancy.errors import SchemaMismatch
 from chancy.postgres.within import fetch_within, fetch_within_sync
-from tests.integration.within.stacks import django_databases, sqlstate, url
+from tests.integration.within.stacks import sqlstate, url
 from tests.support import jobs
+from tests.support.django_project import databases
 
 JOB = jobs.note.job(value=1)
 
@@ -62,7 +63,7 @@ def blocking(dsn: str) -> Iterator[Engine]:
 
 @pytest.fixture
 def django(dsn: str) -> Iterator[None]:
-    with django_databases(dsn):
+    with databases(dsn):
         yield
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from chancy import State
 from chancy.embedded import free_port
-from tests.support.command import Started, command, environment, started
+from tests.support.command import Started, environment, started
 from tests.support.locks import BLOCKED
 from tests.support.sources import ROOT
 from tests.support.waiting import eventually_sync
@@ -30,28 +30,45 @@ class Example:
     """An application of ``examples``: how it is prepared, served, and asked."""
 
     folder: str
-    application: str
     prepare: tuple[str, ...]
     serve: tuple[str, ...]
+    work: tuple[str, ...]
     #: Where the order of a request is, for httpx.
     place: str
     tables: str
+    #: The state of a job that has succeeded, as the application calls it.
+    done: str
+
+    @property
+    def worker(self) -> list[str]:
+        return [sys.executable, *self.work, "--processes", "1"]
 
 
 LONG = pytest.mark.chaos
 FASTAPI = Example(
     folder="fastapi_shop",
-    application="jobs:chancy",
     prepare=("tables.py",),
     serve=("-m", "uvicorn", "shop:app", "--port", "{port}"),
+    work=("-m", "chancy.cli", "worker", "--app", "jobs:chancy"),
+    done="succeeded",
     place="params",
+    tables="orders",
+)
+FLASK = Example(
+    folder="flask_shop",
+    prepare=("tables.py",),
+    serve=("-m", "flask", "--app", "shop", "run", "--port", "{port}"),
+    work=("-m", "chancy.cli", "worker", "--app", "jobs:chancy"),
+    done="succeeded",
+    place="data",
     tables="orders",
 )
 DJANGO = Example(
     folder="django_shop",
-    application="shop.jobs:chancy",
     prepare=("manage.py", "migrate"),
     serve=("manage.py", "runserver", "--noreload", "{port}"),
+    work=("manage.py", "chancy_worker"),
+    done="successful",
     place="data",
     tables="shop_order",
 )
@@ -116,7 +133,8 @@ def served(example: Example, cwd: Path, dsn: str) -> Generator[Shop]:
 
 
 @pytest.fixture(
-    params=[FASTAPI, pytest.param(DJANGO, marks=LONG)], ids=lambda example: example.folder
+    params=[FASTAPI, pytest.param(FLASK, marks=LONG), pytest.param(DJANGO, marks=LONG)],
+    ids=lambda example: example.folder,
 )
 def shop(request: pytest.FixtureRequest, tmp_path: Path, dsn: str) -> Generator[Shop]:
     example: Example = request.param
@@ -126,15 +144,55 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path, dsn: str) -> Generator[
 
 
 def test_an_order_is_written_with_its_job_and_shows_its_result(shop: Shop) -> None:
-    worker = command("worker", "--app", shop.example.application, "--processes", "1")
-    with started(worker, cwd=shop.cwd, env={"CHANCY_DSN": shop.dsn}) as running:
+    with started(shop.example.worker, cwd=shop.cwd, env={"CHANCY_DSN": shop.dsn}) as running:
         answer = shop.order()
         assert answer.status_code == 201, (answer.text, shop.web.log)
         id = answer.json()["id"]
-        done = {"item": "tea", "state": "succeeded", "result": "sent: 2 × tea"}
+        done = {"item": "tea", "state": shop.example.done, "result": "sent: 2 × tea"}
         eventually_sync(lambda: shop.show(id) == done, timeout=30)
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(30) == 0, running.log
+
+
+def replace(cwd: Path, old: str, new: str) -> None:
+    settings = cwd / "shop" / "settings.py"
+    text = settings.read_text()
+    assert old in text
+    settings.write_text(text.replace(old, new))
+
+
+def test_a_shop_of_django_tests_itself_and_runs_in_processes(tmp_path: Path, dsn: str) -> None:
+    cwd = Path(shutil.copytree(ROOT / "examples" / DJANGO.folder, tmp_path / DJANGO.folder))
+    replace(cwd, '"thread"', '"process", "concurrency": 1')
+    tested = subprocess.run(
+        [sys.executable, "manage.py", "test"],
+        cwd=cwd,
+        env=environment({"CHANCY_DSN": dsn}),
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert tested.returncode == 0, tested.stderr
+    assert "Ran 2 tests" in tested.stderr
+    subprocess.run(
+        [sys.executable, "manage.py", "migrate", "-v0"],
+        cwd=cwd,
+        env=environment({"CHANCY_DSN": dsn}),
+        check=True,
+        timeout=50,
+    )
+    with psycopg.connect(dsn) as connection:
+        connection.execute("insert into shop_order (item_id, quantity) values ('tea', 3)")
+        connection.execute(
+            "select chancy.push('orders', 'shop.tasks.confirm',"
+            """ '{"args": [], "kwargs": {"order": 1}}')"""
+        )
+    with started([*DJANGO.worker, "--burst"], cwd=cwd, env={"CHANCY_DSN": dsn}) as running:
+        assert running.process.wait(40) == 0, running.log
+    with psycopg.connect(dsn) as connection:
+        done = connection.execute("select state, result from chancy.finished_jobs").fetchall()
+    assert done == [(State.SUCCEEDED, "sent: 3 × tea")], running.log
 
 
 KEPT = """
@@ -162,10 +220,8 @@ def test_jobs_of_django_outlast_the_end_of_their_sessions(
         with (cwd / "shop" / "settings.py").open("a") as settings:
             settings.write(KEPT)
     # One thread, so that both orders are its own.
-    jobs = cwd / "shop" / "jobs.py"
-    jobs.write_text(jobs.read_text().replace('"thread"', '"thread", concurrency=1'))
-    worker = command("worker", "--app", DJANGO.application, "--processes", "1")
-    with served(DJANGO, cwd, dsn) as shop, started(worker, cwd=cwd, env={"CHANCY_DSN": dsn}):
+    replace(cwd, '"thread"', '"thread", "concurrency": 1')
+    with served(DJANGO, cwd, dsn) as shop, started(DJANGO.worker, cwd=cwd, env={"CHANCY_DSN": dsn}):
         for ended in (False, True):
             assert shop.order().status_code == 201, shop.web.log
             eventually_sync(lambda: shop.rows[1] == 0)
@@ -198,7 +254,7 @@ LOCKS = [
 
 @pytest.mark.parametrize("lock", LOCKS)
 def test_a_web_process_killed_before_its_commit_leaves_neither(shop: Shop, lock: str) -> None:
-    items = "items" if shop.example is FASTAPI else "shop_item"
+    items = "shop_item" if shop.example is DJANGO else "items"
     with ThreadPoolExecutor(1) as pool:
         with psycopg.connect(shop.dsn) as blocker:
             blocker.execute(lock.format(items=items).encode())
@@ -224,7 +280,7 @@ def alone_on(dsn: str) -> bool:
 
 def test_an_order_that_is_refused_leaves_no_job(shop: Shop) -> None:
     """The last statement of the request fails after the job was pushed."""
-    items = "items" if shop.example is FASTAPI else "shop_item"
+    items = "shop_item" if shop.example is DJANGO else "items"
     with psycopg.connect(shop.dsn) as connection:
         connection.execute(f"alter table {items} add check (stock > 99)".encode())
     assert shop.order().status_code == 500

@@ -10,7 +10,8 @@ from chancy import Chancy, Queue, Worker, job
 from chancy.plugins.batch import Batches
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.recovery import Recovery
-from chancy.plugins.retry import Constant, Retries
+from chancy.plugins.retry import Retries
+from chancy.retry import Constant
 
 BATCHES = Batches(sweep_s=0.5)
 APPS: list[Chancy] = []

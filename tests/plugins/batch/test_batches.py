@@ -87,7 +87,7 @@ async def test_an_empty_batch_has_ended(batches_dsn: str) -> None:
 async def test_a_batch_is_cancelled(batches_dsn: str) -> None:
     batches = Batches()
     async with working(batches_dsn, batches) as chancy:
-        jobs = [held.job(1), *[act.job(n).with_run_at(3600) for n in range(700)]]
+        jobs = [held.job(1), *[act.job(n).with_delay(3600) for n in range(700)]]
         reference = await batches.push(chancy, callbacks(), jobs)
         await eventually(lambda: ran == ["1"])
         assert await reference.cancel()

@@ -121,7 +121,7 @@ async def test_what_runs_of_a_redis_queue_is_stopped_when_its_batch_is_cancelled
 ) -> None:
     batches = Batches()
     async with working(dsn, redis_url, batches) as chancy:
-        late = there(numbered.job(2)).with_run_at(timedelta(hours=1))
+        late = there(numbered.job(2)).with_delay(timedelta(hours=1))
         reference = await batches.push(chancy, callbacks(), [there(held.job(1)), late])
         await eventually(lambda: ran == ["1"])
         assert await reference.cancel()

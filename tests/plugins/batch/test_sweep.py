@@ -157,7 +157,7 @@ async def test_the_sweep_goes_round_in_bounded_steps(
     batches = Deaf()
     async with working(batches_dsn, batches) as chancy:
         for _ in range(5):
-            jobs = [act.job(1), act.job(2), act.job(3).with_run_at(3600)]
+            jobs = [act.job(1), act.job(2), act.job(3).with_delay(3600)]
             await batches.push(chancy, Batch(name="b"), jobs)
         await eventually(lambda: execute(batches_dsn, "select count(*) from chancy.jobs") == [(5,)])
         sweep = sweep_of(chancy)

@@ -25,10 +25,11 @@ def dead(dsn: str, *words: object, code: int = 0) -> Answer:
         (("--func", "shop.mail.send"), "c"),
         (("--error", "builtins.ValueError"), "d"),
         (("--error", "ValueError"), "d"),
-        (("--older-than", "30m"), "ab"),
-        (("--newer-than", "1800"), "cd"),
-        (("--newer-than", "90m", "--older-than", "30m"), "b"),
-        (("--queue", "async", "--newer-than", "30m"), "cd"),
+        (("--older", "30m"), "ab"),
+        (("--newer", "1800"), "cd"),
+        (("--newer", "90m", "--older", "30m"), "b"),
+        (("--queue", "async", "--newer", "30m"), "cd"),
+        (("--where", "to=Ann", "--where", "n=2"), "b"),
         (("--limit", "2"), "cd"),
     ],
 )
@@ -40,10 +41,14 @@ def test_letters_are_found_by_what_they_are(
     (b,) = letters(dsn, ago="1 hour", queue="mail")
     (c,) = letters(dsn, ago="10 minutes", func="shop.mail.send")
     (d,) = letters(dsn, ago="1 minute", errors=value)
+    execute(dsn, f"""update chancy.dead_letters set arguments = '{{"to": "Ann", "n": 2}}'
+        where id = '{b}'""")  # fmt: skip
     names = {str(id): name for id, name in zip((a, b, c, d), "abcd", strict=True)}
     found = [names[one["id"]] for one in dead(dsn, "list", "--json", *words).json]
     assert found == sorted(expected, reverse=True)  # the last death first
     if "--limit" not in words:
+        said = dead(dsn, "replay", "--all", "--dry-run", "--json", *words).json
+        assert said == {"dry_run": True, "replayed": len(expected)}
         said = dead(dsn, "replay", "--all", "--json", *words).json
         assert said == {"replayed": len(expected), "jobs": {}, "missed": []}
         left = {names[one["id"]] for one in dead(dsn, "list", "--json").json}
@@ -196,8 +201,8 @@ def test_no_is_one_and_a_mistake_is_two(dsn: str) -> None:
         (("replay", "--all", "--rate", "fast"), "is not a rate"),
         (("replay", "--all", "--rate", "0"), "must be a number from 0.001"),
         (("replay", "--all", "--to-queue", "a b"), "is not a valid queue name"),
-        (("list", "--older-than", "1y"), "is not an age"),
-        (("list", "--newer-than", "99999d"), "must be an age"),
+        (("list", "--older", "1y"), "is not an age"),
+        (("list", "--newer", "99999d"), "must be an age"),
         (("list", "--limit", "1001"), "1001"),
         (("show", "x"), "x"),
     ):

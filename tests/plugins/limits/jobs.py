@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from chancy import Snooze, current_job, job
+from chancy import RateLimited, Snooze, current_job, job
 
 
 class Book:
@@ -51,3 +51,18 @@ async def work(tenant: str, number: int = 0, fail: int = 0, snooze: bool = False
         return None
     finally:
         BOOK.end(tenant)
+
+
+@job(queue="ruled", max_attempts=3)
+def refused(tenant: str) -> None:
+    """Finds a service busy at its first attempt."""
+    if "rate_limited" not in current_job().meta:
+        raise RateLimited(0.5)
+
+
+@job(queue="ruled", max_attempts=1)
+async def transfer(tenant: str, number: int = 0, broken: bool = False) -> None:
+    BOOK.start(tenant, number)
+    BOOK.end(tenant)
+    if broken and "dead_letters" not in current_job().meta:
+        raise ValueError("no such account")

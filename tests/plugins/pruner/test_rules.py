@@ -129,7 +129,7 @@ async def test_unfinished_jobs_are_never_touched(
     async with Chancy(dsn, queues=[Queue(name="async", executor="async")]) as chancy:
         references = [
             await chancy.push(jobs.note.job(value=1)),
-            await chancy.push(jobs.note.job.with_run_at(3600)(value=2)),
+            await chancy.push(jobs.note.job.with_delay(3600)(value=2)),
             await chancy.push(jobs.note.job(value=3)),
         ]
     connection.execute(

@@ -175,7 +175,7 @@ async def test_those_who_do_not_lead_sweep_at_their_start_and_rarely(
     async with Worker(chancy, queues=["async"], heartbeat_s=1.0, heartbeat_timeout_s=30.0):
         assert (await reference.wait(10)).crashes == 1
         assert len(recovery.sweeps) == 1
-        later = await chancy.push(jobs.note.job(value=2).with_run_at(3600))
+        later = await chancy.push(jobs.note.job(value=2).with_delay(3600))
         assert len(recovery.sweeps) == 1
         # Whoever begins to lead sweeps at once, and goes on.
         election.made.lead()

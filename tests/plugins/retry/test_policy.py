@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from datetime import timedelta
 from typing import Any
 
@@ -11,9 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chancy import job
+from chancy import Job, job
 from chancy.errors import ConfigurationError
-from chancy.plugins.retry import (
+from chancy.job.definition import DEFAULT_MAX_ATTEMPTS
+from chancy.plugins.retry import Retries, Rule
+from chancy.retry import (
+    MAX_DELAY_S,
     Constant,
     Exponential,
     Fennel,
@@ -21,14 +26,16 @@ from chancy.plugins.retry import (
     Linear,
     Never,
     Policy,
-    Retries,
-    Rule,
+    Polynomial,
+    policy_from,
 )
-from chancy.plugins.retry.policy import MAX_DELAY_S, policy_from
 
 
 class Busy(Exception):
     """Somebody else is at it."""
+
+
+JOB = Job(func="shop.work")
 
 
 @pytest.mark.parametrize(
@@ -39,6 +46,8 @@ class Busy(Exception):
         (Linear(10, jitter=Jitter.NONE), {1: (10, 10), 3: (30, 30), 10_000: (3600, 3600)}),
         (Linear(10, cap_s=25), {1: (5, 10), 2: (10, 20), 3: (12.5, 25), 10_000: (12.5, 25)}),
         (Exponential(), {1: (1, 2), 2: (2, 4), 3: (4, 8), 4: (8, 16), 10_000: (1800, 3600)}),
+        (Exponential(max_attempts=3), {1: (1, 2), 2: (2, 4), 3: (0, 0)}),
+        (Polynomial(), {1: (0.5, 1.5), 2: (8, 24), 5: (312.5, 937.5), 10_000: (302_400, 604_800)}),
         (Exponential(base_s=1, factor=3, cap_s=60, jitter=Jitter.NONE), {4: (27, 27), 5: (60, 60)}),
         (Exponential(jitter=Jitter.FULL, cap_s=6), {1: (0, 2), 2: (0, 4), 3: (0, 6)}),
         (Exponential(base_s=0, factor=1e6), {1: (0, 0), 10_000: (0, 0)}),
@@ -69,7 +78,7 @@ def test_delays(policy: Policy, windows: dict[int, tuple[float, float]]) -> None
 def test_fennel_waits_whole_seconds_and_a_week_at_most() -> None:
     for attempt in (1, 2, 6, 7, 8, 50, 10_000):
         delay_s = Fennel().after(attempt)
-        assert delay_s == int(delay_s) <= 604_800
+        assert delay_s == int(delay_s or 0) <= 604_800
 
 
 seconds = st.floats(0, MAX_DELAY_S)
@@ -79,6 +88,7 @@ policies = st.one_of(
     st.builds(Linear, seconds, cap_s=seconds, jitter=jitters),
     st.builds(Exponential, base_s=seconds, factor=st.floats(1, 1e6), cap_s=seconds, jitter=jitters),
     st.builds(Fennel, cap_s=seconds),
+    st.builds(Polynomial, base_s=seconds, power=st.floats(0, 10), cap_s=seconds, jitter=jitters),
     st.builds(Never),
 )
 
@@ -95,13 +105,13 @@ def test_no_delay_is_beyond_its_bounds(policy: Policy, attempt: int) -> None:
 
 @given(policies)
 def test_a_policy_comes_back_from_json(policy: Policy) -> None:
-    stored = json.loads(json.dumps(policy.meta(), allow_nan=False))
-    assert policy_from(stored["retry"]) == policy
-    assert isinstance(getattr(policy_from(stored["retry"]), "jitter", Jitter.NONE), Jitter)
+    stored = json.loads(json.dumps(policy.as_json(), allow_nan=False))
+    assert policy_from(stored) == policy
+    assert isinstance(getattr(policy_from(stored), "jitter", Jitter.NONE), Jitter)
 
 
 def test_a_policy_is_part_of_a_job() -> None:
-    @job(meta=Exponential(base_s=1, jitter=Jitter.FULL).meta())
+    @job(retry=Exponential(base_s=1, jitter=Jitter.FULL, max_attempts=20), meta={"other": 1})
     def work() -> None: ...
 
     assert dict(work.job().meta) == {
@@ -111,10 +121,48 @@ def test_a_policy_is_part_of_a_job() -> None:
             "factor": 2.0,
             "cap_s": 3600.0,
             "jitter": "full",
-        }
+            "max_attempts": 20,
+        },
+        "other": 1,
     }
-    changed = work.job.with_meta(other=1, **Never().meta())()
+    assert work.job().max_attempts == 20
+    changed = work.job.with_retry(Never())()
     assert dict(changed.meta) == {"retry": {"policy": "never"}, "other": 1}
+    assert changed.max_attempts == 20
+
+
+def test_the_attempts_of_a_job_are_those_of_its_policy_unless_it_says_so() -> None:
+    plain = Job(func="shop.work")
+    assert plain.max_attempts == 25
+    assert plain.with_retry(Constant(1, max_attempts=3)).max_attempts == 3
+    assert plain.with_retry({Busy: Constant(1, max_attempts=3)}).max_attempts == 25
+    assert plain.with_retry({Busy: Constant(1, max_attempts=50)}).max_attempts == 50
+
+    @job(retry=Constant(1, max_attempts=9), max_attempts=4)
+    def work() -> None: ...
+
+    assert work.job().max_attempts == 4
+
+
+def test_the_default_policy_takes_three_weeks_and_survives_ten_minutes() -> None:
+    policy = Polynomial(jitter=Jitter.NONE)
+    delays = [policy.after(attempt) or 0.0 for attempt in range(1, DEFAULT_MAX_ATTEMPTS)]
+    assert 19 < sum(delays) / 86_400 < 22
+    assert sum(delays[:5]) > 900
+    assert Retries().policy == Polynomial()
+
+
+def test_a_producer_imports_no_plugin_and_no_worker() -> None:
+    code = (
+        "import sys, chancy, chancy.retry\n"
+        "chancy.job(retry=chancy.retry.Exponential(max_attempts=20))(lambda: None)\n"
+        "print([name for name in sys.modules if name.startswith("
+        "('chancy.plugin', 'chancy.worker', 'chancy.executors'))])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(
@@ -125,10 +173,16 @@ def test_a_policy_is_part_of_a_job() -> None:
         (lambda: Constant(float("nan")), r"delay_s=nan"),
         (lambda: Constant(True), r"delay_s=True"),
         (lambda: Constant(timedelta(1)), r"delay_s=datetime"),  # type: ignore[arg-type]
-        (lambda: Constant(1, jitter="some"), "one of none, equal, full"),  # type: ignore[arg-type]
+        (lambda: Constant(1, jitter="some"), "one of none, equal, full, around"),  # type: ignore[arg-type]
         (lambda: Linear(float("inf")), r"step_s=inf"),
         (lambda: Exponential(factor=0.5), r"factor=0.5 must be a number from 1 to 1,000,000"),
         (lambda: Exponential(cap_s=-0.1), r"cap_s=-0.1"),
+        (lambda: Polynomial(power=11), r"power=11 must be a number from 0 to 10"),
+        (lambda: Constant(1, max_attempts=0), r"Constant: max_attempts=0 must be"),
+        (lambda: JOB.with_retry({}), "is not a retry policy: pass one of chancy.retry"),
+        (lambda: JOB.with_retry(5), "retry=5 is not a retry policy"),  # type: ignore[arg-type]
+        (lambda: JOB.with_retry({Busy: 5}), "5, for .*Busy, is not"),  # type: ignore[dict-item]
+        (lambda: JOB.with_retry({"Busy": Never()}), "not an exception type"),
         (lambda: Fennel(cap_s=1e9), r"Fennel: cap_s=1000000000.0 must be"),
         (lambda: Retries(5), "5 is not a retry policy: pass Constant"),  # type: ignore[arg-type]
         (lambda: Retries(Never), "not a retry policy: pass Constant"),  # type: ignore[arg-type]

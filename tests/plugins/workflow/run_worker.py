@@ -17,9 +17,10 @@ from chancy.plugins.leadership import Leadership
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.relay import adoption
-from chancy.plugins.retry import Constant, Retries
+from chancy.plugins.retry import Retries
 from chancy.plugins.workflow import From, OnFailure, Workflow, Workflows
 from chancy.plugins.workflow.starts import Starts
+from chancy.retry import Constant
 
 FLOWS = Workflows(sweep_s=0.5)
 #: Where the processes of this one find the server.
@@ -28,7 +29,7 @@ SERVER = "CHANCY_TEST_SERVER"
 APPS: list[Chancy] = []
 
 
-@job(queue="steps")
+@job(queue="steps", max_attempts=3)
 async def act(book: str, fails: bool) -> None:
     """Writes into the book when it begins and when it ends."""
     meta = current_job().meta["workflow"]
@@ -50,7 +51,7 @@ class Added(BaseModel):
     policy: str
 
 
-@job(queue="steps")
+@job(queue="steps", max_attempts=3)
 async def play(
     book: str,
     place: int,

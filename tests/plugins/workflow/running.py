@@ -11,10 +11,11 @@ import psycopg
 from chancy import Chancy, Plugin, Queue, Settlement, Worker
 from chancy.broker.transaction import Transaction
 from chancy.clock import Clock, SystemClock
-from chancy.plugins.retry import Constant, Jitter, Retries
+from chancy.plugins.retry import Retries
 from chancy.plugins.workflow import WorkflowReference, Workflows, WorkflowState
 from chancy.plugins.workflow.outcomes import StepOutcomes
 from chancy.plugins.workflow.sweep import WorkflowSweep
+from chancy.retry import Constant, Jitter
 from tests.support.waiting import eventually
 
 ASYNC = Queue(name="async", executor="async")

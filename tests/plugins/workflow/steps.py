@@ -33,7 +33,7 @@ def _step() -> str:
     return str(current_job().meta["workflow"]["step"])
 
 
-@job(queue="async")
+@job(queue="async", max_attempts=3)
 async def mark() -> str:
     """Gives the name of its step."""
     name = _step()

@@ -136,6 +136,30 @@ def test_what_is_refused_at_once() -> None:
         steps.fetch.job(f"https://{From('a', 'url')}")
     with pytest.raises(PushError, match=r"Each\(prefix='b', path=\('n',\)\) in a string"):
         steps.fetch.job(f"{Each(prefix='b', path=('n',))}")
+    with pytest.raises(PushError, match=r"dynamic=True\): pass True or False, with a prefix"):
+        Each("a", dynamic=True)
+
+
+def test_a_prefix_implies_after() -> None:
+    part = Workflow("part").add(steps.total.job(Each(prefix="page ")), "page total")
+    part.add(steps.mark.job(), "page 2").add(steps.mark.job(), "page 1").add(steps.mark.job(), "x")
+    whole = Workflow("w").add(steps.mark.job(), "first").include(part, after="first")
+    before = {step.name: whole.before(step) for step in whole}
+    assert before["part/page total"] == ("part/page 1", "part/page 2")
+    assert before["part/page 1"] == before["part/x"] == ("first",)
+    assert whole.last() == ("part/page total", "part/x")
+    prepared(whole)
+
+
+@pytest.mark.parametrize("prefix", ["pgae ", "total"])
+def test_a_prefix_without_a_step_is_refused_unless_steps_are_added_later(prefix: str) -> None:
+    def flow(*, dynamic: bool) -> Workflow:
+        taking = steps.total.job(Each(prefix=prefix, dynamic=dynamic))
+        return Workflow("w").add(steps.mark.job(), "page 1").add(taking, "total", after="page 1")
+
+    with pytest.raises(PushError, match=f"no step has a name that begins with '{prefix}'"):
+        prepared(flow(dynamic=False))
+    prepared(flow(dynamic=True))
 
 
 def test_a_workflow_has_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:

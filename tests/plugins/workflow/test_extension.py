@@ -23,7 +23,7 @@ fails: list[None] = []
 refused: list[Exception] = []
 
 
-@job(queue="async")
+@job(queue="async", max_attempts=3)
 async def find(count: int) -> int:
     more = Workflow("more")
     for number in range(count):
@@ -36,7 +36,7 @@ async def find(count: int) -> int:
     return count
 
 
-@job(queue="async")
+@job(queue="async", max_attempts=3)
 async def add(options: dict[str, Any]) -> str:
     """Adds one step, and keeps what refused it."""
     more = Workflow("more").add(
@@ -66,7 +66,7 @@ def nothing_refused() -> None:
 
 def collecting(count: int) -> Workflow:
     flow = Workflow("dynamic").add(find.job(count), "find")
-    return flow.add(steps.total.job(Each(prefix="page ")), "collect", after="find")
+    return flow.add(steps.total.job(Each(prefix="page ", dynamic=True)), "collect", after="find")
 
 
 @pytest.mark.parametrize("failures", [pytest.param(0, marks=pytest.mark.chaos), 2])

@@ -82,7 +82,7 @@ async def test_an_ignored_failure_counts_as_done(flows_dsn: str) -> None:
 async def test_a_cancelled_workflow_stops_what_runs(flows_dsn: str) -> None:
     flows = Workflows(sweep_s=0.1)
     flow = Workflow("w").add(steps.held.job(), "slow")
-    flow.add(steps.mark.job().with_run_at(3600), "later")
+    flow.add(steps.mark.job().with_delay(3600), "later")
     flow.add(steps.mark.job(), "after", after=["slow", "later"])
     async with working(flows_dsn, flows) as chancy:
         reference = await flows.push(chancy, flow)
@@ -110,7 +110,7 @@ async def test_what_a_cancelled_workflow_stopped_is_not_a_failure_to_ignore(
 ) -> None:
     flows = Workflows(sweep_s=0.1)
     flow = Workflow("w").add(steps.held.job(), "slow", on_failure="ignore")
-    flow.add(steps.mark.job().with_run_at(3600), "later", on_failure="ignore")
+    flow.add(steps.mark.job().with_delay(3600), "later", on_failure="ignore")
     flow.add(steps.mark.job(), "after", after=["slow", "later"])
     async with working(flows_dsn, flows) as chancy:
         reference = await flows.push(chancy, flow)
@@ -155,7 +155,7 @@ async def test_a_retry_waits_until_what_was_stopped_is_told(flows_dsn: str) -> N
 
 async def test_a_job_of_a_step_that_is_cancelled_fails_the_workflow(flows_dsn: str) -> None:
     flows = Workflows(sweep_s=0.1)
-    flow = chain("w", steps.mark.job().with_run_at(3600), steps.mark.job())
+    flow = chain("w", steps.mark.job().with_delay(3600), steps.mark.job())
     async with working(flows_dsn, flows) as chancy:
         reference = await flows.push(chancy, flow)
         first = await reference.step("mark")

@@ -202,7 +202,7 @@ async def test_waiting_ends_when_the_time_is_up(flows_dsn: str) -> None:
 
 async def test_steps_wait_for_their_time_and_keep_their_settings(flows_dsn: str) -> None:
     flows = Workflows()
-    job = steps.mark.job().with_run_at(3600).with_priority(7).with_meta(shop={"a": 1})
+    job = steps.mark.job().with_delay(3600).with_priority(7).with_meta(shop={"a": 1})
     flow = Workflow("w").add(steps.mark.job(), "first").add(job, "later", after="first")
     async with working(flows_dsn, flows) as chancy:
         reference = await flows.push(chancy, flow)

@@ -22,7 +22,7 @@ def intake() -> JobPreparation:
 
 def test_a_job_is_prepared(intake: JobPreparation) -> None:
     job_id = uuid.uuid4()
-    made = jobs.registered.job(a=1).with_id(job_id).with_run_at(90)
+    made = jobs.registered.job(a=1).with_id(job_id).with_delay(90)
     assert intake.prepare(made, validate=True) == (
         job_id,
         "mail",
@@ -33,6 +33,7 @@ def test_a_job_is_prepared(intake: JobPreparation) -> None:
         90.0,
         7,
         '{"team":"shop"}',
+        None,
         None,
         None,
     )

@@ -148,23 +148,23 @@ def test_factories_vary_like_jobs() -> None:
     ("given", "kept"),
     [
         (None, None),
-        (AT, AT),
         (timedelta(minutes=1), timedelta(minutes=1)),
         (90, timedelta(seconds=90)),
         (0.25, timedelta(milliseconds=250)),
         (-5, timedelta(seconds=-5)),
     ],
 )
-def test_when_a_job_runs(given: Any, kept: Any) -> None:
-    made = Job(func="shop.work").with_run_at(given)
+def test_a_job_is_due_after_a_delay(given: Any, kept: Any) -> None:
+    made = Job(func="shop.work").with_run_at(AT).with_delay(given)
     assert made.run_at == kept
+    assert jobs.registered.job.with_delay(given)(a=1).run_at == kept
     check_job(made)
 
 
 @pytest.mark.parametrize("seconds", [math.inf, -math.inf, math.nan, 1e300, 10**30])
 def test_seconds_that_are_no_delay(seconds: float) -> None:
-    with pytest.raises(PushError, match=r"run_at=.* seconds is not a delay"):
-        Job(func="shop.work").with_run_at(seconds)
+    with pytest.raises(PushError, match=r"delay=.* seconds is not a delay"):
+        Job(func="shop.work").with_delay(seconds)
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -241,4 +241,4 @@ def test_a_decorator_refuses_a_queue_that_cannot_be() -> None:
 
 def test_a_decorator_refuses_a_delay_that_is_none() -> None:
     with pytest.raises(PushError, match="seconds is not a delay"):
-        job(run_at=math.inf)(jobs.plain)
+        job(delay=math.inf)(jobs.plain)

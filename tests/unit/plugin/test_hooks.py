@@ -7,6 +7,7 @@ import logging
 import uuid
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from chancy.broker.values import Capability
 from chancy.context.context import JobContext
 from chancy.errors import ConfigurationError
 from chancy.job.definition import QueuedJob
+from chancy.plugin.finding import Finding, Severity
 from chancy.plugin.hooks import Hooks
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Application, Runtime
@@ -156,27 +158,31 @@ class Hearing(Plugin):
     def __init__(self) -> None:
         self.heard: list[Settlement] = []
 
-    def settled(self, batch: Sequence[Settlement]) -> None:
-        self.heard += batch
+    def settled(self, batch: Sequence[Settlement], stale: Sequence[Settlement]) -> None:
+        self.heard += [*batch, *stale]
 
 
 class HardOfHearing(Plugin):
-    def settled(self, batch: Sequence[Settlement]) -> None:
+    def settled(self, batch: Sequence[Settlement], stale: Sequence[Settlement]) -> None:
         raise ValueError("what?")
 
 
-def test_settlements_without_a_transaction_are_told_after_they_are_stored(
+def test_plugins_get_stored_and_stale_settlements_with_their_claims(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     hearing = Hearing()
     hooks = Hooks([HardOfHearing(), hearing])
-    assert hooks.after(Broker(Capability.SETTLING)) is None
-    assert Hooks([Idle()]).after(Broker()) is None
-    tell = hooks.after(Broker())
-    assert tell is not None
-    batch = [Settlement(uuid.uuid4(), uuid.uuid4(), State.FAILED)]
-    tell(batch)
+    assert Hooks([Idle()]).after is None
+    assert hooks.after is not None
+    outcome = Raised(Failure.named("oops", ""), error=ValueError())
+    small, large = claimed(), claimed()._replace(arguments="1" * 10_001)
+    batch = [hooks.judge(one, outcome) for one in (small, large)]
+    hooks.after(batch[:1], batch[1:])
     assert hearing.heard == batch
+    assert batch[0].claim is small
+    assert batch[1].claim == large._replace(arguments=None, meta=None)
+    assert [item.outcome for item in batch] == [replace(outcome, error=None)] * 2
+    assert Hooks([Idle()]).judge(small, outcome).claim is None
     assert "hook_failed plugin=tests.unit.plugin.test_hooks.HardOfHearing" in caplog.text
 
 
@@ -344,6 +350,43 @@ async def test_plugins_say_why_they_hold_a_job(caplog: pytest.LogCaptureFixture)
     assert len(long) <= 500
     assert f"hook_failed plugin=shop.third hook=why_held failures=1 job={job.id}" in caplog.text
     assert await Hooks([Idle()]).why_held(app, job) == []
+
+
+class Examining(Plugin):
+    """Returns these findings, or raises this."""
+
+    def __init__(self, name: str, answer: Any) -> None:
+        self.name = name
+        self.answer = answer
+
+    def get_identifier(self) -> str:  # type: ignore[override]
+        return self.name
+
+    async def examine(self, app: Application) -> Sequence[Finding]:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer  # type: ignore[no-any-return]
+
+
+async def test_plugins_examine_what_they_need(caplog: pytest.LogCaptureFixture) -> None:
+    app: Any = None
+    hooks = Hooks(
+        [
+            Idle(),
+            Examining("shop.first", [Finding("rates", "old\x1b[31m", "x" * 2_000)] * 30),
+            Examining("shop.second", OSError("away")),
+            Examining("shop.third", ["text"]),
+            Examining("shop.last", [Finding("stock", "fine")]),
+        ]
+    )
+    *first, second, third, last = await hooks.examine(app)
+    assert {one.found for one in first} == {"old\\x1b[31m"}
+    assert (len(first), len(first[0].todo) <= 1_000) == (20, True)
+    assert (second.severity, third.severity) == (Severity.UNKNOWN, Severity.UNKNOWN)
+    assert (second.about, second.found) == ("shop.second", "its check failed: OSError: away")
+    assert "examine() returned ['text']" in third.found
+    assert last.ok
+    assert "hook_failed plugin=shop.second hook=examine failures=1" in caplog.text
 
 
 async def test_a_plugin_that_never_says_why_holds_nobody_up(

@@ -38,7 +38,7 @@ def test_only_jobs_that_differ_in_arguments_alone_are_sent_as_one_array() -> Non
 def test_settings_that_all_jobs_share_are_sent_once() -> None:
     same = columns([prepared(), prepared(), prepared()])
     assert [len(column) if column is not None else None for column in same] == [
-        3, 1, 1, 1, 3, None, None, 1, None, None,
+        3, 1, 1, 1, 3, None, None, 1, None, None, None, None,
     ]  # fmt: skip
     mixed = columns([prepared(), prepared(queue="other"), prepared()])
     assert mixed[1] == ["default", "other", "default"]

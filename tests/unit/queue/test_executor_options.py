@@ -1,4 +1,4 @@
-"""Options of executors: what may be one, and how they are stored."""
+"""ExecutorOptions of executors: what may be one, and how they are stored."""
 
 from __future__ import annotations
 
@@ -11,15 +11,8 @@ import pytest
 
 from chancy import AsyncOptions, ProcessOptions, ThreadOptions
 from chancy.errors import ConfigurationError
-from chancy.queue.executor_options import (
-    EXECUTORS,
-    ExecutorName,
-    Options,
-    check_options,
-    decode_options,
-    default_options,
-    encode_options,
-)
+from chancy.queue.executor_kind import EXECUTORS, check_options, decode_options, default_options
+from chancy.queue.executor_options import ExecutorOptions, encode_options
 
 WHOLE = "must be a whole number from 1 to "
 
@@ -50,7 +43,7 @@ WHOLE = "must be a whole number from 1 to "
     ],
 )
 def test_what_cannot_work_is_refused_with_its_name(
-    kind: type[Options], given: dict[str, Any], said: str
+    kind: type[ExecutorOptions], given: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(said)):
         kind(**given)
@@ -76,10 +69,10 @@ def test_what_cannot_work_is_refused_with_its_name(
     ],
 )
 def test_what_differs_from_the_defaults_is_stored(
-    options: Options | None, text: str | None
+    options: ExecutorOptions | None, text: str | None
 ) -> None:
     assert encode_options(options) == text
-    names: dict[type[Any], ExecutorName] = {type(default_options(name)): name for name in EXECUTORS}
+    names: dict[type[Any], str] = {type(default_options(name)): name for name in EXECUTORS}
     assert decode_options(text, names.get(type(options), "process")) == options
 
 
@@ -113,7 +106,7 @@ def test_each_executor_takes_its_own() -> None:
     ],
 )
 def test_what_a_row_has_that_is_no_option_is_refused_with_the_reason(
-    text: str, executor: ExecutorName, said: str
+    text: str, executor: str, said: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=f"^.*{re.escape(said)}"):
         decode_options(text, executor)

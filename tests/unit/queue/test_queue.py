@@ -12,7 +12,7 @@ import pytest
 
 from chancy import AsyncOptions, Limit, ProcessOptions, ThreadOptions
 from chancy.errors import ConfigurationError
-from chancy.queue.executor_options import EXECUTORS
+from chancy.queue.executor_kind import EXECUTORS
 from chancy.queue.queue import MAX_CONCURRENCY, Queue
 
 
@@ -47,7 +47,7 @@ def test_the_executors_there_are(executor: Any) -> None:
     ("settings", "said"),
     [
         ({"name": "a b"}, "'a b' is not a valid queue name"),
-        ({"executor": "fibre"}, "there is no executor 'fibre': use one of process, thread, async"),
+        ({"executor": "no fibre"}, "there is no executor 'no fibre': use one of process, thread"),
         ({"executor": None}, "there is no executor None"),
         ({"concurrency": 0}, "concurrency=0 must be a whole number from 1 to 100,000"),
         ({"concurrency": -1}, "concurrency=-1"),

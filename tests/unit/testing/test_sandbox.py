@@ -10,7 +10,8 @@ import pytest
 
 from chancy import Chancy, JobFailed, Queue, State, WaitTimeout, gather, job
 from chancy.errors import BrokerUnavailable, InvalidArguments, JobError
-from chancy.plugins.retry import Constant, Jitter, Retries
+from chancy.plugins.retry import Retries
+from chancy.retry import Constant, Jitter
 from chancy.testing.sandbox import Sandbox
 
 pytest_plugins = ["pytester"]
@@ -123,7 +124,7 @@ async def test_who_waits_has_it_run(sandbox: Sandbox) -> None:
     references = await app.push_many(count.job(n) for n in range(5))
     assert await gather(references) == [sum(range(n)) for n in range(5)]
     assert await (await app.push(twice.job(3))).result() == 6
-    later = await app.push(count.job.with_run_at(3600)(3))
+    later = await app.push(count.job.with_delay(3600)(3))
     with pytest.raises(WaitTimeout, match="is scheduled: all due jobs have run"):
         await later.result()
 

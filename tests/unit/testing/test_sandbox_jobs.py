@@ -15,8 +15,9 @@ from chancy.plugins.batch import Batch, Batches
 from chancy.plugins.cron import Cron
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.dead_letter.store import Letters
-from chancy.plugins.retry import Constant, Jitter, Retries
+from chancy.plugins.retry import Retries
 from chancy.plugins.workflow import Workflows, chain
+from chancy.retry import Constant, Jitter
 from chancy.testing.sandbox import Sandbox
 
 flows, batches, letters = Workflows(), Batches(), DeadLetters()

@@ -7,12 +7,13 @@ import importlib
 import logging
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from contextvars import Context, copy_context
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from chancy.attempt.outcome import Outcome, Raised
+from chancy.attempt.outcome import Outcome, Raised, Returned, Snoozed
 from chancy.context.context import CURRENT, JobContext
 from chancy.context.host import AttemptHost
 from chancy.executors.invocation import (
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     import asyncio
 
 logger = logging.getLogger("chancy.job")
+hooks_logger = logging.getLogger("chancy.hooks")
 
 
 class Dispatcher:
@@ -44,9 +46,16 @@ class Dispatcher:
     :param max_result: maximum size of an encoded result in bytes.
     :param interrupter: interrupts the running job.
     :param host: host of the contexts of jobs.
+    :param wrapper: see `chancy.job.registry.Registry`.
     """
 
-    def __init__(self, max_result: int, interrupter: Interrupter, host: AttemptHost) -> None:
+    def __init__(
+        self,
+        max_result: int,
+        interrupter: Interrupter,
+        host: AttemptHost,
+        wrapper: str | None = None,
+    ) -> None:
         self._max_result = max_result
         self._interrupter = interrupter
         self._host = host
@@ -54,9 +63,11 @@ class Dispatcher:
         self._callees: dict[str, Callee] = {}
         # The worker has already checked that the function is allowed.
         self._registry = Registry(allow=("*",))
+        self._registry.wrapper = wrapper
         self._runner: asyncio.Runner | None = None
+        self._around: list[Callable[[JobContext], AbstractContextManager[object]]] = []
 
-    def answer(self, call: ChildCall, loaded: Callee | Raised) -> bytes:
+    def answer(self, call: ChildCall, loaded: Callee | Raised | Snoozed) -> bytes:
         """Make a call; returns the reply, whatever the function does.
 
         :param loaded: the function, or why there is none.
@@ -67,7 +78,12 @@ class Dispatcher:
         self._memory_limit.set(call.memory_bytes)
         self._interrupter.job_started(call, job)
         try:
-            outcome = loaded if isinstance(loaded, Raised) else self._run(call, loaded)
+            if isinstance(loaded, Raised | Snoozed):
+                outcome: Outcome = loaded
+            elif self._around:
+                outcome = self._run_around(call, loaded, job)
+            else:
+                outcome = self._run(call, loaded, copy_context())
         finally:
             self._interrupter.job_ended()
         if isinstance(outcome, Raised) and call.memory_bytes:
@@ -78,27 +94,74 @@ class Dispatcher:
             )
         return answer(call, outcome)
 
+    def load_wrapper(self) -> Raised | Snoozed | None:
+        """Import the wrapper of functions, before any of them; returns why it cannot be."""
+        if self._registry.wrapper is not None:
+            try:
+                self._registry.load_wrapper()
+            except BaseException as error:
+                return raised(error, perf_counter())
+        return None
+
     def call_path(self, path: str) -> Outcome:
         """Call a function that is not a job, without arguments."""
         try:
             called = callee(path, self.find)
         except BaseException as error:
             return raised(error, perf_counter())
-        return self._call(called, {}, perf_counter())
+        return self._call(called, {}, copy_context(), perf_counter())
 
-    def _run(self, call: ChildCall, called: Callee) -> Outcome:
+    def load_around(self, paths: Sequence[str]) -> Raised | Snoozed | None:
+        """Import the functions that wrap each job. Returns why that failed, else None."""
+        try:
+            self._around = [self.find(path) for path in paths]
+        except BaseException as error:
+            return raised(error, perf_counter())
+        return None
+
+    def _run_around(self, call: ChildCall, called: Callee, job: JobContext) -> Outcome:
+        """Run a call inside the functions that wrap each job."""
+        began = perf_counter()
+        context = copy_context()
+        stack = ExitStack()
+        failed: BaseException | None = None
+        try:
+            context.run(self._enter, stack, job)
+        except BaseException as error:
+            failed = error
+        outcome = raised(failed, began) if failed else self._run(call, called, context)
+        job.outcome = outcome
+        try:
+            kind, trace = (type(failed), failed.__traceback__) if failed else (None, None)
+            context.run(stack.__exit__, kind, failed, trace)
+        except BaseException as error:
+            if error is not failed:
+                hooks_logger.error(
+                    "hook_failed hook=around_in_child job=%s error=%r",
+                    job.id,
+                    error,
+                    exc_info=error,
+                )
+            return raised(error, began) if isinstance(outcome, Returned) else outcome
+        return outcome
+
+    def _enter(self, stack: ExitStack, job: JobContext) -> None:
+        for around in self._around:
+            stack.enter_context(around(job))
+
+    def _run(self, call: ChildCall, called: Callee, context: Context) -> Outcome:
         began = perf_counter()
         try:
             arguments = called.signature.decode(call.arguments)
         except BaseException as error:
             return raised(error, began)
-        return self._call(called, arguments, began)
+        return self._call(called, arguments, context, began)
 
     def loaded(self, path: str) -> Callee | None:
         """A function that was loaded before."""
         return self._callees.get(path)
 
-    def load(self, path: str) -> Callee | Raised:
+    def load(self, path: str) -> Callee | Raised | Snoozed:
         """Look a function up, which may import its module."""
         began = perf_counter()
         try:
@@ -119,8 +182,9 @@ class Dispatcher:
                 importlib.import_module(module_name)
         return self._registry.find(path)
 
-    def _call(self, called: Callee, arguments: dict[str, Any], began: float) -> Outcome:
-        context = copy_context()
+    def _call(
+        self, called: Callee, arguments: dict[str, Any], context: Context, began: float
+    ) -> Outcome:
         try:
             value = self._interrupter.call(context, called.function, arguments)
         except BaseException as error:

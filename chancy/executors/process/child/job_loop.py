@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 
-from chancy.attempt.outcome import Raised
+from chancy.attempt.outcome import Outcome, Raised, Snoozed
 from chancy.context.context import Progress
 from chancy.context.host import CompletionRef
 from chancy.executors.invocation import Callee
@@ -60,7 +60,9 @@ class JobLoop:
             self._connection, self._progress, settings.max_payload, completion
         )
         self._fetching: ChildCall | None = None
-        self._dispatcher = Dispatcher(settings.max_payload, self._interrupter, self._requests)
+        self._dispatcher = Dispatcher(
+            settings.max_payload, self._interrupter, self._requests, settings.wrapper
+        )
 
     def serve(self) -> None:
         """Run calls until the worker closes the channel."""
@@ -73,6 +75,7 @@ class JobLoop:
         threading.Thread(target=self._watch, name="chancy-connection", daemon=True).start()
         root = logging.getLogger()
         root.setLevel(self._settings.log_level)
+        logging.getLogger("chancy.job").setLevel(self._settings.job_log_level)
         root.addHandler(self._log_handler)
         signal.signal(signal.SIGURG, self._on_signal)
         if not self._initialized():
@@ -88,9 +91,11 @@ class JobLoop:
             os._exit(1)  # a job has closed it
 
     def _initialized(self) -> bool:
-        if self._settings.initializer is None:
-            return True
-        outcome = self._dispatcher.call_path(self._settings.initializer)
+        outcome: Outcome | None = self._dispatcher.load_wrapper()
+        if outcome is None and self._settings.initializer is not None:
+            outcome = self._dispatcher.call_path(self._settings.initializer)
+        if self._settings.around and not isinstance(outcome, Raised):
+            outcome = self._dispatcher.load_around(self._settings.around)
         self._log_handler.end()
         if isinstance(outcome, Raised):
             body = json.dumps(outcome.failure.as_json()).encode()
@@ -112,9 +117,9 @@ class JobLoop:
         self._busy = False
         self._connection.send(reply)
 
-    def _load(self, call: ChildCall) -> Callee | Raised:
+    def _load(self, call: ChildCall) -> Callee | Raised | Snoozed:
         """The function of a call, which is imported before its time limit starts."""
-        loaded: Callee | Raised | None = self._dispatcher.loaded(call.func)
+        loaded: Callee | Raised | Snoozed | None = self._dispatcher.loaded(call.func)
         if loaded is None:
             self._connection.send(packed(frames.IMPORTING, call.number))
             loaded = self._dispatcher.load(call.func)

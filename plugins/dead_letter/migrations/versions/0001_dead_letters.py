@@ -19,3 +19,4 @@ def downgrade() -> None:
     run("drop function {schema}.dead_letters_reason")
     run("drop table {schema}.dead_letters_purged")
     run("drop table {schema}.dead_letters")
+    run("drop function {schema}.dead_letters_fingerprint")

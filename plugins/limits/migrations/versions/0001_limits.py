@@ -15,6 +15,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     run = context.config.attributes["run"]
     for function in (
+        "limits_skip",
         "limits_restore",
         "limits_sweep",
         "limits_next_s",
@@ -35,5 +36,11 @@ def downgrade() -> None:
         run("drop function {schema}." + function)
     run("drop index {schema}.jobs_limits_held")
     run("drop sequence {schema}.limits_turns")
-    for table in ("limits_buckets", "limits_partitions", "limits_slots", "limits_queues"):
+    for table in (
+        "limits_blocks",
+        "limits_buckets",
+        "limits_partitions",
+        "limits_slots",
+        "limits_queues",
+    ):
         run("drop table {schema}." + table)

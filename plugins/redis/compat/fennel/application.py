@@ -20,8 +20,9 @@ from chancy.plugins.redis.compat.environment import settings_of
 from chancy.plugins.redis.compat.fennel.loop import Loop
 from chancy.plugins.redis.compat.fennel.settings import Settings
 from chancy.plugins.redis.settings import checked
-from chancy.plugins.retry import Fennel, Policy, Retries
+from chancy.plugins.retry import Retries
 from chancy.queue.queue import Queue
+from chancy.retry import Fennel, Policy
 from chancy.text import shown
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from typing import Any
 from chancy.errors import ConfigurationError
 
 #: The extra that installs all of them.
-EXTRA = "chancy[codecs]"
+EXTRA = "chancy-queue[codecs]"
 
 
 def imported(module: str, *, what: str) -> Any:

@@ -11,7 +11,8 @@ from chancy.plugins.recovery import Recovery
 from chancy.plugins.redis.compat.fennel import App
 from chancy.plugins.redis.compat.fennel.exceptions import FennelException
 from chancy.plugins.redis.compat.fennel.worker import options_of
-from chancy.plugins.retry import Fennel, Retries
+from chancy.plugins.retry import Retries
+from chancy.retry import Fennel
 from tests.plugins.redis.compat.fennel_worker import Shop, opened
 
 
@@ -41,6 +42,7 @@ def test_the_policy(shop: Shop) -> None:
         low, high = 6 ** (tries + 1) // 3, 2 * 6 ** (tries + 1)
         for _ in range(1000):
             delay_s = Fennel().after(tries)
+            assert delay_s is not None
             assert delay_s == int(delay_s)
             assert min(604_800, low) <= delay_s <= min(604_800, high - 1)
 

@@ -14,6 +14,7 @@ from chancy.plugins.recovery import Recovery
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.relay import adoption as moves
 from chancy.plugins.retry import Retries
+from chancy.retry import Exponential
 from chancy.states import State
 
 QUEUE = Queue(
@@ -55,7 +56,7 @@ def make(dsn: str, url: str) -> Chancy:
         RedisPlugin(url=url),
         Leadership(lease_s=1.0),
         Recovery(sweep_s=0.2),
-        Retries(),
+        Retries(Exponential()),
     ]
     return Chancy(dsn, queues=[QUEUE], plugins=plugins, no_default_plugins=True, pool_size=3)
 
@@ -83,7 +84,7 @@ async def push_for_ever() -> None:
             note(told, await chancy.push(made[0]))
             for reference in await chancy.push_many(made[1:4]):
                 note(told, reference)
-            late = await chancy.push(made[4].with_run_at(timedelta(seconds=60)))
+            late = await chancy.push(made[4].with_delay(timedelta(seconds=60)))
             note(told, late)
             await chancy.cancel(late.id)
             assert (await late.wait(10)).state is State.CANCELLED

@@ -62,7 +62,7 @@ class Scene:
 
     def job(self, number: int, delay_s: float | None = None) -> Job[int]:
         made = errand.job(book=self.book, number=number).with_id(self.id(number))
-        return made if delay_s is None else made.with_run_at(timedelta(seconds=delay_s))
+        return made if delay_s is None else made.with_delay(timedelta(seconds=delay_s))
 
     @asynccontextmanager
     async def application(self) -> AsyncGenerator[Chancy]:

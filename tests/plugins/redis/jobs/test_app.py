@@ -47,10 +47,10 @@ async def test_jobs_run_and_give_results(chancy: Chancy) -> None:
 
 async def test_delays_uniqueness_and_cancelling(chancy: Chancy) -> None:
     unique = Unique(key="once")
-    first = await chancy.push(note().with_unique(unique).with_run_at(timedelta(seconds=0.2)))
+    first = await chancy.push(note().with_unique(unique).with_delay(timedelta(seconds=0.2)))
     again = await chancy.push(note().with_unique(unique))
     assert (again.id, again.created) == (first.id, False)
-    later = await chancy.push(note().with_run_at(timedelta(hours=1)))
+    later = await chancy.push(note().with_delay(timedelta(hours=1)))
     assert await chancy.cancel(later.id) == {later.id: Cancellation.CANCELLED}
     async with Worker(chancy):
         assert (await first.wait(10)).state is State.SUCCEEDED
@@ -114,9 +114,7 @@ async def test_a_worker_goes_on_after_all_was_flushed(
         await eventually(runs)
         redis_server.flush()
         assert await (await chancy.push(note(2))).result(10) == 2
-        assert (
-            await (await chancy.push(note(3).with_run_at(timedelta(seconds=0.1)))).result(10) == 3
-        )
+        assert await (await chancy.push(note(3).with_delay(timedelta(seconds=0.1)))).result(10) == 3
 
 
 async def test_a_pause_is_heeded_at_once(chancy: Chancy) -> None:

@@ -71,7 +71,7 @@ class Errands:
         begin = len(self.ids)
         made = [errand.job(book=str(self.book), number=begin + n) for n in range(number)]
         if delay_s:
-            made = [one.with_run_at(timedelta(seconds=delay_s)) for one in made]
+            made = [one.with_delay(timedelta(seconds=delay_s)) for one in made]
         if within:
             async with self.chancy.transaction() as tx:
                 references = await self.chancy.push_many(made, within=tx)

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from chancy.plugin.finding import Finding
 from chancy.plugins.redis import RedisSettings
-from chancy.plugins.redis.maintenance.doctor import Finding, examine
+from chancy.plugins.redis.maintenance.doctor import examine
 from tests.support.command import inside
 from tests.support.redis_commands import command_sync
 from tests.support.redis_fixtures import RedisServer
@@ -152,5 +153,5 @@ def test_without_the_package_of_redis_it_is_said_what_to_install() -> None:
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert ran.stderr.splitlines()[-1] == (
         "ModuleNotFoundError: chancy.plugins.redis requires the package 'redis': "
-        "pip install 'chancy[redis]'"
+        "pip install 'chancy-queue[redis]'"
     )

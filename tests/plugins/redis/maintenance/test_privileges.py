@@ -105,7 +105,7 @@ async def test_jobs_streams_and_services_need_no_other_privileges(
         [plugin] = [one for one in chancy.hooks.plugins if isinstance(one, RedisPlugin)]
         many = await chancy.push_many(note(n) for n in range(200))
         once = note("once").with_unique(Unique(key="once"))
-        later = await chancy.push(once.with_run_at(timedelta(seconds=0.1)))
+        later = await chancy.push(once.with_delay(timedelta(seconds=0.1)))
         failing = await chancy.push(jobs.fail.job().with_queue("far").with_max_attempts(2))
         running = await chancy.push(jobs.wait_for_ever.job().with_queue("far"))
         assert [await job.result(20) for job in many[:3]] == [0, 1, 2]

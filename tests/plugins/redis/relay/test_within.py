@@ -73,7 +73,7 @@ async def test_what_a_job_is_pushed_with_reaches_redis(chancy: Chancy) -> None:
     job = note({"a": [1.5, "ü"]}).with_priority(7).with_max_attempts(4).with_meta(k="v")
     async with chancy.transaction() as tx:
         reference = await chancy.push(job, within=tx)
-        later = await chancy.push(note(0).with_run_at(timedelta(hours=1)), within=tx)
+        later = await chancy.push(note(0).with_delay(timedelta(hours=1)), within=tx)
     assert (await (await adoption(chancy))("fast")).jobs == 1
     stored = (await (await plane(chancy)).get([reference.id]))[reference.id]
     assert (stored.arguments, stored.priority) == ({"value": {"a": [1.5, "ü"]}}, 7)
@@ -86,6 +86,19 @@ async def test_what_a_job_is_pushed_with_reaches_redis(chancy: Chancy) -> None:
         assert await chancy.run_now(later.id) == {later.id}
         assert await later.result(10) == 0
     assert later.id in await (await plane(chancy)).get([later.id])
+
+
+async def test_a_job_that_may_expire_stays_in_postgres(chancy: Chancy) -> None:
+    job = note(1).with_expires_at(timedelta(hours=1))
+    with pytest.raises(PushError, match="does not offer jobs that expire"):
+        await chancy.push(job)
+    async with chancy.transaction() as tx:
+        reference = await chancy.push(job, within=tx)
+    found = await (await adoption(chancy))("fast")
+    assert (found.jobs, found.rest) == (0, True)
+    async with Worker(chancy):
+        assert await reference.result(10) == 1
+    assert await (await plane(chancy)).get([reference.id]) == {}
 
 
 async def test_threads_push_inside_their_transactions(chancy: Chancy, dsn: str) -> None:

@@ -23,7 +23,7 @@ from chancy import Chancy
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.services import Context, Service
 
-redis = RedisPlugin(url=os.environ["CHANCY_SHOP_REDIS"], prefix="t:")
+redis = RedisPlugin(url=os.environ["SHOP_REDIS"], prefix="t:")
 redis.services.configure(lease_s=60.0)
 chancy = Chancy(plugins=[redis])
 
@@ -58,7 +58,7 @@ def test_a_worker_that_is_told_to_end_stops_its_services_and_gives_them_back(
     """The lease is of a minute: the second worker takes what was given back, not what ran out."""
     (tmp_path / "feeds.py").write_text(SHOP)
     course = tmp_path / "course"
-    env = {"CHANCY_DSN": dsn, "CHANCY_SHOP_REDIS": alone.url}
+    env = {"CHANCY_DSN": dsn, "SHOP_REDIS": alone.url}
     program = command("worker", "--app=feeds:chancy", f"--processes={processes}")
     run("migrate", "upgrade", "--app=feeds:chancy", cwd=tmp_path, env=env)
     id = alone.services.blocking.begin("feed", {"file": str(course)})

@@ -30,9 +30,9 @@ def declare(streams: Streams, size: int = 50_000) -> None:
 
 
 def make() -> Chancy:
-    size = int(os.environ.get("CHANCY_SHOP_SIZE", "50000"))
-    cluster = os.environ.get("CHANCY_SHOP_CLUSTER") == "yes"
-    redis = RedisPlugin(url=os.environ["CHANCY_SHOP_REDIS"], cluster=cluster, prefix="t:")
+    size = int(os.environ.get("SHOP_SIZE", "50000"))
+    cluster = os.environ.get("SHOP_CLUSTER") == "yes"
+    redis = RedisPlugin(url=os.environ["SHOP_REDIS"], cluster=cluster, prefix="t:")
     declare(redis.streams, size)
     (orders, _) = redis.streams.streams
 

@@ -169,7 +169,7 @@ def test_a_file_of_any_size_takes_little_memory(redis_url: str, tmp_path: Path) 
                 [sys.executable, "-c", program],
                 stdin=file,
                 cwd=ROOT,
-                env=environment({"CHANCY_SHOP_REDIS": redis_url}),
+                env=environment({"SHOP_REDIS": redis_url}),
                 capture_output=True,
                 text=True,
                 check=True,

@@ -48,7 +48,7 @@ class Terminal:
             stdout=writing,
             stderr=slave,
             cwd=ROOT,
-            env=environment({"CHANCY_SHOP_REDIS": url, "TERM": "xterm-256color"}),
+            env=environment({"SHOP_REDIS": url, "TERM": "xterm-256color"}),
         )
         os.close(slave)
         os.close(writing)

@@ -198,9 +198,9 @@ def test_a_missing_library_names_what_installs_it(
 ) -> None:
     fields = coding_of(Text, **given).encode(Text(text="a"))
     _miss(monkeypatch, library)
-    with pytest.raises(ConfigurationError, match=rf"library {library},.*'chancy\[codecs\]'"):
+    with pytest.raises(ConfigurationError, match=rf"library {library},.*'chancy-queue\[codecs\]'"):
         coding_of(Text, **given)
-    with pytest.raises(UnreadableRecord, match=rf"library {library},.*'chancy\[codecs\]'"):
+    with pytest.raises(UnreadableRecord, match=rf"library {library},.*'chancy-queue\[codecs\]'"):
         coding_of(Text).decode(fields)
 
 

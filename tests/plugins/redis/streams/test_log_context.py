@@ -41,7 +41,7 @@ from chancy.log_context import ORIGIN
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.streams import Record
 
-plugin = RedisPlugin(url=os.environ["CHANCY_SHOP_REDIS"], prefix="t:")
+plugin = RedisPlugin(url=os.environ["SHOP_REDIS"], prefix="t:")
 chancy = Chancy(plugins=[plugin])
 logger = logging.getLogger("shop.orders")
 

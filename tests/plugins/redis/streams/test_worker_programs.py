@@ -21,7 +21,7 @@ from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.streams.model.policy import Halt
 from chancy.plugins.redis.streams.model.record import Record
 
-plugin = RedisPlugin(url=os.environ["CHANCY_SHOP_REDIS"], prefix="t:")
+plugin = RedisPlugin(url=os.environ["SHOP_REDIS"], prefix="t:")
 chancy = Chancy(plugins=[plugin])
 
 
@@ -71,7 +71,7 @@ def test_a_worker_runs_the_processors_that_it_is_told_to(
         worker.process.send_signal(signal.SIGTERM)
         assert worker.process.wait(20) == 0, worker.log
         assert worker.log.count("processor_joined") == 2, worker.log
-    with redis.Redis.from_url(env["CHANCY_SHOP_REDIS"]) as client:
+    with redis.Redis.from_url(env["SHOP_REDIS"]) as client:
         groups = {one["name"] for one in client.xinfo_groups("{t:st:orders:0}:log")}
     assert groups == {b"bill", b"ship"}, "nobody has begun the third one"
 
@@ -86,7 +86,7 @@ def test_a_processor_that_no_plugin_has_ends_the_worker(tmp_path: Path, processe
     (tmp_path / "shop.py").write_text(SHOP)
     nowhere = {"CHANCY_DSN": "postgresql://nobody@127.0.0.1:1/nowhere", "CHANCY_APP": "shop:chancy"}
     told = ("worker", "--processors=bill,nope", f"--processes={processes}")
-    away = {"CHANCY_SHOP_REDIS": "redis://127.0.0.1:1/0"}
+    away = {"SHOP_REDIS": "redis://127.0.0.1:1/0"}
     answer = alone(*told, cwd=tmp_path, env={**nowhere, **away}, code=2)
     assert "--processors: unknown nope; the application has bill, fail, orders/bill" in answer.err
 
@@ -104,7 +104,7 @@ def test_a_worker_that_a_policy_ends_exits_with_5(tmp_path: Path, env: dict[str,
         assert "partition_halted processor=orders/fail partition=0" in worker.log
         assert "processor_left processor=orders/fail" in worker.log
         assert "worker_stopped" in worker.log
-    with redis.Redis.from_url(env["CHANCY_SHOP_REDIS"]) as client:
+    with redis.Redis.from_url(env["SHOP_REDIS"]) as client:
         assert not client.hexists("{t:st:orders:0}:own:fail", "owner")
 
 

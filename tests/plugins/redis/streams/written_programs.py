@@ -29,4 +29,4 @@ def shop_env(
         await plugin.streams.link.close()
 
     asyncio.run(prepare())
-    return {"CHANCY_DSN": dsn, "CHANCY_SHOP_REDIS": redis_url, "CHANCY_APP": "shop:chancy"}
+    return {"CHANCY_DSN": dsn, "SHOP_REDIS": redis_url, "CHANCY_APP": "shop:chancy"}

@@ -14,7 +14,7 @@ create table {schema}.cron_entries (
   arguments jsonb not null default '{}' check (jsonb_typeof(arguments) = 'object'),
   queue text not null default 'default',
   priority smallint not null default 0,
-  max_attempts int not null default 3 check (max_attempts > 0),
+  max_attempts int not null default 25 check (max_attempts > 0),
   meta jsonb check (jsonb_typeof(meta) = 'object'),
   limits jsonb check (jsonb_typeof(limits) = 'object'),
   lapses_at timestamptz,

@@ -21,5 +21,7 @@ create table {schema}.dead_letters (
   error text,
   replayed_at timestamptz,
   replayed_as uuid,
-  replays int not null default 0
+  replays int not null default 0,
+  fingerprint text not null
+    generated always as ({schema}.dead_letters_fingerprint(func, reason, errors)) stored
 )

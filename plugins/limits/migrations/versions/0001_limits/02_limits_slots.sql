@@ -5,6 +5,7 @@ create table {schema}.limits_slots (
   lease uuid,
   ids uuid[] not null,
   keys text[] not null,
+  claimed_at timestamptz not null default clock_timestamp(),
   primary key (queue, lease)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
   autovacuum_vacuum_cost_delay = 0)

@@ -19,6 +19,7 @@ begin
     end if;
     delete from {schema}.limits_partitions p where p.queue = p_queue;
     delete from {schema}.limits_slots l where l.queue = p_queue;
+    delete from {schema}.limits_blocks b where b.queue = p_queue;
     delete from {schema}.limits_queues q where q.queue = p_queue;
   end if;
   delete from {schema}.limits_buckets b where b.queue = p_queue;

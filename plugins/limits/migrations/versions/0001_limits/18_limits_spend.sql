@@ -16,6 +16,7 @@ begin
     with ordinality as r (kind, by_no, rate, burst, no)
   where r.kind = 'rate'
   group by 2, 3
+  order by 2, 3
   on conflict (queue, rule, grp) do update
   set at = p_now,
     tokens = excluded.tokens - s.bursts[b.rule] + least(s.bursts[b.rule],

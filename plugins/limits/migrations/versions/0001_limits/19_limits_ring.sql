@@ -76,12 +76,14 @@ begin
         where j.state = 3 and j.meta ? 'limits' and j.queue = s.queue
           and j.meta #>> '{limits,partition}' = r.key
           and j.priority = r.after_priority and j.pos > r.after_pos
+          and not {schema}.expired(j.expires_at, j.attempt, j.crashes)
         order by j.priority desc, j.pos limit r.take + 1) same
       union all
       select * from (
         select j.ctid, j.id, j.priority, j.pos from {schema}.jobs j
         where j.state = 3 and j.meta ? 'limits' and j.queue = s.queue
           and j.meta #>> '{limits,partition}' = r.key and j.priority < r.after_priority
+          and not {schema}.expired(j.expires_at, j.attempt, j.crashes)
         order by j.priority desc, j.pos limit r.take + 1) lower
       limit r.take + 1) j) c;
   select * into c_oks, c_blocked, c_ready

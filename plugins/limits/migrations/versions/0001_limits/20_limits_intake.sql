@@ -2,11 +2,13 @@
 -- start, and are returned as rows to claim with their partitions. Others are held, if their partition
 -- may not run now or has held jobs, or with p_hold all of them. Returns how many were read, and the
 -- changed hints and ring. The caller has locked the queue.
+-- p_block: the replay of a job that blocks its sequence takes its place.
 -- p_front: read each priority from its front. Index: jobs_pending, the primary keys. Locks: rows of
 -- jobs by priority and position, skipping locked ones. Safe to repeat.
 create function {schema}.limits_intake(
   s {schema}.limits_queues, p_ids uuid[], p_keys text[], p_running boolean[], p_now timestamptz,
   p_room int, p_above smallint, p_front boolean, p_hold boolean,
+  p_block boolean,
   out tids tid[], out ids uuid[], out keys text[], out seen int, out hints jsonb, out ring jsonb
 )
 language plpgsql
@@ -21,7 +23,7 @@ declare
     when p_hold then 2000 when s.bys = '{}' then p_room else greatest(p_room, 200) end;
   v_lanes int[] := '{}'; v_hints bigint[] := '{}';
   v_owners boolean[]; v_waits boolean[];
-  c_tids tid[]; c_ids uuid[]; c_keys text[]; c_priorities smallint[]; c_positions bigint[];
+  c_tids tid[]; c_ids uuid[]; c_replays text[]; c_keys text[]; c_priorities smallint[]; c_positions bigint[];
   c_bytes bigint[]; c_oks boolean[]; c_blocked text[]; c_ready timestamptz[];
   h_tids tid[]; h_keys text[]; h_blocked text[]; h_ready timestamptz[];
 begin
@@ -32,12 +34,14 @@ begin
     from jsonb_each_text(s.before) l;
   end if;
   select coalesce(array_agg(x.tid), '{}'), array_agg(x.id), array_agg(x.key),
-    array_agg(x.priority), array_agg(x.pos), array_agg(x.bytes)
-  into c_tids, c_ids, c_keys, c_priorities, c_positions, c_bytes
+    array_agg(x.priority), array_agg(x.pos), array_agg(x.bytes),
+    array_agg(x.replay_of)
+  into c_tids, c_ids, c_keys, c_priorities, c_positions, c_bytes, c_replays
   from (
     select l.tid, l.id, {schema}.limits_key(s.bys, l.func, l.arguments, l.meta) as key,
       l.priority, l.pos, coalesce(pg_column_size(l.arguments), 0)
-        + coalesce(pg_column_size(l.meta), 0) as bytes
+        + coalesce(pg_column_size(l.meta), 0) as bytes,
+      case when p_block then l.meta #>> '{dead_letters,replay_of}' end as replay_of
     from unnest(32768 || v_lanes, v_lanes || -32769, v_hints) as lane (above, priority, hint)
     cross join lateral (
       select * from (
@@ -45,6 +49,7 @@ begin
         from {schema}.jobs j
         where j.state = 0 and j.queue = s.queue and lane.above > lane.priority + 1
           and j.priority < lane.above and j.priority > lane.priority and j.priority > p_above
+          and not {schema}.expired(j.expires_at, j.attempt, j.crashes)
         order by j.priority desc, j.pos limit v_window for update skip locked) unknown
       union all
       select * from (
@@ -52,6 +57,7 @@ begin
         from {schema}.jobs j
         where j.state = 0 and j.queue = s.queue and j.priority = lane.priority
           and j.pos > lane.hint and j.priority > p_above
+          and not {schema}.expired(j.expires_at, j.attempt, j.crashes)
         order by j.pos limit v_window for update skip locked) known) l
     limit v_window) x;
   seen := cardinality(c_tids);
@@ -60,8 +66,9 @@ begin
     return;
   end if;
   v_owners := array(
-    select 'sequential' = any (s.kinds) and c.id = any (p_ids)
-    from unnest(c_ids) with ordinality as c (id, no) order by c.no);
+    select 'sequential' = any (s.kinds)
+      and (c.id = any (p_ids) or coalesce(c.replay_of = any (p_ids::text[]), false))
+    from unnest(c_ids, c_replays) with ordinality as c (id, replay_of, no) order by c.no);
   -- Whether held jobs of the partition are ahead of it.
   v_waits := array(
     select s.bys <> '{}' and not c.owner and (p_hold or (
@@ -82,10 +89,16 @@ begin
         v_waits, v_owners)
       with ordinality as c (tid, id, key, priority, pos, bytes, ok, blocked, ready_at, waits, owner,
         no)
-  ), fate as materialized (
+  ), chosen as materialized (
     select j.*, coalesce(j.ok, false) and j.nth <= p_room and j.bytes_before < 4194304 as starts,
-      s.bys <> '{}' and not j.owner and (j.waits or j.ok = false) as held
-    from job j)
+      s.bys <> '{}' and not j.owner as holdable, j.waits or j.ok = false as late
+    from job j
+  ), fate as materialized (
+    -- A job without room stays pending, unless later ones of its partition are held: they would
+    -- start before it.
+    select c.*, c.holdable and not c.starts
+      and bool_or(c.holdable and c.late) over (partition by c.key) as held
+    from chosen c)
   select coalesce(array_agg(f.tid order by f.no) filter (where f.starts), '{}'),
     coalesce(array_agg(f.id order by f.no) filter (where f.starts), '{}'),
     coalesce(array_agg(f.key order by f.no) filter (where f.starts), '{}'),

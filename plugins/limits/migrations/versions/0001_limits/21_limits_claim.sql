@@ -5,7 +5,7 @@
 create function {schema}.limits_claim(p_worker uuid, p_lease uuid, p_queue text, p_limit int)
 returns table (
   id uuid, priority smallint, pos bigint, func text, arguments text,
-  attempt int, max_attempts int, crashes smallint, meta text, limits text
+  attempt int, max_attempts int, crashes smallint, meta text, limits text, waited_s float8
 )
 language plpgsql rows 200
 set search_path = pg_catalog, pg_temp
@@ -22,7 +22,7 @@ declare
   s {schema}.limits_queues;
   v_rules jsonb; v_now timestamptz; v_began timestamptz; v_room int; v_front boolean;
   v_live record; v_part record; v_lanes jsonb;
-  v_ids uuid[]; v_keys text[]; v_running boolean[]; v_old int;
+  v_ids uuid[]; v_keys text[]; v_running boolean[]; v_old int; v_block boolean;
   v_ring smallint; v_above smallint := 32767; v_read_front boolean := false;
   v_hints jsonb; v_before jsonb;
 begin
@@ -51,7 +51,9 @@ begin
   v_now := greatest(v_began, s.clock);
   s.clock := v_now;
   v_hints := s.hints; v_before := s.before;
-  select * into v_live from {schema}.limits_live(p_queue, 'sequential' = any (s.kinds));
+  v_block := s.rules @> '[{"on_failure": "block"}]';
+  select * into v_live
+  from {schema}.limits_live(p_queue, 'sequential' = any (s.kinds), v_block);
   v_ids := v_live.ids; v_keys := v_live.keys; v_running := v_live.running;
   v_old := cardinality(v_ids);
   if s.bys <> '{}' then
@@ -84,16 +86,17 @@ begin
     -- The shares are known once no job is pending. A long stream of pushes does not stop the claims.
     for v_pass in 1 .. 5 loop
       select * into v_part from {schema}.limits_intake(
-        s, v_ids, v_keys, v_running, v_now, 0, (-32768)::smallint, v_front, true);
+        s, v_ids, v_keys, v_running, v_now, 0, (-32768)::smallint, v_front and v_pass = 1, true,
+        v_block);
       s.hints := v_part.hints; s.ring := v_part.ring; s.before := s.hints;
-      v_read_front := v_read_front or v_front;
-      v_front := false;
       exit when v_part.seen < 2000;
     end loop;
+    v_read_front := v_front;
     if v_part.seen >= 2000 and s.claimed_at > v_now - interval '1 second' then
       v_room := 0;
     end if;
-    -- Only jobs that hold the slot of their sequence are pending now.
+    -- Only jobs that hold the slot of their sequence are pending now. One whose worker died is before
+    -- the hints, so the next read is from the front as well.
     if not 'sequential' = any (s.kinds) then
       v_above := -32768;
     end if;
@@ -106,7 +109,7 @@ begin
     if v_above > coalesce(v_ring, -32768) then
       select * into v_part from {schema}.limits_intake(
         s, v_ids, v_keys, v_running, v_now, v_room, coalesce(v_ring, (-32768)::smallint), v_front,
-        false);
+        false, v_block);
       s.hints := v_part.hints; s.ring := v_part.ring; s.before := s.hints;
       v_read_front := v_read_front or v_front;
       v_front := false;
@@ -126,7 +129,13 @@ begin
         unique_key = case when j.unique_until_claim then null else j.unique_key end
       where j.ctid = any (v_part.tids)
       returning j.id, j.priority, j.pos, j.func, j.arguments::text,
-        j.attempt, j.max_attempts, j.crashes, j.meta::text, j.limits::text;
+        j.attempt, j.max_attempts, j.crashes, j.meta::text, j.limits::text,
+        date_part('epoch', j.claimed_at) - date_part('epoch', greatest(j.run_at, j.pushed_at));
+      if v_block then
+        delete from {schema}.limits_blocks b using {schema}.jobs j
+        where j.id = any (v_part.ids) and b.queue = p_queue
+          and b.id::text = j.meta #>> '{dead_letters,replay_of}';
+      end if;
       perform {schema}.limits_spend(s, v_part.keys, v_now);
       v_ids := v_ids || v_part.ids;
       v_keys := v_keys || v_part.keys;

@@ -1,7 +1,7 @@
 -- Takes up to p_limit pending jobs of a queue for p_lease_s seconds, to move them to Redis: first
 -- the jobs whose previous move has expired, then the first of the queue. A row without a function
 -- stands for a job that is no longer pending. Jobs of workflows and batches stay, as they are settled
--- together with their outcome: if there are such jobs among the first ones, or jobs that were set
+-- together with their outcome, and so do jobs that may expire: if there are such jobs among the first ones, or jobs that were set
 -- aside, a last row without an id reports it.
 -- Index: jobs_pending from its start, jobs_set_aside, the primary keys. Locks: rows of jobs, and of
 -- redis_moves, skipping locked ones. Not to be repeated: taken jobs are returned again after p_lease_s seconds.
@@ -36,7 +36,8 @@ begin
     bool_or(f.stays)
   into v_first, v_stay
   from (
-    select j.id, j.priority, j.pos, coalesce(j.meta ?| '{workflow,batch}', false) as stays
+    select j.id, j.priority, j.pos, 
+        coalesce(j.meta ?| '{workflow,batch}', false) or j.expires_at is not null as stays
     from {schema}.jobs j
     where j.state = 0 and j.queue = p_queue
       and not exists (select from {schema}.redis_moves m where m.id = j.id)

@@ -1,5 +1,5 @@
 -- Claims, under one lease, up to p_limit pending jobs of a Redis queue that stay in Postgres: jobs of
--- workflows and batches. A job that is being moved to Redis, or may already be there, is never among
+-- workflows and batches, and those that may expire. A job that is being moved to Redis, or may already be there, is never among
 -- them: it would run in both. Otherwise the same as the function claim.
 -- Index: jobs_pending from its start, as far as the function redis_move reads; the primary keys.
 -- Locks: rows of jobs, skipping locked ones. Safe to repeat with another lease.
@@ -8,7 +8,7 @@ create function {schema}.redis_claim(
   p_worker uuid, p_lease uuid, p_queue text, p_limit int
 ) returns table (
   id uuid, priority smallint, pos bigint, func text, arguments text,
-  attempt int, max_attempts int, crashes smallint, meta text, limits text
+  attempt int, max_attempts int, crashes smallint, meta text, limits text, waited_s float8
 )
 language plpgsql rows 200
 set search_path = pg_catalog, pg_temp
@@ -35,16 +35,17 @@ begin
   v_first := array(
     select f.id
     from (
-      select j.id, j.meta
+      select j.id, j.meta, j.expires_at
       from {schema}.jobs j
       where j.state = 0 and j.queue = p_queue
         and not exists (select from {schema}.redis_moves m where m.id = j.id)
       order by j.priority desc, j.pos limit greatest(256, 4 * p_limit)) f
-    where f.meta ?| '{workflow,batch}');
+    where f.meta ?| '{workflow,batch}' or f.expires_at is not null);
   return query
   with pick as materialized (
     select j.id from {schema}.jobs j
     where j.id = any (v_first) and j.state in (0, -1) and j.queue = p_queue
+      and not {schema}.expired(j.expires_at, j.attempt, j.crashes)
     order by j.priority desc, j.pos limit p_limit for update skip locked)
   update {schema}.jobs j
   set state = 1, attempt = least(j.attempt, 2147483646) + 1, lease = p_lease,
@@ -52,6 +53,7 @@ begin
     unique_key = case when j.unique_until_claim then null else j.unique_key end
   where j.id = any (array(select pick.id from pick))
   returning j.id, j.priority, j.pos, j.func, j.arguments::text,
-    j.attempt, j.max_attempts, j.crashes, j.meta::text, j.limits::text;
+    j.attempt, j.max_attempts, j.crashes, j.meta::text, j.limits::text,
+    date_part('epoch', j.claimed_at) - date_part('epoch', greatest(j.run_at, j.pushed_at));
 end
 $$

@@ -1,6 +1,7 @@
-"""Retry policies: the delay after each failed attempt.
+"""Retry policies: the number of attempts, and the delay after each failed one.
 
-A policy of a job is stored as JSON in ``meta["retry"]``, from which the worker reads it.
+`chancy.job` and ``with_retry`` store the policy of a job as JSON in ``meta["retry"]``, from which
+the worker reads it. A process that only pushes needs no other module.
 """
 
 from __future__ import annotations
@@ -16,12 +17,31 @@ from chancy.checks import check_number
 from chancy.errors import ConfigurationError
 from chancy.text import shown
 
+__all__ = [
+    "Constant",
+    "Exponential",
+    "Fennel",
+    "Jitter",
+    "Linear",
+    "Never",
+    "Policy",
+    "PolicyChoice",
+    "Polynomial",
+]
+
 #: The longest delay, in seconds: a year.
 MAX_DELAY_S = 365 * 86_400.0
 #: The key of the policy in the meta of a job.
 KEY = "retry"
 
+#: The key, in what is stored under `KEY`, of policies by the type of the error.
+ERRORS = "errors"
+
 _MAX_FACTOR = 1e6
+_MAX_POWER = 10
+_MAX_ATTEMPTS = 10_000
+#: The maximum number of error types of one job.
+_MAX_ERRORS = 100
 _WEEK_S = 7 * 86_400.0
 
 
@@ -34,6 +54,8 @@ class Jitter(StrEnum):
     EQUAL = "equal"
     #: Between 0 and the full delay.
     FULL = "full"
+    #: Between half of the delay and one and a half times the delay.
+    AROUND = "around"
 
     def drawn(self, delay_s: float) -> float:
         match self:
@@ -43,6 +65,8 @@ class Jitter(StrEnum):
                 return random.uniform(delay_s / 2, delay_s)
             case Jitter.FULL:
                 return random.uniform(0.0, delay_s)
+            case Jitter.AROUND:
+                return random.uniform(delay_s / 2, delay_s * 1.5)
 
 
 class _Stored:
@@ -54,49 +78,84 @@ class _Stored:
         stored: dict[str, Any] = {"policy": _NAMES[type(self)]}
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
-            stored[field.name] = str(value) if isinstance(value, Jitter) else value
+            if field.name != "max_attempts" or value is not None:
+                stored[field.name] = str(value) if isinstance(value, Jitter) else value
         return stored
 
-    def meta(self) -> dict[str, Any]:
-        """Meta for ``@job(meta=…)`` and ``with_meta(**…)`` that selects this policy for the job."""
-        return {KEY: self.as_json()}
+
+class _Delaying(_Stored):
+    """A policy with retries: the bounds on its attempts and delays."""
+
+    __slots__ = ()
+
+    max_attempts: int | None
+
+    def after(self, attempt: int) -> float | None:
+        """Seconds to wait after this attempt, counted from 1; None: there is no further attempt."""
+        if self.max_attempts is not None and attempt >= self.max_attempts:
+            return None
+        return min(float(getattr(self, "cap_s", MAX_DELAY_S)), self._drawn_s(attempt))
+
+    def _drawn_s(self, attempt: int) -> float:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
-class Constant(_Stored):
+class Constant(_Delaying):
     """The same delay after every attempt."""
 
     delay_s: float
     _: KW_ONLY
     jitter: Jitter = Jitter.NONE
+    max_attempts: int | None = None
 
     def __post_init__(self) -> None:
         _check(self, delay_s=(0, MAX_DELAY_S))
 
-    def after(self, attempt: int) -> float:
-        """Seconds to wait after this attempt, counted from 1."""
+    def _drawn_s(self, attempt: int) -> float:
         return self.jitter.drawn(self.delay_s)
 
 
 @dataclass(frozen=True, slots=True)
-class Linear(_Stored):
+class Linear(_Delaying):
     """A delay that grows by ``step_s`` with each attempt, up to ``cap_s``."""
 
     step_s: float
     _: KW_ONLY
     cap_s: float = 3600.0
     jitter: Jitter = Jitter.EQUAL
+    max_attempts: int | None = None
 
     def __post_init__(self) -> None:
         _check(self, step_s=(0, MAX_DELAY_S), cap_s=(0, MAX_DELAY_S))
 
-    def after(self, attempt: int) -> float:
-        """Seconds to wait after this attempt, counted from 1."""
+    def _drawn_s(self, attempt: int) -> float:
         return self.jitter.drawn(min(self.cap_s, self.step_s * attempt))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exponential(_Stored):
+class Polynomial(_Delaying):
+    """A delay of ``base_s · n^power`` after attempt n, up to ``cap_s``.
+
+    By default n⁴ seconds, give or take a half: 1 s, 16 s, 81 s, 4 minutes, 10 minutes after the
+    first five attempts, and 20 days in all with 25 attempts.
+    """
+
+    base_s: float = 1.0
+    power: float = 4.0
+    cap_s: float = _WEEK_S
+    jitter: Jitter = Jitter.AROUND
+    max_attempts: int | None = None
+
+    def __post_init__(self) -> None:
+        _check(self, base_s=(0, MAX_DELAY_S), power=(0, _MAX_POWER), cap_s=(0, MAX_DELAY_S))
+
+    def _drawn_s(self, attempt: int) -> float:
+        return self.jitter.drawn(min(self.cap_s, self.base_s * float(attempt) ** self.power))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exponential(_Delaying):
     """A delay of ``base_s · factor^(n - 1)`` after attempt n, up to ``cap_s``.
 
     The default jitter is "equal jitter" (Brooker, "Exponential Backoff And Jitter", 2015).
@@ -106,12 +165,12 @@ class Exponential(_Stored):
     factor: float = 2.0
     cap_s: float = 3600.0
     jitter: Jitter = Jitter.EQUAL
+    max_attempts: int | None = None
 
     def __post_init__(self) -> None:
         _check(self, base_s=(0, MAX_DELAY_S), factor=(1, _MAX_FACTOR), cap_s=(0, MAX_DELAY_S))
 
-    def after(self, attempt: int) -> float:
-        """Seconds to wait after this attempt, counted from 1."""
+    def _drawn_s(self, attempt: int) -> float:
         try:
             grown = self.base_s * float(self.factor) ** (attempt - 1)
         except OverflowError:
@@ -120,7 +179,7 @@ class Exponential(_Stored):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fennel(_Stored):
+class Fennel(_Delaying):
     """The delays of fennel: random whole seconds from ``6^(n + 1) / 3`` to twice ``6^(n + 1)``.
 
     After attempt n, up to ``cap_s``: 12 to 71 s, 72 to 431 s, 7 to 43 minutes, 43
@@ -128,12 +187,12 @@ class Fennel(_Stored):
     """
 
     cap_s: float = _WEEK_S
+    max_attempts: int | None = None
 
     def __post_init__(self) -> None:
         _check(self, cap_s=(0, MAX_DELAY_S))
 
-    def after(self, attempt: int) -> float:
-        """Seconds to wait after this attempt, counted from 1."""
+    def _drawn_s(self, attempt: int) -> float:
         # After twelve attempts the shortest delay is over MAX_DELAY_S.
         scale = 6 ** (min(attempt, 12) + 1)
         return float(min(math.floor(self.cap_s), random.randrange(scale // 3, 2 * scale)))
@@ -147,11 +206,15 @@ class Never(_Stored):
         return None
 
 
-Policy = Constant | Linear | Exponential | Fennel | Never
+Policy = Constant | Linear | Polynomial | Exponential | Fennel | Never
+#: One policy for all errors, or policies by the type of the error: an exception class or its name
+#: with the module. The policy of the class nearest to the error's own applies.
+PolicyChoice = Policy | Mapping[type[BaseException] | str, Policy]
 
 _TYPES: dict[str, type[Policy]] = {
     "constant": Constant,
     "linear": Linear,
+    "polynomial": Polynomial,
     "exponential": Exponential,
     "fennel": Fennel,
     "never": Never,
@@ -174,6 +237,59 @@ def policy_from(stored: object) -> Policy:
     settings = {one.name: one.default is MISSING for one in fields(_TYPES[name])}
     check_keys(f"retry policy {name!r}", values, settings)
     return _TYPES[name](**values)
+
+
+def error_name(error: object) -> str:
+    """The name of an exception type, as failures record it: with its module.
+
+    :raises ConfigurationError: ``error`` is neither an exception class nor such a name.
+    """
+    if isinstance(error, type) and issubclass(error, BaseException):
+        return f"{error.__module__}.{error.__qualname__}"
+    if not isinstance(error, str) or "." not in error.strip("."):
+        raise ConfigurationError(
+            f"{shown(error)} is not an exception type: pass the class, or its name with the "
+            "module, such as 'builtins.ValueError'"
+        )
+    return error
+
+
+def chosen(choice: object, max_attempts: int) -> tuple[dict[str, Any], int]:
+    """What a job with this choice stores under `KEY`, and the attempts it may have.
+
+    :param max_attempts: the attempts of a job whose policy sets none.
+    :raises ConfigurationError: ``choice`` is no policy, and no mapping of errors to policies.
+    """
+    if isinstance(choice, Policy):
+        most = getattr(choice, "max_attempts", None)
+        return choice.as_json(), max_attempts if most is None else most
+    if not isinstance(choice, Mapping) or not choice or len(choice) > _MAX_ERRORS:
+        raise ConfigurationError(
+            f"retry={shown(choice)} is not a retry policy: pass one of chancy.retry, such as "
+            f"Exponential(max_attempts=20), or a dict of 1 to {_MAX_ERRORS} exception types with "
+            "a policy each"
+        )
+    by_name: dict[str, Any] = {}
+    for error, policy in choice.items():
+        if not isinstance(policy, Policy):
+            raise ConfigurationError(
+                f"retry: {shown(policy)}, for {error_name(error)}, is not a retry policy: pass one "
+                "of chancy.retry, such as Constant(5)"
+            )
+        by_name[error_name(error)] = policy.as_json()
+        max_attempts = max(max_attempts, getattr(policy, "max_attempts", None) or 0)
+    return {ERRORS: by_name}, max_attempts
+
+
+def choice_from(stored: object) -> Policy | dict[str, Policy]:
+    """The policy, or the policies by the name of the error type, that `chosen` wrote.
+
+    :raises ConfigurationError: ``stored`` is neither.
+    """
+    by_name = stored.get(ERRORS) if isinstance(stored, Mapping) else None
+    if not isinstance(by_name, Mapping):
+        return policy_from(stored)
+    return {str(name): policy_from(policy) for name, policy in by_name.items()}
 
 
 def check_keys(what: str, given: Mapping[object, object], settings: Mapping[str, bool]) -> None:
@@ -199,6 +315,9 @@ def _check(policy: Policy, **bounds: tuple[float, float]) -> None:
     name = type(policy).__name__
     for field, (low, high) in bounds.items():
         check_number(getattr(policy, field), f"{name}: {field}", low, high, whole=False)
+    most = getattr(policy, "max_attempts", None)
+    if most is not None:
+        check_number(most, f"{name}: max_attempts", 1, _MAX_ATTEMPTS)
     jitter = getattr(policy, "jitter", Jitter.NONE)
     if jitter not in list(Jitter):
         raise ConfigurationError(

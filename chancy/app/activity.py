@@ -1,0 +1,255 @@
+"""What queues, workers and functions do at the moment, for ``chancy top``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from chancy.app.backlog import Backlog, backlogs, counted_elsewhere, statement
+from chancy.broker.values import QueueCounts, WorkerRecord
+from chancy.errors import ConfigurationError
+from chancy.postgres.broker import PostgresBroker
+from chancy.postgres.drivers.base import Connection, Row
+from chancy.queue.queue import DEFAULT_BROKER, Queue
+from chancy.routing.router import RoutedBroker
+
+if TYPE_CHECKING:
+    from chancy.app.app import Chancy
+
+#: Where the counts of a look stop.
+CAP = 10_000
+#: Seconds for which the first look, which has none before it, counts finished jobs.
+_FIRST_S = 10.0
+#: Seconds for which the server works on one statement of a look.
+_STATEMENT_S = 4.0
+#: The failures of a look.
+_MOST_FAILURES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueActivity:
+    """One queue. Counts of more than `CAP` stop there, and those of its backlog where it says.
+
+    :param queue: None: it is not declared.
+    :param backlog: None: no job is pending.
+    :param per_s: jobs that finished per second since the last look; None: nothing counts them.
+    :param workers: how many serve it.
+    """
+
+    name: str
+    queue: Queue | None
+    backlog: Backlog | None
+    running: int
+    scheduled: int
+    held: int
+    per_s: float | None
+    workers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningWork:
+    """The jobs of one function and queue that one worker runs.
+
+    :param longest_s: seconds since the first of them was claimed.
+    """
+
+    worker_id: UUID | None
+    queue: str
+    func: str
+    jobs: int
+    longest_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecentFailure:
+    """A failure of a job.
+
+    :param retried: whether the job will run again.
+    """
+
+    func: str
+    queue: str
+    ago_s: float
+    error: str
+    message: str
+    retried: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionActivity:
+    """The jobs of one function among those that finished last."""
+
+    func: str
+    jobs: int
+    failed: int
+    mean_s: float
+    longest_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """One look.
+
+    :param at: seconds since 1970, by the clock of the server.
+    :param since_s: the seconds for which finished jobs were counted.
+    :param capped: the states of which more than `CAP` jobs exist, so that their counts by queue are
+        lower bounds.
+    :param away: the errors of brokers that are unavailable, by name.
+    """
+
+    at: float
+    since_s: float
+    queues: Sequence[QueueActivity]
+    workers: Sequence[WorkerRecord]
+    running: Sequence[RunningWork]
+    failures: Sequence[RecentFailure]
+    functions: Sequence[FunctionActivity]
+    capped: frozenset[str] = frozenset()
+    away: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class Lookout:
+    """Looks at an open application again and again.
+
+    A look costs the same with ten million jobs: it reads the ends of indexes.
+
+    :raises ConfigurationError: the application does not keep its jobs in Postgres.
+    """
+
+    def __init__(self, chancy: Chancy) -> None:
+        if not isinstance(chancy.control, PostgresBroker):
+            raise ConfigurationError(f"looks need the Postgres broker, not {chancy.control!r}")
+        self._chancy = chancy
+        self._store = chancy.control
+        self._last: float | None = None
+
+    async def look(self) -> Activity:
+        """Look once.
+
+        :raises BrokerError: the server is unavailable, or takes too long.
+        """
+        chancy = self._chancy
+        elsewhere: Mapping[str, QueueCounts] = {}
+        away: Mapping[str, str] = {}
+        if isinstance(chancy.broker, RoutedBroker):
+            elsewhere, away = await counted_elsewhere(chancy.broker.brokers)
+        declared = {queue.name: queue for queue in await chancy.get_queues()}
+        workers = await chancy.get_workers()
+        async with self._store.transaction() as session:
+            limit = f"{_STATEMENT_S * 1000:.0f}"
+            await session.fetch("select set_config('statement_timeout', $1, true)", limit)
+            waiting = await backlogs(session, self._store.schema)
+            first, *others = await self._rows(session, "unfinished")
+            running = [_work(row) for row in await self._rows(session, "running")]
+            at = float(first[2])
+            since = self._last or at - _FIRST_S
+            finished = {row[0]: int(row[1]) for row in await self._rows(session, "rates", since)}
+            ((functions, failures),) = await self._rows(session, "recent")
+            retrying = await self._rows(session, "retrying")
+        self._last = at
+        counts = _counts(waiting, running, others)
+        return Activity(
+            at=at,
+            since_s=at - since,
+            queues=[
+                _queue(
+                    name,
+                    declared.get(name),
+                    waiting.get(name),
+                    elsewhere.get(name, counts.get(name, QueueCounts())),
+                    finished.get(name, 0) / max(at - since, 0.001),
+                    workers,
+                )
+                for name in sorted({*declared, *counts, *elsewhere})
+            ],
+            workers=workers,
+            running=running,
+            failures=_failures(json.loads(failures or "[]"), retrying),
+            functions=[_function(row) for row in json.loads(functions or "[]")],
+            capped=_capped(running, others),
+            away=away,
+        )
+
+    async def _rows(self, session: Connection, name: str, *params: object) -> Sequence[Row]:
+        return await session.fetch(statement(name, self._store.schema), *params)
+
+
+def _counts(
+    waiting: Mapping[str, Backlog], running: Sequence[RunningWork], others: Sequence[Row]
+) -> Mapping[str, QueueCounts]:
+    """The counts of the queues in Postgres that have unfinished jobs."""
+    found = {name: QueueCounts(pending=one.pending) for name, one in waiting.items()}
+    for work in running:
+        before = found.get(work.queue, QueueCounts())
+        found[work.queue] = before._replace(running=before.running + work.jobs)
+    for name, state, count in others:
+        before = found.get(name, QueueCounts())
+        number = int(count)
+        found[name] = before._replace(**{"scheduled" if state == 2 else "held": number})
+    return found
+
+
+def _capped(running: Sequence[RunningWork], others: Sequence[Row]) -> frozenset[str]:
+    totals = {
+        "running": sum(work.jobs for work in running),
+        "scheduled": sum(int(count) for _, state, count in others if state == 2),
+        "held": sum(int(count) for _, state, count in others if state == 3),
+    }
+    return frozenset(name for name, total in totals.items() if total > CAP)
+
+
+def _queue(
+    name: str,
+    queue: Queue | None,
+    backlog: Backlog | None,
+    counts: QueueCounts,
+    per_s: float,
+    workers: Sequence[WorkerRecord],
+) -> QueueActivity:
+    far = queue is not None and queue.broker != DEFAULT_BROKER
+    if backlog is None and counts.pending:
+        backlog = Backlog(pending=counts.pending, cap=CAP, oldest_s=None)
+    return QueueActivity(
+        name=name,
+        queue=queue,
+        backlog=backlog,
+        running=counts.running,
+        scheduled=counts.scheduled,
+        held=counts.held,
+        # Jobs of other brokers reach the history later, and some queues keep none.
+        per_s=None if queue is None or far or not queue.keep_finished else per_s,
+        workers=sum(name in worker.queues for worker in workers),
+    )
+
+
+def _work(row: Row) -> RunningWork:
+    worker_id, queue, func, jobs, longest_s = row
+    return RunningWork(
+        worker_id=worker_id, queue=queue, func=func, jobs=jobs, longest_s=longest_s or 0.0
+    )
+
+
+def _failures(ended: Sequence[Row], retrying: Sequence[Row]) -> Sequence[RecentFailure]:
+    found = [
+        RecentFailure(
+            func=func,
+            queue=queue,
+            ago_s=max(0.0, float(ago_s)),
+            error=error or "",
+            message=message or "",
+            retried=retried,
+        )
+        for rows, retried in ((ended, False), (retrying, True))
+        for func, queue, ago_s, error, message in rows
+    ]
+    return sorted(found, key=lambda one: one.ago_s)[:_MOST_FAILURES]
+
+
+def _function(row: Row) -> FunctionActivity:
+    func, jobs, failed, mean_s, longest_s = row
+    return FunctionActivity(
+        func=func, jobs=jobs, failed=failed, mean_s=float(mean_s), longest_s=float(longest_s)
+    )

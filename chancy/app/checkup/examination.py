@@ -1,0 +1,73 @@
+"""`Examination`: the database that the checks look at, and their limits."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from chancy.broker.values import WorkerRecord
+from chancy.postgres.broker import PostgresBroker
+from chancy.postgres.drivers.base import Connection, Row
+from chancy.postgres.statements import load
+
+if TYPE_CHECKING:
+    from chancy.app.app import Chancy
+
+#: Seconds for which the server works on one statement of a check.
+_STATEMENT_S = 4.0
+#: Seconds without a heartbeat after which a worker counts as dead.
+SILENT_S = 15.0
+#: The most findings of one kind, and values in one finding.
+MOST_LISTED = 5
+
+
+@lru_cache(maxsize=64)
+def _statement(name: str, schema: str) -> str:
+    return load(resources.files("chancy.app.checkup") / "sql", name, schema)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """An open application that is examined.
+
+    :param store: its control broker.
+    :param transaction_s: seconds for which a transaction may be open.
+    :param wait_s: seconds for which a due job of a served queue may wait.
+    """
+
+    chancy: Chancy
+    store: PostgresBroker
+    transaction_s: float
+    wait_s: float
+
+    @property
+    def schema(self) -> str:
+        return self.store.schema
+
+    @asynccontextmanager
+    async def session(self) -> AsyncGenerator[Connection]:
+        """A transaction whose statements the server ends after 4 s."""
+        async with self.store.transaction() as session:
+            limit = f"{_STATEMENT_S * 1000:.0f}"
+            await session.fetch("select set_config('statement_timeout', $1, true)", limit)
+            yield session
+
+    async def fetch(self, name: str, *params: object) -> Sequence[Row]:
+        """Run the statement of this name in the folder ``sql``.
+
+        :raises BrokerError: the server is unavailable, rejects the statement, or takes too long.
+        """
+        async with self.session() as session:
+            return await session.fetch(_statement(name, self.schema), *params)
+
+    async def workers(self) -> tuple[Sequence[WorkerRecord], Sequence[WorkerRecord]]:
+        """The workers that are alive, and those without a heartbeat for 15 s."""
+        found = await self.chancy.get_workers()
+        return (
+            [worker for worker in found if worker.silent_s <= SILENT_S],
+            [worker for worker in found if worker.silent_s > SILENT_S],
+        )

@@ -1,0 +1,89 @@
+"""Runs every check, each with a time limit, so that one that fails does not stop the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from chancy.app.checkup import database, fleet
+from chancy.app.checkup.examination import Examination
+from chancy.errors import ChancyError, ConfigurationError
+from chancy.plugin.finding import Finding, Severity
+from chancy.postgres.broker import PostgresBroker
+
+if TYPE_CHECKING:
+    from chancy.app.app import Chancy
+
+#: Seconds for one check.
+LIMIT_S = 8.0
+#: Checks of tables that run at a time: each may wait for a lock.
+_AT_A_TIME = 4
+
+_Check = Callable[[Examination], Awaitable[Sequence[Finding]]]
+
+#: The checks that need no tables. One at a time: they must not find each other's transactions.
+_OF_SERVER: Mapping[str, _Check] = {
+    "pooler": database.pooler,
+    "listener": database.listener,
+    "clock": database.clock,
+    "horizon": database.horizon,
+    "transactions": database.transactions,
+    "prepared": database.prepared,
+    "slots": database.slots,
+}
+_OF_TABLES: Mapping[str, _Check] = {
+    "bloat": database.live_table,
+    "sizes": database.sizes,
+    "partitions": fleet.partitions,
+    "workers": fleet.workers,
+    "queues": fleet.queues,
+    "functions": fleet.functions,
+    "promotion": fleet.promotion,
+}
+
+
+async def examine(chancy: Chancy, *, transaction_s: float, wait_s: float) -> Sequence[Finding]:
+    """Run every check on an open application, and those of its plugins.
+
+    A check that fails or takes too long is a finding of the severity `Severity.UNKNOWN`. Without
+    tables only the server is checked.
+
+    :param transaction_s: seconds for which a transaction may be open.
+    :param wait_s: seconds for which a due job of a served queue may wait.
+    :raises ConfigurationError: the application does not keep its jobs in Postgres.
+    """
+    if not isinstance(chancy.control, PostgresBroker):
+        raise ConfigurationError(f"the checks need the Postgres broker, not {chancy.control!r}")
+    examination = Examination(
+        chancy=chancy, store=chancy.control, transaction_s=transaction_s, wait_s=wait_s
+    )
+    found = list(await _checked(examination, "schema", database.schema))
+    has_tables = all(one.ok for one in found)
+    for name, check in _OF_SERVER.items():
+        found += await _checked(examination, name, check)
+    if not has_tables:
+        return found
+    places = asyncio.Semaphore(_AT_A_TIME)
+
+    async def placed(name: str, check: _Check) -> Sequence[Finding]:
+        async with places:
+            return await _checked(examination, name, check)
+
+    for some in await asyncio.gather(*(placed(*pair) for pair in _OF_TABLES.items())):
+        found += some
+    return [*found, *await chancy.hooks.examine(chancy)]
+
+
+async def _checked(examination: Examination, name: str, check: _Check) -> Sequence[Finding]:
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            return await check(examination)
+    except TimeoutError:
+        why = f"there was no result within {LIMIT_S:g} s"
+    except ChancyError as error:
+        why = str(error)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+    return [Finding(name, f"could not be checked: {why}", "correct that, and run it again",
+                    Severity.UNKNOWN)]  # fmt: skip

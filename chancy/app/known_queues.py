@@ -1,0 +1,101 @@
+"""`KnownQueues`: notices pushes to a queue that does not exist, such as a misspelled one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
+
+from chancy.broker.contract import Broker
+from chancy.broker.values import PreparedJob
+from chancy.checks import check_flag
+from chancy.clock import Clock
+from chancy.errors import BrokerError, PushError, StatementFailed
+
+logger = logging.getLogger("chancy.push")
+
+#: Seconds between two reads of the queues because of an unknown name. A strict application reads
+#: them more often: it must not refuse a queue that was declared a moment ago.
+REFRESH_S = 60.0
+STRICT_REFRESH_S = 1.0
+#: The maximum number of names that a process warns of.
+_MAX_WARNED = 1_000
+
+#: The names of which this process has warned.
+_warned: set[str] = set()
+
+
+class KnownQueues:
+    """The queues that an application declares, and those that are rows.
+
+    A push to a known queue costs a lookup in a set, and no call of the database.
+
+    :param own: the queues that the application declares; read at each push.
+    :param strict: refuse jobs for other queues. Otherwise they are stored, and logged once.
+    """
+
+    def __init__(self, own: Collection[str], clock: Clock, *, strict: bool) -> None:
+        self._own = own
+        self._clock = clock
+        self.strict = check_flag(strict, "strict_queues")
+        #: None: not read.
+        self._rows: frozenset[str] | None = None
+        self._read_at: float | None = None
+        self._refused = False
+
+    def unknown(self, jobs: Iterable[PreparedJob]) -> list[str]:
+        """The queues of these jobs that are not known, and not warned of, in order."""
+        own, rows = self._own, self._rows or ()
+        names = dict.fromkeys(
+            job.queue for job in jobs if job.queue not in own and job.queue not in rows
+        )
+        if self.strict:
+            return list(names)
+        return [] if self._refused else [name for name in names if name not in _warned]
+
+    async def check(self, names: Iterable[str], broker: Broker) -> None:
+        """`refresh`, and `report` these names."""
+        await self.refresh(broker)
+        self.report(names)
+
+    async def refresh(self, broker: Broker) -> None:
+        """Read the queues, unless that was done a short time ago.
+
+        :raises BrokerError: with ``strict``, they cannot be read.
+        """
+        now = self._clock.monotonic()
+        wait_s = STRICT_REFRESH_S if self.strict else REFRESH_S
+        if self._read_at is not None and now - self._read_at < wait_s:
+            return
+        try:
+            queues = await broker.queues()
+        except BrokerError as error:
+            if self.strict:
+                raise
+            # The role of a producer may not read queues.
+            self._refused = isinstance(error, StatementFailed)
+            return
+        self._rows = frozenset(queue.name for queue in queues)
+        self._read_at = now
+
+    def report(self, names: Iterable[str]) -> None:
+        """Warn of the names that are not known, if the queues have been read.
+
+        :raises PushError: there is one, with ``strict``.
+        """
+        if self._rows is None:
+            return
+        known = {*self._own, *self._rows}
+        for name in names:
+            if name in known:
+                continue
+            near = next(iter(get_close_matches(name, sorted(known), n=1)), None)
+            if self.strict:
+                hint = f" (did you mean {near!r}?)" if near else ""
+                raise PushError(
+                    f"queue {name!r} is not declared{hint}: declare it, or push with an "
+                    "application without strict_queues"
+                )
+            if len(_warned) < _MAX_WARNED:
+                _warned.add(name)
+                logger.warning("queue_undeclared queue=%s nearest=%s", name, near)

@@ -1,0 +1,187 @@
+"""The broker and the ``sync_…`` calls of an application, on Django's connections.
+
+Their statements run in the transaction of the calling thread, as any query of Django does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+from uuid import UUID
+
+from django.db import connections
+from django.db.transaction import Atomic
+
+from chancy.app.app import Chancy
+from chancy.app.sync import SyncBroker
+from chancy.broker.contract import Broker
+from chancy.broker.values import Cancellation, PreparedJob
+from chancy.errors import ConfigurationError
+from chancy.job.definition import QueuedJob
+from chancy.postgres.broker import PostgresBroker
+from chancy.postgres.catalog import Catalog
+from chancy.postgres.claim.claims import PostgresClaims
+from chancy.postgres.connections.lane import Lane
+from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection, Row
+from chancy.postgres.drivers.pool import SessionPool
+from chancy.postgres.promotions import Promotions
+from chancy.postgres.push.bulk import gathered
+from chancy.postgres.push.statement import insertion, stand_ins
+from chancy.postgres.settle.settlements import Settlements
+from chancy.postgres.within import bind_sync, run_blocking
+from chancy.routing.router import RoutedBroker
+
+T = TypeVar("T")
+
+
+class ConnectionBroker(PostgresBroker):
+    """A broker whose statements run on Django's connection of the calling thread.
+
+    Its coroutines await nothing, so `run_blocking` runs them. Errors are those of ``django.db``.
+
+    :param alias: the database in ``DATABASES``.
+    """
+
+    def __init__(self, alias: str, schema: str) -> None:
+        super().__init__(_no_session, schema=schema)
+        self.alias = alias
+        lane = _ConnectionLane(self)
+        self._claiming = self._settling = self._upkeeping = lane
+        self._claims = PostgresClaims(lane, self.sql)
+        self._promotions = Promotions(lane, self.sql)
+        self._settlements = Settlements(lane, self.sql)
+        self._catalog = self._upkeep = Catalog(self.fetch, self.sql)
+
+    def __repr__(self) -> str:
+        return f"ConnectionBroker({self.alias!r}, schema={self.schema!r})"
+
+    async def open(self) -> None:
+        """Nothing to open: Django connects when it is needed."""
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    async def fetch(
+        self, sql: str, *params: object, deadline_s: float = STATEMENT_DEADLINE_S
+    ) -> Sequence[Row]:
+        """Run one statement on Django's connection."""
+        return bind_sync(connections[self.alias])(sql, *params)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[Any]:
+        """A transaction of Django, or a savepoint in one."""
+        with Atomic(self.alias, savepoint=True, durable=False):
+            yield self
+
+    async def push(
+        self, jobs: Sequence[PreparedJob], *, within: object | None = None
+    ) -> Mapping[UUID, UUID]:
+        return await self.push_many([jobs], within=within)
+
+    async def push_many(
+        self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
+    ) -> Mapping[UUID, UUID]:
+        if within is None:
+            with Atomic(self.alias, savepoint=False, durable=False):
+                return await self.push_many(chunks, within=connections[self.alias])
+        fetch = bind_sync(within)
+        found: dict[UUID, UUID] = {}
+        for jobs in gathered(chunks):
+            if jobs:
+                statement, parameters = insertion(self.sql, jobs, new=False, guarded=False)
+                found |= stand_ins(self.sql, statement, fetch(statement, *parameters))
+        return found
+
+    async def cancel(self, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
+        """As `PostgresBroker.cancel`, but leaves out jobs that another transaction has locked."""
+        rows = await self.fetch(self.sql.cancel, list(dict.fromkeys(ids)))
+        return {id: Cancellation(outcome) for id, outcome in rows if outcome != "busy"}
+
+
+class _ConnectionLane(Lane):
+    """The lane of a `ConnectionBroker`: Django's connection runs one statement at a time anyway."""
+
+    def __init__(self, broker: ConnectionBroker) -> None:
+        super().__init__(_no_pool)
+        self._broker = broker
+
+    async def fetch(
+        self, sql: str, *params: object, deadline_s: float = STATEMENT_DEADLINE_S
+    ) -> Sequence[Row]:
+        return await self._broker.fetch(sql, *params)
+
+    async def ready(self) -> int:
+        return self.generation
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[Connection]:
+        async with self._broker.transaction() as session:
+            yield session
+
+
+def _no_session() -> str:
+    raise ConfigurationError("this broker has no sessions of its own: it uses Django's connections")
+
+
+def _no_pool() -> SessionPool:
+    raise ConfigurationError("this broker has no sessions of its own: it uses Django's connections")
+
+
+class ConnectionCalls:
+    """The broker of the ``sync_…`` calls; see `chancy.app.sync.SyncBroker`.
+
+    :param open_: opens a broker with sessions of its own, which waits for results. It also runs the
+        other calls of an application with brokers of plugins, whose jobs are not in this database.
+    """
+
+    def __init__(self, chancy: Chancy, alias: str, open_: Callable[[], SyncBroker]) -> None:
+        self.broker = ConnectionBroker(alias, chancy.schema)
+        self._routed = isinstance(chancy.broker, RoutedBroker)
+        self._open = open_
+        self._lock = threading.Lock()
+        self._opened: SyncBroker | None = None
+
+    @property
+    def _background(self) -> SyncBroker:
+        with self._lock:
+            if self._opened is None:
+                self._opened = self._open()
+            return self._opened
+
+    def push(
+        self, jobs: Sequence[PreparedJob], *, within: object | None = None
+    ) -> Mapping[UUID, UUID]:
+        return self.push_many([jobs], within=within)
+
+    def push_many(
+        self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
+    ) -> Mapping[UUID, UUID]:
+        if self._routed:
+            here = connections[self.broker.alias] if within is None else within
+            return self._background.push_many(chunks, within=here)
+        return run_blocking(self.broker.push_many(chunks, within=within))
+
+    def run(self, work: Callable[[Broker], Awaitable[T]]) -> T:
+        if self._routed:
+            return self._background.run(work)
+        return self.here(work)
+
+    def here(self, work: Callable[[ConnectionBroker], Awaitable[T]]) -> T:
+        """Run a coroutine function on Django's connection."""
+
+        async def call() -> T:
+            return await work(self.broker)
+
+        return run_blocking(call())
+
+    def begin(self, id: UUID, timeout_s: float | None) -> Future[QueuedJob]:
+        return self._background.begin(id, timeout_s)
+
+    def close(self) -> None:
+        with self._lock:
+            opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()

@@ -1,0 +1,56 @@
+"""``manage.py chancy``: the commands of chancy, on the application of the project."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Any, NoReturn
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+#: The application of the project, as commands import it.
+APPLICATION = "chancy.django:app"
+_VARIABLE = "CHANCY_APP"
+
+
+class Command(BaseCommand):
+    help = "Runs a command of chancy, such as `chancy queue list`, on the project's application."
+    #: Words of chancy's command line before those that are given.
+    before: tuple[str, ...] = ()
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        # Options are chancy's, so Django does not parse them.
+        self.run(argv[2:])
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("words", nargs=argparse.REMAINDER)
+
+    def handle(self, *_: object, **options: Any) -> None:
+        """For ``call_command``, in the calling process."""
+        from chancy.cli.main import cli
+
+        words = [*self.before, *options["words"]]
+        given = os.environ.get(_VARIABLE)
+        os.environ[_VARIABLE] = given or APPLICATION
+        try:
+            cli(words, prog_name="manage.py chancy", standalone_mode=False)
+        except SystemExit as end:
+            if end.code:
+                raise CommandError("the command failed", returncode=int(end.code)) from None
+        finally:
+            if given is None:
+                del os.environ[_VARIABLE]
+
+    def run(self, words: list[str]) -> NoReturn:
+        """Run the program, which ends the process."""
+        from chancy.cli.main import main
+
+        # For worker processes, too.
+        os.environ.setdefault(_VARIABLE, APPLICATION)
+        # Worker processes do not run manage.py, so they need the path of the project.
+        inherited = os.environ.get("PYTHONPATH")
+        project = os.path.abspath(sys.path[0] or ".")
+        os.environ["PYTHONPATH"] = os.pathsep.join([project, *filter(None, [inherited])])
+        sys.argv = ["chancy", *self.before, *words]
+        main()

@@ -1,0 +1,124 @@
+"""The setting ``CHANCY`` of a Django project, validated, and the DSN of its databases."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from django.conf import settings
+from django.db import connections
+from pydantic import Field
+
+from chancy.cli.settings import Settings
+from chancy.errors import ConfigurationError
+from chancy.queue.queue import Queue
+from chancy.text import shown
+
+SOURCE = "settings.CHANCY"
+#: Keys that cannot be combined with ``app``.
+_OF_APPLICATION = ("dsn", "listen_dsn", "driver", "allow", "plugins", "queues")
+#: The names of Django for parameters of libpq.
+_PARAMETERS = {
+    "NAME": "dbname",
+    "USER": "user",
+    "PASSWORD": "password",
+    "HOST": "host",
+    "PORT": "port",
+}
+
+
+class DjangoSettings(Settings):
+    """The keys of ``CHANCY``: those of ``[tool.chancy]``, and some more."""
+
+    #: The alias of the database in ``DATABASES`` that has the tables.
+    database: str = "default"
+    queues: tuple[Any, ...] = ()
+    #: Whether ``manage.py migrate`` creates and upgrades the tables.
+    migrate: bool = True
+    #: Names of the modules of each installed app that workers import.
+    autodiscover: tuple[str, ...] = Field(default=("jobs", "tasks"))
+
+    @property
+    def tables(self) -> str:
+        """The schema of the tables."""
+        return self.schema_name or "chancy"
+
+
+def read() -> DjangoSettings:
+    """Read and validate the setting.
+
+    :raises ConfigurationError: a key is unknown, a value is wrong, or keys exclude each other.
+    """
+    given: object = getattr(settings, "CHANCY", {})
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(f"{SOURCE}={shown(given)} must be a dict")
+    found = DjangoSettings.of(given, source=SOURCE)
+    if found.database not in connections:
+        names = ", ".join(map(repr, connections))
+        raise ConfigurationError(
+            f"{SOURCE}: database={found.database!r} is not in DATABASES, which has {names}"
+        )
+    both = [key for key in _OF_APPLICATION if key in found.model_fields_set]
+    if found.app and both:
+        raise ConfigurationError(
+            f"{SOURCE}: {', '.join(both)} cannot be combined with app={found.app!r}: pass them to "
+            "the Chancy that it names"
+        )
+    return found
+
+
+def queues_from(given: Iterable[object]) -> list[Queue]:
+    """The queues of ``CHANCY["queues"]``: names, dicts of the fields of a `Queue`, or queues.
+
+    :raises ConfigurationError: one of them is none of these, or has an unknown field.
+    """
+    return [_queue(one) for one in given]
+
+
+def _queue(given: object) -> Queue:
+    if isinstance(given, Queue):
+        return given
+    if isinstance(given, str):
+        return Queue(given)
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(
+            f"{SOURCE}: queues has {shown(given)}: write a name, a dict or a Queue"
+        )
+    names = [field.name for field in fields(Queue) if field.init and field.name != "_"]
+    for key in given:
+        if key not in names:
+            near = difflib.get_close_matches(str(key), names, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise ConfigurationError(
+                f"{SOURCE}: queues: unknown key {key!r}; {hint}Known keys: {', '.join(names)}"
+            )
+    if "name" not in given:
+        raise ConfigurationError(f"{SOURCE}: queues: {shown(dict(given))} has no name")
+    return Queue(**given)
+
+
+def database_dsn(alias: str = "default") -> str:
+    """The DSN of a database in ``DATABASES``, as ``key=value`` pairs.
+
+    It contains the name, user, password, host and port, and the parameters of libpq in ``OPTIONS``,
+    such as ``sslmode``. During a test run it is the DSN of the test database.
+
+    :raises ConfigurationError: it is not PostgreSQL.
+    """
+    from psycopg.conninfo import make_conninfo
+    from psycopg.pq import Conninfo
+
+    wrapper = connections[alias]
+    if wrapper.vendor != "postgresql":
+        raise ConfigurationError(
+            f"the database {alias!r} in DATABASES is {wrapper.display_name}: chancy needs "
+            "PostgreSQL; name another one with CHANCY = {'database': …}"
+        )
+    own: Mapping[str, Any] = wrapper.settings_dict
+    known = {option.keyword.decode() for option in Conninfo.get_defaults()}
+    options = {name: value for name, value in own.get("OPTIONS", {}).items() if name in known}
+    named = {name: own.get(key) for key, name in _PARAMETERS.items() if own.get(key)}
+    parameters = {**options, **named}
+    return make_conninfo("", **{name: str(value) for name, value in parameters.items()})

@@ -1,0 +1,293 @@
+"""The backend of ``django.tasks``: ``TASKS = {"default": {"BACKEND": "…tasks.ChancyBackend"}}``.
+
+A task becomes a job of its function, with the arguments ``args`` and ``kwargs``.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib import import_module
+from importlib.util import find_spec
+from inspect import iscoroutinefunction
+from typing import Any
+from uuid import UUID
+
+from django.apps import apps
+from django.core.checks import CheckMessage, Error
+from django.utils import timezone
+
+from chancy.checks import check_number
+from chancy.context.context import JobContext, current_job
+from chancy.django.current import app
+from chancy.errors import ChancyError
+from chancy.job.definition import DECORATED, DEFAULT_MAX_ATTEMPTS, Job, QueuedJob, job
+from chancy.job.fields import ATTEMPTS
+from chancy.states import State
+
+#: Django 6 has the framework; for those before there is the package django-tasks.
+_FRAMEWORK = "django.tasks" if find_spec("django.tasks") else "django_tasks"
+
+base: Any = import_module(f"{_FRAMEWORK}.base")
+exceptions: Any = import_module(f"{_FRAMEWORK}.exceptions")
+signals: Any = import_module(f"{_FRAMEWORK}.signals")
+BaseTaskBackend: Any = import_module(f"{_FRAMEWORK}.backends.base").BaseTaskBackend
+
+_Missing: type[Exception] = exceptions.TaskResultDoesNotExist
+
+_Status = base.TaskResultStatus
+_STATUSES = {
+    State.RUNNING: _Status.RUNNING,
+    State.SUCCEEDED: _Status.SUCCESSFUL,
+    State.FAILED: _Status.FAILED,
+    State.CANCELLED: _Status.FAILED,
+}
+#: The mark of functions that run a task.
+_TASK = "__chancy_task__"
+
+
+class ChancyBackend(BaseTaskBackend):
+    """Enqueues tasks as jobs, on Django's connection and in its transaction.
+
+    ``OPTIONS``: ``max_attempts``, of each task; the default is that of jobs.
+    """
+
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
+        super().__init__(alias, params)
+        self.max_attempts: int = self.options.get("max_attempts", DEFAULT_MAX_ATTEMPTS)
+
+    def check(self, **_: Any) -> Iterable[CheckMessage]:
+        """The system checks of the backend."""
+        if not apps.is_installed("chancy.django"):
+            yield Error(
+                f"TASKS[{self.alias!r}] needs 'chancy.django' in INSTALLED_APPS", id="chancy.E010"
+            )
+        unknown = sorted(set(self.options) - {"max_attempts"})
+        if unknown:
+            yield Error(
+                f"TASKS[{self.alias!r}]['OPTIONS'] has unknown keys: {', '.join(unknown)}; "
+                "known keys: max_attempts",
+                id="chancy.E011",
+            )
+        try:
+            check_number(self.max_attempts, "max_attempts", ATTEMPTS[0], ATTEMPTS[-1])
+        except ChancyError as error:
+            yield Error(f"TASKS[{self.alias!r}]['OPTIONS']: {error}", id="chancy.E012")
+
+    def validate_task(self, task: Any) -> None:
+        """Check a task, and make its function known to workers of this process."""
+        super().validate_task(task)
+        path = task.module_path
+        if getattr(DECORATED.get(path), _TASK, None) != (self.alias, task.func):
+            _register(self, task)
+
+    def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Enqueue a task in the transaction of Django's connection, or at once without one.
+
+        :raises InvalidTask: the task does not fit the backend.
+        :raises TypeError: JSON cannot hold an argument.
+        :raises PushError: the job cannot be stored, for example because it is too large.
+        """
+        self.validate_task(task)
+        result = _result(task, self.alias, args=list(args), kwargs=dict(kwargs))
+        pushed = app().sync_push(
+            Job(
+                func=task.module_path,
+                arguments={"args": result.args, "kwargs": result.kwargs},
+                queue=task.queue_name,
+                priority=task.priority,
+                run_at=_aware(task.run_after),
+                max_attempts=self.max_attempts,
+            )
+        )
+        result = replace(result, id=str(pushed.id), enqueued_at=datetime.now(UTC))
+        signals.task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def get_result(self, result_id: str) -> Any:
+        """The result of a task, read on Django's connection, in its transaction.
+
+        :raises TaskResultDoesNotExist: there is no such task, or no longer.
+        """
+        try:
+            found = app().sync_get_job(UUID(result_id))
+        except ValueError:
+            found = None
+        task = None if found is None else _task_of(found, self.alias)
+        if found is None or task is None:
+            raise _Missing(result_id)
+        return _stored(found, task, self.alias)
+
+
+def _register(backend: ChancyBackend, task: Any) -> None:
+    """Make the function of a task known as that of jobs."""
+    path, function = task.module_path, task.func
+
+    async def run_coroutine(args: list[Any], kwargs: dict[str, Any]) -> Any:
+        running, given = _started(backend, path, args, kwargs)
+        try:
+            value = await function(*given, **kwargs)
+        except BaseException as error:
+            _failed(backend, running, error)
+            raise
+        _succeeded(backend, running)
+        return value
+
+    def run(args: list[Any], kwargs: dict[str, Any]) -> Any:
+        running, given = _started(backend, path, args, kwargs)
+        try:
+            value = function(*given, **kwargs)
+        except BaseException as error:
+            _failed(backend, running, error)
+            raise
+        _succeeded(backend, running)
+        return value
+
+    chosen: Callable[..., Any] = run_coroutine if iscoroutinefunction(function) else run
+    chosen.__module__, chosen.__qualname__ = function.__module__, function.__qualname__
+    chosen.__name__, chosen.__doc__ = function.__name__, function.__doc__
+    setattr(chosen, _TASK, (backend.alias, function))
+    job(queue=task.queue_name, priority=task.priority, max_attempts=backend.max_attempts)(chosen)
+
+
+# While it runs
+
+
+def _started(
+    backend: ChancyBackend, path: str, args: list[Any], kwargs: dict[str, Any]
+) -> tuple[Any, list[Any]]:
+    """The result of a task that starts, and the positional arguments of its function."""
+    context = current_job()
+    task = _loaded(path)
+    own = _result(
+        replace(task, queue_name=context.queue),
+        backend.alias,
+        args=args,
+        kwargs=kwargs,
+        id=str(context.id),
+        status=_Status.RUNNING,
+        enqueued_at=_pushed_at(context.id),
+        started_at=datetime.now(UTC),
+        worker_ids=_workers(context),
+    )
+    own = replace(own, last_attempted_at=own.started_at)
+    signals.task_started.send(type(backend), task_result=own)
+    return own, [base.TaskContext(task_result=own), *args] if task.takes_context else args
+
+
+def _succeeded(backend: ChancyBackend, running: Any) -> None:
+    done = replace(running, status=_Status.SUCCESSFUL, finished_at=datetime.now(UTC))
+    signals.task_finished.send(type(backend), task_result=done)
+
+
+def _failed(backend: ChancyBackend, running: Any, error: BaseException) -> None:
+    """Send the signal, unless the task is tried again."""
+    context = current_job()
+    if isinstance(error, Exception) and context.attempt >= context.max_attempts:
+        done = replace(running, status=_Status.FAILED, finished_at=datetime.now(UTC))
+        signals.task_finished.send(type(backend), task_result=done)
+
+
+def _workers(context: JobContext) -> list[str]:
+    """One id for each attempt, of which only the last one is known here."""
+    here = f"{socket.gethostname()}:{os.getpid()}"
+    return [*("" for _ in range(1, context.attempt)), here]
+
+
+def _pushed_at(id: UUID) -> datetime | None:
+    """The time of the push, which an id of chancy contains."""
+    return datetime.fromtimestamp((id.int >> 80) / 1000, UTC) if id.version == 7 else None
+
+
+# As it is stored
+
+
+def _loaded(path: str) -> Any:
+    """The task that a module has at a path; None: it has none."""
+    module, _, name = path.rpartition(".")
+    found = getattr(import_module(module), name, None)
+    return found if isinstance(found, base.Task) else None
+
+
+def _task_of(found: QueuedJob, alias: str) -> Any:
+    """The task of a job, with the settings that it was enqueued with; None: it is not of a task."""
+    arguments = found.arguments or {}
+    if arguments.keys() != {"args", "kwargs"}:
+        return None
+    try:
+        task = _loaded(found.func)
+    except ImportError:
+        return None
+    if task is None:
+        return None
+    own = {"priority": found.priority, "queue_name": found.queue, "backend": alias}
+    return replace(task, **own, run_after=found.run_at)
+
+
+def _stored(found: QueuedJob, task: Any, alias: str) -> Any:
+    arguments = found.arguments or {}
+    workers = [str(failure.get("worker_id") or "") for failure in found.errors]
+    if found.worker_id is not None and found.attempt > len(workers):
+        workers.append(str(found.worker_id))
+    result = _result(
+        task,
+        alias,
+        args=arguments["args"],
+        kwargs=arguments["kwargs"],
+        id=str(found.id),
+        status=_STATUSES.get(found.state, _Status.READY),
+        enqueued_at=found.pushed_at,
+        started_at=found.claimed_at,
+        last_attempted_at=found.claimed_at,
+        finished_at=found.finished_at,
+        errors=_errors(found),
+        worker_ids=workers,
+    )
+    if found.state is State.SUCCEEDED:
+        # The field has no parameter, and the class is frozen.
+        object.__setattr__(result, "_return_value", found.result)
+    return result
+
+
+def _errors(found: QueuedJob) -> list[Any]:
+    errors = [
+        base.TaskError(
+            exception_class_path=str((failure.get("types") or ["builtins.Exception"])[0]),
+            traceback=str(failure.get("trace") or failure.get("message") or ""),
+        )
+        for failure in found.errors
+    ]
+    if found.state is State.CANCELLED:
+        errors.append(
+            base.TaskError(
+                exception_class_path="chancy.errors.JobCancelled", traceback="it was cancelled"
+            )
+        )
+    return errors
+
+
+def _result(task: Any, alias: str, **known: Any) -> Any:
+    blank: dict[str, Any] = {
+        "id": "",
+        "status": _Status.READY,
+        "enqueued_at": None,
+        "started_at": None,
+        "finished_at": None,
+        "last_attempted_at": None,
+        "errors": [],
+        "worker_ids": [],
+    }
+    return base.TaskResult(task=task, backend=alias, **{**blank, **known})
+
+
+def _aware(at: datetime | None) -> datetime | None:
+    """A time of a project without time zones is in its default one, as Django stores it."""
+    return timezone.make_aware(at) if at is not None and timezone.is_naive(at) else at

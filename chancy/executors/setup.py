@@ -1,0 +1,47 @@
+"""What an executor is made with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from chancy.executors.base import NO_CALLBACKS, AttemptCallbacks, FindFunction
+from chancy.job.limits import NO_LIMITS, Limits
+from chancy.queue.executor_options import ExecutorOptions
+
+if TYPE_CHECKING:
+    from chancy.executors.process.pool import ChildPool
+    from chancy.executors.process.settings import JobEnvironment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorSetup:
+    """What an executor is made with.
+
+    :param concurrency: jobs at a time.
+    :param find: looks up the function of a claim; raises `UnknownFunction`.
+    :param max_payload: maximum size of an encoded result in bytes.
+    :param options: of the class that its `ExecutorKind` names.
+    :param limits: limits of claims that have none of their own.
+    :param callbacks: called for reports of running jobs.
+    :param sys_path: module search path of executor processes; None takes this process's
+        ``sys.path`` when the executor starts.
+    :param environment: surroundings of the jobs in executor processes; None for plain jobs.
+    :param wrapper: surrounds the functions in executor processes; see
+        `chancy.job.registry.Registry`. ``find`` returns surrounded functions already.
+    :param pool: executor processes to share with other queues; None: its own.
+    :param around_in_child: see `chancy.plugin.plugin.Plugin.around_in_child`.
+    """
+
+    concurrency: int
+    find: FindFunction
+    max_payload: int
+    options: ExecutorOptions
+    limits: Limits = NO_LIMITS
+    callbacks: AttemptCallbacks = NO_CALLBACKS
+    sys_path: Sequence[str] | None = None
+    environment: JobEnvironment | None = None
+    wrapper: str | None = None
+    pool: ChildPool | None = None
+    around_in_child: Sequence[str] = ()

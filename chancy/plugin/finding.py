@@ -1,0 +1,50 @@
+"""`Finding`, one line in the report of a check: what was found, how bad it is, and what to do."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+
+class Severity(StrEnum):
+    """How bad a finding is, the worst first."""
+
+    #: Jobs do not run, or are about to be lost.
+    ERROR = "error"
+    #: It becomes a problem if it goes on.
+    WARNING = "warning"
+    #: The check could not be made.
+    UNKNOWN = "unknown"
+    OK = "ok"
+
+
+class Finding(NamedTuple):
+    """One line of a report.
+
+    :param about: the name of the check.
+    :param found: its result, with the values.
+    :param todo: the action to take, one command or statement if possible; empty if none is needed.
+    :param grade: how bad it is; OK if there is nothing to do.
+    """
+
+    about: str
+    found: str
+    todo: str = ""
+    grade: Severity = Severity.WARNING
+
+    @property
+    def severity(self) -> Severity:
+        return self.grade if self.todo else Severity.OK
+
+    @property
+    def ok(self) -> bool:
+        return not self.todo
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "about": self.about,
+            "severity": self.severity.value,
+            "ok": self.ok,
+            "found": self.found,
+            "todo": self.todo,
+        }

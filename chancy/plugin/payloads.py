@@ -1,0 +1,164 @@
+"""Payloads of jobs, as a plugin's codec stores them: arguments, results, failures and steps."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from enum import StrEnum
+from typing import Any, Protocol
+
+from chancy.attempt.claim import Claim
+from chancy.attempt.failure import Failure
+from chancy.attempt.outcome import Outcome, Raised, Returned
+from chancy.context.steps import KEY as STEPS
+from chancy.errors import UnreadablePayload
+from chancy.job.definition import QueuedJob
+from chancy.serialization.sealed import MARK, key_of, redacted
+
+logger = logging.getLogger("chancy.plugins")
+
+#: Failures of chancy itself, which have no data of the job.
+_OWN = frozenset(
+    {
+        "chancy.errors.UnknownFunction",
+        "chancy.errors.UnreadablePayload",
+        "chancy.errors.UnsupportedLimit",
+    }
+)
+
+
+class Payload(StrEnum):
+    """What a `PayloadCodec` encodes."""
+
+    ARGUMENTS = "arguments"
+    RESULT = "result"
+    #: A JSON object with the message, the traceback, the notes and the causes of an exception.
+    FAILURE = "failure"
+    #: The values of a job's steps.
+    STEPS = "steps"
+
+
+class PayloadCodec(Protocol):
+    """Converts payloads to the JSON that is stored, and back. Sync and quick.
+
+    Called in the event loops of workers and in any thread of a caller.
+    """
+
+    def encode(self, func: str, payload: Payload, text: str) -> str:
+        """The JSON text to store in place of a JSON text, or the same text.
+
+        :param func: the path of the job's function.
+        """
+        ...
+
+    def decode(self, func: str, payload: Payload, text: str) -> str:
+        """The JSON text that was encoded. Called for text with the key ``$chancy`` only.
+
+        Text that is not encoded is returned unchanged. Into the object of encoded arguments a
+        workflow may have put results of its steps, which may be encoded themselves.
+
+        :raises UnreadablePayload: it cannot be decoded.
+        """
+        ...
+
+
+class StoredPayloads:
+    """Applies a codec to jobs, claims and outcomes."""
+
+    def __init__(self, codec: PayloadCodec) -> None:
+        self._codec = codec
+
+    def arguments(self, func: str, text: str) -> str:
+        """Valid arguments as they are stored. Empty ones stay as they are.
+
+        :raises Exception: whatever the codec refuses them with.
+        """
+        return text if text == "{}" else self._codec.encode(func, Payload.ARGUMENTS, text)
+
+    def meta(self, func: str, text: str) -> str:
+        """Keys of a job's meta as they are stored."""
+        if not text.startswith(f'{{"{STEPS}":'):
+            return text
+        steps = self._codec.encode(func, Payload.STEPS, text[len(STEPS) + 4 : -1])
+        return f'{{"{STEPS}":{steps}}}'
+
+    def claim(self, claim: Claim) -> Claim:
+        """A claim with the arguments and steps that the function gets.
+
+        :raises UnreadablePayload: they cannot be decoded.
+        """
+        arguments, meta = claim.arguments, claim.meta
+        if arguments is not None and MARK in arguments:
+            claim = claim._replace(
+                arguments=self._codec.decode(claim.func, Payload.ARGUMENTS, arguments)
+            )
+        if meta is not None and MARK in meta:
+            found = json.loads(meta)
+            if key_of(found.get(STEPS)) is not None:
+                found[STEPS] = self._value(claim.func, Payload.STEPS, found[STEPS])
+                claim = claim._replace(meta=json.dumps(found))
+        return claim
+
+    def outcome(self, claim: Claim, outcome: Outcome) -> Outcome:
+        """An outcome with the result or failure as it is stored."""
+        match outcome:
+            case Returned(str(result), elapsed_s):
+                try:
+                    text = self._codec.encode(claim.func, Payload.RESULT, result)
+                except Exception as error:
+                    return Raised(Failure.of(error), elapsed_s, error=error)
+                return Returned(text, elapsed_s)
+            case Raised(failure) if failure.types[0] not in _OWN:
+                stored = self._failure(claim, failure)
+                if stored is failure:
+                    return outcome
+                # The exception has the message, too, and would be logged.
+                return replace(outcome, failure=stored, error=None)
+            case _:
+                return outcome
+
+    def _failure(self, claim: Claim, failure: Failure) -> Failure:
+        text = json.dumps(failure.as_json())
+        try:
+            encoded = self._codec.encode(claim.func, Payload.FAILURE, text)
+        except Exception:
+            logger.exception("failure_not_encoded job=%s", claim.id)
+            return Failure(types=failure.types, message="(the failure could not be encoded)")
+        if encoded == text:
+            return failure
+        value = json.loads(encoded)
+        return Failure(types=failure.types, message=str(redacted(value)), args=(value,))
+
+    def result(self, func: str, value: Any) -> Any:
+        """A stored result, decoded from JSON, as the function has returned it.
+
+        :raises UnreadablePayload: it cannot be decoded.
+        """
+        return self._value(func, Payload.RESULT, value)
+
+    def _value(self, func: str, payload: Payload, value: Any) -> Any:
+        if key_of(value) is None:
+            return value
+        return json.loads(self._codec.decode(func, payload, json.dumps(value)))
+
+    def job(self, job: QueuedJob) -> QueuedJob:
+        """A finished job with its result and its failures. A failure without its key is left.
+
+        :raises UnreadablePayload: the result cannot be decoded.
+        """
+        errors = tuple(self._read_failure(job.func, failure) for failure in job.errors)
+        return replace(job, result=self.result(job.func, job.result), errors=errors)
+
+    def _read_failure(self, func: str, stored: Mapping[str, Any]) -> Mapping[str, Any]:
+        match stored:
+            case {"args": [value]} if key_of(value) is not None:
+                try:
+                    found = self._value(func, Payload.FAILURE, value)
+                except UnreadablePayload:
+                    return stored
+                rest = {name: item for name, item in stored.items() if name != "args"}
+                return {**rest, **found}
+            case _:
+                return stored

@@ -1,0 +1,23 @@
+"""Plugins whose service consists of processors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from chancy.plugin.plugin import Plugin
+
+
+class ProcessorPlugin(Plugin):
+    """A plugin whose `serve` runs processors, of which ``chancy worker --processors`` chooses."""
+
+    def choose(self, processors: Collection[str]) -> Collection[str]:
+        """Select the processors that `serve` runs.
+
+        Returns the names of all processors that the plugin has.
+        """
+        raise NotImplementedError
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of ``chancy worker`` if a processor stopped it, else 0."""
+        raise NotImplementedError

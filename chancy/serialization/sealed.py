@@ -1,0 +1,68 @@
+"""The format of encrypted JSON values: an object with the id of a key and a ciphertext."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+#: The key that marks it; `chancy.serialization.signature.FORMAT`.
+_KEY = "$chancy"
+#: A part of every JSON text that has an encrypted value, and of few others.
+MARK = f'"{_KEY}"'
+
+
+def sealed(key: str, data: str) -> dict[str, Any]:
+    """The JSON value for a ciphertext.
+
+    :param key: the id of the key, which is not secret.
+    """
+    return {_KEY: {"encrypted": key, "data": data}}
+
+
+def opened(value: Any) -> tuple[str, str, dict[str, Any]] | None:
+    """The id of the key of an encrypted value, the ciphertext, and what was added beside them.
+
+    None for any other value.
+    """
+    if not isinstance(value, Mapping) or _KEY not in value:
+        return None
+    match value[_KEY]:
+        case {"encrypted": str(key), "data": str(data), **more} if not more:
+            return key, data, {name: item for name, item in value.items() if name != _KEY}
+        case _:
+            return None
+
+
+def key_of(value: Any) -> str | None:
+    """The id of the key with which a value is encrypted; None if it is not encrypted."""
+    found = opened(value)
+    return None if found is None else found[0]
+
+
+def redaction(key: str) -> str:
+    """What people are shown in place of a ciphertext."""
+    return f"encrypted (key {key})"
+
+
+def without_key(what: str, key: str) -> str:
+    """The message of the error for a payload that no plugin of the application decrypts.
+
+    :param what: for example ``arguments are``.
+    """
+    return (
+        f"the {what} encrypted with the key {key!r}, and no plugin of this application decrypts "
+        "them: pass it the plugin that has the key"
+    )
+
+
+def redacted(value: Any) -> Any:
+    """A JSON value with every encrypted value in it replaced by its `redaction`."""
+    if isinstance(value, Mapping):
+        found = opened(value)
+        if found is None:
+            return {name: redacted(item) for name, item in value.items()}
+        key, _, rest = found
+        return {_KEY: redaction(key), **redacted(rest)} if rest else redaction(key)
+    if isinstance(value, list | tuple):
+        return [redacted(item) for item in value]
+    return value

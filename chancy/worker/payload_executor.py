@@ -1,0 +1,56 @@
+"""Decodes what jobs are given, and encodes what they give, by the codec of a plugin."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from chancy.attempt.claim import Claim
+from chancy.attempt.failure import Failure
+from chancy.attempt.outcome import Outcome, Raised
+from chancy.executors.base import Executor
+from chancy.plugin.payloads import StoredPayloads
+
+
+class PayloadExecutor:
+    """An executor that runs claims as another one does, with decoded payloads.
+
+    The decoded payloads are seen by the other executor only: what is judged, logged, settled and
+    given to plugins is encoded.
+    """
+
+    def __init__(self, executor: Executor, payloads: StoredPayloads) -> None:
+        self._executor = executor
+        self._payloads = payloads
+        #: Decoded claims that run: executors know an attempt by the object.
+        self._decoded: dict[tuple[UUID, UUID], Claim] = {}
+
+    @property
+    def slots(self) -> int:
+        return self._executor.slots
+
+    @property
+    def broken(self) -> str | None:
+        return self._executor.broken
+
+    async def start(self) -> None:
+        await self._executor.start()
+
+    async def stop(self) -> None:
+        await self._executor.stop()
+
+    async def run(self, claim: Claim) -> Outcome:
+        try:
+            decoded = self._payloads.claim(claim)
+        except Exception as error:
+            return Raised(Failure.of(error), error=error)
+        if decoded is claim:
+            return self._payloads.outcome(claim, await self._executor.run(claim))
+        key = claim.id, claim.lease
+        self._decoded[key] = decoded
+        try:
+            return self._payloads.outcome(claim, await self._executor.run(decoded))
+        finally:
+            del self._decoded[key]
+
+    def interrupt(self, claim: Claim, outcome: Outcome) -> bool:
+        return self._executor.interrupt(self._decoded.get((claim.id, claim.lease), claim), outcome)

@@ -1,0 +1,177 @@
+"""Who may do what in the dashboard: people, roles, actions, and the checks of a request."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import ipaddress
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import TYPE_CHECKING
+
+from chancy.checks import check_instance
+from chancy.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+
+class Role(IntEnum):
+    """What a person may do; each role may do what those before it may."""
+
+    #: See everything but masked values.
+    VIEWER = 1
+    #: Also act on jobs, queues, cron entries, dead letters and workflows.
+    OPERATOR = 2
+    #: Also change settings of queues, and delete.
+    ADMIN = 3
+
+
+class Action(StrEnum):
+    """What a person may be allowed to do. The subject is in parentheses."""
+
+    #: See pages ().
+    VIEW = "view"
+    #: See arguments, results and meta of jobs (func:PATH).
+    VIEW_ARGUMENTS = "view arguments"
+    #: See the audit ().
+    VIEW_AUDIT = "view audit"
+    #: Cancel jobs (queue:NAME).
+    CANCEL_JOB = "cancel job"
+    #: Run scheduled jobs now (queue:NAME).
+    RUN_JOB = "run job now"
+    #: Replay dead letters (queue:NAME).
+    REPLAY_LETTER = "replay dead letter"
+    #: Purge dead letters (queue:NAME).
+    PURGE_LETTER = "purge dead letter"
+    #: Pause and resume a queue (queue:NAME).
+    PAUSE_QUEUE = "pause queue"
+    #: Change the concurrency of a queue (queue:NAME).
+    CHANGE_QUEUE = "change queue"
+    #: Pause and resume a cron entry (cron:NAME).
+    PAUSE_CRON = "pause cron entry"
+    #: Push the job of a cron entry now (cron:NAME).
+    RUN_CRON = "run cron entry"
+    #: Cancel and retry a workflow (workflow:ID).
+    STEER_WORKFLOW = "steer workflow"
+    #: Cancel a batch (batch:ID).
+    STEER_BATCH = "steer batch"
+    #: Skip failed jobs that block a sequence (queue:NAME).
+    SKIP_BLOCK = "skip block"
+
+
+#: The lowest role for each action.
+ROLES: Mapping[Action, Role] = {
+    Action.VIEW: Role.VIEWER,
+    Action.VIEW_ARGUMENTS: Role.VIEWER,
+    Action.VIEW_AUDIT: Role.OPERATOR,
+    Action.CANCEL_JOB: Role.OPERATOR,
+    Action.RUN_JOB: Role.OPERATOR,
+    Action.REPLAY_LETTER: Role.OPERATOR,
+    Action.PURGE_LETTER: Role.ADMIN,
+    Action.PAUSE_QUEUE: Role.OPERATOR,
+    Action.CHANGE_QUEUE: Role.ADMIN,
+    Action.PAUSE_CRON: Role.OPERATOR,
+    Action.RUN_CRON: Role.OPERATOR,
+    Action.STEER_WORKFLOW: Role.OPERATOR,
+    Action.STEER_BATCH: Role.OPERATOR,
+    Action.SKIP_BLOCK: Role.OPERATOR,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Person:
+    """Who sends a request.
+
+    :param name: 1 to 200 characters, as written into the audit.
+    :param role: what `by_role` allows.
+    """
+
+    name: str
+    role: Role = Role.VIEWER
+
+    def __post_init__(self) -> None:
+        check_instance(self.name, str, "name", "pass a string")
+        check_instance(self.role, Role, "role", "pass Role.VIEWER, Role.OPERATOR or Role.ADMIN")
+        if not 1 <= len(self.name) <= 200:
+            raise ConfigurationError("the name of a person must have 1 to 200 characters")
+
+
+#: Returns the person of a request, a response such as a redirect to a login, or None to refuse it.
+Auth = Callable[["Request"], "Person | Response | Awaitable[Person | Response | None] | None"]
+#: Whether a person may do something to a subject, such as ``queue:mail``.
+Can = Callable[[Person, Action, str], bool]
+
+
+def by_role(person: Person, action: Action, subject: str) -> bool:
+    """The default of ``can``: by the role of the person alone."""
+    return person.role >= ROLES[action]
+
+
+class BasicAuth:
+    """Asks for a name and a password by HTTP basic authentication. Use it over TLS only.
+
+    :param people: passwords and roles by name.
+    """
+
+    def __init__(self, people: Mapping[str, tuple[str, Role]]) -> None:
+        for name, (password, _) in people.items():
+            if len(password) < 8:
+                raise ConfigurationError(
+                    f"the password of {name!r} must have at least 8 characters"
+                )
+        self._people = {
+            name: (password.encode(), Person(name=name, role=role))
+            for name, (password, role) in people.items()
+        }
+
+    def __call__(self, request: Request) -> Person | Response | None:
+        from starlette.responses import PlainTextResponse
+
+        kind, _, credentials = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() == "basic":
+            try:
+                name, _, password = base64.b64decode(credentials).decode().partition(":")
+            except (binascii.Error, UnicodeDecodeError):
+                name, password = "", ""
+            expected, person = self._people.get(name, (b"", None))
+            # Compared for unknown names too, so that the time does not tell which names exist.
+            if hmac.compare_digest(password.encode(), expected) and person is not None:
+                return person
+        return PlainTextResponse(
+            "a name and a password are required",
+            401,
+            {"WWW-Authenticate": 'Basic realm="chancy", charset="UTF-8"'},
+        )
+
+
+#: Who uses a dashboard without ``auth``: on this machine only.
+LOCAL = Person(name="local", role=Role.ADMIN)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address, or the name localhost, means this machine."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def refusal(request: Request) -> str | None:
+    """Why a request must not be served without ``auth``; None: it comes from this machine."""
+    if any(name in request.headers for name in ("forwarded", "x-forwarded-for")):
+        return "it came through a proxy"
+    client = request.client.host if request.client else "an unknown address"
+    if not is_loopback(client):
+        return f"it came from {client}"
+    # A page of another site whose name was made to resolve to this machine sends its own name.
+    host = request.headers.get("host", "")
+    name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+    if not is_loopback(name):
+        return f"it was sent to {name or 'no host'}, and not to localhost"
+    return None

@@ -1,0 +1,103 @@
+"""The audit: what people did in the dashboard."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from chancy.broker.optional import SqlStore
+from chancy.plugin.tables import PluginSql, utc
+
+SQL = PluginSql("chancy.plugins.dashboard", "the pages of the dashboard")
+#: Above every id.
+_LAST = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """What a person did. Times are aware, in UTC.
+
+    :param subject: what it was done to, such as ``queue:mail``.
+    :param detail: the ids, the filter or the settings.
+    :param jobs: how many jobs, or other things, were changed.
+    :param ended_at: None while it is in progress, or if the process that did it has died.
+    :param error: why it did not end as it should.
+    """
+
+    id: int
+    at: datetime
+    who: str
+    action: str
+    subject: str
+    detail: Any
+    jobs: int
+    ended_at: datetime | None
+    error: str | None
+    stop_asked: bool
+
+
+class Audit:
+    """The rows of the audit.
+
+    :param store: the database, or a session of it with an open transaction.
+    """
+
+    def __init__(self, store: SqlStore, keep_days: float) -> None:
+        self._tables = SQL.on(store)
+        self._keep_days = keep_days
+
+    async def add(
+        self,
+        who: str,
+        action: str,
+        subject: str,
+        detail: Mapping[str, Any] | None = None,
+        *,
+        jobs: int = 0,
+        ended: bool = True,
+    ) -> int:
+        """Write an entry; returns its id."""
+        text = json.dumps(detail, default=str) if detail else None
+        ((id,),) = await self._tables.fetch(
+            "audit_add", who, action, subject, text, jobs, ended, self._keep_days
+        )
+        return int(id)
+
+    async def count(
+        self, id: int, jobs: int, *, ended: bool = False, error: str | None = None
+    ) -> bool:
+        """Count jobs of an entry; returns whether its action is asked to stop."""
+        ((stop,),) = await self._tables.fetch("audit_count", id, jobs, ended, error)
+        return bool(stop)
+
+    async def stop(self, id: int) -> bool:
+        """Ask an action to stop; False if it has ended."""
+        return bool(await self._tables.fetch("audit_stop", id))
+
+    async def get(self, id: int) -> AuditEntry | None:
+        found = await self._tables.fetch("audit_page", _LAST, 1, id)
+        return _entry(found[0]) if found else None
+
+    async def page(self, before: int | None, limit: int) -> list[AuditEntry]:
+        """Entries, newest first, below an id."""
+        rows = await self._tables.fetch("audit_page", before or _LAST, limit, None)
+        return [_entry(row) for row in rows]
+
+
+def _entry(row: Sequence[Any]) -> AuditEntry:
+    id, at, who, action, subject, detail, jobs, ended_at, error, stop_asked = row
+    return AuditEntry(
+        id=id,
+        at=utc(at),
+        who=who,
+        action=action,
+        subject=subject,
+        detail=json.loads(detail) if detail else None,
+        jobs=jobs,
+        ended_at=utc(ended_at),
+        error=error,
+        stop_asked=stop_asked,
+    )

@@ -1,0 +1,233 @@
+"""Pages of jobs: by key, from an index, with a bound on the rows that are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from chancy.broker.optional import SqlStore
+from chancy.plugin.tables import PluginTables, utc
+from chancy.plugins.dashboard.audit import SQL
+from chancy.plugins.dashboard.search import Search
+from chancy.states import State
+
+#: Jobs of a page.
+PAGE = 50
+#: Rows that a page reads to find jobs by their content: few at first, then more.
+_SOME, SCANNED = 500, 5_000
+
+#: The bounds of ids and times.
+LOW, HIGH = UUID(int=0), UUID(int=2**128 - 1)
+NEVER = datetime(1, 1, 2, tzinfo=UTC)
+FOREVER = datetime(9999, 12, 30, tzinfo=UTC)
+_ENDED = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRow:
+    """A job in a list. Times are aware, in UTC.
+
+    :param arguments: JSON text; None if it is long.
+    """
+
+    position: str
+    id: UUID
+    func: str
+    queue: str
+    priority: int
+    state: State
+    attempt: int
+    max_attempts: int
+    run_at: datetime | None
+    worker_id: UUID | None
+    pushed_at: datetime
+    claimed_at: datetime | None
+    finished_at: datetime | None
+    arguments: str | None
+    error: str | None
+    message: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPage:
+    """A page of jobs.
+
+    :param order: the order of the jobs, in words.
+    :param after: the position from which the next page goes on; None: this is the last one.
+    :param scanned: how many rows were read, if the page is not full because that was the bound.
+    """
+
+    jobs: Sequence[JobRow]
+    order: str
+    after: str | None
+    scanned: int | None
+
+
+class _Source(NamedTuple):
+    statement: str
+    order: str
+    #: The kind of its positions: ``id``, ``up`` or ``down`` in time, ``place`` in a queue.
+    key: str
+    #: Whether the index alone answers the search.
+    exact: bool
+
+
+class _Found(NamedTuple):
+    jobs: Sequence[JobRow]
+    rows: int
+    edge: str | None
+
+
+def _source(wanted: Search, *, failures: bool) -> _Source | None:
+    """The index that serves a search; None: both tables by id."""
+    states, queue, rest = wanted.states, wanted.queue, wanted.by_content
+    only = next(iter(states)) if len(states) == 1 else None
+    if only is State.RUNNING or (wanted.worker and not states & _ENDED):
+        return _Source("running", "the longest running first", "up", not rest and not queue)
+    if only is State.SCHEDULED:
+        return _Source("scheduled", "the next one first", "up", not rest and not queue)
+    if only is State.HELD:
+        return _Source("held", "the oldest first", "none", False)
+    if only is State.PENDING and queue:
+        return _Source("pending", "in the order in which they run", "place", not rest)
+    if only is State.FAILED and failures:
+        return _Source("failed", "the last failure first", "down", not rest and not queue)
+    if states and states <= _ENDED and queue:
+        exact = not rest and states == _ENDED
+        return _Source("ended", "the last one first", "down", exact)
+    if states and not states & _ENDED:
+        return _Source("live", "newest first", "id", False)
+    if states and states <= _ENDED:
+        return _Source("finished", "newest first", "id", not rest and states == _ENDED)
+    return None
+
+
+async def find_page(
+    store: SqlStore, wanted: Search, after: str | None, *, failures: bool
+) -> JobPage:
+    """A page of matching jobs.
+
+    :param after: where the previous page ended.
+    :param failures: whether the index of failed jobs exists.
+    """
+    tables = SQL.on(store)
+    source = _source(wanted, failures=failures)
+    if source is None:
+        return await _both(tables, wanted, after)
+    budget = PAGE + 1 if source.exact else SCANNED
+    found = await _fetch(tables, source, wanted, after, budget)
+    if len(found.jobs) > PAGE:
+        page = found.jobs[:PAGE]
+        return JobPage(jobs=page, order=source.order, after=page[-1].position, scanned=None)
+    more = found.rows >= budget and source.key != "none"
+    return JobPage(
+        jobs=found.jobs,
+        order=source.order,
+        after=found.edge if more else None,
+        scanned=found.rows if more else None,
+    )
+
+
+async def _both(tables: PluginTables, wanted: Search, after: str | None) -> JobPage:
+    """Jobs of both tables, newest first, down to where both have been read."""
+    exact = not wanted.by_content and not wanted.queue and not wanted.states
+    budget = PAGE + 1 if exact else SCANNED
+    parts: list[_Found] = []
+    for name in ("live", "finished"):
+        source = _Source(name, "", "id", exact)
+        parts.append(await _fetch(tables, source, wanted, after, budget))
+    # One of the tables may have been read less far than the other.
+    edges = [
+        part.edge
+        for part in parts
+        if part.edge is not None and part.rows >= budget and len(part.jobs) <= PAGE
+    ]
+    edge = max(edges, default=None)
+    jobs = sorted((job for part in parts for job in part.jobs), key=_by_id, reverse=True)
+    if edge is not None:
+        jobs = [job for job in jobs if job.position >= edge]
+    if len(jobs) > PAGE:
+        jobs = jobs[:PAGE]
+        return JobPage(jobs=jobs, order="newest first", after=jobs[-1].position, scanned=None)
+    scanned = sum(part.rows for part in parts) if edge is not None and not exact else None
+    return JobPage(jobs=jobs, order="newest first", after=edge, scanned=scanned)
+
+
+def _by_id(job: JobRow) -> UUID:
+    return job.id
+
+
+async def _fetch(
+    tables: PluginTables, source: _Source, wanted: Search, after: str | None, budget: int
+) -> _Found:
+    if budget > _SOME:
+        found = await _fetch(tables, source, wanted, after, _SOME)
+        if found.rows < _SOME or len(found.jobs) > PAGE:
+            return found
+    rows = await tables.fetch(
+        source.statement,
+        sorted(int(state) for state in wanted.states) or None,
+        wanted.queue,
+        wanted.func,
+        wanted.worker,
+        list(wanted.args),
+        list(wanted.args.values()),
+        list(wanted.meta),
+        list(wanted.meta.values()),
+        wanted.error,
+        wanted.since_s,
+        budget,
+        PAGE + 1,
+        *_position(source.key, after),
+    )
+    jobs = [_row(row[2:]) for row in rows if row[3] is not None]
+    return _Found(jobs, int(rows[0][0]), rows[0][1])
+
+
+def _position(key: str, after: str | None) -> list[object]:
+    """The parameters of a position; an unreadable one is the beginning."""
+    first, _, second = (after or "").partition("_")
+    try:
+        match key:
+            case "none":
+                return []
+            case "id":
+                return [UUID(first) if after else HIGH]
+            case "up" | "down":
+                if after:
+                    return [datetime.fromisoformat(first).replace(tzinfo=UTC), UUID(second)]
+                return [NEVER, LOW] if key == "up" else [FOREVER, HIGH]
+            case _:
+                return (
+                    [max(-32_768, min(32_767, int(first))), int(second)] if after else [32_767, 0]
+                )
+    except ValueError:
+        return _position(key, None)
+
+
+def _row(row: Sequence[Any]) -> JobRow:
+    (
+        position, id, func, queue, priority, state, attempt, max_attempts, run_at, worker_id,
+        pushed_at, claimed_at, finished_at, arguments, error, message,
+    ) = row  # fmt: skip
+    return JobRow(
+        position=position,
+        id=id,
+        func=func,
+        queue=queue,
+        priority=priority,
+        state=State(state),
+        attempt=attempt,
+        max_attempts=max_attempts,
+        run_at=utc(run_at),
+        worker_id=worker_id,
+        pushed_at=utc(pushed_at),
+        claimed_at=utc(claimed_at),
+        finished_at=utc(finished_at),
+        arguments=arguments,
+        error=error,
+        message=message,
+    )

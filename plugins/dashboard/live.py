@@ -1,0 +1,84 @@
+"""Tells open pages when something has changed, by server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncGenerator
+
+from starlette.responses import Response, StreamingResponse
+
+from chancy.errors import BrokerError
+from chancy.plugins.dashboard.site import Refused, Site, View
+from chancy.plugins.dashboard.snapshot import Snapshots
+
+#: The most open streams of one process.
+_MOST = 500
+#: Seconds between two looks, and after which pages are told to look without a change.
+_EVERY_S, _AT_LEAST_S = 1.0, 5.0
+#: Seconds after which a stream ends, and its page opens another one. A server that stops waits for
+#: open streams, and cannot tell them that it does.
+_LASTS_S = 15.0
+
+
+class Live:
+    """Looks once a second while anybody has a page open, however many do."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._snapshots = Snapshots(site)
+        self._open = 0
+        self._version = ""
+        self._changed = asyncio.Condition()
+        self._task: asyncio.Task[None] | None = None
+
+    async def stream(self, view: View) -> Response:
+        """The stream of one page."""
+        if self._open >= _MOST:
+            raise Refused(503, f"{_MOST} pages are open already: this one does not update itself")
+        # A proxy that collects what it is sent would hold the events back.
+        headers = {"x-accel-buffering": "no"}
+        return StreamingResponse(self._events(), media_type="text/event-stream", headers=headers)
+
+    async def _events(self) -> AsyncGenerator[str]:
+        self._open += 1
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._look(), name="chancy dashboard")
+        ends = time.monotonic() + _LASTS_S
+        try:
+            yield "retry: 1000\n\n"
+            while await self._change(ends - time.monotonic()):
+                yield f"event: look\ndata: {self._version}\n\n"
+        finally:
+            self._leave()
+
+    async def _change(self, timeout_s: float) -> bool:
+        """Wait for pages to be told something; False if nothing was in time."""
+        try:
+            async with asyncio.timeout(timeout_s), self._changed:
+                return await self._changed.wait()
+        except TimeoutError:
+            return False
+
+    def _leave(self) -> None:
+        self._open -= 1
+        if not self._open and self._task is not None:
+            self._task.cancel()
+
+    async def _look(self) -> None:
+        waited = 0.0
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            waited += _EVERY_S
+            try:
+                snapshot = await self._snapshots.get()
+            except BrokerError:
+                continue  # the pages stay as they are until the database is back
+            version = hashlib.sha256(snapshot.signature.encode()).hexdigest()[:16]
+            if version == self._version and waited < _AT_LEAST_S:
+                continue
+            waited = 0.0
+            async with self._changed:
+                self._version = version
+                self._changed.notify_all()

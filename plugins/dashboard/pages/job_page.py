@@ -1,0 +1,166 @@
+"""One job: its attempts in time, its error, its arguments, why it waits, and what can be done."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from starlette.responses import Response
+
+from chancy.app.diagnosis import Reason, Why
+from chancy.job.definition import QueuedJob
+from chancy.plugins.dashboard.access import Action
+from chancy.plugins.dashboard.redaction import tree
+from chancy.plugins.dashboard.site import View
+from chancy.plugins.dead_letter import DeadLetter, DeadLetters
+from chancy.plugins.job_logs import JobLogs, LogLine
+from chancy.serialization.sealed import key_of
+from chancy.states import State
+
+#: The most lines of a log that are shown; the command shows all.
+_MAX_LINES = 200
+#: Keys of the meta that are shown elsewhere on the page.
+_KNOWN = ("progress",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What happened to a job, and when.
+
+    :param kind: for its colour: a state, or ``error``.
+    :param failure: the failure of an attempt, as stored.
+    """
+
+    at: datetime | None
+    kind: str
+    text: str
+    failure: Mapping[str, Any] | None = None
+    worker: str | None = None
+
+
+async def show(view: View) -> Response:
+    site, id = view.site, view.id()
+    chancy = site.chancy
+    job = await site.looks.get(("job", id), lambda: chancy.get_job(id))
+    letters = site.plugin(DeadLetters)
+    letter = await letters.get(chancy, id) if letters else None
+    if job is None:
+        return await view.render("gone.html", 404, title="No such job", id=id, letter=letter)
+    reasons: Sequence[Reason] = ()
+    if not job.state.final:
+        reasons = await site.looks.get(("why", id), lambda: chancy.why(id))
+    shows = view.allows(Action.VIEW_ARGUMENTS, f"func:{job.func}")
+    lines: Sequence[LogLine] = ()
+    if shows and (logs := site.plugin(JobLogs)):
+        reading = partial(logs.read_last, chancy, id, _MAX_LINES)
+        lines = await site.looks.get(("log", id), reading)
+    meta = {key: value for key, value in job.meta.items() if key not in _KNOWN}
+    return await view.render(
+        "job.html",
+        title=job.func.rpartition(".")[2],
+        job=job,
+        moments=list(_moments(job)),
+        reasons=[reason for reason in reasons if reason.why is not Why.FINISHED],
+        letter=letter,
+        progress=_progress(job),
+        shows=shows,
+        arguments=tree(job.arguments, site.masked) if shows else None,
+        meta=tree(meta, site.masked) if shows and meta else None,
+        result=tree({"result": job.result}, site.masked) if shows else None,
+        push=_command(job, site.masked.copy(dict(job.arguments or {}))) if shows else None,
+        origin=_origin(job, letter),
+        lines=lines,
+        State=State,
+    )
+
+
+def _moments(job: QueuedJob) -> Iterator[Moment]:
+    """The life of a job, oldest first."""
+    yield Moment(at=job.pushed_at, kind="pending", text="pushed")
+    for failure in job.errors:
+        number = failure.get("attempt")
+        worker = failure.get("worker_id")
+        yield Moment(
+            at=_time(failure.get("at")),
+            kind="failed",
+            text=f"attempt {number} failed" if number else "an attempt failed",
+            failure=failure,
+            worker=str(worker) if worker else None,
+        )
+    worker = str(job.worker_id) if job.worker_id else None
+    if job.state is State.RUNNING:
+        text = f"attempt {job.attempt} runs"
+        yield Moment(at=job.claimed_at, kind="running", text=text, worker=worker)
+        if job.stop_asked_at:
+            yield Moment(at=job.stop_asked_at, kind="cancelled", text="asked to stop")
+    elif job.state is State.SCHEDULED:
+        text = f"attempt {job.attempt + 1} is due"
+        yield Moment(at=job.run_at, kind="scheduled", text=text)
+    elif job.state is State.SUCCEEDED:
+        if job.claimed_at:
+            text = f"attempt {job.attempt} started"
+            yield Moment(at=job.claimed_at, kind="running", text=text, worker=worker)
+        yield Moment(at=job.finished_at, kind="succeeded", text="succeeded")
+    elif job.state is State.CANCELLED:
+        yield Moment(at=job.finished_at, kind="cancelled", text="cancelled")
+    elif job.state is State.FAILED:
+        yield Moment(at=job.finished_at, kind="failed", text="failed for good")
+    else:
+        yield Moment(at=None, kind=job.state.label, text=f"is {job.state.label}")
+
+
+def _time(text: object) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _progress(job: QueuedJob) -> tuple[float | None, str] | None:
+    """The fraction and the text that the function has set."""
+    found = job.meta.get("progress")
+    if not isinstance(found, Mapping):
+        return None
+    fraction, text = found.get("fraction"), found.get("text")
+    known = isinstance(fraction, int | float) and not isinstance(fraction, bool)
+    bounded = max(0.0, min(1.0, float(fraction))) if known and fraction is not None else None
+    return bounded, str(text or "")
+
+
+def _command(job: QueuedJob, arguments: Mapping[str, Any]) -> str:
+    """The command that pushes such a job. Masked values stay masked. Empty if it is encrypted."""
+    if key_of(job.arguments) is not None:
+        return ""
+    text = json.dumps(arguments, ensure_ascii=False)
+    if len(text) > 4_000:
+        return ""
+    words = ["chancy", "push", job.func, "--args", text, "--queue", job.queue]
+    if job.priority:
+        words += ["--priority", str(job.priority)]
+    words += ["--max-attempts", str(job.max_attempts)]
+    return shlex.join(words)
+
+
+def _origin(job: QueuedJob, letter: DeadLetter | None) -> list[tuple[str, str, str]]:
+    """What pushed the job and what it belongs to: words, path, and text of a link."""
+    found: list[tuple[str, str, str]] = []
+    if letter is not None and letter.replayed_as is not None:
+        found.append(("Replayed as", f"jobs/{letter.replayed_as}", str(letter.replayed_as)))
+    for key, name, path, what in (
+        ("dead_letters", "replay_of", "jobs/", "Replay of"),
+        ("cron", "entry", "cron/", "Cron entry"),
+        ("workflow", "id", "workflows/", "Workflow"),
+        ("batch", "id", "batches/", "Batch"),
+        ("batch", "of", "batches/", "Callback of the batch"),
+    ):
+        own = job.meta.get(key)
+        value = own.get(name) if isinstance(own, Mapping) else None
+        if isinstance(value, str) and 0 < len(value) <= 128:
+            found.append((what, f"{path}{value}", value))
+    return found

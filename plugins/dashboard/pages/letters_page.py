@@ -1,0 +1,295 @@
+"""Dead letters by fingerprint; replay and purge, one by one or a whole group in batches."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from starlette.responses import RedirectResponse, Response
+
+from chancy.job.ids import new_ids
+from chancy.plugin.tables import utc
+from chancy.plugins.dashboard.access import Action
+from chancy.plugins.dashboard.audit import SQL
+from chancy.plugins.dashboard.job_rows import FOREVER, HIGH, LOW, NEVER
+from chancy.plugins.dashboard.redaction import line, tree
+from chancy.plugins.dashboard.site import MOST, Refused, View, uuid_of
+from chancy.plugins.dashboard.undertaking import Deed, deed, is_full, start
+from chancy.plugins.dead_letter import DeadLetter, DeadLetters, LetterFilter
+from chancy.plugins.dead_letter.store import BATCH, Letters
+
+#: Groups and dead letters of a page, and hours of a chart.
+_GROUPS, _PAGE, _HOURS = 200, 50, 24
+_MOST_RATE = 100_000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterGroup:
+    """Dead letters of one fingerprint. Times are aware, in UTC.
+
+    :param queue: that of the newest one, as all that follows.
+    :param hours: how many of the last day died in each hour, the oldest first.
+    """
+
+    fingerprint: str
+    queue: str
+    func: str
+    reason: str
+    error: str | None
+    message: str | None
+    waiting: int
+    replayed: int
+    newest: datetime
+    hours: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterRow:
+    """A dead letter in a list. Times are aware, in UTC."""
+
+    id: UUID
+    queue: str
+    func: str
+    attempt: int
+    died_at: datetime
+    replayed_at: datetime | None
+    replayed_as: UUID | None
+    host: str | None
+    message: str | None
+    arguments: str | None
+
+
+def _plugin(view: View) -> DeadLetters:
+    found = view.site.plugin(DeadLetters)
+    if found is None:
+        raise Refused(404, "this application does not use the plugin chancy.dead_letters")
+    return found
+
+
+async def show(view: View) -> Response:
+    _plugin(view)
+    site = view.site
+
+    async def look() -> Sequence[LetterGroup]:
+        rows = await SQL.on(site.store).fetch("letter_groups", _GROUPS, MOST + 1)
+        return [_group(row) for row in rows]
+
+    groups = await site.looks.get("letter groups", look, keep_s=10.0)
+    return await view.render(
+        "letters.html", title="Dead letters", groups=groups, most_groups=_GROUPS
+    )
+
+
+def _group(row: Sequence[Any]) -> LetterGroup:
+    fingerprint, queue, func, reason, error, message, waiting, replayed, newest, hours = row
+    counts: Mapping[str, int] = json.loads(hours) if hours else {}
+    return LetterGroup(
+        fingerprint=fingerprint,
+        queue=queue,
+        func=func,
+        reason=reason,
+        error=error,
+        message=message,
+        waiting=waiting,
+        replayed=replayed,
+        newest=utc(newest),
+        hours=[counts.get(str(hour), 0) for hour in reversed(range(_HOURS))],
+    )
+
+
+async def show_group(view: View) -> Response:
+    _plugin(view)
+    site, fingerprint = view.site, view.path("fingerprint")
+    at, id = FOREVER, HIGH
+    first, _, second = (view.query("after") or "").partition("_")
+    if second:
+        try:
+            at, id = datetime.fromisoformat(first).replace(tzinfo=UTC), UUID(second)
+        except ValueError:
+            raise Refused(400, "the address of this page is damaged") from None
+    tables = SQL.on(site.store)
+    rows = await tables.fetch("letter_page", fingerprint, at, id, _PAGE + 1)
+    letters = [_letter(row) for row in rows]
+    if not letters:
+        return await view.render("letters_none.html", 404, title="Dead letters")
+    newest = await _plugin(view).get(site.chancy, letters[0].id)
+    shows = view.allows(Action.VIEW_ARGUMENTS)
+    more, letters = len(letters) > _PAGE, letters[:_PAGE]
+    last = letters[-1]
+    return await view.render(
+        "letter_group.html",
+        title=newest.error or newest.reason if newest else "Dead letters",
+        fingerprint=fingerprint,
+        letters=letters,
+        newest=newest,
+        after=f"{last.died_at:%Y-%m-%dT%H:%M:%S.%f}_{last.id}" if more else None,
+        arguments=(lambda one: line(one.arguments, site.masked)) if shows else (lambda one: ""),
+    )
+
+
+def _letter(row: Sequence[Any]) -> LetterRow:
+    id, queue, func, attempt, died_at, replayed_at, replayed_as, host, message, arguments = row
+    return LetterRow(
+        id=id,
+        queue=queue,
+        func=func,
+        attempt=attempt,
+        died_at=utc(died_at),
+        replayed_at=utc(replayed_at),
+        replayed_as=replayed_as,
+        host=host,
+        message=message,
+        arguments=arguments,
+    )
+
+
+async def show_letter(view: View) -> Response:
+    site = view.site
+    letter = await _plugin(view).get(site.chancy, view.id())
+    if letter is None:
+        raise Refused(404, "there is no such dead letter: it was purged, or its job did not fail")
+    shows = view.allows(Action.VIEW_ARGUMENTS, f"func:{letter.func}")
+    return await view.render(
+        "letter.html",
+        title=letter.func.rpartition(".")[2],
+        letter=letter,
+        arguments=tree(letter.arguments, site.masked) if shows else None,
+        meta=tree(dict(letter.meta), site.masked) if shows and letter.meta else None,
+    )
+
+
+async def _one(view: View, action: Action) -> DeadLetter:
+    letter = await _plugin(view).get(view.site.chancy, uuid_of(view.field("id")))
+    if letter is None:
+        raise Refused(404, "there is no such dead letter any more")
+    view.require(action, f"queue:{letter.queue}")
+    return letter
+
+
+async def replay(view: View) -> Response:
+    letter = await _one(view, Action.REPLAY_LETTER)
+    async with deed(view) as act:
+        found = await Letters(act.broker).replay(
+            [letter.id],
+            new_ids(1),
+            force=True,
+            queue=None,
+            max_attempts=None,
+            delay_s=0,
+            gap_s=0,
+        )
+        if not found:
+            raise Refused(409, "it was not replayed: another job holds its unique key")
+        (job,) = found.values()
+        await act.note(Action.REPLAY_LETTER, f"job:{letter.id}", {"as": job}, jobs=1)
+    return RedirectResponse(view.url(f"jobs/{job}", done=act.entry), 303)
+
+
+async def purge(view: View) -> Response:
+    letter = await _one(view, Action.PURGE_LETTER)
+    async with deed(view) as act:
+        if not await Letters(act.broker).purge([letter.id]):
+            raise Refused(409, "it was purged already")
+        await act.note(Action.PURGE_LETTER, f"job:{letter.id}", None, jobs=1)
+    return RedirectResponse(view.url("dead-letters", done=act.entry), 303)
+
+
+async def replay_group(view: View) -> Response:
+    given = view.field("rate")
+    try:
+        rate = float(given) if given else None
+    except ValueError:
+        raise Refused(400, f"the rate {given[:40]!r} is not a number") from None
+    if rate is not None and not 0.001 <= rate <= _MOST_RATE:
+        raise Refused(400, f"the rate must be from 0.001 to {_MOST_RATE:,.0f} jobs a second")
+    return await _whole_group(view, Action.REPLAY_LETTER, rate)
+
+
+async def purge_group(view: View) -> Response:
+    return await _whole_group(view, Action.PURGE_LETTER, None)
+
+
+async def _whole_group(view: View, action: Action, rate: float | None) -> Response:
+    """Replay or purge all dead letters of a group that exist now, in batches."""
+    site, fingerprint = view.site, view.field("fingerprint")
+    newest = await _newest(view, fingerprint)
+    view.require(action, f"queue:{newest.queue}")
+    if not view.field("confirmed"):
+        verb = "Replay" if action is Action.REPLAY_LETTER else "Purge"
+        return await view.render(
+            "confirm_group.html",
+            title="Sure?",
+            what=f"{verb} all dead letters of this group",
+            newest=newest,
+            fingerprint=fingerprint,
+            rate=view.field("rate"),
+            path="dead-letters/" + ("replay-all" if verb == "Replay" else "purge-all"),
+            verb=verb,
+        )
+    if is_full(site):
+        raise Refused(409, "too many actions are in progress: see the audit, and try again later")
+    # Jobs that fail again while they are replayed die later than this.
+    chosen = await Letters(site.chancy.broker).choose(LetterFilter(), bounded=True)
+    step = _Batches(fingerprint, chosen.until or view.now, action, rate)
+    detail = {"fingerprint": fingerprint, "error": newest.error, "func": newest.func, "rate": rate}
+    subject = f"queue:{newest.queue}"
+    entry = await start(view, action, subject, detail, step)
+    return RedirectResponse(view.url("audit", done=entry), 303)
+
+
+async def _newest(view: View, fingerprint: str) -> DeadLetter:
+    tables = SQL.on(view.site.store)
+    rows = await tables.fetch("letter_page", fingerprint, FOREVER, HIGH, 1)
+    newest = await _plugin(view).get(view.site.chancy, rows[0][0]) if rows else None
+    if newest is None:
+        raise Refused(404, "this group has no dead letters any more")
+    return newest
+
+
+class _Batches:
+    """Replays or purges one batch in each call, the oldest first."""
+
+    def __init__(
+        self, fingerprint: str, until: datetime, action: Action, rate: float | None
+    ) -> None:
+        self._fingerprint = fingerprint
+        self._until = until
+        self._action = action
+        self._gap_s = 1 / rate if rate else 0.0
+        self._after = NEVER, LOW
+        self._done = 0
+        self._began = time.monotonic()
+
+    async def __call__(self, act: Deed) -> int | None:
+        replays = self._action is Action.REPLAY_LETTER
+        rows = await SQL.on(act.store).fetch(
+            "letter_ids", self._fingerprint, *self._after, self._until, BATCH, replays
+        )
+        if not rows:
+            return None
+        ids = [row[0] for row in rows]
+        letters = Letters(act.broker)
+        if replays:
+            # The rate counts from the start: the time of earlier batches is deducted.
+            ahead_s = self._done * self._gap_s - (time.monotonic() - self._began)
+            delay_s = max(ahead_s, 0.0) if self._gap_s else 0.0
+            found = await letters.replay(
+                ids,
+                new_ids(len(ids)),
+                force=False,
+                queue=None,
+                max_attempts=None,
+                delay_s=delay_s,
+                gap_s=self._gap_s,
+            )
+            count = len(found)
+        else:
+            count = await letters.purge(ids)
+        self._after = utc(rows[-1][1]), ids[-1]
+        self._done += count
+        return count

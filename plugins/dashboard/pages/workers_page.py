@@ -1,0 +1,82 @@
+"""Workers: what each runs now, since when, and what it cannot serve."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from starlette.responses import Response
+
+from chancy.plugin.tables import utc
+from chancy.plugins.dashboard.audit import SQL
+from chancy.plugins.dashboard.site import MOST, View
+from chancy.plugins.dashboard.snapshot import SILENT_S, Snapshots
+
+#: Workers of a page, and running jobs that are listed of each.
+_PAGE, _JOBS = 50, 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningJob:
+    """A job that a worker runs. Times are aware, in UTC."""
+
+    id: UUID
+    func: str
+    queue: str
+    attempt: int
+    max_attempts: int
+    claimed_at: datetime | None
+    asked_to_stop: bool
+    fraction: float | None
+
+
+async def show(view: View) -> Response:
+    site = view.site
+    snapshot = await Snapshots(site).get()
+    given = view.query("page") or "0"
+    page = int(given) if given.isdigit() and len(given) < 5 else 0
+    shown = snapshot.workers[page * _PAGE : (page + 1) * _PAGE]
+    ids = [worker.id for worker in shown]
+
+    async def look() -> Sequence[Sequence[Any]]:
+        return await SQL.on(site.store).fetch("worker_jobs", ids, MOST + 1, _JOBS)
+
+    rows = await site.looks.get(("workers", page), look)
+    counts: dict[UUID, int] = {row[0]: row[1] for row in rows}
+    jobs: Mapping[UUID, list[RunningJob]] = defaultdict(list)
+    for row in rows:
+        if row[2] is not None:
+            jobs[row[0]].append(_running(row[2:]))
+    return await view.render(
+        "workers.html",
+        title="Workers",
+        workers=shown,
+        total=len(snapshot.workers),
+        page=page,
+        more=len(snapshot.workers) > (page + 1) * _PAGE,
+        counts=counts,
+        jobs=jobs,
+        silent_s=SILENT_S,
+    )
+
+
+def _running(row: Sequence[Any]) -> RunningJob:
+    id, func, queue, attempt, max_attempts, claimed_at, stopping, progress = row
+    found = json.loads(progress) if progress else None
+    fraction = found.get("fraction") if isinstance(found, dict) else None
+    known = isinstance(fraction, int | float) and not isinstance(fraction, bool)
+    return RunningJob(
+        id=id,
+        func=func,
+        queue=queue,
+        attempt=attempt,
+        max_attempts=max_attempts,
+        claimed_at=utc(claimed_at),
+        asked_to_stop=stopping,
+        fraction=max(0.0, min(1.0, float(fraction))) if known and fraction is not None else None,
+    )

@@ -1,0 +1,204 @@
+"""The addresses of the dashboard, and what is checked before a page is made."""
+
+from __future__ import annotations
+
+import hmac
+import inspect
+import logging
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from chancy.errors import BrokerUnavailable, ChancyError
+from chancy.plugins.dashboard.access import LOCAL, Action, Auth, Can, Person, refusal
+from chancy.plugins.dashboard.live import Live
+from chancy.plugins.dashboard.pages import PAGES
+from chancy.plugins.dashboard.redaction import Masked
+from chancy.plugins.dashboard.site import (
+    Refused,
+    Site,
+    View,
+    check_origin,
+    read_form,
+)
+from chancy.plugins.dashboard.undertaking import close
+
+if TYPE_CHECKING:
+    from chancy.app.app import Chancy
+
+logger = logging.getLogger("chancy.dashboard")
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+#: Sent with every response. No page loads anything from elsewhere, runs a script or applies a style
+#: that is written into it, or can be framed.
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "x-frame-options": "DENY",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+_STATIC = {
+    "dashboard.css": "text/css",
+    "dashboard.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
+
+
+def build(
+    chancy: Chancy,
+    *,
+    auth: Auth | None,
+    can: Can,
+    masked: Masked,
+    secret: str | None,
+    keep_audit_days: float,
+) -> ASGIApp:
+    """The ASGI application of a dashboard."""
+    site = Site(
+        chancy=chancy,
+        auth=auth,
+        can=can,
+        masked=masked,
+        secret=secret.encode() if secret else secrets.token_bytes(32),
+        keep_audit_days=keep_audit_days,
+    )
+    live = Live(site)
+    chancy.before_close(partial(close, site))
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncGenerator[None]:
+        async with chancy:
+            await chancy.check_tables()
+            yield
+            await close(site)
+
+    async def stream(view: View) -> Response:
+        return await live.stream(view)
+
+    routes = [
+        Route(f"/{path}", _endpoint(site, handler), methods=[method])
+        for method, path, handler in (*PAGES, ("GET", "live", stream))
+    ]
+    routes.append(Route("/static/{name}", _static, methods=["GET"]))
+    handlers = {404: _not_found(site), 405: _not_found(site)}
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
+    app.router.redirect_slashes = False
+    return _Guarded(app)
+
+
+class _Guarded:
+    """Adds the headers to every response."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                present = {name.lower() for name, _ in message["headers"]}
+                added = HEADERS | {"cache-control": "no-store"}
+                message["headers"] = [
+                    *message["headers"],
+                    *((name.encode(), value.encode()) for name, value in added.items()
+                      if name.encode() not in present),
+                ]  # fmt: skip
+            await send(message)
+
+        await self._app(scope, receive, guarded)
+
+
+def _endpoint(site: Site, handler: Callable[[View], Awaitable[Response]]) -> Endpoint:
+    """Check who sends a request and whether the person may, then make the page."""
+
+    async def endpoint(request: Request) -> Response:
+        view: View | None = None
+        try:
+            person = await _person(site, request)
+            if isinstance(person, Response):
+                return person
+            view = View(site, request, person)
+            if request.method == "POST":
+                check_origin(request)
+                view.fields = await read_form(request)
+                if not hmac.compare_digest(view.field("token").encode(), view.token.encode()):
+                    raise Refused(
+                        403, "this form is too old, or from another site: go back and reload it"
+                    )
+            view.require(Action.VIEW)
+            return await handler(view)
+        except Refused as error:
+            return await _problem(site, request, view, error.status, str(error))
+        except BrokerUnavailable as error:
+            logger.warning("dashboard_page_failed path=%s: %s", request.url.path, error)
+            return await _problem(site, request, view, 503, "the database cannot be reached")
+        except ChancyError as error:
+            return await _problem(site, request, view, 400, str(error))
+
+    return endpoint
+
+
+async def _person(site: Site, request: Request) -> Person | Response:
+    if site.auth is None:
+        if why := refusal(request):
+            raise Refused(
+                403,
+                f"this request was refused, because {why}: without auth= the dashboard serves "
+                "this machine only",
+            )
+        return LOCAL
+    found: Any = site.auth(request)
+    if inspect.isawaitable(found):
+        found = await found
+    if found is None:
+        raise Refused(401, "you are not signed in")
+    if not isinstance(found, Person | Response):
+        raise TypeError(f"auth= must return a Person, a response or None, not {type(found)}")
+    return found
+
+
+async def _problem(
+    site: Site, request: Request, view: View | None, status: int, message: str
+) -> Response:
+    """The page of an error."""
+    if view is None or status == 503:
+        # Nobody is known here, or no page can be made: the message alone.
+        return PlainTextResponse(f"chancy: {message}\n", status)
+    return await view.render("problem.html", status, title="Not done", message=message)
+
+
+def _not_found(site: Site) -> Callable[[Request, Exception], Awaitable[Response]]:
+    async def handler(request: Request, _: Exception) -> Response:
+        return PlainTextResponse("chancy: there is no such page\n", 404)
+
+    return handler
+
+
+async def _static(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in _STATIC:
+        return PlainTextResponse("chancy: there is no such file\n", 404)
+    file = resources.files("chancy.plugins.dashboard").joinpath("static", name)
+    return Response(
+        file.read_bytes(),
+        media_type=_STATIC[name],
+        headers={"cache-control": "no-cache"},
+    )

@@ -1,0 +1,268 @@
+"""The state of queues and workers at one time, and what needs attention in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from chancy.broker.values import WorkerRecord
+from chancy.plugins.cron import Cron
+from chancy.plugins.dashboard.audit import SQL
+from chancy.plugins.dashboard.site import MOST, Site
+from chancy.plugins.dead_letter import DeadLetters, LetterFilter
+from chancy.plugins.limits import GlobalLimits
+from chancy.queue.queue import DEFAULT_BROKER, Queue
+
+#: Seconds without a heartbeat after which a worker is shown as silent.
+SILENT_S = 10.0
+#: Seconds after which a due job that waits is worth a line.
+_LATE_S = 60.0
+#: The most lines about what needs attention.
+_LINES = 20
+#: Jobs that one worker runs at a time by executor, unless the queue says otherwise.
+_SLOTS = {"thread": 16, "async": 256}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStatus:
+    """A queue with its jobs. Counts above `MOST` stand for more.
+
+    :param queue: its settings; None: it is not declared.
+    :param oldest_s: seconds for which its oldest pending job has been due.
+    :param serving: how many live workers serve it.
+    :param broken: why workers cannot serve it.
+    :param reasons: what holds its jobs back, the most important first.
+    """
+
+    name: str
+    queue: Queue | None
+    pending: int
+    running: int
+    scheduled: int
+    held: int
+    oldest_s: float | None
+    serving: int
+    broken: Sequence[str]
+    reasons: Sequence[str]
+
+    @property
+    def elsewhere(self) -> str | None:
+        """The broker that keeps its jobs, if that is not Postgres."""
+        broker = self.queue.broker if self.queue else DEFAULT_BROKER
+        return None if broker == DEFAULT_BROKER else broker
+
+    @property
+    def slots(self) -> int | None:
+        """How many of its jobs can run at a time on all its workers; None: it depends on their
+        cores."""
+        if self.queue is None:
+            return None
+        each = self.queue.concurrency or _SLOTS.get(self.queue.executor)
+        return None if each is None else self.serving * each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """A line about something that a person should look at.
+
+    :param level: ``bad`` or ``warn``.
+    :param path: the page that shows more, below the dashboard.
+    """
+
+    level: str
+    text: str
+    path: str
+    query: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The state of an application.
+
+    :param letters: dead letters that were not replayed.
+    """
+
+    queues: Sequence[QueueStatus]
+    workers: Sequence[WorkerRecord]
+    letters: int | None
+    attention: Sequence[Attention]
+
+    def queue(self, name: str) -> QueueStatus | None:
+        return next((status for status in self.queues if status.name == name), None)
+
+    def total(self, name: str) -> int:
+        """The sum of a count over the queues."""
+        return sum(getattr(status, name) for status in self.queues)
+
+    @property
+    def signature(self) -> str:
+        """Changes when something changes that a page shows."""
+        counts = [
+            (one.name, one.pending, one.running, one.scheduled, one.held, one.reasons)
+            for one in self.queues
+        ]
+        return repr((counts, self.letters, [(one.id, one.queues) for one in self.workers]))
+
+
+class Snapshots:
+    """Looks at the application; one look a second for all viewers."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    async def get(self) -> Snapshot:
+        return await self._site.looks.get("snapshot", self._look)
+
+    async def _look(self) -> Snapshot:
+        site, looks = self._site, self._site.looks
+        chancy = site.chancy
+        counts = await self._counts()
+        declared = {queue.name: queue for queue in await chancy.control.queues()}
+        workers = await looks.get("workers", chancy.get_workers, keep_s=2.0)
+        letters = await looks.get("letters", self._letters, keep_s=10.0)
+        queues = [
+            _status(name, declared.get(name), found, workers) for name, found in counts.items()
+        ]
+        problems = await looks.get("cron problems", self._cron_problems, keep_s=10.0)
+        lines = [*_attention(queues, workers, letters), *problems]
+        return Snapshot(
+            queues=queues,
+            workers=sorted(workers, key=lambda one: (one.host, one.pid)),
+            letters=letters,
+            attention=sorted(lines, key=lambda one: one.level)[:_LINES],
+        )
+
+    async def _counts(self) -> Mapping[str, _Counts]:
+        tables = SQL.on(self._site.store)
+        found: dict[str, _Counts] = {}
+        for name, pending, oldest_s in await tables.fetch("queue_counts", MOST + 1):
+            found[name] = _Counts(pending=pending, oldest_s=oldest_s)
+        for name, state, count in await tables.fetch("active_counts", MOST + 1):
+            of_it = found.setdefault(name, _Counts())
+            if state == 1:
+                of_it.running = count
+            elif state == 2:
+                of_it.scheduled = count
+            else:
+                of_it.held += count
+        if self._site.plugin(GlobalLimits) is not None:
+            for name, count in await tables.fetch("ruled_counts", MOST + 1):
+                found.setdefault(name, _Counts()).held += count
+        return found
+
+    async def _letters(self) -> int | None:
+        plugin = self._site.plugin(DeadLetters)
+        if plugin is None:
+            return None
+        return await plugin.count(self._site.chancy, LetterFilter(replayed=False))
+
+    async def _cron_problems(self) -> list[Attention]:
+        plugin = self._site.plugin(Cron)
+        if plugin is None:
+            return []
+        return [
+            Attention(
+                level="bad",
+                text=f"The cron entry {entry.name} cannot be fired: {entry.problem}",
+                path="cron",
+                query={},
+            )
+            for entry in await plugin.get_all(self._site.chancy)
+            if entry.problem
+        ]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Counts:
+    pending: int = 0
+    running: int = 0
+    scheduled: int = 0
+    held: int = 0
+    oldest_s: float | None = None
+
+
+def _status(
+    name: str, queue: Queue | None, found: _Counts, workers: Sequence[WorkerRecord]
+) -> QueueStatus:
+    serving = sum(name in worker.queues for worker in workers)
+    broken = [
+        f"{worker.host} (process {worker.pid}): {worker.broken[name]}"
+        for worker in workers
+        if name in worker.broken
+    ]
+    status = QueueStatus(
+        name=name,
+        queue=queue,
+        pending=found.pending,
+        running=found.running,
+        scheduled=found.scheduled,
+        held=found.held,
+        oldest_s=found.oldest_s,
+        serving=serving,
+        broken=broken,
+        reasons=(),
+    )
+    return replace(status, reasons=tuple(_reasons(status, len(workers))))
+
+
+def _reasons(status: QueueStatus, workers: int) -> Iterator[str]:
+    """What holds the jobs of a queue back."""
+    if status.queue is None:
+        yield "it is not declared, so no worker serves it"
+        return
+    if status.queue.paused:
+        at = status.queue.resume_at
+        yield "it is paused" + (f" until {at:%Y-%m-%d %H:%M:%S} UTC" if at else "")
+    if not workers:
+        yield "no worker is running"
+    elif not status.serving:
+        yield "no worker serves it"
+    if status.broken:
+        count = len(status.broken)
+        yield f"{count} worker{'s' * (count > 1)} cannot serve it: {status.broken[0]}"
+    if status.slots and status.running >= status.slots and status.pending:
+        yield f"all of its {status.slots:,} slots are taken"
+    if status.held:
+        yield "its rules hold jobs back, or no worker knows their functions"
+
+
+def _attention(
+    queues: Sequence[QueueStatus], workers: Sequence[WorkerRecord], letters: int | None
+) -> Iterator[Attention]:
+    waiting = any(one.pending for one in queues)
+    if not workers:
+        yield Attention(
+            level="bad" if waiting else "warn",
+            text="No worker is running" + (", and jobs wait." if waiting else "."),
+            path="workers",
+            query={},
+        )
+    for worker in workers:
+        if worker.silent_s > SILENT_S:
+            text = f"The worker {worker.host} (process {worker.pid}) has missed its heartbeats."
+            yield Attention(level="bad", text=text, path="workers", query={})
+        if worker.unknown:
+            names = ", ".join(worker.unknown[:3])
+            text = f"The worker {worker.host} (process {worker.pid}) does not know {names}."
+            yield Attention(level="warn", text=text, path="workers", query={})
+    for one in queues:
+        if not one.pending or (not workers and one.queue and not one.queue.paused):
+            continue
+        stopped = [text for text in one.reasons if "slots" not in text]
+        late = one.oldest_s is not None and one.oldest_s > _LATE_S
+        if stopped or late:
+            count = f"{min(one.pending, MOST):,}{'+' * (one.pending > MOST)}"
+            jobs = "job waits" if one.pending == 1 else "jobs wait"
+            why = "; ".join(one.reasons) or f"the oldest for {one.oldest_s or 0:.0f} s"
+            paused = one.queue is not None and one.queue.paused
+            yield Attention(
+                level="warn" if paused or not stopped else "bad",
+                text=f"{one.name}: {count} {jobs}: {why}.",
+                path="jobs",
+                query={"q": f"state:pending queue:{one.name}"},
+            )
+    if letters:
+        count = f"{min(letters, MOST):,}{'+' * (letters > MOST)}"
+        what = "job has failed for good" if letters == 1 else "jobs have failed for good"
+        text = f"{count} {what}: look at the reasons, then replay or purge."
+        yield Attention(level="warn", text=text, path="dead-letters", query={})

@@ -1,0 +1,170 @@
+"""Actions of people, each with its entry of the audit."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, cast
+from uuid import UUID
+
+from chancy.broker.values import Cancellation
+from chancy.clock import Backoff
+from chancy.errors import ChancyError
+from chancy.plugins.dashboard.access import Action
+from chancy.plugins.dashboard.audit import Audit
+from chancy.plugins.dashboard.site import Site, View
+from chancy.postgres.catalog import Catalog
+from chancy.postgres.drivers.base import Connection
+from chancy.postgres.statements import Statements
+
+logger = logging.getLogger("chancy.dashboard")
+
+#: How often rows that others have locked are tried again.
+_TRIES = 10
+#: The most actions in batches that one process has in progress.
+MOST_RUNNING = 10
+
+
+class Session:
+    """A session with an open transaction, as the store of plugins' statements."""
+
+    def __init__(self, schema: str, connection: Connection) -> None:
+        self.schema = schema
+        self._connection = connection
+        self._sql = Statements(schema)
+        self.catalog = Catalog(connection.fetch, self._sql)
+
+    async def fetch(self, sql: str, *params: object) -> Sequence[Sequence[Any]]:
+        return await self._connection.fetch(sql, *params)
+
+    async def cancel(self, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
+        """Cancel jobs. A row that another transaction keeps locked is left out."""
+        found: dict[UUID, Cancellation] = {}
+        backoff = Backoff(base_s=0.01, cap_s=0.2)
+        for _ in range(_TRIES):
+            left = [id for id in ids if id not in found]
+            if not left:
+                break
+            if found or left != list(ids):
+                await asyncio.sleep(backoff.next_s())
+            rows = await self.fetch(self._sql.cancel, left)
+            found |= {id: Cancellation(what) for id, what in rows if what != "busy"}
+        return found
+
+    async def run_now(self, ids: Sequence[UUID]) -> frozenset[UUID]:
+        return frozenset(row[0] for row in await self.fetch(self._sql.run_now, list(ids)))
+
+
+class Deed:
+    """An action in progress.
+
+    :param store: the session of its transaction.
+    """
+
+    def __init__(self, store: Session, audit: Audit, who: str) -> None:
+        self.store = store
+        self._audit = audit
+        self._who = who
+        self.entry = 0
+
+    @property
+    def broker(self) -> Any:
+        """The session, for plugins' stores that take a broker for its statements alone."""
+        return cast(Any, self.store)
+
+    async def note(
+        self, action: Action, subject: str, detail: Mapping[str, Any] | None = None, *, jobs: int
+    ) -> None:
+        """Write the entry of the audit."""
+        self.entry = await self._audit.add(self._who, str(action), subject, detail, jobs=jobs)
+
+
+@asynccontextmanager
+async def deed(view: View) -> AsyncGenerator[Deed]:
+    """A transaction in which a person does something, and the audit says so. If either fails,
+    neither is there."""
+    site = view.site
+    async with site.chancy.transaction() as connection:
+        session = Session(site.store.schema, connection)
+        yield Deed(session, Audit(session, site.keep_audit_days), view.person.name)
+
+
+async def announced(
+    view: View,
+    action: Action,
+    subject: str,
+    detail: Mapping[str, Any] | None,
+    work: Callable[[], Awaitable[int]],
+) -> int:
+    """Do what needs transactions of its own, or another store: the entry is committed first, and
+    says afterwards how many jobs were changed, or why it failed. Returns its id."""
+    audit = view.site.audit
+    entry = await audit.add(view.person.name, str(action), subject, detail, ended=False)
+    try:
+        count = await work()
+    except Exception as error:
+        await audit.count(entry, 0, ended=True, error=f"{type(error).__name__}: {error}"[:1_000])
+        raise
+    await audit.count(entry, count, ended=True)
+    return entry
+
+
+#: Does one batch in a transaction; returns how many things it has changed, or None at the end.
+Step = Callable[[Deed], Awaitable[int | None]]
+
+
+def is_full(site: Site) -> bool:
+    """Whether no other action in batches can begin now."""
+    return len(site.tasks) >= MOST_RUNNING
+
+
+async def start(
+    view: View, action: Action, subject: str, detail: Mapping[str, Any], step: Step
+) -> int:
+    """Begin an action in batches, which goes on after its request; returns the id of its entry.
+
+    Each batch is a transaction of its own that counts itself in the audit, which also says whether
+    to stop.
+    """
+    site, who = view.site, view.person.name
+    entry = await site.audit.add(who, str(action), subject, detail, ended=False)
+    task = asyncio.create_task(_run(site, entry, who, step), name="chancy dashboard")
+    site.tasks.add(task)
+    task.add_done_callback(site.tasks.discard)
+    return entry
+
+
+async def close(site: Site) -> None:
+    """Stop all actions after their current batch is committed or rolled back."""
+    tasks = list(site.tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _run(site: Site, entry: int, who: str, step: Step) -> None:
+    error = None
+    try:
+        ended = False
+        while not ended:
+            ended = await _batch(site, entry, who, step)
+    except asyncio.CancelledError:
+        error = "the dashboard was stopped"
+    except Exception as raised:
+        logger.exception("dashboard_action_failed entry=%d", entry)
+        error = f"{type(raised).__name__}: {raised}"[:1_000]
+    with suppress(ChancyError):  # the database is away: the entry stays in progress
+        await site.audit.count(entry, 0, ended=True, error=error)
+    site.looks.forget()
+
+
+async def _batch(site: Site, entry: int, who: str, step: Step) -> bool:
+    """One batch. Returns whether it was the last one."""
+    async with site.chancy.transaction() as connection:
+        session = Session(site.store.schema, connection)
+        audit = Audit(session, site.keep_audit_days)
+        count = await step(Deed(session, audit, who))
+        stop = await audit.count(entry, count or 0)
+    return count is None or stop

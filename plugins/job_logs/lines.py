@@ -1,0 +1,187 @@
+"""The lines that jobs log: collected in a worker, and read back."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from chancy.plugin.tables import PluginSql, PluginTables, utc
+from chancy.text import storable
+
+SQL = PluginSql("chancy.plugins.job_logs", "the logs of jobs")
+#: The bytes of a job's lines above which no more are stored; the bytes of a line beside its text.
+MAX_JOB = 1_000_000
+LINE_BYTES = 32
+#: The bytes of lines that a worker holds, and the characters of one.
+_MAX_HELD = 8_000_000
+_MAX_LINE = 16_000
+#: Jobs whose bytes a worker counts. The rest is counted when lines are stored.
+_MAX_JOBS = 10_000
+#: Lines that one statement stores, reads or removes.
+STEP = 1_000
+_REMOVED = 10_000
+_FIRST = UUID(int=0)
+#: The logger of `JobContext.log`, and the level that buffers have set it to, if they have.
+_LINES = logging.getLogger("chancy.job")
+_lowered: set[int] = set()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """One line that a job has logged.
+
+    :param number: orders the lines of a job.
+    :param at: when it was logged, by the clock of the worker, in UTC.
+    :param attempt: the attempt that logged it.
+    :param level: as in `logging`.
+    :param last: whether the job has reached its limit: its later lines were dropped.
+    """
+
+    number: int
+    at: datetime
+    attempt: int
+    level: int
+    text: str
+    last: bool
+
+    @property
+    def level_name(self) -> str:
+        return logging.getLevelName(self.level)
+
+
+class HeldLine(NamedTuple):
+    """A line that is not stored yet."""
+
+    job_id: UUID
+    at: float
+    attempt: int
+    level: int
+    text: str
+    size: int
+
+
+class LineBuffer(logging.Handler):
+    """Holds the lines of the jobs of this process until they are stored.
+
+    A line that finds it full is dropped and counted. The lines of one job never fill it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: deque[HeldLine] = deque()
+        self._bytes = 0
+        self._by_job: OrderedDict[UUID, int] = OrderedDict()
+        self._dropped = 0
+        self._guard = threading.RLock()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            job_id = UUID(str(getattr(record, "job_id", "")))
+            attempt = int(getattr(record, "attempt", 1))
+        except (TypeError, ValueError):
+            return  # not a line of a job
+        try:
+            text = storable(record.getMessage(), _MAX_LINE)
+        except Exception:
+            self.handleError(record)
+            return
+        size = len(text.encode()) + LINE_BYTES
+        level = min(max(record.levelno, 0), 1_000)
+        with self._guard:
+            self._add(HeldLine(job_id, record.created, attempt, level, text, size))
+
+    def _add(self, line: HeldLine) -> None:
+        used = self._by_job.pop(line.job_id, 0)
+        self._by_job[line.job_id] = used + line.size
+        if len(self._by_job) > _MAX_JOBS:
+            self._by_job.popitem(last=False)
+        if used >= MAX_JOB:
+            return
+        if self._bytes + line.size > _MAX_HELD:
+            self._dropped += 1
+            return
+        self._bytes += line.size
+        self._lines.append(line)
+
+    def take(self) -> Sequence[HeldLine]:
+        """Remove up to `STEP` lines, in the order in which they were logged."""
+        with self._guard:
+            taken = list(islice(self._lines, STEP))
+            for line in taken:
+                self._lines.popleft()
+                self._bytes -= line.size
+            return taken
+
+    def give_back(self, lines: Sequence[HeldLine]) -> None:
+        """Put lines back that could not be stored."""
+        with self._guard:
+            self._lines.extendleft(reversed(lines))
+            self._bytes += sum(line.size for line in lines)
+
+    def take_dropped(self) -> int:
+        """The number of lines dropped since the last call."""
+        with self._guard:
+            dropped, self._dropped = self._dropped, 0
+            return dropped
+
+
+def attach(buffer: LineBuffer) -> None:
+    """Have a buffer receive what jobs log, from its level on."""
+    _LINES.addHandler(buffer)
+    _lower_level()
+
+
+def detach(buffer: LineBuffer) -> None:
+    """The opposite of `attach`."""
+    _LINES.removeHandler(buffer)
+    _lower_level()
+
+
+def _lower_level() -> None:
+    """Set the logger to the lowest level of the buffers, unless it lets that pass anyway."""
+    if _LINES.level in _lowered:
+        _LINES.setLevel(logging.NOTSET)
+    _lowered.clear()
+    levels = [one.level for one in _LINES.handlers if isinstance(one, LineBuffer)]
+    if levels and not _LINES.isEnabledFor(min(levels)):
+        _LINES.setLevel(min(levels))
+        _lowered.add(min(levels))
+
+
+async def store(tables: PluginTables, lines: Sequence[HeldLine]) -> None:
+    """Store lines, as far as their jobs have room.
+
+    :raises BrokerError: they may not have been stored.
+    """
+    columns = list(zip(*lines, strict=True))[:5]
+    await tables.fetch("add", *map(list, columns), MAX_JOB)
+
+
+async def read(tables: PluginTables, id: UUID, after: int, limit: int) -> Sequence[LogLine]:
+    """Lines of a job in order, after that of this number."""
+    return list(map(_line, await tables.fetch("read", id, after, limit)))
+
+
+async def read_last(tables: PluginTables, id: UUID, limit: int) -> Sequence[LogLine]:
+    """The last lines of a job, in order."""
+    return list(map(_line, reversed(await tables.fetch("read_last", id, limit))))
+
+
+def _line(row: Sequence[Any]) -> LogLine:
+    number, at, attempt, level, total, text = row
+    last = total >= MAX_JOB
+    return LogLine(number=number, at=utc(at), attempt=attempt, level=level, text=text, last=last)
+
+
+async def prune_step(tables: PluginTables, after: UUID | None) -> UUID | None:
+    """Remove lines of jobs that are no longer stored, among the next jobs. Returns where to go on;
+    None at the end."""
+    [(last, removed)] = await tables.fetch("prune", after or _FIRST, _REMOVED)
+    return after or _FIRST if removed >= _REMOVED else last

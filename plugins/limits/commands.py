@@ -1,0 +1,91 @@
+"""The ``chancy limits`` commands."""
+
+from __future__ import annotations
+
+import click
+
+from chancy.plugin.commands import as_json, refuse
+from chancy.plugin.runtime import Application, CommandLine
+from chancy.plugin.tables import facts
+from chancy.plugins.limits.partitions import Partition, Partitions
+
+#: The most partitions that `list_` shows.
+_MOST = 1_000
+
+
+@click.group()
+def limits() -> None:
+    """Show the partitions of queues with rules, and skip failed jobs that block a sequence.
+
+    \b
+    Example:
+      chancy limits list crawl
+    """
+
+
+@limits.command("list")
+@click.argument("queue")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, _MOST),
+    default=20,
+    show_default=True,
+    help="The most partitions.",
+)
+@as_json
+@click.pass_obj
+def list_(line: CommandLine, queue: str, limit: int, json_: bool) -> None:
+    """List the partitions of a queue whose held jobs have waited longest, and why they wait.
+
+    Held jobs of a partition are counted up to 1,000.
+
+    \b
+    Example:
+      chancy limits list ledger
+      chancy limits list ledger --json | jq '.[] | select(.blocked_by) | .key'
+    """
+
+    async def main(chancy: Application) -> list[Partition]:
+        return await Partitions(chancy.broker).waiting(queue, limit)
+
+    found = line.run(main)
+    if json_:
+        line.script([facts(partition) for partition in found])
+        return
+    line.table(
+        ("partition", "held", "oldest", "waits for"),
+        [(part.key, part.held, part.oldest_at, _reason(part)) for part in found],
+    )
+
+
+def _reason(part: Partition) -> str:
+    if part.blocked_by is not None:
+        return f"the failed job {part.blocked_by}: replay or skip it"
+    if part.rule is not None:
+        return f"a slot of rule {part.rule}"
+    if part.ready_s is not None:
+        return f"a rate limit, {max(part.ready_s, 0.0):.1f} s"
+    return "its turn"
+
+
+@limits.command()
+@click.argument("queue")
+@click.argument("key", required=False)
+@click.option("--all", "every", is_flag=True, help="All partitions of the queue.")
+@click.pass_obj
+def skip(line: CommandLine, queue: str, key: str | None, every: bool) -> None:
+    """Let a partition go on behind failed jobs that block its sequence.
+
+    The failed jobs stay dead letters. Exits 1 if no job blocks the partition.
+
+    \b
+    Example:
+      chancy limits skip ledger account-7
+      chancy limits skip ledger --all
+    """
+    if (key is None) != every:
+        raise click.UsageError("name a partition, or pass --all")
+    skipped = line.run(lambda chancy: Partitions(chancy.broker).skip(queue, key))
+    if not skipped:
+        refuse(f"no failed job blocks {'a partition' if key is None else key} of {queue}")
+    line.line(f"skipped {', '.join(map(str, skipped))}")

@@ -1,0 +1,64 @@
+"""The partitions of queues with rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from chancy.broker.contract import Broker
+from chancy.plugin.tables import utc
+from chancy.plugins.limits.ruled_claims import SQL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """A partition with held jobs.
+
+    :param key: the value of the partition key; a JSON array if the rules have several.
+    :param held: its held jobs, up to 1,000.
+    :param oldest_at: when the first of them was pushed.
+    :param rule: the number of the rule, from 1, whose slots are taken.
+    :param ready_s: the seconds until a token is there, or a pause ends.
+    :param blocked_by: a failed job that blocks its sequence.
+    """
+
+    key: str
+    held: int
+    oldest_at: datetime | None
+    rule: int | None
+    ready_s: float | None
+    blocked_by: UUID | None
+
+
+class Partitions:
+    """The partitions in the database of an application.
+
+    :raises ConfigurationError: the broker does not offer SQL.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._tables = SQL.on(broker)
+
+    async def waiting(self, queue: str, limit: int) -> list[Partition]:
+        """The partitions whose held jobs have waited longest, up to a limit."""
+        return [
+            Partition(
+                key=key,
+                held=held,
+                oldest_at=utc(oldest_at),
+                rule=rule,
+                ready_s=ready_s,
+                blocked_by=None if blocking is None else UUID(str(blocking)),
+            )
+            for key, held, oldest_at, rule, ready_s, blocking in await self._tables.fetch(
+                "waiting", queue, limit
+            )
+        ]
+
+    async def skip(self, queue: str, key: str | None) -> list[UUID]:
+        """Let a partition go on behind failed jobs that block its sequence; None: all partitions.
+
+        Returns these jobs.
+        """
+        return [UUID(str(row[0])) for row in await self._tables.fetch("skip", queue, key)]

@@ -1,0 +1,42 @@
+-- The partitions of queue $1 whose held jobs have waited longest, at most $2: the key, how many jobs are
+-- held, at most 1,000, when the first was pushed, the number of a rule without a free slot, the seconds
+-- until it is ready, and a failed job that blocks it.
+-- Index: the primary key of limits_partitions, jobs_limits_held. No locks. Safe to repeat.
+select
+  p.key,
+  (
+    select count(*)
+    from (
+      select
+      from {schema}.jobs as j
+      where j.state = 3
+        and j.meta ? 'limits'
+        and j.queue = p.queue
+        and j.meta #>> '{limits,partition}' = p.key
+      limit 1000) as held),
+  (
+    select j.pushed_at
+    from {schema}.jobs as j
+    where j.state = 3
+      and j.meta ? 'limits'
+      and j.queue = p.queue
+      and j.meta #>> '{limits,partition}' = p.key
+    order by j.priority desc, j.pos
+    limit 1),
+  split_part(p.blocked, ':', 1)::int,
+  extract(epoch from p.ready_at - clock_timestamp())::float8,
+  (
+    select b.id
+    from {schema}.limits_blocks as b
+    join {schema}.limits_queues as q on q.queue = b.queue
+    cross join unnest(q.kinds, q.by_nos) with ordinality as r (kind, by_no, no)
+    where b.queue = p.queue
+      and r.kind = 'sequential'
+      and p.blocked = r.no || ':' || {schema}.limits_group(b.key, r.by_no, cardinality(q.bys))
+    limit 1)
+from (
+  select * from {schema}.limits_partitions as p
+  where p.queue = $1::text
+  order by p.after_pos
+  limit $2::int) as p
+order by p.after_pos

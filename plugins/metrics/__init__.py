@@ -1,0 +1,182 @@
+"""Metrics: what became of jobs, how long they waited and ran; for dashboards and Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from chancy.attempt.settlement import Settlement
+from chancy.broker.optional import SqlStore
+from chancy.checks import check_number
+from chancy.clock import Clock
+from chancy.errors import BrokerError, ConfigurationError
+from chancy.plugin.plugin import Plugin
+from chancy.plugin.runtime import Application, Runtime
+from chancy.plugins.metrics.gauges import Gauges, look
+from chancy.plugins.metrics.series import MetricsPoint, MetricsTable
+from chancy.plugins.metrics.tally import Tally, Totals, TotalsByFunction
+from chancy.postgres.schema.component import Migrations
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+__all__ = ["Metrics", "MetricsPoint", "Totals"]
+
+logger = logging.getLogger("chancy.metrics")
+#: The address that `Metrics` serves, and the number of the worker process of a supervisor.
+_LISTEN, _NUMBER = "CHANCY_METRICS", "CHANCY_WORKER_NUMBER"
+#: Seconds between two roll-ups of the leader.
+_ROLL_UP_S = 30.0
+#: Seconds for which the last report may take when the worker stops.
+_LAST_S = 5.0
+
+
+class Metrics(Plugin):
+    """Counts what became of jobs, with histograms of how long they waited and ran.
+
+    Each worker counts in memory and stores its counts every few seconds. The leader adds them up to
+    minutes, those over two days old to hours, and removes old ones. What a worker counted in the
+    seconds before it was killed is lost.
+
+    :param every_s: seconds between two reports of a worker, 0.1 to 3,600.
+    :param keep_days: days to keep the metrics of hours.
+    :param listen: ``HOST:PORT`` to serve ``/metrics`` for Prometheus on, and health checks; the
+        default is the environment variable ``CHANCY_METRICS``, which ``chancy worker --metrics``
+        sets. Needs the extra ``prometheus``. None: serve nothing.
+    """
+
+    def __init__(
+        self, *, every_s: float = 10.0, keep_days: int = 90, listen: str | None = None
+    ) -> None:
+        check_number(every_s, "every_s", 0.1, 3_600, whole=False, unit="seconds")
+        check_number(keep_days, "keep_days", 1, 36_500, unit="days")
+        self.every_s = every_s
+        self.keep_days = keep_days
+        self.listen = listen or os.environ.get(_LISTEN) or None
+        self._tally = Tally()
+        #: Everything that was reported since the process has started.
+        self._reported = Tally()
+        self._gauges: Gauges | None = None
+        self._registry: CollectorRegistry | None = None
+
+    @classmethod
+    def get_identifier(cls) -> str:
+        return "chancy.metrics"
+
+    def migrations(self) -> Migrations | None:
+        return Migrations(name="metrics", package="chancy.plugins.metrics.migrations", head="0001")
+
+    def settled(self, batch: Sequence[Settlement], stale: Sequence[Settlement]) -> None:
+        self._tally.add(batch, stale)
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        """The metrics of this process, for `prometheus_client.make_asgi_app`.
+
+        :raises ConfigurationError: prometheus_client is not installed.
+        """
+        if self._registry is None:
+            try:
+                from prometheus_client import CollectorRegistry
+
+                from chancy.plugins.metrics.exposition import JobsCollector
+            except ImportError:
+                raise ConfigurationError(
+                    "metrics: prometheus_client is not installed: "
+                    "pip install 'chancy-queue[prometheus]'"
+                ) from None
+            self._registry = CollectorRegistry()
+            self._registry.register(JobsCollector(self._now, lambda: self._gauges))
+        return self._registry
+
+    def _now(self) -> TotalsByFunction:
+        """The totals since the process has started."""
+        totals = Tally()
+        totals.give(self._reported.totals)
+        totals.give(self._tally.totals)
+        return totals.totals
+
+    async def read(
+        self,
+        chancy: Application,
+        span: timedelta = timedelta(hours=1),
+        step: timedelta = timedelta(minutes=1),
+        *,
+        queue: str | None = None,
+        func: str | None = None,
+        by_queue: bool = False,
+        by_func: bool = False,
+    ) -> Sequence[MetricsPoint]:
+        """Read the metrics of the last ``span``, oldest first. A step without jobs has no point.
+
+        :param step: the length of a step in time. Metrics over two days old are those of hours.
+        :param queue: only this queue; None: all.
+        :param func: only this function; None: all.
+        :param by_queue: whether queues are apart, and not added up.
+        :param by_func: whether functions are apart, and not added up.
+        :raises ConfigurationError: a duration is out of range.
+        """
+        table = MetricsTable(chancy.broker)
+        return await table.read(
+            span, step, queue=queue, func=func, by_queue=by_queue, by_func=by_func
+        )
+
+    async def serve(self, runtime: Runtime) -> None:
+        if not isinstance(runtime.broker, SqlStore):
+            return
+        endpoint = None
+        if self.listen is not None:
+            registry = self.registry
+            from chancy.plugins.metrics.endpoint import Endpoint, parse_address
+
+            number = int(os.environ.get(_NUMBER, "1")) - 1
+            endpoint = Endpoint(parse_address(self.listen, number), registry, runtime)
+            endpoint.start()
+        try:
+            await self._work(runtime, MetricsTable(runtime.broker))
+        finally:
+            if endpoint is not None:
+                await asyncio.to_thread(endpoint.stop)
+
+    async def _work(self, runtime: Runtime, table: MetricsTable) -> None:
+        clock, leader = runtime.clock, runtime.leader
+        rolled_at = clock.monotonic()
+        try:
+            while True:
+                await clock.sleep(self.every_s * random.uniform(0.8, 1.2))
+                await self._report(table)
+                if not leader.leading:
+                    self._gauges = None
+                    continue
+                if self._registry is not None:
+                    self._gauges = await look(runtime.broker)
+                if clock.monotonic() > rolled_at + _ROLL_UP_S:
+                    await table.roll_up(self.keep_days)
+                    rolled_at = clock.monotonic()
+        finally:
+            await self._report_last(table, clock)
+
+    async def _report(self, table: MetricsTable) -> None:
+        totals = self._tally.take()
+        if not totals:
+            return
+        try:
+            await table.report(totals)
+        except BrokerError as error:
+            self._tally.give(totals)
+            logger.warning("metrics_postponed functions=%d error=%s", len(totals), error)
+        else:
+            self._reported.give(totals)
+
+    async def _report_last(self, table: MetricsTable, clock: Clock) -> None:
+        """Report what was counted since the last report, when the worker stops."""
+        reporting = asyncio.create_task(self._report(table))
+        done = asyncio.Event()
+        reporting.add_done_callback(lambda _: done.set())
+        await clock.wait(done, _LAST_S)
+        reporting.cancel()

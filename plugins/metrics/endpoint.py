@@ -1,0 +1,149 @@
+"""The HTTP endpoint of a worker: metrics, health checks and the backlog of a queue."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import TimeoutError as LateError
+from socketserver import ThreadingMixIn
+from threading import Thread
+from typing import TYPE_CHECKING, Any, TypeVar
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from chancy.errors import ChancyError, ConfigurationError
+from chancy.plugin.runtime import Runtime
+from chancy.plugins.metrics import gauges
+from chancy.text import shown
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+T = TypeVar("T")
+logger = logging.getLogger("chancy.metrics")
+#: Seconds in which the event loop of the worker, and the database, must respond.
+_LOOP_S, _DATABASE_S = 5.0, 5.0
+_ADDRESS = re.compile(r"(?:\[(?P<six>[^\]]+)\]|(?P<host>[^:]*)):(?P<port>\d{1,5})")
+
+
+def parse_address(text: str, number: int = 0) -> tuple[str, int]:
+    """The host and port of ``HOST:PORT``, for worker process ``number`` of a supervisor.
+
+    The first process listens on the port, each further one on the next.
+
+    :raises ConfigurationError: the text is no address.
+    """
+    match = _ADDRESS.fullmatch(text.strip())
+    port = int(match["port"]) + number if match else 0
+    if match is None or port > 65_535:
+        raise ConfigurationError(
+            f"metrics: {shown(text)} is no address: pass HOST:PORT, such as 0.0.0.0:9100"
+        )
+    return match["six"] or match["host"] or "127.0.0.1", port
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _Handler(WSGIRequestHandler):
+    #: Seconds for which a connection may be silent.
+    timeout = 10
+
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        """Log nothing: scrapes come every few seconds."""
+
+
+class Endpoint:
+    """Serves HTTP in a thread of its own, so that it answers while a job blocks the event loop.
+
+    :raises ConfigurationError: the address cannot be used.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        registry: CollectorRegistry,
+        runtime: Runtime,
+    ) -> None:
+        self._registry = registry
+        self._runtime = runtime
+        self._loop = asyncio.get_running_loop()
+        try:
+            self._server = make_server(
+                *address, self._serve, server_class=_Server, handler_class=_Handler
+            )
+        except OSError as error:
+            raise ConfigurationError(
+                f"metrics: cannot listen on {address[0]}:{address[1]}: {error}"
+            ) from None
+        self.port: int = self._server.server_port
+        self._thread = Thread(target=self._server.serve_forever, name="chancy metrics", daemon=True)
+
+    def start(self) -> None:
+        """Start to serve."""
+        self._thread.start()
+        logger.info("metrics_served host=%s port=%d", self._server.server_name, self.port)
+
+    def stop(self) -> None:
+        """Stop serving and close the socket. Blocks for up to half a second."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _serve(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        path: str = environ.get("PATH_INFO", "")
+        kind = "text/plain; charset=utf-8"
+        try:
+            match path.split("/")[1:]:
+                case ["metrics"]:
+                    status, kind = "200 OK", CONTENT_TYPE_LATEST
+                    body = generate_latest(self._registry)
+                case ["healthz"]:
+                    status, body = self._checked(self._alive)
+                case ["readyz"]:
+                    status, body = self._checked(self._ready)
+                case ["scale", queue]:
+                    jobs = self._call(gauges.backlog(self._runtime.broker, queue), _DATABASE_S)
+                    status, kind = "200 OK", "application/json"
+                    body = json.dumps({"queue": queue, "backlog": jobs}).encode()
+                case _:
+                    status = "404 Not Found"
+                    body = b"try /metrics, /healthz, /readyz or /scale/QUEUE\n"
+        except (ChancyError, LateError) as error:
+            reason = str(error) or "no response in time"
+            status, body = "503 Service Unavailable", f"{reason}\n".encode()
+        start(status, [("Content-Type", kind), ("Content-Length", str(len(body)))])
+        return [body]
+
+    def _checked(self, check: Callable[[], str | None]) -> tuple[str, bytes]:
+        reason = check()
+        if reason is None:
+            return "200 OK", b"ok\n"
+        return "503 Service Unavailable", f"{reason}\n".encode()
+
+    def _alive(self) -> str | None:
+        try:
+            self._call(asyncio.sleep(0), _LOOP_S)
+        except LateError:
+            return f"the event loop has not responded within {_LOOP_S:g} s: a job blocks it"
+        return None
+
+    def _ready(self) -> str | None:
+        if self._runtime.ending.is_set():
+            return "the worker is shutting down"
+        if (reason := self._alive()) is not None:
+            return reason
+        try:
+            known = self._call(self._runtime.broker.workers(), _DATABASE_S)
+        except LateError:
+            return f"the database has not responded within {_DATABASE_S:g} s"
+        if all(worker.id != self._runtime.worker_id for worker in known):
+            return "the worker is not registered"
+        return None
+
+    def _call(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)

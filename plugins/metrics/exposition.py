@@ -1,0 +1,97 @@
+"""Metrics of a process in the format of Prometheus. Needs prometheus_client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from chancy.plugins.metrics.gauges import Gauges
+from chancy.plugins.metrics.tally import BOUNDS, COUNTS, Totals, TotalsByFunction
+
+
+class JobsCollector(Collector):
+    """Collects what became of the jobs of this process, and the gauges of the database.
+
+    :param totals: the totals since the process has started.
+    :param gauges: the last look at the database; None: another worker takes it.
+    """
+
+    def __init__(
+        self, totals: Callable[[], TotalsByFunction], gauges: Callable[[], Gauges | None]
+    ) -> None:
+        self._totals = totals
+        self._gauges = gauges
+
+    def collect(self) -> Iterable[Metric]:
+        """The metrics at this moment."""
+        totals = self._totals()
+        jobs = CounterMetricFamily(
+            "chancy_jobs", "Attempts by outcome.", labels=["queue", "func", "outcome"]
+        )
+        stale = CounterMetricFamily(
+            "chancy_stale_settlements",
+            "Attempts that ended after another worker had taken the job over.",
+            labels=["queue"],
+        )
+        by_queue: dict[str, Totals] = {}
+        for (queue, func), some in totals.items():
+            by_queue.setdefault(queue, Totals()).add(some)
+            for name in COUNTS:
+                if name != "stale":
+                    jobs.add_metric([queue, func, name], getattr(some, name))
+        waits = HistogramMetricFamily(
+            "chancy_job_wait_seconds", "Time from due until claimed.", labels=["queue"]
+        )
+        runs = HistogramMetricFamily(
+            "chancy_job_run_seconds", "Run time of attempts.", labels=["queue", "func"]
+        )
+        for queue, some in by_queue.items():
+            stale.add_metric([queue], some.stale)
+            waits.add_metric([queue], _buckets(some.waits), some.wait_s)
+        for (queue, func), some in totals.items():
+            runs.add_metric([queue, func], _buckets(some.runs), some.run_s)
+        yield from (jobs, stale, waits, runs)
+        if (gauges := self._gauges()) is not None:
+            yield from _families(gauges)
+
+
+def _buckets(counts: list[int]) -> list[tuple[str, float]]:
+    found: list[tuple[str, float]] = []
+    total = 0
+    for bound, number in zip((*map(str, BOUNDS), "+Inf"), counts, strict=True):
+        total += number
+        found.append((bound, total))
+    return found
+
+
+def _families(gauges: Gauges) -> Iterable[Metric]:
+    for name, text, by_queue in (
+        ("pending", "Due jobs that no worker has claimed, up to 10,000.", gauges.pending),
+        ("oldest_seconds", "For how long the oldest due job has waited.", gauges.oldest_s),
+        ("running", "Jobs that run.", gauges.running),
+        ("scheduled", "Jobs that are not due, of the next 10,000.", gauges.scheduled),
+    ):
+        yield _by_queue(f"chancy_queue_{name}", text, by_queue)
+    for name, text, value in (
+        ("workers", "Workers that are registered.", gauges.workers),
+        ("jobs_dead_rows", "Dead rows of the table jobs, by the statistics.", gauges.dead_rows),
+        ("jobs_bytes", "Size of the table jobs with its indexes.", gauges.jobs_bytes),
+        ("history_bytes", "Size of the finished jobs with indexes.", gauges.history_bytes),
+        ("horizon_seconds", "Age of the oldest snapshot of this database.", gauges.horizon_s),
+        ("leader", "1: this worker leads, and these gauges are of its look.", 1),
+    ):
+        yield GaugeMetricFamily(f"chancy_{name}", text, value=value)
+
+
+def _by_queue(name: str, text: str, values: Mapping[str, float]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=["queue"])
+    for queue, value in values.items():
+        family.add_metric([queue], value)
+    return family

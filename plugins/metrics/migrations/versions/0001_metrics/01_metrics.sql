@@ -1,0 +1,23 @@
+-- What became of jobs, by queue and function. step: the seconds that a row covers from `at` on; 0: a
+-- report of one worker, which the next roll-up adds to its minute. Reports are inserted and never
+-- updated, so workers do not wait for each other.
+-- waits, runs: jobs by waiting time and run time; place n counts those below 2^(n - 1) ms, the last
+-- place the rest.
+create table {schema}.metrics (
+  step int not null,
+  at timestamptz not null,
+  queue text not null,
+  func text not null,
+  succeeded bigint not null,
+  failed bigint not null,
+  retried bigint not null,
+  crashed bigint not null,
+  cancelled bigint not null,
+  snoozed bigint not null,
+  released bigint not null,
+  stale bigint not null,
+  wait_s float8 not null,
+  run_s float8 not null,
+  waits bigint[] not null,
+  runs bigint[] not null
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000)

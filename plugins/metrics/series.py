@@ -1,0 +1,121 @@
+"""Stores metrics and reads them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from chancy.broker.contract import Broker
+from chancy.checks import check_number
+from chancy.plugin.tables import PluginSql
+from chancy.plugins.metrics.tally import COUNTS, PLACES, Totals, TotalsByFunction, quantile
+
+SQL = PluginSql("chancy.plugins.metrics", "metrics")
+
+#: The seconds that rows cover: reports of workers, minutes, hours; and the age in seconds at which
+#: rows are added up to the next ones.
+REPORT, MINUTE, HOUR = 0, 60, 3_600
+_ROLL_UPS = ((REPORT, MINUTE, 60.0), (MINUTE, HOUR, 48 * 3_600.0))
+#: Rows that one statement adds up or removes.
+_STEP = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsPoint:
+    """What became of jobs in one step of time.
+
+    :param at: the begin of the step, in UTC.
+    :param queue: "" if queues were added up.
+    :param func: "" if functions were added up.
+    """
+
+    at: datetime
+    queue: str
+    func: str
+    totals: Totals
+
+    def wait_s(self, share: float) -> float | None:
+        """The seconds that a share of the jobs (0.95) waited at most; None without jobs."""
+        return quantile(self.totals.waits, share)
+
+    def run_s(self, share: float) -> float | None:
+        """The seconds that a share of the jobs ran at most; None without jobs."""
+        return quantile(self.totals.runs, share)
+
+
+class MetricsTable:
+    """The table of metrics in the database of an application.
+
+    :raises ConfigurationError: the broker does not offer SQL.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._tables = SQL.on(broker)
+
+    async def report(self, totals: Mapping[tuple[str, str], Totals]) -> None:
+        """Store the totals of a worker, by queue and function."""
+        rows = list(totals.items())
+        await self._tables.fetch(
+            "report",
+            [queue for (queue, _), _ in rows],
+            [func for (_, func), _ in rows],
+            *([getattr(some, name) for _, some in rows] for name in COUNTS),
+            [some.wait_s for _, some in rows],
+            [some.run_s for _, some in rows],
+            [json.dumps(some.waits) for _, some in rows],
+            [json.dumps(some.runs) for _, some in rows],
+        )
+
+    async def roll_up(self, keep_days: float) -> None:
+        """Add up old rows, and remove those of hours that are over ``keep_days`` days old."""
+        for step, following, older_s in _ROLL_UPS:
+            while True:
+                ((rows,),) = await self._tables.fetch("roll_up", step, following, older_s, _STEP)
+                if rows < _STEP:
+                    break
+        await self._tables.fetch("prune", keep_days * 86_400.0, _STEP)
+
+    async def read(
+        self,
+        span: timedelta,
+        step: timedelta,
+        *,
+        queue: str | None = None,
+        func: str | None = None,
+        by_queue: bool = False,
+        by_func: bool = False,
+    ) -> Sequence[MetricsPoint]:
+        """See `Metrics.read`."""
+        span_s, step_s = span.total_seconds(), step.total_seconds()
+        check_number(span_s, "span", 1, 366 * 86_400, whole=False, unit="seconds")
+        check_number(step_s, "step", 1, span_s, whole=False, unit="seconds")
+        found = await self._tables.fetch("read", span_s, step_s, queue, func, by_queue, by_func)
+        points: list[MetricsPoint] = []
+        for at, queue_, func_, *rest in found:
+            counts, (wait_s, run_s, waits, runs) = rest[: len(COUNTS)], rest[len(COUNTS) :]
+            totals = Totals(
+                **dict(zip(COUNTS, counts, strict=True)),
+                wait_s=wait_s,
+                run_s=run_s,
+                waits=_counts(waits),
+                runs=_counts(runs),
+            )
+            moment = datetime.fromtimestamp(at, UTC)
+            points.append(MetricsPoint(at=moment, queue=queue_, func=func_, totals=totals))
+        return points
+
+
+def _counts(text: str) -> list[int]:
+    """A list of counts from the text of an array, ``{1,2}``."""
+    found = [int(count) for count in text.strip("{}").split(",") if count]
+    return found + [0] * (PLACES - len(found))
+
+
+def add_up(points: Sequence[MetricsPoint]) -> TotalsByFunction:
+    """The totals of points by queue and function."""
+    found: TotalsByFunction = {}
+    for point in points:
+        found.setdefault((point.queue, point.func), Totals()).add(point.totals)
+    return found

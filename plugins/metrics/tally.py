@@ -1,0 +1,181 @@
+"""Counts what became of the jobs of one worker."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from chancy.attempt.settlement import Settlement
+from chancy.states import State
+
+#: The places of a histogram: n counts values below 2^(n - 1) milliseconds, the last one the rest.
+PLACES = 24
+#: The upper bounds of the places in seconds, without the last one: 1 ms to 1.2 hours.
+BOUNDS = tuple(2.0**place / 1000 for place in range(PLACES - 1))
+#: Queues and functions that are counted apart. Those of a further one count as `OTHER`.
+MOST_FUNCTIONS = 1_000
+OTHER = "other"
+
+#: Longer waits, such as those since a time before all times, are not added up.
+_LONGEST_S = 1e9
+
+
+@dataclass(slots=True)
+class Totals:
+    """What became of the jobs of one function in one queue.
+
+    :param wait_s: seconds from when they were due until they were claimed, added up.
+    :param run_s: seconds for which they ran, added up.
+    :param waits: jobs by waiting time; see `BOUNDS`.
+    :param runs: jobs by run time.
+    """
+
+    succeeded: int = 0
+    failed: int = 0
+    retried: int = 0
+    crashed: int = 0
+    cancelled: int = 0
+    snoozed: int = 0
+    released: int = 0
+    stale: int = 0
+    wait_s: float = 0.0
+    run_s: float = 0.0
+    waits: list[int] = field(default_factory=lambda: [0] * PLACES)
+    runs: list[int] = field(default_factory=lambda: [0] * PLACES)
+
+    def add(self, other: Totals) -> None:
+        """Add other totals to these."""
+        for name in (*COUNTS, "wait_s", "run_s"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.waits = [one + more for one, more in zip(self.waits, other.waits, strict=True)]
+        self.runs = [one + more for one, more in zip(self.runs, other.runs, strict=True)]
+
+
+#: The names of the counts of `Totals`.
+COUNTS = (
+    "succeeded",
+    "failed",
+    "retried",
+    "crashed",
+    "cancelled",
+    "snoozed",
+    "released",
+    "stale",
+)
+#: Totals by queue and function.
+TotalsByFunction = dict[tuple[str, str], Totals]
+
+
+class Tally:
+    """Counts settlements until `take` is called."""
+
+    def __init__(self) -> None:
+        self._totals: TotalsByFunction = {}
+
+    def add(self, batch: Sequence[Settlement], stale: Sequence[Settlement]) -> None:
+        """Count settlements that were stored, and stale ones.
+
+        The usual ones, which succeeded, are gathered by function and place first.
+        """
+        frexp, succeeded = math.frexp, State.SUCCEEDED
+        queue = func = None
+        totals = Totals()
+        places: dict[tuple[int, int], int] = {}
+        for settlement in batch:
+            claim, outcome = settlement.claim, settlement.outcome
+            if claim is None or outcome is None:
+                continue
+            waited_s, ran_s = claim.waited_s or 0.0, outcome.elapsed_s
+            if claim.func != func or claim.queue != queue:
+                _count(totals, places)
+                queue, func, places = claim.queue, claim.func, {}
+                totals = self._of((queue, func))
+            place = frexp(waited_s * 1000)[1], frexp(ran_s * 1000)[1]
+            if settlement.state is succeeded:
+                places[place] = places.get(place, 0) + 1
+            else:
+                name = _name(settlement)
+                setattr(totals, name, getattr(totals, name) + 1)
+                if name in ("snoozed", "released"):
+                    continue
+                _add_places(totals, place, 1)
+            totals.run_s += ran_s
+            if 0.0 < waited_s < _LONGEST_S:
+                totals.wait_s += waited_s
+        _count(totals, places)
+        for settlement in stale:
+            if (claim := settlement.claim) is not None:
+                self._of((claim.queue, claim.func)).stale += 1
+
+    def _of(self, key: tuple[str, str]) -> Totals:
+        found = self._totals.get(key)
+        if found is None:
+            if len(self._totals) >= MOST_FUNCTIONS:
+                key = key[0], OTHER
+            found = self._totals.setdefault(key, Totals())
+        return found
+
+    def take(self) -> TotalsByFunction:
+        """The totals since the last call."""
+        taken, self._totals = self._totals, {}
+        return taken
+
+    @property
+    def totals(self) -> TotalsByFunction:
+        """The totals since the last call of `take`."""
+        return dict(self._totals)
+
+    def give(self, totals: TotalsByFunction) -> None:
+        """Add totals to these."""
+        for key, some in totals.items():
+            self._of(key).add(some)
+
+
+def _count(totals: Totals, places: dict[tuple[int, int], int]) -> None:
+    for place, number in places.items():
+        totals.succeeded += number
+        _add_places(totals, place, number)
+
+
+def _add_places(totals: Totals, exponents: tuple[int, int], number: int) -> None:
+    wait, run = exponents
+    totals.waits[min(max(wait, 0), PLACES - 1)] += number
+    totals.runs[min(max(run, 0), PLACES - 1)] += number
+
+
+def _name(settlement: Settlement) -> str:
+    match settlement.state:
+        case State.SUCCEEDED:
+            return "succeeded"
+        case State.FAILED:
+            return "failed"
+        case State.CANCELLED:
+            return "cancelled"
+        case _ if settlement.crashed:
+            return "crashed"
+        case State.SCHEDULED:
+            return "snoozed" if settlement.failure is None else "retried"
+        case _:
+            return "released"
+
+
+def quantile(counts: Iterable[int], share: float) -> float | None:
+    """The value in seconds below which a share of the values of a histogram lies.
+
+    Interpolates within a place, so it is wrong by at most a factor of two. None without values;
+    infinity in the last place.
+    """
+    places = list(counts)
+    wanted = sum(places) * share
+    if not wanted:
+        return None
+    below = 0
+    for place, number in enumerate(places):
+        if number and below + number >= wanted:
+            if place >= len(BOUNDS):
+                return math.inf
+            low = BOUNDS[place - 1] if place else 0.0
+            return low + (BOUNDS[place] - low) * (wanted - below) / number
+        below += number
+    return None

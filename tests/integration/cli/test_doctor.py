@@ -1,0 +1,362 @@
+"""`chancy doctor` on databases that were broken on purpose: each check names its problem."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import uuid
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from chancy import Chancy, Job, Queue
+from chancy.app.checkup.rounds import examine
+from chancy.plugin.finding import Finding
+from tests.support.command import Answer, inside
+from tests.support.postgres_fixtures import OwnServer
+from tests.support.roles import execute, roles
+from tests.support.two_brokers import TwoBrokers
+from tests.support.waiting import eventually_sync
+
+Found = list[dict[str, Any]]
+
+
+def examined(dsn: str, *options: object, code: int | None = 1, **settings: str) -> Found:
+    """The findings that need action."""
+    answer = inside("doctor", "--json", *options, dsn=dsn, code=code, **settings)
+    return [one for one in answer.json if not one["ok"]]
+
+
+def only(found: Found) -> dict[str, Any]:
+    assert len(found) == 1, found
+    return found[0]
+
+
+def worker(dsn: str, *, age_s: float = 60, silent_s: float = 0, **columns: object) -> uuid.UUID:
+    """Register a worker without a process, which leads."""
+    values = {"host": "web-1", "pid": 17, "queues": ["default"], "broken": "{}", "blocked_s": 0.0,
+              "unknown": [], **columns}  # fmt: skip
+    with psycopg.connect(dsn) as connection:
+        row = connection.execute(
+            "insert into chancy.workers"
+            " (id, host, pid, queues, broken, blocked_s, unknown, started_at, beat_at) values"
+            " (gen_random_uuid(), %(host)s, %(pid)s, %(queues)s, %(broken)s, %(blocked_s)s,"
+            " %(unknown)s, clock_timestamp() - %(age_s)s * interval '1 s',"
+            " clock_timestamp() - %(silent_s)s * interval '1 s') returning id",
+            values | {"age_s": age_s, "silent_s": silent_s},
+        ).fetchone()
+        assert row is not None
+        connection.execute(
+            "insert into chancy.leadership_leases"
+            " values ('leader', %s, 3, clock_timestamp(), clock_timestamp() + interval '1 hour')"
+            " on conflict do nothing",
+            [row[0]],
+        )
+    found: uuid.UUID = row[0]
+    return found
+
+
+def push(dsn: str, *arguments: object) -> None:
+    inside("push", "shop.send", "--no-validate", *arguments, dsn=dsn)
+
+
+@contextmanager
+def transaction(dsn: str, statement: str) -> Generator[psycopg.Connection[Any]]:
+    """A session that has run a statement and left its transaction open."""
+    with psycopg.connect(make_conninfo(dsn, application_name="report")) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.execute(statement.encode())
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+
+def test_a_sound_database_has_no_problem(dsn: str) -> None:
+    worker(dsn)
+    answer = inside("doctor", dsn=dsn)
+    lines = answer.out.splitlines()
+    assert all(line.startswith("ok ") for line in lines[:-1])
+    assert lines[-1] == f"{len(lines) - 1} ok"
+    assert "→" not in answer.out
+    assert examined(dsn, code=0) == []
+
+
+def test_a_problem_is_printed_first_with_what_to_do(dsn: str) -> None:
+    push(dsn)
+    lines = inside("doctor", dsn=dsn, code=1).out.splitlines()
+    assert lines[0].startswith("error    queues        queue 'default': 1 due job waits")
+    assert lines[1].strip() == "→ chancy worker --queues default, with the --app of its functions"
+    assert lines[-1].startswith("1 error, ")
+
+
+@pytest.mark.parametrize(
+    ("dsn", "code", "why"),
+    [
+        ("postgresql://127.0.0.1:1/shop", 4, "cannot be reached"),
+        ("host=127.0.0.1 prt=1", 2, 'did you mean "port"'),
+        ("nonsense", 2, "cannot be parsed"),
+    ],
+)
+def test_an_unreachable_database_ends_it_at_once(dsn: str, code: int, why: str) -> None:
+    began = time.monotonic()
+    answer = inside("doctor", dsn=dsn, code=code)
+    assert why in answer.err
+    assert answer.out == ""
+    assert time.monotonic() - began < 5
+
+
+def test_missing_tables_are_a_finding_and_the_server_is_checked(empty_dsn: str) -> None:
+    answer = inside("doctor", "--json", dsn=empty_dsn, code=1)
+    schema, *others = answer.json
+    assert (schema["about"], schema["severity"]) == ("schema", "error")
+    assert schema["todo"] == "chancy migrate upgrade"
+    assert {"listener", "clock", "horizon"} <= {one["about"] for one in others}
+    assert all(one["ok"] for one in others)
+
+
+def test_tables_of_another_version(dsn: str) -> None:
+    execute(dsn, "update chancy.pruner_version set version_num = '0000'")
+    schema = only(examined(dsn))
+    assert (schema["about"], "0000" in schema["found"]) == ("schema", True)
+
+
+def test_a_listener_that_hears_nothing(dsn: str) -> None:
+    found = only(examined(dsn, "--listen-dsn", "postgresql://127.0.0.1:1/shop"))
+    assert (found["about"], found["severity"]) == ("listener", "warning")
+    assert "--listen-dsn" in found["todo"]
+
+
+def test_a_wrong_clock(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = SimpleNamespace(time=lambda: time.time() - 90, perf_counter=time.perf_counter)
+    monkeypatch.setattr("chancy.app.checkup.database.time", wrong)
+    found = only(examined(dsn))
+    assert found["about"] == "clock"
+    assert "is 90.0" in found["found"]
+    assert "ahead of this machine" in found["found"]
+
+
+def test_a_long_transaction_and_the_horizon_that_it_holds(dsn: str) -> None:
+    with transaction(dsn, f"select 1 /* {'x' * 300} */") as session:
+        horizon, longest = examined(dsn, "--transaction", 0)
+        assert (horizon["about"], longest["about"]) == ("horizon", "transactions")
+        for found in horizon, longest:
+            assert f"pid {session.info.backend_pid} (report, idle in transaction)" in found["found"]
+            assert " ms ago: select 1 /* xxx" in found["found"]
+            assert "x" * 180 in found["found"]
+            assert "x" * 190 not in found["found"]
+        assert examined(dsn, code=0) == []
+        execute(dsn, horizon["todo"])
+        assert examined(dsn, "--transaction", 0, code=0) == []
+
+
+def test_a_session_that_waits_for_a_lock_is_not_the_one_to_end(dsn: str) -> None:
+    lock = "lock table chancy.awaited in access exclusive mode"
+    with ThreadPoolExecutor(1) as thread, transaction(dsn, lock) as holder:
+        waiting = thread.submit(execute, dsn, "select from chancy.awaited")
+        eventually_sync(
+            lambda: execute(
+                dsn,
+                "select pid from pg_stat_activity"
+                " where wait_event_type = 'Lock' and datname = current_database()",
+            )
+        )
+        found = examined(dsn, "--transaction", 0.001)
+        waits = [one for one in found if "it waits for a lock of pid" in one["found"]]
+        end = f"select pg_terminate_backend({holder.info.backend_pid});"
+        assert {one["todo"] for one in waits} == {end}
+        execute(dsn, end)
+        waiting.result(30)
+
+
+def test_a_role_that_does_not_see_other_transactions(dsn: str) -> None:
+    name = f"shy_{uuid.uuid4().hex[:8]}"
+    with roles(dsn, [name]):
+        inside("migrate", "grants", "--role", name, "--kind", "viewer", "--apply", dsn=dsn)
+        shy = make_conninfo(dsn, options=f"-c role={name}")
+        found = only(examined(shy, code=4))
+        assert (found["about"], found["severity"]) == ("transactions", "unknown")
+        execute(dsn, found["todo"])
+        assert examined(shy, code=0) == []
+
+
+def test_prepared_transactions_and_slots_that_nothing_reads(own_server: OwnServer) -> None:
+    dsn = own_server(max_prepared_transactions="2", wal_level="logical").dsn()
+    execute(dsn, "begin; create table public.t (); prepare transaction 'left'")
+    execute(dsn, "select pg_create_physical_replication_slot('standby', true)")
+    found = {one["about"]: one for one in examined(dsn, "--transaction", 0)}
+    assert found.keys() == {"horizon", "prepared", "slots"}
+    assert found["horizon"]["todo"] == "rollback prepared 'left';"
+    assert "'left' of postgres" in found["prepared"]["found"]
+    execute(dsn, found["horizon"]["todo"])
+    slots = only(examined(dsn, "--transaction", 0))
+    assert "'standby'" in slots["found"]
+    execute(dsn, slots["todo"].removeprefix("start its reader, or "))
+    assert examined(dsn, "--transaction", 0, code=0) == []
+
+
+def test_dead_rows_that_no_vacuum_has_removed(dsn: str) -> None:
+    execute(dsn, "alter table chancy.jobs set (autovacuum_enabled = off)")
+    with psycopg.connect(dsn) as connection:
+        connection.execute(
+            "insert into chancy.jobs (id, pos, state, queue, func)"
+            " select gen_random_uuid(), n, 2, 'q', 'f' from generate_series(1, 60000) n"
+        )
+        connection.rollback()
+        connection.execute("select pg_stat_force_next_flush()")
+    found = only(examined(dsn))
+    assert found["about"] == "bloat"
+    assert "60,000 dead ones; last vacuum: never" in found["found"]
+    execute(dsn, found["todo"].partition(";")[0])
+    assert examined(dsn, code=0) == []
+
+
+def test_a_sequence_that_ends_soon(dsn: str) -> None:
+    execute(dsn, "select setval('chancy.positions', 7000000000000000000)")
+    found = only(examined(dsn))
+    assert (found["about"], "positions has used 75.9%" in found["found"]) == ("sequences", True)
+
+
+def test_missing_partitions_and_rows_in_the_default_one(dsn: str) -> None:
+    for day in 0, 1:
+        execute(
+            dsn,
+            "do $$ begin execute format('drop table chancy.finished_jobs_%s',"
+            f" to_char((now() at time zone 'UTC')::date + {day}, 'YYYYMMDD')); end $$",
+        )
+    insert = (
+        "insert into chancy.finished_jobs (id, pos, state, queue, priority, func, attempt,"
+        " max_attempts, crashes, pushed_at, finished_at) select gen_random_uuid(), 1, 4, 'q', 0,"
+        " 'f', 1, 1, 0, now(), now() - {} * interval '1 day'"
+    )
+    execute(dsn, insert.format(0))
+    missing, rows = examined(dsn)
+    assert (missing["about"], rows["about"]) == ("partitions", "partitions")
+    assert missing["found"].count("finished_jobs_2") == 2
+    assert rows["found"] == "finished_jobs_default has about 1 row"
+    assert missing["todo"] == rows["todo"] == "chancy prune"
+    inside("prune", dsn=dsn)
+    execute(dsn, insert.format(3))
+    assert examined(dsn, code=0) == []
+
+
+@pytest.fixture
+def served(dsn: str) -> str:
+    """A database with a worker of the queue ``default`` that leads."""
+    worker(dsn)
+    return dsn
+
+
+def test_workers_that_are_dead_blocked_or_cannot_serve_a_queue(served: str) -> None:
+    dead = worker(served, silent_s=40)
+    blocked = worker(served, blocked_s=45.0)
+    worker(served, broken=json.dumps({"gpu": "no module 'torch'"}))
+    one, two, three = sorted(examined(served), key=lambda one: one["found"])
+    assert one["found"].startswith("1 worker without a heartbeat: ")
+    assert re.search(rf"worker {dead} \(web-1, pid 17\) for 4\d s", one["found"])
+    assert f"the event loop of worker {blocked}" in two["found"]
+    assert three["found"].endswith("cannot serve the queue 'gpu': no module 'torch'")
+
+
+def test_jobs_of_queues_that_no_worker_runs(served: str) -> None:
+    inside("queue", "declare", "mail", dsn=served)
+    inside("queue", "declare", "later", dsn=served)
+    inside("queue", "pause", "later", dsn=served)
+    for queue in "default", "mail", "later", "typo":
+        push(served, "--queue", queue)
+    found = {one["found"].split("'")[1]: one for one in examined(served)}
+    assert {name: (one["severity"], one["todo"]) for name, one in found.items()} == {
+        "mail": ("error", "chancy worker --queues mail, with the --app of its functions"),
+        "later": ("warning", "chancy queue resume later"),
+        "typo": ("error", "chancy queue declare typo"),
+    }
+    assert "; none of 1 worker serves it" in found["mail"]["found"]
+
+
+async def test_queues_of_other_brokers_are_counted_there(served: str) -> None:
+    other = TwoBrokers()
+    far = Queue(name="far", broker="memory")
+    async with Chancy(served, queues=[far], plugins=[other]) as chancy:
+        await chancy.declare(far)
+        await chancy.push(Job(func="shop.send").with_queue("far"), validate=False)
+        [found] = [one for one in await _examine(chancy) if not one.ok]
+        assert found.found == "queue 'far': 1 due job waits; none of 1 worker serves it"
+        other.away = True
+        [found] = [one for one in await _examine(chancy) if not one.ok]
+        assert found.found == "memory: the other broker is away"
+
+
+async def _examine(chancy: Chancy) -> Sequence[Finding]:
+    return await examine(chancy, transaction_s=60, wait_s=300)
+
+
+def test_a_backlog_of_a_served_queue(served: str) -> None:
+    for priority in range(3):
+        push(served, "--priority", priority)
+    assert examined(served, code=0) == []
+    # The oldest is not of the highest priority.
+    execute(
+        served, "update chancy.jobs set pushed_at = now() - interval '20 min' where priority = 1"
+    )
+    found = only(examined(served))
+    assert "queue 'default': 3 due jobs wait, the oldest for 20 min; 1 worker" in found["found"]
+    assert examined(served, "--wait", 3600, code=0) == []
+
+
+def test_functions_that_no_worker_knows(served: str) -> None:
+    push(served)
+    execute(
+        served,
+        'update chancy.jobs set state = 3, meta = \'{"unknown_function": "2030-01-01"}\'',
+    )
+    assert examined(served, code=0) == []
+    execute(served, "update chancy.workers set unknown = '{shop.send}'")
+    found = only(examined(served))
+    assert (found["about"], found["severity"]) == ("functions", "error")
+    assert found["found"] == "queue 'default': jobs are held, as no worker knows shop.send"
+    other = worker(served)
+    assert examined(served, code=0) == [], other
+
+
+def test_scheduled_jobs_that_do_not_become_pending(served: str) -> None:
+    push(served, "--delay", 60)
+    assert examined(served, code=0) == []
+    execute(served, "update chancy.jobs set run_at = now() - interval '45 s'")
+    found = only(examined(served))
+    assert found["about"] == "promotion"
+    assert "has been due for 45 s" in found["found"]
+    assert "worker_loop_failed" in found["todo"]
+
+
+def test_workers_without_a_leader(served: str) -> None:
+    execute(
+        served,
+        "update chancy.leadership_leases set expires_at = clock_timestamp() - interval '30 s'",
+    )
+    found = only(examined(served))
+    assert (found["about"], found["severity"]) == ("leader", "error")
+    assert "ended 30 s ago" in found["found"]
+    execute(served, "update chancy.workers set started_at = clock_timestamp()")
+    assert examined(served, code=0) == [], "an election is under way"
+
+
+def test_a_check_that_hangs_does_not_stop_the_others(
+    served: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.app.checkup.examination._STATEMENT_S", 0.5)
+    inside("queue", "declare", "mail", dsn=served)
+    with transaction(served, "lock table chancy.workers in access exclusive mode"):
+        monkeypatch.setattr("chancy.app.checkup.rounds.LIMIT_S", 2.0)
+        monkeypatch.setattr("chancy.plugin.hooks._EXAMINE_S", 0.5)
+        answer: Answer = inside("doctor", "--json", dsn=served, code=4)
+    severities = {one["about"]: one["severity"] for one in answer.json}
+    stuck = {name for name, severity in severities.items() if severity == "unknown"}
+    assert stuck == {"workers", "queues", "functions", "chancy.leadership"}
+    assert {severities[name] for name in severities.keys() - stuck} == {"ok"}

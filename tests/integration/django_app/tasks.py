@@ -1,0 +1,43 @@
+"""Tasks and jobs of the tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import connection
+from django_tasks import TaskContext, task
+
+from chancy import job
+
+
+@task(priority=7)
+def add(a: int, b: int = 1) -> int:
+    return a + b
+
+
+@task
+async def greet(name: str) -> str:
+    return f"hello {name}"
+
+
+@task
+def fail() -> None:
+    raise ValueError("no luck")
+
+
+@task(takes_context=True)
+def describe(context: TaskContext, item: str) -> list[Any]:
+    return [context.attempt, context.task_result.id, item]
+
+
+@job
+def note(text: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("insert into notes values (%s)", [text])
+
+
+@job(max_attempts=1)
+def break_off(text: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("insert into notes values (%s)", [text])
+        cursor.execute("select no_such_column")

@@ -1,0 +1,118 @@
+"""Connections around jobs, and jobs in the transaction of a test."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+from uuid import UUID
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.core.management import call_command
+from django.db import connection, connections
+
+from chancy import JobFailed, Reference, State
+from chancy.django import app
+from chancy.django.current import calls
+from chancy.django.hygiene import with_connections
+from chancy.django.testing import run_jobs
+from chancy.testing.sandbox import Sandbox
+from tests.integration.django_app import tasks
+from tests.support import django_project
+
+pytestmark = pytest.mark.usefixtures("database")
+
+atomic: Any = import_module("django.db.transaction").atomic
+
+
+def ask() -> int:
+    """A process of the server."""
+    with connection.cursor() as cursor:
+        cursor.execute("select pg_backend_pid()")
+        found: int = cursor.fetchone()[0]
+    return found
+
+
+def is_open() -> bool:
+    return connections["default"].connection is not None
+
+
+def test_old_connections_are_closed_around_a_job() -> None:
+    assert with_connections(ask)()
+    assert not is_open()
+    connections["default"].settings_dict["CONN_MAX_AGE"] = None
+    kept = with_connections(ask)()
+    assert is_open()
+    assert with_connections(ask)() == kept
+    connections["default"].close_at = 0.0
+    assert with_connections(ask)() != kept
+
+
+def test_a_connection_in_a_transaction_is_left_alone() -> None:
+    with atomic():
+        before = ask()
+        assert with_connections(ask)() == before
+
+
+async def test_old_connections_of_coroutines_are_closed() -> None:
+    @with_connections
+    async def job() -> bool:
+        await sync_to_async(ask)()
+        return await sync_to_async(is_open)()
+
+    assert await job()
+    assert not await sync_to_async(is_open)()
+    await sync_to_async(django_project.forget)()
+
+
+def notes() -> list[str]:
+    with connection.cursor() as cursor:
+        cursor.execute("select text from notes order by text")
+        return [row[0] for row in cursor.fetchall()]
+
+
+def test_jobs_run_in_the_transaction_of_a_test_and_end_it_for_no_other() -> None:
+    with atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("create table notes (text text)")
+        pushed = app().sync_push_many(
+            [tasks.note.job(text="a"), tasks.break_off.job(text="b"), tasks.note.job(text="c")]
+        )
+        with pytest.raises(JobFailed, match="no_such_column"):
+            run_jobs()
+        assert [one.state for one in run_jobs()] == [State.SUCCEEDED]
+        assert notes() == ["a", "c"]
+        states = [app().sync_get_job(one.id) for one in pushed]
+        assert [one.state for one in states if one] == [
+            State.SUCCEEDED,
+            State.FAILED,
+            State.SUCCEEDED,
+        ]
+        import_module("django.db.transaction").set_rollback(True)
+    assert app().sync_get_job(pushed[0].id) is None
+
+
+def test_a_result_is_waited_for_on_a_session_of_its_own() -> None:
+    reference: Reference[Any] = app().sync_push(tasks.note.job(text="never"))
+    waiting = app().sync_begin_wait(reference.id, timeout_s=20)
+    run_jobs(scheduled=True, raises=False)
+    try:
+        assert waiting.result(20).state is State.FAILED
+    finally:
+        calls().close()
+
+
+def test_commands_of_chancy_take_the_application(capsys: pytest.CaptureFixture[str]) -> None:
+    call_command("chancy", "migrate", "check")
+    assert "is up to date" in capsys.readouterr().out
+    call_command("chancy", "migrate", "current", "--json")
+    assert '"component": "core"' in capsys.readouterr().out
+
+
+def test_a_sandbox_replaces_the_database() -> None:
+    with Sandbox(app()) as sandbox:
+        result = tasks.add.enqueue(1, b=2)
+        sandbox.sync_drain()
+        result.refresh()
+        assert (result.status, result.return_value) == ("SUCCESSFUL", 3)
+    assert app().sync_get_job(UUID(result.id)) is None

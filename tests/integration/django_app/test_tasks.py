@@ -1,0 +1,121 @@
+"""The backend of ``django.tasks``."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from typing import Any
+
+import psycopg
+import pytest
+from asgiref.sync import sync_to_async
+from django_tasks import TaskResultStatus, default_task_backend
+from django_tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
+from django_tasks.signals import task_enqueued, task_finished
+
+from chancy import JobFailed, State
+from chancy.django.testing import run_jobs
+from tests.integration.django_app import tasks
+from tests.support import django_project
+
+pytestmark = pytest.mark.usefixtures("database")
+
+
+Transaction: Any = import_module("django.db.transaction")
+
+
+def transaction() -> Any:
+    return Transaction.atomic()
+
+
+def stored(dsn: str) -> int:
+    """The jobs that others see."""
+    with psycopg.connect(dsn) as connection:
+        row = connection.execute("select count(*) from chancy.jobs").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_a_task_is_enqueued_in_the_transaction_and_read_in_it(dsn: str) -> None:
+    with transaction():
+        result = tasks.add.using(priority=-3).enqueue(1, b=2)
+        assert stored(dsn) == 0
+        assert tasks.add.get_result(result.id).status == TaskResultStatus.READY
+    assert stored(dsn) == 1
+    with transaction():
+        tasks.add.enqueue(1)
+        Transaction.set_rollback(True)
+    assert stored(dsn) == 1
+    [done] = run_jobs()
+    assert (done.func, done.priority) == ("tests.integration.django_app.tasks.add", -3)
+    result.refresh()
+    assert (result.status, result.return_value) == (TaskResultStatus.SUCCESSFUL, 3)
+    assert (result.args, result.kwargs, result.attempts) == ([1], {"b": 2}, 1)
+    assert None not in (result.enqueued_at, result.started_at, result.finished_at)
+    found = tasks.add.get_result(result.id)
+    assert (found.task.func, found.task.priority) == (tasks.add.func, -3)
+
+
+def test_a_task_that_fails_is_tried_again_and_keeps_its_errors() -> None:
+    told: list[str] = []
+
+    def tell(*, task_result: object, **_: object) -> None:
+        told.append(str(getattr(task_result, "status", None)))
+
+    task_finished.connect(tell)
+    try:
+        result = tasks.fail.enqueue()
+        run_jobs()
+        result.refresh()
+        assert (result.status, len(result.errors)) == (TaskResultStatus.READY, 1)
+        assert told == []
+        with pytest.raises(JobFailed, match="no luck"):
+            run_jobs(scheduled=True)
+    finally:
+        task_finished.disconnect(tell)
+    result.refresh()
+    assert (result.status, result.attempts) == (TaskResultStatus.FAILED, 25)
+    assert {error.exception_class for error in result.errors} == {ValueError}
+    assert "no luck" in result.errors[-1].traceback
+    assert told == ["FAILED"]
+
+
+async def test_a_coroutine_is_enqueued_and_runs_from_async_code() -> None:
+    result = await tasks.greet.aenqueue("ann")
+    await sync_to_async(run_jobs)()
+    found = await tasks.greet.aget_result(result.id)
+    value: object = found.return_value
+    assert value == "hello ann"
+    with pytest.raises(TaskResultMismatch):
+        await tasks.add.aget_result(result.id)
+    await sync_to_async(django_project.forget)()
+
+
+def test_a_task_waits_for_its_time() -> None:
+    result = tasks.add.using(run_after=datetime.now(UTC) + timedelta(hours=1)).enqueue(1)
+    assert run_jobs() == []
+    assert result.status == TaskResultStatus.READY
+    [done] = run_jobs(scheduled=True)
+    assert (done.state, done.result) == (State.SUCCEEDED, 2)
+
+
+def test_a_task_gets_its_context() -> None:
+    heard: list[object] = []
+
+    def hear(*, task_result: object, **_: object) -> None:
+        heard.append(task_result)
+
+    task_enqueued.connect(hear)
+    try:
+        result = tasks.describe.enqueue("tea")
+    finally:
+        task_enqueued.disconnect(hear)
+    assert heard == [result]
+    [done] = run_jobs()
+    assert done.result == [1, result.id, "tea"]
+
+
+@pytest.mark.parametrize("id", ["nonsense", "0190a5a0-0000-7000-8000-000000000000"])
+def test_there_is_no_result_of_an_id_that_is_unknown(id: str) -> None:
+    with pytest.raises(TaskResultDoesNotExist):
+        default_task_backend.get_result(id)

@@ -1,0 +1,62 @@
+"""The hook `settled`: what became of each claim, after it was stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import psycopg
+
+from chancy import Chancy, Plugin, Queue, Settlement, State, Worker, job
+from chancy.attempt.outcome import Raised, Returned
+from tests.support.waiting import eventually
+
+GATE = asyncio.Event()
+
+
+@job(queue="counted")
+async def returning() -> None:
+    pass
+
+
+@job(queue="counted", max_attempts=1)
+async def raising() -> None:
+    raise ValueError("no")
+
+
+@job(queue="counted")
+async def waiting() -> None:
+    await GATE.wait()
+
+
+class Counter(Plugin):
+    def __init__(self) -> None:
+        self.stored: list[Settlement] = []
+        self.stale: list[Settlement] = []
+
+    def settled(self, batch: Sequence[Settlement], stale: Sequence[Settlement]) -> None:
+        self.stored += batch
+        self.stale += stale
+
+
+async def test_stored_and_stale_settlements_come_with_claim_and_outcome(dsn: str) -> None:
+    GATE.clear()
+    counter = Counter()
+    queue = Queue("counted", executor="async")
+    async with Chancy(dsn, queues=[queue], plugins=[counter]) as chancy, Worker(chancy):
+        lost = await chancy.push(waiting.job())
+        good, bad = await chancy.push_many([returning.job(), raising.job()])
+        assert (await good.wait(10)).state is State.SUCCEEDED
+        assert (await bad.wait(10)).state is State.FAILED
+        take_over = "update chancy.jobs set lease = gen_random_uuid() where id = %s and state = 1"
+        with psycopg.connect(dsn) as connection:
+            assert connection.execute(take_over, (lost.id,)).rowcount == 1
+        GATE.set()
+        await eventually(lambda: counter.stale)
+        assert len(counter.stored) == 2
+    outcomes = {item.id: item.outcome for item in counter.stored + counter.stale}
+    assert isinstance(outcomes[good.id], Returned)
+    assert isinstance(outcomes[bad.id], Raised)
+    assert [item.id for item in counter.stale] == [lost.id]
+    claims = [item.claim for item in counter.stored + counter.stale]
+    assert {claim.queue for claim in claims if claim is not None} == {"counted"}

@@ -1,0 +1,51 @@
+"""What `chancy top` and `chancy doctor` read does not grow with the number of jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from chancy.app.backlog import statement
+from chancy.app.checkup.examination import _statement
+
+FILL = (
+    "insert into chancy.queues (name, executor) values ('mail', 'async')",
+    "insert into chancy.jobs (id, pos, state, queue, priority, func, arguments, run_at)"
+    " select gen_random_uuid(), n, case n %% 4 when 0 then 2 else 0 end, 'mail', n %% 3, 'a.b',"
+    " '{}', now() + n * interval '1 s' from generate_series(1, %s) as n",
+    "insert into chancy.finished_jobs (id, pos, state, queue, priority, func, attempt,"
+    " max_attempts, crashes, pushed_at, claimed_at, finished_at) select gen_random_uuid(), n, 4,"
+    " 'mail', 0, 'a.b', 1, 1, 0, now(), now(), now() - n * interval '1 ms'"
+    " from generate_series(1, %s) as n",
+)
+LOOKS = ("backlog", "unfinished", "running", "rates", "recent", "retrying")
+CHECKS = ("partitions", "overdue", "set_aside", "sizes", "live_table")
+
+
+def pages(connection: psycopg.Connection[Any], sql: str) -> int:
+    explained = f"explain (analyze, buffers, format json) {sql.replace('$1', '0')}"
+    connection.execute(explained.encode())
+    row = connection.execute(explained.encode()).fetchone()
+    assert row is not None
+    plan = row[0][0]["Plan"]
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+@pytest.mark.parametrize(
+    "rows", [40_000, pytest.param(400_000, marks=[pytest.mark.chaos, pytest.mark.timeout(240)])]
+)
+def test_looks_and_checks_read_the_ends_of_indexes(dsn: str, rows: int) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(FILL[0])
+        for fill in FILL[1:]:
+            connection.execute(fill.encode(), [rows])
+        for _ in range(2):
+            read = {name: pages(connection, statement(name, "chancy")) for name in LOOKS}
+            read |= {name: pages(connection, _statement(name, "chancy")) for name in CHECKS}
+            # A row that is counted, of up to 10,001, may be two pages: of the index and the table.
+            most: dict[str, int] = dict.fromkeys(("backlog", "unfinished", "rates"), 22_000)
+            too_many = {name: n for name, n in read.items() if n > most.get(name, 1_500)}
+            assert too_many == {}
+            connection.execute("vacuum (analyze) chancy.jobs, chancy.finished_jobs")

@@ -1,0 +1,62 @@
+"""`@periodic`: entries of decorated functions, without a list of plugins."""
+
+from __future__ import annotations
+
+import pytest
+
+from chancy import Chancy, Queue, Worker, job
+from chancy.errors import ConfigurationError, InvalidArguments
+from chancy.plugins.cron import Cron, Entry, decorated, periodic
+from chancy.plugins.cron.decorated import periodic_entries
+from tests.plugins.cron.clockwork import EVERY_SECOND, execute
+from tests.support.waiting import eventually
+
+ASYNC = Queue(name="async", executor="async")
+ran: list[int] = []
+
+
+@pytest.fixture(autouse=True)
+def _isolated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decorated, "_MADE", {})
+
+
+async def ping(number: int = 0) -> None:
+    ran.append(number)
+
+
+@pytest.mark.parametrize("above", [True, False])
+def test_the_entry_has_the_settings_of_the_job_in_either_order(*, above: bool) -> None:
+    as_job, as_entry = job(queue="async", priority=7), periodic("0 3 * * *", zone="Europe/Berlin")
+    if above:
+        as_entry(as_job(ping))
+    else:
+        as_job(as_entry(ping))
+    (entry,) = periodic_entries().values()
+    assert entry.name == entry.job.func == "tests.plugins.cron.test_periodic.ping"
+    assert (entry.job.queue, entry.job.priority, entry.zone) == ("async", 7, "Europe/Berlin")
+
+
+def test_a_function_may_have_two_schedules_with_different_names() -> None:
+    periodic("@hourly")(ping)
+    periodic("@daily", name="daily", arguments={"number": 2})(ping)
+    periodic("@hourly")(ping)  # as a module that is imported again does
+    assert periodic_entries()["daily"].job.arguments == {"number": 2}
+    assert len(periodic_entries()) == 2
+    with pytest.raises(ConfigurationError, match=r"two cron entries .*pass a different name="):
+        periodic("@daily")(ping)
+    with pytest.raises(ConfigurationError, match="cron entry 'x'"):
+        periodic("every day", name="x")(ping)
+    with pytest.raises(InvalidArguments, match="other"):
+        periodic("@daily", name="y", arguments={"other": 1})(ping)
+
+
+async def test_a_default_worker_runs_a_periodic_function(dsn: str) -> None:
+    ran.clear()
+    periodic(EVERY_SECOND, arguments={"number": 5})(job(queue="async")(ping))
+    periodic(EVERY_SECOND, name="replaced", arguments={"number": 6})(ping)
+    async with Chancy(dsn, queues=[ASYNC]) as chancy, Worker(chancy, queues=["async"]):
+        await eventually(lambda: {*ran} == {5, 6})
+    mine = Cron(Entry("replaced", "0 0 1 1 *", ping.job(number=7)))  # type: ignore[attr-defined]
+    async with Chancy(dsn, queues=[ASYNC], plugins=[mine]) as chancy, Worker(chancy, queues=[]):
+        query = "select expression from chancy.cron_entries where name = 'replaced'"
+        await eventually(lambda: execute(dsn, query) == [("0 0 1 1 *",)])

@@ -1,0 +1,106 @@
+"""What the dashboard shows in tests: queues, workers, jobs in all states, workflows, a batch."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from chancy import Chancy, GlobalConcurrency, Queue, Worker
+from chancy.plugins.batch import Batch, Batches
+from chancy.plugins.cron import Cron, Entry
+from chancy.plugins.dashboard import DashboardPlugin
+from chancy.plugins.job_logs import JobLogs
+from chancy.plugins.metrics import Metrics
+from chancy.plugins.workflow import Workflow, Workflows
+from tests.plugins.dashboard.shop import charge, fetch, merge, render, send_receipt, stay
+from tests.support.waiting import eventually
+
+QUEUES = (
+    Queue("mail", executor="async", concurrency=8),
+    Queue("billing", executor="async", concurrency=4),
+    Queue("reports", executor="async", concurrency=2),
+    Queue("feeds", executor="async"),
+    Queue("crawl", executor="async", rules=(GlobalConcurrency(1, by="feed"),)),
+    Queue("video", executor="async", tags=frozenset({"gpu=.*"})),
+)
+
+
+def application(dsn: str) -> Chancy:
+    """An application with all plugins that have pages."""
+    nightly = Entry(
+        "reports/nightly", "0 3 * * *", render.job(report="nightly"), zone="Europe/Paris"
+    )
+    return Chancy(
+        dsn,
+        queues=QUEUES,
+        plugins=[
+            DashboardPlugin(secret="a secret of the tests"),
+            Cron(nightly, Entry("feeds/hourly", "15 * * * *", fetch.job(feed="all"))),
+            Workflows(),
+            Batches(),
+            Metrics(every_s=0.1),
+            JobLogs(every_s=0.1),
+        ],
+    )
+
+
+@asynccontextmanager
+async def staged(dsn: str) -> AsyncGenerator[Chancy]:
+    """The application with a worker, and jobs in all states."""
+    chancy = application(dsn)
+    await chancy.migrate()
+    names = [queue.name for queue in QUEUES if queue.name not in ("video", "mail")]
+    async with chancy, Worker(chancy, queues=names, shutdown_timeout_s=0.1):
+        await push(chancy)
+        yield chancy
+
+
+async def push(chancy: Chancy) -> None:
+    """Push the jobs, and wait until they are where they belong."""
+    await chancy.pause_queue("mail")
+    receipts = [
+        send_receipt.job(order=order, to=f"ann{order}@example.com", password="hunter2")
+        for order in range(130)
+    ]
+    await chancy.push_many([job.with_priority(order % 3) for order, job in enumerate(receipts)])
+    later = [fetch.job(feed=f"feed-{n}").with_delay(timedelta(hours=n + 1)) for n in range(12)]
+    await chancy.push_many(later)
+    await chancy.push_many([render.job(report=f"report {n}", rows=n * 1000) for n in range(3)])
+    await chancy.push_many([fetch.job(feed="encode").with_queue("video") for _ in range(4)])
+    crawls = [stay.job(feed=f"feed-{n % 2}").with_queue("crawl") for n in range(8)]
+    await chancy.push_many(crawls)
+    charges = [charge.job(order=n, card_number="4111 1111 1111 1111") for n in range(60)]
+    slow = [fetch.job(feed=f"https://feeds.example.com/{n}", fails=True) for n in range(9)]
+    references = await chancy.push_many([*charges, *slow])
+    fine = await chancy.push_many([fetch.job(feed=f"feed-{n}") for n in range(40)])
+    flow = Workflow("catalogue")
+    flow.add(fetch.job(feed="prices"), "download")
+    flow.add(merge.job(name="clean"), "clean", after="download")
+    flow.add(merge.job(name="images"), "images", after="download")
+    flow.add(merge.job(name="prices"), "prices", after="clean")
+    flow.add(fetch.job(feed="stock", fails=True), "stock", after="clean")
+    flow.add(merge.job(name="publish"), "publish", after=["prices", "stock", "images"])
+    plugins = {type(plugin): plugin for plugin in chancy.hooks.plugins}
+    workflows, batches = plugins[Workflows], plugins[Batches]
+    assert isinstance(workflows, Workflows)
+    assert isinstance(batches, Batches)
+    started = await workflows.push(chancy, flow)
+    batch = await batches.push(
+        chancy, Batch(name="newsletter"), [merge.job(name=str(n)) for n in range(25)]
+    )
+    for reference in [*references, *fine]:
+        await reference.wait(30)
+    await batch.finished(30)
+
+    async def settled() -> bool:
+        record = await started.get()
+        return record is not None and record.state.final
+
+    await eventually(settled)
+
+    async def running() -> bool:
+        counts = await chancy.counts()
+        return counts["reports"].running == 2
+
+    await eventually(running)

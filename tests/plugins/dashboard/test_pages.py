@@ -1,0 +1,316 @@
+"""What the pages show and do, by the effect, without a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from starlette.requests import Request
+
+from chancy import Chancy, ConfigurationError, Job, JobFilter, Reference, State
+from chancy.asgi import chancy_lifespan
+from chancy.broker import SqlStore
+from chancy.plugins.dashboard import Action, Dashboard, live
+from chancy.plugins.dashboard.job_rows import PAGE, find_page
+from chancy.plugins.dashboard.redaction import MASKED, Masked
+from chancy.plugins.dashboard.search import Search, SearchError, parse
+from chancy.plugins.dashboard.site import Site, View
+from chancy.plugins.dashboard.undertaking import Deed, start
+from chancy.plugins.dead_letter import DeadLetters, LetterFilter
+from chancy.plugins.job_logs.lines import SQL, HeldLine, store
+from tests.plugins.dashboard.browsing import ADMIN, OPERATOR, browser, text_of
+from tests.plugins.dashboard.scene import application
+from tests.plugins.dashboard.shop import send_receipt
+from tests.support.waiting import eventually
+
+
+async def _sql(chancy: Chancy, statement: str) -> None:
+    assert isinstance(chancy.control, SqlStore)
+    await chancy.control.fetch(statement)
+
+
+async def _fail(chancy: Chancy, count: int) -> None:
+    """Jobs that have failed for good, with their dead letters."""
+    await _sql(
+        chancy,
+        f"""
+        with failed as (
+          insert into chancy.finished_jobs (id, pos, state, queue, priority, func, arguments,
+            attempt, max_attempts, crashes, errors, pushed_at)
+          select gen_random_uuid(), i, 5, 'billing', 0, 'shop.pay', jsonb_build_object('order', i),
+            1, 1, 0, jsonb_build_array(jsonb_build_object('types', array['shop.Declined'],
+              'message', 'order ' || i || ' at "bank ' || i || '" was declined')), now()
+          from generate_series(1, {count}) as i
+          returning *)
+        insert into chancy.dead_letters (id, queue, priority, func, arguments, max_attempts,
+          attempt, crashes, errors, pushed_at, died_at, reason, error)
+        select id, queue, 0, func, arguments, 1, 1, 0, errors, pushed_at, finished_at, 'failed',
+          'shop.Declined'
+        from failed""",
+    )
+
+
+async def _state(reference: Reference[Any]) -> State:
+    found = await reference.get()
+    assert found is not None
+    return found.state
+
+
+def _done(response: httpx.Response) -> str:
+    assert response.status_code == 303, text_of(response)
+    return response.headers["location"]
+
+
+async def test_every_page_answers_without_any_job(shop: Chancy) -> None:
+    async with browser(shop, ADMIN) as ada:
+        front = (await ada.get()).text
+        paths = re.findall(r'href="/([^"]*)"', front.partition("<nav")[2].partition("</nav>")[0])
+        assert len(paths) >= 10
+        for path in paths:
+            page = await ada.get(path)
+            assert page.status_code == 200, path
+        for path in ("jobs/x", f"jobs/{UUID(int=1)}", f"workflows/{UUID(int=1)}", "cron/none"):
+            assert (await ada.get(path)).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "q",
+    [
+        "",
+        "state:pending",
+        "state:pending queue:mail",
+        "state:scheduled",
+        "func:send",
+        "state:pending,scheduled",
+        "queue:mail",
+    ],
+)
+async def test_pages_of_jobs_hold_each_job_once(shop: Chancy, q: str) -> None:
+    jobs = [send_receipt.job(order=n).with_priority(n % 3) for n in range(2 * PAGE + 7)]
+    later = [job.with_delay(timedelta(hours=1)) for job in jobs[: PAGE + 3]]
+    await shop.push_many([*jobs, *later])
+    wanted, found, after = parse(q, Masked(MASKED)), [], None
+    assert isinstance(shop.control, SqlStore)
+    while True:
+        page = await find_page(shop.control, wanted, after, failures=True)
+        found += [job.id for job in page.jobs]
+        after = page.after
+        if after is None:
+            break
+    expected = await shop.find_jobs(_filter(wanted))
+    assert len(found) == len(set(found))
+    assert set(found) == {job.id for job in expected}
+
+
+def _filter(wanted: Search) -> JobFilter:
+    return JobFilter(states=wanted.states, queue=wanted.queue, limit=1_000)
+
+
+async def test_failed_jobs_are_paged_by_the_time_of_their_failure(shop: Chancy) -> None:
+    await _fail(shop, PAGE + 20)
+    assert isinstance(shop.control, SqlStore)
+    for q in ("state:failed", "state:failed queue:billing", "error:declined", "since:1h"):
+        wanted, found, after = parse(q, Masked(MASKED)), [], None
+        while True:
+            page = await find_page(shop.control, wanted, after, failures=True)
+            found += [job.id for job in page.jobs]
+            after = page.after
+            if after is None:
+                break
+        assert len(set(found)) == len(found) == PAGE + 20, q
+    none = await find_page(shop.control, parse("error:fraud", Masked(MASKED)), None, failures=True)
+    assert none.jobs == []
+
+
+@pytest.mark.parametrize(
+    "q", ["state:gone", "id:7", "since:2", "foo:bar", "queue:", "arg.:1", '"', "x" * 501]
+)
+def test_searches_that_cannot_be_read_are_refused(q: str) -> None:
+    with pytest.raises(SearchError):
+        parse(q, Masked(MASKED))
+
+
+async def test_queues_are_paused_resumed_and_changed(shop: Chancy) -> None:
+    async def mail() -> tuple[bool, int | None]:
+        found = {queue.name: queue for queue in await shop.get_queues()}["mail"]
+        return found.paused, found.concurrency
+
+    async with browser(shop, ADMIN) as ada:
+        done = _done(await ada.post("queues/pause", {"queue": "mail", "back": "queues"}))
+        assert await mail() == (True, 8)
+        assert "pause queue" in text_of(await ada.get(done.lstrip("/")))
+        _done(await ada.post("queues/change", {"queue": "mail", "concurrency": "21"}))
+        _done(await ada.post("queues/resume", {"queue": "mail"}))
+        assert await mail() == (False, 21)
+        for concurrency in ("0", "many", "-1", "99999999"):
+            bad = await ada.post("queues/change", {"queue": "mail", "concurrency": concurrency})
+            assert bad.status_code == 400
+        assert (await ada.post("queues/pause", {"queue": "none"})).status_code == 404
+        audit = text_of(await ada.get("audit"))
+        assert audit.count("ada") == 3
+        assert "before" in audit
+
+
+async def test_jobs_are_cancelled_run_and_retried_one_by_one_and_together(shop: Chancy) -> None:
+    now = [await shop.push(send_receipt.job(order=n)) for n in range(3)]
+    later = await shop.push(send_receipt.job(order=9).with_delay(timedelta(hours=1)))
+    await _fail(shop, 1)
+    async with browser(shop, OPERATOR) as olaf:
+        _done(await olaf.post("jobs/run", {"id": str(later.id)}))
+        assert (await _state(later)) is State.PENDING
+        _done(await olaf.post("jobs/cancel", {"id": str(later.id)}))
+        assert (await _state(later)) is State.CANCELLED
+        ids = {"id": [str(one.id) for one in now]}
+        asked = await olaf.post("jobs/cancel", ids)
+        assert "Cancel 3 jobs?" in text_of(asked)
+        assert {await _state(one) for one in now} == {State.PENDING}
+        _done(await olaf.post("jobs/cancel", {**ids, "confirmed": "yes"}))
+        assert {await _state(one) for one in now} == {State.CANCELLED}
+        again = await olaf.post("jobs/cancel", {"id": str(later.id)})
+        assert again.status_code == 409
+        (failed,) = await DeadLetters().find(shop)
+        location = _done(await olaf.post("jobs/replay", {"id": str(failed.id)}))
+        (replayed,) = await DeadLetters().find(shop)
+        assert f"/jobs/{replayed.replayed_as}" in location
+        audit = text_of(await olaf.get("audit"))
+        assert audit.count("cancel job") == 2
+        assert "run job now" in audit
+
+
+async def test_an_action_whose_audit_fails_does_not_happen(shop: Chancy) -> None:
+    reference = await shop.push(send_receipt.job(order=1))
+    async with browser(shop, OPERATOR) as olaf:
+        token = await olaf.token()
+        await _sql(shop, "alter table chancy.dashboard_audit rename to elsewhere")
+        form = {"id": str(reference.id), "token": token}
+        assert (await olaf.client.post("/jobs/cancel", data=form)).status_code == 400
+        await olaf.client.post("/queues/pause", data={"queue": "mail", "token": token})
+    assert (await _state(reference)) is State.PENDING
+    assert not any(queue.paused for queue in await shop.get_queues())
+
+
+async def test_groups_of_dead_letters_are_replayed_and_purged_in_batches(shop: Chancy) -> None:
+    await _fail(shop, 1_200)
+    letters = DeadLetters()
+    async with browser(shop, ADMIN) as ada:
+        page = await ada.get("dead-letters")
+        (fingerprint,) = set(re.findall(r"/dead-letters/groups/(\w+)", page.text))
+        assert "1,200 waiting" in text_of(page)
+        assert (await ada.get(f"dead-letters/groups/{fingerprint}")).status_code == 200
+        form = {"fingerprint": fingerprint, "rate": "100"}
+        assert "Replay all" in text_of(await ada.post("dead-letters/replay-all", form))
+        assert await letters.count(shop, LetterFilter(replayed=True)) == 0
+        _done(await ada.post("dead-letters/replay-all", {**form, "confirmed": "yes"}))
+
+        async def ended() -> bool:
+            return "done" in text_of(await ada.get("audit")).partition("show")[0]
+
+        await eventually(ended)
+        assert await letters.count(shop, LetterFilter(replayed=True)) == 1_200
+        counts = (await shop.counts())["billing"]
+        assert counts.scheduled > 1_100, "a hundred a second"
+        assert "1,200" in text_of(await ada.get("audit"))
+        form = {"fingerprint": fingerprint, "confirmed": "yes"}
+        _done(await ada.post("dead-letters/purge-all", form))
+
+        await eventually(ended)
+        assert await letters.count(shop) == 0
+
+
+async def test_a_job_page_says_why_and_how_to_push_another(shop: Chancy) -> None:
+    reference = await shop.push(
+        Job(func="shop.send", arguments={"to": "ann", "token": "t0p"}, queue="video"),
+        validate=False,
+    )
+    line = HeldLine(reference.id, 0.0, 1, 30, "<b>bold</b>", 50)
+    await store(SQL.on(shop.broker), [line])
+    async with browser(shop, OPERATOR) as olaf:
+        page = text_of(await olaf.get(f"jobs/{reference.id}"))
+        assert "no worker is running" in page
+        assert "chancy push shop.send --args" in page
+        assert "t0p" not in page
+        assert "1 WARNING <b>bold</b>" in page
+        large = await shop.push(
+            Job(func="shop.send", arguments={"text": "x" * 900_000}, queue="mail"), validate=False
+        )
+        found = await olaf.get(f"jobs/{large.id}")
+        assert found.status_code == 200
+        assert len(found.text) < 100_000
+        assert len((await olaf.get("jobs")).text) < 100_000
+
+
+async def test_it_is_mounted_under_a_prefix_of_fastapi(shop: Chancy) -> None:
+    site = FastAPI()
+    site.mount("/ops/queue", Dashboard(shop))
+    transport = httpx.ASGITransport(app=site, client=("127.0.0.1", 1))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        page = await client.get("/ops/queue/queues", headers={"x-forwarded-prefix": "/eu"})
+        assert page.status_code == 200
+        links = set(re.findall(r'(?:href|src|action)="([^"]*)"', page.text)) - {"#main"}
+        assert links
+        assert {link for link in links if not link.startswith("/eu/ops/queue/")} == set()
+        style = await client.get("/ops/queue/static/dashboard.css")
+        assert style.headers["content-type"].startswith("text/css")
+        unproxied = await client.get("/ops/queue/queues")
+        token = re.search(r'name="token" value="(\w+)"', unproxied.text)
+        assert token
+        form = {"token": token[1], "queue": "mail", "back": "queues"}
+        done = await client.post("/ops/queue/queues/pause", data=form)
+        assert done.headers["location"].startswith("/ops/queue/queues?done=")
+
+
+async def test_actions_of_a_mounted_dashboard_stop_when_the_service_does(shop_dsn: str) -> None:
+    shop = application(shop_dsn)
+    begun = asyncio.Event()
+
+    async def step(_: Deed) -> int:
+        begun.set()
+        return 1
+
+    async with chancy_lifespan(shop)(FastAPI()):
+        Dashboard(shop)
+        site: Site = shop._before_close[-1].args[0]  # type: ignore[attr-defined]
+        view = View(site, Request({"type": "http", "headers": []}), OPERATOR)
+        entry = await start(view, Action.REPLAY_LETTER, "dead letters", {}, step)
+        await begun.wait()
+    async with shop:
+        written = await site.audit.get(entry)
+    assert written is not None
+    assert written.ended_at is not None
+    assert written.error == "the dashboard was stopped"
+
+
+async def test_a_stream_ends_so_that_a_service_can_stop(
+    shop: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "_LASTS_S", 0.05)
+    async with browser(shop, OPERATOR) as olaf, asyncio.timeout(10):
+        streamed = await olaf.get("live")
+    assert streamed.text.startswith("retry: 1000\n\n")
+
+
+async def test_viewers_share_one_look(shop: Chancy, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    broker: Any = shop.control
+    fetch = broker.fetch
+
+    async def counted(sql: str, *params: object, **more: Any) -> Any:
+        asked.append(sql)
+        return await fetch(sql, *params, **more)
+
+    monkeypatch.setattr(broker, "fetch", counted)
+    async with browser(shop, OPERATOR) as olaf:
+        pages = await asyncio.gather(*(olaf.get("queues") for _ in range(50)))
+    assert {page.status_code for page in pages} == {200}
+    assert sum("fronts" in sql for sql in asked) <= 2
+
+
+def test_an_application_without_the_plugin_is_refused(dsn: str) -> None:
+    with pytest.raises(ConfigurationError, match="lacks the plugin"):
+        Dashboard(Chancy(dsn))

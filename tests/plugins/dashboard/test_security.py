@@ -1,0 +1,206 @@
+"""Each rule about access, attacked."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import pytest
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from chancy import Chancy, Job
+from chancy.broker import SqlStore
+from chancy.plugins.dashboard import Action, BasicAuth, Dashboard, Person, Role
+from chancy.plugins.dashboard.routes import HEADERS
+from tests.plugins.dashboard.browsing import ADMIN, OPERATOR, VIEWER, browser, by_header, text_of
+from tests.plugins.dashboard.shop import HOSTILE, MARKS, send_receipt
+
+#: Forms, and the lowest person who may send them.
+FORMS = [
+    ("queues/pause", {"queue": "mail"}, OPERATOR),
+    ("queues/resume", {"queue": "mail"}, OPERATOR),
+    ("queues/change", {"queue": "mail", "concurrency": "3"}, ADMIN),
+    ("jobs/cancel", {}, OPERATOR),
+    ("cron/pause", {"entry": "none"}, OPERATOR),
+    ("cron/run", {"entry": "none"}, OPERATOR),
+    ("limits/skip", {"queue": "crawl", "key": "1"}, OPERATOR),
+    ("workflows/cancel", {"workflow": "00000000-0000-0000-0000-000000000000"}, OPERATOR),
+    ("batches/cancel", {"batch": "00000000-0000-0000-0000-000000000000"}, OPERATOR),
+]
+
+
+async def test_roles_refuse_actions_and_hide_their_buttons(shop: Chancy) -> None:
+    reference = await shop.push(send_receipt.job(order=1))
+    async with browser(shop, VIEWER) as vera, browser(shop, OPERATOR) as olaf:
+        for path, fields, lowest in FORMS:
+            fields = fields or {"id": str(reference.id)}
+            refused = await vera.post(path, fields)
+            assert refused.status_code == 403, path
+            assert "vera may not do this" in text_of(refused)
+            allowed = await olaf.post(path, fields)
+            assert (allowed.status_code == 403) == (lowest is ADMIN), path
+        assert 'action="/queues/pause"' not in (await vera.get("queues")).text
+        assert 'action="/queues/pause"' in (await olaf.get("queues")).text
+        assert (await vera.get("audit")).status_code == 403
+    assert {queue.concurrency for queue in await shop.get_queues() if queue.name == "mail"} == {8}
+
+
+async def test_forms_without_their_token_are_refused(shop: Chancy) -> None:
+    form = {"queue": "mail"}
+    async with browser(shop, ADMIN) as ada, browser(shop, OPERATOR) as olaf:
+        stolen = await olaf.token("queues")
+        await ada.get("queues")
+        for token in ("", "x", stolen):
+            done = await ada.client.post("/queues/pause", data={**form, "token": token})
+            assert done.status_code == 403
+        own = {**form, "token": await ada.token("queues")}
+        site = {"sec-fetch-site": "cross-site"}
+        origin = {"origin": "https://evil.example"}
+        for headers in (site, origin, {**site, "origin": "http://localhost"}):
+            done = await ada.client.post("/queues/pause", data=own, headers=headers)
+            assert done.status_code == 403
+        json = await ada.client.post("/queues/pause", json=own)
+        assert json.status_code == 415
+        assert (await ada.client.get("/queues/pause", params=own)).status_code == 404
+        assert not any(queue.paused for queue in await shop.get_queues())
+        cookie = ada.client.cookies.jar
+        assert [(one.name, one.get_nonstandard_attr("SameSite")) for one in cookie] == [
+            ("chancy_dashboard", "lax")
+        ]
+        assert (await ada.client.post("/queues/pause", data=own)).status_code == 303
+
+
+async def test_without_auth_only_this_machine_is_served(shop: Chancy) -> None:
+    async with browser(shop) as here:
+        assert (await here.get()).status_code == 200
+        assert (await here.get(**{"x-forwarded-for": "10.0.0.9"})).status_code == 403
+    # The name of another site that resolves to this machine.
+    async with browser(shop, host="evil.example") as rebound:
+        refused = await rebound.get()
+        assert refused.status_code == 403
+        assert "evil.example" in refused.text
+    transport = httpx.ASGITransport(app=Dashboard(shop), client=("10.0.0.9", 1))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as far:
+        assert (await far.get("/")).status_code == 403
+        assert (await far.get("/live")).status_code == 403
+
+
+async def test_nobody_can_frame_a_page_or_run_what_is_written_into_it(shop: Chancy) -> None:
+    async with browser(shop, VIEWER) as vera:
+        for path in ("", "static/dashboard.js", "nothing", "jobs?q=foo:bar"):
+            found = (await vera.get(path)).headers
+            assert HEADERS.items() <= dict(found).items(), path
+        assert "frame-ancestors 'none'" in HEADERS["content-security-policy"]
+        assert "unsafe" not in HEADERS["content-security-policy"]
+        page = (await vera.get()).text
+    assert " style=" not in page
+    assert "onclick" not in page
+    assert "<script>" not in page
+
+
+async def test_no_redirect_leaves_the_dashboard(shop: Chancy) -> None:
+    async with browser(shop, OPERATOR) as olaf:
+        for back in ("//evil.example", "https://evil.example", "/\\evil.example", "a/../..//evil"):
+            done = await olaf.post("queues/pause", {"queue": "mail", "back": back})
+            assert done.headers["location"].startswith("/queues?done="), back
+        for prefix in ("//evil.example", "/\\evil", "https://evil.example", "/a//b", "/.."):
+            page = await olaf.get(**{"x-forwarded-prefix": prefix})
+            assert "evil" not in page.text, prefix
+
+
+async def test_a_prefix_of_a_proxy_is_before_every_link(shop: Chancy) -> None:
+    async with browser(shop, OPERATOR) as olaf:
+        page = (await olaf.get("queues", **{"x-forwarded-prefix": "/ops/queue"})).text
+        assert 'href="/ops/queue/jobs"' in page
+        assert 'action="/ops/queue/queues/pause"' in page
+        assert 'href="/jobs' not in page
+
+
+async def test_hostile_jobs_are_text(shop: Chancy) -> None:
+    bad = Job(
+        func="shop.jobs.send",
+        arguments={HOSTILE: HOSTILE, "marks": MARKS, "deep": [[[{"x": HOSTILE}]]]},
+        queue="mail",
+        meta={HOSTILE: MARKS},
+    )
+    reference = await shop.push(bad, validate=False)
+    assert isinstance(shop.control, SqlStore)
+    await shop.control.fetch(
+        "update chancy.jobs set func = $2, queue = $2, errors = $1::jsonb",
+        '[{"types": ["<img src=x>"], "message": "<script>1</script>\\n\\u202e", "trace": "<b>",'
+        ' "at": "<i>", "worker_id": "<u>", "attempt": "<s>", "notes": ["<a>"],'
+        ' "causes": [["<p>", "<q>"]]}]',
+        HOSTILE + MARKS,
+    )
+    async with browser(shop, OPERATOR) as olaf:
+        page = await olaf.get(f"jobs/{reference.id}")
+        for path in ("", "queues", "jobs", "jobs?q=state:pending", f"jobs/{reference.id}"):
+            page = await olaf.get(path)
+            assert page.status_code == 200, path
+            for mark in ("<script>1", "<script>window", "<img", "<s>", "<u>", "\u202e", "\u0007"):
+                assert mark not in page.text, (path, mark)
+        shown = text_of(page)
+        assert "<script>window.hacked" in shown
+        assert "{{7*7}}" in shown
+        assert "\\u202e" in shown
+        searched = await olaf.get("jobs?q=%3Cscript%3E%22")
+        assert "<script>" not in searched.text.partition("<main")[2]
+
+
+async def test_masked_values_are_neither_shown_nor_found(shop: Chancy) -> None:
+    arguments = {"order": 1, "password": "hunter2", "deep": [{"API_Key": "k3y", "ok": "fine"}]}
+    reference = await shop.push(
+        Job(func="shop.pay", arguments=arguments, queue="mail"), validate=False
+    )
+    async with browser(shop, ADMIN) as ada:
+        page = await ada.get("jobs")
+        for path in ("jobs", f"jobs/{reference.id}"):
+            page = await ada.get(path)
+            assert "hunter2" not in page.text, path
+            assert "k3y" not in page.text, path
+        assert "fine" in page.text
+        for q in ("arg.password:hunter2", "arg.deep.0.API_Key:k3y"):
+            assert (await ada.get(f"jobs?q={q}")).status_code == 400
+        assert "No job matches" in text_of(await ada.get('jobs?q=arg.deep:\'[{"ok":"fine"}]\''))
+        assert "pay" in text_of(await ada.get("jobs?q=arg.order:1"))
+
+    def careful(person: Person, action: Action, subject: str) -> bool:
+        return action is not Action.VIEW_ARGUMENTS
+
+    async with browser(shop, ADMIN, can=careful) as blind:
+        for path in ("jobs", f"jobs/{reference.id}"):
+            assert "fine" not in (await blind.get(path)).text
+
+
+async def test_auth_may_be_async_redirect_or_ask_for_a_password(shop: Chancy) -> None:
+    async def login(request: Request) -> Person | Response:
+        await asyncio.sleep(0)
+        return by_header(request) or RedirectResponse("/login", 303)
+
+    def client(site: Dashboard) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            transport=httpx.ASGITransport(app=site, client=("10.1.1.1", 1)),
+            base_url="https://shop.example",
+        )
+
+    async with client(Dashboard(shop, auth=login)) as browser_:
+        assert (await browser_.get("/")).headers["location"] == "/login"
+        page = await browser_.get("/", headers={"x-person": "vera"})
+        assert page.status_code == 200
+        assert "Secure" in page.headers["set-cookie"]
+    basic = BasicAuth({"eve": ("correct horse", Role.VIEWER)})
+    async with client(Dashboard(shop, auth=basic)) as browser_:
+        for name, password in (("eve", "wrong"), ("adam", ""), ("", "")):
+            asked = await browser_.get("/", auth=(name, password))
+            assert asked.status_code == 401
+            assert "Basic" in asked.headers["www-authenticate"]
+        assert (await browser_.get("/", auth=("eve", "correct horse"))).status_code == 200
+    async with client(Dashboard(shop, auth=lambda request: None)) as browser_:
+        assert (await browser_.get("/")).status_code == 401
+
+
+@pytest.mark.parametrize("fields", [{"id": "x" * 200_000}, {"id": ["1"] * 1_200}])
+async def test_forms_are_bounded(shop: Chancy, fields: dict[str, object]) -> None:
+    async with browser(shop, ADMIN) as ada:
+        assert (await ada.post("jobs/cancel", fields)).status_code in (400, 413)

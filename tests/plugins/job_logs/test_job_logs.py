@@ -1,0 +1,184 @@
+"""The lines that jobs log, stored and read."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import time
+from collections.abc import Sequence
+from uuid import UUID, uuid4
+
+import pytest
+
+from chancy import BrokerUnavailable, Chancy, Queue, Worker
+from chancy.plugins.job_logs import JobLogs, LogLine, commands
+from chancy.plugins.job_logs.lines import (
+    _MAX_HELD,
+    MAX_JOB,
+    SQL,
+    HeldLine,
+    LineBuffer,
+    prune_step,
+    read,
+    store,
+)
+from chancy.plugins.retry import Retries
+from chancy.retry import Constant
+from tests.faults import tables
+from tests.plugins.job_logs.logging_jobs import in_loop, in_process, in_thread
+from tests.support.command import inside
+from tests.support.waiting import eventually
+
+APP = "tests.plugins.job_logs.logging_jobs:application"
+
+
+@pytest.fixture
+def logged(dsn: str) -> str:
+    """The DSN of a database with the table of logs."""
+    Chancy(dsn, plugins=[JobLogs()]).sync_migrate()
+    return dsn
+
+
+def held(job_id: UUID, text: str, attempt: int = 1) -> HeldLine:
+    return HeldLine(job_id, 0.0, attempt, logging.INFO, text, len(text) + 32)
+
+
+async def test_lines_of_every_executor_are_stored_and_followed(
+    logged: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "_LOOK_S", 0.1)
+    monkeypatch.setattr(commands, "_LATE_S", 1.0)
+    followed: list[LogLine] = []
+    plugin = JobLogs(every_s=0.05)
+    queues = [
+        Queue("looped", executor="async"),
+        Queue("threaded", executor="thread"),
+        Queue("forked", executor="process", concurrency=1),
+    ]
+    async with Chancy(logged, queues=queues, plugins=[plugin, Retries(Constant(0.01))]) as chancy:
+        async with Worker(chancy):
+            jobs = [in_loop.job(fails=True), in_thread.job(), in_process.job()]
+            references = await chancy.push_many(jobs)
+            following = asyncio.create_task(
+                commands._show(chancy, references[0].id, True, followed.append)
+            )
+            for reference in references:
+                await reference.wait(30)
+            assert await following == (True, False)
+        found = [
+            [
+                (line.attempt, line.level_name, line.text)
+                for line in await plugin.read(chancy, one.id)
+            ]
+            for one in references
+        ]
+    assert found == [
+        [(1, "INFO", "begun, 1"), (2, "INFO", "begun, 2")],
+        [(1, "INFO", "a\\x00b\nc")],
+        [(1, "ERROR", "from a child"), (1, "INFO", "and more")],
+    ]
+    assert [line.text for line in followed] == ["begun, 1", "begun, 2"]
+
+    async def run(*words: object, code: int = 0) -> str:
+        words = ("job", "logs", *words)
+        return (await asyncio.to_thread(inside, *words, code=code, app=APP, dsn=logged)).out
+
+    printed = (await run(references[0].id, "--json")).splitlines()
+    assert [json.loads(line)["text"] for line in printed] == ["begun, 1", "begun, 2"]
+    assert " 1 ERROR from a child" in await run(references[2].id)
+    assert await run(uuid4(), code=1) == ""
+    assert "job logs [OPTIONS] ID" in await run("--help")
+    unknown = await asyncio.to_thread(inside, "job", "logs", uuid4(), code=2, dsn=logged)
+    assert "The plugin chancy.job_logs provides it" in unknown.err
+
+
+async def test_a_job_has_a_megabyte_over_all_of_its_attempts(logged: str) -> None:
+    id, other = uuid4(), uuid4()
+    text = "x" * 9_968
+    async with Chancy(logged, plugins=[JobLogs()]) as chancy:
+        table = SQL.on(chancy.broker)
+        for attempt in (1, 2):
+            lines = [held(id, text, attempt)] * 60
+            await store(table, [*lines, held(other, f"attempt {attempt}")])
+        found = await read(table, id, 0, 1_000)
+        assert [line.text for line in await read(table, other, 0, 10)] == ["attempt 1", "attempt 2"]
+    assert len(found) == MAX_JOB // 10_000
+    assert [line.number for line in found if line.last] == [found[-1].number]
+
+
+def test_a_buffer_is_bounded_by_job_and_in_all() -> None:
+    buffer = LineBuffer()
+
+    def log(job_id: UUID) -> None:
+        record = logging.LogRecord("chancy.job", logging.INFO, "", 0, "x" * 9_968, (), None)
+        record.job_id = str(job_id)
+        buffer.emit(record)
+
+    flooding = uuid4()
+    for _ in range(300):
+        log(flooding)
+    assert len(buffer.take()) == MAX_JOB // 10_000
+    assert buffer.take_dropped() == 0
+    for _ in range(_MAX_HELD // 10_000 + 5):
+        log(uuid4())
+    buffer.emit(logging.LogRecord("chancy.job", logging.INFO, "", 0, "of no job", (), None))
+    lines = buffer.take()
+    assert (len(lines), buffer.take_dropped()) == (_MAX_HELD // 10_000, 5)
+    buffer.give_back(lines)
+    assert buffer.take() == lines
+
+
+def test_the_level_of_the_logger_is_lowered_while_lines_are_stored() -> None:
+    lines = logging.getLogger("chancy.job")
+    gc.collect()
+    before = lines.level
+    first, second = JobLogs(level=15), JobLogs(level=5)
+    assert lines.level == 5
+    del second
+    gc.collect()
+    assert lines.level == 15
+    del first
+    gc.collect()
+    assert lines.level == before
+
+
+async def test_lines_wait_while_the_database_is_away(
+    logged: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    plugin = JobLogs(every_s=0.05)
+    failures = 0
+
+    async def unavailable(table: object, lines: Sequence[HeldLine]) -> None:
+        nonlocal failures
+        failures += 1
+        raise BrokerUnavailable("it is away")
+
+    queue = Queue("looped", executor="async")
+    async with Chancy(logged, queues=[queue], plugins=[plugin]) as chancy, Worker(chancy):
+        with monkeypatch.context() as patch:
+            patch.setattr("chancy.plugins.job_logs.store", unavailable)
+            reference = await chancy.push(in_loop.job())
+            await reference.wait(20)
+            await eventually(lambda: failures > 1)
+        await eventually(lambda: plugin.read(chancy, reference.id))
+    postponed = [one for one in caplog.messages if one.startswith("job_logs_postponed")]
+    assert postponed == ["job_logs_postponed lines=1 error=it is away"]
+
+
+async def test_lines_are_removed_with_their_job(logged: str) -> None:
+    queue = Queue("looped", executor="async")
+    async with Chancy(logged, queues=[queue], plugins=[JobLogs()]) as chancy:
+        table = SQL.on(chancy.broker)
+        waiting = (await chancy.push(in_loop.job())).id
+        gone = [uuid4() for _ in range(150)]
+        await store(table, [held(id, "old") for id in (waiting, *gone)])
+        recent = uuid4()
+        await store(table, [held(recent, "old"), held(recent, "new")._replace(at=time.time())])
+        steps, after = 1, await prune_step(table, None)
+        while after is not None:
+            steps, after = steps + 1, await prune_step(table, after)
+    assert steps == 3
+    left = tables.ask(logged, "select job_id from chancy.job_logs order by number")
+    assert [UUID(str(id)) for (id,) in left] == [waiting, recent, recent]

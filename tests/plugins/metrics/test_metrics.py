@@ -1,0 +1,205 @@
+"""Metrics of jobs: counted by workers, rolled up by the leader, read back and exposed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import urllib.error
+import urllib.request
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from chancy import Chancy, ConfigurationError, Queue, Worker
+from chancy.attempt.outcome import Returned
+from chancy.attempt.settlement import Settlement
+from chancy.plugins.metrics import Metrics, Totals
+from chancy.plugins.metrics import endpoint as endpoints
+from chancy.plugins.metrics.endpoint import parse_address
+from chancy.plugins.metrics.series import MetricsTable
+from chancy.plugins.metrics.tally import BOUNDS, MOST_FUNCTIONS, OTHER, PLACES, Tally, quantile
+from chancy.plugins.retry import Retries
+from chancy.retry import Constant
+from chancy.states import State
+from tests.faults import tables
+from tests.plugins.metrics.jobs import block, work
+from tests.support.waiting import eventually
+from tests.unit.attempt.test_judge import claimed
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+#: The metrics of a scrape: samples with their labels and values, by family.
+Families = dict[str, list[tuple[str, dict[str, str], float]]]
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+
+
+@pytest.fixture
+def metered(dsn: str) -> str:
+    """The DSN of a database with the tables of metrics."""
+    application(dsn, Metrics()).sync_migrate()
+    return dsn
+
+
+def application(dsn: str, metrics: Metrics) -> Chancy:
+    queue = Queue("counted", executor="async")
+    return Chancy(dsn, queues=[queue], plugins=[metrics, Retries(Constant(0.01))])
+
+
+async def test_each_ending_is_counted_once(metered: str) -> None:
+    metrics = Metrics(every_s=0.1)
+    endings = ["fine", "fine", "fail", "retry", "snooze"]
+    async with application(metered, metrics) as chancy:
+        async with Worker(chancy):
+            for reference in await chancy.push_many(work.job(ending) for ending in endings):
+                await reference.wait(20)
+        [point] = await metrics.read(chancy, HOUR, HOUR, queue="counted", by_func=True)
+        assert await metrics.read(chancy, HOUR, HOUR, queue="other") == []
+    totals = point.totals
+    assert point.func == work.job("").func
+    assert (totals.succeeded, totals.failed, totals.retried, totals.snoozed) == (4, 1, 2, 1)
+    assert (sum(totals.waits), sum(totals.runs)) == (7, 7)
+    assert totals.run_s >= 4 * 0.02
+    slowest, median = point.run_s(0.99), point.run_s(0.3)
+    assert slowest is not None
+    assert median is not None
+    assert slowest >= 0.016 > median
+
+
+async def test_old_metrics_are_rolled_up_and_removed(metered: str) -> None:
+    metrics = Metrics()
+    async with application(metered, metrics) as chancy:
+        table = MetricsTable(chancy.broker)
+        totals = Totals(succeeded=3, run_s=0.5, runs=[0] * 9 + [3] + [0] * (PLACES - 10))
+        for _ in range(2):
+            await table.report({("counted", "a.b"): totals, ("counted", "a.c"): totals})
+        await table.roll_up(90)
+        assert tables.ask(metered, "select distinct step from chancy.metrics") == [(0,)]
+        for age, step, rows in (("2 minutes", 60, 2), ("49 hours", 3_600, 2), ("90 days", 0, 0)):
+            tables.ask(metered, f"update chancy.metrics set at = at - interval '{age}' returning 1")
+            await table.roll_up(90)
+            found = tables.ask(metered, "select step, count(*) from chancy.metrics group by 1")
+            assert found == ([(step, rows)] if rows else [])
+            points = await metrics.read(chancy, 80 * DAY, 80 * DAY)
+            assert sum(point.totals.succeeded for point in points) == (12 if rows else 0)
+            assert sum(point.totals.runs[9] for point in points) == (12 if rows else 0)
+
+
+def test_a_share_lies_below_its_quantile() -> None:
+    assert quantile([0] * PLACES, 0.5) is None
+    counts = [0] * PLACES
+    counts[5], counts[PLACES - 1] = 99, 1  # 16 to 32 ms, and over the last bound
+    assert quantile(counts, 0.5) == pytest.approx(0.024, rel=0.02)
+    assert quantile(counts, 0.99) == BOUNDS[5]
+    assert quantile(counts, 0.999) == float("inf")
+
+
+def test_a_worker_counts_a_bounded_number_of_functions() -> None:
+    tally, claim = Tally(), claimed()
+    for number in range(MOST_FUNCTIONS + 10):
+        claim = claimed()._replace(func=f"a.f{number}", waited_s=float("-inf"))
+        ended = Settlement(claim.id, claim.lease, State.SUCCEEDED, claim=claim, outcome=Returned())
+        tally.add([ended], [ended])
+    totals = tally.take()
+    assert len(totals) == MOST_FUNCTIONS + 1
+    other = totals[claim.queue, OTHER]
+    assert (other.succeeded, other.stale, other.wait_s) == (10, 10, 0.0)
+    assert tally.totals == {}
+
+
+@pytest.mark.parametrize("text", ["", "9100", "host", "host:x", "host:70000", "a:b:1"])
+def test_an_address_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="is no address"):
+        parse_address(text)
+
+
+def test_worker_processes_listen_on_following_ports() -> None:
+    assert parse_address("0.0.0.0:9100", 2) == ("0.0.0.0", 9102)
+    assert parse_address("[::1]:80") == ("::1", 80)
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+@asynccontextmanager
+async def served(
+    dsn: str, caplog: pytest.LogCaptureFixture
+) -> AsyncGenerator[tuple[Chancy, Worker, int]]:
+    caplog.set_level("INFO", "chancy.metrics")
+    metrics = Metrics(every_s=0.1, listen="127.0.0.1:0")
+    async with application(dsn, metrics) as chancy, Worker(chancy) as worker:
+
+        def port() -> int:
+            return int(re.findall(r"metrics_served host=\S+ port=(\d+)", caplog.text)[0])
+
+        yield chancy, worker, await eventually(lambda: "metrics_served" in caplog.text and port())
+
+
+async def test_prometheus_and_the_files_of_deploy_find_the_metrics(
+    metered: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    succeeded = {"queue": "counted", "func": work.job("").func, "outcome": "succeeded"}
+    async with served(metered, caplog) as (chancy, _, port):
+        for reference in await chancy.push_many(work.job("fine") for _ in range(5)):
+            await reference.wait(20)
+
+        async def scraped() -> Families:
+            status, text = await asyncio.to_thread(get, port, "/metrics")
+            assert status == 200
+            families: Families = {
+                family.name: [
+                    (sample.name, sample.labels, sample.value) for sample in family.samples
+                ]
+                for family in text_string_to_metric_families(text)
+            }
+            assert "chancy_leader" in families
+            assert ("chancy_jobs_total", succeeded, 5.0) in families["chancy_jobs"]
+            return families
+
+        families = await eventually(scraped)
+        assert (await asyncio.to_thread(get, port, "/scale/counted")) == (
+            200,
+            '{"queue": "counted", "backlog": 0}',
+        )
+        assert (await asyncio.to_thread(get, port, "/else"))[0] == 404
+    assert ("chancy_job_wait_seconds_count", {"queue": "counted"}, 5.0) in families[
+        "chancy_job_wait_seconds"
+    ]
+    assert families["chancy_workers"] == [("chancy_workers", {}, 1.0)]
+    known = set(families) | {sample[0] for samples in families.values() for sample in samples}
+    named = re.findall(r"expr: (.+)", (DEPLOY / "prometheus" / "alerts.yml").read_text())
+    assert len(named) >= 5
+    board = json.loads((DEPLOY / "grafana" / "dashboard.json").read_text())
+    named += [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
+    for expression in named:
+        names = set(re.findall(r"\bchancy_\w+", expression))
+        assert names, expression
+        assert names <= known, expression
+
+
+async def test_a_blocked_and_an_ending_worker_say_so(
+    metered: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoints, "_LOOP_S", 0.2)
+    async with served(metered, caplog) as (chancy, worker, port):
+        assert await eventually(lambda: asyncio.to_thread(get, port, "/readyz")) == (200, "ok\n")
+        looking = asyncio.create_task(asyncio.to_thread(_first_bad, port))
+        await chancy.push(block.job(1.5))
+        assert "a job blocks it" in await looking
+        await eventually(lambda: worker.settled)
+        assert (await asyncio.to_thread(get, port, "/healthz")) == (200, "ok\n")
+
+
+def _first_bad(port: int) -> str:
+    while True:
+        status, text = get(port, "/healthz")
+        if status == 503:
+            return text
