@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator, Sequence
 
@@ -15,7 +16,9 @@ from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.drivers import Name
 from chancy.postgres.front_scans import FrontScans
 from chancy.testing.conformance.bench import Bench, prepared, settlement
+from tests.faults import tables
 from tests.support import jobs
+from tests.support.locks import BLOCKED
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 
@@ -85,6 +88,23 @@ async def test_claim_skips_jobs_that_another_transaction_locks(
         connection.execute("select from chancy.jobs where id = any(%s) for update", (ids[::2],))
         assert [one.id for one in await bench.claim(thorough=thorough)] == ids[1::2]
     assert [one.id for one in await bench.claim()] == ids[::2]
+
+
+async def test_claim_under_way_takes_no_job_that_was_pushed_after_a_pause(
+    bench: Bench, dsn: str
+) -> None:
+    blocked = f"select 1 from pg_stat_activity where {BLOCKED}"
+    with psycopg.connect(dsn) as connection:
+        connection.execute("lock table chancy.jobs in access exclusive mode")
+        claiming = asyncio.create_task(bench.claim())
+
+        async def waits() -> bool:
+            return bool(tables.ask(dsn, blocked))
+
+        await eventually(waits)
+        assert await bench.broker.pause("default")
+        connection.execute("select chancy.push('default', 'shop.jobs.work')")
+    assert not await claiming
 
 
 async def test_worker_drains_every_priority_without_polling(

@@ -11,6 +11,8 @@
 -- forbidden node without a substitute, such as the scan of a small table, adds 10,000,000,000 to
 -- the cost of its plan, so that the server compiled it at each call (to settle a job took 103 ms,
 -- and takes 0.25).
+-- Whether the queue is paused is read by the same snapshot as the jobs: none that was pushed after the
+-- pause is claimed.
 -- Expired jobs are passed over: see {schema}.expire.
 -- A unique key that is held until the job starts is released; this cannot cause a conflict.
 create function {schema}.claim(
@@ -33,13 +35,6 @@ set lock_timeout = '2s'
 as $$
 #variable_conflict use_column
 begin
-  if not exists (select from {schema}.workers w where w.id = p_worker)
-    or exists (
-      select from {schema}.queues q
-      where q.name = p_queue and q.paused_at is not null
-        and (q.resume_at is null or q.resume_at > clock_timestamp())) then
-    return;
-  end if;
   return query
   with pick as materialized (
     select x.tid, sum(x.bytes) over (rows unbounded preceding) - x.bytes as bytes_before
@@ -64,6 +59,11 @@ begin
             and j.priority = lane.priority and j.pos > lane.hint
             and not {schema}.expired(j.expires_at, j.attempt, j.crashes)
           order by j.pos limit p_limit for update skip locked) known) l
+      where exists (select from {schema}.workers w where w.id = p_worker)
+        and not exists (
+          select from {schema}.queues q
+          where q.name = p_queue and q.paused_at is not null
+            and (q.resume_at is null or q.resume_at > clock_timestamp()))
       limit p_limit) x)
   update {schema}.jobs j
   set state = 1, attempt = least(j.attempt, 2147483646) + 1, lease = p_lease,

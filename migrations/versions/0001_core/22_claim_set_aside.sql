@@ -21,13 +21,6 @@ set lock_timeout = '2s'
 as $$
 #variable_conflict use_column
 begin
-  if not exists (select from {schema}.workers w where w.id = p_worker)
-    or exists (
-      select from {schema}.queues q
-      where q.name = p_queue and q.paused_at is not null
-        and (q.resume_at is null or q.resume_at > clock_timestamp())) then
-    return;
-  end if;
   return query
   with pick as materialized (
     select x.tid, sum(x.bytes) over (rows unbounded preceding) - x.bytes as bytes_before
@@ -42,6 +35,11 @@ begin
           and j.func = wanted.func
           and not {schema}.expired(j.expires_at, j.attempt, j.crashes)
         order by j.priority desc, j.pos limit p_limit for update skip locked) l
+      where exists (select from {schema}.workers w where w.id = p_worker)
+        and not exists (
+          select from {schema}.queues q
+          where q.name = p_queue and q.paused_at is not null
+            and (q.resume_at is null or q.resume_at > clock_timestamp()))
       limit p_limit) x)
   update {schema}.jobs j
   set state = 1, attempt = least(j.attempt, 2147483646) + 1, lease = p_lease,

@@ -34,6 +34,7 @@ from chancy.retry import Constant
 from tests.faults import tables
 from tests.plugins.limits import jobs
 from tests.plugins.limits.jobs import Book, refused, transfer, work
+from tests.support.locks import BLOCKED
 from tests.support.waiting import eventually
 
 #: Starts of a queue by the clock of the database, one after the other.
@@ -339,6 +340,32 @@ async def test_jobs_that_move_away_are_judged_again_and_free_their_slots(
         await eventually(done)
     assert (book.of("a"), book.of("b")) == ([0, 3, 2], [0, 1])
     assert tables.ask(dsn, counted, [0]) == [(2,)], "the others are pending in their queue"
+
+
+async def test_claim_under_way_takes_no_job_that_was_pushed_after_a_pause(
+    dsn: str, book: Book
+) -> None:
+    rules = [Sequential(by="tenant")]
+
+    async def blocked() -> bool:
+        return bool(tables.ask(dsn, f"select 1 from pg_stat_activity where {BLOCKED}"))
+
+    async def unblocked() -> bool:
+        busy = "state <> 'idle' and pid <> pg_backend_pid() and datname = current_database()"
+        return not tables.ask(dsn, f"select 1 from pg_stat_activity where {busy}")
+
+    async with application(dsn, rules) as chancy, workers(dsn, rules, 1):
+        await (await chancy.push(work.job("a", 0))).wait(10)
+        with psycopg.connect(dsn) as connection:
+            connection.execute("select from chancy.limits_queues for update")
+            await chancy.push(work.job("a", 1))
+            await eventually(blocked)
+            await chancy.pause_queue("ruled")
+            late = await chancy.push(work.job("b", 2))
+        await eventually(unblocked)
+        assert await late.status() is State.PENDING
+        await chancy.resume_queue("ruled")
+        await late.wait(10)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -121,6 +121,11 @@ begin
         s, v_keys, v_running, v_now, v_room, v_ring);
       s.ring := v_part.ring;
     end if;
+    -- Read again, after the jobs: none that was pushed after the pause is claimed.
+    exit when exists (
+      select from {schema}.queues q
+      where q.name = p_queue and q.paused_at is not null
+        and (q.resume_at is null or q.resume_at > clock_timestamp()));
     if cardinality(v_part.tids) > 0 then
       return query
       update {schema}.jobs j

@@ -1,6 +1,6 @@
 -- Claims, under one lease, up to p_limit pending jobs of a Redis queue that stay in Postgres: jobs of
--- workflows and batches, and those that may expire. A job that is being moved to Redis, or may already be there, is never among
--- them: it would run in both. Otherwise the same as the function claim.
+-- workflows and batches, and those that may expire. A job that is being moved to Redis, or may already
+-- be there, is never among them: it would run in both. Otherwise the same as the function claim.
 -- Index: jobs_pending from its start, as far as the function redis_move reads; the primary keys.
 -- Locks: rows of jobs, skipping locked ones. Safe to repeat with another lease.
 -- The plan is pinned for the same reasons as in the function claim.
@@ -24,13 +24,6 @@ as $$
 declare
   v_first uuid[];
 begin
-  if not exists (select from {schema}.workers w where w.id = p_worker)
-    or exists (
-      select from {schema}.queues q
-      where q.name = p_queue and q.paused_at is not null
-        and (q.resume_at is null or q.resume_at > clock_timestamp())) then
-    return;
-  end if;
   -- More than p_limit, since others may hold some.
   v_first := array(
     select f.id
@@ -46,6 +39,11 @@ begin
     select j.id from {schema}.jobs j
     where j.id = any (v_first) and j.state in (0, -1) and j.queue = p_queue
       and not {schema}.expired(j.expires_at, j.attempt, j.crashes)
+      and exists (select from {schema}.workers w where w.id = p_worker)
+      and not exists (
+        select from {schema}.queues q
+        where q.name = p_queue and q.paused_at is not null
+          and (q.resume_at is null or q.resume_at > clock_timestamp()))
     order by j.priority desc, j.pos limit p_limit for update skip locked)
   update {schema}.jobs j
   set state = 1, attempt = least(j.attempt, 2147483646) + 1, lease = p_lease,
