@@ -15,7 +15,8 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -55,6 +56,8 @@ class Run:
     owner: bool = True
     given: bool = False
     session: psycopg.Connection[TupleRow] | None = None
+    #: When the run began, by UTC.
+    day: date = field(default_factory=lambda: datetime.now(UTC).date())
 
     @property
     def template(self) -> str:
@@ -121,7 +124,13 @@ def find_run(config: pytest.Config) -> Run:
         handed: dict[str, Any] | None = getattr(config, "workerinput", None)
         given = os.environ.get("CHANCY_TEST_DSN")
         if handed is not None:
-            run = Run(handed["chancy_dsn"], handed["chancy_run"], owner=False, given=bool(given))
+            run = Run(
+                handed["chancy_dsn"],
+                handed["chancy_run"],
+                owner=False,
+                given=bool(given),
+                day=date.fromisoformat(handed["chancy_day"]),
+            )
         elif given:
             run = Run(dsn=given, name=secrets.token_hex(4), given=True)
         else:
@@ -139,7 +148,11 @@ def pytest_configure_node(node: Worker) -> None:
     """Pass the DSN of the server to a new xdist worker."""
     config: pytest.Config = node.config  # type: ignore[attr-defined]
     run = find_run(config)
-    node.workerinput |= {"chancy_dsn": run.dsn, "chancy_run": run.name}
+    node.workerinput |= {
+        "chancy_dsn": run.dsn,
+        "chancy_run": run.name,
+        "chancy_day": str(run.day),
+    }
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -226,6 +239,8 @@ def extended_template(
 def _database(run: Run, request: pytest.FixtureRequest, template: str | None) -> Generator[str]:
     name = f"test_{run.name}_{secrets.token_hex(6)}"
     run.make(name, template)
+    if template is not None and (today := _today()) != run.day:
+        _move_days(_named(run.dsn, name), run.day, today)
     try:
         yield _named(run.dsn, name)
         alive = _sessions(run, name)
@@ -233,6 +248,24 @@ def _database(run: Run, request: pytest.FixtureRequest, template: str | None) ->
         run.drop(name)
     if alive:
         pytest.fail(f"{request.node.nodeid} left connections open: {'; '.join(alive)}")
+
+
+def _today() -> date:
+    return datetime.now(UTC).date()
+
+
+def _move_days(dsn: str, began: date, today: date) -> None:
+    """Give a clone the partitions of a template that is made today.
+
+    The run began before midnight, and so did its template.
+    """
+    with psycopg.connect(dsn) as connection:
+        for past in range((today - began).days):
+            day = f"finished_jobs_{began + timedelta(days=past):%Y%m%d}"
+            connection.execute(
+                sql.SQL("drop table if exists {}").format(sql.Identifier("chancy", day))
+            )
+        connection.execute("select chancy.make_days(7)")
 
 
 def _named(dsn: str, database: str) -> str:

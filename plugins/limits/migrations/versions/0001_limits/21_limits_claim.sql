@@ -1,7 +1,7 @@
 -- Claims up to p_limit jobs of a queue with rules under one lease, as the function claim of the core
 -- does of a queue without. Claims of one queue go one after the other.
--- Index: see the functions that it calls. Locks: the row of limits_queues, then rows of jobs, skipping
--- locked ones. Safe to repeat with another lease.
+-- Index: see the functions that it calls. Locks: the rows of queues and limits_queues, then rows of
+-- jobs, skipping locked ones. Safe to repeat with another lease.
 create function {schema}.limits_claim(p_worker uuid, p_lease uuid, p_queue text, p_limit int)
 returns table (
   id uuid, priority smallint, pos bigint, func text, arguments text,
@@ -20,21 +20,20 @@ as $$
 #variable_conflict use_column
 declare
   s {schema}.limits_queues;
-  v_rules jsonb; v_now timestamptz; v_began timestamptz; v_room int; v_front boolean;
+  v_rules jsonb; v_paused boolean; v_now timestamptz; v_began timestamptz; v_room int; v_front boolean;
   v_live record; v_part record; v_lanes jsonb;
   v_ids uuid[]; v_keys text[]; v_running boolean[]; v_old int; v_block boolean;
   v_ring smallint; v_above smallint := 32767; v_read_front boolean := false;
   v_hints jsonb; v_before jsonb;
 begin
-  if not exists (select from {schema}.workers w where w.id = p_worker)
-    or exists (
-      select from {schema}.queues q
-      where q.name = p_queue and q.paused_at is not null
-        and (q.resume_at is null or q.resume_at > clock_timestamp())) then
+  -- A pause waits for claims under way: they take no job that is pushed after it.
+  select q.rules, q.paused_at is not null and (q.resume_at is null or q.resume_at > clock_timestamp())
+  into v_rules, v_paused
+  from {schema}.queues q where q.name = p_queue for share;
+  if v_paused or not exists (select from {schema}.workers w where w.id = p_worker) then
     return;
   end if;
   select * into s from {schema}.limits_queues q where q.queue = p_queue for update;
-  v_rules := (select q.rules from {schema}.queues q where q.name = p_queue);
   if s.rules is distinct from v_rules then
     if not {schema}.limits_configure(p_queue, v_rules) then
       return;
@@ -121,11 +120,6 @@ begin
         s, v_keys, v_running, v_now, v_room, v_ring);
       s.ring := v_part.ring;
     end if;
-    -- Read again, after the jobs: none that was pushed after the pause is claimed.
-    exit when exists (
-      select from {schema}.queues q
-      where q.name = p_queue and q.paused_at is not null
-        and (q.resume_at is null or q.resume_at > clock_timestamp()));
     if cardinality(v_part.tids) > 0 then
       return query
       update {schema}.jobs j
