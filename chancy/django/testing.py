@@ -25,7 +25,7 @@ from psycopg.pq import TransactionStatus
 
 from chancy.app.app import Chancy
 from chancy.attempt.claim import Claim
-from chancy.attempt.outcome import Outcome
+from chancy.attempt.outcome import Outcome, Returned
 from chancy.attempt.settlement import Note, Settlement
 from chancy.broker.values import WorkerRecord
 from chancy.context.context import CURRENT, JobContext, Progress
@@ -34,11 +34,14 @@ from chancy.django.connection_broker import ConnectionBroker
 from chancy.django.current import app, calls
 from chancy.django.models import UnfinishedJob
 from chancy.errors import JobError, LeaseLost
+from chancy.executors.batches import split
 from chancy.executors.invocation import awaited, called_here, callee, raised, returned
+from chancy.job.batching import ATTRIBUTE, Batching
 from chancy.job.definition import QueuedJob
 from chancy.postgres.settle.plugin_writes import PluginTransaction
 from chancy.postgres.within import run_blocking
 from chancy.results.reference import result_of
+from chancy.serialization.signature import Signature
 from chancy.states import State
 
 #: The default limit of attempts: jobs that push each other for ever must not hang a test.
@@ -120,6 +123,8 @@ class _TestRunner:
         """Run a job, and settle it; returns it if it is finished."""
         with self._savepoint():
             outcome = self._outcome(claim)
+        if isinstance(outcome, Returned) and (items := self._items(claim)) is not None:
+            [outcome] = split(outcome, claim.func, [items])
         settlement = self._chancy.hooks.judge(claim, outcome)
         with Atomic(self._broker.alias, savepoint=True, durable=False):
             run_blocking(self._settle(settlement))
@@ -150,6 +155,15 @@ class _TestRunner:
         for hook in self._chancy.hooks.inside(self._broker):
             if settlement.state in hook.states and (batch := hook.wanted([settlement])):
                 await hook.write(tx, batch)
+
+    def _items(self, claim: Claim) -> int | None:
+        """How many items a job of a batch function has; None for another function."""
+        function = self._chancy.registry.find(claim.func)
+        batching: Batching | None = getattr(function, ATTRIBUTE, None)
+        if batching is None:
+            return None
+        arguments = Signature.of(function, claim.func).decode(claim.arguments)
+        return len(arguments[batching.parameter])
 
     def _outcome(self, claim: Claim) -> Outcome:
         began = perf_counter()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -60,19 +60,25 @@ class _Batch:
 
     def split(self, outcome: Outcome) -> list[Outcome]:
         """The outcome of each member, from that of the call."""
-        if not isinstance(outcome, Returned) or outcome.result is None:
-            return [outcome] * len(self.members)
-        results: list[tuple[Any, Any]] = json.loads(outcome.result)
-        if len(results) != len(self.items):
-            why = (
-                f"{self.members[0].claim.func} returned {len(results):,} results for "
-                f"{len(self.items):,} items: return one for each item, or None"
-            )
-            return [Raised(_mismatch(why), outcome.elapsed_s)] * len(self.members)
-        rest = iter(results)
-        return [
-            _outcome(list(islice(rest, member.items)), outcome.elapsed_s) for member in self.members
-        ]
+        return split(outcome, self.members[0].claim.func, [one.items for one in self.members])
+
+
+def split(outcome: Outcome, func: str, items: Sequence[int]) -> list[Outcome]:
+    """The outcome of each job of a call of a batch function.
+
+    :param items: how many items of the call each job has, in order.
+    """
+    if not isinstance(outcome, Returned) or outcome.result is None:
+        return [outcome] * len(items)
+    results: list[tuple[Any, Any]] = json.loads(outcome.result)
+    if len(results) != sum(items):
+        why = (
+            f"{func} returned {len(results):,} results for {sum(items):,} items: "
+            "return one for each item, or None"
+        )
+        return [Raised(_mismatch(why), outcome.elapsed_s)] * len(items)
+    rest = iter(results)
+    return [_outcome(list(islice(rest, each)), outcome.elapsed_s) for each in items]
 
 
 def _outcome(results: list[tuple[Any, Any]], elapsed_s: float) -> Outcome:

@@ -15,6 +15,7 @@ from chancy.context.context import Progress
 from chancy.errors import ChancyError, LeaseLost
 from chancy.executors import executor
 from chancy.executors.base import AttemptCallbacks, Executor
+from chancy.executors.batches import BatchedExecutor
 from chancy.executors.invocation import callee
 from chancy.job.limits import Limits, LimitType, decode_limits
 from chancy.job.registry import Registry
@@ -76,7 +77,8 @@ class InProcessRunner:
         around = self._app.hooks.around
         if queue.executor == "process":
             around += tuple(map(self._in_child, self._app.hooks.around_in_child))
-        surrounded: Executor = AroundHooks(executor_, around) if around else executor_
+        batched = BatchedExecutor(executor_, self._app.registry.find, self._app.max_payload)
+        surrounded: Executor = AroundHooks(batched, around) if around else batched
         if self._app.hooks.payloads is not None:
             surrounded = PayloadExecutor(surrounded, self._app.hooks.payloads)
         await surrounded.start()

@@ -41,3 +41,8 @@ def break_off(text: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute("insert into notes values (%s)", [text])
         cursor.execute("select no_such_column")
+
+
+@job(batch=10, max_attempts=1)
+def count(words: list[str]) -> list[object]:
+    return [len(word) if word else ValueError("empty") for word in words]

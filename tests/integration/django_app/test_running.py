@@ -92,6 +92,13 @@ def test_jobs_run_in_the_transaction_of_a_test_and_end_it_for_no_other() -> None
     assert app().sync_get_job(pushed[0].id) is None
 
 
+def test_jobs_of_a_batch_function_have_an_outcome_each() -> None:
+    app().sync_push_many([tasks.count.job(words=[word]) for word in ("tea", "")])
+    done = {job.state: job for job in run_jobs(raises=False)}
+    assert done[State.SUCCEEDED].result == [3]
+    assert done[State.FAILED].errors[0]["message"] == "empty"
+
+
 def test_a_result_is_waited_for_on_a_session_of_its_own() -> None:
     reference: Reference[Any] = app().sync_push(tasks.note.job(text="never"))
     waiting = app().sync_begin_wait(reference.id, timeout_s=20)

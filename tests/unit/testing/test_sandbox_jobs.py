@@ -165,3 +165,16 @@ async def test_completion_in_a_transaction_says_that_it_needs_postgres(sandbox: 
     await app.push(complete.job())
     [failed] = await sandbox.drain(raises=False)
     assert "needs a job that is stored in Postgres" in failed.errors[0]["message"]
+
+
+@job(batch=10, max_attempts=1)
+def store(rows: list[int]) -> list[object]:
+    return [ValueError("no") if row < 0 else row + 1 for row in rows]
+
+
+@pytest.mark.parametrize("queue", ["tasks", "children"])
+async def test_jobs_of_a_batch_function_have_an_outcome_each(sandbox: Sandbox, queue: str) -> None:
+    await app.push_many(store.job(rows=[row]).with_queue(queue) for row in (1, -1))
+    done = {job.state: job for job in await sandbox.drain(raises=False)}
+    assert done[State.SUCCEEDED].result == [2]
+    assert done[State.FAILED].errors[0]["message"] == "no"
