@@ -25,6 +25,11 @@ _MAX_WARNED = 1_000
 _warned: set[str] = set()
 
 
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like this one; None if none is like it."""
+    return next(iter(get_close_matches(name, sorted(known), n=1)), None)
+
+
 class KnownQueues:
     """The queues that an application declares, and those that are rows.
 
@@ -89,7 +94,7 @@ class KnownQueues:
         for name in names:
             if name in known:
                 continue
-            near = next(iter(get_close_matches(name, sorted(known), n=1)), None)
+            near = nearest(name, known)
             if self.strict:
                 hint = f" (did you mean {near!r}?)" if near else ""
                 raise PushError(

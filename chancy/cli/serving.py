@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from chancy.app.known_queues import nearest
 from chancy.cli import logs
 from chancy.errors import ConfigurationError
-from chancy.job.definition import DECORATED
+from chancy.job.definition import DECORATED, NAMED_QUEUES
 from chancy.plugin.processor_plugin import ProcessorPlugin
 from chancy.queue.executor_kind import executor_kind, is_known
 
@@ -115,6 +116,7 @@ async def _serve(chancy: Chancy, options: ServeOptions) -> None:
         # Before the first claim: a signal in between would kill jobs that have started.
         worker.catch_signals()
         async with worker:
+            await _log_unserved(chancy, worker, options)
             status = asyncio.create_task(_log_status(chancy, worker, options))
             await worker.wait_for_shutdown()
             status.cancel()
@@ -154,8 +156,17 @@ async def _log_status(chancy: Chancy, worker: Worker, options: ServeOptions) -> 
         len(DECORATED),
         "listening for notifications" if why is None else f"polling, because {why}",
     )
-    for name in set(options.queues or ()) - {"*", *worker.queues}:
-        logger.warning("queue %s is not served: it is not declared, or its tags do not match", name)
+
+
+async def _log_unserved(chancy: Chancy, worker: Worker, options: ServeOptions) -> None:
+    """Log the queues that the command or functions name and that do not exist, and those of the
+    command that are not served: jobs would wait there without another word."""
+    known = {queue.name for queue in await chancy.get_queues()}
+    named = set(options.queues or ()) - {"*"}
+    for name in sorted((named | NAMED_QUEUES) - known):
+        logger.warning("queue_undeclared queue=%s nearest=%s", name, nearest(name, known))
+    for name in sorted((named & known) - set(worker.queues)):
+        logger.warning("queue %s is not served: its tags do not match", name)
 
 
 def _described(queue: Queue, concurrency: int | None) -> str:

@@ -69,11 +69,14 @@ def test_a_worker_is_listed_healthy_and_ends_in_good_order(shop: Path, dsn: str)
     answer = inside("worker", "health", "--json", dsn=dsn, code=1)
     assert (answer.json["healthy"], answer.err) == (False, "")
     assert "none is registered" in answer.json["reason"]
+    with (shop / "shop.py").open("a") as source:
+        source.write("\n\n@job(queue='defualt')\ndef misspelled() -> None: ...\n")
     options = ("--app", "shop:chancy", "--tag", "kind=test", "--queues", "default,typo",
                "--processes=0")  # fmt: skip
     with started(command("worker", *options), cwd=shop, env=env) as worker:
         eventually_sync(lambda: "listening for notifications" in worker.log)
-        assert "queue typo is not served" in worker.log
+        assert "queue_undeclared queue=typo nearest=None" in worker.log
+        assert "queue_undeclared queue=defualt nearest=default" in worker.log
         (record,) = inside("worker", "list", "--json", dsn=dsn).json
         assert record["pid"] == worker.pid
         assert record["queues"] == ["default"]
