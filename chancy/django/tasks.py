@@ -34,6 +34,8 @@ _FRAMEWORK = "django.tasks" if find_spec("django.tasks") else "django_tasks"
 base: Any = import_module(f"{_FRAMEWORK}.base")
 exceptions: Any = import_module(f"{_FRAMEWORK}.exceptions")
 signals: Any = import_module(f"{_FRAMEWORK}.signals")
+#: The decorator of tasks, whichever package it comes from.
+task: Any = import_module(_FRAMEWORK).task
 BaseTaskBackend: Any = import_module(f"{_FRAMEWORK}.backends.base").BaseTaskBackend
 
 _Missing: type[Exception] = exceptions.TaskResultDoesNotExist

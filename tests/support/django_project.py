@@ -19,7 +19,6 @@ _SETTINGS: dict[str, Any] = {
         "django.contrib.auth",
         "django.contrib.contenttypes",
         "django.contrib.messages",
-        "django_tasks",
         "chancy.django",
     ],
     "TEMPLATES": [

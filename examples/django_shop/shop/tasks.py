@@ -1,6 +1,6 @@
-"""The tasks of the shop. With Django 6, import them from django.tasks."""
+"""The tasks of the shop."""
 
-from django_tasks import task
+from chancy.django.tasks import task
 
 from shop.models import Order
 

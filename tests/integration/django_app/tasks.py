@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import connection
-from django_tasks import TaskContext, task
+from django_tasks import TaskContext
 
 from chancy import job
+from chancy.django.tasks import task
 
 
 @task(priority=7)
