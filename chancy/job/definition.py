@@ -99,9 +99,11 @@ class Job(Generic[R_co]):
         return replace(self, arguments={**self.arguments, **arguments})
 
     def with_queue(self, queue: str) -> Self:
+        """Return a copy for another queue."""
         return replace(self, queue=queue)
 
     def with_priority(self, priority: int) -> Self:
+        """Return a copy with a priority from -100 to 100; higher ones run first."""
         return replace(self, priority=priority)
 
     def with_run_at(self, run_at: datetime | None) -> Self:
@@ -113,6 +115,7 @@ class Job(Generic[R_co]):
         return replace(self, run_at=_time(delay, "delay"))
 
     def with_max_attempts(self, max_attempts: int) -> Self:
+        """Return a copy that fails for good after this many attempts."""
         return replace(self, max_attempts=max_attempts)
 
     def with_retry(self, retry: PolicyChoice) -> Self:
@@ -133,9 +136,11 @@ class Job(Generic[R_co]):
         return replace(self, limits=check_limits(limits, f"job {self.func}"))
 
     def with_id(self, id: UUID) -> Self:
+        """Return a copy with an id of your own; a job of that id is stored once."""
         return replace(self, id=id)
 
     def with_unique(self, unique: Unique | None) -> Self:
+        """Return a copy with this rule of uniqueness; None removes it."""
         return replace(self, unique=unique)
 
     def with_expires_at(self, expires_at: datetime | timedelta | float | None) -> Self:
