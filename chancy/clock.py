@@ -11,6 +11,12 @@ import random
 import time
 from typing import Protocol
 
+#: The fraction of a lease for which its holder relies on it: the clocks of two machines may
+#: differ in speed by a tenth, and the holder still stops before the lease expires.
+LEASE_TRUSTED = 0.9
+#: A clock that also advances while the machine is suspended, like the server's.
+_BOOT_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+
 
 class Clock(Protocol):
     """Measures and waits, in seconds."""
@@ -24,6 +30,24 @@ class Clock(Protocol):
     async def wait(self, event: asyncio.Event, timeout_s: float) -> bool:
         """Wait for the event, at most ``timeout_s`` seconds. Returns whether it is set."""
         ...
+
+
+class ClockReading:
+    """A point in time by the monotonic clocks of this process, and its age."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ticks = clock.monotonic()
+        self._boot = _boot_time()
+
+    @property
+    def ago_s(self) -> float:
+        """Seconds since then by whichever clock ran faster. Neither of them can be set."""
+        return max(self._clock.monotonic() - self._ticks, _boot_time() - self._boot)
+
+
+def _boot_time() -> float:
+    return 0.0 if _BOOT_CLOCK is None else time.clock_gettime(_BOOT_CLOCK)
 
 
 class SystemClock:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
 from importlib import resources
 from uuid import UUID
 
 from chancy.broker.optional import SqlStore
-from chancy.clock import Backoff, Clock
+from chancy.clock import LEASE_TRUSTED, Backoff, ClockReading
 from chancy.errors import BrokerError
 from chancy.plugin.runtime import Runtime
 from chancy.postgres.statements import load
@@ -18,35 +17,12 @@ from chancy.postgres.statements import load
 logger = logging.getLogger("chancy.leadership")
 
 _SQL = resources.files("chancy.plugins.leadership") / "sql"
-#: The fraction of a lease for which its holder relies on it: the clocks of two machines may
-#: differ in speed by a tenth, and the holder still stops before the lease expires.
-_TRUSTED = 0.9
 #: Timeout in seconds for releasing the lease at the end; an unreleased lease expires.
 _RESIGN_S = 2.0
 #: Seconds over which workers spread their attempts after a notification that the lease is free.
 _SPREAD_S = 0.05
 #: Renewal intervals before the next attempt when the server refused one for a permanent reason.
 _REFUSED = 12
-#: A clock that also advances while the machine is suspended, like the server's.
-_BOOT_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
-
-
-class ClockReading:
-    """A point in time by the monotonic clocks of this process, and its age."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._ticks = clock.monotonic()
-        self._boot = _boot_time()
-
-    @property
-    def ago_s(self) -> float:
-        """Seconds since then by whichever clock ran faster. Neither of them can be set."""
-        return max(self._clock.monotonic() - self._ticks, _boot_time() - self._boot)
-
-
-def _boot_time() -> float:
-    return 0.0 if _BOOT_CLOCK is None else time.clock_gettime(_BOOT_CLOCK)
 
 
 class Election:
@@ -83,7 +59,7 @@ class Election:
         """
         if self._term is None or self._candidate != self._runtime.worker_id:
             return None
-        return self._term if self._renewed.ago_s < self._lease_s * _TRUSTED else None
+        return self._term if self._renewed.ago_s < self._lease_s * LEASE_TRUSTED else None
 
     @property
     def leading(self) -> bool:

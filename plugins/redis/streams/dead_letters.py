@@ -15,6 +15,7 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from chancy.broker.optional import SqlStore
+from chancy.errors import StatementFailed
 from chancy.plugins.redis.streams.producing.outbox import declaration, packed
 from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.transport.redis_client import RedisClient
@@ -79,8 +80,17 @@ async def _file(client: RedisClient, store: SqlStore, place: Buried) -> bool:
     key = place.stream.keys.dead(place.partition, place.processor)
     entries = await client.command("XRANGE", key, "-", "+", "COUNT", BATCH)
     if entries:
+        text = _statement("file", store.schema)
         rows = [_row(place, key, entry, fields) for entry, fields in entries]
-        await store.fetch(_statement("file", store.schema), json.dumps(rows))
+        try:
+            await store.fetch(text, json.dumps(rows))
+        except StatementFailed:
+            # Only the record of an event can be refused: such an event is filed without it.
+            for row in rows:
+                try:
+                    await store.fetch(text, json.dumps([row]))
+                except StatementFailed:
+                    await store.fetch(text, json.dumps([{**row, "arguments": {}}]))
         await client.command("XDEL", key, *(entry for entry, _ in entries))
     return len(entries) == BATCH
 
@@ -124,11 +134,18 @@ def _record(
     except Exception:
         # A codec may raise anything, and that may be why the event is dead.
         text = ""
-    # Postgres does not store NUL.
-    found = json.loads(text) if text and "\\u0000" not in text else None
+    try:
+        # Postgres does not store NUL.
+        found = json.loads(text, parse_constant=_refuse) if "\\u0000" not in text else None
+    except ValueError:
+        found = None
     if isinstance(found, dict):
         return found
     return {_text(name): _text(value) for name, value in kept.items()}
+
+
+def _refuse(constant: str) -> object:
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def _text(value: bytes) -> str:

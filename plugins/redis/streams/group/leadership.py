@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import logging
 import random
-import time
 import uuid
 
+from chancy.clock import LEASE_TRUSTED, ClockReading, SystemClock
 from chancy.errors import BrokerError
 from chancy.plugins.redis.transport.redis_client import RedisClient
 
@@ -18,8 +18,8 @@ logger = logging.getLogger("chancy.redis.streams")
 class RedisGate:
     """A `chancy.plugin.leader.LeaderGate` based on a lease in Redis.
 
-    :param lease_s: seconds of the lease. Locally it is counted from before the request, so that a
-        leader stops before another one can start.
+    :param lease_s: seconds of the lease. Locally it is counted from before the request, without its
+        last tenth, so that a leader stops before another one can start.
     """
 
     def __init__(self, link: RedisClient, *, lease_s: float = 16.0) -> None:
@@ -27,13 +27,15 @@ class RedisGate:
         self._lease_s = lease_s
         self._key = f"{{{link.prefix}st}}:lead"
         self._member = uuid.uuid4().hex
-        self._until = 0.0
+        #: When the lease was requested; None: another member has it.
+        self._requested: ClockReading | None = None
         self._term = 0
         self._began = asyncio.Event()
 
     @property
     def leading(self) -> bool:
-        return time.monotonic() < self._until
+        requested = self._requested
+        return requested is not None and requested.ago_s < self._lease_s * LEASE_TRUSTED
 
     @property
     def term(self) -> int | None:
@@ -62,20 +64,20 @@ class RedisGate:
                 # The server may still grant it: after the release, that would leave no leader.
                 await asyncio.wait([asking])
             if self.leading:
-                self._until = 0.0
+                self._requested = None
                 with contextlib.suppress(BrokerError, TimeoutError):
                     async with asyncio.timeout(2.0):
                         await self._link.run("streams.lead", [self._key], [self._member, 0])
 
     async def _request(self) -> None:
-        led, asked = self.leading, time.monotonic()
+        led, requested = self.leading, ClockReading(SystemClock())
         lease_ms = round(self._lease_s * 1000)
         try:
             term = int(await self._link.run("streams.lead", [self._key], [self._member, lease_ms]))
         except BrokerError as error:
             logger.warning("stream_leadership_unknown error=%s", error)
             return
-        self._until = asked + self._lease_s if term else 0.0
+        self._requested = requested if term else None
         if term and (not led or term != self._term):
             logger.info("stream_leadership_taken member=%s term=%d", self._member, term)
         elif led and not term:

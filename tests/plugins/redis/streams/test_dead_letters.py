@@ -116,6 +116,26 @@ async def test_an_event_that_cannot_be_read_or_was_filed_before_is_filed_once(sh
     assert await buried(shop) == 0
 
 
+async def test_a_record_that_postgres_refuses_does_not_hold_up_the_others(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Bill(shop, 0, 2, 4)
+    refused = {0: '{"order_id": NaN}', 2: '{"note": "\\ud800"}'}
+    proper = Order.model_dump_json
+
+    def dumped(self: Order) -> str:
+        return refused.get(self.order_id) or proper(self)
+
+    monkeypatch.setattr(Order, "model_dump_json", dumped)
+    async with Worker(shop.chancy):
+        await shop.stream.send(*orders(0, 2, 4))
+        letters = {letter.message: letter.arguments for letter in await filed(shop, 3)}
+        assert await buried(shop) == 0
+    assert letters["order 0"] == {"data.json": '{"order_id":0,"note":""}'}
+    assert letters["order 2"] == {}
+    assert letters["order 4"] == {"order_id": 4, "note": ""}
+
+
 async def test_workers_file_events_without_being_asked(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
