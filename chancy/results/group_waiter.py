@@ -103,11 +103,13 @@ class GroupWaiter(Generic[T]):
             yield event
         finally:
             self._events[id].remove(event)
-            if not self._events[id]:
-                del self._events[id]
-                with suppress(ChancyError):  # the pruner deletes what is left
-                    await self._broker.unwatch([id])
-            await self._stop_listening()
+            try:
+                if not self._events[id]:
+                    del self._events[id]
+                    with suppress(ChancyError):  # the pruner deletes what is left
+                        await self._broker.unwatch([id])
+            finally:  # also if it is cancelled a second time
+                await self._stop_listening()
 
     def _start_listening(self) -> None:
         if self._listening is None:

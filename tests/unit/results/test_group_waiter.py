@@ -128,3 +128,25 @@ async def test_the_deaf_look_twice_a_second_and_say_so_once(
     assert len(said) == 1
     assert said[0].startswith("listening_failed topic=finished polling=true")
     assert said[0].endswith("error=no notices here")
+
+
+async def test_a_wait_that_is_cancelled_twice_stops_listening(
+    bench: Bench, races: Races, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [claim] = await bench.running()
+    unwatching, never = asyncio.Event(), asyncio.Event()
+
+    async def unwatch(*_: object) -> None:
+        unwatching.set()
+        await never.wait()
+
+    monkeypatch.setattr(races.broker, "unwatch", unwatch)
+    waiting = asyncio.create_task(races.endings.wait(claim.id, None))
+    await passed(clock, races, 12)
+    await eventually(lambda: races.broker.listeners)
+    waiting.cancel()
+    await unwatching.wait()
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    names = [task.get_name() for task in asyncio.all_tasks()]
+    assert "chancy group wait of race" not in names
