@@ -1,0 +1,255 @@
+"""Celery's calls over jobs, for a move one function at a time: `shared_task`, ``delay``, ``retry``.
+
+    from chancy.celery import serve_tasks, shared_task
+
+    serve_tasks(chancy)  # an application that is open: `with chancy:`
+
+    @shared_task(bind=True, max_retries=4)
+    def send(self, to):
+        try:
+            return deliver(to)
+        except ConnectionError as error:
+            raise self.retry(exc=error, countdown=60)
+
+    send.delay("ann@example.com").get(timeout=30)
+
+A task is a job as well: ``send.job(…)`` works, and workers know it by the same path. Options of
+Celery that have no counterpart raise TypeError, so that none is ignored in silence.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import wraps
+from typing import Any, NoReturn
+from uuid import UUID
+
+from chancy.app.app import Chancy
+from chancy.attempt.control import Retry
+from chancy.context.context import current_job
+from chancy.errors import ConfigurationError
+from chancy.job.definition import Job, JobFactory, job
+from chancy.job.limits import Limit
+from chancy.results.reference import Reference
+from chancy.retry import Constant, Exponential, Jitter, Never, Policy
+from chancy.states import State
+
+__all__ = ["AsyncResult", "Request", "Task", "serve_tasks", "shared_task"]
+
+_STATES = {
+    State.RUNNING: "STARTED",
+    State.SUCCEEDED: "SUCCESS",
+    State.FAILED: "FAILURE",
+    State.CANCELLED: "REVOKED",
+}
+#: What stands for any number of retries.
+_MOST_ATTEMPTS = 10_000
+_app: Chancy | None = None
+
+
+def serve_tasks(chancy: Chancy | None) -> None:
+    """Have ``delay`` and ``apply_async`` push to this application from now on."""
+    global _app
+    _app = chancy
+
+
+def _current() -> Chancy:
+    if _app is None:
+        raise ConfigurationError("tasks have no application: call chancy.celery.serve_tasks(…)")
+    return _app
+
+
+class AsyncResult:
+    """A pushed task; ``AsyncResult(id)`` finds one that another process pushed."""
+
+    def __init__(self, id: UUID | str) -> None:
+        self.id = str(id)
+        self._reference: Reference[Any] = Reference(UUID(self.id), _current())
+
+    def get(self, timeout: float | None = None) -> Any:
+        """Wait for the result.
+
+        :raises JobFailed: the task has failed for good, or was cancelled.
+        :raises WaitTimeout: it has not ended within ``timeout`` seconds.
+        """
+        return self._reference.sync_result(timeout)
+
+    @property
+    def state(self) -> str:
+        """PENDING (also if there is no such task), RETRY, STARTED, SUCCESS, FAILURE or REVOKED."""
+        found = self._reference.sync_get()
+        if found is None:
+            return "PENDING"
+        waits = "RETRY" if found.attempt else "PENDING"
+        return _STATES.get(found.state, waits)
+
+    status = state
+
+    def ready(self) -> bool:
+        """Whether it has ended."""
+        return self.state in ("SUCCESS", "FAILURE", "REVOKED")
+
+    def successful(self) -> bool:
+        """Whether it has succeeded."""
+        return self.state == "SUCCESS"
+
+    def failed(self) -> bool:
+        """Whether it has failed for good."""
+        return self.state == "FAILURE"
+
+
+class Request:
+    """What a running task asks about itself."""
+
+    @property
+    def id(self) -> str:
+        return str(current_job().id)
+
+    @property
+    def retries(self) -> int:
+        """How many attempts there were before this one."""
+        return current_job().attempt - 1
+
+
+class Task:
+    """What a task has beside its function: ``self`` of ``bind=True``.
+
+    :param default_retry_delay: seconds after which `retry` runs it again.
+    """
+
+    request = Request()
+
+    def __init__(self, default_retry_delay: float) -> None:
+        self.default_retry_delay = default_retry_delay
+        #: The factory of its jobs; set with the function.
+        self.job: JobFactory[..., Any]
+
+    @property
+    def name(self) -> str:
+        """The path of the function, by which workers find it."""
+        return self.job.template.func
+
+    def delay(self, *args: Any, **kwargs: Any) -> AsyncResult:
+        """Push a job with these arguments."""
+        return self.apply_async(args, kwargs)
+
+    def apply_async(
+        self,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        countdown: float | None = None,
+        eta: datetime | None = None,
+        expires: float | datetime | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        task_id: str | None = None,
+    ) -> AsyncResult:
+        """Push a job.
+
+        :param countdown: seconds until it may start.
+        :param eta: the aware datetime from which it may start.
+        :param expires: the aware datetime, or the seconds, by which it starts or is cancelled.
+        :param priority: from -100 to 100; higher runs first.
+        """
+        pushed: Job[Any] = self.job(*args, **(kwargs or {}))
+        if countdown is not None:
+            pushed = pushed.with_delay(countdown)
+        if eta is not None:
+            pushed = pushed.with_run_at(eta)
+        if expires is not None:
+            pushed = pushed.with_expires_at(expires)
+        if queue is not None:
+            pushed = pushed.with_queue(queue)
+        if priority is not None:
+            pushed = pushed.with_priority(priority)
+        if task_id is not None:
+            pushed = pushed.with_id(UUID(task_id))
+        return AsyncResult(_current().sync_push(pushed).id)
+
+    def retry(
+        self,
+        *,
+        exc: BaseException | None = None,
+        countdown: float | None = None,
+        eta: datetime | None = None,
+    ) -> NoReturn:
+        """Fail this attempt and start the next one after ``countdown`` seconds, or at ``eta``.
+
+        Without attempts left the task fails for good, with ``exc`` as the cause.
+        """
+        delay_s = self.default_retry_delay if countdown is None else countdown
+        raise Retry(delay_s if eta is None else eta, "" if exc is None else str(exc)) from exc
+
+
+def shared_task(
+    function: Callable[..., Any] | None = None,
+    *,
+    bind: bool = False,
+    queue: str = "default",
+    priority: int = 0,
+    max_retries: int | None = 3,
+    default_retry_delay: float = 180.0,
+    autoretry_for: Sequence[type[Exception]] = (),
+    retry_backoff: bool | float = False,
+    retry_backoff_max: float = 600.0,
+    retry_jitter: bool = True,
+    time_limit: float | None = None,
+    expires: float | None = None,
+) -> Any:
+    """Decorate a function as a task of Celery; it is called, pushed by ``delay``, and is a job.
+
+    Only errors of ``autoretry_for``, and calls of ``self.retry``, run a task again.
+
+    :param bind: pass the `Task` as the first argument.
+    :param max_retries: attempts after the first one; None: some thousands.
+    :param retry_backoff: the seconds before the first retry, doubled each time; True means 1.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        if inspect.iscoroutinefunction(function):
+            raise TypeError(f"{function.__qualname__} is a coroutine function: use chancy.job")
+        task = Task(default_retry_delay)
+        run = _bound(function, task) if bind else function
+        policy = _policy(default_retry_delay, retry_backoff, retry_backoff_max, retry_jitter)
+        retry: dict[type[BaseException] | str, Policy] = dict.fromkeys(autoretry_for, policy)
+        decorated: Any = job(
+            queue=queue,
+            priority=priority,
+            max_attempts=_MOST_ATTEMPTS if max_retries is None else max_retries + 1,
+            retry={**retry, Exception: Never()},  # the first that fits
+            limits=() if time_limit is None else (Limit.time(time_limit),),
+            expires_at=expires,
+        )(run)
+        task.job = decorated.job
+        for name in ("delay", "apply_async", "retry", "request", "name"):
+            setattr(decorated, name, getattr(task, name))
+        return decorated
+
+    return decorate if function is None else decorate(function)
+
+
+def _bound(function: Callable[..., Any], task: Task) -> Callable[..., Any]:
+    """The function without its first parameter, which gets the task."""
+    signature = inspect.signature(function)
+    if not signature.parameters:
+        raise TypeError(f"{function.__qualname__} has no parameter for the task: drop bind=True")
+
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return function(task, *args, **kwargs)
+
+    rest = [*signature.parameters.values()][1:]
+    vars(run)["__signature__"] = signature.replace(parameters=rest)
+    del vars(run)["__wrapped__"]
+    return run
+
+
+def _policy(delay_s: float, backoff: bool | float, most_s: float, jitter: bool) -> Policy:
+    if not backoff:
+        return Constant(delay_s, jitter=Jitter.NONE)
+    base_s = 1.0 if backoff is True else float(backoff)
+    chosen = Jitter.FULL if jitter else Jitter.NONE
+    return Exponential(base_s=base_s, cap_s=most_s, jitter=chosen)

@@ -1,0 +1,97 @@
+"""Tasks in Celery's calls, pushed by sync code and run by a worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from chancy import Chancy, JobFailed, JobFilter, Queue, State, Worker
+from chancy.celery import AsyncResult, serve_tasks, shared_task
+from chancy.errors import ConfigurationError, InvalidArguments
+from tests.support.waiting import eventually_sync
+
+tried: list[tuple[str, int]] = []
+
+
+@shared_task
+def add(x, y=1):  # type: ignore[no-untyped-def]
+    return x + y
+
+
+@shared_task(bind=True, max_retries=2, default_retry_delay=0)
+def insist(self, text):  # type: ignore[no-untyped-def]
+    tried.append((self.request.id, self.request.retries))
+    if self.request.retries < 1:
+        raise self.retry(exc=ValueError("not yet"))
+    return [self.name, text]
+
+
+@shared_task(autoretry_for=(KeyError,), max_retries=1, retry_backoff=0.01)
+def fetch(key):  # type: ignore[no-untyped-def]
+    tried.append((key, 0))
+    raise (KeyError if key == "missing" else ValueError)(key)
+
+
+@pytest.fixture
+async def app(dsn: str) -> AsyncIterator[Chancy]:
+    tried.clear()
+    app = Chancy(dsn, queues=[Queue(name="default", executor="thread")])
+    async with app, Worker(app):
+        with app:
+            serve_tasks(app)
+            yield app
+            serve_tasks(None)
+
+
+async def test_a_task_is_called_pushed_and_found_by_its_id(app: Chancy) -> None:
+    def use() -> None:
+        assert add(1, 2) == 3
+        pushed: AsyncResult = add.delay(1, y=2)
+        assert pushed.get(timeout=20) == 3
+        found = AsyncResult(pushed.id)
+        assert (found.state, found.ready(), found.successful()) == ("SUCCESS", True, True)
+        late = add.apply_async((1,), countdown=3_600, priority=5, expires=7_200)
+        assert (late.state, late.ready()) == ("PENDING", False)
+        at = datetime.now(UTC) + timedelta(hours=1)
+        same = add.apply_async(kwargs={"x": 1}, eta=at, task_id=late.id)
+        assert same.id == late.id
+
+    await asyncio.to_thread(use)
+    [stored] = await app.find_jobs(JobFilter(states=frozenset({State.SCHEDULED})))
+    assert (stored.priority, stored.expires_at is not None) == (5, True)
+
+
+async def test_retries_are_those_of_the_task(app: Chancy) -> None:
+    def use() -> None:
+        insisted: AsyncResult = insist.delay("tea")
+        assert insisted.get(timeout=20) == ["tests.integration.test_celery.insist", "tea"]
+        assert tried == [(insisted.id, 0), (insisted.id, 1)]
+        for key, attempts in (("missing", 2), ("broken", 1)):
+            failed: AsyncResult = fetch.delay(key)
+            with pytest.raises(JobFailed):
+                failed.get(timeout=20)
+            eventually_sync(failed.failed)
+            assert tried.count((key, 0)) == attempts
+
+    await asyncio.to_thread(use)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="serve_tasks"):
+        add.delay(1)
+    with pytest.raises(InvalidArguments, match="missing a required argument: 'x'"):
+        add.delay()
+    anything: Any = shared_task
+    with pytest.raises(TypeError, match="ignore_result"):
+        anything(ignore_result=True)
+
+    async def later() -> None: ...
+
+    with pytest.raises(TypeError, match="use chancy"):
+        shared_task(later)
+    with pytest.raises(TypeError, match="drop bind=True"):
+        shared_task(bind=True)(lambda: None)
