@@ -26,7 +26,7 @@ class Capability(StrEnum):
 
     #: Notifications reach other processes.
     NOTICES = "notices"
-    #: Plugins may write in the transaction of `settle`.
+    #: Plugins may write in the transaction of `settle`. Of use to the control broker alone.
     SETTLING = "settling in a transaction"
     #: It is a `SqlStore`.
     SQL = "SQL statements"

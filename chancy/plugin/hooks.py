@@ -35,6 +35,9 @@ _EXPLAIN_S, _MAX_EXPLANATION = 5.0, 500
 #: characters of each of their texts.
 _EXAMINE_S, _MAX_FINDINGS, _MAX_FINDING = 5.0, 20, 1_000
 
+#: What plugins do beside their own tables, which are with the control broker alone.
+_BESIDE_TABLES = frozenset({Capability.SQL, Capability.SETTLING})
+
 #: Characters of the arguments and meta of a claim above which `Plugin.settled` does not get them.
 _MOST_CARRIED = 10_000
 
@@ -142,6 +145,8 @@ class Hooks:
     def check_queue(self, queue: Queue, broker: Broker) -> None:
         """Raise `ConfigurationError` unless the broker of a queue offers what plugins require."""
         offered = broker.capabilities
+        if queue.broker != DEFAULT_BROKER:
+            offered -= _BESIDE_TABLES
         self.check_rules(queue)
         for plugin in self.plugins:
             identifier = plugin.get_identifier()
@@ -223,7 +228,7 @@ class Hooks:
         return job
 
     def inside(self, broker: Broker) -> tuple[TransactionHook, ...]:
-        """The hooks that run in the settling transactions of this broker."""
+        """The hooks that run in the settling transactions of the control broker."""
         return self._inside if Capability.SETTLING in broker.capabilities else ()
 
     @property

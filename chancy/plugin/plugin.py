@@ -204,9 +204,9 @@ class Plugin:
         Runs in a savepoint. A statement may take 5 s, the hook 10 s. If it raises, its writes are
         rolled back, the jobs settle without them, and the error is logged: a sweep in `serve` must
         repair that. A plugin that loses the transaction three times in a row is skipped for 10 s.
-        Called only with a broker of the capability SETTLING; a plugin that depends on it must
-        return it from `requires`. Not called for a waiting job that is cancelled: it has no attempt
-        to settle.
+        Called only with a control broker of the capability SETTLING, as the tables of plugins are
+        beside its own; a plugin that depends on it must return it from `requires`. Not called for a
+        waiting job that is cancelled: it has no attempt to settle.
         """
 
     def settled(self, batch: Sequence[Settlement], stale: Sequence[Settlement]) -> None:

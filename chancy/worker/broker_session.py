@@ -29,6 +29,8 @@ from chancy.worker.surveyor import SurveyedQueues, Surveyor
 
 #: Seconds between checks for stop requests: while notifications arrive, and while they do not.
 _STOPS_EVERY_S, _STOPS_POLL_S = 5.0, 1.0
+#: Seconds between checks whether the served queues of a broker have changed.
+_ANNOUNCED_EVERY_S = 0.5
 
 
 class BrokerSessionHost(NamedTuple):
@@ -69,6 +71,10 @@ class Serving(Running, Protocol):
 
     @property
     def poll_interval_s(self) -> float: ...
+    def served_from(self, session: BrokerSession) -> tuple[str, ...]:
+        """The queues whose jobs a broker stores, sorted; without broken ones."""
+        ...
+
     def occupied(self, session: BrokerSession) -> Sequence[str]:
         """The queues for whose jobs from a broker there is no room, sorted."""
         ...
@@ -105,7 +111,8 @@ class BrokerSession:
         self._host = host
         clock = host.clock
         self._services = services
-        self._inside = hooks.inside(broker)
+        # Plugins have their tables beside the control broker's.
+        self._inside = hooks.inside(broker) if self.control else ()
         self._after = hooks.after
         self.meta = MetaWriter(broker, clock)
         self.settler = Settler(
@@ -163,7 +170,7 @@ class BrokerSession:
         self,
         worker_id: UUID,
         brokers: BrokerSet,
-        running: Running,
+        serving: Serving,
     ) -> None:
         """Start every loop of a broker other than the control broker, once it can be reached.
 
@@ -177,11 +184,15 @@ class BrokerSession:
             await brokers.ready(self.name)
             await self.registration.register()
             self.start()
-            self.reconcile(running)
-            self._services.start(self.loop_name("contact"), functools.partial(self.watch, running))
-            self._services.start(
-                self.loop_name("stops"), functools.partial(self._watch_stops, running)
-            )
+            self.reconcile(serving)
+            self._services.start(self.loop_name("contact"), functools.partial(self.watch, serving))
+            if self.surveyor is None:
+                stops = functools.partial(self._watch_stops, serving)
+                self._services.start(self.loop_name("stops"), stops)
+            else:
+                announce = functools.partial(self._announce, serving)
+                self._services.start(self.loop_name("announcer"), announce)
+                self.survey(serving, lambda: None)  # queues change in the control broker
 
         self._services.start(self.loop_name("registration"), start)
 
@@ -201,6 +212,12 @@ class BrokerSession:
         )
         serve = functools.partial(self.surveyor.serve, queues)
         self._services.start(self.loop_name("surveyor"), serve)
+
+    async def _announce(self, serving: Serving) -> None:
+        """Tell a broker other than the control broker which queues to survey."""
+        while True:
+            await self.registration.announce(serving.served_from(self), {}, ())
+            await self._host.clock.sleep(_ANNOUNCED_EVERY_S)
 
     def reconcile(self, running: Running) -> None:
         """Start to look for jobs whose completion the broker has lost."""

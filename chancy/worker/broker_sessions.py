@@ -11,7 +11,7 @@ from chancy.broker.contract import Broker
 from chancy.plugin.hooks import Hooks
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.routing.router import RoutedBroker
-from chancy.worker.broker_session import BrokerSession, BrokerSessionHost, Running
+from chancy.worker.broker_session import BrokerSession, BrokerSessionHost, Serving
 from chancy.worker.services import ServiceLoops
 from chancy.worker.shutdown import tear_down
 from chancy.worker.supervisor.link import SupervisorLink
@@ -65,13 +65,13 @@ class BrokerSessions:
         self._broker.check_queue(queue)
         return self._sessions.get(queue.broker, self.control)
 
-    def start(self, worker_id: UUID, running: Running) -> None:
+    def start(self, worker_id: UUID, serving: Serving) -> None:
         """Start the session of the control broker, then those of the others."""
         self.control.start()
-        self.control.reconcile(running)
+        self.control.reconcile(serving)
         if self._routed is not None:
             for session in self._sessions.values():
-                session.join(worker_id, self._routed.brokers, running)
+                session.join(worker_id, self._routed.brokers, serving)
 
     async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
         """Settle each job with the broker that its claim came from, as far as that is known.
@@ -95,6 +95,12 @@ class BrokerSessions:
         if failures and len(failures) == len(batches):
             raise failures[0]
         return frozenset(stale)
+
+    def survey_soon(self) -> None:
+        """Survey every broker soon: other workers see there for which queues this one has room."""
+        for session in self._sessions.values():
+            if session.surveyor is not None:
+                session.surveyor.soon()
 
     @property
     def settled(self) -> int:

@@ -116,6 +116,10 @@ class QueueSet:
         workers = self._serving.items()
         return tuple(sorted(name for name, worker in workers if worker.broken is None))
 
+    def served_from(self, session: BrokerSession) -> tuple[str, ...]:
+        """Those of `names` whose jobs a broker stores."""
+        return tuple(name for name in self.names if self._serving[name].stored_in(session))
+
     @property
     def served(self) -> tuple[Queue, ...]:
         """The queues of `names`, in their order."""

@@ -285,6 +285,10 @@ class QueueWorker:
             if delay_s is not None:
                 puller.notify(notice.jobs, delay_s)
 
+    def stored_in(self, session: BrokerSession) -> bool:
+        """Whether the jobs of the queue are claimed from a broker."""
+        return session in self._pullers
+
     def occupied(self, session: BrokerSession) -> bool:
         """Whether there is no room for jobs of a broker."""
         puller = self._pullers.get(session)

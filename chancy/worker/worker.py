@@ -255,9 +255,8 @@ class Worker:
         """Stop claiming, and let `wait_for_shutdown` return. Call it in the worker's event loop."""
         self.ending.set()
         self._queue_set.claim_no_more()
-        if self._control.surveyor is not None:
-            # Other workers take it into account that this one has no room any more.
-            self._control.surveyor.soon()
+        # Other workers take it into account that this one has no room any more.
+        self._brokers.survey_soon()
 
     async def stop(self) -> None:
         """Stop claims, jobs, settlements, services and heartbeats, in this order.

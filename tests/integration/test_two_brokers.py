@@ -7,14 +7,18 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
+import psycopg
 import pytest
 
 from chancy import Chancy, Job, Queue, State, Worker
+from chancy.plugin.plugin import Plugin
+from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.retry import Retries
+from chancy.postgres.schema import migrate
 from chancy.retry import Exponential
 from tests.support import jobs
-from tests.support.two_brokers import TwoBrokers
+from tests.support.two_brokers import SecondPostgres, TwoBrokers
 from tests.support.waiting import eventually
 
 QUEUES = [
@@ -180,3 +184,57 @@ async def test_a_worker_without_the_plugin_does_not_serve_the_queue(
             assert worker.queues == ("async",)
             (record,) = await without.get_workers()
             assert "broker 'memory', which no plugin" in record.broken["far"]
+
+
+# A second Postgres
+
+IN_SECOND = Queue(name="far", executor="async", broker="second", poll_interval_s=0.05)
+WITHOUT_NOTICE = """
+insert into chancy.jobs (id, pos, state, queue, func, arguments)
+values (gen_random_uuid(), nextval('chancy.positions'), 0, 'far', 'tests.support.jobs.note',
+  '{"value": "unheard"}')
+"""
+
+
+@asynccontextmanager
+async def on_two_servers(dsn: str, second: str, *plugins: Plugin) -> AsyncGenerator[Chancy]:
+    jobs.noted.clear()
+    jobs.started.clear()
+    migrate.upgrade(second)
+    queues, served = [QUEUES[0], IN_SECOND], [SecondPostgres(second), *plugins]
+    async with Chancy(dsn, queues=queues, plugins=served, no_default_plugins=True) as chancy:
+        await chancy.delete_queue("default")
+        yield chancy
+
+
+async def test_a_second_postgres_is_surveyed(dsn: str, empty_dsn: str) -> None:
+    async with on_two_servers(dsn, empty_dsn) as chancy, Worker(chancy) as worker:
+        with psycopg.connect(empty_dsn, autocommit=True) as second:
+
+            def announced() -> bool:
+                row = second.execute("select queues from chancy.workers").fetchone()
+                return row == (["far"],)
+
+            await eventually(announced)
+            puller = worker._queue_set._serving["far"].puller
+            await eventually(lambda: puller.resting)
+            second.execute(WITHOUT_NOTICE.encode())
+            await eventually(lambda: jobs.noted == ["unheard"])
+
+            running = await chancy.push(jobs.wait_for_ever.job().with_queue("far"))
+            await eventually(jobs.started.is_set)
+            second.execute("update chancy.jobs set stop_asked_at = now()")  # without a notification
+            assert (await running.wait(10)).state is State.CANCELLED
+
+
+async def test_plugins_write_in_the_transactions_of_the_control_broker_alone(
+    dsn: str, empty_dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    letters = DeadLetters()
+    async with on_two_servers(dsn, empty_dsn, letters) as chancy, Worker(chancy):
+        failing = jobs.fail.job().with_max_attempts(1)
+        far, near = await chancy.push_many([failing.with_queue("far"), failing])
+        assert [(await one.wait(10)).state for one in (far, near)] == [State.FAILED] * 2
+        assert [letter.id for letter in await letters.find(chancy)] == [near.id]
+    logged = [line for line in caplog.messages if "hook_failed" in line]
+    assert not logged

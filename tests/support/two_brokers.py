@@ -1,4 +1,4 @@
-"""A plugin with a second broker, in memory, which can be made unavailable."""
+"""Plugins with a second broker: in memory, which can be made unavailable, or in Postgres."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from chancy.broker.values import Capability
 from chancy.errors import BrokerUnavailable, ConfigurationError
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import BrokerContext
+from chancy.postgres.broker import PostgresBroker
 from chancy.queue.queue import Queue
 from chancy.testing.clock import RealTime
 from chancy.testing.memory import MemoryBroker
@@ -64,6 +65,20 @@ class TwoBrokers(Plugin):
     def funcs(self) -> list[str]:
         """The functions of the unfinished jobs in this broker."""
         return [row.pushed.func.rpartition(".")[2] for row in self.store.live.values()]
+
+
+class _PostgresOfQueues(PostgresBroker):
+    def check_queue(self, queue: Queue) -> None: ...
+
+
+class SecondPostgres(Plugin):
+    """Supplies the broker ``second``, another Postgres without the tables of plugins."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+
+    def brokers(self, context: BrokerContext) -> Mapping[str, Callable[[], Broker]]:
+        return {"second": lambda: _PostgresOfQueues(self.dsn)}
 
 
 def make() -> Chancy:

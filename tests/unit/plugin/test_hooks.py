@@ -26,6 +26,7 @@ from chancy.plugin.finding import Finding, Severity
 from chancy.plugin.hooks import Hooks
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Application, Runtime
+from chancy.queue.queue import Queue
 from chancy.states import State
 from chancy.testing.memory import MemoryBroker
 from tests.unit.attempt.test_judge import claimed
@@ -139,6 +140,22 @@ def test_settling_hooks_are_for_brokers_that_settle_in_a_transaction() -> None:
         ),
     )
     assert Hooks([Idle()]).inside(Broker(Capability.SETTLING)) == ()
+
+
+class Wanting(Plugin):
+    def __init__(self, wanted: Capability) -> None:
+        self.wanted = wanted
+
+    def requires_for(self, queue: Queue) -> frozenset[Capability]:
+        return frozenset({self.wanted})
+
+
+@pytest.mark.parametrize("wanted", [Capability.SETTLING, Capability.SQL])
+def test_only_the_control_broker_is_beside_the_tables_of_plugins(wanted: Capability) -> None:
+    hooks, broker = Hooks([Wanting(wanted)]), Broker(*Capability)
+    hooks.check_queue(Queue(name="near"), broker)
+    with pytest.raises(ConfigurationError, match=f"requires a broker with {wanted}"):
+        hooks.check_queue(Queue(name="far", broker="second"), broker)
 
 
 class Choosy(Clerk):
