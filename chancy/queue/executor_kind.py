@@ -43,7 +43,8 @@ class ExecutorKind:
         `chancy.executors.setup.ExecutorSetup` and returns an `Executor`. Only workers import it.
     :param concurrency: returns how many jobs of a queue one worker runs at a time, unless the queue
         sets it.
-    :param unsupported: returns why it cannot enforce a limit, or None.
+    :param unsupported: returns why it cannot enforce a limit, or None. It has no default: a limit
+        that nothing enforces must not be accepted. `every_limit` accepts all of them.
     :param in_worker: whether jobs run in the process of the worker. If one kills that process, its
         next attempts run in a process of their own.
     """
@@ -51,7 +52,7 @@ class ExecutorKind:
     options: type[ExecutorOptions]
     factory: str
     concurrency: Callable[[], int]
-    unsupported: Unsupported = every_limit
+    unsupported: Unsupported
     in_worker: bool = False
 
 
@@ -91,6 +92,7 @@ _KINDS = {
         options=ProcessOptions,
         factory="chancy.executors.process.executor:ProcessExecutor",
         concurrency=cores,
+        unsupported=every_limit,
     ),
     "thread": ExecutorKind(
         options=ThreadOptions,

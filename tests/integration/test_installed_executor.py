@@ -10,6 +10,7 @@ import pytest
 
 from chancy import Chancy, Queue, State, Worker
 from chancy.errors import ConfigurationError
+from chancy.job.limits import Limit
 from chancy.queue import executor_kind
 from tests.support import jobs
 from tests.support.waiting import eventually
@@ -58,21 +59,30 @@ class FibreExecutor:
         pass
 
 
+def unsupported(limit, options):
+    return "a fibre has no memory limit" if limit == "memory_bytes" else None
+
+
 KIND = ExecutorKind(
-    options=FibreOptions, factory="fibre_executor:FibreExecutor", concurrency=lambda: 7
+    options=FibreOptions,
+    factory="fibre_executor:FibreExecutor",
+    concurrency=lambda: 7,
+    unsupported=unsupported,
 )
 """
 
 
 @pytest.fixture
 def fibre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A distribution with the executors `fibre`, and `lost`, which cannot be imported."""
+    """A distribution with the executor `fibre`, and two that cannot be imported: `lost`, and
+    `lax`, which leaves open which limits it enforces."""
     (tmp_path / "fibre_executor.py").write_text(MODULE)
+    (tmp_path / "lax.py").write_text(MODULE.replace("    unsupported=unsupported,\n", ""))
     folder = tmp_path / "fibres-1.2.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: fibres\nVersion: 1.2\n")
     (folder / "entry_points.txt").write_text(
-        "[chancy.executors]\nfibre = fibre_executor:KIND\nlost = nowhere:KIND\n"
+        "[chancy.executors]\nfibre = fibre_executor:KIND\nlost = nowhere:KIND\nlax = lax:KIND\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "fibre_executor", raising=False)
@@ -126,6 +136,13 @@ def test_an_executor_that_is_not_there_is_named(fibre: Path) -> None:
     for name, said in (
         ("fiber", "queue 'q': there is no executor 'fiber' here: did you mean 'fibre'"),
         ("lost", r"queue 'q': the executor 'lost' \(nowhere:KIND\) cannot be imported: Module"),
+        ("lax", r"'lax' \(lax:KIND\) cannot be imported: TypeError: .* 'unsupported'"),
     ):
         with pytest.raises(ConfigurationError, match=said):
             Chancy("postgresql://nobody@127.0.0.1:1/nowhere", queues=[Queue("q", executor=name)])
+
+
+def test_a_limit_that_an_installed_executor_does_not_enforce_is_refused(fibre: Path) -> None:
+    Queue("q", executor="fibre", limits=(Limit.time(5),))
+    with pytest.raises(ConfigurationError, match="a fibre has no memory limit"):
+        Queue("q", executor="fibre", limits=(Limit.memory(2**26),))
