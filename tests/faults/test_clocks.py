@@ -17,8 +17,8 @@ from chancy.plugins.leadership import Leadership
 from chancy.plugins.recovery import Recovery
 from chancy.postgres.schema import migrate as schema
 from tests.faults import tables
-from tests.faults.test_cron import faketime
 from tests.support import jobs
+from tests.support.faketime import faketime
 from tests.support.postgres_fixtures import OwnServer
 from tests.support.waiting import eventually
 

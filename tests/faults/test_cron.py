@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes.util
 import random
 import sys
 import time
@@ -21,6 +20,7 @@ from chancy.postgres.schema import migrate as schema
 from tests.faults.worker_process import ROOT
 from tests.plugins.cron.clockwork import execute, pushed
 from tests.support.command import Started, started
+from tests.support.faketime import faketime
 from tests.support.waiting import eventually_sync
 
 #: What a busy machine may add, in seconds.
@@ -139,15 +139,6 @@ def test_another_goes_on_when_the_leader_is_killed(dsn: str, start: Start) -> No
     check_once(dsn, 3)
     late = execute(dsn, "select max(fired_at - tick) from chancy.cron_ticks")[0][0]
     assert late < timedelta(seconds=lease_s + SLACK_S)
-
-
-def faketime() -> str:
-    """The library that fakes clocks, or a skip."""
-    found = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
-    name = ctypes.util.find_library("faketime")
-    if not found and name is None:
-        pytest.skip("libfaketime is missing: install the package faketime")
-    return str(found[0]) if found else str(name)
 
 
 @pytest.mark.chaos

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes.util
 import itertools
 import os
 import re
@@ -21,6 +20,7 @@ from chancy import Chancy, Worker
 from chancy.plugins.leadership import Leadership
 from tests.faults.worker_process import ROOT
 from tests.support.command import environment
+from tests.support.faketime import faketime
 from tests.support.postgres_fixtures import OwnServer
 from tests.support.waiting import eventually, eventually_sync
 
@@ -196,15 +196,6 @@ def test_a_leader_that_is_frozen_inside_its_transaction_cannot_commit(
     assert "committed" not in first.said
     eventually_sync(lambda: ask(dsn, "select 1 from acts where term = 2"))
     assert ask(dsn, "select 1 from acts where term = 1") == []
-
-
-def faketime() -> str:
-    """The library that fakes clocks, or a skip."""
-    found = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
-    name = ctypes.util.find_library("faketime")
-    if not found and name is None:
-        pytest.skip("libfaketime is missing: install the package faketime")
-    return str(found[0]) if found else str(name)
 
 
 @pytest.mark.chaos
