@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import configparser
+import json
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +17,7 @@ import yaml
 
 from tests.docs import source
 from tests.docs.pages import page
+from tests.support import kustomize
 from tests.support.sources import ROOT
 
 COMMANDS = dict(source.commands())
@@ -132,14 +137,108 @@ def test_containers_run_with_no_privileges() -> None:
 
 
 def test_the_overlay_changes_what_is_there() -> None:
-    overlay = yaml.safe_load((PRODUCTION / "kustomization.yaml").read_text())
-    assert {container["image"] for _, _, container in pods()} == {
-        one["name"] for one in overlay["images"]
-    }
-    for _, _, container in pods():
-        assert container["env"][1]["name"] == "CHANCY_PLUGINS"  # patched by its place
-    (scaled,) = yaml.safe_load_all((PRODUCTION / "scaledobject.yaml").read_text())
-    assert of("Deployment", scaled["spec"]["scaleTargetRef"]["name"])
+    rendered = {(one["kind"], one["metadata"]["name"]): one for one in kustomize.render(PRODUCTION)}
+    assert {one["metadata"]["namespace"] for one in rendered.values()} == {"shop"}
+    for (_, name), one in rendered.items():
+        for container in one["spec"].get("template", {"spec": {}})["spec"].get("containers", ()):
+            names = [variable["name"] for variable in container["env"]]
+            assert names[:2] == ["CHANCY_DSN", "CHANCY_APP"], name
+            assert "CHANCY_PLUGINS" not in names, name
+            assert container["image"] == "shop:1.0", name
+    scaled = rendered["ScaledObject", "chancy-worker"]["spec"]["scaleTargetRef"]["name"]
+    assert "replicas" not in rendered["Deployment", scaled]["spec"]
+
+
+#: The versions of Kubernetes whose schemas the manifests keep to.
+VERSIONS = ("1.29", "1.37")
+#: What the overlay uses of the custom resource of KEDA 2.
+SCALED_OBJECT = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["apiVersion", "kind", "metadata", "spec"],
+    "properties": {
+        "apiVersion": {"const": "keda.sh/v1alpha1"},
+        "kind": {"const": "ScaledObject"},
+        "metadata": {"type": "object", "required": ["name"]},
+        "spec": {
+            "type": "object",
+            "additionalProperties": False,
+            "required": ["scaleTargetRef", "triggers"],
+            "properties": {
+                "scaleTargetRef": {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "required": ["name"],
+                    "properties": {"name": {"type": "string"}},
+                },
+                "minReplicaCount": {"type": "integer", "minimum": 0},
+                "maxReplicaCount": {"type": "integer", "minimum": 1},
+                "cooldownPeriod": {"type": "integer", "minimum": 0},
+                "triggers": {
+                    "type": "array",
+                    "minItems": 1,
+                    "items": {
+                        "type": "object",
+                        "additionalProperties": False,
+                        "required": ["type", "metadata"],
+                        "properties": {
+                            "type": {"const": "postgresql"},
+                            # Numbers too are strings here.
+                            "metadata": {
+                                "type": "object",
+                                "required": ["query", "targetQueryValue", "connectionFromEnv"],
+                                "additionalProperties": {"type": "string"},
+                            },
+                        },
+                    },
+                },
+            },
+        },
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def validating(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment with the schemas, which have 17,000 files: too many for all."""
+    folder = tmp_path_factory.mktemp("schemas")
+    program = folder / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    install = ["-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
+    subprocess.run([program, *install, "kubernetes-validate==1.37.0"], check=True)
+    return program
+
+
+def refused(python: Path, folder: Path, resources: list[dict[str, Any]]) -> str:
+    """What strict schemas say against resources; nothing if they have nothing to say."""
+    file, schema = folder / "all.yaml", folder / "schema.json"
+    words = ["-m", "kubernetes_validate", "--strict", "--quiet"]
+    words += [word for version in VERSIONS for word in ("--kubernetes-version", version)]
+    scaled = [one for one in resources if one["kind"] == "ScaledObject"]
+    file.write_text(yaml.safe_dump_all([one for one in resources if one not in scaled]))
+    said = [subprocess.run([python, *words, file], capture_output=True, text=True)]
+    schema.write_text(json.dumps(SCALED_OBJECT))
+    for one in scaled:
+        file.write_text(json.dumps(one))
+        words = ["-W", "ignore", "-m", "jsonschema", "--instance", str(file), str(schema)]
+        said.append(subprocess.run([python, *words], capture_output=True, text=True))
+    return "".join(one.stdout + one.stderr for one in said if one.returncode)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(300)
+def test_resources_keep_to_the_schemas_of_kubernetes(validating: Path, tmp_path: Path) -> None:
+    for folder in (BASE, PRODUCTION):
+        assert refused(validating, tmp_path, kustomize.render(folder)) == "", folder
+    # See it find what is wrong.
+    for kind, change, word in (
+        ("Deployment", {"replica": 2}, "replica"),
+        ("Job", {"backoffLimit": "six"}, "six"),
+        ("ScaledObject", {"minReplicas": 1}, "minReplicas"),
+    ):
+        wrong = kustomize.render(PRODUCTION)
+        next(one for one in wrong if one["kind"] == kind)["spec"].update(change)
+        assert word in refused(validating, tmp_path, wrong)
 
 
 def test_compose_names_files_and_services_that_are_there() -> None:
