@@ -250,7 +250,9 @@ class PostgresServer:
 
     def _launch(self) -> bool:
         """Start the watchdog with the server; returns whether the server accepts connections."""
-        command = [str(self.bin_path / "postgres"), "-D", str(self.directory), "-k", ""]
+        command = [str(self.bin_path / "postgres"), "-D", str(self.directory)]
+        if "unix_socket_directories" not in self._settings:
+            command += ["-k", ""]
         command += ["-h", "127.0.0.1", "-p", str(self._port)]
         options = {
             "parent": os.getpid(),
