@@ -45,7 +45,7 @@ MOST = 10_000
 _FORM_BYTES, _FORM_FIELDS = 131_072, 1_100
 COOKIE, THEME = "chancy_dashboard", "chancy_theme"
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
-_BACK = re.compile(r"[a-z][A-Za-z0-9._~/:%?&=+-]{0,1000}")
+_BACK = re.compile(r"[a-z?][A-Za-z0-9._~/:%?&=+*-]{0,1000}")
 
 
 #: The most answers that are kept.
@@ -258,7 +258,7 @@ class View:
             entry = await self.site.audit.get(int(done))
             if entry is not None and entry.who != self.person.name:
                 entry = None
-        here = self.request.url.path.removeprefix(self.base).lstrip("/")
+        here = path_of(self.request)
         query = self.request.url.query
         text = TEMPLATES.get_template(template).render(
             view=self,
@@ -300,7 +300,17 @@ def base_of(request: Request) -> str:
     if not _PREFIX.fullmatch(prefix) or ".." in prefix or len(prefix) > 200:
         prefix = ""
     root = str(request.scope.get("root_path", "")).rstrip("/")
-    return root if root.startswith(prefix) and prefix else prefix + root
+    return root if prefix and f"{root}/".startswith(f"{prefix}/") else prefix + root
+
+
+def path_of(request: Request) -> str:
+    """The path of a request below the dashboard, whatever a browser sees before it.
+
+    A server may or may not repeat the path of a mount in that of the request.
+    """
+    path = str(request.scope["path"])
+    root = str(request.scope.get("root_path", "")).rstrip("/")
+    return path[len(root) :].lstrip("/") if path.startswith(f"{root}/") else path.lstrip("/")
 
 
 async def read_form(request: Request) -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from datetime import timedelta
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 from uuid import UUID
 
@@ -24,7 +25,7 @@ from chancy.plugins.dashboard.site import Site, View
 from chancy.plugins.dashboard.undertaking import Deed, start
 from chancy.plugins.dead_letter import DeadLetters, LetterFilter
 from chancy.plugins.job_logs.lines import SQL, HeldLine, store
-from tests.plugins.dashboard.browsing import ADMIN, OPERATOR, browser, text_of
+from tests.plugins.dashboard.browsing import ADMIN, OPERATOR, browser, by_header, text_of
 from tests.plugins.dashboard.scene import application
 from tests.plugins.dashboard.shop import send_receipt
 from tests.support.waiting import eventually
@@ -245,24 +246,48 @@ async def test_a_job_page_says_why_and_how_to_push_another(shop: Chancy) -> None
         assert len((await olaf.get("jobs")).text) < 100_000
 
 
-async def test_it_is_mounted_under_a_prefix_of_fastapi(shop: Chancy) -> None:
+def _no_cookies() -> CookieJar:
+    """A jar that takes no cookies."""
+    return CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+
+
+@pytest.mark.parametrize("prefix", ["", "/eu"])
+async def test_it_is_mounted_under_a_prefix_of_fastapi(shop: Chancy, prefix: str) -> None:
+    """With and without a proxy that removes a prefix of its own."""
+    base = f"{prefix}/ops/queue/"
     site = FastAPI()
-    site.mount("/ops/queue", Dashboard(shop))
     transport = httpx.ASGITransport(app=site, client=("127.0.0.1", 1))
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        page = await client.get("/ops/queue/queues", headers={"x-forwarded-prefix": "/eu"})
-        assert page.status_code == 200
-        links = set(re.findall(r'(?:href|src|action)="([^"]*)"', page.text)) - {"#main"}
-        assert links
-        assert {link for link in links if not link.startswith("/eu/ops/queue/")} == set()
+    headers = {"x-person": "olaf", "x-forwarded-prefix": prefix}
+    site.mount("/ops/queue", Dashboard(shop, auth=by_header))
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://localhost", headers=headers, cookies=_no_cookies()
+    ) as client:
+
+        async def get(path: str) -> httpx.Response:
+            return await client.get(f"/ops/queue/{path}")
+
+        for path in ("queues", "jobs"):
+            page = await get(path)
+            links = set(re.findall(r'(?:href|src|action)="([^"]*)"', page.text)) - {"#main"}
+            assert links
+            assert {link for link in links if not link.startswith(base)} == set()
+            assert f'href="{base}{path}" aria-current="page"' in page.text
+            assert f'name="back" value="{path}"' in page.text
+        # A browser sends the cookie, since it sees the whole path.
+        cookie = (await get("queues")).headers["set-cookie"]
+        assert f"Path={base[:-1]};" in cookie
+        client.headers["cookie"] = cookie.partition(";")[0]
+        found = re.search(r'name="token" value="(\w+)"', (await get("queues")).text)
+        assert found
+        for back in ("queues", "jobs?q=state:pending+*", "?span=24h"):
+            form = {"token": found[1], "queue": "mail", "back": back}
+            done = await client.post("/ops/queue/queues/pause", data=form)
+            place = done.headers["location"]
+            assert place.startswith(f"{base}{back}{'&' if '?' in back else '?'}done=")
+            shown = await get(place.removeprefix(base))
+            assert "pause queue" in text_of(shown)
         style = await client.get("/ops/queue/static/dashboard.css")
         assert style.headers["content-type"].startswith("text/css")
-        unproxied = await client.get("/ops/queue/queues")
-        token = re.search(r'name="token" value="(\w+)"', unproxied.text)
-        assert token
-        form = {"token": token[1], "queue": "mail", "back": "queues"}
-        done = await client.post("/ops/queue/queues/pause", data=form)
-        assert done.headers["location"].startswith("/ops/queue/queues?done=")
 
 
 async def test_actions_of_a_mounted_dashboard_stop_when_the_service_does(shop_dsn: str) -> None:
