@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -23,6 +24,7 @@ _SOME, SCANNED = 500, 5_000
 LOW, HIGH = UUID(int=0), UUID(int=2**128 - 1)
 NEVER = datetime(1, 1, 2, tzinfo=UTC)
 FOREVER = datetime(9999, 12, 30, tzinfo=UTC)
+_HIGHEST = 32_767
 _ENDED = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 
 
@@ -67,9 +69,10 @@ class JobPage:
 
 
 class _Source(NamedTuple):
-    statement: str
+    #: The function ``dashboard_<name>`` in the database.
+    name: str
     order: str
-    #: The kind of its positions: ``id``, ``up`` or ``down`` in time, ``place`` in a queue.
+    #: The kind of its positions: ``id``, ``up`` or ``down`` in time, ``place`` or ``held``.
     key: str
     #: Whether the index alone answers the search.
     exact: bool
@@ -85,12 +88,10 @@ def _source(wanted: Search, *, failures: bool) -> _Source | None:
     """The index that serves a search; None: both tables by id."""
     states, queue, rest = wanted.states, wanted.queue, wanted.by_content
     only = next(iter(states)) if len(states) == 1 else None
-    if only is State.RUNNING or (wanted.worker and not states & _ENDED):
+    if only is State.RUNNING:
         return _Source("running", "the longest running first", "up", not rest and not queue)
     if only is State.SCHEDULED:
         return _Source("scheduled", "the next one first", "up", not rest and not queue)
-    if only is State.HELD:
-        return _Source("held", "the oldest first", "none", False)
     if only is State.PENDING and queue:
         return _Source("pending", "in the order in which they run", "place", not rest)
     if only is State.FAILED and failures:
@@ -106,14 +107,17 @@ def _source(wanted: Search, *, failures: bool) -> _Source | None:
 
 
 async def find_page(
-    store: SqlStore, wanted: Search, after: str | None, *, failures: bool
+    store: SqlStore, wanted: Search, after: str | None, *, failures: bool, ruled: bool
 ) -> JobPage:
     """A page of matching jobs.
 
     :param after: where the previous page ended.
     :param failures: whether the index of failed jobs exists.
+    :param ruled: whether that of jobs that rules hold does.
     """
     tables = SQL.on(store)
+    if wanted.states == {State.HELD}:
+        return await _held(tables, wanted, after, ruled=ruled)
     source = _source(wanted, failures=failures)
     if source is None:
         return await _both(tables, wanted, after)
@@ -122,7 +126,7 @@ async def find_page(
     if len(found.jobs) > PAGE:
         page = found.jobs[:PAGE]
         return JobPage(jobs=page, order=source.order, after=page[-1].position, scanned=None)
-    more = found.rows >= budget and source.key != "none"
+    more = found.rows >= budget
     return JobPage(
         jobs=found.jobs,
         order=source.order,
@@ -131,12 +135,33 @@ async def find_page(
     )
 
 
+async def _held(tables: PluginTables, wanted: Search, after: str | None, *, ruled: bool) -> JobPage:
+    """Held jobs: those that no worker knows, then those that rules hold."""
+    jobs: list[JobRow] = []
+    order = "by queue and function or partition"
+    for name in ("set_aside", "ruled") if ruled else ("set_aside",):
+        own, _, position = (after or "").partition(".")
+        if after is not None and own != name:
+            continue
+        found = await _fetch(tables, _Source(name, "", "held", False), wanted, position, SCANNED)
+        jobs += [replace(job, position=f"{name}.{job.position}") for job in found.jobs]
+        if len(jobs) > PAGE:
+            jobs = jobs[:PAGE]
+            return JobPage(jobs=jobs, order=order, after=jobs[-1].position, scanned=None)
+        if found.rows >= SCANNED:
+            edge = f"{name}.{found.edge}"
+            return JobPage(jobs=jobs, order=order, after=edge, scanned=found.rows)
+        after = None
+    return JobPage(jobs=jobs, order=order, after=None, scanned=None)
+
+
 async def _both(tables: PluginTables, wanted: Search, after: str | None) -> JobPage:
-    """Jobs of both tables, newest first, down to where both have been read."""
+    """Jobs of both tables, newest first, down to where both have been read. Of a worker, those that
+    it runs, and those that ended on it."""
     exact = not wanted.by_content and not wanted.queue and not wanted.states
     budget = PAGE + 1 if exact else SCANNED
     parts: list[_Found] = []
-    for name in ("live", "finished"):
+    for name in ("of_worker" if wanted.worker and not wanted.states else "live", "finished"):
         source = _Source(name, "", "id", exact)
         parts.append(await _fetch(tables, source, wanted, after, budget))
     # One of the tables may have been read less far than the other.
@@ -168,7 +193,7 @@ async def _fetch(
         if found.rows < _SOME or len(found.jobs) > PAGE:
             return found
     rows = await tables.fetch(
-        source.statement,
+        "job_page",
         sorted(int(state) for state in wanted.states) or None,
         wanted.queue,
         wanted.func,
@@ -179,33 +204,42 @@ async def _fetch(
         list(wanted.meta.values()),
         wanted.error,
         wanted.since_s,
+        source.name,
         budget,
         PAGE + 1,
-        *_position(source.key, after),
+        json.dumps(_position(source.key, after, wanted.queue)),
     )
     jobs = [_row(row[2:]) for row in rows if row[3] is not None]
     return _Found(jobs, int(rows[0][0]), rows[0][1])
 
 
-def _position(key: str, after: str | None) -> list[object]:
-    """The parameters of a position; an unreadable one is the beginning."""
+def _position(key: str, after: str | None, queue: str | None) -> dict[str, str | int]:
+    """A position, as the functions take it; an unreadable one is the beginning."""
     first, _, second = (after or "").partition("_")
     try:
         match key:
-            case "none":
-                return []
             case "id":
-                return [UUID(first) if after else HIGH]
+                return {"id": str(UUID(first) if after else HIGH)}
             case "up" | "down":
                 if after:
-                    return [datetime.fromisoformat(first).replace(tzinfo=UTC), UUID(second)]
-                return [NEVER, LOW] if key == "up" else [FOREVER, HIGH]
+                    at = datetime.fromisoformat(first).replace(tzinfo=UTC)
+                    return {"at": at.isoformat(), "id": str(UUID(second))}
+                at, id = (NEVER, LOW) if key == "up" else (FOREVER, HIGH)
+                return {"at": at.isoformat(), "id": str(id)}
+            case "place":
+                return _place(int(first), int(second)) if after else _place(_HIGHEST, 0)
             case _:
-                return (
-                    [max(-32_768, min(32_767, int(first))), int(second)] if after else [32_767, 0]
-                )
-    except ValueError:
-        return _position(key, None)
+                if after:
+                    own, name, priority, pos = json.loads(after)
+                    return {"queue": str(own), "key": str(name), **_place(int(priority), int(pos))}
+                return {"queue": queue or "", "key": "", **_place(_HIGHEST, 0)}
+    except (TypeError, ValueError):
+        return _position(key, None, queue)
+
+
+def _place(priority: int, pos: int) -> dict[str, str | int]:
+    bounded = max(-_HIGHEST, min(_HIGHEST, priority))
+    return {"priority": bounded, "pos": max(0, min(2**63 - 1, pos))}
 
 
 def _row(row: Sequence[Any]) -> JobRow:

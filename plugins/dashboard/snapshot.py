@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from chancy.broker.values import WorkerRecord
 from chancy.plugins.cron import Cron
@@ -17,6 +18,8 @@ from chancy.queue.queue import DEFAULT_BROKER, Queue
 SILENT_S = 10.0
 #: Seconds after which a due job that waits is worth a line.
 _LATE_S = 60.0
+#: The most running jobs of all queues that are counted.
+_RUNNING = 50_000
 #: The most lines about what needs attention.
 _LINES = 20
 #: Jobs that one worker runs at a time by executor, unless the queue says otherwise.
@@ -134,17 +137,14 @@ class Snapshots:
 
     async def _counts(self) -> Mapping[str, _Counts]:
         tables = SQL.on(self._site.store)
-        found: dict[str, _Counts] = {}
-        for name, pending, oldest_s in await tables.fetch("queue_counts", MOST + 1):
-            found[name] = _Counts(pending=pending, oldest_s=oldest_s)
-        for name, state, count in await tables.fetch("active_counts", MOST + 1):
-            of_it = found.setdefault(name, _Counts())
-            if state == 1:
-                of_it.running = count
-            elif state == 2:
-                of_it.scheduled = count
-            else:
-                of_it.held += count
+        found = {
+            name: _Counts(pending=pending, scheduled=scheduled, held=aside, oldest_s=oldest_s)
+            for name, pending, oldest_s, scheduled, aside in sorted(
+                await tables.fetch("queue_counts", MOST + 1), key=itemgetter(0)
+            )
+        }
+        for name, count in await tables.fetch("running_counts", _RUNNING):
+            found.setdefault(name, _Counts()).running = count
         if self._site.plugin(GlobalLimits) is not None:
             for name, count in await tables.fetch("ruled_counts", MOST + 1):
                 found.setdefault(name, _Counts()).held += count

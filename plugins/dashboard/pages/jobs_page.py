@@ -48,8 +48,9 @@ async def show(view: View) -> Response:
             return RedirectResponse(view.url(f"jobs/{wanted.id}"), 303)
 
         async def look() -> JobPage:
-            failures = site.plugin(DeadLetters) is not None
-            return await find_page(site.store, wanted, after, failures=failures)
+            return await find_page(
+                site.store, wanted, after, failures=site.has_letters, ruled=site.has_limits
+            )
 
         page = await site.looks.get(("jobs", text, after), look)
     shows = view.allows(Action.VIEW_ARGUMENTS)

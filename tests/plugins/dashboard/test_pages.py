@@ -17,11 +17,12 @@ from starlette.requests import Request
 from chancy import Chancy, ConfigurationError, Job, JobFilter, Reference, State
 from chancy.asgi import chancy_lifespan
 from chancy.broker import SqlStore
-from chancy.plugins.dashboard import Action, Dashboard, live
+from chancy.plugins.dashboard import Action, Dashboard, live, snapshot
 from chancy.plugins.dashboard.job_rows import PAGE, find_page
 from chancy.plugins.dashboard.redaction import MASKED, Masked
 from chancy.plugins.dashboard.search import Search, SearchError, parse
 from chancy.plugins.dashboard.site import Site, View
+from chancy.plugins.dashboard.snapshot import Snapshots
 from chancy.plugins.dashboard.undertaking import Deed, start
 from chancy.plugins.dead_letter import DeadLetters, LetterFilter
 from chancy.plugins.job_logs.lines import SQL, HeldLine, store
@@ -96,17 +97,22 @@ async def test_pages_of_jobs_hold_each_job_once(shop: Chancy, q: str) -> None:
     jobs = [send_receipt.job(order=n).with_priority(n % 3) for n in range(2 * PAGE + 7)]
     later = [job.with_delay(timedelta(hours=1)) for job in jobs[: PAGE + 3]]
     await shop.push_many([*jobs, *later])
-    wanted, found, after = parse(q, Masked(MASKED)), [], None
-    assert isinstance(shop.control, SqlStore)
+    found = await _found(shop, q)
+    expected = await shop.find_jobs(_filter(parse(q, Masked(MASKED))))
+    assert len(found) == len(set(found))
+    assert set(found) == {job.id for job in expected}
+
+
+async def _found(chancy: Chancy, q: str) -> list[UUID]:
+    """The jobs of all pages of a search."""
+    wanted, found, after = parse(q, Masked(MASKED)), list[UUID](), None
+    assert isinstance(chancy.control, SqlStore)
     while True:
-        page = await find_page(shop.control, wanted, after, failures=True)
+        page = await find_page(chancy.control, wanted, after, failures=True, ruled=True)
         found += [job.id for job in page.jobs]
         after = page.after
         if after is None:
-            break
-    expected = await shop.find_jobs(_filter(wanted))
-    assert len(found) == len(set(found))
-    assert set(found) == {job.id for job in expected}
+            return found
 
 
 def _filter(wanted: Search) -> JobFilter:
@@ -115,18 +121,76 @@ def _filter(wanted: Search) -> JobFilter:
 
 async def test_failed_jobs_are_paged_by_the_time_of_their_failure(shop: Chancy) -> None:
     await _fail(shop, PAGE + 20)
-    assert isinstance(shop.control, SqlStore)
     for q in ("state:failed", "state:failed queue:billing", "error:declined", "since:1h"):
-        wanted, found, after = parse(q, Masked(MASKED)), [], None
-        while True:
-            page = await find_page(shop.control, wanted, after, failures=True)
-            found += [job.id for job in page.jobs]
-            after = page.after
-            if after is None:
-                break
+        found = await _found(shop, q)
         assert len(set(found)) == len(found) == PAGE + 20, q
-    none = await find_page(shop.control, parse("error:fraud", Masked(MASKED)), None, failures=True)
-    assert none.jobs == []
+    assert await _found(shop, "error:fraud") == []
+
+
+async def test_held_jobs_are_paged_whatever_holds_them(shop: Chancy) -> None:
+    for meta, each in (('{"unknown_function": {}}', 1), ('{"limits": {"partition": "p"}}', 2)):
+        await _sql(
+            shop,
+            f"""
+            insert into chancy.jobs (id, pos, state, queue, priority, func, arguments, meta)
+            select gen_random_uuid(), nextval('chancy.positions'), 3,
+              case when i % 2 = 0 then 'mail' else 'crawl' end, i % 3, 'shop.x' || (i % 4), '{{}}',
+              '{meta}'
+            from generate_series(1, {each * PAGE + 12}) as i""",
+        )
+    for q, count in (("state:held", 3 * PAGE + 24), ("state:held queue:mail", 3 * PAGE // 2 + 12)):
+        found = await _found(shop, q)
+        assert len(found) == len(set(found)) == count, q
+
+
+async def test_a_worker_is_found_with_what_it_runs_and_what_ended_on_it(shop: Chancy) -> None:
+    worker, other = UUID(int=7), UUID(int=8)
+    await _fail(shop, PAGE + 9)
+    running = [await shop.push(send_receipt.job(order=n)) for n in range(3)]
+    await _sql(shop, f"update chancy.finished_jobs set worker_id = '{worker}'")
+    await _sql(
+        shop, f"update chancy.jobs set state = 1, claimed_at = now(), worker_id = '{worker}'"
+    )
+    await _sql(shop, f"update chancy.jobs set worker_id = '{other}' where id = '{running[0].id}'")
+    assert await _found(shop, f"worker:{other}") == [running[0].id]
+    found = await _found(shop, f"worker:{worker}")
+    assert {one.id for one in running[1:]} <= set(found)
+    assert len(found) == len(set(found)) == PAGE + 11
+    assert set(await _found(shop, f"state:running worker:{worker}")) == set(found) & {
+        one.id for one in running
+    }
+
+
+async def test_a_full_queue_hides_no_count_of_another(
+    shop: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "MOST", 5)
+    later = [send_receipt.job(order=n).with_delay(timedelta(hours=1)) for n in range(9)]
+    await shop.push_many([job.with_queue("feeds") for job in later])
+    await shop.push_many([*(job.with_queue("mail") for job in later[:3])])
+    for meta in ("unknown_function", "limits"):
+        for queue, count in (("billing", 9), ("video", 2)):
+            await _sql(
+                shop,
+                f"""
+                insert into chancy.jobs (id, pos, state, queue, func, meta)
+                select gen_random_uuid(), nextval('chancy.positions'), 3, '{queue}', 'shop.x',
+                  '{{"{meta}": {{"partition": "p"}}}}' from generate_series(1, {count})""",
+            )
+    Dashboard(shop)
+    found = await Snapshots(_site(shop)).get()
+    counts = {one.name: (one.scheduled, one.held) for one in found.queues}
+    assert counts["feeds"] == (6, 0)
+    assert counts["mail"] == (3, 0)
+    assert counts["billing"] == (0, 12)
+    assert counts["video"] == (0, 4)
+
+
+def _site(chancy: Chancy) -> Site:
+    """That of the last dashboard of an application."""
+    site = chancy._before_close[-1].args[0]  # type: ignore[attr-defined]
+    assert isinstance(site, Site)
+    return site
 
 
 @pytest.mark.parametrize(
@@ -300,7 +364,7 @@ async def test_actions_of_a_mounted_dashboard_stop_when_the_service_does(shop_ds
 
     async with chancy_lifespan(shop)(FastAPI()):
         Dashboard(shop)
-        site: Site = shop._before_close[-1].args[0]  # type: ignore[attr-defined]
+        site = _site(shop)
         view = View(site, Request({"type": "http", "headers": []}), OPERATOR)
         entry = await start(view, Action.REPLAY_LETTER, "dead letters", {}, step)
         await begun.wait()

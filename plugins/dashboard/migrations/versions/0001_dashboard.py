@@ -1,4 +1,4 @@
-"""The audit of the dashboard."""
+"""The audit of the dashboard, and its counts."""
 
 from alembic import context
 
@@ -14,4 +14,8 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     run = context.config.attributes["run"]
+    run("drop function {schema}.dashboard_scan")
+    run("drop type {schema}.dashboard_job cascade")  # with the functions that return it
+    run("drop function {schema}.dashboard_counts")
+    run("drop index {schema}.jobs_dashboard_scheduled")
     run("drop table {schema}.dashboard_audit")

@@ -1,33 +1,20 @@
--- Held jobs. Parameters: $1 states,
--- $2 queue, $3 part of the function's path, $4 worker, $5 and $6 paths and values of arguments, $7
+-- Jobs that match, in the order of a source ($11), with its position. Parameters: $1 states, $2
+-- queue, $3 part of the function's path, $4 worker, $5 and $6 paths and values of arguments, $7
 -- and $8 of meta, $9 part of the last error's type or message, $10 maximum age in seconds (null
--- matches all), $11 rows to scan, $12 rows to return, $13 and $14 the position of the last page.
--- Returns how many rows were scanned and the position of the last one with each match; one row with
--- nulls if nothing matches.
--- Index: jobs_limits_held and jobs_set_aside. No locks. Safe to repeat.
+-- matches all), $12 rows to scan, $13 rows to return, $14 the position of the last page as JSON.
+-- Returns how many rows were scanned and the position of the last one with each match; one row
+-- with nulls if nothing matches.
+-- Index: that of the source; see the function dashboard_<source>. No locks. Safe to repeat.
 with scanned as materialized (
-  select *
-  from (
-    select
-      j.id, j.func, j.queue, j.priority, j.pos, j.state, j.attempt, j.max_attempts, j.run_at,
-      j.worker_id, j.pushed_at, j.claimed_at, j.arguments, j.errors, j.meta
-    from {schema}.jobs as j
-    where j.state = 3 and j.meta ? 'limits'
-    limit $11::int) as ruled
-  union all
-  select *
-  from (
-    select
-      j.id, j.func, j.queue, j.priority, j.pos, j.state, j.attempt, j.max_attempts, j.run_at,
-      j.worker_id, j.pushed_at, j.claimed_at, j.arguments, j.errors, j.meta
-    from {schema}.jobs as j
-    where j.state = 3 and j.meta ? 'unknown_function'
-    limit $11::int) as aside),
+  select s.*
+  from {schema}.dashboard_scan($11, $2, $4, $12::int, $14::jsonb) with ordinality as s (
+    position, id, func, queue, priority, state, attempt, max_attempts, run_at, worker_id, pushed_at,
+    claimed_at, finished_at, arguments, errors, meta, place)),
 edge as (
   select count(*) as rows, (
-    select s.id::text
+    select s.position
     from scanned as s
-    order by s.id
+    order by s.place desc
     limit 1) as position
   from scanned)
 select
@@ -37,9 +24,8 @@ select
 from edge as e
 left join lateral (
   select
-    s.id, s.func, s.queue, s.priority, s.state, s.attempt, s.max_attempts, s.run_at, s.worker_id,
-    s.pushed_at, s.claimed_at, null::timestamptz as finished_at, s.pos,
-    s.id::text as position,
+    s.position, s.id, s.func, s.queue, s.priority, s.state, s.attempt, s.max_attempts, s.run_at,
+    s.worker_id, s.pushed_at, s.claimed_at, s.finished_at, s.place,
     case when pg_column_size(s.arguments) <= 1000 then s.arguments::text end as arguments,
     left(s.errors -> -1 -> 'types' ->> 0, 200) as error,
     left(s.errors -> -1 ->> 'message', 300) as message
@@ -60,7 +46,7 @@ left join lateral (
       or position(lower($9) in lower(concat_ws(' ', s.errors -> -1 -> 'types' ->> 0,
         s.errors -> -1 ->> 'message'))) > 0)
     and ($10::float8 is null
-      or coalesce(null::timestamptz, s.pushed_at) >= now() - $10 * interval '1 second')
-  order by s.pushed_at, s.id
-  limit $12::int) as m on true
-order by m.pushed_at, m.id
+      or coalesce(s.finished_at, s.pushed_at) >= now() - $10 * interval '1 second')
+  order by s.place
+  limit $13::int) as m on true
+order by m.place

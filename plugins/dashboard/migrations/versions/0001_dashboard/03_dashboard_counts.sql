@@ -1,0 +1,65 @@
+-- Returns every declared queue, and every queue with pending, scheduled or set aside jobs: how
+-- many it has of each, up to p_most, and the seconds for which its oldest pending job has been
+-- due, taking the first of each priority for its oldest.
+-- Index: jobs_pending, jobs_dashboard_scheduled and jobs_set_aside, by loose scans of their
+-- queues, and of the priorities of each. The plan is pinned: before a vacuum, the planner
+-- prefers to read the whole table for each queue. No locks. Safe to repeat.
+create function {schema}.dashboard_counts(p_most int)
+returns table (queue text, pending bigint, oldest_s float8, scheduled bigint, set_aside bigint)
+language sql stable
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+begin atomic
+  with recursive waiting (queue) as (
+    (select j.queue from {schema}.jobs j where j.state = 0 order by j.queue limit 1)
+    union all
+    select (
+      select j.queue from {schema}.jobs j
+      where j.state = 0 and j.queue > w.queue order by j.queue limit 1)
+    from waiting w where w.queue is not null),
+  later (queue) as (
+    (select j.queue from {schema}.jobs j where j.state = 2 order by j.queue limit 1)
+    union all
+    select (
+      select j.queue from {schema}.jobs j
+      where j.state = 2 and j.queue > l.queue order by j.queue limit 1)
+    from later l where l.queue is not null),
+  aside (queue) as (
+    (select j.queue from {schema}.jobs j
+     where j.state = 3 and j.meta ? 'unknown_function' order by j.queue limit 1)
+    union all
+    select (
+      select j.queue from {schema}.jobs j
+      where j.state = 3 and j.meta ? 'unknown_function' and j.queue > a.queue
+      order by j.queue limit 1)
+    from aside a where a.queue is not null)
+  select n.queue,
+    (select count(*) from (
+      select from {schema}.jobs j where j.state = 0 and j.queue = n.queue limit p_most) c),
+    (with recursive fronts (priority, due_at) as (
+       (select j.priority, greatest(j.pushed_at, j.run_at) from {schema}.jobs j
+        where j.state = 0 and j.queue = n.queue order by j.priority desc, j.pos limit 1)
+       union all
+       select o.priority, o.due_at
+       from fronts f cross join lateral (
+         select j.priority, greatest(j.pushed_at, j.run_at) as due_at from {schema}.jobs j
+         where j.state = 0 and j.queue = n.queue and j.priority < f.priority
+         order by j.priority desc, j.pos limit 1) o)
+     select extract(epoch from clock_timestamp() - min(f.due_at))::float8 from fronts f),
+    (select count(*) from (
+      select from {schema}.jobs j where j.state = 2 and j.queue = n.queue limit p_most) c),
+    (select count(*) from (
+      select from {schema}.jobs j
+      where j.state = 3 and j.meta ? 'unknown_function' and j.queue = n.queue limit p_most) c)
+  from (
+    select q.name as queue from {schema}.queues q
+    union select w.queue from waiting w
+    union select l.queue from later l
+    union select a.queue from aside a) n
+  where n.queue is not null;
+end

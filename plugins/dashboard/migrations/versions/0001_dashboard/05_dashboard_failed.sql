@@ -1,0 +1,25 @@
+-- Failed jobs, the last one first, before the time and id in p_after.
+-- Index: dead_letters_failed of the partitions, backwards. The plan is pinned, as in
+-- dashboard_live. No locks. Safe to repeat.
+create function {schema}.dashboard_failed(p_queue text, p_worker uuid, p_rows int, p_after jsonb)
+returns setof {schema}.dashboard_job
+language sql stable
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+  select
+    to_char(j.finished_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US') || '_' || j.id,
+    j.id, j.func, j.queue, j.priority, j.state, j.attempt, j.max_attempts, j.run_at, j.worker_id,
+    j.pushed_at, j.claimed_at, j.finished_at, j.arguments, j.errors, j.meta
+  from {schema}.finished_jobs j
+  where j.state = 5
+    and j.finished_at <= (p_after ->> 'at')::timestamptz
+    and (j.finished_at, j.id) < ((p_after ->> 'at')::timestamptz, (p_after ->> 'id')::uuid)
+  order by j.finished_at desc, j.id desc
+  limit p_rows
+$$

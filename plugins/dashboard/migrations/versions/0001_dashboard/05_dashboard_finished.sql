@@ -1,0 +1,23 @@
+-- Finished jobs, newest first, below the id in p_after.
+-- Index: finished_jobs_id of the partitions, backwards. The plan is pinned, as in
+-- dashboard_live. No locks. Safe to repeat.
+create function {schema}.dashboard_finished(p_queue text, p_worker uuid, p_rows int, p_after jsonb)
+returns setof {schema}.dashboard_job
+language sql stable
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+  select
+    j.id::text,
+    j.id, j.func, j.queue, j.priority, j.state, j.attempt, j.max_attempts, j.run_at, j.worker_id,
+    j.pushed_at, j.claimed_at, j.finished_at, j.arguments, j.errors, j.meta
+  from {schema}.finished_jobs j
+  where j.id < (p_after ->> 'id')::uuid
+  order by j.id desc
+  limit p_rows
+$$

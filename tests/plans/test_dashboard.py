@@ -1,0 +1,130 @@
+"""What the dashboard reads again and again goes by indexes, before and after a vacuum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from chancy import Chancy
+from chancy.plugins.dashboard import MASKED, DashboardPlugin
+from chancy.plugins.dashboard.audit import SQL
+from chancy.plugins.dashboard.job_rows import FOREVER, HIGH, LOW, NEVER, find_page
+from chancy.plugins.dashboard.redaction import Masked
+from chancy.plugins.dashboard.search import parse
+from chancy.plugins.dashboard.site import MOST
+
+_JOBS = (
+    "insert into chancy.jobs (id, pos, state, queue, priority, func, arguments, run_at, meta,"
+    " worker_id, claimed_at) select gen_random_uuid(), n, {state}, 'mail', n % 3, 'a.b', '{{}}',"
+    " now() + n * interval '1 s', '{meta}', {worker}, now() from generate_series(1, {rows}) as n"
+)
+_FAILED = (
+    "with failed as ("
+    " insert into chancy.finished_jobs (id, pos, state, queue, priority, func, attempt,"
+    " max_attempts, crashes, errors, pushed_at, claimed_at, finished_at, worker_id)"
+    " select gen_random_uuid(), n, 5, 'mail', 0, 'a.b' || n % 9, 1, 1, 0, '[]', now(), now(),"
+    " now() - n * interval '1 ms', gen_random_uuid() from generate_series(1, {rows}) as n"
+    " returning *)"
+    " insert into chancy.dead_letters (id, queue, priority, func, arguments, max_attempts, attempt,"
+    " crashes, errors, pushed_at, died_at, reason, error) select id, queue, 0, func, arguments, 1,"
+    " 1, 0, errors, pushed_at, finished_at, 'failed', 'Error' from failed"
+)
+_WORKER = UUID(int=7)
+SEARCHES = (
+    "",
+    "state:pending",
+    "state:pending queue:mail",
+    "state:scheduled",
+    "state:running",
+    "state:held",
+    "state:failed",
+    "state:failed queue:mail",
+    "queue:mail",
+    f"worker:{_WORKER}",
+    "error:timeout",
+    "arg.order:7",
+)
+#: How often tables of jobs were read as a whole in this transaction.
+_WHOLE = (
+    "select relname from pg_stat_xact_user_tables where schemaname = 'chancy' and seq_scan > 0"
+    " and relname ~ '^(jobs|finished_jobs_d|dead_letters)'"
+)
+
+
+class _Session:
+    """One transaction, as the store of the dashboard's statements."""
+
+    schema = "chancy"
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self._connection = connection
+
+    async def fetch(self, sql: str, *params: object) -> Sequence[Sequence[Any]]:
+        cursor = psycopg.AsyncRawCursor(self._connection)
+        return await (await cursor.execute(sql.encode(), params)).fetchall()
+
+    async def whole(self) -> list[str]:
+        return [row[0] for row in await self.fetch(_WHOLE)]
+
+
+@pytest.fixture
+async def chancy(dsn: str) -> Chancy:
+    chancy = Chancy(dsn, plugins=[DashboardPlugin()])
+    await chancy.migrate()
+    return chancy
+
+
+@pytest.mark.parametrize(
+    "rows", [30_000, pytest.param(300_000, marks=[pytest.mark.chaos, pytest.mark.timeout(240)])]
+)
+async def test_pages_and_counts_read_no_table_of_jobs_as_a_whole(chancy: Chancy, rows: int) -> None:
+    connection = await psycopg.AsyncConnection.connect(chancy.dsn, autocommit=True)
+    async with connection:
+        store = _Session(connection)
+        none, worker = "null", f"'{_WORKER}'"
+        queue = b"insert into chancy.queues (name, executor) values ('mail', 'async')"
+        await connection.execute(queue)
+        for state, meta, by, share in (
+            (0, "{}", none, 1.0),
+            (1, "{}", worker, 0.02),
+            (2, "{}", none, 0.5),
+            (3, '{"unknown_function": {}}', none, 0.1),
+            (3, '{"limits": {"partition": "1"}}', none, 0.1),
+        ):
+            count = int(rows * share)
+            statement = _JOBS.format(state=state, meta=meta, worker=by, rows=count)
+            await connection.execute(statement.encode())
+        await connection.execute(_FAILED.format(rows=rows // 3).encode())
+        for upkeep in ("analyze", "vacuum (analyze)"):
+            await connection.execute(f"{upkeep} chancy.jobs, chancy.dead_letters".encode())
+            await connection.execute(f"{upkeep} chancy.finished_jobs".encode())
+            wrong: list[tuple[str, str, list[str]]] = []
+            for q in SEARCHES:
+                async with connection.transaction():
+                    await find_page(
+                        store, parse(q, Masked(MASKED)), None, failures=True, ruled=True
+                    )
+                    wrong += [(upkeep, q, found)] if (found := await store.whole()) else []
+            ((mark,),) = await store.fetch("select min(fingerprint) from chancy.dead_letters")
+            for name, *params in _statements(mark):
+                async with connection.transaction():
+                    await SQL.on(store).fetch(name, *params)
+                    wrong += [(upkeep, name, found)] if (found := await store.whole()) else []
+            assert wrong == []
+
+
+def _statements(mark: str) -> list[tuple[Any, ...]]:
+    """What pages read besides lists of jobs, with parameters."""
+    return [
+        ("queue_counts", MOST + 1),
+        ("running_counts", MOST + 1),
+        ("ruled_counts", MOST + 1),
+        ("worker_jobs", [_WORKER], MOST + 1, 10),
+        ("letter_groups", 200, MOST + 1),
+        ("letter_page", mark, FOREVER, HIGH, 50),
+        ("letter_ids", mark, NEVER, LOW, FOREVER, 500, True),
+    ]
