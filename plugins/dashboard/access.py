@@ -35,7 +35,8 @@ class Action(StrEnum):
 
     #: See pages ().
     VIEW = "view"
-    #: See arguments, results and meta of jobs (func:PATH).
+    #: See arguments, results, meta and logs of jobs, and find jobs by them (func:PATH; the path is
+    #: empty for signals of workflows).
     VIEW_ARGUMENTS = "view arguments"
     #: See the audit ().
     VIEW_AUDIT = "view audit"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -107,22 +107,30 @@ def _source(wanted: Search, *, failures: bool) -> _Source | None:
 
 
 async def find_page(
-    store: SqlStore, wanted: Search, after: str | None, *, failures: bool, ruled: bool
+    store: SqlStore,
+    wanted: Search,
+    after: str | None,
+    *,
+    allows: Callable[[str], bool],
+    failures: bool,
+    ruled: bool,
 ) -> JobPage:
     """A page of matching jobs.
 
     :param after: where the previous page ended.
+    :param allows: whether arguments and meta of a function's jobs may be looked into. A search for
+        them finds no others, and its pages do not depend on them.
     :param failures: whether the index of failed jobs exists.
     :param ruled: whether that of jobs that rules hold does.
     """
-    tables = SQL.on(store)
+    tables = _Tables(SQL.on(store), allows)
     if wanted.states == {State.HELD}:
         return await _held(tables, wanted, after, ruled=ruled)
     source = _source(wanted, failures=failures)
     if source is None:
         return await _both(tables, wanted, after)
     budget = PAGE + 1 if source.exact else SCANNED
-    found = await _fetch(tables, source, wanted, after, budget)
+    found = await tables.fetch(source, wanted, after, budget)
     if len(found.jobs) > PAGE:
         page = found.jobs[:PAGE]
         return JobPage(jobs=page, order=source.order, after=page[-1].position, scanned=None)
@@ -135,7 +143,7 @@ async def find_page(
     )
 
 
-async def _held(tables: PluginTables, wanted: Search, after: str | None, *, ruled: bool) -> JobPage:
+async def _held(tables: _Tables, wanted: Search, after: str | None, *, ruled: bool) -> JobPage:
     """Held jobs: those that no worker knows, then those that rules hold."""
     jobs: list[JobRow] = []
     order = "by queue and function or partition"
@@ -143,7 +151,7 @@ async def _held(tables: PluginTables, wanted: Search, after: str | None, *, rule
         own, _, position = (after or "").partition(".")
         if after is not None and own != name:
             continue
-        found = await _fetch(tables, _Source(name, "", "held", False), wanted, position, SCANNED)
+        found = await tables.fetch(_Source(name, "", "held", False), wanted, position, SCANNED)
         jobs += [replace(job, position=f"{name}.{job.position}") for job in found.jobs]
         if len(jobs) > PAGE:
             jobs = jobs[:PAGE]
@@ -155,7 +163,7 @@ async def _held(tables: PluginTables, wanted: Search, after: str | None, *, rule
     return JobPage(jobs=jobs, order=order, after=None, scanned=None)
 
 
-async def _both(tables: PluginTables, wanted: Search, after: str | None) -> JobPage:
+async def _both(tables: _Tables, wanted: Search, after: str | None) -> JobPage:
     """Jobs of both tables, newest first, down to where both have been read. Of a worker, those that
     it runs, and those that ended on it."""
     exact = not wanted.by_content and not wanted.queue and not wanted.states
@@ -163,7 +171,7 @@ async def _both(tables: PluginTables, wanted: Search, after: str | None) -> JobP
     parts: list[_Found] = []
     for name in ("of_worker" if wanted.worker and not wanted.states else "live", "finished"):
         source = _Source(name, "", "id", exact)
-        parts.append(await _fetch(tables, source, wanted, after, budget))
+        parts.append(await tables.fetch(source, wanted, after, budget))
     # One of the tables may have been read less far than the other.
     edges = [
         part.edge
@@ -185,32 +193,53 @@ def _by_id(job: JobRow) -> UUID:
     return job.id
 
 
-async def _fetch(
-    tables: PluginTables, source: _Source, wanted: Search, after: str | None, budget: int
-) -> _Found:
-    if budget > _SOME:
-        found = await _fetch(tables, source, wanted, after, _SOME)
-        if found.rows < _SOME or len(found.jobs) > PAGE:
-            return found
-    rows = await tables.fetch(
-        "job_page",
-        sorted(int(state) for state in wanted.states) or None,
-        wanted.queue,
-        wanted.func,
-        wanted.worker,
-        list(wanted.args),
-        list(wanted.args.values()),
-        list(wanted.meta),
-        list(wanted.meta.values()),
-        wanted.error,
-        wanted.since_s,
-        source.name,
-        budget,
-        PAGE + 1,
-        json.dumps(_position(source.key, after, wanted.queue)),
-    )
-    jobs = [_row(row[2:]) for row in rows if row[3] is not None]
-    return _Found(jobs, int(rows[0][0]), rows[0][1])
+class _Tables:
+    """The jobs in the database, of which a person may look into some."""
+
+    def __init__(self, tables: PluginTables, allows: Callable[[str], bool]) -> None:
+        self._tables = tables
+        self._allows = allows
+
+    async def fetch(
+        self, source: _Source, wanted: Search, after: str | None, budget: int
+    ) -> _Found:
+        """The next jobs of a source that match, of up to ``budget`` rows."""
+        if budget > _SOME:
+            found = await self.fetch(source, wanted, after, _SOME)
+            if found.rows < _SOME or len(found.jobs) > PAGE:
+                return found
+        position = json.dumps(_position(source.key, after, wanted.queue))
+        rows = await self._tables.fetch(
+            "job_page",
+            sorted(int(state) for state in wanted.states) or None,
+            wanted.queue,
+            wanted.func,
+            wanted.worker,
+            list(wanted.args),
+            list(wanted.args.values()),
+            list(wanted.meta),
+            list(wanted.meta.values()),
+            wanted.error,
+            wanted.since_s,
+            source.name,
+            budget,
+            PAGE + 1,
+            position,
+            await self._allowed(source, wanted, budget, position),
+        )
+        jobs = [_row(row[2:]) for row in rows if row[3] is not None]
+        return _Found(jobs, int(rows[0][0]), rows[0][1])
+
+    async def _allowed(
+        self, source: _Source, wanted: Search, budget: int, position: str
+    ) -> list[str] | None:
+        """The functions whose jobs may match; None: all."""
+        if not wanted.args and not wanted.meta:
+            return None
+        funcs = await self._tables.fetch(
+            "job_funcs", source.name, wanted.queue, wanted.worker, budget, position
+        )
+        return [func for (func,) in funcs if self._allows(func)]
 
 
 def _position(key: str, after: str | None, queue: str | None) -> dict[str, str | int]:

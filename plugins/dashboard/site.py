@@ -188,6 +188,7 @@ class View:
         self.fields = fields
         self.base = base_of(request)
         self.now = datetime.now(UTC)
+        self._shows: dict[str, bool] = {}
         cookie = request.cookies.get(COOKIE, "")
         self._new_cookie = not re.fullmatch(r"[\w-]{43}", cookie)
         self._cookie = secrets.token_urlsafe(32) if self._new_cookie else cookie
@@ -224,6 +225,12 @@ class View:
 
     def allows(self, action: Action, subject: str = "") -> bool:
         return bool(self.site.can(self.person, action, subject))
+
+    def shows(self, func: str) -> bool:
+        """Whether the person may see arguments, results and meta of a function's jobs."""
+        if func not in self._shows:
+            self._shows[func] = self.allows(Action.VIEW_ARGUMENTS, f"func:{func}")
+        return self._shows[func]
 
     def require(self, action: Action, subject: str = "") -> None:
         """Refuse the request unless the person may do this."""

@@ -50,7 +50,7 @@ async def show_entry(view: View) -> Response:
     entry = await plugin.get(site.chancy, name)
     if entry is None:
         raise Refused(404, f"there is no cron entry {name!r}")
-    shows = view.allows(Action.VIEW_ARGUMENTS, f"func:{entry.func}")
+    shows = view.shows(entry.func)
     return await view.render(
         "cron_entry.html",
         title=entry.name,

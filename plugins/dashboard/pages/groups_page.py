@@ -70,7 +70,6 @@ async def show_workflow(view: View) -> Response:
     if record is None:
         raise Refused(404, f"there is no workflow {id}: it is not committed, or was purged")
     shown = steps[:_STEPS]
-    shows = view.allows(Action.VIEW_ARGUMENTS)
     return await view.render(
         "workflow.html",
         title=record.name or "Workflow",
@@ -84,7 +83,9 @@ async def show_workflow(view: View) -> Response:
         ),
         by_name={step.name: step for step in shown},
         node=(WIDTH, HEIGHT),
-        result=lambda step: tree({"result": step.result}, site.masked) if shows else None,
+        result=lambda step: (
+            tree({"result": step.result}, site.masked) if view.shows(step.func or "") else None
+        ),
     )
 
 

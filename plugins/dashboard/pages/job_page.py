@@ -14,7 +14,6 @@ from starlette.responses import Response
 
 from chancy.app.diagnosis import Reason, Why
 from chancy.job.definition import QueuedJob
-from chancy.plugins.dashboard.access import Action
 from chancy.plugins.dashboard.redaction import tree
 from chancy.plugins.dashboard.site import View
 from chancy.plugins.dead_letter import DeadLetter, DeadLetters
@@ -54,7 +53,7 @@ async def show(view: View) -> Response:
     reasons: Sequence[Reason] = ()
     if not job.state.final:
         reasons = await site.looks.get(("why", id), lambda: chancy.why(id))
-    shows = view.allows(Action.VIEW_ARGUMENTS, f"func:{job.func}")
+    shows = view.shows(job.func)
     lines: Sequence[LogLine] = ()
     if shows and (logs := site.plugin(JobLogs)):
         reading = partial(logs.read_last, chancy, id, _MAX_LINES)

@@ -49,11 +49,17 @@ async def show(view: View) -> Response:
 
         async def look() -> JobPage:
             return await find_page(
-                site.store, wanted, after, failures=site.has_letters, ruled=site.has_limits
+                site.store,
+                wanted,
+                after,
+                allows=view.shows,
+                failures=site.has_letters,
+                ruled=site.has_limits,
             )
 
-        page = await site.looks.get(("jobs", text, after), look)
-    shows = view.allows(Action.VIEW_ARGUMENTS)
+        # What is found by arguments is what this person may see.
+        whose = view.person.name if wanted.args or wanted.meta else None
+        page = await site.looks.get(("jobs", text, after, whose), look)
     return await view.render(
         "jobs.html",
         400 if problem else 200,
@@ -64,7 +70,7 @@ async def show(view: View) -> Response:
         tabs=[(name, with_states(text, states), states) for name, states in _TABS],
         chosen=frozenset() if problem else parse(text, site.masked).states,
         snapshot=await Snapshots(site).get(),
-        arguments=(lambda job: line(job.arguments, site.masked)) if shows else (lambda job: ""),
+        arguments=lambda job: line(job.arguments, site.masked) if view.shows(job.func) else "",
         qualifiers=QUALIFIERS,
     )
 

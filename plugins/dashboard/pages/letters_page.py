@@ -118,7 +118,6 @@ async def show_group(view: View) -> Response:
     if not letters:
         return await view.render("letters_none.html", 404, title="Dead letters")
     newest = await _plugin(view).get(site.chancy, letters[0].id)
-    shows = view.allows(Action.VIEW_ARGUMENTS)
     more, letters = len(letters) > _PAGE, letters[:_PAGE]
     last = letters[-1]
     return await view.render(
@@ -128,7 +127,7 @@ async def show_group(view: View) -> Response:
         letters=letters,
         newest=newest,
         after=f"{last.died_at:%Y-%m-%dT%H:%M:%S.%f}_{last.id}" if more else None,
-        arguments=(lambda one: line(one.arguments, site.masked)) if shows else (lambda one: ""),
+        arguments=lambda one: line(one.arguments, site.masked) if view.shows(one.func) else "",
     )
 
 
@@ -153,7 +152,7 @@ async def show_letter(view: View) -> Response:
     letter = await _plugin(view).get(site.chancy, view.id())
     if letter is None:
         raise Refused(404, "there is no such dead letter: it was purged, or its job did not fail")
-    shows = view.allows(Action.VIEW_ARGUMENTS, f"func:{letter.func}")
+    shows = view.shows(letter.func)
     return await view.render(
         "letter.html",
         title=letter.func.rpartition(".")[2],

@@ -1,7 +1,8 @@
 -- Jobs that match, in the order of a source ($11), with its position. Parameters: $1 states, $2
 -- queue, $3 part of the function's path, $4 worker, $5 and $6 paths and values of arguments, $7
 -- and $8 of meta, $9 part of the last error's type or message, $10 maximum age in seconds (null
--- matches all), $12 rows to scan, $13 rows to return, $14 the position of the last page as JSON.
+-- matches all), $12 rows to scan, $13 rows to return, $14 the position of the last page as JSON,
+-- $15 functions (null matches all).
 -- Returns how many rows were scanned and the position of the last one with each match; one row
 -- with nulls if nothing matches.
 -- Index: that of the source; see the function dashboard_<source>. No locks. Safe to repeat.
@@ -33,6 +34,7 @@ left join lateral (
   where ($1::smallint[] is null or s.state = any ($1))
     and ($2::text is null or s.queue = $2)
     and ($3::text is null or position($3 in s.func) > 0)
+    and ($15::text[] is null or s.func = any ($15))
     and ($4::uuid is null or s.worker_id = $4)
     and not exists (
       select from unnest($5::text[], $6::text[]) as u (path, value)

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 
 from chancy import Chancy, GlobalConcurrency, Queue, Worker
+from chancy.broker import SqlStore
 from chancy.plugins.batch import Batch, Batches
 from chancy.plugins.cron import Cron, Entry
 from chancy.plugins.dashboard import DashboardPlugin
@@ -104,3 +105,24 @@ async def push(chancy: Chancy) -> None:
         return counts["reports"].running == 2
 
     await eventually(running)
+
+
+async def fail(chancy: Chancy, count: int) -> None:
+    """Store jobs that have failed for good, with their dead letters."""
+    assert isinstance(chancy.control, SqlStore)
+    await chancy.control.fetch(
+        f"""
+        with failed as (
+          insert into chancy.finished_jobs (id, pos, state, queue, priority, func, arguments,
+            attempt, max_attempts, crashes, errors, pushed_at)
+          select gen_random_uuid(), i, 5, 'billing', 0, 'shop.pay', jsonb_build_object('order', i),
+            1, 1, 0, jsonb_build_array(jsonb_build_object('types', array['shop.Declined'],
+              'message', 'order ' || i || ' at "bank ' || i || '" was declined')), now()
+          from generate_series(1, {count}) as i
+          returning *)
+        insert into chancy.dead_letters (id, queue, priority, func, arguments, max_attempts,
+          attempt, crashes, errors, pushed_at, died_at, reason, error)
+        select id, queue, 0, func, arguments, 1, 1, 0, errors, pushed_at, finished_at, 'failed',
+          'shop.Declined'
+        from failed""",
+    )

@@ -27,7 +27,7 @@ from chancy.plugins.dashboard.undertaking import Deed, start
 from chancy.plugins.dead_letter import DeadLetters, LetterFilter
 from chancy.plugins.job_logs.lines import SQL, HeldLine, store
 from tests.plugins.dashboard.browsing import ADMIN, OPERATOR, browser, by_header, text_of
-from tests.plugins.dashboard.scene import application
+from tests.plugins.dashboard.scene import application, fail
 from tests.plugins.dashboard.shop import send_receipt
 from tests.support.waiting import eventually
 
@@ -35,27 +35,6 @@ from tests.support.waiting import eventually
 async def _sql(chancy: Chancy, statement: str) -> None:
     assert isinstance(chancy.control, SqlStore)
     await chancy.control.fetch(statement)
-
-
-async def _fail(chancy: Chancy, count: int) -> None:
-    """Jobs that have failed for good, with their dead letters."""
-    await _sql(
-        chancy,
-        f"""
-        with failed as (
-          insert into chancy.finished_jobs (id, pos, state, queue, priority, func, arguments,
-            attempt, max_attempts, crashes, errors, pushed_at)
-          select gen_random_uuid(), i, 5, 'billing', 0, 'shop.pay', jsonb_build_object('order', i),
-            1, 1, 0, jsonb_build_array(jsonb_build_object('types', array['shop.Declined'],
-              'message', 'order ' || i || ' at "bank ' || i || '" was declined')), now()
-          from generate_series(1, {count}) as i
-          returning *)
-        insert into chancy.dead_letters (id, queue, priority, func, arguments, max_attempts,
-          attempt, crashes, errors, pushed_at, died_at, reason, error)
-        select id, queue, 0, func, arguments, 1, 1, 0, errors, pushed_at, finished_at, 'failed',
-          'shop.Declined'
-        from failed""",
-    )
 
 
 async def _state(reference: Reference[Any]) -> State:
@@ -108,7 +87,9 @@ async def _found(chancy: Chancy, q: str) -> list[UUID]:
     wanted, found, after = parse(q, Masked(MASKED)), list[UUID](), None
     assert isinstance(chancy.control, SqlStore)
     while True:
-        page = await find_page(chancy.control, wanted, after, failures=True, ruled=True)
+        page = await find_page(
+            chancy.control, wanted, after, allows=lambda func: True, failures=True, ruled=True
+        )
         found += [job.id for job in page.jobs]
         after = page.after
         if after is None:
@@ -120,7 +101,7 @@ def _filter(wanted: Search) -> JobFilter:
 
 
 async def test_failed_jobs_are_paged_by_the_time_of_their_failure(shop: Chancy) -> None:
-    await _fail(shop, PAGE + 20)
+    await fail(shop, PAGE + 20)
     for q in ("state:failed", "state:failed queue:billing", "error:declined", "since:1h"):
         found = await _found(shop, q)
         assert len(set(found)) == len(found) == PAGE + 20, q
@@ -145,7 +126,7 @@ async def test_held_jobs_are_paged_whatever_holds_them(shop: Chancy) -> None:
 
 async def test_a_worker_is_found_with_what_it_runs_and_what_ended_on_it(shop: Chancy) -> None:
     worker, other = UUID(int=7), UUID(int=8)
-    await _fail(shop, PAGE + 9)
+    await fail(shop, PAGE + 9)
     running = [await shop.push(send_receipt.job(order=n)) for n in range(3)]
     await _sql(shop, f"update chancy.finished_jobs set worker_id = '{worker}'")
     await _sql(
@@ -225,7 +206,7 @@ async def test_queues_are_paused_resumed_and_changed(shop: Chancy) -> None:
 async def test_jobs_are_cancelled_run_and_retried_one_by_one_and_together(shop: Chancy) -> None:
     now = [await shop.push(send_receipt.job(order=n)) for n in range(3)]
     later = await shop.push(send_receipt.job(order=9).with_delay(timedelta(hours=1)))
-    await _fail(shop, 1)
+    await fail(shop, 1)
     async with browser(shop, OPERATOR) as olaf:
         _done(await olaf.post("jobs/run", {"id": str(later.id)}))
         assert (await _state(later)) is State.PENDING
@@ -261,7 +242,7 @@ async def test_an_action_whose_audit_fails_does_not_happen(shop: Chancy) -> None
 
 
 async def test_groups_of_dead_letters_are_replayed_and_purged_in_batches(shop: Chancy) -> None:
-    await _fail(shop, 1_200)
+    await fail(shop, 1_200)
     letters = DeadLetters()
     async with browser(shop, ADMIN) as ada:
         page = await ada.get("dead-letters")

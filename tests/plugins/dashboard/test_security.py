@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import httpx
 import pytest
@@ -12,8 +13,10 @@ from starlette.responses import RedirectResponse, Response
 from chancy import Chancy, Job
 from chancy.broker import SqlStore
 from chancy.plugins.dashboard import Action, BasicAuth, Dashboard, Person, Role
+from chancy.plugins.dashboard.job_rows import PAGE
 from chancy.plugins.dashboard.routes import HEADERS
 from tests.plugins.dashboard.browsing import ADMIN, OPERATOR, VIEWER, browser, by_header, text_of
+from tests.plugins.dashboard.scene import fail
 from tests.plugins.dashboard.shop import HOSTILE, MARKS, send_receipt
 
 #: Forms, and the lowest person who may send them.
@@ -204,3 +207,41 @@ async def test_auth_may_be_async_redirect_or_ask_for_a_password(shop: Chancy) ->
 async def test_forms_are_bounded(shop: Chancy, fields: dict[str, object]) -> None:
     async with browser(shop, ADMIN) as ada:
         assert (await ada.post("jobs/cancel", fields)).status_code in (400, 413)
+
+
+async def test_arguments_of_a_denied_function_are_neither_listed_nor_found(shop: Chancy) -> None:
+    """Not by a search either, which would tell a value by what it finds."""
+    secret = {"order": 1, "who": "s3cr1t"}
+    pays = [
+        Job(func="shop.pay", arguments=secret, queue="mail", meta={"who": "s3cr1t"})
+        for _ in range(PAGE + 9)
+    ]
+    await shop.push_many(pays, validate=False)
+    sends = Job(func="shop.send", arguments={"who": "public"}, queue="mail")
+    await shop.push(sends, validate=False)
+    await fail(shop, 3)
+    assert isinstance(shop.control, SqlStore)
+    await shop.control.fetch('update chancy.dead_letters set arguments = \'{"who": "s3cr1t"}\'')
+
+    def careful(person: Person, action: Action, subject: str) -> bool:
+        if action is Action.VIEW_ARGUMENTS:
+            assert subject.startswith("func:")
+        return (action, subject) != (Action.VIEW_ARGUMENTS, "func:shop.pay")
+
+    async with browser(shop, ADMIN, can=careful) as ada:
+        page = await ada.get("jobs?q=state:pending")
+        assert "shop" in page.text
+        assert "s3cr1t" not in page.text
+        assert "public" in (await ada.get("jobs")).text
+        (group,) = set(re.findall(r"dead-letters/groups/\w+", (await ada.get("dead-letters")).text))
+        assert "s3cr1t" not in (await ada.get(group)).text
+        for name in ("arg", "meta"):
+            found = [
+                text_of(await ada.get(f"jobs?q={q}{name}.who:{value}")).replace(value, "")
+                for q in ("", "queue:mail+", "state:pending+queue:mail+")
+                for value in ("s3cr1t", "n0thing")
+            ]
+            assert found[0::2] == found[1::2], name
+        assert "send" in text_of(await ada.get("jobs?q=arg.who:public"))
+    async with browser(shop, ADMIN) as ada:
+        assert "pay" in text_of(await ada.get("jobs?q=arg.who:s3cr1t"))
