@@ -168,7 +168,7 @@ class Pruner(Plugin):
                 break
         dropped: dict[str, None] = {}
         while found := await self._step(broker, "drop_days", self.keep_days):
-            # Again, as it deletes old rows of the default partition in batches.
+            # A partition, or a batch of rows of the default one, in each transaction.
             dropped |= dict.fromkeys(row[0] for row in found)
         await self._step(broker, "forget_awaited", _MAX_AWAITED)
         if dropped:

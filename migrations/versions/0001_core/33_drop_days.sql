@@ -1,6 +1,7 @@
--- Drops the partitions of finished_jobs whose day (UTC) ended more than p_keep days ago, and
--- returns their names. From the default partition it deletes rows of that age, 10,000 at most, and
--- returns its name if it deleted any: call the function again in that case.
+-- Drops the oldest partition of finished_jobs whose day (UTC) ended more than p_keep days ago, and
+-- returns its name; call the function again, in another transaction, until it returns no name. One
+-- partition at a time, as each drop blocks all use of the table until its transaction ends. First it
+-- deletes rows of that age from the default partition, 10,000 a call, and returns its name.
 -- Stops after waiting 100 ms for a lock, and is called again later. Safe to repeat.
 create function {schema}.drop_days(p_keep int) returns setof text
 language plpgsql
@@ -12,7 +13,6 @@ declare
   v_day date := (clock_timestamp() at time zone 'UTC')::date - p_keep;
   v_last text := 'finished_jobs_' || to_char(v_day, 'YYYYMMDD');
 begin
-  -- Before a partition is dropped, which locks the whole table until the end.
   delete from {schema}.finished_jobs_default
   where ctid = any (array(
     select d.ctid
@@ -22,18 +22,19 @@ begin
     for update skip locked));
   if found then
     return next 'finished_jobs_default';
+    return;
   end if;
-  for v_name in
-    select c.relname
-    from pg_inherits i
-    join pg_class c on c.oid = i.inhrelid
-    where i.inhparent = '{schema}.finished_jobs'::regclass
-      and c.relname ~ '^finished_jobs_([0-9]{8}|[0-9]{10})$'
-      and c.relname < v_last
-    order by c.relname
-  loop
+  select c.relname into v_name
+  from pg_inherits i
+  join pg_class c on c.oid = i.inhrelid
+  where i.inhparent = '{schema}.finished_jobs'::regclass
+    and c.relname ~ '^finished_jobs_([0-9]{8}|[0-9]{10})$'
+    and c.relname < v_last
+  order by c.relname
+  limit 1;
+  if found then
     execute format('drop table {schema}.%I', v_name);
     return next v_name;
-  end loop;
+  end if;
 end
 $$
