@@ -135,6 +135,24 @@ class Surveying(Protocol):
 
 
 @runtime_checkable
+class Upkeep(Protocol):
+    """A broker whose callers may have its sessions in use for long.
+
+    A worker and the services of its plugins call the broker that it returns: what they do must not
+    wait for jobs that hold sessions.
+    """
+
+    def for_upkeep(self) -> Broker:
+        """This broker, with sessions of a worker in place of those of callers."""
+        ...
+
+
+def for_upkeep(broker: Broker) -> Broker:
+    """The broker to use in a worker and in the services of its plugins; see `Upkeep`."""
+    return broker.for_upkeep() if isinstance(broker, Upkeep) else broker
+
+
+@runtime_checkable
 class LetterSource(Protocol):
     """A broker whose failures reach Postgres some time later; raises `BrokerError`."""
 

@@ -49,7 +49,7 @@ class ConnectionBroker(PostgresBroker):
         super().__init__(_no_session, schema=schema)
         self.alias = alias
         lane = _ConnectionLane(self)
-        self._claiming = self._settling = self._upkeeping = lane
+        self._claiming = self._settling = self._upkeeping = self._serving = lane
         self._claims = PostgresClaims(lane, self.sql)
         self._promotions = Promotions(lane, self.sql)
         self._settlements = Settlements(lane, self.sql)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
 from uuid import UUID
 
@@ -33,7 +34,7 @@ from chancy.postgres import rows
 from chancy.postgres.catalog import Catalog
 from chancy.postgres.claim.claims import PostgresClaims
 from chancy.postgres.connections.heartbeat import PostgresHeartbeat
-from chancy.postgres.connections.lane import Lane
+from chancy.postgres.connections.lane import Lane, SharedLane, Sharing
 from chancy.postgres.connections.listen import PostgresSubscription
 from chancy.postgres.drivers import DEFAULT, Name, driver
 from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection, Driver, Row
@@ -82,12 +83,18 @@ class PostgresBroker:
         self._opening = asyncio.Lock()
         self._claiming = Lane(self._ensure_pool)
         self._settling = Lane(self._ensure_pool)
-        self._upkeeping = Lane(self._ensure_pool, wait_s=_UPKEEP_WAIT_S)
+        sharing = Sharing()
+        self._upkeeping: Lane = SharedLane(
+            self._ensure_pool, sharing=sharing, most=1, wait_s=_UPKEEP_WAIT_S
+        )
+        self._serving: Lane = SharedLane(
+            self._ensure_pool, sharing=sharing, most=_MOST_SERVING, wait_s=_UPKEEP_WAIT_S
+        )
         self._claims = PostgresClaims(self._claiming, self.sql)
         self._promotions = Promotions(self._upkeeping, self.sql)
         self._settlements = Settlements(self._settling, self.sql)
         self._pushes = PushCoalescer(self.fetch, self.transaction, self.sql)
-        self._catalog = Catalog(self.fetch, self.sql)
+        self._use(self._caller_session)
         self._upkeep = Catalog(self._upkeeping.fetch, self.sql)
 
     def __repr__(self) -> str:
@@ -120,14 +127,24 @@ class PostgresBroker:
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Connection]:
         """Open a transaction on a session of the pool; pass what it yields as ``within``."""
-        async with self._open_sessions().connection() as connection, connection.transaction():
+        async with self._session() as connection, connection.transaction():
             yield connection
 
-    def _open_sessions(self) -> CallerSessions:
+    def _caller_session(self) -> AbstractAsyncContextManager[Connection]:
         if self._callers is None:
             where = redacted(self.dsn)  # without a DSN this is a ConfigurationError, as opening is
             raise NotOpen(f"the broker of {where} is not open: use `async with Chancy(dsn)`")
-        return self._callers
+        return self._callers.connection()
+
+    def for_upkeep(self) -> PostgresBroker:
+        """See `chancy.broker.optional.Upkeep`. Only pushes still use the callers' sessions."""
+        other = copy.copy(self)
+        other._use(self._serving.session)  # noqa: SLF001 (its own)
+        return other
+
+    def _use(self, session: Callable[[], AbstractAsyncContextManager[Connection]]) -> None:
+        self._session = session
+        self._catalog = Catalog(self.fetch, self.sql)
 
     def check_queue(self, queue: Queue) -> None:
         if queue.broker != DEFAULT_BROKER:
@@ -156,7 +173,7 @@ class PostgresBroker:
             # Close everything even if one call raises: leftovers are bound to this event loop.
             pool, self._pool, self._callers = self._pool, None, None
             self._opening = asyncio.Lock()
-            for lane in (self._claiming, self._settling, self._upkeeping):
+            for lane in (self._claiming, self._settling, self._upkeeping, self._serving):
                 lane.reset()
             if pool is not None:
                 await pool.close()
@@ -165,7 +182,7 @@ class PostgresBroker:
         self, sql: str, *params: object, deadline_s: float = STATEMENT_DEADLINE_S
     ) -> Sequence[Row]:
         """Run one statement on a session of the pool."""
-        async with self._open_sessions().connection() as connection:
+        async with self._session() as connection:
             return await connection.fetch(sql, *params, deadline_s=deadline_s)
 
     async def push(
@@ -360,6 +377,8 @@ class PostgresBroker:
 _driver = driver
 #: Seconds that upkeep waits for a session in use before another one is opened: it is not urgent.
 _UPKEEP_WAIT_S = 0.05
+#: Statements and transactions of plugins at a time, if some take long or ask for others.
+_MOST_SERVING = 3
 _LISTENERS = {
     Topic.WORK: "chancy listener",
     Topic.FINISHED: "chancy waiting",

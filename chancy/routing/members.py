@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
@@ -41,6 +42,13 @@ class BrokerSet:
         # Oldest first; leases and jobs of the control broker are left out.
         self._leases: dict[UUID, str] = {}
         self._jobs: dict[UUID, str] = {}
+
+    def with_control(self, control: Broker) -> BrokerSet:
+        """The same brokers, and what is known of them, with another object for the control one."""
+        other = copy.copy(self)
+        other.control = control
+        other.all = {**self.all, DEFAULT_BROKER: control}
+        return other
 
     async def open(self) -> None:
         await self.control.open()

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Note, Settlement
 from chancy.broker.contract import Broker, Heartbeat, never
 from chancy.broker.notices import Subscription, Topic
-from chancy.broker.optional import LetterSource, SqlStore
+from chancy.broker.optional import LetterSource, SqlStore, for_upkeep
 from chancy.broker.transaction import TransactionHook
 from chancy.broker.values import Capability, PreparedJob, Promotion, WorkerRecord
 from chancy.clock import Clock
@@ -57,6 +58,13 @@ class RoutedBroker(JobLookups):
 
     def __repr__(self) -> str:
         return f"{self.control!r} with {', '.join(sorted(self.brokers.others))}"
+
+    def for_upkeep(self) -> Self:
+        """See `chancy.broker.optional.Upkeep`."""
+        other = copy.copy(self)
+        other.control = for_upkeep(self.control)
+        other.brokers = self.brokers.with_control(other.control)
+        return other
 
     @property
     def capabilities(self) -> frozenset[Capability]:

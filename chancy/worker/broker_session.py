@@ -12,7 +12,7 @@ from chancy.attempt.settlement import Settlement
 from chancy.broker.contract import Broker
 from chancy.broker.listener import Listener
 from chancy.broker.notices import Notice, Topic
-from chancy.broker.optional import Surveying
+from chancy.broker.optional import Surveying, for_upkeep
 from chancy.clock import Clock
 from chancy.plugin.hooks import Hooks
 from chancy.queue.queue import DEFAULT_BROKER, Queue
@@ -114,7 +114,7 @@ class BrokerSession:
         # Plugins have their tables beside the control broker's.
         self._inside = hooks.inside(broker) if self.control else ()
         self._after = hooks.after
-        self.meta = MetaWriter(broker, clock)
+        self.meta = MetaWriter(for_upkeep(broker), clock)
         self.settler = Settler(
             self.settle, clock, on_stale=host.on_stale, prepare=self.meta.with_progress
         )

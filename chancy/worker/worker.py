@@ -15,6 +15,7 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome
 from chancy.attempt.settlement import Settlement
 from chancy.broker.notices import Notice, NoticeKind
+from chancy.broker.optional import for_upkeep
 from chancy.checks import check_instances
 from chancy.errors import ConfigurationError
 from chancy.executors.coroutine.stall_watch import LoopWatch
@@ -106,14 +107,14 @@ class Worker:
             unknown_after_s=unknown_after_s,
         )
         self._app = chancy
-        self.broker, self.clock = chancy.broker, chancy.clock
+        self.broker, self.clock = for_upkeep(chancy.broker), chancy.clock
         self.heartbeat_timeout_s = heartbeat_timeout_s
         self._only = None if queues is None else frozenset(queues)
         self.shutdown_timeout_s = shutdown_timeout_s
         self._burst = burst
         self._services = ServiceLoops(self.clock)
         self._brokers = BrokerSessions(
-            self.broker,
+            chancy.broker,
             self._session_host(),
             hooks=chancy.hooks,
             services=self._services,

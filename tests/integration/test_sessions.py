@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
+import uuid
 
 import asyncpg
 import pytest
 
 from chancy import Chancy, Queue, Worker
+from chancy.plugins.leadership import Leadership
+from chancy.plugins.recovery import Recovery
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.drivers import pool
+from chancy.worker.supervisor.supervisor import SESSIONS
 from tests.support import jobs
 from tests.support.waiting import eventually
 
@@ -53,9 +58,8 @@ async def test_a_worker_has_two_sessions_when_idle_and_few_under_load(dsn: str) 
                 while worker.settled < 8_000:
                     busy.append(await count() - 1)
                     await asyncio.sleep(0.02)
-            # On a busy machine more are open for moments: statements wait for others for long, and
-            # sessions that are not needed take long to close.
-            assert min(busy) <= 4
+            # More may be open for moments: a statement that takes long is not waited for.
+            assert statistics.quantiles(busy, n=20)[-1] <= SESSIONS, busy
             await eventually(idle)
     finally:
         await counter.close()
@@ -80,3 +84,60 @@ async def test_callers_that_use_all_of_their_sessions_block_no_claim(dsn: str) -
         assert not any(task.done() for task in blocked)
         await holder.close()
         await asyncio.gather(*blocked)
+
+
+async def test_leadership_and_recovery_need_no_session_of_callers(dsn: str) -> None:
+    """A caller has the only session for callers in use, as a job with a long transaction does."""
+    plugins = [Leadership(lease_s=1.0), Recovery(sweep_s=0.2)]
+    monitor = await asyncpg.connect(dsn)
+    dead = uuid.uuid4()
+    jobs.noted.clear()
+    try:
+        async with Chancy(dsn, queues=[ASYNC], plugins=plugins, pool_size=1) as chancy:
+            await chancy.push(jobs.note.job(value="of a dead worker"))
+            await monitor.execute(
+                "insert into chancy.workers (id, host, pid) values ($1, 'gone', 1)", dead
+            )
+            claim = "select from chancy.claim($1, gen_random_uuid(), 'async', 1, 10000, null, null)"
+            await monitor.execute(claim, dead)
+            worker = Worker(chancy, heartbeat_s=0.2, heartbeat_timeout_s=1.0)
+            async with worker, chancy.transaction() as held:
+                await held.fetch("select 1")
+                term = await worker.leader.wait()
+                leased = "select expires_at from chancy.leadership_leases"
+                until = await monitor.fetchval(leased)
+                renewed = "select renewed_at > $1 from chancy.leadership_leases"
+                await eventually(lambda: monitor.fetchval(renewed, until))
+                assert worker.leader.term == term
+                await eventually(lambda: jobs.noted == ["of a dead worker"])
+    finally:
+        await monitor.close()
+
+
+async def test_long_statements_of_plugins_delay_no_upkeep(dsn: str) -> None:
+    async with Chancy(dsn, queues=[ASYNC], pool_size=1) as chancy, Worker(chancy) as worker:
+        store = worker.broker
+        assert isinstance(store, PostgresBroker)
+        holder = await asyncpg.connect(dsn)
+        await holder.execute("select pg_advisory_lock(1)")
+        blocked = [
+            asyncio.create_task(store.fetch("select pg_advisory_lock_shared(1)")) for _ in range(4)
+        ]
+        waiting = "select count(*) = 3 from pg_locks where locktype = 'advisory' and not granted"
+        await eventually(lambda: holder.fetchval(waiting))
+        before = await holder.fetchval("select beat_at from chancy.workers")
+        await chancy.broker.beat(worker.worker_id)
+        assert await holder.fetchval("select beat_at from chancy.workers") > before
+        assert not any(task.done() for task in blocked)
+        await holder.close()
+        await asyncio.gather(*blocked)
+
+
+async def test_a_transaction_of_a_plugin_may_run_other_statements_of_it(dsn: str) -> None:
+    async with Chancy(dsn, queues=[ASYNC], pool_size=1) as chancy, Worker(chancy) as worker:
+        store = worker.broker
+        assert isinstance(store, PostgresBroker)
+        async with asyncio.timeout(10), store.transaction() as transaction:
+            assert await transaction.fetch("select 1") == [(1,)]
+            assert await store.fetch("select 2") == [(2,)]
+            assert await store.counts() == await chancy.counts()

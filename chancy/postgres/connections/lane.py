@@ -1,14 +1,18 @@
-"""One kind of a worker's work, one statement at a time, on the sessions of the broker."""
+"""The kinds of a worker's work: each has its turn on the sessions of the broker."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
+from chancy.errors import BrokerUnavailable
 from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection, Row
 from chancy.postgres.drivers.pool import SessionPool
+
+#: Seconds that the statements of two lanes wait for each other.
+_SHORT_S = 0.25
 
 
 class Fetch(Protocol):
@@ -41,7 +45,7 @@ class Lane:
         self, sql: str, *params: object, deadline_s: float = STATEMENT_DEADLINE_S
     ) -> Sequence[Row]:
         """Run one statement; see `Connection.fetch`."""
-        async with self._lock:
+        async with self._turn():
             pool = self._pool()
             session = await self._take(pool)
             try:
@@ -51,22 +55,30 @@ class Lane:
 
     async def ready(self) -> int:
         """Make sure that there is a session; returns the `generation`."""
-        async with self._lock:
+        async with self._turn():
             pool = self._pool()
             pool.put(await self._take(pool))
             return self.generation
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncGenerator[Connection]:
-        """Open a transaction; other tasks of the lane wait until it has ended."""
-        async with self._lock:
+    async def session(self) -> AsyncGenerator[Connection]:
+        """A session for the duration of an ``async with`` block."""
+        async with self._turn():
             pool = self._pool()
             session = await self._take(pool)
             try:
-                async with session.transaction():
-                    yield session
+                yield session
             finally:
                 pool.put(session)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[Connection]:
+        """Open a transaction; other tasks of the lane wait until it has ended."""
+        async with self.session() as session, session.transaction():
+            yield session
+
+    def _turn(self) -> AbstractAsyncContextManager[object]:
+        return self._lock
 
     async def _take(self, pool: SessionPool) -> Connection:
         session = await pool.take(self._wait_s)
@@ -76,3 +88,76 @@ class Lane:
     def reset(self) -> None:
         """Forget the event loop: a lock that a task has waited for stays bound to it."""
         self._lock = asyncio.Lock()
+
+
+class Sharing:
+    """Lets the statements of several lanes use one session while all of them are short.
+
+    One statement runs at a time, and the others wait. One that has run for `_SHORT_S` is not
+    waited for any longer: the others use sessions of their own.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        #: When the current statement began.
+        self._since = 0.0
+
+    async def begin(self) -> bool:
+        """Wait for a short statement; returns whether to call `end` after the own one."""
+        now = asyncio.get_running_loop().time
+        if self._lock.locked():
+            try:
+                async with asyncio.timeout(self._since + _SHORT_S - now()):
+                    await self._lock.acquire()
+            except TimeoutError:
+                return False
+        else:
+            await self._lock.acquire()
+        self._since = now()
+        return True
+
+    def end(self) -> None:
+        self._lock.release()
+
+    def reset(self) -> None:
+        """See `Lane.reset`."""
+        self._lock = asyncio.Lock()
+
+
+class SharedLane(Lane):
+    """A lane that shares a session with others; see `Sharing`.
+
+    :param most: the number of statements at a time, if some take long.
+    """
+
+    def __init__(
+        self, pool: Callable[[], SessionPool], *, sharing: Sharing, most: int, wait_s: float
+    ) -> None:
+        super().__init__(pool, wait_s=wait_s)
+        self._sharing = sharing
+        self._most = most
+        self._free = asyncio.Semaphore(most)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncGenerator[None]:
+        try:
+            async with asyncio.timeout(STATEMENT_DEADLINE_S):
+                await self._free.acquire()
+        except TimeoutError:
+            raise BrokerUnavailable(
+                f"{self._most} statements or transactions of the worker or its plugins have not "
+                f"ended for {STATEMENT_DEADLINE_S:g} s"
+            ) from None
+        shares = False
+        try:
+            shares = await self._sharing.begin()
+            yield
+        finally:
+            if shares:
+                self._sharing.end()
+            self._free.release()
+
+    def reset(self) -> None:
+        super().reset()
+        self._sharing.reset()
+        self._free = asyncio.Semaphore(self._most)

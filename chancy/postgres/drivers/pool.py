@@ -7,6 +7,7 @@ import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
+from typing import cast
 
 from chancy.errors import BrokerUnavailable
 from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection
@@ -41,6 +42,8 @@ class SessionPool:
         self._waiting: deque[asyncio.Future[Connection]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        #: For whom sessions are being opened.
+        self._opening: dict[asyncio.Task[None], asyncio.Future[Connection]] = {}
         #: The session that is being opened for one that has waited.
         self._growing: asyncio.Task[None] | None = None
         #: Sessions that are in use.
@@ -132,18 +135,29 @@ class SessionPool:
         self._growing = self._start_opening(waiting)
 
     def _start_opening(self, waiting: asyncio.Future[Connection]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(self._open(waiting))
+        for task, other in self._opening.items():
+            if other.done():  # it has got a session that was returned
+                self._opening[task] = waiting
+                return task
+        task = asyncio.get_running_loop().create_task(self._open())
+        self._opening[task] = waiting
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _open(self, waiting: asyncio.Future[Connection]) -> None:
+    async def _open(self) -> None:
+        task = cast("asyncio.Task[None]", asyncio.current_task())
         try:
             session = await self._connect()
         except Exception as error:
+            waiting = self._opening.pop(task)
             if not waiting.done():
                 waiting.set_exception(error)
             return
+        except asyncio.CancelledError:
+            self._opening.pop(task)
+            raise
+        waiting = self._opening.pop(task)
         self._numbers[session] = next(_opened)
         if waiting.done() or self._closed:
             self._offer(session)

@@ -36,7 +36,7 @@ MOST_DEATHS = 5
 DEATHS_WITHIN_S = 60.0
 
 #: Sessions of Postgres that a worker process has under load; jobs that call chancy take more.
-_SESSIONS = 4
+SESSIONS = 4
 #: Seconds between two checks whether a worker process has to be killed.
 _CHECK_S = 1.0
 #: Seconds for which the event loop of a worker process that should have stopped may be blocked.
@@ -103,7 +103,7 @@ class Supervisor:
             "supervisor_started pid=%d processes=%d sessions=%d",
             os.getpid(),
             self._processes,
-            self._processes * _SESSIONS,
+            self._processes * SESSIONS,
         )
         try:
             async with asyncio.TaskGroup() as group:

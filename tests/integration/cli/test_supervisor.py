@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from chancy.worker.supervisor.supervisor import SESSIONS
 from tests.support.command import SHOP, Started, command, inside, started
 from tests.support.waiting import eventually_sync
 
@@ -68,6 +69,7 @@ def test_workers_are_replaced_when_they_die_and_drain_on_sigterm(shop: Path, dsn
     line = command("worker", "--app=shop", "--processes=2", "--shutdown-timeout=20")
     with started(line, cwd=shop, env={"CHANCY_DSN": dsn}) as supervisor:
         eventually_sync(lambda: supervisor.log.count("serving queues=default(") == 2)
+        assert f"processes=2 sessions={2 * SESSIONS}" in supervisor.log
         first = _pids(supervisor)
         assert _workers(dsn) == {*first}
         assert {os.getsid(pid) for pid in first} == {*first}
