@@ -13,7 +13,7 @@ from chancy.clock import Clock
 _FEW = 4
 #: Spare workers, which claim a little later in case that those before them cannot: in a crowd of up
 #: to `_MODERATE` workers, whose surveys are seconds apart, and in a larger one.
-_MODERATE, _MANY_SPARES, _SPARES = 20, 3, 1
+_MODERATE, _MANY_SPARES, _SPARES = 20, 2, 1
 #: Seconds between a spare worker and the one before it.
 _SPARE_S = 0.01
 #: Seconds between two calls of all workers to one queue.

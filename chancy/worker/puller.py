@@ -20,9 +20,10 @@ from chancy.worker.surveyor import SURVEY_EVERY_S, relaxed_s
 
 logger = logging.getLogger("chancy.worker")
 
-#: Pauses between claims for a second after a wake-up and after a claim of jobs, since the
-#: notification of one push may also stand for another that commits a little later.
-_LADDER_S = (0.02, 0.1, 0.8)
+#: Pauses between claims after a wake-up and after a claim of jobs, since the notification of one
+#: push may also stand for another that commits a little later: if surveys find what commits later
+#: than that, and if only polling does.
+_LADDER_S, _POLLED_LADDER_S = (0.02, 0.3), (0.02, 0.1, 0.8)
 
 
 class Claiming(Protocol):
@@ -77,7 +78,8 @@ class Puller:
         self._call = call
         self._woken = asyncio.Event()
         self._thorough = True
-        self._rung = len(_LADDER_S)
+        self._ladder_s = _LADDER_S if listening is None else _POLLED_LADDER_S
+        self._rung = len(self._ladder_s)
         self._stopping = False
         self._paused = False
         self._spare: asyncio.TimerHandle | None = None
@@ -216,8 +218,8 @@ class Puller:
         return 0
 
     async def _rest(self) -> None:
-        if self._rung < len(_LADDER_S):
-            pause = _LADDER_S[self._rung]
+        if self._rung < len(self._ladder_s):
+            pause = self._ladder_s[self._rung]
             self._rung += 1
         elif self._listening is None:
             self._rests_since = self._clock.monotonic()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ import psycopg
 import pytest
 
 from chancy import Chancy, Queue, State, Worker
+from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Settlement
 from chancy.broker.optional import Survey
 from chancy.postgres.broker import PostgresBroker
@@ -216,3 +218,45 @@ async def test_one_of_many_workers_claims_for_a_push(
                 await chancy.push(jobs.note.job(value=number))
             await eventually(lambda: len(asked) == 20)
             assert asked.count(None) > 10
+
+
+async def test_push_makes_five_claims_of_many_workers_at_most(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims: list[str] = []
+    asked: list[float | None] = []
+    claim, delay_s = PostgresBroker.claim, Crowd.delay_s
+
+    async def counted(broker: PostgresBroker, queue: str, **options: Any) -> Sequence[Claim]:
+        claims.append(queue)
+        return await claim(broker, queue, **options)
+
+    def recorded(crowd: Crowd, notice: Any) -> float | None:
+        asked.append(delay_s(crowd, notice))
+        return asked[-1]
+
+    monkeypatch.setattr(PostgresBroker, "claim", counted)
+    monkeypatch.setattr(Crowd, "delay_s", recorded)
+    queue = Queue(name="async", executor="async", poll_interval_s=3_600)
+    async with (
+        Chancy(dsn, queues=[queue], no_default_plugins=True) as chancy,
+        AsyncExitStack() as on,
+    ):
+        await chancy.delete_queue("default")
+        workers = [await on.enter_async_context(Worker(chancy)) for _ in range(8)]
+
+        def idle() -> bool:
+            pullers = [
+                one.puller for worker in workers for one in worker._queue_set._serving.values()
+            ]
+            return all(one.resting and one._spare is None for one in pullers)
+
+        await eventually(lambda: idle() and all(worker.listening for worker in workers))
+        for worker in workers:
+            survey = await worker._control.broker.survey(worker.worker_id, ())  # type: ignore[attr-defined]
+            worker._control.crowd.learn(survey)
+        for number in range(3):
+            before = len(claims)
+            await chancy.push(jobs.note.job(value=number))
+            await eventually(lambda: len(asked) == 8 * (number + 1) and idle())  # noqa: B023
+            assert 1 <= len(claims) - before <= 5

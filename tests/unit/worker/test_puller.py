@@ -189,13 +189,14 @@ async def test_worker_that_is_chosen_claims_a_few_times_in_the_second_after(
     await eventually(lambda: claims.thorough == [True])
     puller.notify(1, 0.0)
     await eventually(lambda: len(claims.thorough) == 2)
-    for _ in range(3):
+    again = 2 if puller._listening is None else 3
+    for _ in range(again):
         await eventually(lambda: clock.sleepers)
         clock.advance(1.0)
         await _turns()
-    assert len(claims.thorough) == 5
+    assert len(claims.thorough) == 2 + again
     await _turns()
-    assert len(claims.thorough) == 5
+    assert len(claims.thorough) == 2 + again
 
 
 async def test_spare_worker_claims_once_and_only_if_no_claim_comes_before(
@@ -219,11 +220,12 @@ async def test_spare_worker_that_finds_a_job_claims_like_one_that_was_chosen(
     claims.jobs = 1
     puller.notify(1, 0.001)
     await eventually(lambda: len(claims.thorough) >= 3)
-    for _ in range(3):
+    again = 2 if puller._listening is None else 3
+    for _ in range(again):
         await eventually(lambda: clock.sleepers)
         clock.advance(1.0)
         await _turns()
-    assert len(claims.thorough) == 6
+    assert len(claims.thorough) == 3 + again
 
 
 @pytest.mark.parametrize(
