@@ -34,6 +34,9 @@ _FOLLOWER_CHECKS = 3
 #: none, while reading 1,000 takes 30 ms. If the leader dies together with another worker, this
 #: delays the rescue of the jobs of both by up to that third.
 _FOLLOWER_SILENCE = 3
+#: Workers of which the leader reads all heartbeats at each check; of more only at each sweep, which
+#: delays a rescue by up to the time between two sweeps.
+_FEW = 100
 #: The most workers whose hosts are cached; the least recently seen are dropped.
 _MAX_HOSTS = 10_000
 
@@ -62,13 +65,17 @@ class HeartbeatObserver:
         #: until the first observation.
         self.uncertain = True
 
-    def observe(self, workers: Sequence[WorkerRecord], asked_at: float) -> None:
+    def observe(
+        self, workers: Sequence[WorkerRecord], asked_at: float, *, others: bool = False
+    ) -> None:
         """Record the current heartbeats of the workers.
 
         :param asked_at: the monotonic time of this process before the workers were read.
+        :param others: whether there may be others, which are not overdue.
         """
         now = self._clock.monotonic()
-        before, self._heartbeats = self._heartbeats, {}
+        before = self._heartbeats
+        self._heartbeats = dict(before) if others else {}
         timeouts: list[bool] = []
         for worker in workers:
             heartbeat = before.get(worker.id)
@@ -108,13 +115,16 @@ class Recovery(Plugin):
         heartbeats = HeartbeatObserver(clock, timeout_s)
         # The first sweep presumes no worker dead by its missing heartbeats. It finds the claims
         # of workers already known to be dead, such as the one a supervisor has just replaced.
-        led, due = False, clock.monotonic()
+        led, few, due = False, True, clock.monotonic()
         while True:
             asked_at = clock.monotonic()
             leads = runtime.leader.leading
-            silent_s = 0.0 if leads else timeout_s / _FOLLOWER_SILENCE
+            every = leads and (few or not led or asked_at >= due)
+            silent_s = 0.0 if every else timeout_s / _FOLLOWER_SILENCE
             workers = await runtime.broker.workers(silent_s=silent_s)
-            heartbeats.observe(workers, asked_at)
+            heartbeats.observe(workers, asked_at, others=leads and not every)
+            if every:
+                few = len(workers) <= _FEW
             self._cache_hosts(workers)
             if clock.monotonic() >= due or (leads and (not led or heartbeats.confirmed)):
                 await self.sweep(runtime, silent_s=_NEVER_S if heartbeats.uncertain else None)

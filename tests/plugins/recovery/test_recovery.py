@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 import psycopg
@@ -15,6 +15,7 @@ from chancy.plugin.leader import LeaderGate
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Runtime
 from chancy.plugins.recovery import HeartbeatObserver, Recovery
+from chancy.postgres.broker import PostgresBroker
 from chancy.testing.clock import ManualClock
 from tests.support import jobs
 from tests.support.waiting import eventually
@@ -241,6 +242,42 @@ def test_a_silence_counts_when_it_was_seen_and_told() -> None:
     # One that this process has not seen for long, and the database has.
     clock.advance(100)
     assert look(record(two, 2, beats=40)) == (False, False)
+
+
+def test_a_worker_that_was_not_read_may_have_been_seen_before() -> None:
+    clock = ManualClock()
+    heartbeats, one, two = HeartbeatObserver(clock, 15.0), uuid.uuid4(), uuid.uuid4()
+    heartbeats.observe([record(one, 0), record(two, 0)], clock.monotonic())
+    clock.advance(10)
+    heartbeats.observe([record(one, 10)], clock.monotonic(), others=True)
+    clock.advance(6)
+    heartbeats.observe([record(one, 16), record(two, 16)], clock.monotonic(), others=True)
+    assert heartbeats.confirmed
+
+
+async def test_leader_of_many_reads_all_workers_only_to_sweep(
+    chancy: Chancy,
+    dsn: str,
+    recovery: Counting,
+    election: Given,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("chancy.plugins.recovery._FEW", 0)
+    read: list[bool] = []
+    workers = PostgresBroker.workers
+
+    async def recorded(broker: PostgresBroker, *, silent_s: float = 0.0) -> Sequence[WorkerRecord]:
+        read.append(silent_s == 0)
+        return await workers(broker, silent_s=silent_s)
+
+    monkeypatch.setattr(PostgresBroker, "workers", recorded)
+    election.made.lead()
+    reference = await chancy.push(jobs.note.job(value=1))
+    orphan(dsn, silent="0 s")
+    async with Worker(chancy, queues=["async"], heartbeat_s=0.2, heartbeat_timeout_s=1.0):
+        await eventually(lambda: len(recovery.sweeps) >= 4)
+        assert read.count(False) > read.count(True)
+        assert (await reference.wait(10)).crashes == 1
 
 
 def test_the_answer_of_a_slow_server_is_no_silence() -> None:
