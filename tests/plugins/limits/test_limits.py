@@ -162,6 +162,25 @@ async def test_jobs_of_a_key_run_in_order_through_retries_and_snoozes(dsn: str, 
         assert book.most[f"t{tenant}"] == 1
 
 
+async def test_no_job_overtakes_one_of_its_sequence_that_is_locked(dsn: str, book: Book) -> None:
+    rules = [Sequential(by="tenant")]
+    async with application(dsn, rules) as chancy, workers(dsn, rules, 1):
+        await (await chancy.push(work.job("b", 0))).wait(10)
+        with psycopg.connect(dsn) as connection:
+            await chancy.pause_queue("ruled")
+            first, *_, last = await chancy.push_many(
+                [work.job("a", 1), work.job("a", 2), work.job("b", 3), work.job("a", 4)]
+            )
+            connection.execute("select from chancy.jobs where id = %s for update", [first.id])
+            await chancy.resume_queue("ruled")
+            await eventually(lambda: book.of("b") == [0, 3])
+            # Later claims read from a later position.
+            await (await chancy.push(work.job("b", 5))).wait(10)
+            assert book.of("a") == []
+        await last.wait(10)
+    assert book.of("a") == [1, 2, 4]
+
+
 async def test_a_higher_priority_runs_first(dsn: str, book: Book) -> None:
     rules = [GlobalConcurrency(1, by="tenant"), GlobalConcurrency(2)]
     pushed = [work.job(f"t{n % 4}", n).with_priority(n % 3) for n in range(60)]

@@ -1,7 +1,8 @@
 -- Reads pending jobs of a queue, those of a priority over p_above, in order: up to p_room of them may
 -- start, and are returned as rows to claim with their partitions. Others are held, if their partition
--- may not run now or has held jobs, or with p_hold all of them. Returns how many were read, and the
--- changed hints and ring. The caller has locked the queue.
+-- may not run now or has held jobs, or with p_hold all of them. Jobs of a sequence stay pending behind
+-- one that another transaction locks. Returns how many were read, and the changed hints and ring. The
+-- caller has locked the queue.
 -- p_block: the replay of a job that blocks its sequence takes its place.
 -- p_front: read each priority from its front. Index: jobs_pending, the primary keys. Locks: rows of
 -- jobs by priority and position, skipping locked ones. Safe to repeat.
@@ -16,13 +17,16 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
+set enable_hashjoin = on
 set jit = off
 as $$
 declare
   v_window int := case
     when p_hold then 2000 when s.bys = '{}' then p_room else greatest(p_room, 200) end;
   v_lanes int[] := '{}'; v_hints bigint[] := '{}';
-  v_owners boolean[]; v_waits boolean[];
+  v_owners boolean[]; v_waits boolean[]; v_behind boolean[];
+  v_sequence int := s.by_nos[array_position(s.kinds, 'sequential')];
+  k_groups text[]; k_priorities smallint[]; k_positions bigint[];
   c_tids tid[]; c_ids uuid[]; c_replays text[]; c_keys text[]; c_priorities smallint[]; c_positions bigint[];
   c_bytes bigint[]; c_oks boolean[]; c_blocked text[]; c_ready timestamptz[];
   h_tids tid[]; h_keys text[]; h_blocked text[]; h_ready timestamptz[];
@@ -65,16 +69,59 @@ begin
   if seen = 0 then
     return;
   end if;
+  v_behind := array_fill(false, array[seen]);
+  if 'sequential' = any (s.kinds) then
+    with skipped as materialized (
+      select l.tid
+      from unnest(32768 || v_lanes, v_lanes || -32769, v_hints) as lane (above, priority, hint)
+      cross join lateral (
+        select j.ctid as tid from {schema}.jobs j
+        where j.state = 0 and j.queue = s.queue and lane.above > lane.priority + 1
+          and j.priority < lane.above and j.priority > lane.priority
+          and j.priority > c_priorities[seen]
+          and not {schema}.expired(j.expires_at, j.attempt, j.crashes)
+        union all
+        select j.ctid from {schema}.jobs j
+        where j.state = 0 and j.queue = s.queue and j.priority = c_priorities[seen]
+          and j.priority < lane.above and j.priority > lane.priority and j.pos < c_positions[seen]
+          and not {schema}.expired(j.expires_at, j.attempt, j.crashes)
+        union all
+        select j.ctid from {schema}.jobs j
+        where j.state = 0 and j.queue = s.queue and j.priority = lane.priority
+          and j.priority >= c_priorities[seen] and j.pos > lane.hint and j.pos < case
+            when lane.priority = c_priorities[seen] then c_positions[seen]
+            else 9223372036854775807 end
+          and not {schema}.expired(j.expires_at, j.attempt, j.crashes)) l
+      except select u.tid from unnest(c_tids) as u (tid))
+    select array_agg(k.grp), array_agg(k.priority), array_agg(k.pos)
+    into k_groups, k_priorities, k_positions
+    from (
+      select {schema}.limits_group({schema}.limits_key(s.bys, j.func, j.arguments, j.meta),
+          v_sequence, cardinality(s.bys)) as grp, j.priority, j.pos
+      from {schema}.jobs j where j.ctid = any (array(select skipped.tid from skipped))) k;
+  end if;
+  if k_groups is not null then
+    v_behind := array(
+      select coalesce((c.priority, -c.pos) < (k.priority, -k.pos), false)
+      from unnest(c_keys, c_priorities, c_positions) with ordinality as c (key, priority, pos, no)
+      left join (
+        select distinct on (u.grp) u.grp, u.priority, u.pos
+        from unnest(k_groups, k_priorities, k_positions) as u (grp, priority, pos)
+        order by u.grp, u.priority desc, u.pos) k
+        on k.grp = {schema}.limits_group(c.key, v_sequence, cardinality(s.bys))
+      order by c.no);
+  end if;
   v_owners := array(
     select 'sequential' = any (s.kinds)
       and (c.id = any (p_ids) or coalesce(c.replay_of = any (p_ids::text[]), false))
     from unnest(c_ids, c_replays) with ordinality as c (id, replay_of, no) order by c.no);
   -- Whether held jobs of the partition are ahead of it.
   v_waits := array(
-    select s.bys <> '{}' and not c.owner and (p_hold or (
+    select s.bys <> '{}' and not c.owner and (p_hold or c.behind or (
       select true from {schema}.limits_partitions p
       where p.queue = s.queue and p.key = c.key) is true)
-    from unnest(c_keys, v_owners) with ordinality as c (key, owner, no) order by c.no);
+    from unnest(c_keys, v_owners, v_behind) with ordinality as c (key, owner, behind, no)
+    order by c.no);
   if p_hold then
     c_oks := array_fill(null::boolean, array[seen]);
   else
@@ -86,12 +133,12 @@ begin
         - c.bytes as bytes_before,
       count(*) filter (where c.ok) over (order by c.no rows unbounded preceding) as nth
     from unnest(c_tids, c_ids, c_keys, c_priorities, c_positions, c_bytes, c_oks, c_blocked, c_ready,
-        v_waits, v_owners)
+        v_waits, v_owners, v_behind)
       with ordinality as c (tid, id, key, priority, pos, bytes, ok, blocked, ready_at, waits, owner,
-        no)
+        behind, no)
   ), chosen as materialized (
     select j.*, coalesce(j.ok, false) and j.nth <= p_room and j.bytes_before < 4194304 as starts,
-      s.bys <> '{}' and not j.owner as holdable, j.waits or j.ok = false as late
+      s.bys <> '{}' and not j.owner and not j.behind as holdable, j.waits or j.ok = false as late
     from job j
   ), fate as materialized (
     -- A job without room stays pending, unless later ones of its partition are held: they would
@@ -122,6 +169,13 @@ begin
           when p_front and seen = v_window then h.value::bigint
           else greatest(h.value::bigint, (s.hints ->> h.key)::bigint) end)
         from jsonb_each_text(hints) h);
+  if k_groups is not null then
+    hints := hints || coalesce((
+      select jsonb_object_agg(k.priority, k.pos - 1)
+      from (select u.priority, min(u.pos) as pos
+            from unnest(k_priorities, k_positions) as u (priority, pos) group by 1) k
+      where (hints ->> k.priority::text)::bigint >= k.pos), '{}');
+  end if;
   if h_tids is not null then
     ring := {schema}.limits_hold(s.queue, s.ring, h_tids, h_keys, h_blocked, h_ready);
   end if;

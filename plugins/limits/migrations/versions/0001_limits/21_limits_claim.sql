@@ -151,7 +151,9 @@ begin
   set hints = s.hints, ring = s.ring, clock = s.clock, claimed_at = s.claimed_at,
     before = case
       when v_read_front then s.hints
-      when s.marked_at < v_now - interval '0.05 second' then v_hints
+      when s.marked_at < v_now - interval '0.05 second' then (
+        select coalesce(jsonb_object_agg(h.key, least(
+          h.value::bigint, (s.hints ->> h.key)::bigint)), '{}') from jsonb_each_text(v_hints) h)
       else v_before end,
     marked_at = case
       when v_read_front or s.marked_at < v_now - interval '0.05 second' then v_now
