@@ -253,14 +253,17 @@ async def test_held_jobs_run_when_the_rules_are_removed_or_changed(dsn: str, boo
 
         await eventually(held)
         loose = (GlobalConcurrency(3, by="number"),)
-        await chancy.declare(
-            Queue("ruled", executor="async", concurrency=20, rules=loose), upsert=True
-        )
-
-        async def all_run() -> bool:
-            return book.running["a"] == 6
-
-        await eventually(all_run)
+        with psycopg.connect(dsn) as connection:
+            # A transaction of the user locks one of them, and delays no other one.
+            connection.execute(
+                "select from chancy.jobs where id = %s for update", [references[3].id]
+            )
+            await chancy.declare(
+                Queue("ruled", executor="async", concurrency=20, rules=loose), upsert=True
+            )
+            await eventually(lambda: book.running["a"] == 5)
+            assert book.of("a") == [0, 1, 2, 4, 5]
+        await eventually(lambda: book.running["a"] == 6)
         await chancy.declare(Queue("ruled", executor="async", concurrency=20), upsert=True)
         book.gate.set()
         for reference in references:
@@ -418,6 +421,9 @@ async def test_a_job_that_raises_rate_limited_pauses_its_partition(dsn: str, boo
     async with application(dsn, rules) as chancy, workers(dsn, rules, 2):
         first = await chancy.push(refused.job("a"))
         ((until,),) = await eventually(lambda: tables.ask(dsn, PAUSED))
+        # A change of the rules does not end the pause.
+        changed = (GlobalConcurrency(9, by="number"), RateLimit(2000, by="tenant"))
+        await chancy.declare(Queue("ruled", executor="async", rules=changed), upsert=True)
         held, free = await chancy.push_many([work.job("a"), work.job("b")])
         for reference in (first, held, free):
             done = await reference.wait(10)

@@ -5,6 +5,7 @@
 -- place of the path in bys.
 -- hints: the position in each priority up to which no pending job is left; before: the hints some
 -- time ago; ring: the first turn in each priority.
+-- strays: held jobs that were locked when the partition keys changed: theirs are those of the old rules.
 create table {schema}.limits_queues (
   queue text primary key,
   rules jsonb not null,
@@ -19,6 +20,7 @@ create table {schema}.limits_queues (
   marked_at timestamptz not null default '-infinity',
   front_at timestamptz not null default '-infinity',
   ring jsonb not null default '{}',
+  strays uuid[] not null default '{}',
   clock timestamptz not null default '-infinity',
   claimed_at timestamptz not null default '-infinity',
   swept_at timestamptz not null default '-infinity'

@@ -1,7 +1,8 @@
 -- Applies the rules of a queue; null: none. Returns false if there is more to do in another call:
--- where the partition keys change, held jobs are made pending again, 5,000 a call.
--- Index: the primary keys; jobs_running as a whole, once. Locks: the row of limits_queues, rows of
--- jobs. Safe to repeat.
+-- where the partition keys change, held jobs are made pending again, 5,000 a call. Locked ones are left
+-- to the sweep. Rate limits of the same path keep what they have spent, and their pauses.
+-- Index: the primary keys, jobs_limits_held; jobs_running as a whole, once. Locks: the row of
+-- limits_queues, rows of jobs, skipping locked ones. Safe to repeat.
 create function {schema}.limits_configure(p_queue text, p_rules jsonb) returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -10,25 +11,35 @@ declare
   v_bys text[] := array(
     select r.value ->> 'by' from jsonb_array_elements(coalesce(p_rules, '[]')) with ordinality r
     where r.value ->> 'by' is not null group by 1 order by min(r.ordinality));
-  v_old text[];
+  v_old {schema}.limits_queues;
+  v_strays uuid[] := '{}';
+  v_buckets {schema}.limits_buckets[];
 begin
-  select q.bys into v_old from {schema}.limits_queues q where q.queue = p_queue for update;
-  if p_rules is null or v_old is distinct from v_bys then
-    if {schema}.limits_release(p_queue, 5000) = 5000 then
+  select * into v_old from {schema}.limits_queues q where q.queue = p_queue for update;
+  if p_rules is null or v_old.bys is distinct from v_bys then
+    if {schema}.limits_release(p_queue, 5000, null) = 5000 then
       return false;
     end if;
+    v_strays := array(
+      select j.id from {schema}.jobs j
+      where j.state = 3 and j.meta ? 'limits' and j.queue = p_queue
+        and j.meta #>> '{limits,partition}' is not null);
     delete from {schema}.limits_partitions p where p.queue = p_queue;
     delete from {schema}.limits_slots l where l.queue = p_queue;
     delete from {schema}.limits_blocks b where b.queue = p_queue;
-    delete from {schema}.limits_queues q where q.queue = p_queue;
+    if p_rules is not null or v_strays = '{}' then
+      delete from {schema}.limits_queues q where q.queue = p_queue;
+    end if;
   end if;
-  delete from {schema}.limits_buckets b where b.queue = p_queue;
+  with gone as (
+    delete from {schema}.limits_buckets b where b.queue = p_queue returning b)
+  select array_agg(gone.b) into v_buckets from gone;
   if p_rules is null then
     return true;
   end if;
   insert into {schema}.limits_queues as q (
-    queue, rules, bys, kinds, by_nos, maxima, rates, bursts)
-  select p_queue, p_rules, v_bys,
+    queue, rules, bys, strays, kinds, by_nos, maxima, rates, bursts)
+  select p_queue, p_rules, v_bys, v_strays,
     array_agg(r.value ->> 'rule' order by r.ordinality),
     array_agg(coalesce(array_position(v_bys, r.value ->> 'by'), 0) order by r.ordinality),
     array_agg(coalesce((r.value ->> 'limit')::int, 1) order by r.ordinality),
@@ -39,7 +50,17 @@ begin
   on conflict (queue) do update
   set rules = excluded.rules, kinds = excluded.kinds, by_nos = excluded.by_nos,
     maxima = excluded.maxima, rates = excluded.rates, bursts = excluded.bursts;
-  if v_old is not distinct from v_bys then
+  insert into {schema}.limits_buckets (queue, rule, grp, tokens, at, paused_until)
+  select p_queue, n.no, b.grp, least(n.burst, o.burst,
+      b.tokens + greatest(extract(epoch from clock_timestamp() - b.at), 0) * o.rate),
+    greatest(b.at, clock_timestamp()), b.paused_until
+  from unnest(v_buckets) as b
+  join unnest(v_old.by_nos, v_old.rates, v_old.bursts) with ordinality as o (by_no, rate, burst, no)
+    on o.no = b.rule
+  join {schema}.limits_queues q on q.queue = p_queue
+  join unnest(q.kinds, q.by_nos, q.bursts) with ordinality as n (kind, by_no, burst, no)
+    on n.kind = 'rate' and q.bys[n.by_no] is not distinct from v_old.bys[o.by_no];
+  if v_old.bys is not distinct from v_bys then
     with ready as (
       update {schema}.limits_partitions p
       set turn = nextval('{schema}.limits_turns'), blocked = null, ready_at = null

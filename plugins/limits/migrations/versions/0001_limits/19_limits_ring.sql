@@ -76,6 +76,7 @@ begin
         where j.state = 3 and j.meta ? 'limits' and j.queue = s.queue
           and j.meta #>> '{limits,partition}' = r.key
           and j.priority = r.after_priority and j.pos > r.after_pos
+          and j.id <> all (s.strays)
           and not {schema}.expired(j.expires_at, j.attempt, j.crashes)
         order by j.priority desc, j.pos limit r.take + 1) same
       union all
@@ -83,6 +84,7 @@ begin
         select j.ctid, j.id, j.priority, j.pos from {schema}.jobs j
         where j.state = 3 and j.meta ? 'limits' and j.queue = s.queue
           and j.meta #>> '{limits,partition}' = r.key and j.priority < r.after_priority
+          and j.id <> all (s.strays)
           and not {schema}.expired(j.expires_at, j.attempt, j.crashes)
         order by j.priority desc, j.pos limit r.take + 1) lower
       limit r.take + 1) j) c;

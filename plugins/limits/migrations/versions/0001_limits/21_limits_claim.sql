@@ -35,11 +35,12 @@ begin
   end if;
   select * into s from {schema}.limits_queues q where q.queue = p_queue for update;
   if s.rules is distinct from v_rules then
-    if not {schema}.limits_configure(p_queue, v_rules) then
+    if not {schema}.limits_configure(p_queue, v_rules) and v_rules is not null then
       return;
     end if;
     s := null;
-    select * into s from {schema}.limits_queues q where q.queue = p_queue;
+    select * into s from {schema}.limits_queues q
+    where q.queue = p_queue and v_rules is not null;
   end if;
   if s.queue is null then
     return query select * from {schema}.claim(

@@ -26,6 +26,13 @@ begin
       continue;
     end if;
     perform {schema}.limits_adopt(s.queue);
+    if s.strays <> '{}' then
+      perform {schema}.limits_release(s.queue, 5000, s.strays);
+      update {schema}.limits_queues q
+      set strays = array(
+        select j.id from {schema}.jobs j where j.id = any (s.strays) and j.state = 3)
+      where q.queue = s.queue returning q.strays into s.strays;
+    end if;
     delete from {schema}.limits_buckets b
     where b.queue = s.queue and coalesce(b.paused_until, '-infinity') < clock_timestamp()
       and b.tokens + extract(epoch from clock_timestamp() - b.at) * s.rates[b.rule]
@@ -35,7 +42,7 @@ begin
       from (
         select j.meta #>> '{limits,partition}' as key, j.priority, j.pos from {schema}.jobs j
         where j.state = 3 and j.meta ? 'limits' and j.queue = s.queue
-          and j.meta #>> '{limits,partition}' is not null
+          and j.meta #>> '{limits,partition}' is not null and j.id <> all (s.strays)
         limit p_limit) h
       where not exists (
         select from {schema}.limits_partitions p where p.queue = s.queue and p.key = h.key)
