@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -39,6 +40,16 @@ from tests.support.waiting import eventually
 
 #: Starts of a queue by the clock of the database, one after the other.
 STARTS = "select claimed_at from chancy.finished_jobs order by claimed_at"
+
+DEAD_WORKER = (
+    "insert into chancy.workers (id, host, pid, tags, queues, version, beat_at) values"
+    " (gen_random_uuid(), 'gone', 1, '{}', '{ruled}', '0', now() - interval '1 hour')"
+    " returning id"
+)
+CLAIM = (
+    "select arguments::jsonb ->> 'tenant'"
+    " from chancy.limits_claim(%s, gen_random_uuid(), 'ruled', 20)"
+)
 
 PAUSED = "select run_at from chancy.jobs where meta ? 'rate_limited' and state = 2"
 STARTED = (
@@ -143,6 +154,31 @@ async def test_a_small_tenant_does_not_wait_for_a_large_one(dsn: str, book: Book
     assert last <= 20 + 3 * 20
 
 
+async def test_each_claim_keeps_fair_shares_of_what_has_been_read(dsn: str) -> None:
+    async with application(dsn, [FairShare(by="tenant")]) as chancy:
+        await chancy.declare(*chancy.queues, upsert=True)
+        await chancy.push_many(work.job("large", n) for n in range(1_500))
+        await chancy.push_many(work.job("abc"[n % 3], n) for n in range(600))
+        dead = tables.ask(dsn, DEAD_WORKER)[0][0]
+        with psycopg.connect(dsn, autocommit=True) as connection:
+
+            def claims(number: int) -> list[Counter[str]]:
+                found = [connection.execute(CLAIM, [dead]).fetchall() for _ in range(number)]
+                assert [len(claimed) for claimed in found] == [20] * number
+                return [Counter(tenant for (tenant,) in claimed) for claimed in found]
+
+            assert claims(2)[0] == {"large": 20}, "the first claim serves what it has read"
+            known = claims(20)
+            for first in range(20):
+                for last in range(first, 20):
+                    starts = sum(known[first : last + 1], Counter[str]()).values()
+                    assert len(starts) == 4
+                    assert max(starts) - min(starts) <= 2
+            # A tenant that was idle gets no credit for the past.
+            await chancy.push_many(work.job("idle", n) for n in range(100))
+            assert 18 <= sum(claims(5), Counter[str]())["idle"] <= 22
+
+
 async def test_weights_share_the_starts(dsn: str, book: Book) -> None:
     rules: list[Rule] = [FairShare(by="tenant", weights={"a": 3}), GlobalConcurrency(4)]
     await run(dsn, rules, [work.job("ab"[n % 2], n) for n in range(200)])
@@ -197,13 +233,7 @@ async def test_the_slots_of_a_dead_worker_are_free_again(dsn: str, book: Book) -
         await chancy.declare(*chancy.queues, upsert=True)
         references = await chancy.push_many([work.job("a", n) for n in range(4)])
         # A worker that was killed: its claim is there, and it sends no heartbeats.
-        tables.ask(
-            dsn,
-            "insert into chancy.workers (id, host, pid, tags, queues, version, beat_at) values"
-            " (gen_random_uuid(), 'gone', 1, '{}', '{ruled}', '0', now() - interval '1 hour')"
-            " returning id",
-        )
-        ((worker_id,),) = tables.ask(dsn, "select id from chancy.workers")
+        ((worker_id,),) = tables.ask(dsn, DEAD_WORKER)
         claimed = tables.ask(
             dsn,
             f"select id from chancy.limits_claim('{worker_id}', gen_random_uuid(), 'ruled', 10)",

@@ -1,6 +1,6 @@
 -- Reads pending jobs of a queue, those of a priority over p_above, in order: up to p_room of them may
 -- start, and are returned as rows to claim with their partitions. Others are held, if their partition
--- may not run now or has held jobs, or with p_hold all of them. Jobs of a sequence stay pending behind
+-- may not run now or has held jobs; with fair shares all of them, unless all that wait may start. Jobs of a sequence stay pending behind
 -- one that another transaction locks. Returns how many were read, and the changed hints and ring. The
 -- caller has locked the queue.
 -- p_block: the replay of a job that blocks its sequence takes its place.
@@ -8,8 +8,7 @@
 -- jobs by priority and position, skipping locked ones. Safe to repeat.
 create function {schema}.limits_intake(
   s {schema}.limits_queues, p_ids uuid[], p_keys text[], p_running boolean[], p_now timestamptz,
-  p_room int, p_above smallint, p_front boolean, p_hold boolean,
-  p_block boolean,
+  p_room int, p_above smallint, p_front boolean, p_block boolean,
   out tids tid[], out ids uuid[], out keys text[], out seen int, out hints jsonb, out ring jsonb
 )
 language plpgsql
@@ -22,7 +21,8 @@ set jit = off
 as $$
 declare
   v_window int := case
-    when p_hold then 2000 when s.bys = '{}' then p_room else greatest(p_room, 200) end;
+    when 'fair' = any (s.kinds) then 1000 when s.bys = '{}' then p_room else greatest(p_room, 200) end;
+  v_hold boolean;
   v_lanes int[] := '{}'; v_hints bigint[] := '{}';
   v_owners boolean[]; v_waits boolean[]; v_behind boolean[];
   v_sequence int := s.by_nos[array_position(s.kinds, 'sequential')];
@@ -69,6 +69,7 @@ begin
   if seen = 0 then
     return;
   end if;
+  v_hold := 'fair' = any (s.kinds) and (s.ring <> '{}' or seen > p_room);
   v_behind := array_fill(false, array[seen]);
   if 'sequential' = any (s.kinds) then
     with skipped as materialized (
@@ -117,17 +118,13 @@ begin
     from unnest(c_ids, c_replays) with ordinality as c (id, replay_of, no) order by c.no);
   -- Whether held jobs of the partition are ahead of it.
   v_waits := array(
-    select s.bys <> '{}' and not c.owner and (p_hold or c.behind or (
+    select s.bys <> '{}' and not c.owner and (v_hold or c.behind or (
       select true from {schema}.limits_partitions p
       where p.queue = s.queue and p.key = c.key) is true)
     from unnest(c_keys, v_owners, v_behind) with ordinality as c (key, owner, behind, no)
     order by c.no);
-  if p_hold then
-    c_oks := array_fill(null::boolean, array[seen]);
-  else
-    select * into c_oks, c_blocked, c_ready
-    from {schema}.limits_judge(s, p_keys, p_running, p_now, c_keys, v_owners, v_waits);
-  end if;
+  select * into c_oks, c_blocked, c_ready
+  from {schema}.limits_judge(s, p_keys, p_running, p_now, c_keys, v_owners, v_waits);
   with job as materialized (
     select c.*, sum(c.bytes) filter (where c.ok) over (order by c.no rows unbounded preceding)
         - c.bytes as bytes_before,
@@ -144,7 +141,7 @@ begin
     -- A job without room stays pending, unless later ones of its partition are held: they would
     -- start before it.
     select c.*, c.holdable and not c.starts
-      and bool_or(c.holdable and c.late) over (partition by c.key) as held
+      and bool_or(c.holdable and c.late) over (partition by c.key collate "C") as held
     from chosen c)
   select coalesce(array_agg(f.tid order by f.no) filter (where f.starts), '{}'),
     coalesce(array_agg(f.id order by f.no) filter (where f.starts), '{}'),

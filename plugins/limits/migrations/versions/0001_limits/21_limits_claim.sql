@@ -23,7 +23,7 @@ declare
   v_rules jsonb; v_paused boolean; v_now timestamptz; v_began timestamptz; v_room int; v_front boolean;
   v_live record; v_part record; v_lanes jsonb;
   v_ids uuid[]; v_keys text[]; v_running boolean[]; v_old int; v_block boolean;
-  v_ring smallint; v_above smallint := 32767; v_read_front boolean := false;
+  v_ring smallint; v_to smallint; v_above smallint := 32767; v_read_front boolean := false;
   v_hints jsonb; v_before jsonb;
 begin
   -- A pause waits for claims under way: they take no job that is pushed after it.
@@ -82,39 +82,21 @@ begin
   end if;
   v_room := least(p_limit, 1000, {schema}.limits_room(s, v_running, v_now));
   v_front := v_now >= s.front_at;
-  if v_room > 0 and 'fair' = any (s.kinds) then
-    -- The shares are known once no job is pending. A long stream of pushes does not stop the claims.
-    for v_pass in 1 .. 5 loop
-      select * into v_part from {schema}.limits_intake(
-        s, v_ids, v_keys, v_running, v_now, 0, (-32768)::smallint, v_front and v_pass = 1, true,
-        v_block);
-      s.hints := v_part.hints; s.ring := v_part.ring; s.before := s.hints;
-      exit when v_part.seen < 2000;
-    end loop;
-    v_read_front := v_front;
-    if v_part.seen >= 2000 and s.claimed_at > v_now - interval '1 second' then
-      v_room := 0;
-    end if;
-    -- Only jobs that hold the slot of their sequence are pending now. One whose worker died is before
-    -- the hints, so the next read is from the front as well.
-    if not 'sequential' = any (s.kinds) then
-      v_above := -32768;
-    end if;
-  end if;
-  -- By priority; of the same one, held jobs first.
+  -- By priority; of the same one, held jobs first. With fair shares, one read of what is pending adds
+  -- to the ring, which then decides.
   for v_pass in 1 .. 30 loop
     exit when v_room <= 0;
     v_ring := (select max(l.key::smallint) from jsonb_object_keys(s.ring) as l (key));
     exit when v_ring is null and v_above = -32768;
     if v_above > coalesce(v_ring, -32768) then
+      v_to := case when 'fair' = any (s.kinds) then -32768 else coalesce(v_ring, -32768) end;
       select * into v_part from {schema}.limits_intake(
-        s, v_ids, v_keys, v_running, v_now, v_room, coalesce(v_ring, (-32768)::smallint), v_front,
-        false, v_block);
+        s, v_ids, v_keys, v_running, v_now, v_room, v_to, v_front, v_block);
       s.hints := v_part.hints; s.ring := v_part.ring; s.before := s.hints;
       v_read_front := v_read_front or v_front;
       v_front := false;
-      if v_part.seen < v_room then
-        v_above := coalesce(v_ring, -32768);
+      if v_part.seen < v_room or 'fair' = any (s.kinds) then
+        v_above := v_to;
       end if;
     else
       select * into v_part from {schema}.limits_ring(
