@@ -62,7 +62,7 @@ _ENDED = {
     State.CANCELLED: "was cancelled",
 }
 
-#: Returns the explanations of plugins for a held job.
+#: Returns the explanations of plugins for a held or pending job.
 Explain = Callable[[QueuedJob], Awaitable[Sequence[str]]]
 
 
@@ -75,7 +75,7 @@ async def diagnose(broker: Broker, id: UUID, explain: Explain = _nothing) -> Seq
 
     The state is read by several statements, so changes between them may be visible.
 
-    :param explain: called for a held job.
+    :param explain: called for a held or pending job.
     """
     found = (await broker.get([id])).get(id)
     if found is None:
@@ -102,7 +102,7 @@ async def diagnose(broker: Broker, id: UUID, explain: Explain = _nothing) -> Seq
             return [*(Reason(Why.HELD, text) for text in texts), *_past(found)]
         case _:
             queues = {queue.name: queue for queue in await broker.queues()}
-            return list(_pending(found, place, queues, workers))
+            return list(_pending(found, place, queues, workers, await explain(found)))
 
 
 def _finished(job: QueuedJob) -> Iterator[Reason]:
@@ -175,8 +175,10 @@ def _pending(
     place: QueuePosition,
     queues: Mapping[str, Queue],
     workers: Sequence[WorkerRecord],
+    held: Sequence[str],
 ) -> Iterator[Reason]:
     found = list(_unserved(job.queue, queues, workers))
+    found.extend(Reason(Why.HELD, text) for text in held)
     yield from found
     serving = [worker for worker in workers if job.queue in worker.queues]
     if place.ahead:

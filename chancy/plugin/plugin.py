@@ -224,11 +224,11 @@ class Plugin:
         """
 
     async def why_held(self, app: Application, job: QueuedJob) -> str | None:
-        """Explain what a HELD job waits for, as ``chancy job why`` shows it.
+        """Explain what a HELD or PENDING job waits for, as ``chancy job why`` shows it.
 
         Return one sentence, of which 500 characters are shown: the limit, and its current holders,
-        at most five. Return None if another plugin holds the job. It must only read, and has 5 s;
-        an error is shown in place of the sentence.
+        at most five. Return None if this plugin does not keep the job from starting. It must only
+        read, and has 5 s; an error is shown in place of the sentence.
         """
         return None
 

@@ -90,22 +90,28 @@ class GlobalLimits(Plugin):
         found = await SQL.on(app.broker).fetch("why", job.id)
         if not found:
             return None
-        ((rule, holders, ready_s, ahead, key, blocking),) = found
+        ((full, holders, rate, ready_s, paused, ahead, key, blocking, held),) = found
         queues = {queue.name: queue for queue in await app.broker.queues()}
         rules = queues[job.queue].rules if job.queue in queues else ()
-        which = str(rules[rule - 1]) if rule and rule <= len(rules) else "a rule of its queue"
-        behind = f"{ahead:,} jobs of its partition are ahead of it"
+
+        def named(number: int) -> str:
+            return str(rules[number - 1]) if number <= len(rules) else "a rule of its queue"
+
         if blocking is not None:
-            return (
+            text = (
                 f"held by its sequence: the job {blocking} failed and blocks it until it is "
-                f"replayed, or skipped: chancy limits skip {job.queue} {shlex.quote(key)}; {behind}"
+                f"replayed, or skipped: chancy limits skip {job.queue} {shlex.quote(key)}"
             )
-        if holders:
+        elif holders:
             running = ", ".join(holders[:5]) + (", …" if len(holders) > 5 else "")
-            return f"held by {which}: the jobs {running} run; {behind}"
-        if ready_s is not None:
-            return f"held by a rate limit for {max(ready_s, 0.0):.1f} s; {behind}"
-        return f"held by the rules of its queue until its turn; {behind}"
+            text = f"held by {named(full)}: the jobs {running} run"
+        elif rate is not None:
+            ready_s = max(ready_s, 0.0)
+            what = "a job asked for a pause, which ends" if paused else "its next token is there"
+            text = f"held by {named(rate)}: {what} in {ready_s:.1f} s"
+        else:
+            text = "held by the rules of its queue until its turn"
+        return f"{text}; {ahead:,} jobs of its partition are ahead of it" if held else text
 
     async def serve(self, runtime: Runtime) -> None:
         broker, clock, leader = runtime.broker, runtime.clock, runtime.leader

@@ -57,8 +57,10 @@ class Partitions:
         ]
 
     async def skip(self, queue: str, key: str | None) -> list[UUID]:
-        """Let a partition go on behind failed jobs that block its sequence; None: all partitions.
+        """Let the sequence of a partition go on behind failed jobs that block it; None: all.
 
         Returns these jobs.
+
+        :param key: the key of the partition, or the value of its sequence alone.
         """
         return [UUID(str(row[0])) for row in await self._tables.fetch("skip", queue, key)]

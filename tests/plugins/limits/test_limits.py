@@ -25,6 +25,7 @@ from chancy import (
     Unique,
     Worker,
 )
+from chancy.app.diagnosis import Why
 from chancy.plugins import limits
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.limits import GlobalLimits
@@ -352,6 +353,32 @@ async def test_held_jobs_can_be_cancelled(dsn: str, book: Book) -> None:
     assert book.of("a") == [0, 2, 3]
 
 
+async def test_rules_of_a_whole_queue_explain_why_its_jobs_wait(dsn: str, book: Book) -> None:
+    book.gate.clear()
+    rules: list[Rule] = [GlobalConcurrency(1), RateLimit(1000)]
+    async with application(dsn, rules) as chancy, workers(dsn, rules, 1):
+        first = await chancy.push(work.job("a", 1))
+        await eventually(lambda: book.of("a") == [1])
+        second = await chancy.push(work.job("a", 2))
+        reason, *others = await chancy.why(second.id)
+        assert reason == (
+            Why.HELD,
+            f"held by GlobalConcurrency(limit=1, by=None): the jobs {first.id} run",
+        )
+        tables.ask(
+            dsn,
+            "insert into chancy.limits_buckets as b (queue, rule, grp, tokens, at, paused_until)"
+            " values ('ruled', 2, '', 1, now(), now() + interval '1 hour') on conflict"
+            " (queue, rule, grp) do update set paused_until = excluded.paused_until returning 1",
+        )
+        book.gate.set()
+        await first.wait(10)
+        paused, *more = await chancy.why(second.id)
+        assert "RateLimit(allowed=1000, per=1.0, " in paused.text
+        assert "a job asked for a pause, which ends in 35" in paused.text
+        assert not {Why.SOON, Why.STUCK} & {why for why, _ in (*others, *more)}
+
+
 async def test_jobs_that_move_away_are_judged_again_and_free_their_slots(
     dsn: str, book: Book
 ) -> None:
@@ -492,6 +519,22 @@ async def test_a_failed_job_blocks_its_sequence_until_it_is_replayed_or_skipped(
             assert await partitions.skip("ruled", "b") == [references[4].id]
             assert (await references[10].wait(10)).state is State.SUCCEEDED
             assert book.of("b") == [0, 1, 2, 3]
+
+
+async def test_a_sequence_is_skipped_by_the_partition_that_waits(dsn: str, book: Book) -> None:
+    """With a second path, the job that failed is of another partition of the same sequence."""
+    rules = [Sequential(by="tenant", on_failure="block"), GlobalConcurrency(5, by="number")]
+    async with application(dsn, rules) as chancy, workers(dsn, rules, 1):
+        failed = await chancy.push(transfer.job("a", 1, broken=True))
+        await failed.wait(10)
+        waiting = await chancy.push(transfer.job("a", 2))
+        partitions = Partitions(chancy.broker)
+        (part,) = await eventually(lambda: partitions.waiting("ruled", 9))
+        assert part.key == '["a", "2"]'
+        assert part.blocked_by == failed.id
+        assert await partitions.skip("ruled", '["b", "2"]') == []
+        assert await partitions.skip("ruled", part.key) == [failed.id]
+        assert (await waiting.wait(10)).state is State.SUCCEEDED
 
 
 async def test_a_queue_with_rules_needs_the_plugin(dsn: str) -> None:

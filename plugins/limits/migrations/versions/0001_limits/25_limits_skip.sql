@@ -1,26 +1,35 @@
--- Lets the partition p_key of a queue go on behind jobs that failed and block their sequence; null: all
--- partitions. Returns the ids of these jobs, and notifies workers.
+-- Lets the sequence of the partition p_key of a queue go on behind jobs that failed and block it; null:
+-- all sequences. Instead of the partition, p_key can be the value of the sequence alone. Returns the
+-- ids of these jobs, and notifies workers.
 -- Index: the primary keys, limits_partitions_blocked. Locks: the row of limits_queues. Safe to repeat.
 create function {schema}.limits_skip(p_queue text, p_key text) returns setof uuid
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  s {schema}.limits_queues;
+  v_by_no int;
+  v_value text := p_key;
 begin
-  perform from {schema}.limits_queues q where q.queue = p_queue for update;
+  select * into s from {schema}.limits_queues q where q.queue = p_queue for update;
+  v_by_no := s.by_nos[array_position(s.kinds, 'sequential')];
+  begin
+    v_value := {schema}.limits_group(p_key, v_by_no, cardinality(s.bys));
+  exception when invalid_text_representation then null;
+  end;
   return query
   with gone as (
     delete from {schema}.limits_blocks b
-    where b.queue = p_queue and (p_key is null or b.key = p_key)
+    where b.queue = p_queue and (p_key is null
+      or {schema}.limits_group(b.key, v_by_no, cardinality(s.bys)) in (p_key, v_value))
     returning b.id, b.key
   ), ready as (
     update {schema}.limits_partitions p
     set blocked = null, ready_at = clock_timestamp()
     where p.queue = p_queue and p.blocked = any (array(
-      select r.no || ':' || {schema}.limits_group(g.key, r.by_no, cardinality(q.bys))
-      from gone g
-      join {schema}.limits_queues q on q.queue = p_queue
-      cross join unnest(q.kinds, q.by_nos) with ordinality as r (kind, by_no, no)
-      where r.kind = 'sequential'))
+      select array_position(s.kinds, 'sequential') || ':'
+        || {schema}.limits_group(g.key, v_by_no, cardinality(s.bys))
+      from gone g))
   )
   select g.id from gone g;
   perform {schema}.wake(p_queue, false);
