@@ -366,6 +366,12 @@ def _application(target: CommandTarget) -> Chancy:
     settings = target.settings()
     for module in settings.imports:
         application.load(module, what="imports")
+    plugins = (plugin.get_identifier() for plugin in chancy.hooks.plugins)
+    if "CHANCY_METRICS" in os.environ and "chancy.metrics" not in plugins:
+        raise ConfigurationError(
+            "--metrics (CHANCY_METRICS) needs the plugin chancy.metrics, which this application "
+            "does not have: add Metrics() to its plugins"
+        )
     if settings.app:
         chancy.registry.allow += settings.allow
     if not (settings.app or settings.imports or settings.allow):

@@ -8,13 +8,17 @@ import os
 import random
 from collections.abc import Sequence
 from datetime import timedelta
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from chancy.attempt.settlement import Settlement
+from chancy.broker.contract import Broker
 from chancy.broker.optional import SqlStore
+from chancy.broker.values import Capability
 from chancy.checks import check_number
 from chancy.clock import Clock
 from chancy.errors import BrokerError, ConfigurationError
+from chancy.plugin.leader import LeaderGate
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Application, Runtime
 from chancy.plugins.metrics.gauges import Gauges, look
@@ -34,6 +38,8 @@ _LISTEN, _NUMBER = "CHANCY_METRICS", "CHANCY_WORKER_NUMBER"
 _ROLL_UP_S = 30.0
 #: Seconds for which the last report may take when the worker stops.
 _LAST_S = 5.0
+#: Seconds after which to try again to listen on an address that is in use.
+_LISTEN_AGAIN_S = 10.0
 
 
 class Metrics(Plugin):
@@ -58,11 +64,17 @@ class Metrics(Plugin):
         self.every_s = every_s
         self.keep_days = keep_days
         self.listen = listen or os.environ.get(_LISTEN) or None
-        self._tally = Tally()
-        #: Everything that was reported since the process has started.
-        self._reported = Tally()
+        #: What was counted since the last report took it; what reports took since the process has
+        #: started; what they took and have not stored.
+        self._tally, self._taken, self._unstored = Tally(), Tally(), Tally()
+        #: Held while totals move from the tally: a scrape, in its own thread, misses none.
+        self._moving = Lock()
+        self._storing: asyncio.Task[None] | None = None
         self._gauges: Gauges | None = None
         self._registry: CollectorRegistry | None = None
+        if self.listen is not None:
+            _ = self.registry  # refuses a process without prometheus_client
+            _address(self.listen)
 
     @classmethod
     def get_identifier(cls) -> str:
@@ -70,6 +82,9 @@ class Metrics(Plugin):
 
     def migrations(self) -> Migrations | None:
         return Migrations(name="metrics", package="chancy.plugins.metrics.migrations", head="0001")
+
+    def requires(self) -> frozenset[Capability]:
+        return frozenset() if self.listen is None else frozenset({Capability.SQL})
 
     def settled(self, batch: Sequence[Settlement], stale: Sequence[Settlement]) -> None:
         self._tally.add(batch, stale)
@@ -97,8 +112,9 @@ class Metrics(Plugin):
     def _now(self) -> TotalsByFunction:
         """The totals since the process has started."""
         totals = Tally()
-        totals.give(self._reported.totals)
-        totals.give(self._tally.totals)
+        with self._moving:
+            totals.give(self._taken.totals)
+            totals.give(self._tally.totals)
         return totals.totals
 
     async def read(
@@ -129,18 +145,29 @@ class Metrics(Plugin):
     async def serve(self, runtime: Runtime) -> None:
         if not isinstance(runtime.broker, SqlStore):
             return
-        endpoint = None
-        if self.listen is not None:
-            registry = self.registry
-            from chancy.plugins.metrics.endpoint import Endpoint, parse_address
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._work(runtime, MetricsTable(runtime.broker)))
+            if self.listen is not None:
+                group.create_task(self._listen(runtime, self.listen))
 
-            number = int(os.environ.get(_NUMBER, "1")) - 1
-            endpoint = Endpoint(parse_address(self.listen, number), registry, runtime)
+    async def _listen(self, runtime: Runtime, address: str) -> None:
+        """Serve HTTP until cancelled. While the address is in use, try again and again."""
+        from chancy.plugins.metrics.endpoint import Endpoint
+
+        host_port, registry, logged = _address(address), self.registry, False
+        while True:
+            try:
+                endpoint = Endpoint(host_port, registry, runtime)
+            except ConfigurationError as error:
+                if not logged:
+                    logger.error("metrics_not_served error=%s", error)
+                logged = True
+                await runtime.clock.sleep(_LISTEN_AGAIN_S)
+                continue
             endpoint.start()
-        try:
-            await self._work(runtime, MetricsTable(runtime.broker))
-        finally:
-            if endpoint is not None:
+            try:
+                await asyncio.Event().wait()
+            finally:
                 await asyncio.to_thread(endpoint.stop)
 
     async def _work(self, runtime: Runtime, table: MetricsTable) -> None:
@@ -149,34 +176,58 @@ class Metrics(Plugin):
         try:
             while True:
                 await clock.sleep(self.every_s * random.uniform(0.8, 1.2))
-                await self._report(table)
-                if not leader.leading:
+                self._storing = asyncio.create_task(self._store(table))
+                # A stop does not cancel a statement that may have stored them.
+                await asyncio.shield(self._storing)
+                try:
+                    self._gauges = await self._look(runtime.broker, leader)
+                    if leader.leading and clock.monotonic() > rolled_at + _ROLL_UP_S:
+                        await table.roll_up(self.keep_days)
+                        rolled_at = clock.monotonic()
+                except BrokerError as error:
                     self._gauges = None
-                    continue
-                if self._registry is not None:
-                    self._gauges = await look(runtime.broker)
-                if clock.monotonic() > rolled_at + _ROLL_UP_S:
-                    await table.roll_up(self.keep_days)
-                    rolled_at = clock.monotonic()
+                    logger.warning("metrics_look_failed error=%s", error)
         finally:
-            await self._report_last(table, clock)
+            await self._store_last(table, clock)
 
-    async def _report(self, table: MetricsTable) -> None:
-        totals = self._tally.take()
+    async def _look(self, broker: Broker, leader: LeaderGate) -> Gauges | None:
+        return await look(broker) if leader.leading and self._registry is not None else None
+
+    async def _store(self, table: MetricsTable) -> None:
+        """Store what was counted since the last report, and what an earlier one could not store."""
+        with self._moving:
+            taken = self._tally.take()
+            self._taken.give(taken)
+        self._unstored.give(taken)
+        totals = self._unstored.take()
         if not totals:
             return
         try:
             await table.report(totals)
         except BrokerError as error:
-            self._tally.give(totals)
+            self._unstored.give(totals)
             logger.warning("metrics_postponed functions=%d error=%s", len(totals), error)
-        else:
-            self._reported.give(totals)
 
-    async def _report_last(self, table: MetricsTable, clock: Clock) -> None:
-        """Report what was counted since the last report, when the worker stops."""
-        reporting = asyncio.create_task(self._report(table))
-        done = asyncio.Event()
-        reporting.add_done_callback(lambda _: done.set())
-        await clock.wait(done, _LAST_S)
-        reporting.cancel()
+    async def _store_last(self, table: MetricsTable, clock: Clock) -> None:
+        """Let the report under way end, and store what was counted since, when the worker stops."""
+        storing, self._storing = self._storing, None
+
+        async def rest() -> None:
+            if storing is not None:
+                await asyncio.wait([storing])
+            await self._store(table)
+
+        last = asyncio.create_task(rest())
+        ended = asyncio.Event()
+        last.add_done_callback(lambda _: ended.set())
+        await clock.wait(ended, _LAST_S)
+        for task in (storing, last):
+            if task is not None:
+                task.cancel()
+
+
+def _address(listen: str) -> tuple[str, int]:
+    """The host and port that this process listens on."""
+    from chancy.plugins.metrics.endpoint import parse_address
+
+    return parse_address(listen, int(os.environ.get(_NUMBER, "1")) - 1)

@@ -167,3 +167,9 @@ def test_calls_in_threads_that_hang_do_not_hold_up_the_end(
     assert inside("worker", "list", "--json", dsn=dsn).json == []
     (job,) = inside("job", "list", "--json", dsn=dsn).json
     assert (job["state"], job["attempt"]) == ("pending", 0)
+
+
+def test_metrics_without_the_plugin_are_refused(shop: Path, dsn: str) -> None:
+    env = {"CHANCY_DSN": dsn, "CHANCY_APP": "shop"}
+    refused = alone("worker", "--processes=0", "--metrics=127.0.0.1:0", cwd=shop, env=env, code=2)
+    assert "needs the plugin chancy.metrics" in refused.err

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import AsyncGenerator
@@ -15,17 +17,28 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from chancy import Chancy, ConfigurationError, Queue, Worker
+from chancy import BrokerUnavailable, Chancy, ConfigurationError, Queue, Worker
 from chancy.attempt.outcome import Returned
 from chancy.attempt.settlement import Settlement
+from chancy.plugins import metrics as metrics_plugin
 from chancy.plugins.metrics import Metrics, Totals
 from chancy.plugins.metrics import endpoint as endpoints
 from chancy.plugins.metrics.endpoint import parse_address
+from chancy.plugins.metrics.gauges import Gauges
 from chancy.plugins.metrics.series import MetricsTable
-from chancy.plugins.metrics.tally import BOUNDS, MOST_FUNCTIONS, OTHER, PLACES, Tally, quantile
+from chancy.plugins.metrics.tally import (
+    BOUNDS,
+    MOST_FUNCTIONS,
+    OTHER,
+    PLACES,
+    Tally,
+    TotalsByFunction,
+    quantile,
+)
 from chancy.plugins.retry import Retries
 from chancy.retry import Constant
 from chancy.states import State
+from chancy.testing.memory import MemoryBroker
 from tests.faults import tables
 from tests.plugins.metrics.jobs import block, work
 from tests.support.waiting import eventually
@@ -183,6 +196,135 @@ async def test_prometheus_and_the_files_of_deploy_find_the_metrics(
         names = set(re.findall(r"\bchancy_\w+", expression))
         assert names, expression
         assert names <= known, expression
+
+
+def succeeded(text: str) -> float:
+    """The jobs that succeeded, by a scrape."""
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "chancy_jobs_total" and sample.labels["outcome"] == "succeeded"
+    )
+
+
+class HeldReports:
+    """Holds the reports of metrics until it is told to go on, and fails some."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.under_way, self.go_on, self.failures = asyncio.Event(), asyncio.Event(), 0
+        report = MetricsTable.report
+
+        async def held(table: MetricsTable, totals: TotalsByFunction) -> None:
+            self.under_way.set()
+            await self.go_on.wait()
+            if self.failures:
+                self.failures -= 1
+                raise BrokerUnavailable("away")
+            await report(table, totals)
+
+        monkeypatch.setattr(MetricsTable, "report", held)
+
+
+def stored(dsn: str) -> int:
+    return int(tables.ask(dsn, "select coalesce(sum(succeeded), 0) from chancy.metrics")[0][0])
+
+
+async def test_counters_do_not_fall_while_a_report_is_stored_or_fails(
+    metered: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports = HeldReports(monkeypatch)
+    reports.failures = 1
+    async with served(metered, caplog) as (chancy, worker, port):
+        await chancy.push_many(work.job("fine") for _ in range(5))
+        await eventually(lambda: worker.settled == 5)
+        await reports.under_way.wait()
+        assert succeeded((await asyncio.to_thread(get, port, "/metrics"))[1]) == 5
+        reports.go_on.set()
+
+        seen: set[float] = set()
+
+        async def all_stored() -> bool:
+            seen.add(succeeded((await asyncio.to_thread(get, port, "/metrics"))[1]))
+            return stored(metered) == 5
+
+        await eventually(all_stored)
+    assert seen == {5.0}
+    assert "metrics_postponed" in caplog.text
+    assert stored(metered) == 5
+
+
+async def test_a_stop_during_a_report_loses_no_count(
+    metered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports = HeldReports(monkeypatch)
+    async with application(metered, Metrics(every_s=0.1)) as chancy, Worker(chancy) as worker:
+        await chancy.push_many(work.job("fine") for _ in range(5))
+        await reports.under_way.wait()
+        await eventually(lambda: worker.settled == 5)
+        stopping = asyncio.create_task(worker.stop())
+        await eventually(lambda: not worker.queues)
+        reports.go_on.set()
+        await stopping
+    assert stored(metered) == 5
+
+
+async def test_the_endpoint_stays_while_the_database_is_away(
+    metered: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with served(metered, caplog) as (_, _, port):
+
+        async def leads() -> bool:
+            status, text = await asyncio.to_thread(get, port, "/metrics")
+            assert status == 200
+            return "chancy_leader 1.0" in text
+
+        async def leads_no_more() -> bool:
+            return not await leads()
+
+        await eventually(leads)
+
+        async def away(_: object) -> Gauges:
+            raise BrokerUnavailable("away")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(metrics_plugin, "look", away)
+            await eventually(leads_no_more)
+            await eventually(lambda: caplog.text.count("metrics_look_failed") >= 3)
+            assert (await asyncio.to_thread(get, port, "/healthz")) == (200, "ok\n")
+        await eventually(leads)
+    assert caplog.text.count("metrics_served") == 1
+
+
+async def test_a_port_in_use_is_logged_once_and_counts_are_stored(
+    metered: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_plugin, "_LISTEN_AGAIN_S", 0.05)
+    caplog.set_level("INFO", "chancy.metrics")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        chancy = application(metered, Metrics(every_s=0.1, listen=f"127.0.0.1:{port}"))
+        async with chancy, Worker(chancy):
+            await (await chancy.push(work.job("fine"))).wait(20)
+            await eventually(lambda: stored(metered) == 1)
+            taken.close()
+            await eventually(lambda: "metrics_served" in caplog.text)
+            assert (await asyncio.to_thread(get, port, "/healthz")) == (200, "ok\n")
+    assert caplog.text.count("metrics_not_served") == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in caplog.text
+    assert "hook_failed" not in caplog.text
+
+
+def test_an_address_that_cannot_be_served_is_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(ConfigurationError, match="is no address"):
+        Metrics(listen="9100")
+    with pytest.raises(ConfigurationError, match="requires a broker with SQL statements"):
+        Chancy(broker=MemoryBroker(), plugins=[Metrics(listen="127.0.0.1:0")])
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(ConfigurationError, match="prometheus_client is not installed"):
+        Metrics(listen="127.0.0.1:0")
 
 
 async def test_a_blocked_and_an_ending_worker_say_so(
