@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from benchmarks import systems
+from benchmarks import observers, systems
 from benchmarks.clients import CLIENTS
+from benchmarks.observability import ratio_figure
 from benchmarks.readings import (
     ACKNOWLEDGED,
     CALL,
@@ -156,6 +158,13 @@ def _workflows() -> Iterator[Bar]:
     yield _most("steps between two / plain jobs", 1.5, of, over)
 
 
+def _observers() -> Iterator[Bar]:
+    for mode, bound in ((observers.METRICS, 0.97), (observers.COUNTER, 0.97),
+                        (observers.AROUND, 0.7)):  # fmt: skip
+        of = Reading(case="observability", figure=re.escape(ratio_figure(mode)))
+        yield _least(ratio_figure(mode), bound, of)
+
+
 def _executors() -> Iterator[Bar]:
     for executor in ("thread", "process"):
         of, over = (
@@ -174,7 +183,14 @@ def _mode(system: str) -> str:
 
 
 #: All bars, in the order of the report.
-BARS: Sequence[Bar] = (*_drains(), *_flows(), *_burdens(), *_workflows(), *_executors())
+BARS: Sequence[Bar] = (
+    *_drains(),
+    *_flows(),
+    *_burdens(),
+    *_workflows(),
+    *_observers(),
+    *_executors(),
+)
 
 
 def judge(found: Sequence[Summary], bars: Sequence[Bar] = BARS) -> list[Verdict]:

@@ -16,7 +16,7 @@ from benchmarks.jobs import noop
 from benchmarks.measurement import BenchmarkFailed, Measurement, Size
 from benchmarks.meters import Meter, busy_cores
 from benchmarks.processes import WorkerProcess
-from chancy import Chancy, Queue
+from chancy import Chancy, Plugin, Queue
 from chancy.job.definition import JobFactory
 
 #: The machine is idle below this number of cores in use, measured over so many seconds.
@@ -51,9 +51,9 @@ class Bench:
         """Print one line of progress to stderr."""
         print(f"{time.monotonic() - self.started:6.1f} s  {text}", file=sys.stderr, flush=True)
 
-    def application(self) -> Chancy:
+    def application(self, plugins: Sequence[Plugin] = ()) -> Chancy:
         """A chancy application with default settings. The caller opens it."""
-        return Chancy(self.dsn, schema=SCHEMA)
+        return Chancy(self.dsn, schema=SCHEMA, plugins=plugins)
 
     def meter(self) -> Meter:
         """A meter that starts now."""
@@ -87,18 +87,23 @@ class Bench:
         asyncio.run(fill())
 
     @contextmanager
-    def worker(self, *queues: str) -> Generator[WorkerProcess]:
+    def worker(self, *queues: str, mode: str | None = None) -> Generator[WorkerProcess]:
         """A worker for these queues, with default settings, in a separate process.
 
         Leaving the block stops it gracefully and waits until its sessions are closed.
+
+        :param mode: adds the plugins of this mode of `benchmarks.observers`.
         """
-        with self.workers(1, *queues) as (worker,):
+        with self.workers(1, *queues, mode=mode) as (worker,):
             yield worker
 
     @contextmanager
-    def workers(self, count: int, *queues: str) -> Generator[Sequence[WorkerProcess]]:
+    def workers(
+        self, count: int, *queues: str, mode: str | None = None
+    ) -> Generator[Sequence[WorkerProcess]]:
         """Several of them."""
-        command = [sys.executable, "-m", "benchmarks.worker", SCHEMA, *queues]
+        options = [] if mode is None else ["--mode", mode]
+        command = [sys.executable, "-m", "benchmarks.worker", *options, SCHEMA, *queues]
         with ExitStack() as cleanup:
             workers: list[WorkerProcess] = []
             for _ in range(count):

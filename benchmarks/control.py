@@ -11,6 +11,7 @@ import psycopg
 from benchmarks.measurement import BenchmarkFailed
 from benchmarks.session import Session
 from chancy import Chancy
+from chancy.plugins.metrics import Metrics
 
 #: The schema of all chancy tables of a run. The SQL statements of the package name it.
 SCHEMA = "chancy_bench"
@@ -34,7 +35,8 @@ class Control(Session):
                 raise BenchmarkFailed("another run of the benchmarks is using this database")
             self.run("drop schema if exists chancy_bench cascade")
             self.run("create schema chancy_bench")
-            Chancy(self._dsn, schema=SCHEMA).sync_migrate()
+            # Its table is for workers that count; others have nothing to do with it.
+            Chancy(self._dsn, schema=SCHEMA, plugins=[Metrics()]).sync_migrate()
             self.run("set search_path = chancy_bench")
         except BaseException:
             self._session.close()

@@ -79,18 +79,20 @@ def measure_drain(
     against: Mapping[str, str],
     runs: int | None = None,
     beside: bool = False,
+    mode: str | None = None,
 ) -> Measurement:
     """Drain the backlog of a queue, or of several, with a new worker; measures its rate and costs.
 
     :param runs: how often the jobs run in total, if not once each.
     :param beside: whether there are scheduled jobs too, which stay.
+    :param mode: as for `Bench.worker`.
 
     The rate counts runs from the first to the last one. ``acknowledged`` ends with the commit of
     the last settlement. Transactions include the start and stop of the worker.
     """
     meter = bench.meter()
     queues = [queue.name] if isinstance(queue, Queue) else queue
-    with bench.worker(*queues) as worker:
+    with bench.worker(*queues, mode=mode) as worker:
         emptied = partial(bench.wait_for_empty, worker, scheduled=beside)
         found = _follow(meter, worker, jobs, emptied, runs=runs or jobs)
     return found.measurement(figure, against)

@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks import limit
 from benchmarks.clients import CLIENTS
 from benchmarks.measurement import OTHERS, Measurement, Taken
+from benchmarks.observers import MODES
 
 HEAD: Mapping[str, Any] = {
     "started_at": "2026-01-02T03:04:05+00:00",
@@ -75,6 +76,9 @@ def _of_systems(factor: float) -> Iterator[tuple[str, Measurement]]:
     for priorities in (2, 5, 10, 201):
         figure = f"drain with {priorities} priorities / one"
         yield "priorities", Measurement(figure=figure, unit="ratio", value=0.95)
+    for mode in MODES[1:]:
+        figure = f"drain with {mode} / {MODES[0]}"
+        yield "observability", Measurement(figure=figure, unit="ratio", value=0.98)
     urgent = "slowest urgent job after 200,000 jobs under a held snapshot"
     yield "priorities", Measurement(figure=urgent, unit="ms", value=30.0)
     missing = "not installed"
