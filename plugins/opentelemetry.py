@@ -1,14 +1,24 @@
-"""OpenTelemetry: spans of pushes and of the runs of jobs, in one trace."""
+"""OpenTelemetry: spans of pushes and of the runs of jobs, in one trace; counts and durations."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Mapping
+from collections import defaultdict
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, get_args
 
 from chancy.attempt.failure import Failure
-from chancy.attempt.outcome import Lost, MemoryExceeded, Outcome, Raised, TimedOut
+from chancy.attempt.outcome import (
+    Lost,
+    MemoryExceeded,
+    Outcome,
+    Raised,
+    Released,
+    SetAside,
+    TimedOut,
+)
+from chancy.attempt.settlement import Settlement
 from chancy.context.context import JobContext
 from chancy.errors import ConfigurationError
 from chancy.job.definition import Job
@@ -16,8 +26,9 @@ from chancy.plugin.plugin import Plugin
 
 try:
     from opentelemetry import context as contexts
-    from opentelemetry import propagate, trace
+    from opentelemetry import metrics, propagate, trace
     from opentelemetry.context import Context
+    from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import Link, Span, SpanKind, StatusCode, TracerProvider
 except ImportError as missing:  # pragma: no cover
     raise ConfigurationError(
@@ -29,11 +40,20 @@ __all__ = ["OpenTelemetry", "in_child"]
 
 #: The key of a job's meta that holds the trace context, as the propagators write it.
 KEY = "trace"
-_WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
+#: The outcomes by their class, in the words of the attribute ``chancy.outcome``.
+_NAMES: Mapping[type, str] = {
+    kind: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower() for kind in get_args(Outcome)
+}
+#: Upper bounds of the histogram in seconds: those of the conventions, and longer ones.
+_BOUNDS_S = (
+    0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60, 300, 1_800,
+    7_200,
+)  # fmt: skip
 
 
 class OpenTelemetry(Plugin):
-    """Traces jobs: a span for each push, and a span for each attempt in the same trace.
+    """Traces jobs: a span for each push, and a span for each attempt in the same trace. Counts
+    pushes and attempts, with a histogram of how long attempts ran.
 
     The trace context travels in the job's meta, as the globally configured propagators write it. A
     job whose caller is in a trace that is not sampled is not traced.
@@ -41,28 +61,47 @@ class OpenTelemetry(Plugin):
     :param parent: whether the span of an attempt is a child of the span of its push. If not, each
         attempt begins a trace of its own. It is linked to the push in both cases.
     :param tracer_provider: makes the spans; None: the global one.
+    :param meter_provider: makes the metrics; None: the global one.
     """
 
     around_in_child = f"{__name__}.in_child"
 
     def __init__(
-        self, *, parent: bool = True, tracer_provider: TracerProvider | None = None
+        self,
+        *,
+        parent: bool = True,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
     ) -> None:
         self.parent = parent
         self._tracer = trace.get_tracer("chancy", tracer_provider=tracer_provider)
+        meter = metrics.get_meter("chancy", meter_provider=meter_provider)
+        self._sent = meter.create_counter(
+            "messaging.client.sent.messages", "{message}", "Jobs that were pushed."
+        )
+        self._consumed = meter.create_counter(
+            "messaging.client.consumed.messages", "{message}", "Attempts that ended."
+        )
+        self._durations = meter.create_histogram(
+            "messaging.process.duration",
+            "s",
+            "Seconds for which attempts ran.",
+            explicit_bucket_boundaries_advisory=_BOUNDS_S,
+        )
 
     @classmethod
     def get_identifier(cls) -> str:
         return "chancy.opentelemetry"
 
     def pushing(self, job: Job[Any]) -> Job[Any]:
+        attributes = _attributes("push", "create", job.queue, job.func)
+        self._sent.add(1, attributes)
         if KEY in job.meta:
             return job
         context = contexts.get_current()
         if not _is_dropped(context):
-            attributes = _attributes("push", "create", job.queue, job.func)
             if job.id is not None:
-                attributes["messaging.message.id"] = str(job.id)
+                attributes = attributes | {"messaging.message.id": str(job.id)}
             span = self._tracer.start_span(
                 f"push {job.func}", kind=SpanKind.PRODUCER, attributes=attributes
             )
@@ -91,6 +130,27 @@ class OpenTelemetry(Plugin):
             if context.outcome is not None and span.is_recording():
                 _record(span, context.outcome)
             span.end()
+
+    def settled(self, batch: Sequence[Settlement], stale: Sequence[Settlement]) -> None:
+        runs: defaultdict[tuple[str, str, str, str, str], list[float]] = defaultdict(list)
+        for settlements, is_stale in ((batch, False), (stale, True)):
+            for settlement in settlements:
+                claim, outcome = settlement.claim, settlement.outcome
+                if claim is None or outcome is None or isinstance(outcome, Released | SetAside):
+                    continue
+                state = "stale" if is_stale else settlement.state.name.lower()
+                error, _ = _error(outcome)
+                runs[claim.queue, claim.func, state, _NAMES[type(outcome)], error].append(
+                    outcome.elapsed_s
+                )
+        for (queue, func, state, name, error), durations in runs.items():
+            attributes = _attributes("run", "process", queue, func)
+            attributes |= {"chancy.outcome": name, "chancy.state": state}
+            if error:
+                attributes["error.type"] = error
+            self._consumed.add(len(durations), attributes)
+            for duration_s in durations:
+                self._durations.record(duration_s, attributes)
 
     def _start(self, job: JobContext, pushed: Context) -> Span:
         attributes = _attributes("run", "process", job.queue, job.func) | {
@@ -155,27 +215,35 @@ def _attributes(operation: str, kind: str, queue: str, func: str) -> dict[str, s
 
 
 def _record(span: Span, outcome: Outcome) -> None:
-    span.set_attribute("chancy.outcome", _WORDS.sub("_", type(outcome).__name__).lower())
+    span.set_attribute("chancy.outcome", _NAMES[type(outcome)])
+    error, why = _error(outcome)
+    if isinstance(outcome, Raised):
+        failure = outcome.failure
+        span.add_event(
+            "exception",
+            {
+                "exception.type": error,
+                "exception.message": failure.message,
+                "exception.stacktrace": failure.trace,
+            },
+        )
+    if error:
+        span.set_attribute("error.type", error)
+        span.set_status(StatusCode.ERROR, why)
+
+
+def _error(outcome: Outcome) -> tuple[str, str]:
+    """The type and the description of the error; empty if the attempt did not fail."""
     match outcome:
-        case Raised(failure=Failure(types=types, message=message, trace=text)):
-            kind = types[0] if types else "unknown"
-            span.add_event(
-                "exception",
-                {
-                    "exception.type": kind,
-                    "exception.message": message,
-                    "exception.stacktrace": text,
-                },
-            )
-            why = f"{kind}: {message}"
+        case Raised(failure=Failure(types=types, message=message)):
+            error = types[0] if types else "unknown"
+            return error, f"{error}: {message}"
         case TimedOut(limit_s=limit_s):
-            kind, why = "chancy.TimedOut", f"its time limit of {limit_s:g} s has passed"
+            return "chancy.TimedOut", f"its time limit of {limit_s:g} s has passed"
         case MemoryExceeded(limit_bytes=limit):
-            kind = "chancy.MemoryExceeded"
             why = f"its memory limit of {limit >> 20:,} MiB was exceeded"
+            return "chancy.MemoryExceeded", why
         case Lost(why=why):
-            kind = "chancy.Lost"
+            return "chancy.Lost", why
         case _:
-            return
-    span.set_attribute("error.type", kind)
-    span.set_status(StatusCode.ERROR, why)
+            return "", ""

@@ -2,23 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from uuid import uuid4
 
 from opentelemetry import trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, Sampler
 from opentelemetry.trace import SpanKind, StatusCode
 
-from chancy import Chancy, Queue, State, Worker
+from chancy import Chancy, Plugin, Queue, State, Worker
+from chancy.context.context import JobContext
+from chancy.plugins.batch import Batch, Batches, BatchState
+from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.opentelemetry import OpenTelemetry
 from chancy.plugins.retry import Retries
+from chancy.plugins.workflow import Workflow, Workflows
 from chancy.retry import Constant
-from tests.plugins.tracing.traced_jobs import begun, in_loop, in_process, in_thread, until_cancelled
+from tests.plugins.tracing.traced_jobs import (
+    begun,
+    broken,
+    here,
+    in_loop,
+    in_process,
+    in_thread,
+    in_thread_until_repaired,
+    until_cancelled,
+)
 from tests.support.waiting import eventually
+
+
+class Watching(Plugin):
+    """Keeps the span that is current around each run."""
+
+    def __init__(self) -> None:
+        self.spans: list[str] = []
+
+    def get_dependencies(self) -> Sequence[str]:
+        return ["chancy.opentelemetry"]
+
+    @contextmanager
+    def around(self, context: JobContext) -> Generator[None]:
+        self.spans.append(here())
+        yield
 
 
 class Traced:
@@ -128,6 +158,47 @@ async def test_jobs_of_a_dropped_trace_have_no_spans(dsn: str) -> None:
     assert not int(flags, 16) & trace.TraceFlags.SAMPLED
 
 
+async def test_batches_workflows_and_replays_are_in_the_trace_of_the_request(dsn: str) -> None:
+    traced, batches, letters, flows = Traced(), Batches(), DeadLetters(), Workflows()
+    # The watching plugin is given first, and entered last: it depends on the tracing one.
+    watching = Watching()
+    plugins = [watching, OpenTelemetry(tracer_provider=traced.provider), batches, letters, flows]
+    queues = [Queue("looped", executor="async"), Queue("threaded", executor="thread")]
+    chancy = Chancy(dsn, queues=queues, plugins=plugins)
+    await chancy.migrate()
+    broken.set()
+    async with chancy, Worker(chancy):
+        batch = Batch(name="batch", on_finish=in_loop.job())
+        with traced.tracer.start_as_current_span("request") as request:
+            jobs = [in_thread.job(), in_thread_until_repaired.job()]
+            flow = Workflow("flow").add(in_loop.job(), "a").add(in_thread.job(), "b", after="a")
+            async with chancy.transaction() as transaction:
+                reference = await batches.push(chancy, batch, jobs, within=transaction)
+                await flows.push(chancy, flow, within=transaction)
+        assert await reference.finished(20) is BatchState.FAILED
+        [letter] = await letters.find(chancy)
+        broken.clear()
+        assert await letters.replay(chancy, letter.id) is not None
+        await eventually(lambda: len(traced.named("run")) == 6)
+
+    runs = traced.named("run")
+    assert sorted((run.name.rpartition(".")[2], run.status.status_code.name) for run in runs) == [
+        ("in_loop", "UNSET"),
+        ("in_loop", "UNSET"),
+        ("in_thread", "UNSET"),
+        ("in_thread", "UNSET"),
+        ("in_thread_until_repaired", "ERROR"),
+        ("in_thread_until_repaired", "UNSET"),
+    ]
+    pushes = {seen(push): push for push in traced.named("push")}
+    for run in runs:
+        push = pushes[parent_of(run)]
+        assert push.name.removeprefix("push") == run.name.removeprefix("run")
+        assert push.parent is not None
+        assert push.parent.span_id == request.get_span_context().span_id
+    assert sorted(span.rpartition(" ")[0] for span in watching.spans) == sorted(map(seen, runs))
+
+
 async def test_a_traced_job_can_be_stopped(dsn: str) -> None:
     traced = Traced()
     async with running(dsn, traced, "threaded") as chancy:
@@ -159,3 +230,53 @@ async def test_an_unreadable_trace_context_begins_a_trace(dsn: str) -> None:
     runs = traced.exporter.get_finished_spans()
     assert [(run.parent, run.links) for run in runs] == [(None, ())] * len(carriers)
     assert [one.meta["trace"] for one in done] == carriers
+
+
+async def test_pushes_and_attempts_are_counted_and_timed(dsn: str) -> None:
+    reader = InMemoryMetricReader()
+    meters = MeterProvider([reader])
+    plugin = OpenTelemetry(meter_provider=meters)
+    queues = [Queue("looped", executor="async"), Queue("threaded", executor="thread")]
+    plugins = [plugin, Retries(Constant(0.01))]
+    async with Chancy(dsn, queues=queues, plugins=plugins) as chancy, Worker(chancy):
+        jobs = [in_loop.job(fails=1), in_loop.job(), in_thread.job().with_meta(trace={})]
+        for reference in await chancy.push_many(jobs):
+            await reference.wait(20)
+
+        def points() -> dict[tuple[str, ...], int]:
+            return counted(reader)
+
+        looped, threaded = in_loop.job().func, in_thread.job().func
+        ran = ("messaging.client.consumed.messages", "run", "process")
+        took = ("messaging.process.duration", "run", "process")
+        expected: dict[tuple[str, ...], int] = {
+            ("messaging.client.sent.messages", "push", "create", "looped", looped): 2,
+            ("messaging.client.sent.messages", "push", "create", "threaded", threaded): 1,
+        }
+        for name in (ran, took):
+            failed = ("raised", "scheduled", "builtins.KeyError")
+            expected |= {
+                (*name, "looped", looped, *failed): 1,
+                (*name, "looped", looped, "returned", "succeeded"): 2,
+                (*name, "threaded", threaded, "returned", "succeeded"): 1,
+            }
+        await eventually(lambda: points() == expected)
+    meters.shutdown()
+
+
+def counted(reader: InMemoryMetricReader) -> dict[tuple[str, ...], int]:
+    """The numbers of all metrics, by their name and the values of their attributes."""
+    data = reader.get_metrics_data()
+    found = {}
+    for metric in data.resource_metrics[0].scope_metrics[0].metrics if data else ():
+        for point in metric.data.data_points:
+            attributes = dict(point.attributes or {})
+            assert attributes.pop("messaging.system") == "chancy"
+            texts = [str(value) for value in attributes.values()]
+            if isinstance(point, HistogramDataPoint):
+                assert 0 < point.sum < 20 * point.count
+                value: int = point.count
+            else:
+                value = int(point.value)  # type: ignore[union-attr]
+            found[metric.name, *texts] = value
+    return found

@@ -27,6 +27,16 @@ def in_thread() -> str:
     return here()
 
 
+broken = threading.Event()
+
+
+@job(queue="threaded", max_attempts=1)
+def in_thread_until_repaired() -> str:
+    if broken.is_set():
+        raise KeyError(here())
+    return here()
+
+
 begun = threading.Event()
 
 
