@@ -105,6 +105,16 @@ class WorkerRecord:
     blocked_s: float = 0.0
     #: Functions of jobs in its queues that the worker does not know.
     unknown: tuple[str, ...] = ()
+    #: Seconds by which its clock was ahead of the store's at the last heartbeat. Only the control
+    #: broker knows.
+    ahead_s: float = 0.0
+    #: Seconds without a heartbeat after which other workers count it as dead.
+    heartbeat_timeout_s: float = 15.0
+
+    @property
+    def dead(self) -> bool:
+        """Whether it has sent no heartbeat for its heartbeat timeout."""
+        return self.silent_s > self.heartbeat_timeout_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,8 +30,6 @@ _MOST_ROWS = 20
 _MOST_WORK = 3
 #: Columns of an output that is no terminal, unless the variable COLUMNS has more.
 _COLUMNS = 140
-#: Seconds without a heartbeat after which a worker is marked.
-_SILENT_S = 15.0
 
 
 @click.command()
@@ -175,7 +173,6 @@ def _workers(activity: Activity) -> Table:
             for one in runs[:_MOST_WORK]
         ]
         more = [f"{len(runs) - _MOST_WORK} more"] if len(runs) > _MOST_WORK else []
-        silent = worker.silent_s > _SILENT_S
         table.add_row(
             *_texts(
                 f"{worker.id}",
@@ -185,7 +182,7 @@ def _workers(activity: Activity) -> Table:
                 f"{len(worker.queues)}",
                 f"{elapsed(worker.silent_s)} ago",
             ),
-            style="red" if silent else None,
+            style="red" if worker.dead else None,
         )
     _rest(table, len(activity.workers))
     return table

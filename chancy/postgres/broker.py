@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
@@ -350,7 +351,8 @@ class PostgresBroker:
         return [rows.orphan(row) for row in found]
 
     async def beat(self, worker_id: UUID, blocked_s: float = 0.0) -> bool:
-        return bool(await self._upkeeping.fetch(self.sql.beat, worker_id, blocked_s))
+        at = time.time()
+        return bool(await self._upkeeping.fetch(self.sql.beat, worker_id, blocked_s, at))
 
     def heartbeat(self, worker_id: UUID) -> PostgresHeartbeat:
         return PostgresHeartbeat(self.dsn, self.sql, worker_id)

@@ -91,6 +91,7 @@ class Catalog:
             sorted(worker.tags),
             list(worker.queues),
             worker.version,
+            worker.heartbeat_timeout_s,
         )
 
     async def announce(

@@ -207,7 +207,7 @@ def _broker_options(text: str | None, where: str) -> dict[str, Any]:
 
 def worker(row: Row) -> WorkerRecord:
     id, host, pid, tags, queues, version, started_at, beat_at, silent_s, *observed = row
-    broken, blocked_s, unknown = observed
+    broken, blocked_s, unknown, ahead_s, heartbeat_timeout_s = observed
     return WorkerRecord(
         id=id,
         host=host,
@@ -221,6 +221,8 @@ def worker(row: Row) -> WorkerRecord:
         broken={name: str(reason) for name, reason in (_object(broken) or {}).items()},
         blocked_s=blocked_s,
         unknown=tuple(unknown),
+        ahead_s=ahead_s,
+        heartbeat_timeout_s=heartbeat_timeout_s,
     )
 
 

@@ -143,6 +143,7 @@ class BrokerSession:
             broker,
             tags=tags,
             heartbeat_s=heartbeat_s,
+            heartbeat_timeout_s=host.heartbeat_timeout_s,
             link=link if self.control else None,
             blocked_s=host.blocked_s,
             declared_dead=self._declared_dead,

@@ -40,6 +40,7 @@ class Registration:
         *,
         tags: Iterable[str],
         heartbeat_s: float,
+        heartbeat_timeout_s: float,
         link: SupervisorLink | None,
         blocked_s: Callable[[], float],
         declared_dead: Callable[[], None],
@@ -48,6 +49,7 @@ class Registration:
         self._broker = broker
         self._extra_tags = tuple(tags)
         self._heartbeat_s = heartbeat_s
+        self._heartbeat_timeout_s = heartbeat_timeout_s
         self._link = link
         self._blocked_s = blocked_s
         self._on_declared_dead = declared_dead
@@ -68,6 +70,7 @@ class Registration:
                 tags=self.tags,
                 queues=(),
                 version=version("chancy-queue"),
+                heartbeat_timeout_s=self._heartbeat_timeout_s,
             )
         )
         self._announced = None

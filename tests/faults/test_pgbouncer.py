@@ -34,7 +34,7 @@ listen_addr = 127.0.0.1
 listen_port = {port}
 unix_socket_dir =
 auth_type = any
-pool_mode = transaction
+pool_mode = {mode}
 default_pool_size = {size}
 """
 
@@ -46,7 +46,9 @@ def chosen(request: pytest.FixtureRequest) -> Driver:
 
 
 @pytest.fixture
-def bouncer_dsn(empty_dsn: str, open_directory: Path) -> Iterator[str]:
+def bouncer_dsn(
+    empty_dsn: str, open_directory: Path, request: pytest.FixtureRequest
+) -> Iterator[str]:
     """The test's database by way of a PgBouncer with two server sessions."""
     program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
@@ -55,7 +57,10 @@ def bouncer_dsn(empty_dsn: str, open_directory: Path) -> Iterator[str]:
     port = free_port()
     file = open_directory / "pgbouncer.ini"
     server_port = server.rpartition(":")[2]
-    file.write_text(CONFIGURATION.format(server_port=server_port, port=port, size=SERVER_SESSIONS))
+    mode = getattr(request, "param", "transaction")
+    size = SERVER_SESSIONS if mode == "transaction" else CLIENTS
+    values = {"server_port": server_port, "port": port, "size": size, "mode": mode}
+    file.write_text(CONFIGURATION.format(**values))
     file.chmod(0o644)
     # It refuses to run as root.
     user = ["-u", "nobody"] if os.geteuid() == 0 else []
@@ -140,11 +145,18 @@ async def test_a_worker_claims_and_settles_through_it_and_listens_beside_it(
         assert worker.settled == len(references)
 
 
-def test_the_doctor_names_a_pooler_that_passes_no_notifications(dsn: str, bouncer_dsn: str) -> None:
+@pytest.mark.parametrize(
+    ("bouncer_dsn", "mode"),
+    [("transaction", "transaction"), ("session", "session")],
+    indirect=["bouncer_dsn"],
+)
+def test_the_doctor_names_a_pooler_that_passes_no_notifications(
+    dsn: str, bouncer_dsn: str, mode: str
+) -> None:
     database = dsn.rpartition("/")[2]
     through = f"{bouncer_dsn.rpartition('/')[0]}/{database}"
     found = {one["about"]: one for one in inside("doctor", "--json", dsn=through, code=1).json}
-    assert "through a pooler" in found["pooler"]["found"]
+    assert f"through a pooler in {mode} mode" in found["pooler"]["found"]
     assert [name for name, one in found.items() if not one["ok"]] == ["listener"]
     assert "--listen-dsn" in found["listener"]["todo"]
     inside("doctor", "--listen-dsn", dsn, dsn=through)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 
-from chancy.app.checkup.examination import MOST_LISTED, Examination
+from chancy.app.checkup.examination import MOST_LISTED, MOST_OFFSET_S, Examination
 from chancy.broker.notices import Topic
 from chancy.errors import BrokerError, SchemaMismatch
 from chancy.plugin.finding import Finding, Severity
+from chancy.postgres.drivers import driver
+from chancy.postgres.drivers.base import Connection
 from chancy.postgres.schema import migrate as tables
 from chancy.postgres.schema import status
 from chancy.text import elapsed, storable
 
-#: Most seconds between the clocks of the server and of this machine: a time that a program computes
-#: for a job is by its own clock, and everything else is by the clock of the server.
-_MOST_OFFSET_S = 2.0
 _TRIPS = 5
+_PID = "select pg_backend_pid()"
+#: Seconds to find out the mode of a pooler, which may have no second session to give.
+_MODE_S = 2.0
 #: Seconds for a test notification to arrive.
 _NOTICE_S = 3.0
 #: Transactions behind which the horizon of a slot or replica, which has no age in seconds, is old.
@@ -58,7 +62,7 @@ async def clock(examination: Examination) -> Sequence[Finding]:
             "clock",
             f"the server is {abs(offset_s):.3f} s {way} this machine; a round trip takes "
             f"{trip_s * 1000:.1f} ms",
-            "synchronize both clocks with NTP" if abs(offset_s) > _MOST_OFFSET_S else "",
+            "synchronize both clocks with NTP" if abs(offset_s) > MOST_OFFSET_S else "",
         )
     ]
 
@@ -88,7 +92,31 @@ async def pooler(examination: Examination) -> Sequence[Finding]:
         pooled = session.pooled
     if not pooled:
         return [Finding("pooler", "none: the connection is direct")]
-    return [Finding("pooler", "the connection goes through a pooler; notifications do not")]
+    mode = await _pool_mode(examination)
+    way = f"the connection goes through a pooler{mode}"
+    return [Finding("pooler", f"{way}; notifications do not pass, and nothing is prepared")]
+
+
+async def _pool_mode(examination: Examination) -> str:
+    """The mode of the pooler in words, as far as it shows: whether one client meets the same
+    session of the server again while another client has a transaction."""
+    dsn, name = examination.store.dsn, "chancy doctor"
+    try:
+        async with asyncio.timeout(_MODE_S), AsyncExitStack() as stack:
+            clients: list[Connection] = []
+            for _ in range(2):
+                clients.append(await driver("psycopg").connect(dsn, application_name=name))
+                stack.push_async_callback(clients[-1].close)
+            one, other = clients
+            ((pid,),) = await one.fetch(_PID)
+            for _ in range(_TRIPS):
+                async with other.transaction():
+                    ((others,),) = await other.fetch(_PID)
+                    if others == pid or await one.fetch(_PID) != [(pid,)]:
+                        return " in transaction mode: clients share the sessions of the server"
+    except (TimeoutError, BrokerError):
+        return ", whose mode does not show"
+    return " in session mode: each client keeps a session of the server"
 
 
 async def horizon(examination: Examination) -> Sequence[Finding]:
@@ -196,7 +224,7 @@ async def sizes(examination: Examination) -> Sequence[Finding]:
         Finding(
             "sizes",
             f"jobs {megabytes(live)}, finished_jobs {megabytes(history)} with about {rows:,} rows, "
-            f"the database {megabytes(database)}",
+            f"the database {megabytes(database)}; how full the disk is does not show in SQL",
         )
     ]
     for name, used in await examination.fetch("sequences"):

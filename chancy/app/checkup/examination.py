@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 #: Seconds for which the server works on one statement of a check.
 _STATEMENT_S = 4.0
-#: Seconds without a heartbeat after which a worker counts as dead.
-SILENT_S = 15.0
 #: The most findings of one kind, and values in one finding.
 MOST_LISTED = 5
+#: Most seconds between the clocks of the server and of another machine: a time that a program
+#: computes for a job is by its own clock, and everything else is by the clock of the server.
+MOST_OFFSET_S = 2.0
 
 
 @lru_cache(maxsize=64)
@@ -65,9 +66,9 @@ class Examination:
             return await session.fetch(_statement(name, self.schema), *params)
 
     async def workers(self) -> tuple[Sequence[WorkerRecord], Sequence[WorkerRecord]]:
-        """The workers that are alive, and those without a heartbeat for 15 s."""
+        """The workers that are alive, and the dead ones."""
         found = await self.chancy.get_workers()
         return (
-            [worker for worker in found if worker.silent_s <= SILENT_S],
-            [worker for worker in found if worker.silent_s > SILENT_S],
+            [worker for worker in found if not worker.dead],
+            [worker for worker in found if worker.dead],
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from chancy.app.backlog import Backlog, backlogs, counted_elsewhere
-from chancy.app.checkup.examination import MOST_LISTED, Examination
+from chancy.app.checkup.examination import MOST_LISTED, MOST_OFFSET_S, Examination
 from chancy.broker.values import WorkerRecord
 from chancy.plugin.finding import Finding, Severity
 from chancy.queue.queue import Queue
@@ -21,7 +21,8 @@ _MOST_QUEUES = 10
 
 
 async def workers(examination: Examination) -> Sequence[Finding]:
-    """Workers without heartbeats, with a blocked event loop, or with queues they cannot serve."""
+    """Workers without heartbeats, with a blocked event loop, with a wrong clock, or with queues
+    that they cannot serve."""
     alive, dead = await examination.workers()
     found: list[Finding] = []
     if dead:
@@ -42,6 +43,10 @@ async def workers(examination: Examination) -> Sequence[Finding]:
     for worker in [worker for worker in alive if worker.blocked_s > _BLOCKED_S][:MOST_LISTED]:
         blocked = f"the event loop of {_where(worker)} is blocked for {elapsed(worker.blocked_s)}"
         found.append(Finding("workers", blocked, "see loop_blocked in its log"))
+    for worker in [worker for worker in alive if abs(worker.ahead_s) > MOST_OFFSET_S][:MOST_LISTED]:
+        way = "ahead of" if worker.ahead_s > 0 else "behind"
+        offset = f"{_where(worker)} is {abs(worker.ahead_s):.1f} s {way} the server"
+        found.append(Finding("clock", f"the clock of {offset}", "synchronize it with NTP"))
     broken = [(worker, name) for worker in alive for name in worker.broken]
     for worker, name in broken[:MOST_LISTED]:
         why = f"{_where(worker)} cannot serve the queue {name!r}: {worker.broken[name]}"
@@ -157,7 +162,9 @@ async def partitions(examination: Examination) -> Sequence[Finding]:
     ((missing, today, rows),) = await examination.fetch("partitions")
     found: list[Finding] = []
     if missing:
-        names = f"{' and '.join(missing)} of finished_jobs {'are' if missing[1:] else 'is'} missing"
+        listed = " and ".join(missing[:MOST_LISTED])
+        more = f" and {len(missing) - MOST_LISTED} more" if len(missing) > MOST_LISTED else ""
+        names = f"{listed}{more} of finished_jobs {'are' if missing[1:] else 'is'} missing"
         why = f"{names}: the jobs that finish then go to finished_jobs_default"
         found.append(Finding("partitions", why, "chancy prune"))
     if rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -36,7 +37,8 @@ class Register:
         :param blocked_s: seconds for which its event loop has been blocked.
         :raises BrokerUnavailable: the server cannot be reached.
         """
-        return self._run(self._sql.beat, worker_id, blocked_s).fetchone() is not None
+        found = self._run(self._sql.beat, worker_id, blocked_s, time.time())
+        return found.fetchone() is not None
 
     def forget(self, worker_id: UUID) -> bool:
         """Remove a dead worker, so that its jobs are rescued.

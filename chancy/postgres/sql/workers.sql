@@ -13,7 +13,9 @@ select
   extract(epoch from clock_timestamp() - beat_at)::float8,
   broken::text,
   blocked_s,
-  unknown
+  unknown,
+  ahead_s,
+  heartbeat_timeout_s
 from {schema}.workers
 where $1::float8 = 0 or beat_at < clock_timestamp() - $1::float8 * interval '1 s'
 order by started_at

@@ -18,7 +18,11 @@ create table {schema}.workers (
   started_at timestamptz not null default clock_timestamp(),
   beat_at timestamptz not null default clock_timestamp(),
   -- Seconds for which its event loop had been blocked at the last beat.
-  blocked_s float8 not null default 0
+  blocked_s float8 not null default 0,
+  -- Seconds by which its clock was ahead of the server's at the last beat.
+  ahead_s float8 not null default 0,
+  -- Seconds without a heartbeat after which others count it as dead.
+  heartbeat_timeout_s float8 not null default 15
 ) with (
   fillfactor = 50,
   autovacuum_vacuum_scale_factor = 0,

@@ -31,8 +31,15 @@ begin
     v_table := 'finished_jobs_' || to_char(v_day, 'YYYYMMDD');
     v_step := case when v_many and v_day between v_today + 1 and v_today + 2
       then interval '1 hour' else interval '1 day' end;
-    continue when to_regclass(format('%I.%I', {schema_text}, v_table || '00')) is not null;
-    if to_regclass(format('%I.%I', {schema_text}, v_table)) is not null then
+    if exists (
+      select
+      from pg_inherits i
+      join pg_class c on c.oid = i.inhrelid
+      where i.inhparent = '{schema}.finished_jobs'::regclass
+        and c.relname ~ ('^' || v_table || '[0-9]{2}$'))
+    then
+      v_step := '1 hour';
+    elsif to_regclass(format('%I.%I', {schema_text}, v_table)) is not null then
       continue when v_step = '1 day';
       execute format('select not exists (select from {schema}.%I)', v_table) into v_empty;
       continue when not v_empty;
@@ -42,6 +49,7 @@ begin
       select * from generate_series(v_day::timestamp, v_day + interval '1 day' - v_step, v_step)
     loop
       v_name := v_table || case v_step when '1 day' then '' else to_char(v_begin, 'HH24') end;
+      continue when to_regclass(format('%I.%I', {schema_text}, v_name)) is not null;
       execute format(
         'create table {schema}.%I (like {schema}.finished_jobs including defaults'
         ' including constraints)', v_name);

@@ -1,6 +1,7 @@
 -- Workers; dead rows of the live table by the statistics; bytes of the live table and of the history
--- with their indexes; the age in seconds of the oldest snapshot of this database, as far as this role
--- may see it. Reads catalogs and sizes of files. No locks. Safe to repeat.
+-- with their indexes; for how many seconds the session or prepared transaction with the oldest snapshot
+-- of this database has held it, as far as this role may see it, by the definition of the check horizon
+-- of chancy doctor. Replication slots and replicas have no such age. Reads catalogs and sizes of files. No locks. Safe to repeat.
 select
   (select count(*)::int from {schema}.workers),
   coalesce((
@@ -13,8 +14,18 @@ select
     from pg_catalog.pg_inherits as i
     where i.inhparent = to_regclass(format('%I.finished_jobs', {schema_text}))), 0)::bigint,
   coalesce((
-    select extract(epoch from clock_timestamp() - min(a.xact_start))
-    from pg_catalog.pg_stat_activity as a
-    where a.datname = current_database()
-      and (a.backend_xid is not null or a.backend_xmin is not null)
-      and a.pid <> pg_backend_pid()), 0)::float8
+    select extract(epoch from clock_timestamp() - h.began)
+    from (
+      select a.xact_start, greatest(age(a.backend_xid), age(a.backend_xmin))
+      from pg_catalog.pg_stat_activity as a
+      where a.datname = current_database()
+        and a.pid <> pg_backend_pid()
+        and a.backend_type <> 'autovacuum worker'
+        and a.xact_start is not null
+        and (a.backend_xid is not null or a.backend_xmin is not null)
+      union all
+      select p.prepared, age(p.transaction)
+      from pg_catalog.pg_prepared_xacts as p
+      where p.database = current_database()) as h (began, behind)
+    order by h.behind desc, h.began
+    limit 1), 0)::float8

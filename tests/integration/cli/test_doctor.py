@@ -42,13 +42,15 @@ def only(found: Found) -> dict[str, Any]:
 def worker(dsn: str, *, age_s: float = 60, silent_s: float = 0, **columns: object) -> uuid.UUID:
     """Register a worker without a process, which leads."""
     values = {"host": "web-1", "pid": 17, "queues": ["default"], "broken": "{}", "blocked_s": 0.0,
-              "unknown": [], **columns}  # fmt: skip
+              "unknown": [], "ahead_s": 0.0, "heartbeat_timeout_s": 15.0, **columns}  # fmt: skip
     with psycopg.connect(dsn) as connection:
         row = connection.execute(
             "insert into chancy.workers"
-            " (id, host, pid, queues, broken, blocked_s, unknown, started_at, beat_at) values"
+            " (id, host, pid, queues, broken, blocked_s, unknown, ahead_s, heartbeat_timeout_s,"
+            " started_at, beat_at) values"
             " (gen_random_uuid(), %(host)s, %(pid)s, %(queues)s, %(broken)s, %(blocked_s)s,"
-            " %(unknown)s, clock_timestamp() - %(age_s)s * interval '1 s',"
+            " %(unknown)s, %(ahead_s)s, %(heartbeat_timeout_s)s,"
+            " clock_timestamp() - %(age_s)s * interval '1 s',"
             " clock_timestamp() - %(silent_s)s * interval '1 s') returning id",
             values | {"age_s": age_s, "silent_s": silent_s},
         ).fetchone()
@@ -141,6 +143,17 @@ def test_a_wrong_clock(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["about"] == "clock"
     assert "is 90.0" in found["found"]
     assert "ahead of this machine" in found["found"]
+
+
+def test_a_wrong_clock_of_a_worker(dsn: str) -> None:
+    worker(dsn, ahead_s=-1.5)
+    assert examined(dsn, code=0) == []
+    wrong = worker(dsn, ahead_s=-90.0)
+    found = only(examined(dsn))
+    assert (found["about"], found["todo"]) == ("clock", "synchronize it with NTP")
+    assert found["found"] == (
+        f"the clock of worker {wrong} (web-1, pid 17) is 90.0 s behind the server"
+    )
 
 
 def test_a_long_transaction_and_the_horizon_that_it_holds(dsn: str) -> None:
@@ -247,6 +260,29 @@ def test_missing_partitions_and_rows_in_the_default_one(dsn: str) -> None:
     assert examined(dsn, code=0) == []
 
 
+def test_a_missing_hour_of_a_day_with_partitions_by_the_hour(dsn: str) -> None:
+    execute(
+        dsn,
+        """
+        do $$
+        declare
+          today date := (now() at time zone 'UTC')::date;
+          large text := 'chancy.finished_jobs_' || to_char(today - 1, 'YYYYMMDD');
+        begin
+          execute format('create table %s partition of chancy.finished_jobs'
+            ' for values from (%L) to (%L)', large, today - 1 || ' 00:00+00', today || ' 00:00+00');
+          update pg_class set reltuples = 20000002 where oid = large::regclass;
+          perform chancy.make_days(1);
+          execute format('drop table chancy.finished_jobs_%s05', to_char(today + 1, 'YYYYMMDD'));
+        end
+        $$""",
+    )
+    found = only(examined(dsn))
+    assert re.match(r"finished_jobs_\d{8}05 of finished_jobs is missing", found["found"])
+    inside(*found["todo"].split()[1:], dsn=dsn)
+    assert examined(dsn, code=0) == []
+
+
 @pytest.fixture
 def served(dsn: str) -> str:
     """A database with a worker of the queue ``default`` that leads."""
@@ -258,6 +294,7 @@ def test_workers_that_are_dead_blocked_or_cannot_serve_a_queue(served: str) -> N
     dead = worker(served, silent_s=40)
     blocked = worker(served, blocked_s=45.0)
     worker(served, broken=json.dumps({"gpu": "no module 'torch'"}))
+    worker(served, silent_s=40, heartbeat_timeout_s=60)
     one, two, three = sorted(examined(served), key=lambda one: one["found"])
     assert one["found"].startswith("1 worker without a heartbeat: ")
     assert re.search(rf"worker {dead} \(web-1, pid 17\) for 4\d s", one["found"])

@@ -50,6 +50,7 @@ def reconciling(broker: MemoryBroker, clock: ManualClock) -> tuple[ClaimReconcil
         broker,
         tags=frozenset(),
         heartbeat_s=5.0,
+        heartbeat_timeout_s=15.0,
         blocked_s=lambda: 0.0,
         link=None,
         declared_dead=lambda: None,

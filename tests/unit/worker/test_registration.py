@@ -54,6 +54,7 @@ async def watched(line: Line) -> AsyncGenerator[list[str]]:
         Reached(line),
         tags=(),
         heartbeat_s=0.05,
+        heartbeat_timeout_s=15.0,
         blocked_s=lambda: 0.0,
         link=None,
         declared_dead=lambda: None,

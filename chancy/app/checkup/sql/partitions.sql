@@ -1,20 +1,31 @@
--- Of the partitions of today and tomorrow (UTC) those that are missing, by their names; whether that
--- of today is; and about how many rows are in the default partition, by the statistics of the
--- server, which every role may read. No locks. Safe to repeat.
+-- Of the partitions of today and tomorrow (UTC) those that are missing, by their names, which of a day
+-- with partitions by the hour are those of its hours; whether any of today's is; and about how many
+-- rows are in the default partition, by the statistics of the server, which every role may read. No
+-- locks. Safe to repeat.
 with children (name) as (
   select c.relname::text
   from pg_catalog.pg_inherits as i
   join pg_catalog.pg_class as c on c.oid = i.inhrelid
   where i.inhparent = to_regclass(format('%I.finished_jobs', {schema_text}))),
-missing (ahead, name) as (
-  select ahead, format('finished_jobs_%s', day)
+days (ahead, name, by_hour) as (
+  select
+    ahead,
+    'finished_jobs_' || day,
+    exists (
+      select from children as c
+      where c.name ~ format('^finished_jobs_%s[0-9]{2}$', day))
   from generate_series(0, 1) as ahead
-  cross join to_char((clock_timestamp() at time zone 'UTC')::date + ahead, 'YYYYMMDD') as day
-  where not exists (
-    select from children as c
-    where c.name in (format('finished_jobs_%s', day), format('finished_jobs_%s00', day))))
+  cross join to_char((clock_timestamp() at time zone 'UTC')::date + ahead, 'YYYYMMDD') as day),
+missing (ahead, name) as (
+  select d.ahead, d.name || hour
+  from days as d
+  cross join lateral (
+    select to_char(number, 'FM00') from generate_series(0, 23) as number where d.by_hour
+    union all
+    select '' where not d.by_hour) as hours (hour)
+  where not exists (select from children as c where c.name = d.name || hour))
 select
-  array(select m.name from missing as m order by m.ahead),
+  array(select m.name from missing as m order by m.name),
   exists (select from missing as m where m.ahead = 0),
   coalesce((
     select s.n_live_tup
