@@ -210,7 +210,12 @@ class JobContext:
                 level,
                 "%s",
                 storable(str(message), MAX_LINE),
-                extra={"job_id": str(self.id), "func": self.func, "attempt": self.attempt},
+                extra={
+                    "job_id": str(self.id),
+                    "func": self.func,
+                    "attempt": self.attempt,
+                    "worker_id": self.worker_id,
+                },
             )
 
     # Steps

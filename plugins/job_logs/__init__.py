@@ -101,6 +101,7 @@ class JobLogs(Plugin):
             return
         tables, clock = SQL.on(runtime.broker), runtime.clock
         prune_at = clock.monotonic() + _FIRST_PRUNE_S
+        self._buffer.serve(runtime)
         try:
             while True:
                 await clock.sleep(self.every_s * random.uniform(0.8, 1.2))
@@ -110,6 +111,7 @@ class JobLogs(Plugin):
                     prune_at = clock.monotonic() + _PRUNE_S
         finally:
             await self._store_last(tables, clock)
+            self._buffer.leave(runtime)
 
     async def _store(self, tables: PluginTables) -> None:
         while lines := self._buffer.take():

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from chancy.plugin.runtime import Runtime
 from chancy.plugin.tables import PluginSql, PluginTables, utc
 from chancy.text import storable
 
@@ -19,8 +20,8 @@ SQL = PluginSql("chancy.plugins.job_logs", "the logs of jobs")
 #: The bytes of a job's lines above which no more are stored; the bytes of a line beside its text.
 MAX_JOB = 1_000_000
 LINE_BYTES = 32
-#: The bytes of lines that a worker holds, and the characters of one.
-_MAX_HELD = 8_000_000
+#: The bytes of lines that are held of served workers, and of others; the characters of a line.
+_MAX_HELD, _MAX_EARLY = 8_000_000, 256_000
 _MAX_LINE = 16_000
 #: Jobs whose bytes a worker counts. The rest is counted when lines are stored.
 _MAX_JOBS = 10_000
@@ -65,16 +66,22 @@ class HeldLine(NamedTuple):
     level: int
     text: str
     size: int
+    worker_id: UUID | None = None
 
 
 class LineBuffer(logging.Handler):
-    """Holds the lines of the jobs of this process until they are stored.
+    """Holds the lines of the jobs of some workers of this process until they are stored.
 
-    A line that finds it full is dropped and counted. The lines of one job never fill it.
+    A line that finds it full is dropped and counted. The lines of one job never fill it. Of workers
+    that are not served, whose service may be about to start, it holds a few lines for a while.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        # Served workers. The id of one changes when it was declared dead.
+        self._workers: list[Runtime] = []
+        self._early: deque[HeldLine] = deque()
+        self._early_bytes = 0
         self._lines: deque[HeldLine] = deque()
         self._bytes = 0
         self._by_job: OrderedDict[UUID, int] = OrderedDict()
@@ -85,6 +92,7 @@ class LineBuffer(logging.Handler):
         try:
             job_id = UUID(str(getattr(record, "job_id", "")))
             attempt = int(getattr(record, "attempt", 1))
+            worker_id: UUID | None = getattr(record, "worker_id", None)
         except (TypeError, ValueError):
             return  # not a line of a job
         try:
@@ -94,8 +102,21 @@ class LineBuffer(logging.Handler):
             return
         size = len(text.encode()) + LINE_BYTES
         level = min(max(record.levelno, 0), 1_000)
+        line = HeldLine(job_id, record.created, attempt, level, text, size, worker_id)
         with self._guard:
-            self._add(HeldLine(job_id, record.created, attempt, level, text, size))
+            if self._is_own(line):
+                self._add(line)
+            else:
+                self._add_early(line)
+
+    def _is_own(self, line: HeldLine) -> bool:
+        return any(worker.worker_id == line.worker_id for worker in self._workers)
+
+    def _add_early(self, line: HeldLine) -> None:
+        self._early.append(line)
+        self._early_bytes += line.size
+        while self._early_bytes > _MAX_EARLY:
+            self._early_bytes -= self._early.popleft().size
 
     def _add(self, line: HeldLine) -> None:
         used = self._by_job.pop(line.job_id, 0)
@@ -109,6 +130,20 @@ class LineBuffer(logging.Handler):
             return
         self._bytes += line.size
         self._lines.append(line)
+
+    def serve(self, worker: Runtime) -> None:
+        """Hold lines of this worker, also those that its first jobs have logged before."""
+        with self._guard:
+            self._workers.append(worker)
+            early, self._early, self._early_bytes = self._early, deque(), 0
+            for line in early:
+                if self._is_own(line):
+                    self._add(line)
+
+    def leave(self, worker: Runtime) -> None:
+        """The opposite of `serve`."""
+        with self._guard:
+            self._workers.remove(worker)
 
     def take(self) -> Sequence[HeldLine]:
         """Remove up to `STEP` lines, in the order in which they were logged."""

@@ -86,5 +86,10 @@ class LogRelay:
         if logger.isEnabledFor(level):
             extra: dict[str, object] = {}
             if claim is not None:
-                extra = {"job_id": str(claim.id), "func": claim.func, "attempt": claim.attempt}
+                extra = {
+                    "job_id": str(claim.id),
+                    "func": claim.func,
+                    "attempt": claim.attempt,
+                    "worker_id": claim.worker_id,
+                }
             logger.log(level, "%s", text, extra=extra)

@@ -8,6 +8,9 @@ import json
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import pytest
@@ -15,6 +18,7 @@ import pytest
 from chancy import BrokerUnavailable, Chancy, Queue, Worker
 from chancy.plugins.job_logs import JobLogs, LogLine, commands
 from chancy.plugins.job_logs.lines import (
+    _MAX_EARLY,
     _MAX_HELD,
     MAX_JOB,
     SQL,
@@ -109,12 +113,21 @@ async def test_a_job_has_a_megabyte_over_all_of_its_attempts(logged: str) -> Non
 
 
 def test_a_buffer_is_bounded_by_job_and_in_all() -> None:
-    buffer = LineBuffer()
+    buffer, worker_id = LineBuffer(), uuid4()
 
-    def log(job_id: UUID) -> None:
+    def log(job_id: UUID, worker_id: UUID = worker_id) -> None:
         record = logging.LogRecord("chancy.job", logging.INFO, "", 0, "x" * 9_968, (), None)
-        record.job_id = str(job_id)
+        record.job_id, record.worker_id = str(job_id), worker_id
         buffer.emit(record)
+
+    # Lines of other workers, and of this one before its service has started.
+    for _ in range(100):
+        log(uuid4(), uuid4())
+    log(early := uuid4())
+    assert buffer.take() == []
+    assert buffer._early_bytes <= _MAX_EARLY
+    buffer.serve(cast("Any", SimpleNamespace(worker_id=worker_id)))
+    assert [line.job_id for line in buffer.take()] == [early]
 
     flooding = uuid4()
     for _ in range(300):
@@ -142,6 +155,26 @@ def test_the_level_of_the_logger_is_lowered_while_lines_are_stored() -> None:
     del first
     gc.collect()
     assert lines.level == before
+
+
+async def test_applications_in_one_process_store_the_lines_of_their_own_jobs(logged: str) -> None:
+    queues = [Queue("looped", executor="async"), Queue("threaded", executor="thread")]
+    plugins = [JobLogs(every_s=0.05), JobLogs(every_s=0.05)]
+    idle = JobLogs()
+    async with (
+        Chancy(logged, queues=queues[:1], plugins=[plugins[0]]) as one,
+        Chancy(logged, queues=queues[1:], plugins=[plugins[1]]) as other,
+        Worker(one),
+        Worker(other),
+    ):
+        references = await one.push_many([in_loop.job(), in_thread.job()])
+        for reference in references:
+            await reference.wait(20)
+            await eventually(partial(plugins[0].read, one, reference.id))
+    # The workers have stored their last lines.
+    texts = tables.ask(logged, "select line from chancy.job_logs order by line")
+    assert texts == [("a\\x00b\nc",), ("begun, 1",)]
+    assert idle._buffer.take() == []
 
 
 async def test_lines_wait_while_the_database_is_away(
