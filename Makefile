@@ -17,12 +17,13 @@ unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test browser collected check mypy pyright imports architecture chaos mutants redis-versions postgres-versions pythons bench bench-peers docs docs-serve format dist release-check constraints clean clean
+.PHONY: help venv demo test browser pictures collected check mypy pyright imports architecture chaos mutants redis-versions postgres-versions pythons bench bench-peers docs docs-serve format dist release-check constraints clean clean
 
 help:
 	@echo "make venv         a virtual environment in $(VENV) with everything installed"
 	@echo "make demo         the demo on a private Postgres"
 	@echo "make test         all tests but those marked chaos"
+	@echo "make pictures     a picture of each page of the dashboard in pictures/, to look at"
 	@echo "make check        format, lint, types, import contracts, architecture"
 	@echo "make chaos        the long tests: of broken processes, servers and networks, of a million rows, of more variants"
 	@echo "make mutants      mutations that break promises: each must fail an everyday test"
@@ -58,6 +59,10 @@ test: venv browser
 # Fetched once, for the tests of pages.
 browser: venv
 	$(BIN)/python -m tests.support.chromium
+
+# DOCS=docs/images also writes those of the documentation.
+pictures: venv browser
+	$(BIN)/python -m tests.plugins.dashboard.pictures --into pictures $(if $(DOCS),--docs $(DOCS))
 
 # Compiles the tests once, which else each process of `make test` does: 14 s of CPU time against 6.
 collected: venv

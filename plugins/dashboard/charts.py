@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -9,36 +10,44 @@ from datetime import datetime, timedelta
 from chancy.plugins.metrics import MetricsPoint, Totals
 
 #: The size of a chart in its own units, and the room for its axes.
-WIDTH, HEIGHT = 640, 170
-_LEFT, _BOTTOM, _TOP = 46, 20, 10
-#: Lines of the grid.
-_LINES = 3
-#: The shares of jobs whose waits are drawn.
-SHARES = (0.5, 0.95, 0.99)
+WIDTH, HEIGHT = 480, 150
+LEFT, _BOTTOM, _TOP, _RIGHT = 56, 22, 10, 34
+#: The most lines of the grid.
+_LINES = 4
+#: The shares of jobs whose waits are drawn, and their names.
+SHARES = {0.5: "half", 0.95: "95 %", 0.99: "99 %"}
+#: The lines of the grid of waits, in seconds: each about ten times as long as the one before.
+_WAITS = {
+    0.001: "1 ms", 0.01: "10 ms", 0.1: "100 ms", 1.0: "1 s", 10.0: "10 s", 60.0: "1 min",
+    600.0: "10 min", 3_600.0: "1 h", 36_000.0: "10 h", 864_000.0: "10 d", 1e9: "years",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A span of time that can be chosen, and the steps into which it is cut."""
+    """A span of time that can be chosen, the steps into which it is cut, and the distance of the
+    labels of its axis."""
 
     name: str
     span: timedelta
     step: timedelta
+    label: timedelta
 
 
 SPANS: Mapping[str, Span] = {
-    span.name: span
-    for span in (
-        Span(name="1h", span=timedelta(hours=1), step=timedelta(minutes=1)),
-        Span(name="24h", span=timedelta(hours=24), step=timedelta(minutes=20)),
-        Span(name="7d", span=timedelta(days=7), step=timedelta(hours=3)),
+    name: Span(name=name, span=span, step=step, label=label)
+    for name, span, step, label in (
+        ("1h", timedelta(hours=1), timedelta(minutes=1), timedelta(minutes=10)),
+        ("24h", timedelta(hours=24), timedelta(minutes=20), timedelta(hours=4)),
+        ("7d", timedelta(days=7), timedelta(hours=3), timedelta(days=1)),
     )
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartShape:
-    """A bar, by its corner and size, or a line, by the points of its path."""
+    """A bar, by its corner and size, or a line, by the points of its path. An ``area`` cannot be
+    seen: it says what is above it."""
 
     kind: str
     x: float = 0.0
@@ -63,59 +72,96 @@ def outcomes(points: Sequence[MetricsPoint], span: Span, now: datetime) -> Chart
     steps = _steps(span, now)
     by_step = {_index(point.at, steps, span): point.totals for point in points}
     most = max((_ended(totals) + totals.retried for totals in by_step.values()), default=0)
-    top = _round_up(most)
-    wide = (WIDTH - _LEFT) / len(steps)
+    grid = _grid(most)
+    wide = _wide(steps)
     shapes: list[ChartShape] = []
     for index, totals in sorted(by_step.items()):
         base = float(HEIGHT - _BOTTOM)
-        at = f"{steps[index]:%a %H:%M}"
-        for kind, count in (
-            ("succeeded", totals.succeeded),
-            ("retried", totals.retried),
-            ("failed", totals.failed + totals.crashed),
-        ):
+        counts = {
+            "succeeded": totals.succeeded,
+            "retried": totals.retried,
+            "failed": totals.failed + totals.crashed,
+        }
+        for kind, count in counts.items():
             if not count:
                 continue
-            height = max(count / top * (HEIGHT - _BOTTOM - _TOP), 1.0)
+            height = max(count / grid[-1] * (HEIGHT - _BOTTOM - _TOP), 1.0)
             base -= height
             shapes.append(
                 ChartShape(
                     kind=kind,
-                    x=round(_LEFT + index * wide, 1),
+                    x=round(LEFT + index * wide, 1),
                     y=round(base, 1),
                     width=round(max(wide - 1, 1), 1),
                     height=round(height, 1),
-                    title=f"{at}: {count:,} {kind}",
                 )
             )
-    return Chart(shapes=shapes, rows=_rows(top, "{:,.0f}".format), columns=_columns(steps, span))
+        said = ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
+        shapes.append(_area(index, steps, said or "none"))
+    rows = [(_height(count / grid[-1]), f"{count:,}") for count in grid]
+    return Chart(shapes=shapes, rows=rows, columns=_columns(steps, span))
 
 
 def waits(
     points: Sequence[MetricsPoint], span: Span, now: datetime, shown: Callable[[float], str]
 ) -> Chart:
-    """Lines of how long half, 95 % and 99 % of the jobs waited at most, in each step."""
+    """Lines of how long half, 95 % and 99 % of the jobs waited at most, in each step; the height
+    is the logarithm."""
     steps = _steps(span, now)
-    found = {
-        share: [
-            (_index(point.at, steps, span), seconds)
-            for point in points
-            if (seconds := point.wait_s(share)) is not None
-        ]
-        for share in SHARES
-    }
-    top = max((seconds for line in found.values() for _, seconds in line), default=0.0) or 1.0
-    wide = (WIDTH - _LEFT) / len(steps)
-    shapes = []
+    found: dict[float, dict[int, float]] = {share: {} for share in SHARES}
+    for point in points:
+        for share, line in found.items():
+            if (seconds := point.wait_s(share)) is not None:
+                line[_index(point.at, steps, span)] = max(seconds, min(_WAITS))
+    every = [seconds for line in found.values() for seconds in line.values()] or [0.01, 1.0]
+    *lows, _ = _WAITS
+    low = max(edge for edge in lows if edge <= min(every))
+    top = next((edge for edge in _WAITS if edge >= max(every) and edge > low), max(_WAITS))
+    part = math.log(top / low)
+    shapes: list[ChartShape] = []
     for share, line in found.items():
-        places = [
-            f"{_LEFT + (index + 0.5) * wide:.1f} {_height(seconds, top):.1f}"
-            for index, seconds in sorted(line)
-        ]
-        if places:
-            path = "M" + "L".join(places if len(places) > 1 else places * 2)
-            shapes.append(ChartShape(kind=f"p{share * 100:.0f}", path=path))
-    return Chart(shapes=shapes, rows=_rows(top, shown), columns=_columns(steps, span))
+        heights = {
+            at: _height(math.log(min(value, top) / low) / part) for at, value in line.items()
+        }
+        if heights:
+            shapes.append(ChartShape(kind=f"p{share * 100:.0f}", path=_path(heights, steps)))
+    for index in sorted(found[0.5]):
+        said = ", ".join(f"{SHARES[share]} {shown(line[index])}" for share, line in found.items())
+        shapes.append(_area(index, steps, said))
+    rows = [
+        (_height(math.log(edge / low) / part), name)
+        for edge, name in _WAITS.items()
+        if low <= edge <= top
+    ]
+    return Chart(shapes=shapes, rows=rows, columns=_columns(steps, span))
+
+
+def _path(heights: Mapping[int, float], steps: Sequence[datetime]) -> str:
+    """A line through neighbouring steps, which is interrupted where a step has nothing."""
+    wide = _wide(steps)
+    parts: list[str] = []
+    for index, y in sorted(heights.items()):
+        x = LEFT + (index + 0.5) * wide
+        if index - 1 in heights:
+            parts.append(f"L{x:.1f} {y:.1f}")
+        elif index + 1 in heights:
+            parts.append(f"M{x:.1f} {y:.1f}")
+        else:  # as wide as its step: a point could not be seen
+            half = max(wide / 2, 2)
+            parts.append(f"M{x - half:.1f} {y:.1f}L{x + half:.1f} {y:.1f}")
+    return "".join(parts)
+
+
+def _area(index: int, steps: Sequence[datetime], said: str) -> ChartShape:
+    wide = _wide(steps)
+    return ChartShape(
+        kind="area",
+        x=round(LEFT + index * wide, 1),
+        y=_TOP,
+        width=round(wide, 1),
+        height=HEIGHT - _BOTTOM - _TOP,
+        title=f"{steps[index]:%a %H:%M} UTC: {said}",
+    )
 
 
 def rate(totals: Totals, span: Span) -> str:
@@ -140,25 +186,30 @@ def _index(at: datetime, steps: Sequence[datetime], span: Span) -> int:
     return max(0, min(len(steps) - 1, round((at - steps[0]) / span.step)))
 
 
-def _height(value: float, top: float) -> float:
-    return HEIGHT - _BOTTOM - value / top * (HEIGHT - _BOTTOM - _TOP)
+def _wide(steps: Sequence[datetime]) -> float:
+    return (WIDTH - LEFT) / len(steps)
 
 
-def _round_up(count: int) -> int:
-    """The next number with one digit and zeros, at least 1 for each line of the grid."""
-    if count <= _LINES:
-        return _LINES
-    size = int(10 ** (len(str(count)) - 1))
-    return -(-count // size) * size
+def _height(part: float) -> float:
+    """The place of a part of the height, from below."""
+    return round(HEIGHT - _BOTTOM - part * (HEIGHT - _BOTTOM - _TOP), 1)
 
 
-def _rows(top: float, shown: Callable[[float], str]) -> list[tuple[float, str]]:
-    values = [top * line / _LINES for line in range(_LINES + 1)]
-    return [(round(_height(value, top), 1), shown(value)) for value in values]
+def _grid(most: int) -> list[int]:
+    """Round counts from 0 up to the most or a little more, at most `_LINES` above 0."""
+    size = 10 ** max(len(str(most)) - 2, 0)
+    step = next(
+        step for part in (1, 2, 5, 10, 20, 50) if -(-most // (step := part * size)) <= _LINES
+    )
+    return [step * line for line in range(max(-(-most // step), 1) + 1)]
 
 
 def _columns(steps: Sequence[datetime], span: Span) -> list[tuple[float, str]]:
-    wide = (WIDTH - _LEFT) / len(steps)
     form = "%H:%M" if span.span <= timedelta(days=1) else "%a"
-    places = [round((len(steps) - 1) * part / 6) for part in range(6)]
-    return [(round(_LEFT + place * wide, 1), f"{steps[place]:{form}}") for place in places]
+    every_s, wide = span.label.total_seconds(), _wide(steps)
+    places = [
+        (round(LEFT + index * wide, 1), f"{at:{form}}")
+        for index, at in enumerate(steps)
+        if at.timestamp() % every_s == 0
+    ]
+    return [(x, text) for x, text in places if x < WIDTH - _RIGHT]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import math
 import re
 import secrets
 import time
@@ -372,6 +373,10 @@ def shown_span(seconds: float | None) -> str:
     if seconds is None:
         return "–"
     seconds = abs(seconds)
+    if seconds == math.inf:  # the last place of the histograms of metrics
+        return "> 1 h"
+    if seconds < 0.0005:
+        return "< 1 ms"
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 10:

@@ -38,6 +38,7 @@ async def overview(view: View) -> Response:
 
     page = await site.looks.get("failures", failures, keep_s=2.0)
     span = SPANS.get(view.query("span") or "", SPANS["1h"])
+    queue = view.query("queue")
     return await view.render(
         "overview.html",
         title="Overview",
@@ -45,13 +46,14 @@ async def overview(view: View) -> Response:
         failures=page.jobs[:_FEW] if page else (),
         span=span,
         spans=SPANS,
-        history=await _history(view, span),
+        queue=queue,
+        history=await _history(view, span, queue),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueHistory:
-    """What became of jobs in a span of time: charts of all queues, and totals of each."""
+    """What became of jobs in a span of time: charts of one queue or all, and totals of each."""
 
     outcomes: Chart
     waits: Chart
@@ -59,7 +61,7 @@ class QueueHistory:
     rates: Mapping[str, str]
 
 
-async def _history(view: View, span: Span) -> QueueHistory | None:
+async def _history(view: View, span: Span, queue: str | None) -> QueueHistory | None:
     """None: the application does not use the plugin chancy.metrics."""
     site = view.site
     metrics = site.plugin(Metrics)
@@ -67,21 +69,21 @@ async def _history(view: View, span: Span) -> QueueHistory | None:
         return None
 
     async def look() -> QueueHistory:
-        points = await metrics.read(site.chancy, span.span, span.step)
+        points = await metrics.read(site.chancy, span.span, span.step, queue=queue)
         apart = add_up(await metrics.read(site.chancy, span.span, span.span, by_queue=True))
         now = view.now
         queues = {
-            queue: MetricsPoint(at=now, queue=queue, func="", totals=totals)
-            for (queue, _), totals in apart.items()
+            name: MetricsPoint(at=now, queue=name, func="", totals=totals)
+            for (name, _), totals in apart.items()
         }
         return QueueHistory(
             outcomes=outcomes(points, span, now),
             waits=waits(points, span, now, shown_span),
             queues=queues,
-            rates={queue: rate(point.totals, span) for queue, point in queues.items()},
+            rates={name: rate(point.totals, span) for name, point in queues.items()},
         )
 
-    return await site.looks.get(("history", span.name), look, keep_s=5.0)
+    return await site.looks.get(("history", span.name, queue), look, keep_s=5.0)
 
 
 async def show(view: View) -> Response:
