@@ -1,7 +1,6 @@
 """The tasks of the shop."""
 
 from chancy.django.tasks import task
-
 from shop.models import Order
 
 

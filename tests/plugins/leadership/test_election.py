@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from chancy import clock
+import chancy.clock
 from chancy.broker.values import Capability
 from chancy.errors import BrokerUnavailable, StatementFailed
 from chancy.plugin.runtime import Runtime
@@ -97,7 +97,7 @@ async def test_the_lease_counts_from_before_the_question() -> None:
 
 async def test_a_machine_that_was_suspended_leads_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     boot = [1000.0]
-    monkeypatch.setattr(clock, "_boot_time", lambda: boot[0])
+    monkeypatch.setattr(chancy.clock, "_boot_time", lambda: boot[0])
     gate, _, _, _ = candidate()
     task = await serving(gate)
     assert leads(gate)

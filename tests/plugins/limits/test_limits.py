@@ -523,7 +523,8 @@ async def test_a_failed_job_blocks_its_sequence_until_it_is_replayed_or_skipped(
 
 async def test_a_sequence_is_skipped_by_the_partition_that_waits(dsn: str, book: Book) -> None:
     """With a second path, the job that failed is of another partition of the same sequence."""
-    rules = [Sequential(by="tenant", on_failure="block"), GlobalConcurrency(5, by="number")]
+    blocking = Sequential(by="tenant", on_failure="block")
+    rules: list[Rule] = [blocking, GlobalConcurrency(5, by="number")]
     async with application(dsn, rules) as chancy, workers(dsn, rules, 1):
         failed = await chancy.push(transfer.job("a", 1, broken=True))
         await failed.wait(10)

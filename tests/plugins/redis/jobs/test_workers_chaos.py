@@ -16,7 +16,6 @@ from uuid import UUID
 import pytest
 
 from chancy import Chancy, State
-from tests.faults.test_leadership import faketime
 from tests.plugins.redis.jobs.errand_fleet import (
     Process,
     archived,
@@ -28,6 +27,7 @@ from tests.plugins.redis.jobs.errand_fleet import (
     worker,
 )
 from tests.plugins.redis.jobs.errands import QUEUE, errand, long_errand, make
+from tests.support.faketime import faketime
 from tests.support.proxy import Proxy
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
