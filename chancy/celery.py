@@ -36,7 +36,7 @@ from chancy.results.reference import Reference
 from chancy.retry import Constant, Exponential, Jitter, Never, Policy
 from chancy.states import State
 
-__all__ = ["AsyncResult", "Request", "Task", "serve_tasks", "shared_task"]
+__all__ = ["AsyncResult", "TaskRequest", "Task", "serve_tasks", "shared_task"]
 
 _STATES = {
     State.RUNNING: "STARTED",
@@ -100,7 +100,7 @@ class AsyncResult:
         return self.state == "FAILURE"
 
 
-class Request:
+class TaskRequest:
     """What a running task asks about itself."""
 
     @property
@@ -119,7 +119,7 @@ class Task:
     :param default_retry_delay: seconds after which `retry` runs it again.
     """
 
-    request = Request()
+    request = TaskRequest()
 
     def __init__(self, default_retry_delay: float) -> None:
         self.default_retry_delay = default_retry_delay
