@@ -32,7 +32,7 @@ from chancy.context.context import CURRENT, JobContext, Progress
 from chancy.context.host import AttemptInfo, CompletionRef
 from chancy.django.connection_broker import ConnectionBroker
 from chancy.django.current import app, calls
-from chancy.django.models import UnfinishedJob
+from chancy.django.models import FiledLetter, FinishedJob, UnfinishedJob
 from chancy.errors import JobError, LeaseLost
 from chancy.executors.batches import split
 from chancy.executors.invocation import awaited, called_here, callee, raised, returned
@@ -77,6 +77,17 @@ def run_jobs(
                 if raises and done.state is State.FAILED:
                     result_of(done)
     return finished
+
+
+def delete_jobs() -> None:
+    """Delete all jobs and dead letters, for `tearDown` of a ``TransactionTestCase``.
+
+    Django flushes the tables of its own models only, so jobs that were committed would be those of
+    the next test.
+    """
+    alias = calls().broker.alias
+    for model in (UnfinishedJob, FinishedJob, FiledLetter):
+        model.objects.using(alias).all().delete()
 
 
 class _TestRunner:

@@ -15,7 +15,8 @@ from chancy import JobFailed, Reference, State
 from chancy.django import app
 from chancy.django.current import calls
 from chancy.django.hygiene import with_connections
-from chancy.django.testing import run_jobs
+from chancy.django.models import FiledLetter
+from chancy.django.testing import delete_jobs, run_jobs
 from chancy.testing.sandbox import Sandbox
 from tests.integration.django_app import tasks
 from tests.support import django_project
@@ -97,6 +98,17 @@ def test_jobs_of_a_batch_function_have_an_outcome_each() -> None:
     done = {job.state: job for job in run_jobs(raises=False)}
     assert done[State.SUCCEEDED].result == [3]
     assert done[State.FAILED].errors[0]["message"] == "empty"
+
+
+def test_jobs_are_deleted_between_tests() -> None:
+    pushed = app().sync_push_many(
+        [tasks.break_off.job(text="b"), tasks.note.job(text="a").with_delay(60)]
+    )
+    run_jobs(raises=False)
+    assert len(FiledLetter.objects.all()) == 1
+    delete_jobs()
+    assert [app().sync_get_job(one.id) for one in pushed] == [None, None]
+    assert not FiledLetter.objects.exists()
 
 
 def test_a_result_is_waited_for_on_a_session_of_its_own() -> None:
