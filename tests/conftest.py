@@ -10,6 +10,7 @@ pytest_plugins = [
     "tests.support.leftovers",
     "tests.support.postgres_fixtures",
     "tests.support.redis_fixtures",
+    "tests.support.replicated",
 ]
 
 

@@ -11,7 +11,7 @@ import difflib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from chancy.errors import ConfigurationError
 
@@ -74,6 +74,12 @@ class Dsn:
         database = self.parameters.get("dbname") or self.parameters.get("user")
         hosts = ",".join(map(str, self.hosts)) or self.parameters.get("service") or "local"
         return f'database "{database}" at {hosts}' if database else f"the database at {hosts}"
+
+    def only(self, host: DsnHost) -> Dsn:
+        """The DSN with one of its hosts."""
+        parameters = {name: value for name, value in self.parameters.items() if name != "hostaddr"}
+        parameters |= {"host": host.name, "port": "" if host.port is None else str(host.port)}
+        return replace(self, parameters=parameters, hosts=(host,))
 
     def conninfo(self, *, application_name: str) -> str:
         """The ``key=value`` form for libpq, with timeouts and keepalives filled in.

@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Collection, Mapping
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from uuid import UUID
 
 import psycopg
 import pytest
 
 from chancy import Chancy, Queue, State, Worker, job
-from chancy.embedded import PostgresServer
 from chancy.plugins.recovery import Recovery
 from chancy.postgres.broker import PostgresBroker
-from tests.support.postgres_fixtures import OwnServer
-from tests.support.proxy import Proxy
+from tests.support.replicated import HERE, ReplicatedPostgres, ask
 from tests.support.waiting import eventually
 
-#: Gives a hot standby of a server, which it reaches by a port.
-MakeReplica = Callable[[PostgresServer, int], PostgresServer]
-
-HERE = "127.0.0.1"
 QUEUES = [Queue(name="async", executor="async", concurrency=4)]
 begun: list[str] = []
 gates: dict[str, asyncio.Event] = {}
@@ -124,63 +113,30 @@ def _more(looks: list[UUID], count: int) -> bool:
     return len(looks) >= count
 
 
-@pytest.fixture
-def replica_of() -> Iterator[MakeReplica]:
-    """Make a hot standby of a server, which it reaches by a port."""
-    with ExitStack() as stack:
-
-        def make(primary: PostgresServer, port: int) -> PostgresServer:
-            folder = Path(stack.enter_context(TemporaryDirectory(prefix="chancy-replica-")))
-            folder.chmod(0o755)
-            data = folder / "data"
-            program = [str(primary.bin_path / "pg_basebackup"), "-U", "postgres", "-h", HERE]
-            program += ["-p", str(primary.port), "-D", str(data), "--checkpoint=fast"]
-            subprocess.run(program, check=True, capture_output=True)
-            (data / "standby.signal").touch()
-            owner = primary.directory.stat()
-            for path in (data, *data.rglob("*")):
-                os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
-            settings = {"primary_conninfo": f"host={HERE} port={port} user=postgres"}
-            server = PostgresServer(data, settings=settings, bin_path=primary.bin_path)
-            stack.callback(server.close)
-            server.start()
-            return server
-
-        yield make
-
-
 @pytest.mark.chaos
-async def test_a_failover_that_loses_an_end(own_server: OwnServer, replica_of: MakeReplica) -> None:
-    primary = own_server()
-    with Proxy(HERE, primary.port) as way, Proxy(HERE, primary.port) as between:
-        replica = replica_of(primary, between.port)
-        made = Chancy(way.dsn(primary.dsn()), queues=QUEUES, plugins=[Recovery()])
-        async with made as chancy, Worker(chancy):
-            ended = await chancy.push(pass_gate.job(name="ended"))
-            running = await chancy.push(pass_gate.job(name="running"))
-            await eventually(lambda: sorted(begun) == ["ended", "running"])
-            claimed = "select count(*) from chancy.jobs where state = 1"
-            await eventually(lambda: ask(replica, claimed) == 2)
-            between.black_hole()
-            gates["ended"].set()
-            assert (await ended.wait(10)).state is State.SUCCEEDED
-            gates["ended"].clear()
-            primary.stop("immediate")
-            # The standby is not promoted while it waits for an answer of its primary.
-            between.refuse()
-            await asyncio.to_thread(ask, replica, "select pg_promote()")
-            way.target = (HERE, replica.port)
-            way.cut()
-            await eventually(lambda: begun.count("ended") == 2, timeout=60)
-            for gate in gates.values():
-                gate.set()
-            assert (await ended.wait(20)).state is State.SUCCEEDED
-            assert (await running.wait(20)).attempt == 1
-        assert sorted(begun) == ["ended", "ended", "running"]
-        assert ask(replica, "select count(*) from chancy.jobs") == 0
-
-
-def ask(server: PostgresServer, question: str) -> object:
-    with psycopg.connect(server.dsn(), autocommit=True) as session:
-        row = session.execute(question.encode()).fetchone()
-    return row and row[0]
+async def test_a_failover_that_loses_an_end(replicated: ReplicatedPostgres) -> None:
+    primary, standby = replicated.primary, replicated.add("standby")
+    way, replica = primary.way, standby.server
+    made = Chancy(way.dsn(primary.server.dsn()), queues=QUEUES, plugins=[Recovery()])
+    async with made as chancy, Worker(chancy):
+        ended = await chancy.push(pass_gate.job(name="ended"))
+        running = await chancy.push(pass_gate.job(name="running"))
+        await eventually(lambda: sorted(begun) == ["ended", "running"])
+        claimed = "select count(*) from chancy.jobs where state = 1"
+        await eventually(lambda: ask(replica, claimed) == 2)
+        assert standby.feed is not None
+        standby.feed.black_hole()
+        gates["ended"].set()
+        assert (await ended.wait(10)).state is State.SUCCEEDED
+        gates["ended"].clear()
+        primary.server.stop("immediate")
+        await asyncio.to_thread(replicated.promote, standby)
+        way.target = (HERE, replica.port)
+        way.cut()
+        await eventually(lambda: begun.count("ended") == 2, timeout=60)
+        for gate in gates.values():
+            gate.set()
+        assert (await ended.wait(20)).state is State.SUCCEEDED
+        assert (await running.wait(20)).attempt == 1
+    assert sorted(begun) == ["ended", "ended", "running"]
+    assert ask(replica, "select count(*) from chancy.jobs") == 0

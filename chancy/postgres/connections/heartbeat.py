@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from chancy.errors import BrokerUnavailable
+from chancy.postgres.drivers import timelines
 from chancy.postgres.dsn import parse
 from chancy.postgres.statements import Statements
 
@@ -56,11 +57,7 @@ class Register:
 
         try:
             if self._connection is None:
-                self._connection = psycopg.Connection.connect(
-                    parse(self._dsn).conninfo(application_name="chancy heartbeat"),
-                    autocommit=True,
-                    prepare_threshold=None,
-                )
+                self._connection = self._connect()
             cursor = psycopg.RawCursor(self._connection)
             return cursor.execute(statement.encode(), args)
         except psycopg.Error as error:
@@ -68,6 +65,31 @@ class Register:
                 return self._run(statement, *args, tries=tries - 1)
             self.close()
             raise BrokerUnavailable(f"the heartbeat did not reach the server: {error}") from error
+
+    def _connect(self) -> psycopg.Connection[tuple[int]]:
+        """As `chancy.postgres.drivers.timelines.connect`. Only sessions, of which there is one
+        before, find out whether the server tells its timeline."""
+        import psycopg
+
+        dsn = parse(self._dsn)
+        for candidate in timelines.candidates(dsn):
+            try:
+                connection = psycopg.Connection.connect(
+                    candidate.conninfo(application_name="chancy heartbeat"),
+                    autocommit=True,
+                    prepare_threshold=None,
+                )
+            except psycopg.OperationalError:
+                if candidate is dsn:
+                    raise
+                continue
+            if not timelines.known(dsn):
+                return connection
+            row = connection.execute(timelines.QUERY.encode()).fetchone()
+            if row is None or timelines.accepts(dsn, row):
+                return connection
+            connection.close()
+        raise timelines.old_primary(dsn)
 
     def close(self) -> None:
         connection, self._connection = self._connection, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,7 +18,7 @@ from asyncpg.exceptions import (
 
 from chancy.errors import BrokerUnavailable
 from chancy.postgres import dsn as dsns
-from chancy.postgres.drivers import base, sqlstates
+from chancy.postgres.drivers import base, sqlstates, timelines
 from chancy.postgres.drivers.session import Session, connect_failure
 
 # More than the number of statements of chancy and its plugins.
@@ -130,15 +131,20 @@ class AsyncpgDriver:
     name = "asyncpg"
 
     async def connect(self, dsn: str, *, application_name: str) -> base.Connection:
-        parsed = dsns.parse(dsn)
-        session = await _open(parsed, application_name)
-        await session.greet(session.server_pid, parsed.connect_timeout_s)
+        open_session = functools.partial(_greeted, application_name=application_name)
+        session = await timelines.connect(dsns.parse(dsn), open_session)
         if not session.pooled:
             return session
         await session.close()
         from chancy.postgres.drivers.psycopg import PsycopgDriver
 
         return await PsycopgDriver().connect(dsn, application_name=application_name)
+
+
+async def _greeted(dsn: dsns.Dsn, *, application_name: str) -> AsyncpgSession:
+    session = await _open(dsn, application_name)
+    await session.greet(session.server_pid, dsn.connect_timeout_s)
+    return session
 
 
 async def _open(dsn: dsns.Dsn, application_name: str) -> AsyncpgSession:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import socket
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from psycopg import AsyncConnection, AsyncRawCursor, pq, waiting
 from psycopg.abc import RV, PQGen
 
 from chancy.postgres import dsn as dsns
-from chancy.postgres.drivers import base, sqlstates
+from chancy.postgres.drivers import base, sqlstates, timelines
 from chancy.postgres.drivers.adaptation import ADAPTERS
 from chancy.postgres.drivers.session import Session, connect_failure
 
@@ -150,12 +151,16 @@ class PsycopgDriver:
     name = "psycopg"
 
     async def connect(self, dsn: str, *, application_name: str) -> base.Connection:
-        parsed = dsns.parse(dsn)
-        session = await _open(parsed, application_name)
-        await session.greet(session.server_pid, parsed.connect_timeout_s)
-        if not session.pooled:
-            session.prepare_statements()
-        return session
+        open_session = functools.partial(_greeted, application_name=application_name)
+        return await timelines.connect(dsns.parse(dsn), open_session)
+
+
+async def _greeted(dsn: dsns.Dsn, *, application_name: str) -> PsycopgSession:
+    session = await _open(dsn, application_name)
+    await session.greet(session.server_pid, dsn.connect_timeout_s)
+    if not session.pooled:
+        session.prepare_statements()
+    return session
 
 
 async def _open(dsn: dsns.Dsn, application_name: str) -> PsycopgSession:

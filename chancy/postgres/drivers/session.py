@@ -178,6 +178,11 @@ class Session(ABC):
             self.abort()
             raise
 
+    async def ask(self, sql: str) -> Row:
+        """The only row of a statement, which is not prepared."""
+        (row,) = await self._call(lambda: self._fetch_once(sql))
+        return row
+
     # Running a call.
 
     async def _call(

@@ -28,6 +28,8 @@ _CHECK_VIOLATION = "23514"
 
 # A schema, a relation or a function does not exist.
 _MISSING = frozenset({"3F000", "42P01", "42883"})
+#: A function that the role may not call, or that the server does not have.
+NEVER_ALLOWED = frozenset({"0A000", "42501", "42883", "42P01"})
 _MISSING_COLUMN = "42703"
 
 #: A statement of the transaction has failed, so that it can only be rolled back.
