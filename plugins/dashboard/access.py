@@ -149,6 +149,19 @@ class BasicAuth:
         )
 
 
+#: Headers that a proxy adds, and a browser does not send.
+_PROXIES = (
+    "forwarded",
+    "via",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-port",
+    "x-forwarded-prefix",
+    "x-forwarded-proto",
+    "x-forwarded-server",
+    "x-forwarded-user",
+    "x-real-ip",
+)
 #: Who uses a dashboard without ``auth``: on this machine only.
 LOCAL = Person(name="local", role=Role.ADMIN)
 
@@ -165,8 +178,9 @@ def is_loopback(host: str) -> bool:
 
 def refusal(request: Request) -> str | None:
     """Why a request must not be served without ``auth``; None: it comes from this machine."""
-    if any(name in request.headers for name in ("forwarded", "x-forwarded-for")):
-        return "it came through a proxy"
+    proxied = next((name for name in _PROXIES if name in request.headers), None)
+    if proxied is not None:
+        return f"it came through a proxy, which sent {proxied}"
     client = request.client.host if request.client else "an unknown address"
     if not is_loopback(client):
         return f"it came from {client}"

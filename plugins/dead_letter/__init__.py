@@ -20,7 +20,7 @@ from chancy.plugin.runtime import Application, Panel, Runtime
 from chancy.plugin.tables import facts
 from chancy.plugins.dead_letter.letter import EVERY, DeadLetter, LetterFilter
 from chancy.plugins.dead_letter.replaying import Progress, ReplayOptions, Walk
-from chancy.plugins.dead_letter.store import Group, Letters, filing
+from chancy.plugins.dead_letter.store import Group, LetterPosition, Letters, filing
 from chancy.plugins.dead_letter.sweep import DeadLetterSweep
 from chancy.postgres.schema.component import Migrations
 from chancy.queue.queue import DEFAULT_BROKER
@@ -152,12 +152,15 @@ class DeadLetters(Plugin):
         """The number of matching dead letters; 10,001 stands for that many or more."""
         return await Letters(chancy.broker).count(wanted)
 
-    async def groups(self, chancy: Application) -> Sequence[Group]:
-        """The 100 largest groups of dead letters with equal queue, function, reason and error type.
+    async def groups(
+        self, chancy: Application, *, limit: int = 100, after: LetterPosition | None = None
+    ) -> Sequence[Group]:
+        """Groups of dead letters of the same kind, the one with the latest failure first.
 
-        Counts the newest 100,000 dead letters. Ordered by the number waiting for a replay.
+        :param limit: at most 500.
+        :param after: the newest dead letter of the last group of the previous page.
         """
-        return await Letters(chancy.broker).groups()
+        return await Letters(chancy.broker).groups(limit=limit, after=after)
 
     async def replay(
         self,

@@ -39,6 +39,11 @@ _FILTER = (
         "--error", metavar="TYPE", help="Only this error type: module.Name, or a built-in."
     ),
     click.option(
+        "--fingerprint",
+        metavar="ID",
+        help="Only dead letters of this group: see `chancy dead groups`.",
+    ),
+    click.option(
         "--older",
         "older_than",
         type=Age(),
@@ -51,7 +56,7 @@ _FILTER = (
     where_option,
 )
 _STATES = {"waiting": False, "replayed": True, "all": None}
-_NAMES = ("queue", "func", "error", "older_than", "newer_than", "where")
+_NAMES = ("queue", "func", "error", "fingerprint", "older_than", "newer_than", "where")
 
 state = click.option(
     "--state",

@@ -13,11 +13,20 @@ import click
 
 from chancy.plugin.commands import NO, as_json, complain, refuse
 from chancy.plugin.runtime import Application, CommandLine
+from chancy.plugin.tables import facts
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.dead_letter.ages import Rate, filter_from, filtered, selects_by_filter, state
 from chancy.plugins.dead_letter.letter import DeadLetter, LetterFilter, letter_facts
 from chancy.plugins.dead_letter.replaying import MAX_ATTEMPTS, Progress, ReplayOptions, Walk
-from chancy.plugins.dead_letter.store import BATCH, MAX_COUNT, MAX_FOUND, Letters
+from chancy.plugins.dead_letter.store import (
+    BATCH,
+    MAX_COUNT,
+    MAX_FOUND,
+    MAX_GROUPS_PAGE,
+    Group,
+    LetterPosition,
+    Letters,
+)
 
 T = TypeVar("T")
 
@@ -86,6 +95,68 @@ def list_(
     )
     if len(found) == limit:
         click.echo(f"next page: --before {found[-1].id}", err=True)
+
+
+@dead.command()
+@click.option(
+    "--limit",
+    type=click.IntRange(1, MAX_GROUPS_PAGE),
+    default=50,
+    show_default=True,
+    help="The most groups to list.",
+)
+@click.option(
+    "--before",
+    type=click.UUID,
+    metavar="ID",
+    help="Only groups with older failures: pass the last newest id of the previous page.",
+)
+@as_json
+@click.pass_obj
+def groups(line: CommandLine, limit: int, before: UUID | None, json_: bool) -> None:
+    """List groups of dead letters of the same kind, the one with the latest failure first.
+
+    Dead letters of a group have the same function, reason, error and message but for numbers and
+    quoted values. Replay or purge a group by its fingerprint.
+
+    \b
+    Example:
+      chancy dead groups
+      chancy dead replay --fingerprint 3f0c2a9d41b7e655 --rate 10/s
+    """
+
+    async def find(letters: Letters) -> list[Group]:
+        last = None
+        if before is not None:
+            newest = await letters.get(before)
+            if newest is None:
+                refuse(f"there is no dead letter {before}")
+            last = LetterPosition(newest.died_at, newest.id)
+        return await letters.groups(limit=limit, after=last)
+
+    found = _run(line, find)
+    if json_:
+        line.script([facts(group) for group in found])
+        return
+    names = ("fingerprint", "waiting", "replayed", "last", "queue", "function", "error", "message")
+    line.table(
+        names,
+        [
+            (
+                one.fingerprint,
+                one.waiting,
+                one.replayed,
+                one.newest,
+                one.queue,
+                one.func,
+                one.error or one.reason,
+                one.message,
+            )
+            for one in found
+        ],
+    )
+    if len(found) == limit:
+        click.echo(f"next page: --before {found[-1].newest_id}", err=True)
 
 
 @dead.command()

@@ -33,6 +33,7 @@ class LetterFilter:
     :param newer_than: only jobs that failed within this time.
     :param where: values of arguments by name, or by path, as in `chancy.JobSelection`.
     :param replayed: True for replayed dead letters only, False for the others only.
+    :param fingerprint: that of a `Group`.
     :raises ConfigurationError: there are too many ids, or an age is out of range.
     """
 
@@ -44,6 +45,7 @@ class LetterFilter:
     newer_than: timedelta | None = None
     replayed: bool | None = None
     where: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    fingerprint: str | None = None
 
     def __post_init__(self) -> None:
         if self.ids is not None and len(self.ids) > MAX_IDS:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from chancy.broker.contract import Broker
-from chancy.broker.optional import LetterSource
+from chancy.broker.optional import LetterSource, SqlStore
 from chancy.errors import ConfigurationError
 from chancy.job.where import containing
 from chancy.plugin.tables import PluginSql, utc
@@ -23,8 +24,8 @@ MAX_FOUND = 1_000
 MAX_COUNT = 10_000
 #: Seconds of history that the sweep checks. Ids of purged dead letters are kept for as long.
 WINDOW_S = 3 * 86_400.0
-#: Newest dead letters that are grouped for the dashboard, and the most groups.
-_COUNTED, _GROUPS = 100_000, 100
+#: The most groups that are found, and the most of a page.
+MAX_GROUPS, MAX_GROUPS_PAGE = 5_000, 500
 #: The most seconds between the failure of a job and the statement that files it in the same
 #: transaction.
 _FILING_S = 3_600.0
@@ -58,20 +59,32 @@ class Chosen(NamedTuple):
     until: datetime | None
     replayed: bool | None
     where: str | None
+    fingerprint: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Dead letters with the same queue, function, reason and error type. Times in UTC, aware."""
+    """Dead letters with the same fingerprint: of the same function, for the same reason, with the
+    same error type and message but for numbers and quoted values.
 
+    :param queue: that of the newest one; so are function, reason, error and message.
+    :param waiting: how many were not replayed, of the newest 10,001.
+    :param newest: when the newest one died; aware, in UTC.
+    :param newest_id: its id.
+    :param hours: how many died in each of the last 24 hours, the oldest first.
+    """
+
+    fingerprint: str
     queue: str
     func: str
     reason: str
     error: str | None
+    message: str | None
     waiting: int
     replayed: int
-    oldest: datetime
     newest: datetime
+    newest_id: UUID
+    hours: tuple[int, ...]
 
 
 SQL = PluginSql("chancy.plugins.dead_letter", "dead letters")
@@ -85,11 +98,13 @@ def filing(schema: str, ids: Sequence[UUID]) -> tuple[str, list[UUID], float]:
 class Letters:
     """The table of dead letters of one application.
 
+    :param source: the broker that replays dead letters that are no jobs, if that is another one.
     :raises ConfigurationError: the broker does not offer SQL.
     """
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker | SqlStore, source: Broker | None = None) -> None:
         self._tables = SQL.on(broker)
+        self._source = source or broker
 
     async def choose(self, wanted: LetterFilter, *, bounded: bool = False) -> Chosen:
         """Resolve the ages of a filter to datetimes.
@@ -111,6 +126,7 @@ class Letters:
             until,
             wanted.replayed,
             containing(wanted.where),
+            wanted.fingerprint,
         )
 
     async def find(
@@ -136,22 +152,17 @@ class Letters:
         ((count,),) = await self._tables.fetch("count", *chosen, MAX_COUNT + 1)
         return int(count)
 
-    async def groups(self) -> list[Group]:
-        """The newest dead letters in groups; see ``sql/counts.sql``."""
-        rows = await self._tables.fetch("counts", _COUNTED, _GROUPS)
-        return [
-            Group(
-                queue=queue,
-                func=func,
-                reason=reason,
-                error=error,
-                waiting=waiting,
-                replayed=replayed,
-                oldest=utc(oldest),
-                newest=utc(newest),
-            )
-            for queue, func, reason, error, waiting, replayed, oldest, newest in rows
-        ]
+    async def groups(self, *, limit: int = 100, after: LetterPosition | None = None) -> list[Group]:
+        """Groups, the one with the latest death first.
+
+        :param limit: at most 500.
+        :param after: the newest dead letter of the last group of the previous page.
+        """
+        if not 1 <= limit <= MAX_GROUPS_PAGE:
+            raise ConfigurationError(f"limit={limit} must be from 1 to {MAX_GROUPS_PAGE}")
+        at, id = after or (None, None)
+        rows = await self._tables.fetch("groups", MAX_GROUPS, MAX_COUNT + 1, at, id, limit)
+        return [_group(row) for row in rows]
 
     async def page(
         self, chosen: Chosen, after: LetterPosition | None, limit: int
@@ -178,9 +189,9 @@ class Letters:
             "replay", list(ids), list(jobs), force, queue, max_attempts, delay_s, gap_s
         )
         found = {id: job for id, job, _ in rows}
-        store = self._tables.store
-        if isinstance(store, LetterSource):
-            found.update(await store.replay_letters(store, ids, jobs, force=force))
+        if isinstance(self._source, LetterSource):
+            store = self._tables.store
+            found.update(await self._source.replay_letters(store, ids, jobs, force=force))
         return found
 
     async def purge(self, ids: Sequence[UUID]) -> int:
@@ -213,3 +224,24 @@ class Letters:
         """Delete ids of purged dead letters outside the window; returns their number."""
         ((count,),) = await self._tables.fetch("forget", WINDOW_S + _FILING_S, limit)
         return int(count)
+
+
+def _group(row: Sequence[Any]) -> Group:
+    (
+        fingerprint, queue, func, reason, error, message, waiting, replayed, newest, newest_id,
+        hours,
+    ) = row  # fmt: skip
+    counts: Mapping[str, int] = json.loads(hours) if hours else {}
+    return Group(
+        fingerprint=fingerprint,
+        queue=queue,
+        func=func,
+        reason=reason,
+        error=error,
+        message=message,
+        waiting=waiting,
+        replayed=replayed,
+        newest=utc(newest),
+        newest_id=newest_id,
+        hours=tuple(counts.get(str(hour), 0) for hour in reversed(range(24))),
+    )

@@ -158,7 +158,7 @@ async def replay(view: View) -> Response:
     if asked := await _confirmed(view, ids, f"Retry {len(ids)} jobs", "jobs/replay"):
         return asked
     async with deed(view) as act:
-        found = await Letters(act.broker).replay(
+        found = await Letters(act.broker, view.site.chancy.broker).replay(
             ids, new_ids(len(ids)), force=True, queue=None, max_attempts=None, delay_s=0, gap_s=0
         )
         if not found:

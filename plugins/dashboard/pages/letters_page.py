@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -18,34 +17,14 @@ from chancy.plugins.dashboard.access import Action
 from chancy.plugins.dashboard.audit import SQL
 from chancy.plugins.dashboard.job_rows import FOREVER, HIGH, LOW, NEVER
 from chancy.plugins.dashboard.redaction import line, tree
-from chancy.plugins.dashboard.site import MOST, Refused, View, uuid_of
+from chancy.plugins.dashboard.site import Refused, View, uuid_of
 from chancy.plugins.dashboard.undertaking import Deed, deed, is_full, start
 from chancy.plugins.dead_letter import DeadLetter, DeadLetters, LetterFilter
-from chancy.plugins.dead_letter.store import BATCH, Letters
+from chancy.plugins.dead_letter.store import BATCH, Group, LetterPosition, Letters
 
-#: Groups and dead letters of a page, and hours of a chart.
-_GROUPS, _PAGE, _HOURS = 200, 50, 24
+#: Groups and dead letters of a page.
+_GROUPS, _PAGE = 50, 50
 _MOST_RATE = 100_000.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LetterGroup:
-    """Dead letters of one fingerprint. Times are aware, in UTC.
-
-    :param queue: that of the newest one, as all that follows.
-    :param hours: how many of the last day died in each hour, the oldest first.
-    """
-
-    fingerprint: str
-    queue: str
-    func: str
-    reason: str
-    error: str | None
-    message: str | None
-    waiting: int
-    replayed: int
-    newest: datetime
-    hours: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,46 +51,41 @@ def _plugin(view: View) -> DeadLetters:
 
 
 async def show(view: View) -> Response:
-    _plugin(view)
-    site = view.site
+    plugin, site, after = _plugin(view), view.site, _after(view)
 
-    async def look() -> Sequence[LetterGroup]:
-        rows = await SQL.on(site.store).fetch("letter_groups", _GROUPS, MOST + 1)
-        return [_group(row) for row in rows]
+    async def look() -> Sequence[Group]:
+        return await plugin.groups(site.chancy, limit=_GROUPS + 1, after=after)
 
-    groups = await site.looks.get("letter groups", look, keep_s=10.0)
+    groups = await site.looks.get(("letter groups", after), look, keep_s=10.0)
+    last = groups[_GROUPS - 1] if len(groups) > _GROUPS else None
     return await view.render(
-        "letters.html", title="Dead letters", groups=groups, most_groups=_GROUPS
+        "letters.html",
+        title="Dead letters",
+        groups=groups[:_GROUPS],
+        after=_text(last.newest, last.newest_id) if last else None,
     )
 
 
-def _group(row: Sequence[Any]) -> LetterGroup:
-    fingerprint, queue, func, reason, error, message, waiting, replayed, newest, hours = row
-    counts: Mapping[str, int] = json.loads(hours) if hours else {}
-    return LetterGroup(
-        fingerprint=fingerprint,
-        queue=queue,
-        func=func,
-        reason=reason,
-        error=error,
-        message=message,
-        waiting=waiting,
-        replayed=replayed,
-        newest=utc(newest),
-        hours=[counts.get(str(hour), 0) for hour in reversed(range(_HOURS))],
-    )
+def _after(view: View) -> LetterPosition | None:
+    """The position in the address, from which a page goes on."""
+    given = view.query("after")
+    if given is None:
+        return None
+    at, _, id = given.partition("_")
+    try:
+        return LetterPosition(datetime.fromisoformat(at).replace(tzinfo=UTC), UUID(id))
+    except ValueError:
+        raise Refused(400, "the address of this page is damaged") from None
+
+
+def _text(at: datetime, id: UUID) -> str:
+    return f"{at:%Y-%m-%dT%H:%M:%S.%f}_{id}"
 
 
 async def show_group(view: View) -> Response:
     _plugin(view)
     site, fingerprint = view.site, view.path("fingerprint")
-    at, id = FOREVER, HIGH
-    first, _, second = (view.query("after") or "").partition("_")
-    if second:
-        try:
-            at, id = datetime.fromisoformat(first).replace(tzinfo=UTC), UUID(second)
-        except ValueError:
-            raise Refused(400, "the address of this page is damaged") from None
+    at, id = _after(view) or (FOREVER, HIGH)
     tables = SQL.on(site.store)
     rows = await tables.fetch("letter_page", fingerprint, at, id, _PAGE + 1)
     letters = [_letter(row) for row in rows]
@@ -126,7 +100,7 @@ async def show_group(view: View) -> Response:
         fingerprint=fingerprint,
         letters=letters,
         newest=newest,
-        after=f"{last.died_at:%Y-%m-%dT%H:%M:%S.%f}_{last.id}" if more else None,
+        after=_text(last.died_at, last.id) if more else None,
         arguments=lambda one: line(one.arguments, site.masked) if view.shows(one.func) else "",
     )
 
@@ -173,7 +147,7 @@ async def _one(view: View, action: Action) -> DeadLetter:
 async def replay(view: View) -> Response:
     letter = await _one(view, Action.REPLAY_LETTER)
     async with deed(view) as act:
-        found = await Letters(act.broker).replay(
+        found = await Letters(act.broker, view.site.chancy.broker).replay(
             [letter.id],
             new_ids(1),
             force=True,
@@ -183,10 +157,16 @@ async def replay(view: View) -> Response:
             gap_s=0,
         )
         if not found:
-            raise Refused(409, "it was not replayed: another job holds its unique key")
+            why = (
+                "this application has no processor of its stream"
+                if letter.reason == "event"
+                else "another job holds its unique key"
+            )
+            raise Refused(409, f"it was not replayed: {why}")
         (job,) = found.values()
         await act.note(Action.REPLAY_LETTER, f"job:{letter.id}", {"as": job}, jobs=1)
-    return RedirectResponse(view.url(f"jobs/{job}", done=act.entry), 303)
+    shown = f"dead-letters/{letter.id}" if letter.reason == "event" else f"jobs/{job}"
+    return RedirectResponse(view.url(shown, done=act.entry), 303)
 
 
 async def purge(view: View) -> Response:
@@ -214,7 +194,8 @@ async def purge_group(view: View) -> Response:
 
 
 async def _whole_group(view: View, action: Action, rate: float | None) -> Response:
-    """Replay or purge all dead letters of a group that exist now, in batches."""
+    """Replay or purge the dead letters of a group that exist now, in batches; those of queues for
+    which the person may not do this are left alone."""
     site, fingerprint = view.site, view.field("fingerprint")
     newest = await _newest(view, fingerprint)
     view.require(action, f"queue:{newest.queue}")
@@ -234,7 +215,7 @@ async def _whole_group(view: View, action: Action, rate: float | None) -> Respon
         raise Refused(409, "too many actions are in progress: see the audit, and try again later")
     # Jobs that fail again while they are replayed die later than this.
     chosen = await Letters(site.chancy.broker).choose(LetterFilter(), bounded=True)
-    step = _Batches(fingerprint, chosen.until or view.now, action, rate)
+    step = _Batches(view, fingerprint, chosen.until or view.now, action, rate)
     detail = {"fingerprint": fingerprint, "error": newest.error, "func": newest.func, "rate": rate}
     subject = f"queue:{newest.queue}"
     entry = await start(view, action, subject, detail, step)
@@ -254,8 +235,9 @@ class _Batches:
     """Replays or purges one batch in each call, the oldest first."""
 
     def __init__(
-        self, fingerprint: str, until: datetime, action: Action, rate: float | None
+        self, view: View, fingerprint: str, until: datetime, action: Action, rate: float | None
     ) -> None:
+        self._view = view
         self._fingerprint = fingerprint
         self._until = until
         self._action = action
@@ -271,8 +253,11 @@ class _Batches:
         )
         if not rows:
             return None
-        ids = [row[0] for row in rows]
-        letters = Letters(act.broker)
+        self._after = utc(rows[-1][1]), rows[-1][0]
+        queues = {queue for _, _, queue in rows}
+        allowed = {one for one in queues if self._view.allows(self._action, f"queue:{one}")}
+        ids = [id for id, _, queue in rows if queue in allowed]
+        letters = Letters(act.broker, self._view.site.chancy.broker)
         if replays:
             # The rate counts from the start: the time of earlier batches is deducted.
             ahead_s = self._done * self._gap_s - (time.monotonic() - self._began)
@@ -289,6 +274,5 @@ class _Batches:
             count = len(found)
         else:
             count = await letters.purge(ids)
-        self._after = utc(rows[-1][1]), ids[-1]
         self._done += count
         return count

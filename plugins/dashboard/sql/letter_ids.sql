@@ -1,7 +1,7 @@
--- The ids and times of death of dead letters of a fingerprint ($1) after ($2, $3) and up to the time
--- $4, the oldest first, at most $5; without those that were replayed if $6. Index:
+-- The ids, times of death and queues of dead letters of a fingerprint ($1) after ($2, $3) and up to
+-- the time $4, the oldest first, at most $5; without those that were replayed if $6. Index:
 -- dead_letters_fingerprint. No locks. Safe to repeat.
-select d.id, {schema}.utc(d.died_at)
+select d.id, {schema}.utc(d.died_at), d.queue
 from {schema}.dead_letters as d
 where d.fingerprint = $1::text
   and (d.died_at, d.id) > ($2::timestamptz, $3::uuid)

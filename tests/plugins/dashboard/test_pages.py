@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from html import unescape
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 from uuid import UUID
@@ -267,6 +269,78 @@ async def test_groups_of_dead_letters_are_replayed_and_purged_in_batches(shop: C
 
         await eventually(ended)
         assert await letters.count(shop) == 0
+
+
+class _Streams:
+    """Replays events, as the broker of streams does."""
+
+    async def archive(self, store: SqlStore) -> None:
+        """There is nothing to write."""
+
+    async def replay_letters(
+        self, store: SqlStore, ids: Sequence[UUID], new_ids: Sequence[UUID], *, force: bool
+    ) -> Mapping[UUID, UUID]:
+        rows = await store.fetch(
+            "update chancy.dead_letters as d set replayed_at = now(), replayed_as = n.new"
+            " from unnest($1::uuid[], $2::uuid[]) as n (id, new)"
+            " where d.id = n.id and d.reason = 'event' returning d.id, d.replayed_as",
+            list(ids),
+            list(new_ids),
+        )
+        return {row[0]: row[1] for row in rows}
+
+
+async def test_events_of_streams_are_replayed(
+    shop: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fail(shop, 3)
+    await _sql(shop, "update chancy.dead_letters set reason = 'event'")
+    letters = DeadLetters()
+    replayed = LetterFilter(replayed=True)
+    async with browser(shop, ADMIN) as ada:
+        (one, *_) = await letters.find(shop)
+        refused = await ada.post("dead-letters/replay", {"id": str(one.id)})
+        assert refused.status_code == 409
+        assert "no processor of its stream" in text_of(refused)
+        streams = _Streams()
+        for name in ("archive", "replay_letters"):
+            monkeypatch.setattr(shop.broker, name, getattr(streams, name), raising=False)
+        done = _done(await ada.post("dead-letters/replay", {"id": str(one.id)}))
+        assert (await ada.get(done.lstrip("/"))).status_code == 200
+        assert await letters.count(shop, replayed) == 1
+        (group,) = await letters.groups(shop)
+        form = {"fingerprint": group.fingerprint, "confirmed": "yes"}
+        _done(await ada.post("dead-letters/replay-all", form))
+
+        async def ended() -> bool:
+            return await letters.count(shop, replayed) == 3
+
+        await eventually(ended)
+
+
+async def test_groups_of_dead_letters_are_paged_by_their_latest_failure(shop: Chancy) -> None:
+    await fail(shop, 120)
+    names = "'shop.f' || translate(arguments ->> 'order', '0123456789', 'abcdefghij')"
+    await _sql(shop, f"update chancy.dead_letters set func = {names}")
+    # More of the group that failed first, the last one again now.
+    await _sql(
+        shop,
+        "update chancy.dead_letters set func = 'shop.fa', died_at = now() + interval '1 minute'"
+        " where arguments ->> 'order' in ('7', '8', '9')",
+    )
+    found, path = list[str](), "dead-letters"
+    async with browser(shop, ADMIN) as ada:
+        while path:
+            page = (await ada.get(path)).text
+            found += re.findall(r"/dead-letters/groups/(\w+)", page)
+            more = re.search(r'rel="next" href="/([^"]*)"', page)
+            path = unescape(more[1]) if more else ""
+        assert len(found) == len(set(found)) == 118
+        first = text_of(await ada.get(f"dead-letters/groups/{found[0]}"))
+        assert "fa" in first
+    (group, *_) = await DeadLetters().groups(shop, limit=1)
+    assert (group.fingerprint, group.func) == (found[0], "shop.fa")
+    assert await DeadLetters().count(shop, LetterFilter(fingerprint=found[0])) == group.waiting
 
 
 async def test_a_job_page_says_why_and_how_to_push_another(shop: Chancy) -> None:

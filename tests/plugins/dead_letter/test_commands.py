@@ -55,6 +55,28 @@ def test_letters_are_found_by_what_they_are(
         assert left == set("abcd") - set(expected)
 
 
+def test_groups_are_listed_by_their_latest_failure_and_replayed_alone(dsn: str) -> None:
+    for number, (ago, error) in enumerate(
+        [("1 h", "KeyError"), ("2 m", "OSError"), ("3 m", "OSError")]
+    ):
+        value = json.dumps([{"types": [error], "message": f"order {number} is '{number}'"}])
+        letters(dsn, ago=ago, errors=value.replace("'", "''"))
+    first, second = dead(dsn, "groups", "--json").json
+    assert (first["waiting"], second["waiting"]) == (2, 1)
+    assert first["hours"] == [0] * 23 + [2]
+    assert first["newest_id"] == dead(dsn, "list", "--limit", 1, "--json").json[0]["id"]
+    page = dead(dsn, "groups", "--limit", 1)
+    assert first["fingerprint"] in page.out
+    assert f"--before {first['newest_id']}" in page.err
+    assert dead(dsn, "groups", "--before", first["newest_id"], "--json").json == [second]
+    dead(dsn, "groups", "--before", uuid4(), code=1)
+    mark = ("--fingerprint", first["fingerprint"])
+    assert [one["error"] for one in dead(dsn, "list", "--json", *mark).json] == ["OSError"] * 2
+    assert dead(dsn, "replay", "--json", *mark).json["replayed"] == 2
+    assert dead(dsn, "purge", "--yes", "--json", "--state", "all", *mark).json["purged"] == 2
+    assert dead(dsn, "groups", "--json").json == [second]
+
+
 def test_each_command_files_what_has_no_letter_yet(dsn: str) -> None:
     (a,) = failed(dsn)
     assert [one["id"] for one in dead(dsn, "list", "--json").json] == [str(a)]

@@ -15,6 +15,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     run = context.config.attributes["run"]
     run("drop index {schema}.dead_letters_failed")
+    run("drop function {schema}.dead_letters_groups")
     run("drop function {schema}.dead_letters_page")
     run("drop function {schema}.dead_letters_reason")
     run("drop table {schema}.dead_letters_purged")
