@@ -53,8 +53,22 @@ def accessibility() -> str | None:
 
 
 def environment() -> dict[str, str]:
-    """The environment of the program, which finds the libraries of its package."""
-    return {**os.environ, "LD_LIBRARY_PATH": f"{FOLDER / 'lib'}:{FOLDER}"}
+    """The environment of the program. What was fetched finds the libraries of its package."""
+    if find() != str(FOLDER / "chromium"):
+        return dict(os.environ)
+    paths = [str(FOLDER / "lib"), str(FOLDER), os.environ.get("LD_LIBRARY_PATH", "")]
+    return {**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, paths))}
+
+
+def is_required() -> bool:
+    """Whether tests in a browser must be run: ``CHANCY_TEST_BROWSER=required``.
+
+    :raises ValueError: it has another value.
+    """
+    given = os.environ.get("CHANCY_TEST_BROWSER", "")
+    if given not in ("", "required"):
+        raise ValueError(f"CHANCY_TEST_BROWSER={given!r} must be required, or not set")
+    return given == "required"
 
 
 def fetch() -> None:
@@ -79,12 +93,23 @@ def fetch() -> None:
         for part in parts:
             Path(part).unlink()
         (made / "chromium").chmod(0o755)
+        if FOLDER.exists():  # with the checker alone
+            for left in FOLDER.iterdir():
+                left.rename(made / left.name)
+            FOLDER.rmdir()
+        made.rename(FOLDER)
+
+
+def fetch_checker() -> None:
+    """Fetch the checker of accessibility; raises as `fetch` does."""
+    with tempfile.TemporaryDirectory(dir=sys.prefix) as name:
+        scratch = Path(name)
         _node("npm", "pack", AXE, "--silent", folder=scratch)
         (archive,) = scratch.glob("axe-core*.tgz")
         with tarfile.open(archive) as packed:
             packed.extract("package/axe.min.js", scratch, filter="data")
-        (scratch / "package" / "axe.min.js").rename(made / "axe.min.js")
-        made.rename(FOLDER)
+        FOLDER.mkdir(exist_ok=True)
+        (scratch / "package" / "axe.min.js").rename(FOLDER / "axe.min.js")
 
 
 def _node(program: str, *words: str, folder: Path) -> None:
@@ -95,7 +120,12 @@ def _node(program: str, *words: str, folder: Path) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests that need a browser where there is none."""
+    """Leave out the tests that need a browser where there is none, unless they are required."""
+    if is_required() and any(item.get_closest_marker(MARK) for item in items):
+        if find() is None:
+            raise pytest.UsageError(_MISSING)
+        if accessibility() is None:
+            raise pytest.UsageError("there is no axe-core: `make browser` fetches it")
     if find() is not None:
         return
     without = [item for item in items if item.get_closest_marker(MARK)]
@@ -112,11 +142,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def main() -> None:
-    if find() is not None:
-        return
     try:
-        fetch()
-    except Exception as error:
+        if find() is None:
+            fetch()
+        if accessibility() is None:
+            fetch_checker()
+    except (OSError, ValueError, subprocess.SubprocessError, tarfile.TarError) as error:
+        if is_required():
+            raise
         sys.stderr.write(f"tests in a browser will NOT be run: {_MISSING}\n{error}\n")
 
 
