@@ -178,6 +178,20 @@ def _executors() -> Iterator[Bar]:
         yield _least(f"jobs of {ms} ms, process / ProcessPoolExecutor", 0.95, of, over)
 
 
+def _fleets() -> Iterator[Bar]:
+    of, few, more = (
+        Reading(case="fleet", figure=f"1,000 idle workers, {queues} queues")
+        for queues in (100, 10, 300)
+    )
+    yield _most("1,000 idle workers with 100 queues each, cores of Postgres", 0.3, of)
+    yield _most("the same with 300 queues / 10", 1.25, more, few)
+    of = Reading(case="fleet", figure="push to 200 idle workers")
+    yield _most("claims for a push to 200 idle workers", 5.0, of)
+    of = replace(of, detail="p99 ms")
+    two = replace(of, figure="push to 2 idle workers")
+    yield _most("its p99 start / that with 2 workers", 1.3, of, two)
+
+
 def _mode(system: str) -> str:
     return system.removeprefix("chancy, ")
 
@@ -190,6 +204,7 @@ BARS: Sequence[Bar] = (
     *_workflows(),
     *_observers(),
     *_executors(),
+    *_fleets(),
 )
 
 

@@ -1,27 +1,34 @@
 """What idle workers cost the database, and how many of them claim for one push.
 
-Run it with ``python -m benchmarks.fleet [--idle WORKERSxQUEUES,…] [--pushes WORKERS,…]
-[--seconds N]``.
+Run it with ``python -m benchmarks.fleet [--idle WORKERSxQUEUES,…] [--simulated WORKERSxQUEUES,…]
+[--pushes WORKERS,…] [--seconds N]``. The case ``fleet`` of `benchmarks.run` has its figures as JSON
+and under bars.
 
-Starts a private server with fsync on. All workers live in this process, with their real loops,
-default settings and default plugins; each statement is sent for one worker alone. They share
-sessions, and above `OWN_LISTENERS` workers also the session that listens. The CPU time is that of
-the server's processes, without the start. The times to start contain what the process needs to hand
-a notification to all of its workers.
+Starts a private server with fsync on. Idle workers live in this process, those of pushes in
+`PROCESSES`, with their real loops, default settings and default plugins; each statement is sent for
+one worker alone. `benchmarks.simulated` says what a simulated worker does. The workers of a process
+share sessions, and above `OWN_LISTENERS` also the session that listens. The CPU time is that of the
+server's processes, without the start. The times to start contain what a process needs to hand a
+notification to all of its workers.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import logging
+import multiprocessing
 import random
 import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection as Connected
+from multiprocessing.context import SpawnProcess
 
 from benchmarks.measurement import quantile
 from benchmarks.meters import cpu_s, tree
@@ -47,6 +54,10 @@ KINDS = {
     ".queues\n": "queues",
     ".call_all(": "call",
 }
+#: Processes of the workers of pushes.
+PROCESSES = 4
+#: `benchmarks.simulated.simulated`.
+Simulated = Callable[[str, int, int, str], AbstractAsyncContextManager["Statements"]]
 _started: dict[int, int] = {}
 
 
@@ -208,27 +219,34 @@ class SharedBeats:
 class FleetBroker(PostgresBroker):
     """The broker of one worker."""
 
-    def __init__(self, dsn: str, statements: Statements) -> None:
-        super().__init__(dsn, driver=statements)
+    def __init__(self, dsn: str, statements: Statements, schema: str) -> None:
+        super().__init__(dsn, schema=schema, driver=statements)
         self.statements = statements
 
     def heartbeat(self, worker_id: uuid.UUID) -> SharedBeats:  # type: ignore[override]
         return SharedBeats(self, worker_id)
 
 
+def queues_of(number: int) -> list[Queue]:
+    return [Queue(name=f"q{n}", executor="async", concurrency=10) for n in range(number)]
+
+
 @asynccontextmanager
-async def fleet(dsn: str, workers: int, queues: int) -> AsyncGenerator[Statements]:
+async def fleet(
+    dsn: str, workers: int, queues: int, schema: str = "chancy"
+) -> AsyncGenerator[Statements]:
     """Workers that serve the same queues, once they are idle."""
     statements = Statements(dsn, own_listeners=OWN_LISTENERS >= workers > 2)
     await statements.open()
-    declared = [Queue(name=f"q{n}", executor="async", concurrency=10) for n in range(queues)]
+    declared = queues_of(queues)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(statements.close)
         gate = asyncio.Semaphore(8)
 
         async def start() -> None:
             async with gate:
-                app = Chancy(dsn, queues=declared, broker=FleetBroker(dsn, statements))
+                broker = FleetBroker(dsn, statements, schema)
+                app = Chancy(dsn, schema=schema, queues=declared, broker=broker)
                 await app.__aenter__()
                 stack.push_async_exit(app)
                 # A process with so many workers is late now and then.
@@ -246,43 +264,105 @@ async def fleet(dsn: str, workers: int, queues: int) -> AsyncGenerator[Statement
         yield statements
 
 
-async def idle(dsn: str, pid: int, workers: int, queues: int, seconds: float) -> str:
-    """The server's cores, and the statements a second, of idle workers."""
-    async with fleet(dsn, workers, queues) as statements:
-        await asyncio.sleep(10)  # what follows a start is over
-        statements.counts.clear()
-        before, began = cpu_s(tree(pid)), time.monotonic()
-        own = time.process_time()
-        await asyncio.sleep(seconds)
-        took = time.monotonic() - began
-        cores = (cpu_s(tree(pid)) - before) / took
-        rates = {kind: f"{count / took:.1f}" for kind, count in statements.counts.most_common()}
-        own = (time.process_time() - own) / took
-        return f"{workers} x {queues}: {cores:.3f} cores (workers {own:.2f}); a second: {rates}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What idle workers cost.
+
+    :param cores: the cores that the server used.
+    :param own: the cores that this process used.
+    :param rates: statements a second, by what they are for.
+    """
+
+    cores: float
+    own: float
+    rates: Mapping[str, float]
 
 
-async def pushes(dsn: str, workers: int) -> str:
-    """The claims for one push, and the times to start."""
-    async with fleet(dsn, workers, 1) as statements, Chancy(dsn, no_default_plugins=True) as app:
-        await asyncio.sleep(10)
-        _started.clear()
-        pushed: list[int] = []
-        claims: list[int] = []
-        for number in range(PUSHES):
-            before = statements.counts["claim"]
-            pushed.append(time.monotonic_ns())
-            await app.push(note.job(number=number))
-            await asyncio.sleep(1.5 * random.uniform(0.9, 1.1))
-            claims.append(statements.counts["claim"] - before)
-        waits = [(_started[n] - at) / 1e6 for n, at in enumerate(pushed)]
-        return (
-            f"{workers} workers: {sum(claims) / len(claims):.2f} claims a push (most "
-            f"{max(claims)}); ms to start p50 {quantile(waits, 0.5):.2f}, "
-            f"p90 {quantile(waits, 0.9):.2f}, p99 {quantile(waits, 0.99):.2f}"
-        )
+async def cost(statements: Statements, pid: int, settle_s: float, seconds: float) -> Cost:
+    """The cost of the workers that run now.
+
+    :param settle_s: seconds after which what follows a start is over.
+    """
+    await asyncio.sleep(settle_s)
+    statements.counts.clear()
+    before, began, own = cpu_s(tree(pid)), time.monotonic(), time.process_time()
+    await asyncio.sleep(seconds)
+    took = time.monotonic() - began
+    return Cost(
+        cores=(cpu_s(tree(pid)) - before) / took,
+        own=(time.process_time() - own) / took,
+        rates={kind: count / took for kind, count in statements.counts.most_common()},
+    )
 
 
-async def measure(options: argparse.Namespace) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Push:
+    """The claims for one push to many workers, and the milliseconds until it started."""
+
+    claims: int
+    ms: float
+
+
+def _member(dsn: str, schema: str, workers: int, pipe: Connected) -> None:
+    """A process with some of the workers: sends how many claims they have made, when it is asked,
+    and when their jobs have started at the end."""
+    logging.disable(logging.WARNING)
+
+    async def serve() -> None:
+        async with fleet(dsn, workers, 1, schema) as statements:
+            pipe.send(statements.counts["claim"])
+            while await asyncio.to_thread(pipe.recv):
+                pipe.send(statements.counts["claim"])
+        pipe.send(_started)
+
+    asyncio.run(serve())
+
+
+async def pushes(
+    dsn: str, workers: int, count: int = PUSHES, schema: str = "chancy", settle_s: float = 10.0
+) -> list[Push]:
+    """Push to workers in several processes, one job at a time."""
+    spawn = multiprocessing.get_context("spawn")
+    shares = [len(range(n, workers, PROCESSES)) for n in range(min(PROCESSES, workers))]
+    pipes: list[Connected] = []
+    members: list[SpawnProcess] = []
+    try:
+        for share in shares:
+            ours, theirs = spawn.Pipe()
+            members.append(spawn.Process(target=_member, args=(dsn, schema, share, theirs)))
+            members[-1].start()
+            theirs.close()
+            pipes.append(ours)
+        for pipe in pipes:
+            await asyncio.to_thread(pipe.recv)
+        await asyncio.sleep(settle_s)
+        async with Chancy(dsn, schema=schema, no_default_plugins=True) as app:
+            pushed, totals = [], [_claims(pipes)]
+            for number in range(count):
+                pushed.append(time.monotonic_ns())
+                await app.push(note.job(number=number))
+                await asyncio.sleep(1.5 * random.uniform(0.9, 1.1))
+                totals.append(_claims(pipes))
+        started: dict[int, int] = {}
+        for pipe in pipes:
+            pipe.send(False)
+            started |= await asyncio.to_thread(pipe.recv)
+    finally:
+        for member in members:
+            member.join(5)
+            member.kill()
+    claims = [after - before for before, after in itertools.pairwise(totals)]
+    return [Push(claims=made, ms=(started[n] - pushed[n]) / 1e6) for n, made in enumerate(claims)]
+
+
+def _claims(pipes: Sequence[Connected]) -> int:
+    """The claims of all workers so far."""
+    for pipe in pipes:
+        pipe.send(True)
+    return sum(pipe.recv() for pipe in pipes)
+
+
+async def measure(options: argparse.Namespace, simulated: Simulated) -> None:
     settings = {"fsync": "on", "max_connections": "1500", "shared_buffers": "256MB"}
     with PostgresServer(version=16, settings=settings) as server:
 
@@ -298,20 +378,39 @@ async def measure(options: argparse.Namespace) -> None:
 
         for case in filter(None, options.idle.split(",")):
             workers, queues = map(int, case.split("x"))
+            async with fleet(await fresh(), workers, queues) as statements:
+                _show(case, await cost(statements, server.pid, 10, options.seconds))
+        for case in filter(None, options.simulated.split(",")):
+            workers, queues = map(int, case.split("x"))
+            async with simulated(await fresh(), workers, queues, "chancy") as statements:
+                _show(f"{case} simulated", await cost(statements, server.pid, 10, options.seconds))
+        for workers in map(int, filter(None, options.pushes.split(","))):
+            found = await pushes(await fresh(), workers)
+            claims, waits = [one.claims for one in found], [one.ms for one in found]
             print(
-                await idle(await fresh(), server.pid, workers, queues, options.seconds), flush=True
+                f"{workers} workers: {sum(claims) / len(claims):.2f} claims a push (most "
+                f"{max(claims)}); ms to start p50 {quantile(waits, 0.5):.2f}, "
+                f"p90 {quantile(waits, 0.9):.2f}, p99 {quantile(waits, 0.99):.2f}",
+                flush=True,
             )
-        for workers in filter(None, options.pushes.split(",")):
-            print(await pushes(await fresh(), int(workers)), flush=True)
+
+
+def _show(case: str, found: Cost) -> None:
+    rates = {kind: round(rate, 1) for kind, rate in found.rates.items()}
+    print(f"{case}: {found.cores:.3f} cores (workers {found.own:.2f}); a second: {rates}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     logging.disable(logging.WARNING)
-    parser.add_argument("--idle", default="100x10,100x100,100x300,1000x10")
+    parser.add_argument("--idle", default="100x10,100x100,100x300")
+    parser.add_argument("--simulated", default="1000x10,1000x100,1000x300")
     parser.add_argument("--pushes", default="2,200")
     parser.add_argument("--seconds", type=float, default=20.0)
-    asyncio.run(measure(parser.parse_args()))
+    options = parser.parse_args()
+    from benchmarks.simulated import simulated  # which imports this module
+
+    asyncio.run(measure(options, simulated))
 
 
 if __name__ == "__main__":

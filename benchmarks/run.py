@@ -28,6 +28,7 @@ from benchmarks import (
     observability,
     priorities,
     push,
+    simulated,
     sustained,
     workflows,
     workloads,
@@ -58,6 +59,7 @@ CASES: Mapping[str, Case] = {
     "sustained": sustained.measure,
     "workflows": workflows.measure,
     "workloads": workloads.measure,
+    "fleet": simulated.measure,
 }
 
 

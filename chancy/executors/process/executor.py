@@ -53,9 +53,10 @@ class ProcessExecutor:
     It borrows executor processes from a pool while it has calls. If other executors wait, it gives
     one back after a while, as soon as that has ended the job it runs.
 
-    Calls are prefetched: as many as an executor process runs in 10 ms at its current pace, and
-    `slots` grows and shrinks accordingly. Calls that it has not started are withdrawn once it has
-    been busy for 50 ms, or when it dies: only running jobs can be `Lost`.
+    Calls are prefetched: as many as an executor process runs in 10 ms at its current pace, and one
+    while they take less than 50 ms. `slots` grows and shrinks accordingly. Calls that it has not
+    started are withdrawn once it has been busy for 50 ms, or when it dies: only running jobs can be
+    `Lost`.
     """
 
     def __init__(self, setup: ExecutorSetup) -> None:

@@ -22,7 +22,9 @@ from chancy.executors.process.call import HEAD_SIZE, number_of
 #: Seconds that an executor process may be busy with one call, or leave one unread, before the other
 #: calls are withdrawn.
 LATE_S = 0.05
-#: Calls are prefetched for this many seconds of work at the current pace.
+#: Calls are prefetched for this many seconds of work at the current pace; at least one, unless it
+#: would have to be withdrawn. Without one, an executor process idles between two calls while the
+#: worker reads a response and sends the next call.
 _AHEAD_S = 0.01
 #: Maximum number of calls that an executor process holds. Two of them on two cores run 60,000
 #: no-ops a second with 32, 75,000 with 64, and no more with 128.
@@ -34,8 +36,8 @@ _FIRST = 4
 class Pace:
     """Measures the duration of calls: longer calls count at once, shorter ones gradually.
 
-    ``depth``: number of calls to hold, including the running one. It is 1 while calls take 10 ms or
-    more, and before enough calls were measured.
+    ``depth``: number of calls to hold, including the running one. It is 2 while calls take more
+    than 5 ms, and 1 while they take 50 ms or more, and before enough calls were measured.
     """
 
     __slots__ = ("_seen", "_typical_s", "depth")
@@ -60,7 +62,8 @@ class Pace:
         if self._seen < _FIRST:
             return
         depth = int(_AHEAD_S / self._typical_s) if self._typical_s > 0 else MAX_DEPTH
-        self.depth = min(MAX_DEPTH, max(1, depth))
+        least = 2 if self._typical_s < LATE_S else 1
+        self.depth = min(MAX_DEPTH, max(least, depth))
 
 
 class Channel:

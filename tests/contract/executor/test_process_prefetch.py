@@ -14,7 +14,7 @@ import pytest
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Cancelled, Lost, Outcome, Released, Returned
 from chancy.executors.base import Executor
-from chancy.executors.process.prefetch import MAX_DEPTH, Pace
+from chancy.executors.process.prefetch import LATE_S, MAX_DEPTH, Pace
 from tests.contract.executor.calls import Place, claim_of, end_of, result, started
 from tests.support.waiting import eventually
 
@@ -59,7 +59,7 @@ async def test_process_slots_grow_with_short_jobs_and_shrink_with_a_long_one(
     one: Executor,
 ) -> None:
     assert 4 <= one.slots <= MAX_DEPTH
-    assert await result(one, "busy", seconds=0.03) == "done"
+    assert await result(one, "busy", seconds=LATE_S) == "done"
     assert one.slots == 1
 
 
@@ -191,8 +191,11 @@ def test_pace() -> None:
     assert pace.depth == MAX_DEPTH
     pace.record(0.006)
     pace.update()
-    assert pace.depth == 1, "a job of more than 5 ms: nothing ahead"
-    for _ in range(40):
+    assert pace.depth == 2, "a job of more than 5 ms: one ahead"
+    pace.record(LATE_S)
+    pace.update()
+    assert pace.depth == 1, "one ahead would be withdrawn"
+    for _ in range(60):
         pace.record(0.001)
     pace.update()
     assert pace.depth in (9, 10)

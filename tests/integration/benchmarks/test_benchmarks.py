@@ -72,7 +72,7 @@ def _leftovers() -> set[Path]:
 def _check_measurement(one: dict[str, Any]) -> None:
     assert one["value"] > 0, one
     assert one["round"] == 1
-    assert one["unit"] in {"jobs/s", "rows/s", "ms", "MB", "B/job", "s", "ratio"}
+    assert one["unit"] in {"jobs/s", "rows/s", "ms", "MB", "B/job", "s", "ratio", "cores", "claims"}
     assert all(isinstance(detail, int | float) for detail in one["details"].values())
 
 
