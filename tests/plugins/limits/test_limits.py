@@ -506,9 +506,20 @@ async def test_a_failed_job_blocks_its_sequence_until_it_is_replayed_or_skipped(
             for failed in references[3:5]:
                 assert (await failed.wait(10)).state is State.FAILED
             assert (await references[11].wait(10)).state is State.SUCCEEDED
-            waiting = await eventually(lambda: partitions.waiting("ruled", 9))
-            blocked = {part.key: (part.held, part.blocked_by) for part in waiting}
-            assert blocked == {"a": (2, references[3].id), "b": (2, references[4].id)}
+            # The partition whose first job is the oldest comes first.
+            older = "update chancy.jobs set pushed_at = now() - interval '1 day' where id = %s"
+            tables.ask(dsn, f"{older} returning 1", [references[7].id])
+
+            async def blocked() -> bool:
+                shown = [
+                    (part.key, part.held, part.blocked_by)
+                    for part in await partitions.waiting("ruled", 9)
+                ]
+                return shown == [("b", 2, references[4].id), ("a", 2, references[3].id)]
+
+            await eventually(blocked)
+            (oldest,) = await partitions.waiting("ruled", 1)
+            assert oldest.key == "b"
             assert (book.of("a"), book.of("b")) == ([0, 1], [0, 1])
             await letters.replay(chancy, references[3].id)
             assert (await references[9].wait(10)).state is State.SUCCEEDED
@@ -523,8 +534,10 @@ async def test_a_failed_job_blocks_its_sequence_until_it_is_replayed_or_skipped(
 
 async def test_a_sequence_is_skipped_by_the_partition_that_waits(dsn: str, book: Book) -> None:
     """With a second path, the job that failed is of another partition of the same sequence."""
-    blocking = Sequential(by="tenant", on_failure="block")
-    rules: list[Rule] = [blocking, GlobalConcurrency(5, by="number")]
+    rules: list[Rule] = [
+        Sequential("tenant", on_failure="block"),
+        GlobalConcurrency(5, by="number"),
+    ]
     async with application(dsn, rules) as chancy, workers(dsn, rules, 1):
         failed = await chancy.push(transfer.job("a", 1, broken=True))
         await failed.wait(10)
