@@ -34,7 +34,7 @@ class QueueActivity:
     """One queue. Counts of more than `CAP` stop there, and those of its backlog where it says.
 
     :param queue: None: it is not declared.
-    :param backlog: None: no job is pending.
+    :param backlog: None: no job is due.
     :param per_s: jobs that finished per second since the last look; None: nothing counts them.
     :param workers: how many serve it.
     """
@@ -44,7 +44,6 @@ class QueueActivity:
     backlog: Backlog | None
     running: int
     scheduled: int
-    held: int
     per_s: float | None
     workers: int
 
@@ -144,7 +143,7 @@ class Lookout:
             waiting = await backlogs(session, self._store.schema)
             first, *others = await self._rows(session, "unfinished")
             running = [_work(row) for row in await self._rows(session, "running")]
-            at = float(first[2])
+            at = float(first[1])
             since = self._last or at - _FIRST_S
             finished = {row[0]: int(row[1]) for row in await self._rows(session, "rates", since)}
             ((functions, failures),) = await self._rows(session, "recent")
@@ -181,22 +180,19 @@ def _counts(
     waiting: Mapping[str, Backlog], running: Sequence[RunningWork], others: Sequence[Row]
 ) -> Mapping[str, QueueCounts]:
     """The counts of the queues in Postgres that have unfinished jobs."""
-    found = {name: QueueCounts(pending=one.pending) for name, one in waiting.items()}
+    found = {name: QueueCounts(pending=one.pending, held=one.held) for name, one in waiting.items()}
     for work in running:
         before = found.get(work.queue, QueueCounts())
         found[work.queue] = before._replace(running=before.running + work.jobs)
-    for name, state, count in others:
-        before = found.get(name, QueueCounts())
-        number = int(count)
-        found[name] = before._replace(**{"scheduled" if state == 2 else "held": number})
+    for name, scheduled in others:
+        found[name] = found.get(name, QueueCounts())._replace(scheduled=int(scheduled))
     return found
 
 
 def _capped(running: Sequence[RunningWork], others: Sequence[Row]) -> frozenset[str]:
     totals = {
         "running": sum(work.jobs for work in running),
-        "scheduled": sum(int(count) for _, state, count in others if state == 2),
-        "held": sum(int(count) for _, state, count in others if state == 3),
+        "scheduled": sum(int(scheduled) for _, scheduled in others),
     }
     return frozenset(name for name, total in totals.items() if total > CAP)
 
@@ -210,15 +206,14 @@ def _queue(
     workers: Sequence[WorkerRecord],
 ) -> QueueActivity:
     far = queue is not None and queue.broker != DEFAULT_BROKER
-    if backlog is None and counts.pending:
-        backlog = Backlog(pending=counts.pending, cap=CAP, oldest_s=None)
+    if backlog is None and counts.pending + counts.held:
+        backlog = Backlog(pending=counts.pending, held=counts.held, cap=CAP, oldest_s=None)
     return QueueActivity(
         name=name,
         queue=queue,
         backlog=backlog,
         running=counts.running,
         scheduled=counts.scheduled,
-        held=counts.held,
         # Jobs of other brokers reach the history later, and some queues keep none.
         per_s=None if queue is None or far or not queue.keep_finished else per_s,
         workers=sum(name in worker.queues for worker in workers),

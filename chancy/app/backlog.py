@@ -9,7 +9,6 @@ from importlib import resources
 
 from chancy.broker.optional import SqlStore
 from chancy.broker.values import QueueCounts
-from chancy.errors import BrokerError
 from chancy.postgres.drivers.base import Connection
 from chancy.postgres.statements import load
 from chancy.routing.members import BrokerSet
@@ -19,20 +18,35 @@ _SQL = resources.files("chancy.app") / "sql"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """The pending jobs of one queue.
+    """The due jobs of one queue that no worker has claimed.
 
-    :param pending: how many there are; more than ``cap`` means that counting stopped there.
+    :param pending: how many are pending; more than ``cap`` means that counting stopped there.
+    :param held: how many are held, by rules or until a worker knows their function; likewise.
     :param oldest_s: seconds for which the oldest has waited; None if its broker cannot tell.
     """
 
     pending: int
     cap: int
     oldest_s: float | None
+    held: int = 0
 
     @property
     def shown(self) -> str:
-        """The number for people: ``10,000+`` where counting stopped."""
-        return f"{min(self.pending, self.cap):,}{'+' if self.pending > self.cap else ''}"
+        """The number of both for people: ``10,000+`` where counting stopped."""
+        return self._shown(self.pending + self.held)
+
+    @property
+    def shown_pending(self) -> str:
+        """The number of pending jobs, likewise."""
+        return self._shown(self.pending)
+
+    @property
+    def shown_held(self) -> str:
+        """The number of held jobs, likewise."""
+        return self._shown(self.held)
+
+    def _shown(self, number: int) -> str:
+        return f"{min(number, self.cap):,}{'+' if number > self.cap else ''}"
 
 
 @lru_cache(maxsize=64)
@@ -42,14 +56,14 @@ def statement(name: str, schema: str) -> str:
 
 
 async def backlogs(session: Connection | SqlStore, schema: str) -> Mapping[str, Backlog]:
-    """The queues with pending jobs in Postgres, the longest wait first.
+    """The queues with due jobs in Postgres, the longest wait first.
 
     Costs the same at ten million rows.
     """
     rows = await session.fetch(statement("backlog", schema))
     return {
-        queue: Backlog(pending=pending, cap=cap, oldest_s=max(0.0, oldest_s))
-        for queue, oldest_s, cap, pending in rows
+        queue: Backlog(pending=pending, cap=cap, oldest_s=oldest_s, held=held)
+        for queue, oldest_s, cap, pending, held in rows
     }
 
 
@@ -57,11 +71,5 @@ async def counted_elsewhere(
     brokers: BrokerSet,
 ) -> tuple[Mapping[str, QueueCounts], Mapping[str, str]]:
     """The counts of queues in other brokers, and the errors of brokers that are unavailable."""
-    found: dict[str, QueueCounts] = {}
-    errors: dict[str, str] = {}
-    for name in brokers.others:
-        try:
-            found |= await (await brokers.ready(name)).counts()
-        except BrokerError as error:
-            errors[name] = str(error)
-    return found, errors
+    found, errors = await brokers.counts_elsewhere()
+    return {queue: one for counts in found.values() for queue, one in counts.items()}, errors

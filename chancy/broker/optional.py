@@ -8,6 +8,7 @@ from uuid import UUID
 
 from chancy.attempt.claim import Claim
 from chancy.broker.contract import Broker, never
+from chancy.broker.values import QueueCounts
 
 
 class Adopted(NamedTuple):
@@ -150,6 +151,16 @@ class Upkeep(Protocol):
 def for_upkeep(broker: Broker) -> Broker:
     """The broker to use in a worker and in the services of its plugins; see `Upkeep`."""
     return broker.for_upkeep() if isinstance(broker, Upkeep) else broker
+
+
+class CountsElsewhere(Protocol):
+    """A broker that passes the calls about some queues on to other brokers."""
+
+    async def counts_elsewhere(
+        self,
+    ) -> tuple[Mapping[str, Mapping[str, QueueCounts]], Mapping[str, str]]:
+        """The counts of queues by the name of their broker, and the errors of unavailable ones."""
+        ...
 
 
 @runtime_checkable

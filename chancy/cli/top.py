@@ -136,11 +136,11 @@ def _queues(activity: Activity) -> Table:
             *_texts(
                 one.name,
                 _state(one),
-                "0" if one.backlog is None else one.backlog.shown,
+                "0" if one.backlog is None else one.backlog.shown_pending,
                 "-" if oldest_s is None else elapsed(oldest_s),
                 _count(one.running, "running" in activity.capped),
                 _count(one.scheduled, "scheduled" in activity.capped),
-                _count(one.held, "held" in activity.capped),
+                "0" if one.backlog is None else one.backlog.shown_held,
                 "-" if one.per_s is None else f"{one.per_s:,.1f}",
                 f"{one.workers}",
             )

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from chancy.broker.contract import Broker
-from chancy.broker.values import Capability, PreparedJob
+from chancy.broker.values import Capability, PreparedJob, QueueCounts
 from chancy.clock import Clock
-from chancy.errors import BrokerUnavailable, PushError
+from chancy.errors import BrokerError, BrokerUnavailable, PushError
 from chancy.queue.queue import DEFAULT_BROKER
 from chancy.routing.outages import Outages
 
@@ -79,6 +79,19 @@ class BrokerSet:
                     await self.others[name].open()
                     self._closed.discard(name)
         return self.all[name]
+
+    async def counts_elsewhere(
+        self,
+    ) -> tuple[Mapping[str, Mapping[str, QueueCounts]], Mapping[str, str]]:
+        """See `chancy.broker.optional.CountsElsewhere`."""
+        found: dict[str, Mapping[str, QueueCounts]] = {}
+        errors: dict[str, str] = {}
+        for name in self.others:
+            try:
+                found[name] = await (await self.ready(name)).counts()
+            except BrokerError as error:
+                errors[name] = str(error)
+        return found, errors
 
     async def sweep(self, call: Callable[[str, Broker], Awaitable[T]]) -> list[T]:
         """Call every broker. A failing one does not affect the others: it is logged once, and left

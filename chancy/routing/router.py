@@ -16,7 +16,7 @@ from chancy.broker.contract import Broker, Heartbeat, never
 from chancy.broker.notices import Subscription, Topic
 from chancy.broker.optional import LetterSource, SqlStore, for_upkeep
 from chancy.broker.transaction import TransactionHook
-from chancy.broker.values import Capability, PreparedJob, Promotion, WorkerRecord
+from chancy.broker.values import Capability, PreparedJob, Promotion, QueueCounts, WorkerRecord
 from chancy.clock import Clock
 from chancy.errors import BrokerError
 from chancy.queue.queue import DEFAULT_BROKER, Queue
@@ -389,6 +389,12 @@ class RoutedSqlBroker(RoutedBroker):
 
     async def fetch(self, sql: str, *params: object) -> Sequence[Sequence[Any]]:
         return await self._store.fetch(sql, *params)
+
+    async def counts_elsewhere(
+        self,
+    ) -> tuple[Mapping[str, Mapping[str, QueueCounts]], Mapping[str, str]]:
+        """See `chancy.broker.optional.CountsElsewhere`."""
+        return await self.brokers.counts_elsewhere()
 
     async def archive(self, store: SqlStore) -> None:
         """See `chancy.broker.optional.LetterSource`. The outage of a broker is logged."""

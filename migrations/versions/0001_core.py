@@ -18,6 +18,7 @@ _FUNCTIONS = (
     "matching_jobs(uuid, uuid, smallint[], text, text, timestamptz, timestamptz, jsonb, text, int, "
     "int)",
     "jobs_by_id(uuid[])",
+    "backlog()",
     "push(text, text, jsonb, int, timestamptz, interval, int, jsonb, uuid, text, text, text, "
     "interval, text, timestamptz, interval)",
     "check_unique(text, text, text, interval, text)",

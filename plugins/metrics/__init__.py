@@ -29,6 +29,8 @@ from chancy.postgres.schema.component import Migrations
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+    from chancy.plugins.metrics.asgi import MetricsEndpoint
+
 __all__ = ["Metrics", "MetricsPoint", "Totals"]
 
 logger = logging.getLogger("chancy.metrics")
@@ -91,7 +93,7 @@ class Metrics(Plugin):
 
     @property
     def registry(self) -> CollectorRegistry:
-        """The metrics of this process, for `prometheus_client.make_asgi_app`.
+        """What the worker of this process has counted, to expose beside metrics of your own.
 
         :raises ConfigurationError: prometheus_client is not installed.
         """
@@ -108,6 +110,19 @@ class Metrics(Plugin):
             self._registry = CollectorRegistry()
             self._registry.register(JobsCollector(self._now, lambda: self._gauges))
         return self._registry
+
+    def asgi(self, chancy: Application) -> MetricsEndpoint:
+        """An ASGI application with the metrics of all workers, for a process that runs none.
+
+        Its counters begin at zero every hour.
+
+        :param chancy: must be open while requests come in.
+        :raises ConfigurationError: prometheus_client is not installed.
+        """
+        _ = self.registry
+        from chancy.plugins.metrics.asgi import MetricsEndpoint
+
+        return MetricsEndpoint(chancy)
 
     def _now(self) -> TotalsByFunction:
         """The totals since the process has started."""

@@ -108,11 +108,16 @@ class Endpoint:
                     status, body = self._checked(self._ready)
                 case ["scale", queue]:
                     jobs = self._call(gauges.backlog(self._runtime.broker, queue), _DATABASE_S)
-                    status, kind = "200 OK", "application/json"
-                    body = json.dumps({"queue": queue, "backlog": jobs}).encode()
+                    if jobs is None:
+                        status, body = "404 Not Found", b"no such queue\n"
+                    else:
+                        status, kind = "200 OK", "application/json"
+                        body = json.dumps({"queue": queue, "backlog": jobs}).encode()
                 case _:
                     status = "404 Not Found"
                     body = b"try /metrics, /healthz, /readyz or /scale/QUEUE\n"
+        except ConfigurationError as error:
+            status, body = "501 Not Implemented", f"{error}\n".encode()
         except (ChancyError, LateError) as error:
             reason = str(error) or "no response in time"
             status, body = "503 Service Unavailable", f"{reason}\n".encode()

@@ -21,13 +21,19 @@ class JobsCollector(Collector):
 
     :param totals: the totals since the process has started.
     :param gauges: the last look at the database; None: another worker takes it.
+    :param leads: whether this is a worker, which takes a look if it leads.
     """
 
     def __init__(
-        self, totals: Callable[[], TotalsByFunction], gauges: Callable[[], Gauges | None]
+        self,
+        totals: Callable[[], TotalsByFunction],
+        gauges: Callable[[], Gauges | None],
+        *,
+        leads: bool = True,
     ) -> None:
         self._totals = totals
         self._gauges = gauges
+        self._leads = leads
 
     def collect(self) -> Iterable[Metric]:
         """The metrics at this moment."""
@@ -60,6 +66,8 @@ class JobsCollector(Collector):
         yield from (jobs, stale, waits, runs)
         if (gauges := self._gauges()) is not None:
             yield from _families(gauges)
+            if self._leads:
+                yield GaugeMetricFamily("chancy_leader", "1: this worker leads.", value=1)
 
 
 def _buckets(counts: list[int]) -> list[tuple[str, float]]:
@@ -72,20 +80,29 @@ def _buckets(counts: list[int]) -> list[tuple[str, float]]:
 
 
 def _families(gauges: Gauges) -> Iterable[Metric]:
-    for name, text, by_queue in (
-        ("pending", "Due jobs that no worker has claimed, up to 10,000.", gauges.pending),
-        ("oldest_seconds", "For how long the oldest due job has waited.", gauges.oldest_s),
-        ("running", "Jobs that run.", gauges.running),
-        ("scheduled", "Jobs that are not due, of the next 10,000.", gauges.scheduled),
+    for name, text in (
+        ("pending", "Due jobs that no worker has claimed."),
+        ("held", "Due jobs that rules hold, or that wait for a worker that knows their function."),
+        ("running", "Jobs that run."),
+        ("scheduled", "Jobs that are not due."),
     ):
-        yield _by_queue(f"chancy_queue_{name}", text, by_queue)
+        yield _by_queue(f"chancy_queue_{name}", text, gauges.jobs[name])
+    oldest = "For how long the oldest due job of the queue has waited, pending or held."
+    yield _by_queue("chancy_queue_oldest_seconds", oldest, gauges.oldest_s)
+    capped = GaugeMetricFamily(
+        "chancy_queue_capped",
+        "1: there may be more jobs of this state than were counted.",
+        labels=["queue", "state"],
+    )
+    for state, queue in sorted(gauges.capped):
+        capped.add_metric([queue, state], 1)
+    yield capped
     for name, text, value in (
         ("workers", "Workers that are registered.", gauges.workers),
         ("jobs_dead_rows", "Dead rows of the table jobs, by the statistics.", gauges.dead_rows),
         ("jobs_bytes", "Size of the table jobs with its indexes.", gauges.jobs_bytes),
         ("history_bytes", "Size of the finished jobs with indexes.", gauges.history_bytes),
         ("horizon_seconds", "Age of the oldest snapshot of this database.", gauges.horizon_s),
-        ("leader", "1: this worker leads, and these gauges are of its look.", 1),
     ):
         yield GaugeMetricFamily(f"chancy_{name}", text, value=value)
 

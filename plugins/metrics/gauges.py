@@ -6,25 +6,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from chancy.broker.contract import Broker
+from chancy.broker.optional import CountsElsewhere
+from chancy.broker.values import QueueCounts
+from chancy.errors import BrokerUnavailable, ConfigurationError
 from chancy.plugins.metrics.series import SQL
+from chancy.queue.queue import DEFAULT_BROKER
+
+#: The counts by queue and state, as `sql/queues.sql` names them.
+COUNTED = ("pending", "held", "running", "scheduled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauges:
     """The state of the queues and of the database.
 
-    :param pending: due jobs by queue that no worker has claimed; counts stop at 10,000.
-    :param oldest_s: seconds for which the oldest of them has waited: of the first of each priority.
-    :param running: by queue.
-    :param scheduled: by queue, of the 10,000 jobs that are due next.
+    :param jobs: unfinished jobs by state, one of `COUNTED`, and queue, as far as they were counted.
+    :param capped: the states and queues that may have more jobs than were counted.
+    :param oldest_s: seconds for which the oldest due job of a queue in Postgres has waited.
     :param dead_rows: of the table of unfinished jobs, by the statistics of the server.
     :param horizon_s: seconds since the oldest snapshot was taken, behind which no row is removed.
     """
 
-    pending: Mapping[str, float]
+    jobs: Mapping[str, Mapping[str, float]]
+    capped: frozenset[tuple[str, str]]
     oldest_s: Mapping[str, float]
-    running: Mapping[str, float]
-    scheduled: Mapping[str, float]
     workers: int
     dead_rows: int
     jobs_bytes: int
@@ -33,23 +38,28 @@ class Gauges:
 
 
 async def look(broker: Broker) -> Gauges:
-    """Take a look.
+    """Take a look. Queues of another broker that is unavailable are left out.
 
     :raises ConfigurationError: the broker does not offer SQL.
     :raises BrokerError: the database is unavailable.
     """
     tables = SQL.on(broker)
-    by_queue: dict[str, dict[str, float]] = {
-        name: {} for name in ("pending", "oldest", "running", "scheduled")
-    }
-    for name, queue, value in await tables.fetch("queues"):
-        by_queue[name][queue] = value
+    jobs: dict[str, dict[str, float]] = {name: {} for name in (*COUNTED, "oldest")}
+    capped: set[tuple[str, str]] = set()
+    for name, queue, value, more in await tables.fetch("queues"):
+        jobs[name][queue] = value
+        if more:
+            capped.add((name, queue))
+    found, _ = await _elsewhere(broker)
+    for queue, counts in (pair for there in found.values() for pair in there.items()):
+        for name in COUNTED:
+            if number := getattr(counts, name):
+                jobs[name][queue] = jobs[name].get(queue, 0) + number
     ((workers, dead_rows, jobs_bytes, history_bytes, horizon_s),) = await tables.fetch("sizes")
     return Gauges(
-        pending=by_queue["pending"],
-        oldest_s=by_queue["oldest"],
-        running=by_queue["running"],
-        scheduled=by_queue["scheduled"],
+        oldest_s=jobs.pop("oldest"),
+        jobs=jobs,
+        capped=frozenset(capped),
         workers=workers,
         dead_rows=dead_rows,
         jobs_bytes=jobs_bytes,
@@ -58,7 +68,31 @@ async def look(broker: Broker) -> Gauges:
     )
 
 
-async def backlog(broker: Broker, queue: str) -> int:
-    """The due and running jobs of a queue, each up to 10,000: what a scaler goes by."""
-    ((jobs,),) = await SQL.on(broker).fetch("backlog_of", queue)
-    return int(jobs)
+async def backlog(broker: Broker, queue: str) -> int | None:
+    """The pending, held and running jobs of a queue: what a scaler goes by.
+
+    Those in Postgres are counted up to 10,000 of each. None: there is no such queue.
+
+    :raises ConfigurationError: this application does not have the queue's broker.
+    :raises BrokerError: the database, or the queue's broker, is unavailable.
+    """
+    ((name, jobs),) = await SQL.on(broker).fetch("backlog_of", queue)
+    if name is None and not jobs:
+        return None
+    if name in (None, DEFAULT_BROKER):
+        return int(jobs)
+    found, errors = await _elsewhere(broker)
+    if name in errors:
+        raise BrokerUnavailable(f"the broker {name} is unavailable: {errors[name]}")
+    if name not in found:
+        raise ConfigurationError(
+            f"this worker has no broker {name}, which keeps the jobs of queue {queue}"
+        )
+    there = found[name].get(queue, QueueCounts())
+    return int(jobs) + there.pending + there.held + there.running
+
+
+async def _elsewhere(
+    broker: Broker,
+) -> tuple[Mapping[str, Mapping[str, QueueCounts]], Mapping[str, str]]:
+    return await broker.counts_elsewhere() if isinstance(broker, CountsElsewhere) else ({}, {})

@@ -91,9 +91,15 @@ class MetricsTable:
         span_s, step_s = span.total_seconds(), step.total_seconds()
         check_number(span_s, "span", 1, 366 * 86_400, whole=False, unit="seconds")
         check_number(step_s, "step", 1, span_s, whole=False, unit="seconds")
-        found = await self._tables.fetch("read", span_s, step_s, queue, func, by_queue, by_func)
+        return await self._read(span_s, step_s, queue, func, by_queue, by_func)
+
+    async def read_hour(self) -> TotalsByFunction:
+        """The totals of all workers since the hour began, by the clock of the database."""
+        return add_up(await self._read(None, float(HOUR), None, None, True, True))
+
+    async def _read(self, *parameters: object) -> Sequence[MetricsPoint]:
         points: list[MetricsPoint] = []
-        for at, queue_, func_, *rest in found:
+        for at, queue, func, *rest in await self._tables.fetch("read", *parameters):
             counts, (wait_s, run_s, waits, runs) = rest[: len(COUNTS)], rest[len(COUNTS) :]
             totals = Totals(
                 **dict(zip(COUNTS, counts, strict=True)),
@@ -103,7 +109,7 @@ class MetricsTable:
                 runs=_counts(runs),
             )
             moment = datetime.fromtimestamp(at, UTC)
-            points.append(MetricsPoint(at=moment, queue=queue_, func=func_, totals=totals))
+            points.append(MetricsPoint(at=moment, queue=queue, func=func, totals=totals))
         return points
 
 

@@ -1,4 +1,4 @@
-"""What `chancy top` and `chancy doctor` read does not grow with the number of jobs."""
+"""What `chancy top`, `chancy doctor` and metrics read does not grow with the number of jobs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import pytest
 
 from chancy.app.backlog import statement
 from chancy.app.checkup.examination import _statement
+from chancy.plugins.metrics.series import SQL
+from chancy.postgres.statements import Statements
 
 FILL = (
     "insert into chancy.queues (name, executor) values ('mail', 'async')",
     "insert into chancy.jobs (id, pos, state, queue, priority, func, arguments, run_at)"
-    " select gen_random_uuid(), n, case n %% 4 when 0 then 2 else 0 end, 'mail', n %% 3, 'a.b',"
+    " select gen_random_uuid(), n, (array[2, 0, 3, 0])[n %% 4 + 1], 'mail', n %% 3, 'a.b',"
     " '{}', now() + n * interval '1 s' from generate_series(1, %s) as n",
     "insert into chancy.finished_jobs (id, pos, state, queue, priority, func, attempt,"
     " max_attempts, crashes, pushed_at, claimed_at, finished_at) select gen_random_uuid(), n, 4,"
@@ -44,8 +46,11 @@ def test_looks_and_checks_read_the_ends_of_indexes(dsn: str, rows: int) -> None:
         for _ in range(2):
             read = {name: pages(connection, statement(name, "chancy")) for name in LOOKS}
             read |= {name: pages(connection, _statement(name, "chancy")) for name in CHECKS}
-            # A row that is counted, of up to 10,001, may be two pages: of the index and the table.
-            most: dict[str, int] = dict.fromkeys(("backlog", "unfinished", "rates"), 22_000)
+            read["queues"] = pages(connection, SQL.statement("queues", "chancy"))
+            read["counts"] = pages(connection, Statements("chancy").counts)
+            # A row that is counted may be two pages, of the index and the table.
+            most = {"unfinished": 22_000, "rates": 22_000, "backlog": 5_000, "queues": 22_000}
+            most["counts"] = 50_000  # up to 100,001 of each state, most by the index alone
             too_many = {name: n for name, n in read.items() if n > most.get(name, 1_500)}
             assert too_many == {}
             connection.execute("vacuum (analyze) chancy.jobs, chancy.finished_jobs")

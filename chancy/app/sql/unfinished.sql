@@ -1,9 +1,8 @@
--- The time in seconds since 1970, and of scheduled jobs (2) and jobs that were set aside (3) how many
--- there are in each queue, of up to 10,001 of each state. Index: jobs_scheduled, jobs_set_aside. No
--- locks. Safe to repeat.
-select null, 0, extract(epoch from clock_timestamp())::float8
+-- The time in seconds since 1970, and how many scheduled jobs there are in each queue, of up to 10,001.
+-- Index: jobs_scheduled. No locks. Safe to repeat.
+select null, extract(epoch from clock_timestamp())::float8
 union all
-select s.queue, 2, count(*)
+select s.queue, count(*)
 from (
   select j.queue
   from {schema}.jobs as j
@@ -11,12 +10,3 @@ from (
   order by j.run_at
   limit 10001) as s
 group by s.queue
-union all
-select h.queue, 3, count(*)
-from (
-  select j.queue
-  from {schema}.jobs as j
-  where j.state = 3
-    and j.meta ? 'unknown_function'
-  limit 10001) as h
-group by h.queue

@@ -1,5 +1,5 @@
 -- Counts unfinished jobs by queue and state, up to 100,001 of each state. Index: jobs_pending by a
--- loose scan of its queues, jobs_running, jobs_scheduled, jobs_set_aside. No locks. Safe to repeat.
+-- loose scan of its queues, jobs_running, jobs_scheduled, jobs_held. No locks. Safe to repeat.
 with recursive waiting (queue) as (
   (
     select j.queue
@@ -48,7 +48,6 @@ select h.queue, 3, count(*)
 from (
   select j.queue
   from {schema}.jobs as j
-  where j.state = 3
-    and j.meta ? 'unknown_function'
+  where j.state + 0 = 3
   limit 100001) as h
 group by h.queue

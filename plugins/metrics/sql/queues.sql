@@ -1,48 +1,23 @@
--- By queue: pending jobs, up to 10,000, the seconds for which the oldest has waited, taking the first of
--- each priority for its oldest, running jobs, up to 10,000 of all, and scheduled ones of the next
--- 10,000. Index: jobs_pending by a loose scan of its queues and priorities, up to 10,000 of them,
--- jobs_running, jobs_scheduled. No locks. Safe to repeat.
-with recursive fronts (queue, priority, since) as (
-  (
-    select j.queue, j.priority, greatest(j.pushed_at, j.run_at)
-    from {schema}.jobs as j
-    where j.state = 0
-    order by j.queue, j.priority desc, j.pos
-    limit 1)
-  union all
-  select n.queue, n.priority, n.since
-  from fronts as f
-  cross join lateral (
-    (
-      select j.queue, j.priority, greatest(j.pushed_at, j.run_at) as since
-      from {schema}.jobs as j
-      where j.state = 0 and j.queue = f.queue and j.priority < f.priority
-      order by j.priority desc, j.pos
-      limit 1)
-    union all
-    (
-      select j.queue, j.priority, greatest(j.pushed_at, j.run_at)
-      from {schema}.jobs as j
-      where j.state = 0 and j.queue > f.queue
-      order by j.queue, j.priority desc, j.pos
-      limit 1)
-    limit 1) as n),
-waiting as (
-  select f.queue, extract(epoch from clock_timestamp() - min(f.since))::float8 as oldest_s
-  from (select * from fronts limit 10000) as f
-  group by f.queue)
-select 'oldest', w.queue, greatest(w.oldest_s, 0) from waiting as w
+-- By queue: pending and held jobs, the seconds for which the oldest of them has waited, running jobs of
+-- 10,000, and scheduled jobs of the 10,000 that are due next. Each with whether there may be more than
+-- were counted; see the function for the first three. Index: jobs_running, jobs_scheduled, those of
+-- the function. No locks. Safe to repeat.
+with due as materialized (
+  select b.queue, b.oldest_s, b.cap, b.pending, b.held from {schema}.backlog() as b),
+running as materialized (
+  select j.queue from {schema}.jobs as j where j.state = 1 limit 10001),
+scheduled as materialized (
+  select j.queue from {schema}.jobs as j where j.state = 2 order by j.run_at limit 10001)
+select 'oldest', d.queue, d.oldest_s, false from due as d
 union all
-select 'pending', w.queue, (
-    select count(*)::float8
-    from (select from {schema}.jobs as j where j.state = 0 and j.queue = w.queue limit 10000) as c)
-from waiting as w
+select 'pending', d.queue, least(d.pending, d.cap)::float8, d.pending > d.cap from due as d
 union all
-select 'running', r.queue, count(*)::float8
-from (select j.queue from {schema}.jobs as j where j.state = 1 limit 10000) as r
+select 'held', d.queue, least(d.held, d.cap)::float8, d.held > d.cap from due as d
+union all
+select 'running', r.queue, count(*)::float8, (select count(*) > 10000 from running)
+from running as r
 group by r.queue
 union all
-select 'scheduled', s.queue, count(*)::float8
-from (
-  select j.queue from {schema}.jobs as j where j.state = 2 order by j.run_at limit 10000) as s
+select 'scheduled', s.queue, count(*)::float8, (select count(*) > 10000 from scheduled)
+from scheduled as s
 group by s.queue

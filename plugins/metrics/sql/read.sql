@@ -1,4 +1,4 @@
--- The metrics of the last $1 seconds in steps of $2 seconds, of queue $3 and function $4 (null: all),
+-- The metrics of the last $1 seconds (null: since the hour began) in steps of $2 seconds, of queue $3 and function $4 (null: all),
 -- by queue and function where $5 and $6 are true, else with the name ''. Oldest first; a step without
 -- jobs has no row. Index: metrics_at. No locks. Safe to repeat.
 select
@@ -19,7 +19,9 @@ select
   {schema}.metrics_sum(m.runs)::text
 from {schema}.metrics as m
 where m.step in (0, 60, 3600)
-  and m.at >= clock_timestamp() - $1::float8 * interval '1 second'
+  and m.at >= coalesce(
+    clock_timestamp() - $1::float8 * interval '1 second',
+    date_trunc('hour', clock_timestamp(), 'UTC'))
   and ($3::text is null or m.queue = $3::text)
   and ($4::text is null or m.func = $4::text)
 group by 1, 2, 3

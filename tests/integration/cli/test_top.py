@@ -124,6 +124,21 @@ async def test_queues_of_other_brokers_are_shown(dsn: str) -> None:
         assert (await Lookout(chancy).look()).away == {"memory": "the other broker is away"}
 
 
+def test_held_jobs_are_due_jobs(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(
+            "insert into chancy.jobs (id, pos, state, queue, func, meta, pushed_at)"
+            " select gen_random_uuid(), -min, state, 'ruled', 'a.b', meta::jsonb,"
+            " now() - min * interval '1 min' from (values (15, 3, '{\"limits\": {}}'),"
+            " (1, 3, '{\"unknown_function\": 1}'), (2, 0, '{}')) as v (min, state, meta)"
+        )
+    cells = rows_of(inside("top", "--once", dsn=dsn).out)["ruled"]
+    assert cells[1:6] == ["1", "15 min", "0", "0", "2"]
+    [listed] = [one for one in inside("queue", "list", "--json", dsn=dsn).json if one["held"]]
+    assert (listed["name"], listed["pending"], listed["held"]) == ("ruled", 1, 2)
+    assert listed["oldest_s"] == pytest.approx(900, abs=60)
+
+
 def test_counts_that_were_stopped_are_marked(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chancy.app.activity.CAP", 2)
     monkeypatch.setattr("chancy.cli.top.CAP", 2)

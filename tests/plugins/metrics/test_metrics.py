@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import secrets
 import socket
 import sys
 import urllib.error
@@ -14,17 +15,22 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
+import httpx
+import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from chancy import BrokerUnavailable, Chancy, ConfigurationError, Queue, Worker
 from chancy.attempt.outcome import Returned
 from chancy.attempt.settlement import Settlement
+from chancy.plugin.plugin import Plugin
 from chancy.plugins import metrics as metrics_plugin
 from chancy.plugins.metrics import Metrics, Totals
 from chancy.plugins.metrics import endpoint as endpoints
 from chancy.plugins.metrics.endpoint import parse_address
-from chancy.plugins.metrics.gauges import Gauges
+from chancy.plugins.metrics.gauges import Gauges, look
 from chancy.plugins.metrics.series import MetricsTable
 from chancy.plugins.metrics.tally import (
     BOUNDS,
@@ -41,12 +47,17 @@ from chancy.states import State
 from chancy.testing.memory import MemoryBroker
 from tests.faults import tables
 from tests.plugins.metrics.jobs import block, work
+from tests.support.two_brokers import TwoBrokers
 from tests.support.waiting import eventually
 from tests.unit.attempt.test_judge import claimed
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 #: The metrics of a scrape: samples with their labels and values, by family.
 Families = dict[str, list[tuple[str, dict[str, str], float]]]
+#: Two held jobs: one that rules hold, one of an unknown function.
+HELD = """insert into chancy.jobs (id, pos, state, queue, func, meta)
+    select gen_random_uuid(), 1, 3, 'QUEUE', 'a.b', jsonb_build_object(held_by, 1)
+    from unnest(array['limits', 'unknown_function']) as held_by returning 1"""
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 
@@ -57,9 +68,9 @@ def metered(dsn: str) -> str:
     return dsn
 
 
-def application(dsn: str, metrics: Metrics) -> Chancy:
+def application(dsn: str, *plugins: Plugin) -> Chancy:
     queue = Queue("counted", executor="async")
-    return Chancy(dsn, queues=[queue], plugins=[metrics, Retries(Constant(0.01))])
+    return Chancy(dsn, queues=[queue], plugins=[*plugins, Retries(Constant(0.01))])
 
 
 async def test_each_ending_is_counted_once(metered: str) -> None:
@@ -144,11 +155,11 @@ def get(port: int, path: str) -> tuple[int, str]:
 
 @asynccontextmanager
 async def served(
-    dsn: str, caplog: pytest.LogCaptureFixture
+    dsn: str, caplog: pytest.LogCaptureFixture, *plugins: Plugin
 ) -> AsyncGenerator[tuple[Chancy, Worker, int]]:
     caplog.set_level("INFO", "chancy.metrics")
     metrics = Metrics(every_s=0.1, listen="127.0.0.1:0")
-    async with application(dsn, metrics) as chancy, Worker(chancy) as worker:
+    async with application(dsn, metrics, *plugins) as chancy, Worker(chancy) as worker:
 
         def port() -> int:
             return int(re.findall(r"metrics_served host=\S+ port=(\d+)", caplog.text)[0])
@@ -325,6 +336,95 @@ def test_an_address_that_cannot_be_served_is_refused_at_once(
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(ConfigurationError, match="prometheus_client is not installed"):
         Metrics(listen="127.0.0.1:0")
+
+
+async def test_scalers_get_true_counts_or_a_refusal(
+    metered: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    other, queues = TwoBrokers(), ("kept", "far", "gone")
+    tables.ask(metered, HELD.replace("QUEUE", "kept"))
+    async with served(metered, caplog, other) as (chancy, _, port):
+        await chancy.declare(Queue("far", broker="memory"))
+        await chancy.pause_queue("far")
+        await chancy.push_many(work.job("fine").with_queue("far") for _ in range(3))
+        tables.ask(metered, "insert into chancy.queues (name, broker) values ('gone', 'no')")
+
+        async def scale(queue: str) -> tuple[int, str]:
+            return await asyncio.to_thread(get, port, f"/scale/{queue}")
+
+        answers = [await scale(queue) for queue in (*queues, "misspelled")]
+        assert [status for status, _ in answers] == [200, 200, 501, 404]
+        assert [json.loads(text)["backlog"] for _, text in answers[:2]] == [2, 3]
+        assert "has no broker no" in answers[2][1]
+
+        async def gauges() -> bool:
+            _, text = await asyncio.to_thread(get, port, "/metrics")
+            return {
+                'chancy_queue_held{queue="kept"} 2.0',
+                'chancy_queue_pending{queue="far"} 3.0',
+            } <= set(text.splitlines())
+
+        await eventually(gauges)
+        other.away = True
+        assert (await scale("far"))[0] == 503
+
+
+def test_a_scaler_needs_no_rights_on_the_tables(metered: str) -> None:
+    tables.ask(metered, HELD.replace("QUEUE", "kept"))
+    tables.ask(metered, "insert into chancy.queues (name, broker) values ('far', 'redis')")
+    role = f"scaler_{secrets.token_hex(4)}"
+    with psycopg.connect(metered, autocommit=True) as connection:
+        connection.execute(f"create role {role}".encode())
+        try:
+            connection.execute(f"grant usage on schema chancy to {role}".encode())
+            connection.execute(f"set role {role}".encode())
+            found = connection.execute("select chancy.queue_backlog('kept')").fetchone()
+            assert found == (2,)
+            with pytest.raises(psycopg.errors.UndefinedObject, match="no jobs"):
+                connection.execute("select chancy.queue_backlog('misspelled')")
+            with pytest.raises(psycopg.errors.FeatureNotSupported, match="the broker redis"):
+                connection.execute("select chancy.queue_backlog('far')")
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute("select from chancy.jobs")
+        finally:
+            connection.execute(f"reset role; drop owned by {role}; drop role {role}".encode())
+
+
+async def test_counts_that_stopped_say_so(metered: str, caplog: pytest.LogCaptureFixture) -> None:
+    tables.ask(
+        metered,
+        "insert into chancy.jobs (id, pos, state, queue, func) select gen_random_uuid(), n, 0,"
+        " 'deep', 'a.b' from generate_series(1, 10001) as n returning 1",
+    )
+    async with application(metered, Metrics()) as chancy:
+        found = await look(chancy.broker)
+    assert found.jobs["pending"] == {"deep": 10_000}
+    assert found.capped == {("pending", "deep")}
+
+
+async def test_a_web_process_exposes_what_all_workers_have_stored(metered: str) -> None:
+    async with application(metered, Metrics(every_s=0.1)) as chancy, Worker(chancy):
+        await (await chancy.push(work.job("fine"))).wait(20)
+        await eventually(lambda: stored(metered) == 1)
+    ahead = "update chancy.metrics set at = at + interval '1 min' returning 1"  # an hour may begin
+    before = """insert into chancy.metrics
+        select step, at - interval '2 h', queue, func, succeeded, failed, retried, crashed,
+        cancelled, snoozed, released, stale, wait_s, run_s, waits, runs
+        from chancy.metrics returning 1"""
+    tables.ask(metered, ahead)
+    tables.ask(metered, before)
+    metrics = Metrics()
+    chancy = application(metered, metrics)
+    site = Starlette(routes=[Mount("/metrics", metrics.asgi(chancy))])
+    transport = httpx.ASGITransport(site)
+    async with chancy, httpx.AsyncClient(transport=transport, base_url="http://web") as client:
+        answer = await client.get("/metrics/")
+    assert answer.status_code == 200
+    assert succeeded(answer.text) == 1
+    assert "chancy_workers 0.0" in answer.text
+    assert "chancy_leader" not in answer.text
+    async with httpx.AsyncClient(transport=transport, base_url="http://web") as client:
+        assert (await client.get("/metrics/")).text == answer.text, "a look is kept for some time"
 
 
 async def test_a_blocked_and_an_ending_worker_say_so(

@@ -15,6 +15,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     run = context.config.attributes["run"]
     run("drop function {schema}.queue_backlog")
+    run("drop function {schema}.queue_unfinished")
     run("drop function {schema}.metrics_roll_up")
     run("drop table {schema}.metrics")
     run("drop aggregate {schema}.metrics_sum (bigint[])")
