@@ -153,6 +153,7 @@ def for_upkeep(broker: Broker) -> Broker:
     return broker.for_upkeep() if isinstance(broker, Upkeep) else broker
 
 
+@runtime_checkable
 class CountsElsewhere(Protocol):
     """A broker that passes the calls about some queues on to other brokers."""
 
