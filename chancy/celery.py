@@ -36,7 +36,7 @@ from chancy.results.reference import Reference
 from chancy.retry import Constant, Exponential, Jitter, Never, Policy
 from chancy.states import State
 
-__all__ = ["AsyncResult", "TaskRequest", "Task", "serve_tasks", "shared_task"]
+__all__ = ["AsyncResult", "Task", "TaskRequest", "serve_tasks", "shared_task"]
 
 _STATES = {
     State.RUNNING: "STARTED",
