@@ -96,11 +96,16 @@ class Commands(click.Group):
         # Plugin commands depend on --app, which follows the name of the command.
         ctx.meta[WORDS] = tuple(args)
         try:
-            return super().resolve_command(ctx, args)
+            name, command, rest = super().resolve_command(ctx, args)
         except click.UsageError:
             if args[0].startswith("-"):
                 raise
             raise click.UsageError(unknown(args[0]), ctx) from None
+        if command is not None and name in ("worker", "dashboard"):
+            from chancy.cli import settings
+
+            ctx.default_map = {name: settings.options_of(name, command.params)}
+        return name, command, rest
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import click
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from chancy.errors import ConfigurationError
@@ -35,6 +36,9 @@ class Settings(BaseModel):
     allow: tuple[str, ...] = ()
     #: The plugins of an application made from settings: their settings by identifier.
     plugins: Annotated[Mapping[str, Mapping[str, Any]], BeforeValidator(_by_name)] = {}
+    #: The options of these commands.
+    worker: Mapping[str, Any] = {}
+    dashboard: Mapping[str, Any] = {}
 
     @classmethod
     def of(cls, values: Mapping[str, Any], *, source: str) -> Self:
@@ -67,7 +71,9 @@ class Settings(BaseModel):
 
 
 _LISTS = ("imports", "allow", "plugins")
-KEYS = Settings.keys()
+#: The commands whose options pyproject.toml may set, each in a table of its name.
+TABLES = ("worker", "dashboard")
+KEYS = tuple(filter(lambda key: key not in TABLES, Settings.keys()))
 
 
 def read(options: Mapping[str, str | None]) -> Settings:
@@ -81,6 +87,32 @@ def read(options: Mapping[str, str | None]) -> Settings:
         .over(Settings.of(_environment(), source="the environment"))
         .over(_file())
     )
+
+
+def options_of(name: str, parameters: Sequence[click.Parameter]) -> Mapping[str, Any]:
+    """The options of a command in pyproject.toml, by the names of its parameters.
+
+    :param name: one of `TABLES`.
+    :raises ConfigurationError: the command has no such option.
+    """
+    found = _file()
+    options = {
+        option.removeprefix("--"): one.name
+        for one in parameters
+        if one.name not in KEYS
+        for option in one.opts
+    }
+    values: dict[str, Any] = {}
+    for key, value in getattr(found, name).items():
+        parameter = options.get(key.replace("_", "-"))
+        if parameter is None:
+            raise ConfigurationError(
+                _explain(f"[tool.chancy.{name}]", "extra_forbidden", (key,), "", [*options])
+            )
+        one = next(one for one in parameters if one.name == parameter)
+        listed = isinstance(value, list) and not one.multiple
+        values[parameter] = ",".join(map(str, value)) if listed else value
+    return values
 
 
 def _environment() -> dict[str, Any]:

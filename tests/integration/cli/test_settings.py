@@ -72,6 +72,16 @@ def test_a_wrong_file_is_named_with_the_key(
         assert words in answer.err
 
 
+def test_an_unknown_option_of_a_command_in_the_file_is_named(directory: Path) -> None:
+    (directory / "pyproject.toml").write_text('[tool.chancy.worker]\nqueuez = "a"\n')
+    answer = inside("worker", code=2)
+    assert "[tool.chancy.worker]: has an unknown key 'queuez'; did you mean 'queues'?" in answer.err
+    (directory / "pyproject.toml").write_text('[tool.chancy.worker]\ndsn = "a"\n')
+    assert "unknown key 'dsn'" in inside("worker", code=2).err
+    (directory / "pyproject.toml").write_text('[tool.chancy.worker]\nprocesses = "many"\n')
+    assert "'many' is not a valid integer range" in inside("worker", code=2).err
+
+
 def test_a_wrong_variable_is_named() -> None:
     assert "the environment: driver" in inside("queue", "list", driver="mysql", code=2).err
 

@@ -71,8 +71,10 @@ def test_a_worker_is_listed_healthy_and_ends_in_good_order(shop: Path, dsn: str)
     assert "none is registered" in answer.json["reason"]
     with (shop / "shop.py").open("a") as source:
         source.write("\n\n@job(queue='defualt')\ndef misspelled() -> None: ...\n")
-    options = ("--app", "shop:chancy", "--tag", "kind=test", "--queues", "default,typo",
-               "--processes=0")  # fmt: skip
+    (shop / "pyproject.toml").write_text(
+        '[tool.chancy.worker]\nqueues = ["default", "typo"]\nprocesses = 0\ntag = ["kind=test"]\n'
+    )
+    options = ("--app", "shop:chancy")
     with started(command("worker", *options), cwd=shop, env=env) as worker:
         eventually_sync(lambda: "listening for notifications" in worker.log)
         assert "queue_undeclared queue=typo nearest=None" in worker.log
