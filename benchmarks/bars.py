@@ -9,6 +9,8 @@ from typing import Literal
 
 from benchmarks import observers, systems
 from benchmarks.clients import CLIENTS
+from benchmarks.limits import BINDING, CLAIMS, DRAINS, IDLE, PLAIN
+from benchmarks.limits import HELD as RULED_HELD
 from benchmarks.observability import ratio_figure
 from benchmarks.readings import (
     ACKNOWLEDGED,
@@ -165,6 +167,20 @@ def _observers() -> Iterator[Bar]:
         yield _least(ratio_figure(mode), bound, of)
 
 
+def _limits() -> Iterator[Bar]:
+    for title, (_, bound, _) in DRAINS.items():
+        figure = rf"{re.escape(title)}, [\d,]+ jobs$"
+        of = Reading(case="limits", figure=figure, detail=f"/ {PLAIN}")
+        yield _least(f"drain, {title} / {PLAIN}", bound, of)
+    of = Reading(case="limits", figure=re.escape(BINDING), detail="/ possible")
+    yield _least(f"{BINDING} / 10 slots with a claim each", 0.8, of)
+    of = Reading(case="limits", figure=CLAIMS)
+    yield _most(f"{CLAIMS}, long backlog / short", 1.5, of)
+    of = Reading(case="limits", figure=re.escape(RULED_HELD), detail="last/first")
+    yield _least(f"drains, {RULED_HELD}, last / first", 0.9, of)
+    yield _most(f"{IDLE}, many partitions / none", 1.2, Reading(case="limits", figure=IDLE))
+
+
 def _executors() -> Iterator[Bar]:
     for executor in ("thread", "process"):
         of, over = (
@@ -202,6 +218,7 @@ BARS: Sequence[Bar] = (
     *_flows(),
     *_burdens(),
     *_workflows(),
+    *_limits(),
     *_observers(),
     *_executors(),
     *_fleets(),

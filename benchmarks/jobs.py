@@ -28,6 +28,12 @@ async def echo(number: int) -> int:
 
 
 @job()
+async def keyed(number: int, key_: int) -> None:
+    """A no-op with a partition key."""
+    _tally.note(number)
+
+
+@job()
 async def taking(number: int, text: str) -> None:
     """A no-op with large arguments."""
     _tally.note(number)

@@ -23,6 +23,7 @@ from benchmarks import (
     held,
     latency,
     limit,
+    limits,
     machine,
     memory,
     observability,
@@ -58,6 +59,7 @@ CASES: Mapping[str, Case] = {
     "beside": beside.measure,
     "sustained": sustained.measure,
     "workflows": workflows.measure,
+    "limits": limits.measure,
     "workloads": workloads.measure,
     "fleet": simulated.measure,
 }

@@ -1,0 +1,220 @@
+"""Queues with rules, each beside the same jobs in a queue without rules, in the same seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+import psycopg
+
+from benchmarks import systems
+from benchmarks.bench import Bench, wait_until
+from benchmarks.control import SCHEMA
+from benchmarks.drain import measure_drain
+from benchmarks.held import snapshot
+from benchmarks.jobs import keyed, nap
+from benchmarks.measurement import BenchmarkFailed, Measurement, quantile
+from benchmarks.processes import WorkerProcess
+from benchmarks.session import APPLICATION
+from benchmarks.tally import per_second
+from chancy import FairShare, GlobalConcurrency, Job, Queue, Sequential
+from chancy.queue.rules import Rule
+
+QUEUE = "ruled"
+PLAIN = "no rules"
+#: The rules by the start of their figure, with the bar of the ratio to no rules, and the keys.
+DRAINS: dict[str, tuple[Rule, float, int]] = {
+    "GlobalConcurrency that does not bind": (GlobalConcurrency(100_000), 0.7, 1),
+    "GlobalConcurrency(1) of 10,000 keys": (GlobalConcurrency(1, by="key_"), 0.4, 10_000),
+    "Sequential, 1,000 keys": (Sequential(by="key_"), 0.3, 1_000),
+    "FairShare, 1,000 keys": (FairShare(by="key_"), 0.4, 1_000),
+}
+BINDING = "GlobalConcurrency(10), 8 workers"
+POSSIBLE = "10 slots / (1 ms + a claim)"
+HELD = "GlobalConcurrency(1) of 1,000 keys under a held snapshot"
+CLAIMS = "p99 of a claim of fair shares"
+IDLE = "transactions of an idle worker"
+_SLOTS, _WORKERS, _ROUNDS, _IDLE_S = 10, 8, 5, 5.0
+_CLEAR = "truncate limits_queues, limits_slots, limits_partitions, limits_buckets, limits_blocks"
+_CLAIM = "select id from limits_claim(%s, gen_random_uuid(), 'ruled', %s)"
+_WORKER = """
+insert into workers (id, host, pid) values (gen_random_uuid(), 'limits', 0) returning id"""
+
+
+def measure(bench: Bench) -> Iterator[Measurement]:
+    """Drains, a limit that binds, claims with backlogs, a held snapshot, an idle queue."""
+    if not systems.own(bench):
+        return
+    for title, (rule, _, keys) in DRAINS.items():
+        match rule:
+            case Sequential():
+                usual = 100_000
+            case FairShare() if bench.size.full:
+                usual = 300_000
+            case _:
+                usual = 20_000
+        jobs = bench.size(usual, quick=5_000)
+        yield from _beside(bench, title, [rule], jobs, bench.size(keys, least=1))
+    yield from _binding(bench)
+    few, many = (
+        bench.size(1_000),
+        bench.size(1_000_000 if bench.size.full else 100_000, quick=5_000),
+    )
+    yield _claims(bench, few, many)
+    yield _held(bench)
+    yield _idle(bench)
+
+
+def _queue(rules: Sequence[Rule]) -> Queue:
+    return Queue(QUEUE, executor="async", rules=tuple(rules))
+
+
+def _fill(bench: Bench, rules: Sequence[Rule], jobs: Iterable[Job], *, clear: bool = True) -> None:
+    if clear:
+        bench.prepare(_queue(rules))
+        bench.control.run(_CLEAR)
+
+    async def fill() -> None:
+        async with bench.application() as app:
+            await app.push_many(job.with_queue(QUEUE) for job in jobs)
+
+    asyncio.run(fill())
+    bench.control.run(f"analyze {SCHEMA}.jobs")
+    bench.rest()
+
+
+def _jobs(jobs: int, keys: int) -> Iterator[Job]:
+    return (keyed.job(number=number, key_=number % keys) for number in range(jobs))
+
+
+def _drain(bench: Bench, jobs: int, figure: str, against: dict[str, str]) -> Measurement:
+    found = measure_drain(bench, [QUEUE], jobs, figure, against=against)
+    return replace(found, value=found.details["acknowledged jobs/s"])
+
+
+def _beside(
+    bench: Bench, title: str, rules: Sequence[Rule], jobs: int, keys: int
+) -> Iterator[Measurement]:
+    """A drain without rules, and one with them."""
+    figure = f"{title}, {jobs:,} jobs"
+    for name, ruled in ((f"{figure}, beside it {PLAIN}", False), (figure, True)):
+        _fill(bench, rules if ruled else (), _jobs(jobs, keys))
+        against = {PLAIN: f"{figure}, beside it {PLAIN}"} if ruled else {}
+        yield _drain(bench, jobs, name, against)
+
+
+def _binding(bench: Bench) -> Iterator[Measurement]:
+    """Jobs of 1 ms in 10 slots of 8 workers, and what a claim after each of them would allow."""
+    rules, jobs = [GlobalConcurrency(_SLOTS)], bench.size(5_000, quick=1_000)
+    _fill(bench, rules, [nap.job(number=number, ms=1) for number in range(20 * _SLOTS)])
+    claim_ms = quantile(_took_ms(bench, _SLOTS, 20), 0.5)
+    possible = _SLOTS * 1_000 / (1 + claim_ms)
+    yield Measurement(
+        figure=POSSIBLE, unit="jobs/s", value=possible, details={"a claim in ms": claim_ms}
+    )
+    _fill(bench, rules, [])
+    with bench.workers(_WORKERS, QUEUE) as workers:
+        for worker in workers:
+            wait_until(partial(_is_ready, worker), "a worker is not ready", check=worker.check)
+        asyncio.run(_pause(bench, paused=True))
+        _fill(bench, rules, [nap.job(number=n, ms=1) for n in range(jobs)], clear=False)
+        meter = bench.meter()
+        began_ns = time.time_ns()
+        asyncio.run(_pause(bench, paused=False))
+        emptied_ns = bench.wait_for_empty(workers[0])
+        details = {"WAL B/job": meter.wal_bytes() / jobs, **meter.others()}
+    yield Measurement(
+        figure=f"{BINDING}, {jobs:,} jobs of 1 ms",
+        unit="jobs/s",
+        value=per_second(jobs, began_ns, emptied_ns),
+        against={"possible": POSSIBLE},
+        details=details,
+    )
+
+
+def _is_ready(worker: WorkerProcess) -> bool:
+    return worker.ready
+
+
+async def _pause(bench: Bench, *, paused: bool) -> None:
+    async with bench.application() as app:
+        await (app.pause_queue if paused else app.resume_queue)(QUEUE)
+
+
+def _took_ms(bench: Bench, limit: int, claims: int) -> list[float]:
+    """The milliseconds of claims, after each of which the jobs are deleted."""
+    took: list[float] = []
+    with psycopg.connect(bench.dsn, autocommit=True, application_name=APPLICATION) as session:
+        session.execute("set search_path = chancy_bench")
+        row = session.execute(_WORKER).fetchone()
+        for _ in range(claims):
+            began = time.perf_counter()
+            found = session.execute(_CLAIM, [row and row[0], limit]).fetchall()
+            took.append(1e3 * (time.perf_counter() - began))
+            if len(found) != limit:
+                raise BenchmarkFailed(f"a claim got {len(found)} of {limit} jobs")
+            session.execute("delete from jobs where id = any (%s)", [[one[0] for one in found]])
+    return took
+
+
+def _claims(bench: Bench, few: int, many: int) -> Measurement:
+    """The p99 of claims of a long backlog, and of as many of short ones, filled again and again."""
+    rules, limit = [FairShare(by="key_")], min(200, few // 5)
+    short: list[float] = []
+    for _ in range(5):
+        _fill(bench, rules, _jobs(few, 1_000))
+        short.extend(_took_ms(bench, limit, 5))
+    _fill(bench, rules, _jobs(many, 1_000))
+    meter = bench.meter()
+    long = _took_ms(bench, limit, min(500, many // limit))
+    p99, short_p99 = quantile(long, 0.99), quantile(short, 0.99)
+    return Measurement(
+        figure=f"{CLAIMS}, {many:,} waiting / {few:,}",
+        unit="ratio",
+        value=p99 / short_p99,
+        details={
+            "p99 ms": p99,
+            f"p99 ms, {few:,}": short_p99,
+            "p50 ms": quantile(long, 0.5),
+            **meter.others(),
+        },
+    )
+
+
+def _held(bench: Bench) -> Measurement:
+    """The last of five drains under a snapshot that was held before the first one."""
+    rules, jobs = [GlobalConcurrency(1, by="key_")], bench.size(10_000, quick=2_000)
+    _fill(bench, rules, [])
+    drains: list[Measurement] = []
+    with snapshot(bench.dsn):
+        for _ in range(_ROUNDS):
+            _fill(bench, rules, _jobs(jobs, bench.size(1_000)), clear=False)
+            drains.append(_drain(bench, jobs, f"{HELD}, {jobs:,} jobs, round {_ROUNDS}", {}))
+    first, last = drains[0], drains[-1]
+    return replace(last, details={"last/first": last.value / first.value, **last.details})
+
+
+def _idle(bench: Bench) -> Measurement:
+    """Transactions of an idle worker, whose queue had 100,000 partitions, beside no rules."""
+    keys = bench.size(100_000, quick=5_000)
+    counted: list[float] = []
+    details: dict[str, float] = {}
+    for rules in ((), (GlobalConcurrency(1, by="key_"),)):
+        _fill(bench, rules, _jobs(keys, keys))
+        with bench.worker(QUEUE) as worker:
+            bench.wait_for_empty(worker)
+            time.sleep(2.0)  # what follows a drain
+            meter = bench.meter()
+            time.sleep(_IDLE_S)
+            counted.append(float(max(1, meter.transactions())))
+            rows = bench.control.value("select count(*) from limits_partitions")
+            details = {"rows": float(rows), **meter.others()}
+    return Measurement(
+        figure=f"{IDLE} in 5 s, after {keys:,} partitions / without rules",
+        unit="ratio",
+        value=counted[1] / counted[0],
+        details={"transactions": counted[1], **details},
+    )
