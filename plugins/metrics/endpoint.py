@@ -151,4 +151,9 @@ class Endpoint:
         return None
 
     def _call(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
+        called = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return called.result(timeout_s)
+        except LateError:
+            called.cancel()  # each probe would otherwise occupy one more session
+            raise

@@ -58,6 +58,9 @@ Families = dict[str, list[tuple[str, dict[str, str], float]]]
 HELD = """insert into chancy.jobs (id, pos, state, queue, func, meta)
     select gen_random_uuid(), 1, 3, 'QUEUE', 'a.b', jsonb_build_object(held_by, 1)
     from unnest(array['limits', 'unknown_function']) as held_by returning 1"""
+EACH_STATE = """insert into chancy.jobs (id, pos, state, queue, func, run_at)
+    select gen_random_uuid(), 1, state, 'idle', 'a.b', now() + interval '1 h'
+    from generate_series(0, 3) as state returning 1"""
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 
@@ -171,6 +174,7 @@ async def test_prometheus_and_the_files_of_deploy_find_the_metrics(
     metered: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     succeeded = {"queue": "counted", "func": work.job("").func, "outcome": "succeeded"}
+    tables.ask(metered, EACH_STATE)
     async with served(metered, caplog) as (chancy, _, port):
         for reference in await chancy.push_many(work.job("fine") for _ in range(5)):
             await reference.wait(20)
@@ -184,7 +188,7 @@ async def test_prometheus_and_the_files_of_deploy_find_the_metrics(
                 ]
                 for family in text_string_to_metric_families(text)
             }
-            assert "chancy_leader" in families
+            assert families.get("chancy_queue_pending")
             assert ("chancy_jobs_total", succeeded, 5.0) in families["chancy_jobs"]
             return families
 
@@ -203,10 +207,26 @@ async def test_prometheus_and_the_files_of_deploy_find_the_metrics(
     assert len(named) >= 5
     board = json.loads((DEPLOY / "grafana" / "dashboard.json").read_text())
     named += [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
+    labels = labels_of(families)
     for expression in named:
         names = set(re.findall(r"\bchancy_\w+", expression))
         assert names, expression
         assert names <= known, expression
+        for name, selector in re.findall(r"\b(chancy_\w+)\{(.+?)\}", expression):
+            for label, values in re.findall(r'(\w+)=~?"([^"]+)"', selector):
+                assert set(values.split("|")) <= labels[name][label], expression
+        for grouped in re.findall(r"\bby \(([^)]+)\)", expression):
+            for name in names:
+                assert set(grouped.split(", ")) <= labels[name].keys(), expression
+
+
+def labels_of(families: Families) -> dict[str, dict[str, set[str]]]:
+    """The values of each label of each metric."""
+    found: dict[str, dict[str, set[str]]] = {}
+    for name, labels, _ in (sample for samples in families.values() for sample in samples):
+        for label, value in labels.items():
+            found.setdefault(name, {}).setdefault(label, set()).add(value)
+    return found
 
 
 def succeeded(text: str) -> float:
@@ -427,7 +447,30 @@ async def test_a_web_process_exposes_what_all_workers_have_stored(metered: str) 
         assert (await client.get("/metrics/")).text == answer.text, "a look is kept for some time"
 
 
-async def test_a_blocked_and_an_ending_worker_say_so(
+async def test_a_worker_that_can_take_no_jobs_is_not_ready(
+    metered: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoints, "_DATABASE_S", 0.3)
+    async with served(metered, caplog) as (_, worker, port):
+
+        async def ready() -> tuple[int, str]:
+            return await asyncio.to_thread(get, port, "/readyz")
+
+        await eventually(lambda: asyncio.to_thread(lambda: get(port, "/readyz")[0] == 200))
+        with psycopg.connect(metered) as connection:
+            connection.execute("lock table chancy.workers in access exclusive mode")
+            assert await ready() == (503, "the database has not responded within 0.3 s\n")
+            connection.rollback()
+            await eventually(lambda: asyncio.to_thread(lambda: get(port, "/readyz")[0] == 200))
+            connection.execute("delete from chancy.workers")
+            connection.commit()
+        assert await ready() == (503, "the worker is not registered\n")
+        worker.shut_down()
+        assert await ready() == (503, "the worker is shutting down\n")
+        assert (await asyncio.to_thread(get, port, "/healthz")) == (200, "ok\n")
+
+
+async def test_a_blocked_worker_says_so(
     metered: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endpoints, "_LOOP_S", 0.2)
