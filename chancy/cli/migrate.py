@@ -43,7 +43,8 @@ def migrate() -> None:
 @on_target
 @_of_component
 @click.argument("revision", default="head")
-def upgrade(target: CommandTarget, revision: str, component: str | None) -> None:
+@as_json
+def upgrade(target: CommandTarget, revision: str, component: str | None, json_: bool) -> None:
     """Upgrade the tables to REVISION (default: head). Safe to run concurrently.
 
     A REVISION other than head needs --component.
@@ -55,7 +56,7 @@ def upgrade(target: CommandTarget, revision: str, component: str | None) -> None
     dsn, schema, components = target.tables()
     before = tables.revisions(dsn, schema)
     tables.upgrade(dsn, schema, components, component=component, revision=revision)
-    _report(schema, before, tables.revisions(dsn, schema))
+    _report(schema, before, tables.revisions(dsn, schema), json_=json_)
 
 
 @migrate.command()
@@ -63,7 +64,10 @@ def upgrade(target: CommandTarget, revision: str, component: str | None) -> None
 @_of_component
 @click.argument("revision")
 @click.option("--yes", is_flag=True, help="Confirm that the dropped data is lost.")
-def downgrade(target: CommandTarget, revision: str, component: str | None, yes: bool) -> None:
+@as_json
+def downgrade(
+    target: CommandTarget, revision: str, component: str | None, yes: bool, json_: bool
+) -> None:
     """Downgrade the tables to REVISION; `base` drops them with all jobs.
 
     A REVISION other than base needs --component.
@@ -82,7 +86,7 @@ def downgrade(target: CommandTarget, revision: str, component: str | None, yes: 
         )
     before = tables.revisions(dsn, schema)
     tables.downgrade(dsn, schema, components, component=component, revision=revision)
-    _report(schema, before, tables.revisions(dsn, schema))
+    _report(schema, before, tables.revisions(dsn, schema), json_=json_)
 
 
 @migrate.command()
@@ -242,10 +246,18 @@ def _list(found: Mapping[str, str], names: Sequence[str]) -> str:
     return ", ".join(f"{name} {found[name]}" for name in names)
 
 
-def _report(schema: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+def _report(
+    schema: str, before: Mapping[str, str], after: Mapping[str, str], *, json_: bool
+) -> None:
     changed = [
         name for name in dict.fromkeys([*after, *before]) if before.get(name) != after.get(name)
     ]
+    if json_:
+        changes = [
+            {"component": name, "was": before.get(name), "is": after.get(name)} for name in changed
+        ]
+        output.script({"schema": schema, "changed": changes})
+        return
     for name in changed:
         output.line(
             f"schema {schema}: {name} is at {after.get(name, 'nothing')}, "

@@ -252,8 +252,13 @@ def declare(
 @click.option(
     "--for", "for_s", type=Seconds(), metavar="S", help="Resume automatically after S seconds."
 )
+@as_json
 def pause(
-    target: CommandTarget, name: str, resume_at: datetime | None, for_s: float | None
+    target: CommandTarget,
+    name: str,
+    resume_at: datetime | None,
+    for_s: float | None,
+    json_: bool,
 ) -> None:
     """Stop claiming jobs of a queue. Running jobs continue.
 
@@ -268,13 +273,14 @@ def pause(
         resume_at = datetime.now(UTC) + timedelta(seconds=for_s)
     until = f" until {output.cell(resume_at)}" if resume_at else ""
     done = asyncio.run(_with(target, lambda chancy: chancy.pause_queue(name, resume_at=resume_at)))
-    _report(done, name, f"is paused{until}")
+    _report(done, name, f"is paused{until}", json_=json_)
 
 
 @queue.command()
 @on_target
 @click.argument("name", shell_complete=shell_completion.queues)
-def resume(target: CommandTarget, name: str) -> None:
+@as_json
+def resume(target: CommandTarget, name: str, json_: bool) -> None:
     """Resume a paused queue: workers claim its jobs again.
 
     \b
@@ -282,13 +288,14 @@ def resume(target: CommandTarget, name: str) -> None:
       chancy queue resume mail
     """
     done = asyncio.run(_with(target, lambda chancy: chancy.resume_queue(name)))
-    _report(done, name, "is active")
+    _report(done, name, "is active", json_=json_)
 
 
 @queue.command()
 @on_target
 @click.argument("name", shell_complete=shell_completion.queues)
-def delete(target: CommandTarget, name: str) -> None:
+@as_json
+def delete(target: CommandTarget, name: str, json_: bool) -> None:
     """Delete a queue. Its jobs are kept and run once it is declared again.
 
     \b
@@ -296,7 +303,7 @@ def delete(target: CommandTarget, name: str) -> None:
       chancy queue delete mail
     """
     done = asyncio.run(_with(target, lambda chancy: chancy.delete_queue(name)))
-    _report(done, name, "is deleted; its jobs are kept")
+    _report(done, name, "is deleted; its jobs are kept", json_=json_)
 
 
 async def _with(target: CommandTarget, act: Callable[[Chancy], Awaitable[T]]) -> T:
@@ -304,8 +311,11 @@ async def _with(target: CommandTarget, act: Callable[[Chancy], Awaitable[T]]) ->
         return await act(chancy)
 
 
-def _report(done: bool, name: str, change: str) -> None:
+def _report(done: bool, name: str, change: str, *, json_: bool) -> None:
+    if json_:
+        output.script({"queue": name, "found": done})
     if not done:
         complain(f"there is no queue {name!r}")
         sys.exit(NO)
-    output.line(f"queue {name} {change}")
+    if not json_:
+        output.line(f"queue {name} {change}")

@@ -81,36 +81,39 @@ def _state(entry: StoredEntry) -> str:
 
 @cron.command()
 @click.argument("name")
+@as_json
 @click.pass_obj
-def pause(line: CommandLine, name: str) -> None:
+def pause(line: CommandLine, name: str, json_: bool) -> None:
     """Stop firing the ticks of an entry. Exits 1 if there is none with this name.
 
     \b
     Example:
       chancy cron pause report
     """
-    _check_found(line.run(lambda chancy: Entries(chancy.broker).pause(name)), name)
-    line.line(f"cron entry {name} is paused")
+    found = line.run(lambda chancy: Entries(chancy.broker).pause(name))
+    _report(line, found, name, "paused", json_=json_)
 
 
 @cron.command()
 @click.argument("name")
+@as_json
 @click.pass_obj
-def resume(line: CommandLine, name: str) -> None:
+def resume(line: CommandLine, name: str, json_: bool) -> None:
     """Fire the ticks of a paused entry again, from now on.
 
     \b
     Example:
       chancy cron resume report
     """
-    _check_found(line.run(lambda chancy: Entries(chancy.broker).resume(name)), name)
-    line.line(f"cron entry {name} is active")
+    found = line.run(lambda chancy: Entries(chancy.broker).resume(name))
+    _report(line, found, name, "active", json_=json_)
 
 
 @cron.command()
 @click.argument("name")
+@as_json
 @click.pass_obj
-def remove(line: CommandLine, name: str) -> None:
+def remove(line: CommandLine, name: str, json_: bool) -> None:
     """Delete an entry and its history; its jobs stay.
 
     An entry of the code is stored again by the next worker that starts with it: pause it instead.
@@ -119,8 +122,16 @@ def remove(line: CommandLine, name: str) -> None:
     Example:
       chancy cron remove report
     """
-    _check_found(line.run(lambda chancy: Entries(chancy.broker).remove(name)), name)
-    line.line(f"cron entry {name} is removed")
+    found = line.run(lambda chancy: Entries(chancy.broker).remove(name))
+    _report(line, found, name, "removed", json_=json_)
+
+
+def _report(line: CommandLine, found: bool, name: str, state: str, *, json_: bool) -> None:
+    if json_:
+        line.script({"entry": name, "found": found})
+    _check_found(found, name)
+    if not json_:
+        line.line(f"cron entry {name} is {state}")
 
 
 @cron.command()

@@ -72,8 +72,9 @@ def _reason(part: Partition) -> str:
 @click.argument("queue")
 @click.argument("key", required=False)
 @click.option("--all", "every", is_flag=True, help="All partitions of the queue.")
+@as_json
 @click.pass_obj
-def skip(line: CommandLine, queue: str, key: str | None, every: bool) -> None:
+def skip(line: CommandLine, queue: str, key: str | None, every: bool, json_: bool) -> None:
     """Let a partition go on behind failed jobs that block its sequence.
 
     The failed jobs stay dead letters. Exits 1 if no job blocks the partition.
@@ -86,6 +87,9 @@ def skip(line: CommandLine, queue: str, key: str | None, every: bool) -> None:
     if (key is None) != every:
         raise click.UsageError("name a partition, or pass --all")
     skipped = line.run(lambda chancy: Partitions(chancy.broker).skip(queue, key))
+    if json_:
+        line.script({"skipped": [str(id) for id in skipped]})
     if not skipped:
         refuse(f"no failed job blocks {'a partition' if key is None else key} of {queue}")
-    line.line(f"skipped {', '.join(map(str, skipped))}")
+    if not json_:
+        line.line(f"skipped {', '.join(map(str, skipped))}")

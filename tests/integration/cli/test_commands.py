@@ -30,7 +30,8 @@ def push(*arguments: object) -> str:
 
 def test_a_queue_from_declaration_to_deletion() -> None:
     inside("queue", "declare", "mail", "--executor", "async", "--tag", "gpu=.*", dsn=DSN)
-    inside("queue", "pause", "mail", "--for", "600", dsn=DSN)
+    paused = inside("queue", "pause", "mail", "--for", "600", "--json", dsn=DSN).json
+    assert paused == {"queue": "mail", "found": True}
     push("--queue", "mail")
     push("--queue", "nowhere")
     listed = {one["name"]: one for one in inside("queue", "list", "--json", dsn=DSN).json}
@@ -52,6 +53,7 @@ def test_a_queue_from_declaration_to_deletion() -> None:
     inside("queue", "delete", "mail", dsn=DSN)
     for action in ("pause", "resume", "delete"):
         assert "no queue 'mail'" in inside("queue", action, "mail", dsn=DSN, code=1).err
+        assert inside("queue", action, "mail", "--json", dsn=DSN, code=1).json["found"] is False
 
 
 def test_a_queue_that_is_there_is_not_changed_without_upsert() -> None:
@@ -234,6 +236,7 @@ def test_migrate_shows_checks_and_prints() -> None:
     assert tables.HEAD in inside("migrate", "history", dsn=DSN).out
     assert tables.HEAD in inside("migrate", "check", dsn=DSN).out
     assert "nothing to do" in inside("migrate", "upgrade", dsn=DSN).out
+    assert inside("migrate", "upgrade", "--json", dsn=DSN).json["changed"] == []
     printed = inside("migrate", "sql", "--schema", "somewhere").out
     assert 'create table "somewhere".jobs' in printed or "create table somewhere.jobs" in printed
 

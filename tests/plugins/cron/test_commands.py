@@ -58,7 +58,8 @@ def test_an_entry_from_its_beginning_to_its_end(cron_dsn: str) -> None:
     id = cron(cron_dsn, "run", "report").out.strip()
     assert cron(cron_dsn, "run", "report", "--json").json["id"] != id
     assert pushed(cron_dsn) == [{"entry": "report", "manual": True}] * 2
-    assert cron(cron_dsn, "resume", "report").out == "cron entry report is active\n"
+    resumed = cron(cron_dsn, "resume", "report", "--json").json
+    assert resumed == {"entry": "report", "found": True}
     newest, oldest = cron(cron_dsn, "history", "report", "--json").json
     assert (oldest["job_id"], oldest["manual"], oldest["skipped"]) == (id, True, None)
     assert newest["fired_at"] > oldest["fired_at"]
