@@ -3,40 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
-import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from chancy import Chancy, Queue, Worker
-from chancy.embedded import free_port
 from chancy.errors import StatementFailed
 from chancy.postgres.drivers import Name, driver
 from chancy.postgres.drivers.base import Connection, Driver
 from chancy.postgres.schema import migrate
 from tests.support import jobs
 from tests.support.command import inside
-from tests.support.waiting import eventually, eventually_sync
+from tests.support.pgbouncer import pgbouncer
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.chaos
 
 SERVER_SESSIONS = 2
 CLIENTS = 8
-CONFIGURATION = """
-[databases]
-* = host=127.0.0.1 port={server_port} user=postgres
-[pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = {port}
-unix_socket_dir =
-auth_type = any
-pool_mode = {mode}
-default_pool_size = {size}
-"""
 
 
 @pytest.fixture(params=["asyncpg", "psycopg"])
@@ -50,31 +35,12 @@ def bouncer_dsn(
     empty_dsn: str, open_directory: Path, request: pytest.FixtureRequest
 ) -> Iterator[str]:
     """The test's database by way of a PgBouncer with two server sessions."""
-    program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
-    if program is None:
-        pytest.fail("this test needs the program pgbouncer (apt-get install pgbouncer)")
     server, _, database = empty_dsn.rpartition("/")
-    port = free_port()
-    file = open_directory / "pgbouncer.ini"
-    server_port = server.rpartition(":")[2]
+    server_port = int(server.rpartition(":")[2])
     mode = getattr(request, "param", "transaction")
     size = SERVER_SESSIONS if mode == "transaction" else CLIENTS
-    values = {"server_port": server_port, "port": port, "size": size, "mode": mode}
-    file.write_text(CONFIGURATION.format(**values))
-    file.chmod(0o644)
-    # It refuses to run as root.
-    user = ["-u", "nobody"] if os.geteuid() == 0 else []
-    with subprocess.Popen([program, "-q", *user, str(file)]) as process:
-        try:
-            eventually_sync(lambda: _answers(port))
-            yield f"postgresql://postgres@127.0.0.1:{port}/{database}"
-        finally:
-            process.terminate()
-
-
-def _answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+    with pgbouncer(server_port, open_directory, size=size, mode=mode) as port:
+        yield f"postgresql://postgres@127.0.0.1:{port}/{database}"
 
 
 async def test_clients_that_share_server_sessions_do_not_meet(

@@ -1,0 +1,160 @@
+"""A standby is promoted under load, behind a DSN of several hosts and behind PgBouncer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from chancy import BrokerError, Chancy
+from chancy.job.ids import new_id
+from tests.faults import fleet as fleets
+from tests.faults import jobs, ledger, tables
+from tests.faults.book import Book
+from tests.faults.conftest import StartWorker
+from tests.support.pgbouncer import pgbouncer
+from tests.support.replicated import HERE, ReplicatedPostgres, ask
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+
+JOBS_PER_S = 100
+#: Seconds from the first push to the death of the primary, and for which the asynchronous standby
+#: is behind by then.
+LOAD_S, BEHIND_S = 4.0, 1.0
+#: The most seconds in which a job has to start on the new primary.
+AGAIN_S = 20.0
+
+#: What is behind the worker and the producer: each host of the DSN, or one address that is led to
+#: the new primary.
+DOORS = ["hosts", "pgbouncer"]
+
+
+class Pushes:
+    """Pushes one job after the other, and remembers when each was acknowledged."""
+
+    def __init__(self, chancy: Chancy, book: Book) -> None:
+        self._chancy = chancy
+        self._book = book
+        self.acknowledged: dict[int, float] = {}
+        self.refused = 0
+        self.over = False
+
+    async def run(self) -> None:
+        began, number = time.monotonic(), 0
+        pushes = set[asyncio.Task[None]]()
+        while not self.over:
+            pushes.add(asyncio.create_task(self._push(number)))
+            number += 1
+            await asyncio.sleep(max(0.0, began + number / JOBS_PER_S - time.monotonic()))
+        await asyncio.gather(*pushes)
+
+    async def _push(self, number: int) -> None:
+        job = jobs.work.job(str(self._book), number, random.uniform(0, 0.1)).with_id(new_id())
+        while not self.over or number not in self.acknowledged:
+            try:
+                await self._chancy.push(job)
+            except BrokerError:
+                self.refused += 1
+                await asyncio.sleep(0.1)
+            else:
+                self.acknowledged[number] = time.monotonic()
+                return
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("synchronous", [True, False], ids=["synchronous", "asynchronous"])
+async def test_a_standby_is_promoted_under_load(
+    replicated: ReplicatedPostgres,
+    start_worker: StartWorker,
+    book: Book,
+    open_directory: Path,
+    synchronous: bool,
+    door: str,
+) -> None:
+    old = replicated.primary
+    ledger.open_ledger(old.server.dsn())
+    new = await asyncio.to_thread(replicated.add, "standby", synchronous=synchronous)
+    assert new.feed is not None
+    with ExitStack() as stack:
+        dsn = listen_dsn = replicated.dsn
+        if door == "pgbouncer":
+            port = stack.enter_context(pgbouncer(old.way.port, open_directory, size=20))
+            dsn = f"postgresql://postgres@{HERE}:{port}/postgres"
+        workers = [
+            start_worker(dsn, listen_dsn=listen_dsn, heartbeat_timeout_s=10.0, concurrency=16)
+            for _ in range(2)
+        ]
+        for worker in workers:
+            await asyncio.to_thread(worker.wait_until_ready)
+        async with Chancy(dsn, listen_dsn=listen_dsn) as chancy:
+            pushes = Pushes(chancy, book)
+            pushing = asyncio.create_task(pushes.run())
+            await eventually(lambda: len(pushes.acknowledged) > JOBS_PER_S * LOAD_S)
+            behind_from = time.monotonic()
+            if not synchronous:
+                new.feed.black_hole()
+                await eventually(lambda: time.monotonic() > behind_from + BEHIND_S)
+            dead_at = time.monotonic()
+            old.server.stop("immediate")
+            old.isolate()
+            await asyncio.to_thread(replicated.promote, new)
+            if door == "pgbouncer":
+                old.way.target = (HERE, new.server.port)
+                old.way.heal()
+            promoted_at = time.monotonic()
+            await eventually(lambda: began_after(book, promoted_at), timeout=AGAIN_S)
+            again_at = began_after(book, promoted_at)
+            await eventually(lambda: len(pushes.acknowledged) > JOBS_PER_S * 2 * LOAD_S)
+            pushes.over = True
+            await pushing
+            await eventually(lambda: ask(new.server, LIVE) == 0, timeout=60)
+    for worker in workers:
+        await asyncio.to_thread(worker.stop)
+
+    lost = sorted(pushes.acknowledged.keys() - ended(new.server.dsn()))
+    runs = Counter(entry.number for entry in book.entries() if entry.phase == "begin")
+    fleets.tell(
+        door=door,
+        synchronous=synchronous,
+        pushed=len(pushes.acknowledged),
+        promoted_after_s=round(promoted_at - dead_at, 1),
+        again_after_s=round(again_at - dead_at, 1),
+        lost=len(lost),
+        twice=sum(1 for count in runs.values() if count > 1),
+    )
+    # Only what was not replicated: nothing that was acknowledged before the standby fell behind.
+    margin_s = 0.5
+    assert all(pushes.acknowledged[number] > behind_from - margin_s for number in lost)
+    assert all(pushes.acknowledged[number] < dead_at + margin_s for number in lost)
+    if synchronous:
+        assert lost == []
+    else:
+        assert lost, "the standby was not behind"
+    ledger.check(new.server.dsn())
+
+
+LIVE = "select count(*) from chancy.jobs"
+
+
+def began_after(book: Book, at: float) -> float:
+    """When the first job began after a time; 0 if none did."""
+    began = [one.at_ns / 1e9 for one in book.entries() if one.phase == "begin"]
+    return min((one for one in began if one > at), default=0.0)
+
+
+def ended(dsn: str) -> set[int]:
+    """The jobs that have ended, each with a result of its own."""
+    rows = tables.ask(
+        dsn,
+        "select (arguments ->> 'number')::int, result::text, state from chancy.finished_jobs",
+    )
+    wrong = [row for row in rows if row[1] != str(row[0]) or row[2] != 4]
+    assert wrong == [], "a settlement has reached another job"
+    assert len({number for number, *_ in rows}) == len(rows)
+    return {number for number, *_ in rows}
