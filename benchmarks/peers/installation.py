@@ -7,13 +7,15 @@ is reported, and the others are still installed.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from benchmarks import redis_systems
-from benchmarks.systems import OTHERS, PEERS, STAMP, System
+from benchmarks.systems import OTHERS, PEERS, STAMP, System, node
 
 _MINORS = range(8, 20)
 
@@ -57,11 +59,16 @@ def _install_python(system: System) -> None:
 
 
 def _python(least: tuple[int, int], before: tuple[int, int]) -> str | None:
-    """The current interpreter, or the oldest suitable one on the path."""
+    """The current interpreter, or the oldest suitable one on the path or of pyenv."""
     if least <= sys.version_info[:2] < before:
         return sys.executable
-    names = (f"python3.{minor}" for minor in _MINORS if least <= (3, minor) < before)
-    return next((found for name in names if (found := shutil.which(name)) and _runs(found)), None)
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for name in (f"python3.{minor}" for minor in _MINORS if least <= (3, minor) < before):
+        found = [shutil.which(name), *map(str, sorted(pyenv.glob(f"*/bin/{name}")))]
+        for python in found:
+            if python is not None and _runs(python):
+                return python
+    return None
 
 
 def _runs(python: str) -> bool:
@@ -70,12 +77,13 @@ def _runs(python: str) -> bool:
 
 
 def _install_node(system: System) -> None:
-    npm = shutil.which("npm")
-    if npm is None:
+    program = node()
+    npm = program and program.parents[1] / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    if program is None or npm is None or not npm.exists():
         raise Refused("needs Node and its npm")
     shutil.copy(system.requirements, system.directory / "package.json")
     options = ["--no-package-lock", "--no-audit", "--no-fund", "--loglevel", "error"]
-    _run([npm, "install", *options, "--prefix", str(system.directory)])
+    _run([str(program), str(npm), "install", *options, "--prefix", str(system.directory)])
 
 
 def _run(command: Sequence[str]) -> None:

@@ -97,14 +97,14 @@ async function graphileWorker() {
 }
 
 async function pgBoss() {
-  const PgBoss = require("pg-boss");
+  const { PgBoss } = require("pg-boss");
   const boss = new PgBoss({ connectionString: dsn, max: SESSIONS });
   boss.on("error", (error) => console.error(error));
   await boss.start();
   return {
     setUp: () => boss.createQueue("noop"),
     push: (number) => boss.send("noop", { number }),
-    pushMany: (found) => boss.insert(found.map((number) => ({ name: "noop", data: { number } }))),
+    pushMany: (found) => boss.insert("noop", found.map((number) => ({ data: { number } }))),
     work: () =>
       boss.work(
         "noop",
