@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -71,6 +72,30 @@ def most_at_a_time(book: Book, by_tenant: bool) -> int:
 
 def has_finished(dsn: str, count: int) -> bool:
     return tables.finished(dsn) > count
+
+
+async def test_a_sequence_waits_for_its_rescued_job_not_for_that_of_a_frozen_worker(
+    dsn: str, tmp_path: Path, book: Book, start_worker: StartWorker
+) -> None:
+    rules = (Sequential("book"),)
+    queue = Queue("load", executor="async", rules=rules)
+    async with Chancy(dsn, queues=[queue], plugins=[GlobalLimits()]) as chancy:
+        zombie = start_worker(dsn, rules=encode_rules(rules))
+        zombie.wait_until_ready()
+        first = jobs.outlast.job(book=str(book), number=1, first_s=0.5, until=str(tmp_path / "go"))
+        await chancy.push(first)
+        second = await chancy.push(jobs.work.job(book=str(book), number=2))
+        await eventually(lambda: book.count("begin")[1] == 1)
+        zombie.signal(signal.SIGSTOP)
+        await eventually(lambda: zombie.stopped)
+        start_worker(dsn, rules=encode_rules(rules)).wait_until_ready()
+        await eventually(lambda: book.count("begin")[1] == 2)
+        zombie.signal(signal.SIGCONT)
+        assert zombie.stop().stale == 1, "the result of the frozen worker is refused"
+        assert await second.status() is State.HELD
+        assert book.count("begin")[2] == 0
+        (tmp_path / "go").touch()
+        assert (await second.wait(30)).state is State.SUCCEEDED
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -27,10 +28,12 @@ from chancy import (
 )
 from chancy.app.diagnosis import Why
 from chancy.plugins import limits
+from chancy.plugins.batch import Batch, Batches, BatchState
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.limits import GlobalLimits
 from chancy.plugins.limits.partitions import Partitions
 from chancy.plugins.retry import Retries
+from chancy.plugins.workflow import Workflow, Workflows
 from chancy.queue.rules import Rule
 from chancy.retry import Constant
 from tests.faults import tables
@@ -148,6 +151,27 @@ async def test_starts_keep_the_rate_in_every_window(dsn: str, book: Book) -> Non
     assert at[-1] - at[0] < 10 * 84 / 60, "each token is used soon"
 
 
+async def test_claims_use_each_token_of_a_rate(dsn: str) -> None:
+    """And none twice. A claim that comes late loses none, up to the burst."""
+    rate, burst = 400, 200
+    async with application(dsn, [RateLimit(rate, burst=burst)]) as chancy:
+        await chancy.declare(*chancy.queues, upsert=True)
+        await chancy.push_many(work.job("a", n) for n in range(900))
+        ((worker,),) = tables.ask(dsn, DEAD_WORKER)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            until = time.monotonic() + 0.8
+            while time.monotonic() < until:
+                connection.execute(CLAIM.replace("20", "1000"), [worker])
+    claims = "select claimed_at, count(*) from chancy.jobs where state = 1 group by 1 order by 1"
+    starts = [(at.timestamp(), count) for at, count in tables.ask(dsn, claims)]
+    begin, total = starts[0][0], 0
+    assert starts[0][1] == burst
+    for at, count in starts:
+        total += count
+        allowed = burst + rate * (at - begin)
+        assert 0.99 * allowed - 1 <= total <= allowed + 1e-6
+
+
 async def test_a_small_tenant_does_not_wait_for_a_large_one(dsn: str, book: Book) -> None:
     pushed = [work.job("large", n) for n in range(600)] + [work.job("small", n) for n in range(10)]
     await run(dsn, [FairShare(by="tenant")], pushed)
@@ -216,6 +240,39 @@ async def test_no_job_overtakes_one_of_its_sequence_that_is_locked(dsn: str, boo
             assert book.of("a") == []
         await last.wait(10)
     assert book.of("a") == [1, 2, 4]
+
+
+async def test_rules_hold_for_jobs_of_every_way_in(dsn: str, book: Book) -> None:
+    """The key is read from the arguments. The queue keeps no finished jobs."""
+    book.gate.clear()
+    batches, flows = Batches(), Workflows()
+    rules = (Sequential(by="tenant"),)
+    queue = Queue("ruled", executor="async", keep_finished=False, rules=rules)
+    plugins = [GlobalLimits(every_s=0.2), batches, flows]
+    async with Chancy(dsn, queues=[queue], plugins=plugins) as chancy:
+        await chancy.migrate()
+        async with Worker(chancy):
+            await chancy.push(work.job("a", 0))
+            await eventually(lambda: book.of("a") == [0])
+            with psycopg.connect(dsn) as connection:
+                await chancy.push(work.job("a", 1), within=connection)
+                connection.execute(
+                    "select chancy.push('ruled', 'tests.plugins.limits.jobs.work', %s)",
+                    ['{"tenant": "a", "number": 2}'],
+                )
+            batch = await batches.push(chancy, Batch(name="letters"), [work.job("a", 3)])
+            flow = Workflow("flow").add(work.job("a", 4), "first")
+            flow.add(work.job("a", 5), "second", after="first")
+            steps = await flows.push(chancy, flow)
+            # The second step is not in its queue yet.
+            held = "select count(*) from chancy.jobs where meta -> 'limits' ? 'partition'"
+            await eventually(lambda: tables.ask(dsn, held) == [(4,)])
+            book.gate.set()
+            assert await batch.finished(timeout_s=30) is BatchState.SUCCEEDED
+            assert await steps.result(timeout_s=30) is None
+    assert book.of("a") == [0, 1, 2, 3, 4, 5]
+    assert book.most["a"] == 1
+    assert not tables.ask(dsn, "select 1 from chancy.finished_jobs where queue = 'ruled'")
 
 
 async def test_a_higher_priority_runs_first(dsn: str, book: Book) -> None:
