@@ -36,7 +36,7 @@ class QueueActivity:
     :param queue: None: it is not declared.
     :param backlog: None: no job is due.
     :param per_s: jobs that finished per second since the last look; None: nothing counts them.
-    :param workers: how many serve it.
+    :param workers: how many live ones serve it.
     """
 
     name: str
@@ -216,7 +216,7 @@ def _queue(
         scheduled=counts.scheduled,
         # Jobs of other brokers reach the history later, and some queues keep none.
         per_s=None if queue is None or far or not queue.keep_finished else per_s,
-        workers=sum(name in worker.queues for worker in workers),
+        workers=sum(name in worker.queues and not worker.dead for worker in workers),
     )
 
 

@@ -114,10 +114,12 @@ def _head(activity: Activity, schema: str) -> Text:
     at = datetime.fromtimestamp(activity.at, UTC)
     per_s = sum(queue.per_s or 0.0 for queue in activity.queues)
     window = elapsed(activity.since_s)
-    workers = len(activity.workers)
+    workers = sum(not worker.dead for worker in activity.workers)
+    dead = len(activity.workers) - workers
+    count = f"{workers} worker{'s' * (workers != 1)}{f', {dead} dead' if dead else ''}"
     return Text(
-        f"chancy  schema {storable(schema, 64)}  {at:%Y-%m-%d %H:%M:%S}Z  {workers} "
-        f"worker{'s' * (workers != 1)}  {per_s:,.1f} jobs/s in the last {window}",
+        f"chancy  schema {storable(schema, 64)}  {at:%Y-%m-%d %H:%M:%S}Z  {count}  "
+        f"{per_s:,.1f} jobs/s in the last {window}",
         style="bold",
         no_wrap=True,
         overflow="ellipsis",
@@ -180,7 +182,7 @@ def _workers(activity: Activity) -> Table:
                 ", ".join([*work, *more]) or "-",
                 f"{worker.pid}",
                 f"{len(worker.queues)}",
-                f"{elapsed(worker.silent_s)} ago",
+                f"{elapsed(worker.silent_s)} ago{', dead' * worker.dead}",
             ),
             style="red" if worker.dead else None,
         )

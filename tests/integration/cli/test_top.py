@@ -58,6 +58,10 @@ def test_a_frame_shows_queues_workers_failures_and_functions(dsn: str) -> None:
             [worker],
         )
         connection.execute(
+            "insert into chancy.workers (id, host, pid, queues, beat_at, heartbeat_timeout_s)"
+            " values (gen_random_uuid(), 'web-2', 17, '{default}', now() - interval '40 s', 30)"
+        )
+        connection.execute(
             "insert into chancy.jobs (id, pos, state, queue, func, worker_id, claimed_at) select"
             " gen_random_uuid(), 1, 1, 'default', 'shop.render', %s, now() - interval '42 s'"
             " from generate_series(1, 2)",
@@ -78,7 +82,7 @@ def test_a_frame_shows_queues_workers_failures_and_functions(dsn: str) -> None:
     rows = rows_of(out)
     head = out.splitlines()[0]
     assert "schema chancy" in head
-    assert "1 worker " in head
+    assert "1 worker, 1 dead " in head
     assert "2.1 jobs/s in the last 10 s" in head
     assert rows["typo"][:3] == ["not declared", "1", "12 min"]
     assert rows["mail"][:2] == ["paused", "1"]
@@ -87,7 +91,10 @@ def test_a_frame_shows_queues_workers_failures_and_functions(dsn: str) -> None:
     assert rows["default"][3:] == ["2", "0", "0", "2.1", "1"]
     order = [line.partition(" ")[0] for line in out.splitlines()]
     assert order.index("typo") < order.index("default") < order.index("mail")
-    assert rows[str(worker)][:4] == ["web-1", "shop.render ×2 42 s", "17", "1"]
+    host, runs, *rest = rows[str(worker)]
+    assert (host, rest[:2]) == ("web-1", ["17", "1"])
+    assert re.fullmatch(r"shop\.render ×2 4\d s", runs)
+    assert re.search(r"web-2 .* 4\d s ago, dead\n", out)
     assert rows["90 s"] == ["mail", "shop.post", "retried", "ValueError: [red]no\\x1b[31m luck"]
     assert re.search(r"shop\.fail +failed +ValueError: \[red\]no\\x1b\[31m luck\n", out)
     assert rows["shop.fail"] == ["1", "1", "3.0 s", "3.0 s"]
