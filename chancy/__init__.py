@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         Interrupted,
         InvalidAnswer,
         InvalidArguments,
-        InvalidStep,
+        InvalidCheckpoint,
         JobCancelled,
         JobError,
         JobFailed,
@@ -83,7 +83,7 @@ __all__ = [
     "Interrupted",
     "InvalidAnswer",
     "InvalidArguments",
-    "InvalidStep",
+    "InvalidCheckpoint",
     "Job",
     "JobCancelled",
     "JobContext",
@@ -144,7 +144,7 @@ _NAMES = {
     "context.context": "JobContext current_job",
     "errors": (
         "BrokerError BrokerUnavailable ChancyError ConfigurationError DuplicateJob "
-        "ImportTimeout Interrupted InvalidAnswer InvalidArguments InvalidStep "
+        "ImportTimeout Interrupted InvalidAnswer InvalidArguments InvalidCheckpoint "
         "JobCancelled JobError JobFailed LeaseLost NoCurrentJob NotOpen PayloadTooLarge "
         "PushError SchemaMismatch StatementFailed UnknownFunction UnsupportedLimit "
         "WaitTimeout"

@@ -16,7 +16,7 @@ ChancyError
 │   ├── InvalidResult       the result does not fit its annotation, or JSON cannot hold it
 │   ├── UnreadablePayload   arguments or a result are encrypted, and the key is not known here
 │   ├── InvalidAnswer       a Snooze, Cancel or Retry has an invalid value
-│   ├── InvalidStep         a step cannot be run or stored
+│   ├── InvalidCheckpoint         a checkpoint cannot be run or stored
 │   ├── LeaseLost           this attempt no longer owns the job
 │   └── WaitTimeout         the job did not finish within the timeout
 └── BrokerError             a call to the store failed
@@ -147,8 +147,8 @@ class InvalidAnswer(JobError, ValueError):
     """A job created a `Snooze`, `Cancel` or `Retry` with an invalid value."""
 
 
-class InvalidStep(JobError, ValueError):
-    """A step of a job cannot be run or stored: a bad name or function, or too many steps."""
+class InvalidCheckpoint(JobError, ValueError):
+    """A checkpoint of a job cannot be run or stored: a bad name or function, or one too many."""
 
 
 class LeaseLost(JobError):

@@ -1,1 +1,1 @@
-"""The context of a running job: `current_job()`, progress, steps and completion."""
+"""The context of a running job: `current_job()`, progress, checkpoints and completion."""

@@ -15,10 +15,10 @@ from uuid import UUID
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome
+from chancy.context.checkpoints import KEY, Checkpoints
 from chancy.context.host import AttemptHost, Completion, PendingWrite
 from chancy.context.host import AttemptInfo as AttemptInfo
 from chancy.context.host import Progress as Progress
-from chancy.context.steps import KEY, Steps
 from chancy.errors import ConfigurationError, Interrupted, LeaseLost, NoCurrentJob
 from chancy.job.definition import DECORATED
 from chancy.serialization.codec import encode
@@ -34,7 +34,7 @@ MAX_LINE = 16_000
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_steps_lock = threading.Lock()
+_checkpoints_lock = threading.Lock()
 
 
 class JobContext:
@@ -43,7 +43,8 @@ class JobContext:
     Its methods may be called from any thread of the process that runs the job.
 
     :param attempt: the claim, or the part of it that an executor's child process has.
-    :param outside: receives progress, steps and completion; called in the thread of the caller.
+    :param outside: receives progress, checkpoints and completion; called in the thread of the
+        caller.
     :param deadline: when the time limit ends the attempt, by ``time.monotonic()``; None without a
         limit.
     :param stacked: whether the creator of the context closes its `stack` after the run.
@@ -52,12 +53,12 @@ class JobContext:
     __slots__ = (
         "_attempt",
         "_carries",
+        "_checkpoints",
         "_meta",
         "_outside",
         "_seen",
         "_stack",
         "_stacked",
-        "_steps",
         "_why",
         "deadline",
         "outcome",
@@ -72,7 +73,7 @@ class JobContext:
     ) -> None:
         self._attempt = attempt
         self._outside = outside
-        self._steps: Steps | None = None
+        self._checkpoints: Checkpoints | None = None
         self._meta: Mapping[str, Any] | None = None
         self._carries = False
         self._why: str | None = None
@@ -199,7 +200,9 @@ class JobContext:
         fraction = float(fraction)
         if math.isnan(fraction):
             raise ValueError("progress must be a number from 0 to 1, not NaN")
-        if self.outcome is None and not (self._steps is not None and self._steps.closed):
+        if self.outcome is None and not (
+            self._checkpoints is not None and self._checkpoints.closed
+        ):
             progress = Progress(min(1.0, max(0.0, fraction)), storable(str(text), MAX_TEXT))
             self._outside.say(self._attempt, progress)
 
@@ -218,10 +221,10 @@ class JobContext:
                 },
             )
 
-    # Steps
+    # Checkpoints
 
     @overload
-    async def step(
+    async def checkpoint(
         self,
         name: str,
         function: Callable[P, Awaitable[T]],
@@ -230,10 +233,10 @@ class JobContext:
         **kwargs: P.kwargs,
     ) -> T: ...
     @overload
-    async def step(
+    async def checkpoint(
         self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T: ...
-    async def step(
+    async def checkpoint(
         self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Any:
         """Call a function once for this job and store its value. Later attempts return the stored
@@ -242,27 +245,27 @@ class JobContext:
         The value is stored when this returns. It is returned as decoded from JSON, the first time
         too. A plain function is called in the event loop.
 
-        :param name: identifies the step; each name may be used once in an attempt.
-        :raises InvalidStep: the name is invalid or already used, or there are too many steps.
-        :raises PushError: JSON cannot hold the value, or the steps are over the size limit.
+        :param name: identifies the checkpoint; each name may be used once in an attempt.
+        :raises InvalidCheckpoint: the name is invalid or already used, or there are too many.
+        :raises PushError: JSON cannot hold the value, or the checkpoints are over the size limit.
         :raises LeaseLost: this attempt no longer owns the job; the value was not stored.
         :raises Interrupted: the attempt should stop.
         """
         return await self._open().run(name, function, args, kwargs)
 
-    def sync_step(
+    def sync_checkpoint(
         self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """`step` for plain functions."""
+        """`checkpoint` for plain functions."""
         return cast("T", self._open().sync_run(name, function, args, kwargs))
 
-    def _open(self) -> Steps:
-        if self._steps is None:
-            with _steps_lock:
-                if self._steps is None:
+    def _open(self) -> Checkpoints:
+        if self._checkpoints is None:
+            with _checkpoints_lock:
+                if self._checkpoints is None:
                     limit = self._outside.max_payload
-                    self._steps = Steps(self, self.meta.get(KEY), limit=limit)
-        return self._steps
+                    self._checkpoints = Checkpoints(self, self.meta.get(KEY), limit=limit)
+        return self._checkpoints
 
     def keep(self, meta: str) -> PendingWrite:
         """Merge keys into the job's meta."""

@@ -81,7 +81,7 @@ class AttemptHost(Protocol):
 
     @property
     def max_payload(self) -> int:
-        """The limit of an encoded result, and of all steps together, in bytes."""
+        """The limit of an encoded result, and of all checkpoints together, in bytes."""
         ...
 
     @property
@@ -106,7 +106,7 @@ class DetachedHost:
         """Drop the report."""
 
     def keep(self, attempt: AttemptInfo, meta: str) -> PendingWrite:
-        raise JobError("the job is not running yet: call steps in the job's function")
+        raise JobError("the job is not running yet: call checkpoints in the job's function")
 
     def completing(self, attempt: AttemptInfo) -> None:
         """Ignored: a detached context has no completion."""

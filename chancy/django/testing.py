@@ -56,8 +56,8 @@ def run_jobs(
 
     They run in this thread, one after the other, on Django's connection: in a ``TestCase`` they see
     the rows that the test has written, and are rolled back with them. Coroutine functions run in
-    ``async_to_sync``. Retries, steps, unique keys and dead letters work as in a worker. Time limits
-    and the hooks `around` and `serve` of plugins do not apply. Jobs of paused queues wait.
+    ``async_to_sync``. Retries, checkpoints, unique keys and dead letters work as in a worker. Time
+    limits and the hooks `around` and `serve` of plugins do not apply. Jobs of paused queues wait.
 
     :param scheduled: also run scheduled jobs, retries among them, without waiting for their time.
     :param raises: raise `JobFailed` if a job has failed for good.
@@ -197,7 +197,7 @@ class _TestRunner:
 
 
 class _TestHost:
-    """Stores the steps and progress of a running job; see `chancy.context.host.AttemptHost`."""
+    """Stores checkpoints and progress of a running job; see `chancy.context.host.AttemptHost`."""
 
     def __init__(self, chancy: Chancy, broker: ConnectionBroker) -> None:
         self.max_payload = chancy.max_payload

@@ -25,8 +25,8 @@ def no_report(claim: Claim, progress: Progress) -> None:
 
 
 async def no_store(claim: Claim, meta: str) -> None:
-    """Refuse steps, in executors without a worker."""
-    raise JobError("steps need a worker, which stores their results")
+    """Refuse checkpoints, in executors without a worker."""
+    raise JobError("checkpoints need a worker, which stores their results")
 
 
 def no_completing(claim: Claim) -> None:
@@ -38,7 +38,7 @@ class AttemptCallbacks:
     """Callbacks for what running jobs need from their worker.
 
     :param report: called with progress.
-    :param store: stores steps.
+    :param store: stores checkpoints.
     :param completing: called when a job is about to be completed in a transaction of its own, which
         may still be rolled back. In the worker's loop.
     :param completion: reference to the class that completes such jobs.

@@ -1,4 +1,4 @@
-"""Reports of running jobs to the worker: progress, steps and completions."""
+"""Reports of running jobs to the worker: progress, checkpoints and completions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger("chancy.executors")
 #: Minimum seconds between two reports of one job to the worker.
 INTERVAL_S = 0.05
 
-#: Seconds between checks whether a job that waits for a step has been asked to stop.
+#: Seconds between checks whether a job that waits for a checkpoint has been asked to stop.
 _CHECK_S = 0.5
 
 _Run = tuple[UUID, UUID]
@@ -50,7 +50,10 @@ class WorkerWrite:
 
     def wait(self, check: Callable[[], None]) -> None:
         if threading.get_ident() == self._thread:
-            raise JobError("sync_step() in the event loop that stores the step: use await step(…)")
+            raise JobError(
+                "sync_checkpoint() in the event loop that stores the checkpoint: use "
+                "await checkpoint(…)"
+            )
         while True:
             try:
                 return self._future.result(_CHECK_S)
@@ -78,7 +81,7 @@ class Reporter:
     report of a job is never lost.
 
     :param callbacks: called with the reports.
-    :param max_payload: maximum size in bytes of an encoded result, and of all steps together.
+    :param max_payload: maximum size in bytes of an encoded result, and of all checkpoints together.
     """
 
     def __init__(self, callbacks: AttemptCallbacks, max_payload: int) -> None:
@@ -124,7 +127,7 @@ class Reporter:
         """See `AttemptHost.keep`. From any thread."""
         write = WorkerWrite(self._thread)
         if not self._in_loop(self._start_to_store, cast("Claim", attempt), meta, write):
-            write.settle(BrokerUnavailable("the worker has stopped: the step was not stored"))
+            write.settle(BrokerUnavailable("the worker has stopped: the checkpoint was not stored"))
         return write
 
     def completing(self, attempt: AttemptInfo) -> None:
@@ -145,7 +148,9 @@ class Reporter:
 
     def _start_to_store(self, claim: Claim, meta: str, write: WorkerWrite) -> None:
         assert self._loop is not None
-        task = self._loop.create_task(self._store_meta(claim, meta, write), name="chancy step")
+        task = self._loop.create_task(
+            self._store_meta(claim, meta, write), name="chancy checkpoint"
+        )
         self._storing.add(task)
         task.add_done_callback(self._storing.discard)
 
@@ -153,7 +158,9 @@ class Reporter:
         try:
             await self._store(claim, meta)
         except asyncio.CancelledError:
-            error = BrokerUnavailable("the worker is stopping: the step may not have been stored")
+            error = BrokerUnavailable(
+                "the worker is stopping: the checkpoint may not have been stored"
+            )
             write.settle(error)
             raise
         except BaseException as error:

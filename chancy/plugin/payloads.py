@@ -1,4 +1,4 @@
-"""Payloads of jobs, as a plugin's codec stores them: arguments, results, failures and steps."""
+"""Payloads of jobs as a plugin's codec stores them: arguments, results, failures, checkpoints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
 from chancy.attempt.outcome import Outcome, Raised, Returned
-from chancy.context.steps import KEY as STEPS
+from chancy.context.checkpoints import KEY as CHECKPOINTS
 from chancy.errors import UnreadablePayload
 from chancy.job.definition import QueuedJob
 from chancy.serialization.sealed import MARK, key_of, redacted
@@ -36,8 +36,8 @@ class Payload(StrEnum):
     RESULT = "result"
     #: A JSON object with the message, the traceback, the notes and the causes of an exception.
     FAILURE = "failure"
-    #: The values of a job's steps.
-    STEPS = "steps"
+    #: The values of a job's checkpoints.
+    CHECKPOINTS = "checkpoints"
 
 
 class PayloadCodec(Protocol):
@@ -79,13 +79,13 @@ class StoredPayloads:
 
     def meta(self, func: str, text: str) -> str:
         """Keys of a job's meta as they are stored."""
-        if not text.startswith(f'{{"{STEPS}":'):
+        if not text.startswith(f'{{"{CHECKPOINTS}":'):
             return text
-        steps = self._codec.encode(func, Payload.STEPS, text[len(STEPS) + 4 : -1])
-        return f'{{"{STEPS}":{steps}}}'
+        checkpoints = self._codec.encode(func, Payload.CHECKPOINTS, text[len(CHECKPOINTS) + 4 : -1])
+        return f'{{"{CHECKPOINTS}":{checkpoints}}}'
 
     def claim(self, claim: Claim) -> Claim:
-        """A claim with the arguments and steps that the function gets.
+        """A claim with the arguments and checkpoints that the function gets.
 
         :raises UnreadablePayload: they cannot be decoded.
         """
@@ -96,8 +96,10 @@ class StoredPayloads:
             )
         if meta is not None and MARK in meta:
             found = json.loads(meta)
-            if key_of(found.get(STEPS)) is not None:
-                found[STEPS] = self._value(claim.func, Payload.STEPS, found[STEPS])
+            if key_of(found.get(CHECKPOINTS)) is not None:
+                found[CHECKPOINTS] = self._value(
+                    claim.func, Payload.CHECKPOINTS, found[CHECKPOINTS]
+                )
                 claim = claim._replace(meta=json.dumps(found))
         return claim
 

@@ -120,9 +120,9 @@ class Plugin:
         """How payloads of jobs are stored, for example encrypted; None: as they are.
 
         Arguments are encoded after all checks of a push, when the unique key is known, and decoded
-        in the worker before the executor gets them. Results, failures and steps are encoded before
-        the outcome is judged, so other plugins, the log and the tables get what is stored; only
-        `around` and `around_in_child` see the plain values. `Reference.result` decodes. Called
+        in the worker before the executor gets them. Results, failures and checkpoints are encoded
+        before the outcome is judged, so other plugins, the log and the tables get what is stored;
+        only `around` and `around_in_child` see the plain values. `Reference.result` decodes. Called
         once, when the application is created; only one plugin of an application may have a codec.
         """
         return None

@@ -97,7 +97,7 @@ class InProcessRunner:
         if self._app.hooks.payloads is not None:
             meta = self._app.hooks.payloads.meta(claim.func, meta)
         if await self._broker.update_meta([Note(claim.id, claim.lease, meta)]):
-            raise LeaseLost(f"job {claim.id} has ended: its step is not stored")
+            raise LeaseLost(f"job {claim.id} has ended: its checkpoint is not stored")
 
 
 def _options(name: str, queue: Queue) -> ExecutorOptions | None:

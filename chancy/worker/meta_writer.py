@@ -1,4 +1,4 @@
-"""Writes the progress and steps of running jobs to their rows."""
+"""Writes the progress and checkpoints of running jobs to their rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chancy.context.context import Progress
 from chancy.context.host import CompletionRef
 from chancy.errors import BrokerError
 from chancy.states import State
-from chancy.worker.step_writer import StepWriter
+from chancy.worker.checkpoint_writer import CheckpointWriter
 
 logger = logging.getLogger("chancy.worker")
 
@@ -47,8 +47,8 @@ class _MetaUpdate(NamedTuple):
 
 
 class MetaWriter:
-    """Writes the latest progress of all running attempts in batches, stores their steps, and tracks
-    attempts that complete themselves.
+    """Writes the latest progress of all running attempts in batches, stores their checkpoints, and
+    tracks attempts that complete themselves.
 
     Holds at most one update for each attempt of this worker. An update that has not been written
     when its attempt ends goes out with the settlement.
@@ -60,9 +60,9 @@ class MetaWriter:
         self._waiting: dict[_Key, _MetaUpdate] = {}
         self._writing: dict[_Key, _MetaUpdate] = {}
         self._wake = asyncio.Event()
-        self._step_writer = StepWriter(broker, clock)
-        #: Merges the steps of a running job into its meta; see `StepWriter.store`.
-        self.store = self._step_writer.store
+        self._checkpoint_writer = CheckpointWriter(broker, clock)
+        #: Merges the checkpoints of a running job into its meta; see `CheckpointWriter.store`.
+        self.store = self._checkpoint_writer.store
         # Attempts of this worker only.
         self._completing: dict[_Key, Claim] = {}
 
@@ -136,13 +136,13 @@ class MetaWriter:
         return settlement._replace(meta=json.dumps({**meta, KEY: update.data}))
 
     async def serve(self) -> None:
-        """Write updates and steps until cancelled."""
+        """Write updates and checkpoints until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._serve())
-                group.create_task(self._step_writer.serve())
+                group.create_task(self._checkpoint_writer.serve())
         except asyncio.CancelledError:
-            self._step_writer.close()
+            self._checkpoint_writer.close()
             raise
 
     async def _serve(self) -> None:

@@ -84,7 +84,7 @@ class _FernetCodec:
             payload
             for payload, wanted in (
                 (Payload.RESULT, settings.results),
-                (Payload.STEPS, settings.results),
+                (Payload.CHECKPOINTS, settings.results),
                 (Payload.FAILURE, settings.errors),
             )
             if not wanted

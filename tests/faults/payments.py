@@ -115,7 +115,7 @@ def in_steps(book: str, folder: str, number: int, steps: int) -> list[int]:
     for step in range(steps):
         if step == steps // 2:
             _pause("between", folder)
-        done.append(this.sync_step(f"step {step}", _one_step, book, number * 100 + step))
+        done.append(this.sync_checkpoint(f"step {step}", _one_step, book, number * 100 + step))
     return done
 
 

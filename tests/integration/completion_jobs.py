@@ -103,41 +103,41 @@ def _append(path: str, text: str) -> str:
 
 
 @job
-def three_steps(path: str, die_after: int) -> list[str]:
+def three_checkpoints(path: str, die_after: int) -> list[str]:
     """Kills the process that it runs in after that step, the first time."""
     this = current_job()
     found = []
     for number in range(1, 4):
-        found.append(this.sync_step(f"step {number}", _append, path, f"step {number}"))
+        found.append(this.sync_checkpoint(f"checkpoint {number}", _append, path, f"checkpoint {number}"))
         if number == die_after and not this.crashes and this.attempt == 1:
             os._exit(9)
     return found
 
 
 @job
-async def three_steps_async(path: str, die_after: int) -> list[str]:
+async def three_checkpoints_async(path: str, die_after: int) -> list[str]:
     this = current_job()
     found = []
     for number in range(1, 4):
-        found.append(await this.step(f"step {number}", _append, path, f"step {number}"))
+        found.append(await this.checkpoint(f"checkpoint {number}", _append, path, f"checkpoint {number}"))
         if number == die_after and not this.crashes and this.attempt == 1:
             os._exit(9)
     return found
 
 
 @job(max_attempts=2)
-async def steps_and_raise(path: str) -> str:
+async def checkpoints_and_raise(path: str) -> str:
     this = current_job()
-    await this.step("first", _append, path, "first")
+    await this.checkpoint("first", _append, path, "first")
     if this.attempt == 1:
         raise Wanted("between the steps")
-    return await this.step("second", _append, path, "second")
+    return await this.checkpoint("second", _append, path, "second")
 
 
 @job
-async def steps_of_a_zombie(path: str, go: str) -> str:
+async def checkpoints_of_a_zombie(path: str, go: str) -> str:
     this = current_job()
-    await this.step("first", _append, path, "first")
+    await this.checkpoint("first", _append, path, "first")
     while not _exists(go):  # noqa: ASYNC110  the test makes it
         await asyncio.sleep(0.01)
-    return await this.step("second", _append, path, "second")
+    return await this.checkpoint("second", _append, path, "second")

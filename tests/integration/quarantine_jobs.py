@@ -59,7 +59,7 @@ async def pushing(seconds: float = 0.0) -> dict[str, Any]:
         "pid": os.getpid(),
         "tenant": TENANT.get(),
         "pushed": str(pushed.id),
-        "step": await this.step("once", lambda: "stored"),
+        "step": await this.checkpoint("once", lambda: "stored"),
         "crashes": this.crashes,
     }
 

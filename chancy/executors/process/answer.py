@@ -94,7 +94,7 @@ def stopped(call: ChildCall, elapsed_s: float, why: str, at_limit: bool) -> byte
 
 
 def encode_error(error: BaseException | None) -> bytes:
-    """Encode why a step was not stored; empty if it was. Decoded by `decode_error`."""
+    """Encode why a checkpoint was not stored; empty if it was. Decoded by `decode_error`."""
     if error is None:
         return b""
     kind = b"L" if isinstance(error, LeaseLost) else b"B"

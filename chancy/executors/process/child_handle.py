@@ -65,7 +65,7 @@ class ChildOwner(Protocol):
     def store_requested(
         self, child: ChildProcess, attempt: ProcessAttempt, number: float, meta: str
     ) -> None:
-        """A job asks to store a step. Answer with `ChildProcess.stored`."""
+        """A job asks to store a checkpoint. Answer with `ChildProcess.stored`."""
 
     def initializer_failed(self, child: ChildProcess, failure: Failure) -> None:
         """Its initializer has failed, and it exits."""
@@ -356,7 +356,7 @@ class ChildProcess:
         self.owner.check_at(self._enforce_limits(attempt, now))
 
     def stored(self, number: int, request: float, error: BaseException | None) -> None:
-        """Report to a job whether its step is stored."""
+        """Report to a job whether its checkpoint is stored."""
         if self._process.able:
             self._process.send(packed(frames.STORED, number, request, answers.encode_error(error)))
             self._process.signal(signal.SIGURG)

@@ -358,7 +358,9 @@ class ProcessExecutor:
         self, child: ChildProcess, attempt: ProcessAttempt, number: float, meta: str
     ) -> None:
         assert self._loop is not None
-        task = self._loop.create_task(self._store(child, attempt, number, meta), name="chancy step")
+        task = self._loop.create_task(
+            self._store(child, attempt, number, meta), name="chancy checkpoint"
+        )
         self._storing.add(task)
         task.add_done_callback(self._storing.discard)
 

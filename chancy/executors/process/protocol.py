@@ -45,7 +45,8 @@ IMPORTING = b"I"
 IMPORTED = b"J"
 #: Progress. The number is the fraction. bytes: the text.
 PROGRESS = b"P"
-#: Request to store a finished step. The number identifies the request. bytes: JSON of the meta.
+#: Request to store a finished checkpoint. The number identifies the request. bytes: JSON of the
+#: meta.
 STORE = b"K"
 #: The job is about to be completed in a transaction of its own.
 COMPLETING = b"E"

@@ -19,12 +19,12 @@ from chancy.executors.base import AttemptCallbacks, Executor, Report, StoreMeta,
 from chancy.job.limits import NO_LIMITS, Limits
 from chancy.job.registry import Registry
 from chancy.queue.executor_options import ExecutorOptions
+from tests.contract.executor import checkpoint_jobs as executor_checkpoints
 from tests.contract.executor import context_jobs as executor_asks
 from tests.contract.executor import control_jobs as executor_answers
 from tests.contract.executor import jobs as executor_jobs
 from tests.contract.executor import peril_jobs as executor_perils
 from tests.contract.executor import process_jobs
-from tests.contract.executor import step_jobs as executor_steps
 from tests.support.waiting import eventually
 
 JOBS = executor_jobs.__name__
@@ -32,7 +32,7 @@ _MODULES = (
     executor_answers,
     executor_asks,
     executor_perils,
-    executor_steps,
+    executor_checkpoints,
     process_jobs,
     executor_jobs,
 )

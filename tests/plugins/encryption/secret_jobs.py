@@ -17,7 +17,7 @@ waiting = threading.Event()
 
 @job(queue="async", max_attempts=2)
 async def pay(card: str) -> dict[str, str]:
-    await current_job().step("charge", str.upper, card)
+    await current_job().checkpoint("charge", str.upper, card)
     return {"paid": card}
 
 
@@ -58,7 +58,7 @@ def charge(card: str) -> str:
 @job(queue="async", max_attempts=2)
 async def pay_twice(card: str) -> str:
     context = current_job()
-    found = await context.step("charge", charge, card)
+    found = await context.checkpoint("charge", charge, card)
     if context.attempt == 1:
         raise Retry(0)
     return found

@@ -63,17 +63,17 @@ def late() -> str:
 @job(max_attempts=2)
 async def order() -> list[str]:
     here = current_job()
-    first = await here.step("pay", pay, "card")
+    first = await here.checkpoint("pay", pay, "card")
     here.progress(0.5, "paid")
     if here.attempt == 1:
         raise ConnectionError("the shipper hung up")
-    return [first, await here.step("ship", pay, "parcel")]
+    return [first, await here.checkpoint("ship", pay, "parcel")]
 
 
 @job(max_attempts=2)
 def sync_order() -> str:
     here = current_job()
-    first = here.sync_step("pay", pay, "cash")
+    first = here.sync_checkpoint("pay", pay, "cash")
     if here.attempt == 1:
         raise ConnectionError("the shipper hung up")
     return first

@@ -83,7 +83,7 @@ class Requests:
     """The `AttemptHost` of the contexts in an executor process.
 
     :param progress: buffer for progress.
-    :param max_payload: maximum size in bytes of an encoded result, and of all steps together.
+    :param max_payload: maximum size in bytes of an encoded result, and of all checkpoints together.
     :param completion: reference to the class that completes jobs in their own transactions.
     """
 

@@ -1,4 +1,4 @@
-"""Steps of jobs are stored, and not run again."""
+"""Checkpoints of jobs are stored, and not run again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUEUES = [
     Queue(name=executor, executor=executor, concurrency=1)
     for executor in ("process", "thread", "async")
 ]
-STEPS = ["step 1", "step 2", "step 3"]
+CHECKPOINTS = ["checkpoint 1", "checkpoint 2", "checkpoint 3"]
 
 
 @pytest.fixture
@@ -32,49 +32,56 @@ async def chancy(dsn: str) -> AsyncIterator[Chancy]:
 
 @pytest.mark.parametrize(
     "function",
-    [completing.three_steps, pytest.param(completing.three_steps_async, marks=pytest.mark.chaos)],
+    [
+        completing.three_checkpoints,
+        pytest.param(completing.three_checkpoints_async, marks=pytest.mark.chaos),
+    ],
 )
 @pytest.mark.parametrize("die_after", [1, pytest.param(3, marks=pytest.mark.chaos)])
-async def test_a_child_that_dies_between_steps_runs_none_of_them_twice(
+async def test_a_child_that_dies_between_checkpoints_runs_none_of_them_twice(
     chancy: Chancy, tmp_path: Path, function: Any, die_after: int
 ) -> None:
     marks = tmp_path / "marks"
     async with Worker(chancy, queues=["process"]):
         job = function.job(path=str(marks), die_after=die_after).with_queue("process")
         done = await (await chancy.push(job)).wait(30)
-    assert (done.state, done.crashes, done.result) == (State.SUCCEEDED, 1, STEPS)
-    assert marks.read_text().splitlines() == STEPS
-    assert [done.meta["steps"][step]["value"] for step in STEPS] == STEPS
+    assert (done.state, done.crashes, done.result) == (State.SUCCEEDED, 1, CHECKPOINTS)
+    assert marks.read_text().splitlines() == CHECKPOINTS
+    assert [
+        done.meta["checkpoints"][checkpoint]["value"] for checkpoint in CHECKPOINTS
+    ] == CHECKPOINTS
 
 
 @pytest.mark.parametrize("queue", ["process", "thread", "async"])
-async def test_a_retry_goes_on_after_the_last_step(
+async def test_a_retry_goes_on_after_the_last_checkpoint(
     chancy: Chancy, tmp_path: Path, queue: str
 ) -> None:
     marks = tmp_path / "marks"
     async with Worker(chancy, queues=[queue]):
-        job = completing.steps_and_raise.job(path=str(marks)).with_queue(queue)
+        job = completing.checkpoints_and_raise.job(path=str(marks)).with_queue(queue)
         done = await (await chancy.push(job)).wait(20)
     assert (done.state, done.attempt, done.result) == (State.SUCCEEDED, 2, "second")
     assert marks.read_text().splitlines() == ["first", "second"]
-    assert {name: step["attempt"] for name, step in done.meta["steps"].items()} == {
+    assert {
+        name: checkpoint["attempt"] for name, checkpoint in done.meta["checkpoints"].items()
+    } == {
         "first": 1,
         "second": 2,
     }
 
 
 @pytest.mark.parametrize("queue", ["process", "thread", "async"])
-async def test_a_zombie_stops_at_its_next_step(
+async def test_a_zombie_stops_at_its_next_checkpoint(
     chancy: Chancy, dsn: str, tmp_path: Path, queue: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     marks, go = tmp_path / "marks", tmp_path / "go"
     async with Worker(chancy, queues=[queue]) as worker:
-        job = completing.steps_of_a_zombie.job(path=str(marks), go=str(go))
+        job = completing.checkpoints_of_a_zombie.job(path=str(marks), go=str(go))
         reference = await chancy.push(job.with_queue(queue))
 
         async def stored() -> bool:
             found = await reference.get()
-            return found is not None and "steps" in found.meta
+            return found is not None and "checkpoints" in found.meta
 
         await eventually(stored)
         with psycopg.connect(dsn, autocommit=True) as connection:
@@ -84,18 +91,20 @@ async def test_a_zombie_stops_at_its_next_step(
         await eventually(lambda: worker.stale == 1)
         found = await reference.get()
     assert found is not None
-    assert (found.state, list(found.meta["steps"])) == (State.RUNNING, ["first"])
+    assert (found.state, list(found.meta["checkpoints"])) == (State.RUNNING, ["first"])
     assert caplog.text.count("lease_lost") == 1
     # The second one has been run, but is not stored; whoever has the job runs it, too.
     assert marks.read_text().splitlines() == ["first", "second"]
 
 
-async def test_a_step_waits_until_the_server_is_there_again(
+async def test_a_checkpoint_waits_until_the_server_is_there_again(
     chancy: Chancy, dsn: str, tmp_path: Path
 ) -> None:
     marks, go = tmp_path / "marks", tmp_path / "go"
     async with Worker(chancy, queues=["async"]):
-        job = completing.steps_of_a_zombie.job(path=str(marks), go=str(go)).with_queue("async")
+        job = completing.checkpoints_of_a_zombie.job(path=str(marks), go=str(go)).with_queue(
+            "async"
+        )
         reference = await chancy.push(job)
         await eventually(marks.exists)
         with psycopg.connect(dsn, autocommit=True) as connection:

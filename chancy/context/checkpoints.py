@@ -1,4 +1,4 @@
-"""Steps of a job: checkpoints whose stored values later attempts reuse.
+"""Checkpoints of a job: checkpoints whose stored values later attempts reuse.
 
 They are stored in the job's meta under `KEY`: for each name the value, and the attempt that ran it.
 """
@@ -12,19 +12,19 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from chancy.context.host import PendingWrite
-from chancy.errors import InvalidStep, JobError, LeaseLost, PayloadTooLarge
+from chancy.errors import InvalidCheckpoint, JobError, LeaseLost, PayloadTooLarge
 from chancy.serialization import codec
 from chancy.text import shown
 
-#: The key of a job's meta that holds its steps.
-KEY = "steps"
-#: The limits of a job's steps: their number, and the characters of a name.
-MAX_STEPS = 1_000
+#: The key of a job's meta that holds its checkpoints.
+KEY = "checkpoints"
+#: The limits of a job's checkpoints: their number, and the characters of a name.
+MAX_CHECKPOINTS = 1_000
 MAX_NAME = 200
 
 
-class StepOwner(Protocol):
-    """The attempt that the steps belong to."""
+class CheckpointOwner(Protocol):
+    """The attempt that the checkpoints belong to."""
 
     @property
     def func(self) -> str: ...
@@ -40,27 +40,27 @@ class StepOwner(Protocol):
         ...
 
 
-class Steps:
-    """The steps of one attempt. Used from any thread.
+class Checkpoints:
+    """The checkpoints of one attempt. Used from any thread.
 
     :param stored: the value of `KEY` in the job's meta.
-    :param limit: the largest size of all steps together, in bytes.
+    :param limit: the largest size of all checkpoints together, in bytes.
     """
 
-    def __init__(self, attempt: StepOwner, stored: object, *, limit: int) -> None:
+    def __init__(self, attempt: CheckpointOwner, stored: object, *, limit: int) -> None:
         self._attempt = attempt
         self._func = attempt.func
         self._limit = limit
         # Reentrant: a signal handler may raise in a job that holds it, and the job may then run
-        # another step while it cleans up.
+        # another checkpoint while it cleans up.
         self._lock = threading.RLock()
         self._records: dict[str, str] = {}
         self._started: set[str] = set()
-        #: Set when the job is being completed: no more steps are run.
+        #: Set when the job is being completed: no more checkpoints are run.
         self.closed = False
         for name, record in stored.items() if isinstance(stored, dict) else ():
             if isinstance(record, dict) and "value" in record:
-                self._records[name] = codec.encode(record, what="a step", limit=1 << 60)
+                self._records[name] = codec.encode(record, what="a checkpoint", limit=1 << 60)
 
     async def run(
         self,
@@ -69,7 +69,7 @@ class Steps:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> Any:
-        """See `JobContext.step`."""
+        """See `JobContext.checkpoint`."""
         record = self._start(name, function)
         if record is None:
             with self._running(name):
@@ -88,7 +88,7 @@ class Steps:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> Any:
-        """See `JobContext.sync_step`."""
+        """See `JobContext.sync_checkpoint`."""
         _check_blocking(name)
         record = self._start(name, function)
         if record is None:
@@ -96,7 +96,7 @@ class Steps:
                 value = function(*args, **kwargs)
                 if isinstance(value, Awaitable):
                     _close(value)
-                    raise self._invalid(name, "it is asynchronous: use `await step(…)`")
+                    raise self._invalid(name, "it is asynchronous: use `await checkpoint(…)`")
                 record, write = self._store(name, value)
             with self._storing():
                 write.wait(self._attempt.check)
@@ -120,7 +120,7 @@ class Steps:
             raise
 
     def _start(self, name: object, function: object) -> str | None:
-        """Start a step. Returns its stored record as a JSON string; None if it must be run."""
+        """Start a checkpoint. Returns its stored record as JSON; None if it must be run."""
         self._attempt.check()
         if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
             raise self._invalid(name, f"its name must be a string of 1 to {MAX_NAME} characters")
@@ -135,39 +135,43 @@ class Steps:
             if name in self._started:
                 raise self._invalid(
                     name,
-                    "this attempt already has a step of this name: give each step its own name, "
-                    "such as f'send {number}'",
+                    "this attempt already has a checkpoint of this name: give each one its own "
+                    "name, such as f'send {number}'",
                 )
-            if name not in self._records and len(self._records.keys() | self._started) >= MAX_STEPS:
+            if (
+                name not in self._records
+                and len(self._records.keys() | self._started) >= MAX_CHECKPOINTS
+            ):
                 raise self._invalid(
-                    name, f"the job has {MAX_STEPS:,} steps already: push jobs for the rest"
+                    name,
+                    f"the job has {MAX_CHECKPOINTS:,} checkpoints already: push jobs for the rest",
                 )
             self._started.add(name)
             return self._records.get(name)
 
     def _store(self, name: str, value: object) -> tuple[str, PendingWrite]:
-        """Store the value of a step. Returns its record as a JSON string, and the write."""
-        what = f"the value of step {name!r} of {self._func}"
+        """Store the value of a checkpoint. Returns its record as a JSON string, and the write."""
+        what = f"the value of checkpoint {name!r} of {self._func}"
         record = {"value": value, "attempt": self._attempt.attempt}
         text = codec.encode(record, what=what, limit=self._limit)
         with self._lock:
             records = {**self._records, name: text}
-            steps = ",".join(
+            checkpoints = ",".join(
                 f"{codec.encode(key, what=what)}:{stored}" for key, stored in records.items()
             )
-            meta = f'{{"{KEY}":{{{steps}}}}}'
+            meta = f'{{"{KEY}":{{{checkpoints}}}}}'
             size = len(meta) if meta.isascii() else len(meta.encode())
             if size > self._limit:
                 raise PayloadTooLarge(
-                    f"the steps of {self._func} take {size:,} bytes with {name!r}, the limit is "
-                    f"{self._limit:,}: store data elsewhere and references in steps"
+                    f"the checkpoints of {self._func} take {size:,} bytes with {name!r}, the limit "
+                    f"is {self._limit:,}: store data elsewhere and references in checkpoints"
                 )
             self._records = records
-            # Under the lock, so that the last write has all steps.
+            # Under the lock, so that the last write has all checkpoints.
             return text, self._attempt.keep(meta)
 
-    def _invalid(self, name: object, why: str) -> InvalidStep:
-        return InvalidStep(f"step {shown(name)} of {self._func} cannot be run: {why}")
+    def _invalid(self, name: object, why: str) -> InvalidCheckpoint:
+        return InvalidCheckpoint(f"checkpoint {shown(name)} of {self._func} cannot be run: {why}")
 
 
 def _value_of(record: str) -> Any:
@@ -190,5 +194,6 @@ def _check_blocking(name: object) -> None:
         # A plain function that a child runs between its coroutines has no current task.
         if asyncio.current_task() is not None:
             raise JobError(
-                f"sync_step({shown(name)}) would block the event loop: use await step(…)"
+                f"sync_checkpoint({shown(name)}) would block the event loop: use "
+                "await checkpoint(…)"
             )

@@ -1,4 +1,4 @@
-"""Steps of jobs, in every executor."""
+"""Checkpoints of jobs, in every executor."""
 
 from __future__ import annotations
 
@@ -15,11 +15,16 @@ from chancy.errors import BrokerUnavailable, LeaseLost
 from tests.contract.executor.calls import MAX_PAYLOAD, claim_of, end_of, started
 from tests.support.waiting import eventually
 
-TWO = ["two_steps", "two_steps_async", "two_steps_later", "two_steps_awaitable"]
+TWO = [
+    "two_checkpoints",
+    "two_checkpoints_async",
+    "two_checkpoints_later",
+    "two_checkpoints_awaitable",
+]
 
 
 class Store:
-    """Keeps what steps give, as a worker does."""
+    """Keeps what checkpoints give, as a worker does."""
 
     def __init__(self) -> None:
         self.kept: list[tuple[Claim, dict[str, Any]]] = []
@@ -37,8 +42,8 @@ class Store:
 
     @property
     def last(self) -> dict[str, Any]:
-        steps: dict[str, Any] = self.kept[-1][1]["steps"]
-        return steps
+        checkpoints: dict[str, Any] = self.kept[-1][1]["checkpoints"]
+        return checkpoints
 
 
 def value_of(outcome: Outcome) -> Any:
@@ -47,19 +52,19 @@ def value_of(outcome: Outcome) -> Any:
 
 
 @pytest.mark.parametrize("function", TWO)
-async def test_each_step_is_kept_before_the_next_and_not_run_again(
+async def test_each_checkpoint_is_kept_before_the_next_and_not_run_again(
     name: str, tmp_path: Path, function: str
 ) -> None:
     store, marks = Store(), tmp_path / "marks"
     claim = claim_of(function, path=str(marks))
     async with started(name, keep=store.keep) as it:
         assert value_of(await end_of(asyncio.create_task(it.run(claim)))) == [1, [1, "zwei"]]
-        assert [(one.id, list(meta["steps"])) for one, meta in store.kept] == [
+        assert [(one.id, list(meta["checkpoints"])) for one, meta in store.kept] == [
             (claim.id, ["one"]),
             (claim.id, ["one", "two"]),
         ]
         assert store.last["two"] == {"value": [1, "zwei"], "attempt": 1}
-        # After the first step, and after both of them.
+        # After the first checkpoint, and after both of them.
         for _, meta in list(store.kept):
             later = claim._replace(attempt=2, meta=json.dumps(meta))
             assert value_of(await it.run(later)) == [1, [1, "zwei"]]
@@ -70,21 +75,23 @@ async def test_each_step_is_kept_before_the_next_and_not_run_again(
     }
 
 
-@pytest.mark.parametrize("function", ["steps_in_threads", "steps_in_tasks", "steps_in_tasks_later"])
-async def test_steps_beside_each_other_are_all_kept(
+@pytest.mark.parametrize(
+    "function", ["checkpoints_in_threads", "checkpoints_in_tasks", "checkpoints_in_tasks_later"]
+)
+async def test_checkpoints_beside_each_other_are_all_kept(
     name: str, tmp_path: Path, function: str
 ) -> None:
     store = Store()
     async with started(name, keep=store.keep) as it:
         claim = claim_of(function, path=str(tmp_path / "marks"), number=20)
         assert value_of(await end_of(asyncio.create_task(it.run(claim)))) == list(range(20))
-    sizes = [len(meta["steps"]) for _, meta in store.kept]
+    sizes = [len(meta["checkpoints"]) for _, meta in store.kept]
     assert sizes == sorted(sizes)
-    assert {step["value"] for step in store.last.values()} == set(range(20))
+    assert {checkpoint["value"] for checkpoint in store.last.values()} == set(range(20))
 
 
 @pytest.mark.parametrize("function", ["lose", "lose_async"])
-async def test_a_step_whose_lease_is_lost_ends_the_job(
+async def test_a_checkpoint_whose_lease_is_lost_ends_the_job(
     name: str, tmp_path: Path, function: str
 ) -> None:
     store = Store()
@@ -94,8 +101,8 @@ async def test_a_step_whose_lease_is_lost_ends_the_job(
     assert value_of(outcome) == "another worker has it"
 
 
-@pytest.mark.parametrize("function", ["two_steps", "two_steps_async"])
-async def test_a_step_that_could_not_be_stored_raises(
+@pytest.mark.parametrize("function", ["two_checkpoints", "two_checkpoints_async"])
+async def test_a_checkpoint_that_could_not_be_stored_raises(
     name: str, tmp_path: Path, function: str
 ) -> None:
     store = Store()
@@ -108,7 +115,7 @@ async def test_a_step_that_could_not_be_stored_raises(
 
 
 @pytest.mark.parametrize("function", ["keep_much", "keep_much_async"])
-async def test_steps_take_no_more_than_a_payload_may(name: str, function: str) -> None:
+async def test_checkpoints_take_no_more_than_a_payload_may(name: str, function: str) -> None:
     store = Store()
     async with started(name, keep=store.keep) as it:
         assert isinstance(await it.run(claim_of(function, size=MAX_PAYLOAD - 100)), Returned)
@@ -119,22 +126,22 @@ async def test_steps_take_no_more_than_a_payload_may(name: str, function: str) -
     assert len(store.kept) == 1
 
 
-async def test_a_step_that_would_block_the_loop_is_refused(name: str) -> None:
+async def test_a_checkpoint_that_would_block_the_loop_is_refused(name: str) -> None:
     async with started(name, keep=Store().keep) as it:
-        outcome = await it.run(claim_of("step_that_blocks"))
+        outcome = await it.run(claim_of("checkpoint_that_blocks"))
     assert isinstance(outcome, Raised)
-    assert "use await step(…)" in outcome.failure.message
+    assert "use await checkpoint(…)" in outcome.failure.message
 
 
-async def test_there_are_no_steps_without_a_worker(name: str, tmp_path: Path) -> None:
+async def test_there_are_no_checkpoints_without_a_worker(name: str, tmp_path: Path) -> None:
     async with started(name) as it:
-        outcome = await it.run(claim_of("two_steps", path=str(tmp_path / "marks")))
+        outcome = await it.run(claim_of("two_checkpoints", path=str(tmp_path / "marks")))
     assert isinstance(outcome, Raised)
-    assert "steps need a worker" in outcome.failure.message
+    assert "checkpoints need a worker" in outcome.failure.message
 
 
-@pytest.mark.parametrize("function", ["wait_for_step", "wait_for_step_async"])
-async def test_a_job_can_be_stopped_while_a_step_is_being_stored(
+@pytest.mark.parametrize("function", ["wait_for_checkpoint", "wait_for_checkpoint_async"])
+async def test_a_job_can_be_stopped_while_a_checkpoint_is_being_stored(
     name: str, tmp_path: Path, function: str
 ) -> None:
     store = Store()
@@ -148,5 +155,5 @@ async def test_a_job_can_be_stopped_while_a_step_is_being_stored(
         assert await end_of(running) is stop
         store.open.set()
         # What comes too late harms nobody.
-        later = claim_of("two_steps", path=str(tmp_path / "marks"))
+        later = claim_of("two_checkpoints", path=str(tmp_path / "marks"))
         assert value_of(await it.run(later)) == [1, [1, "zwei"]]

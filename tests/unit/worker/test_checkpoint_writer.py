@@ -15,7 +15,7 @@ from chancy.attempt.settlement import Note
 from chancy.broker.contract import Broker
 from chancy.clock import SystemClock
 from chancy.errors import BrokerUnavailable, LeaseLost
-from chancy.worker.step_writer import StepWriter
+from chancy.worker.checkpoint_writer import CheckpointWriter
 from tests.support.waiting import eventually
 from tests.unit.worker.test_meta_writer import Store
 from tests.unit.worker.test_quarantine import claim
@@ -27,24 +27,24 @@ def store() -> Store:
 
 
 @pytest.fixture
-async def keeper(store: Store) -> AsyncIterator[StepWriter]:
-    made = StepWriter(cast("Broker", store), SystemClock())
+async def keeper(store: Store) -> AsyncIterator[CheckpointWriter]:
+    made = CheckpointWriter(cast("Broker", store), SystemClock())
     task = asyncio.create_task(made.serve())
     yield made
     task.cancel()
     await asyncio.wait([task])
 
 
-def keep(keeper: StepWriter, one: Claim, number: int) -> asyncio.Task[None]:
-    return asyncio.ensure_future(keeper.store(one, json.dumps({"steps": number})))
+def keep(keeper: CheckpointWriter, one: Claim, number: int) -> asyncio.Task[None]:
+    return asyncio.ensure_future(keeper.store(one, json.dumps({"checkpoints": number})))
 
 
 def stored(notes: Sequence[Note]) -> dict[UUID, int]:
-    return {note.id: json.loads(note.meta)["steps"] for note in notes}
+    return {note.id: json.loads(note.meta)["checkpoints"] for note in notes}
 
 
 async def test_what_comes_during_a_write_goes_out_with_the_next(
-    keeper: StepWriter, store: Store
+    keeper: CheckpointWriter, store: Store
 ) -> None:
     one, other = claim(), claim()
     store.open.clear()
@@ -60,7 +60,7 @@ async def test_what_comes_during_a_write_goes_out_with_the_next(
 
 
 async def test_who_waits_goes_on_waiting_while_the_store_is_away(
-    keeper: StepWriter, store: Store
+    keeper: CheckpointWriter, store: Store
 ) -> None:
     one, other = claim(), claim()
     store.away = True
@@ -74,7 +74,9 @@ async def test_who_waits_goes_on_waiting_while_the_store_is_away(
     assert stored(store.calls[-1]) == {one.id: 2, other.id: 3}
 
 
-async def test_only_those_are_told_whose_lease_is_lost(keeper: StepWriter, store: Store) -> None:
+async def test_only_those_are_told_whose_lease_is_lost(
+    keeper: CheckpointWriter, store: Store
+) -> None:
     one, other = claim(), claim()
     store.stale = frozenset({one.id})
     lost, good = keep(keeper, one, 1), keep(keeper, other, 2)
@@ -83,7 +85,9 @@ async def test_only_those_are_told_whose_lease_is_lost(keeper: StepWriter, store
         await lost
 
 
-async def test_two_attempts_at_one_job_are_stored_apart(keeper: StepWriter, store: Store) -> None:
+async def test_two_attempts_at_one_job_are_stored_apart(
+    keeper: CheckpointWriter, store: Store
+) -> None:
     """The answer tells only the job; one of them has lost its lease."""
     one = claim()
     zombie = one._replace(lease=uuid4())
@@ -92,7 +96,7 @@ async def test_two_attempts_at_one_job_are_stored_apart(keeper: StepWriter, stor
 
 
 async def test_who_waits_at_the_end_is_told(store: Store) -> None:
-    keeper = StepWriter(cast("Broker", store), SystemClock())
+    keeper = CheckpointWriter(cast("Broker", store), SystemClock())
     store.open.clear()
     serving = asyncio.create_task(keeper.serve())
     waiting = [keep(keeper, claim(), 1)]

@@ -1,4 +1,4 @@
-"""Stores the finished steps of running jobs, which wait for the write."""
+"""Stores the finished checkpoints of running jobs, which wait for the write."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Key = tuple[UUID, UUID]
 
 
 class _PendingMeta:
-    """The latest meta of one attempt, and the futures of the steps that wait for it."""
+    """The latest meta of one attempt, and the futures of the checkpoints that wait for it."""
 
     __slots__ = ("meta", "waiters")
 
@@ -34,11 +34,11 @@ class _PendingMeta:
                 waiter.set_exception(error)
 
 
-class StepWriter:
-    """Writes steps in batches: steps that arrive during one write go out with the next.
+class CheckpointWriter:
+    """Writes checkpoints in batches: checkpoints that arrive during one write go out with the next.
 
     Jobs keep waiting while the store is unavailable. Only the latest meta of an attempt is written:
-    it contains all earlier steps.
+    it contains all earlier checkpoints.
     """
 
     def __init__(self, broker: Broker, clock: Clock) -> None:
@@ -65,7 +65,7 @@ class StepWriter:
         await waiter
 
     async def serve(self) -> None:
-        """Write steps until cancelled; `close` then fails those that still wait."""
+        """Write checkpoints until cancelled; `close` then fails those that still wait."""
         backoff = Backoff(base_s=0.1, cap_s=5.0)
         while True:
             await self._wake.wait()
@@ -76,7 +76,7 @@ class StepWriter:
             except BrokerError as error:
                 pause = backoff.next_s()
                 logger.warning(
-                    "steps_postponed jobs=%d next_try_s=%.1f error=%s",
+                    "checkpoints_postponed jobs=%d next_try_s=%.1f error=%s",
                     len(self._waiting),
                     pause,
                     error,
@@ -85,7 +85,7 @@ class StepWriter:
                 self._wake.set()
 
     def close(self) -> None:
-        """Fail all waiting steps and refuse new ones."""
+        """Fail all waiting checkpoints and refuse new ones."""
         self._closed = True
         waiting, self._waiting = self._waiting, {}
         for pending in waiting.values():
@@ -101,7 +101,7 @@ class StepWriter:
             raise
         for (id, _), pending in writing.items():
             if id in stale:
-                logger.warning("lease_lost job=%s: its step is not stored", id)
+                logger.warning("lease_lost job=%s: its checkpoint is not stored", id)
                 error = LeaseLost(
                     f"job {id} has lost its lease: this worker was presumed dead, and another one "
                     "runs the job, or the job has ended"
@@ -131,4 +131,4 @@ class StepWriter:
 
 
 def _stopped() -> BrokerUnavailable:
-    return BrokerUnavailable("the worker is stopping: the step may not have been stored")
+    return BrokerUnavailable("the worker is stopping: the checkpoint may not have been stored")

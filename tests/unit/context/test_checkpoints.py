@@ -1,0 +1,197 @@
+"""Checkpoints of a job, by themselves."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+
+from chancy.attempt.claim import Claim
+from chancy.context.checkpoints import MAX_CHECKPOINTS, MAX_NAME
+from chancy.context.context import AttemptInfo, JobContext
+from chancy.context.host import DetachedHost
+from chancy.errors import (
+    Interrupted,
+    InvalidArguments,
+    InvalidCheckpoint,
+    JobError,
+    PayloadTooLarge,
+)
+from tests.unit.attempt.test_judge import claimed
+from tests.unit.context.hosts import Ear, Stored
+
+
+def job_with(checkpoints: object = None, ear: Ear | None = None) -> tuple[JobContext, Ear]:
+    claim: Claim = claimed(attempt=2, meta=json.dumps({"checkpoints": checkpoints, "mine": 1}))
+    ear = ear or Ear()
+    return JobContext(claim, ear), ear
+
+
+def kept(ear: Ear) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(ear.kept[-1])
+    assert list(found) == ["checkpoints"]
+    checkpoints: dict[str, Any] = found["checkpoints"]
+    return checkpoints
+
+
+def add(x: int, *, y: int) -> int:
+    return x + y
+
+
+def never(*args: object) -> Any:
+    raise AssertionError("it was run")
+
+
+def test_what_was_kept_is_given_and_not_run() -> None:
+    job, ear = job_with({"one": {"value": [1, None], "attempt": 1}, "none": {"value": None}})
+    assert job.sync_checkpoint("one", never) == [1, None]
+    assert job.sync_checkpoint("none", never) is None
+    assert ear.kept == []
+    assert job.sync_checkpoint("two", lambda: 2) == 2
+    assert kept(ear) == {
+        "one": {"value": [1, None], "attempt": 1},
+        "none": {"value": None},
+        "two": {"value": 2, "attempt": 2},
+    }
+
+
+@pytest.mark.parametrize("stored", [None, [], "x", 7, {"one": 1}, {"one": {}}, {"one": None}])
+def test_what_is_no_checkpoint_is_run(stored: object) -> None:
+    job, ear = job_with(stored)
+    assert job.sync_checkpoint("one", lambda: "run") == "run"
+    assert kept(ear) == {"one": {"value": "run", "attempt": 2}}
+
+
+async def test_a_value_is_given_as_it_comes_back() -> None:
+    job, ear = job_with()
+    # Typed as the function has it; JSON has no tuples.
+    assert await job.checkpoint("pair", lambda: (1, 2)) == [1, 2]  # type: ignore[comparison-overlap]
+    assert await job.checkpoint('ü " \\', add, 1, y=2) == 3
+    assert list(kept(ear)) == ["pair", 'ü " \\']
+
+
+async def test_a_name_tells_checkpoints_apart() -> None:
+    job, ear = job_with({"old": {"value": 1}})
+    await job.checkpoint("one", int)
+    assert await job.checkpoint("old", never) == 1
+    for name in ("one", "old"):
+        with pytest.raises(
+            InvalidCheckpoint, match="this attempt already has a checkpoint of this name"
+        ):
+            await job.checkpoint(name, never)
+    assert list(kept(ear)) == ["old", "one"]
+
+
+@pytest.mark.parametrize("name", ["", "x" * (MAX_NAME + 1), None, 7, b"one"])
+def test_a_name_is_short_text(name: Any) -> None:
+    job, ear = job_with()
+    with pytest.raises(InvalidCheckpoint, match="string of 1 to 200 characters"):
+        job.sync_checkpoint(name, never)
+    assert ear.kept == []
+
+
+@pytest.mark.parametrize("name", ["\x00", "\ud800"])
+def test_a_name_can_be_stored(name: str) -> None:
+    job, ear = job_with()
+    with pytest.raises(InvalidArguments):
+        job.sync_checkpoint(name, int)
+    assert ear.kept == []
+
+
+async def test_a_checkpoint_takes_a_function() -> None:
+    job, _ = job_with()
+
+    async def fetch() -> int:
+        return 1
+
+    with pytest.raises(InvalidCheckpoint, match="is not a function"):
+        await job.checkpoint("one", fetch())  # type: ignore[call-overload]
+    assert await job.checkpoint("one", fetch) == 1
+
+
+def test_a_plain_function_has_no_asynchronous_checkpoints() -> None:
+    job, _ = job_with()
+
+    async def fetch() -> int:
+        return 1
+
+    with pytest.raises(InvalidCheckpoint, match="it is asynchronous"):
+        _ = job.sync_checkpoint("one", fetch)
+
+
+async def test_the_loop_is_not_held_up() -> None:
+    job, _ = job_with()
+    with pytest.raises(JobError, match="use await checkpoint"):
+        job.sync_checkpoint("one", never)
+
+
+class SlowEar(Ear):
+    """Takes its time over what is said first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = threading.Event()
+        self.go = threading.Event()
+
+    def keep(self, attempt: AttemptInfo, meta: str) -> Stored:
+        if not self.asked.is_set():
+            self.asked.set()
+            self.go.wait(10)
+        return super().keep(attempt, meta)
+
+
+def test_what_is_kept_last_holds_all_that_was_kept_before() -> None:
+    ear = SlowEar()
+    job, _ = job_with(ear=ear)
+    first = threading.Thread(target=job.sync_checkpoint, args=("one", int))
+    first.start()
+    assert ear.asked.wait(10)
+    second = threading.Thread(target=job.sync_checkpoint, args=("two", int))
+    second.start()
+    # As long as it takes to come first, if it could.
+    second.join(0.1)
+    ear.go.set()
+    first.join()
+    second.join()
+    assert [list(json.loads(meta)["checkpoints"]) for meta in ear.kept] == [["one"], ["one", "two"]]
+
+
+def test_what_failed_may_be_run_again() -> None:
+    job, ear = job_with()
+    with pytest.raises(ZeroDivisionError):
+        job.sync_checkpoint("one", lambda: 1 // 0)
+    with pytest.raises(InvalidArguments, match=r"the value of checkpoint 'one' of shop\.work"):
+        job.sync_checkpoint("one", object)
+    assert job.sync_checkpoint("one", lambda: 1) == 1
+    assert len(ear.kept) == 1
+
+
+def test_there_are_so_many_checkpoints_and_no_more() -> None:
+    job, _ = job_with(ear=Ear(1_000_000))
+    for number in range(MAX_CHECKPOINTS):
+        job.sync_checkpoint(f"{number}", int)
+    with pytest.raises(InvalidCheckpoint, match="1,000 checkpoints already"):
+        job.sync_checkpoint("one more", never)
+
+
+def test_checkpoints_take_so_much_together_and_no_more() -> None:
+    job, ear = job_with()
+    job.sync_checkpoint("one", lambda: "x" * 900)
+    with pytest.raises(PayloadTooLarge, match=r"the checkpoints of shop\.work take 1,"):
+        job.sync_checkpoint("two", lambda: "ü" * 40)
+    assert job.sync_checkpoint("two", lambda: "x") == "x"
+    assert list(kept(ear)) == ["one", "two"]
+
+
+def test_a_job_that_is_to_end_begins_no_checkpoint() -> None:
+    job, _ = job_with()
+    job.ask_to_stop("enough")
+    with pytest.raises(Interrupted, match="enough"):
+        job.sync_checkpoint("one", never)
+
+
+def test_there_are_no_checkpoints_before_the_function_runs() -> None:
+    with pytest.raises(JobError, match="call checkpoints in the job"):
+        JobContext(claimed(), DetachedHost()).sync_checkpoint("one", int)
