@@ -15,9 +15,7 @@ select
     from (
       select
       from {schema}.jobs as a
-      where a.state = 3
-        and a.meta ? 'limits'
-        and a.queue = j.queue
+      where a.state = 3 and a.meta ? 'limits' and a.queue = j.queue
         and a.meta #>> '{limits,partition}' = part.key
         and (a.priority > j.priority or (a.priority = j.priority and a.pos < j.pos))
       limit 1000) as ahead),
@@ -26,12 +24,9 @@ select
   j.state = 3
 from {schema}.jobs as j
 join {schema}.limits_queues as q on q.queue = j.queue
-cross join lateral (
-  select
-    case j.state
-      when 3 then j.meta #>> '{limits,partition}'
-      else {schema}.limits_key(q.bys, j.func, j.arguments, j.meta)
-    end as key) as part
+cross join lateral coalesce(
+  case j.state when 3 then j.meta #>> '{limits,partition}' end,
+  {schema}.limits_key(q.bys, j.func, j.arguments, j.meta)) as part (key)
 left join {schema}.limits_partitions as p on p.queue = j.queue and p.key = part.key
 left join lateral (
   select r.no, (array_agg(u.id::text order by u.id))[:6] as holders
@@ -51,12 +46,9 @@ left join lateral (
   select r.no, f.ready_at, coalesce(b.paused_until > clock_timestamp(), false) as paused
   from unnest(q.kinds, q.by_nos, q.rates) with ordinality as r (kind, by_no, rate, no)
   join {schema}.limits_buckets as b
-    on b.queue = j.queue
-    and b.rule = r.no
-    and b.grp = {schema}.limits_group(part.key, r.by_no, cardinality(q.bys))
-  cross join lateral (
-    select
-      greatest(b.paused_until, b.at + interval '1 second' * ((1 - b.tokens) / r.rate)) as ready_at) as f
+    on b.queue = j.queue and b.rule = r.no and b.grp = {schema}.limits_group(part.key, r.by_no, cardinality(q.bys))
+  cross join lateral greatest(
+    b.paused_until, b.at + interval '1 second' * ((1 - b.tokens) / r.rate)) as f (ready_at)
   where r.kind = 'rate' and f.ready_at > clock_timestamp()
   order by f.ready_at desc
   limit 1) as rate on true
@@ -64,13 +56,11 @@ left join lateral (
   select b.id
   from {schema}.limits_blocks as b
   cross join unnest(q.kinds, q.by_nos) as r (kind, by_no)
-  where b.queue = j.queue
-    and r.kind = 'sequential'
+  where b.queue = j.queue and r.kind = 'sequential'
     and {schema}.limits_group(b.key, r.by_no, cardinality(q.bys))
       = {schema}.limits_group(part.key, r.by_no, cardinality(q.bys))
   limit 1) as block on true
-where j.id = $1::uuid
-  and case j.state
+where j.id = $1::uuid and case j.state
     when 3 then p.key is not null
     when 0 then full_rule.no is not null or rate.no is not null or block.id is not null
   end
