@@ -17,7 +17,7 @@ unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test browser pictures collected check mypy pyright imports architecture chaos mutants redis-versions postgres-versions pythons bench bench-peers docs docs-serve format dist release-check constraints clean clean
+.PHONY: help venv demo test browser pictures collected check mypy pyright imports architecture chaos soak mutants redis-versions postgres-versions pythons bench bench-peers docs docs-serve format dist release-check constraints clean
 
 help:
 	@echo "make venv         a virtual environment in $(VENV) with everything installed"
@@ -26,6 +26,7 @@ help:
 	@echo "make pictures     a picture of each page of the dashboard in pictures/, to look at"
 	@echo "make check        format, lint, types, import contracts, architecture"
 	@echo "make chaos        the long tests: of broken processes, servers and networks, of a million rows, of more variants"
+	@echo "make soak HOURS=2  a load with a fault every half minute; a plot of what grows"
 	@echo "make mutants      mutations that break promises: each must fail an everyday test"
 	@echo "make redis-versions  the tests of the Redis plugin on Redis 6.2 and 7.0"
 	@echo "make postgres-versions  the tests on Postgres 15 and 18"
@@ -89,6 +90,11 @@ architecture: venv
 
 chaos: venv
 	$(BIN)/python -m pytest -m chaos
+
+# Leaves soak/soak.json and soak/soak.svg. RATE=500 jobs a second.
+soak: venv
+	CHANCY_SOAK_HOURS=$(or $(HOURS),2) CHANCY_SOAK_RATE=$(or $(RATE),500) CHANCY_SOAK_INTO=soak \
+	  $(BIN)/python -m pytest -o log_cli=true -o log_cli_level=WARNING tests/faults/test_soak.py
 
 mutants: venv
 	$(BIN)/python -u -m tests.support.mutants

@@ -54,8 +54,8 @@ class Fleet:
         self.leaders = 0
         self._icy: WorkerProcess | None = None
 
-    def _begin(self) -> WorkerProcess:
-        return self._start(self._dsn, **self._settings)
+    def _begin(self, **changed: Any) -> WorkerProcess:
+        return self._start(self._dsn, **{**self._settings, **changed})
 
     def wait_until_ready(self) -> None:
         for worker in self.alive:
@@ -81,14 +81,14 @@ class Fleet:
             assert not worker.ready, f"a worker ended by itself:\n{worker.said()[-4000:]}"
             self.alive[self.alive.index(worker)] = self._begin()
 
-    def kill(self, worker: WorkerProcess) -> None:
-        """Kill a worker and replace it."""
+    def kill(self, worker: WorkerProcess, **changed: Any) -> None:
+        """Kill a worker and replace it, by one with changed settings."""
         # First, so that another thread does not choose it meanwhile.
         self.alive.remove(worker)
         self.killed_at[worker.pid] = time.time()
         worker.kill()
         self.dead.append(worker)
-        self.alive.append(self._begin())
+        self.alive.append(self._begin(**changed))
 
     def kill_leader(self) -> bool:
         """Kill the leader; returns False if there is none."""

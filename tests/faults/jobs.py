@@ -94,6 +94,20 @@ async def stagger(book: str, number: int, failures: int, seconds: float = 0.0) -
     return number
 
 
+@job(queue="load", max_attempts=5)
+async def sustain(number: int, failures: int = 0, seconds: float = 0.0) -> int:
+    """`stagger` without a book, for loads of millions."""
+    await asyncio.sleep(seconds)
+    if current_job().attempt <= failures:
+        raise ConnectionError(f"job {number} finds nobody")
+    return number
+
+
+@job(queue="load")
+async def probe() -> None:
+    """Ends at once."""
+
+
 @job(queue="load")
 async def tick() -> None:
     """The job of cron entries."""

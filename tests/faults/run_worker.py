@@ -18,9 +18,12 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome
 from chancy.attempt.settlement import Settlement
 from chancy.plugins.cron import Cron, Entry
+from chancy.plugins.dashboard import DashboardPlugin
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.limits import GlobalLimits
+from chancy.plugins.metrics import Metrics
+from chancy.plugins.pruner import Pruner
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.retry import Retries
 from chancy.postgres.broker import PostgresBroker
@@ -79,9 +82,11 @@ def plugins(settings: WorkerSettings) -> list[Plugin]:
             for number in range(settings.entries)
         ]
         made.append(Cron(*entries, poll_s=0.2, keep_ticks=10_000))
-    if settings.rules:
+    if settings.everything:
+        made += [Metrics(), DashboardPlugin(), Pruner()]
+    if settings.rules or settings.everything:
         made.append(GlobalLimits(every_s=0.2))
-    if settings.dead_letters:
+    if settings.dead_letters or settings.everything:
         made.append(DeadLetters(sweep_s=0.5))
     return made
 

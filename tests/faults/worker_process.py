@@ -18,6 +18,7 @@ import psutil
 
 from chancy.postgres.drivers import Name
 from chancy.postgres.schema.component import HEAD
+from tests.support.faketime import faketime
 from tests.support.waiting import eventually_sync
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +49,10 @@ class WorkerSettings:
     head: str = HEAD
     #: Whether jobs that fail for good become dead letters.
     dead_letters: bool = False
+    #: Whether it has every default plugin, metrics and the dashboard.
+    everything: bool = False
+    #: What its clock shows, as libfaketime is told it.
+    fake_clock: str | None = None
     #: The rules of the queue as stored, which the plugin limits enforces.
     rules: str | None = None
 
@@ -62,6 +67,12 @@ class Report:
     sessions: int
     #: The outcomes it judged, by name: `Lost` ones were rescued from other workers.
     outcomes: Counter[str]
+
+
+def _clock(fake: str | None) -> dict[str, str]:
+    if fake is None:
+        return {}
+    return {"LD_PRELOAD": faketime(), "FAKETIME": fake, "FAKETIME_FORCE_MONOTONIC_FIX": "0"}
 
 
 class WorkerProcess:
@@ -85,7 +96,7 @@ class WorkerProcess:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, "PYTHONPATH": str(ROOT), **_clock(settings.fake_clock)},
             )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

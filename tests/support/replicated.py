@@ -79,6 +79,7 @@ class ReplicatedPostgres:
         self._folder.chmod(0o755)
         self.primary = Node("primary", primary, self._proxy(primary.port))
         self.nodes = {"primary": self.primary}
+        self._joined = 0
 
     def _proxy(self, port: int) -> Proxy:
         return self._stack.enter_context(Proxy(HERE, port))
@@ -116,11 +117,14 @@ class ReplicatedPostgres:
         ask(node.server, "select pg_promote()")
         self.primary = node
 
-    def rejoin(self, name: str) -> Node:
+    def rejoin(self, name: str, *, synchronous: bool = False) -> Node:
         """Replace an old primary or standby by a new copy of the primary, at its old way."""
         old = self.nodes.pop(name)
+        directory = old.server.directory
         old.server.close()
-        node = self.add(f"{name}_again")
+        shutil.rmtree(directory, ignore_errors=True)  # a temporary one is gone already
+        self._joined += 1
+        node = self.add(f"again{self._joined}", synchronous=synchronous)
         node.way.close()
         node.way, old.way.target = old.way, (HERE, node.server.port)
         node.way.heal()
