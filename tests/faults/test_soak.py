@@ -10,6 +10,7 @@ import os
 import random
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -200,23 +201,16 @@ async def test_hours_of_load_with_a_fault_every_half_minute(
         )
         await eventually(lambda: asyncio.to_thread(drained, dsn), timeout=120)
     await asyncio.to_thread(fleet.stop)
-    ((pushed,),) = tables.ask(dsn, PUSHED)
-    totals: dict[str, object] = {
-        "seed": seed,
-        "seconds": SECONDS,
-        "jobs": producer.pushed,
-        "pushed_again": producer.failed,
-        "faults": {name: faults.made.count(name) for name in sorted(set(faults.made))},
-        "claimed_again": ledger.repeated(dsn),
-        "stale": fleet.stale(),
-        "pages_seen": seen,
-    }
-    readings.write(Path(os.environ.get("CHANCY_SOAK_INTO", tmp_path)), totals)
+    totals = {"seed": seed, "jobs": producer.pushed, "pushed_again": producer.failed}
+    totals |= {"claimed_again": ledger.repeated(dsn), "stale": fleet.stale(), "pages_seen": seen}
+    into = Path(os.environ.get("CHANCY_SOAK_INTO", tmp_path))
+    readings.write(into, {**totals, "seconds": SECONDS, "faults": Counter(faults.made)})
     fleets.tell(**totals, p99_ms=[one.p99_ms for one in readings.windows])
+    ((pushed,),) = tables.ask(dsn, PUSHED)
     assert pushed == producer.pushed, "lost, or pushed twice"
     ledger.check(dsn)
     assert seen > SECONDS / 10
-    if HOURS:
+    if len(readings.windows) >= 20:
         readings.check_flat()
 
 
