@@ -189,7 +189,7 @@ async def test_hours_of_load_with_a_fault_every_half_minute(
             due += EVERY_S
             fault = await faults.next()
             await asyncio.sleep(max(0.0, due - time.monotonic()))
-            await eventually(partial(asyncio.to_thread, read, readings, fault), timeout=60)
+            await eventually(partial(read, readings, fault), timeout=60)
 
     async with Chancy(dsn, pool_size=4) as chancy:
         producer = Sustained(chancy, book, chance, JOBS_PER_S)
@@ -217,10 +217,10 @@ async def test_hours_of_load_with_a_fault_every_half_minute(
 PUSHED = "select count(*) from ledger.pushes where func = 'tests.faults.jobs.sustain'"
 
 
-def read(readings: Readings, fault: str) -> bool:
+async def read(readings: Readings, fault: str) -> bool:
     """Read, unless the server is away."""
     try:
-        readings.read(fault)
+        await asyncio.to_thread(readings.read, fault)
     except psycopg.OperationalError:
         return False
     return True
