@@ -17,7 +17,7 @@ unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test browser pictures collected check mypy pyright imports architecture chaos soak mutants redis-versions postgres-versions pythons bench bench-peers docs docs-serve format dist release-check constraints clean
+.PHONY: help venv demo test browser pictures collected check mypy pyright imports architecture chaos soak mutants redis-versions postgres-versions pythons bench bench-peers bench-publish docs docs-serve format dist release-check constraints clean
 
 help:
 	@echo "make venv         a virtual environment in $(VENV) with everything installed"
@@ -32,6 +32,7 @@ help:
 	@echo "make postgres-versions  the tests on Postgres 15 and 18"
 	@echo "make pythons      the tests and the demo on Python 3.11 to 3.14, as far as they are installed"
 	@echo "make bench        the benchmarks"
+	@echo "make bench-publish  the benchmarks with all peers, and their figures and plots into the pages"
 	@echo "make bench-peers  other job queues, each apart, for the benchmarks to measure beside ours"
 	@echo "make docs         the documentation as a site, in site/"
 	@echo "make docs-serve   the same on http://127.0.0.1:8000, built anew with each change"
@@ -122,6 +123,15 @@ bench: venv
 
 bench-peers: venv
 	$(BIN)/python -m benchmarks.peers.installation
+
+# On a clean tree, whose commit the pages name; a peer that cannot be installed has a row that says so.
+bench-publish: venv
+	@test -z "$$(git status --porcelain)" || { echo "commit your changes first"; exit 1; }
+	-$(BIN)/python -m benchmarks.peers.installation
+	mkdir -p build
+	$(BIN)/python -m benchmarks.run --full --json build/bench.json
+	$(BIN)/python -m benchmarks.plots build/bench.json --into docs/images
+	$(BIN)/python -m benchmarks.pages build/bench.json
 
 # Without a warning, or it fails. The variable silences a notice of the theme about another program.
 docs: venv

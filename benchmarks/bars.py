@@ -182,12 +182,13 @@ def _limits() -> Iterator[Bar]:
 
 
 def _executors() -> Iterator[Bar]:
-    for executor in ("thread", "process"):
-        of, over = (
-            Reading(case="executors", figure=rf"[\d,]+ no-op jobs, {name}", detail=ACKNOWLEDGED)
-            for name in (executor, "async")
-        )
-        yield _least(f"drain, {executor} / async", 0.6, of, over)
+    for title, jobs in (("drain", r"[\d,]+"), ("drain of 200,000", r"\d{3},\d{3}")):
+        for executor in ("thread", "process"):
+            of, over = (
+                Reading(case="executors", figure=f"{jobs} no-op jobs, {name}", detail=ACKNOWLEDGED)
+                for name in (executor, "async")
+            )
+            yield _least(f"{title}, {executor} / async", 0.6, of, over)
     for ms in (1, 5, 20):
         of = Reading(case="executors", figure=rf"[\d,]+ jobs of {ms} ms, process")
         over = replace(of, figure=rf"[\d,]+ jobs of {ms} ms, ProcessPoolExecutor")

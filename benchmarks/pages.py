@@ -140,6 +140,8 @@ def figures(head: Mapping[str, Any], found: Sequence[Summary], *, page: Path) ->
         blocks.append("\n".join(_limits(found)))
     if compared:
         blocks.append("\n".join(_systems(found)))
+        if page == PERFORMANCE:
+            blocks.append("\n".join(_settings(found)))
     plots = PLOTS if page == PERFORMANCE else {"throughput": PLOTS["throughput"]}
     for name, alt in plots.items():
         image = IMAGES / f"{name}.svg"
@@ -209,6 +211,17 @@ def _systems(found: Sequence[Summary]) -> Iterator[str]:
         if cells[0] != "–":
             cells += ["–"] * (len(COLUMNS) - len(cells))
             yield f"| chancy, history kept, `{executor}` queue{remark} | {' | '.join(cells)} |"
+
+
+def _settings(found: Sequence[Summary]) -> Iterator[str]:
+    """The settings of the peers, which the first drain of each notes."""
+    yield "The workers of the other systems ran with these settings:"
+    yield ""
+    notes = {one.system: one.note for one in found if one.case == "drain" and not one.missing}
+    for system, note in notes.items():
+        if system not in OWN:
+            name, _, settings = note.partition(", ")
+            yield f"- {name}: {settings or 'default'}"
 
 
 def _named(system: str, note: str) -> str:

@@ -108,6 +108,13 @@ def _of_chancy() -> Iterator[tuple[str, Measurement]]:
             details = {"acknowledged jobs/s": 29_000.0}
             figure = f"{jobs} no-op jobs, {executor}"
             yield "executors", _rate(figure, 30_000, "chancy", details=details)
+    for queues in (10, 100, 300):
+        figure = f"1,000 idle workers, {queues} queues"
+        yield "fleet", Measurement(figure=figure, unit="cores", value=0.2)
+    for workers in (2, 200):
+        figure = f"push to {workers} idle workers"
+        details = {"p99 ms": 9.0}
+        yield "fleet", Measurement(figure=figure, unit="claims", value=4.0, details=details)
     for clients in CLIENTS:
         reference = f"claim 100 + delete 100 (pgbench), {clients} clients"
         yield "clients", _rate(reference, 50_000, "chancy")
