@@ -136,7 +136,7 @@ class Surveying(Protocol):
 
 
 @runtime_checkable
-class Upkeep(Protocol):
+class Upkeeping(Protocol):
     """A broker whose callers may have its sessions in use for long.
 
     A worker and the services of its plugins call the broker that it returns: what they do must not
@@ -149,8 +149,8 @@ class Upkeep(Protocol):
 
 
 def for_upkeep(broker: Broker) -> Broker:
-    """The broker to use in a worker and in the services of its plugins; see `Upkeep`."""
-    return broker.for_upkeep() if isinstance(broker, Upkeep) else broker
+    """The broker to use in a worker and in the services of its plugins; see `Upkeeping`."""
+    return broker.for_upkeep() if isinstance(broker, Upkeeping) else broker
 
 
 @runtime_checkable

@@ -138,7 +138,7 @@ class PostgresBroker:
         return self._callers.connection()
 
     def for_upkeep(self) -> PostgresBroker:
-        """See `chancy.broker.optional.Upkeep`. Only pushes still use the callers' sessions."""
+        """See `chancy.broker.optional.Upkeeping`. Only pushes still use the callers' sessions."""
         other = copy.copy(self)
         other._use(self._serving.session)  # noqa: SLF001 (its own)
         return other

@@ -60,7 +60,7 @@ class RoutedBroker(JobLookups):
         return f"{self.control!r} with {', '.join(sorted(self.brokers.others))}"
 
     def for_upkeep(self) -> Self:
-        """See `chancy.broker.optional.Upkeep`."""
+        """See `chancy.broker.optional.Upkeeping`."""
         other = copy.copy(self)
         other.control = for_upkeep(self.control)
         other.brokers = self.brokers.with_control(other.control)
