@@ -1,15 +1,14 @@
 """What idle workers cost the database, and how many of them claim for one push.
 
-Run it with ``python -m benchmarks.fleet [--idle WORKERSxQUEUES,…] [--simulated WORKERSxQUEUES,…]
-[--pushes WORKERS,…] [--seconds N]``. The case ``fleet`` of `benchmarks.run` has its figures as JSON
-and under bars.
+Run it with ``python -m benchmarks.fleet [--idle WORKERSxQUEUES,…] [--pushes WORKERS,…]
+[--seconds N]``. The case ``fleet`` of `benchmarks.run` simulates larger fleets of idle workers, and
+has the pushes too.
 
 Starts a private server with fsync on. Idle workers live in this process, those of pushes in
 `PROCESSES`, with their real loops, default settings and default plugins; each statement is sent for
-one worker alone. `benchmarks.simulated` says what a simulated worker does. The workers of a process
-share sessions, and above `OWN_LISTENERS` also the session that listens. The CPU time is that of the
-server's processes, without the start. The times to start contain what a process needs to hand a
-notification to all of its workers.
+one worker alone. The workers of a process share sessions, and above `OWN_LISTENERS` also the
+session that listens. The CPU time is that of the server's processes, without the start. The times
+to start contain what a process needs to hand a notification to all of its workers.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection as Connected
 from multiprocessing.context import SpawnProcess
@@ -56,8 +55,6 @@ KINDS = {
 }
 #: Processes of the workers of pushes.
 PROCESSES = 4
-#: `benchmarks.simulated.simulated`.
-Simulated = Callable[[str, int, int, str], AbstractAsyncContextManager["Statements"]]
 _started: dict[int, int] = {}
 
 
@@ -362,7 +359,7 @@ def _claims(pipes: Sequence[Connected]) -> int:
     return sum(pipe.recv() for pipe in pipes)
 
 
-async def measure(options: argparse.Namespace, simulated: Simulated) -> None:
+async def measure(options: argparse.Namespace) -> None:
     settings = {"fsync": "on", "max_connections": "1500", "shared_buffers": "256MB"}
     with PostgresServer(version=16, settings=settings) as server:
 
@@ -380,10 +377,6 @@ async def measure(options: argparse.Namespace, simulated: Simulated) -> None:
             workers, queues = map(int, case.split("x"))
             async with fleet(await fresh(), workers, queues) as statements:
                 _show(case, await cost(statements, server.pid, 10, options.seconds))
-        for case in filter(None, options.simulated.split(",")):
-            workers, queues = map(int, case.split("x"))
-            async with simulated(await fresh(), workers, queues, "chancy") as statements:
-                _show(f"{case} simulated", await cost(statements, server.pid, 10, options.seconds))
         for workers in map(int, filter(None, options.pushes.split(","))):
             found = await pushes(await fresh(), workers)
             claims, waits = [one.claims for one in found], [one.ms for one in found]
@@ -404,13 +397,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     logging.disable(logging.WARNING)
     parser.add_argument("--idle", default="100x10,100x100,100x300")
-    parser.add_argument("--simulated", default="1000x10,1000x100,1000x300")
     parser.add_argument("--pushes", default="2,200")
     parser.add_argument("--seconds", type=float, default=20.0)
-    options = parser.parse_args()
-    from benchmarks.simulated import simulated  # which imports this module
-
-    asyncio.run(measure(options, simulated))
+    asyncio.run(measure(parser.parse_args()))
 
 
 if __name__ == "__main__":

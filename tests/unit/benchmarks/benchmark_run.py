@@ -108,6 +108,9 @@ def _of_chancy() -> Iterator[tuple[str, Measurement]]:
             details = {"acknowledged jobs/s": 29_000.0}
             figure = f"{jobs} no-op jobs, {executor}"
             yield "executors", _rate(figure, 30_000, "chancy", details=details)
+    for detail in ("p99 ms", "RSS MB", "jobs MB", "finished MB"):
+        figure = f"steady, {detail}, last window / first"
+        yield "steady", Measurement(figure=figure, unit="ratio", value=1.0)
     for queues in (10, 100, 300):
         figure = f"1,000 idle workers, {queues} queues"
         yield "fleet", Measurement(figure=figure, unit="cores", value=0.2)
