@@ -30,9 +30,10 @@ __all__ = [
 
 
 class DashboardPlugin(Plugin):
-    """Owns the audit of the dashboard, the command ``chancy dashboard``, and its settings.
+    """Owns the audit of the dashboard, its commands and its settings.
 
-    Costs a worker nothing: the dashboard runs where it is mounted, or by that command.
+    Costs a worker nothing but an entry in an index for each scheduled job: the dashboard runs where
+    it is mounted, or by ``chancy dashboard``.
 
     :param auth: returns the person of a request; see `Dashboard`.
     :param can: whether a person may do something; see `Dashboard`.
@@ -73,9 +74,9 @@ class DashboardPlugin(Plugin):
         )
 
     def commands(self) -> Sequence[click.Command]:
-        from chancy.plugins.dashboard.commands import dashboard
+        from chancy.plugins.dashboard.commands import audit, dashboard
 
-        return [dashboard]
+        return [dashboard, audit]
 
 
 class Dashboard:

@@ -44,6 +44,8 @@ class Action(StrEnum):
     CANCEL_JOB = "cancel job"
     #: Run scheduled jobs now (queue:NAME).
     RUN_JOB = "run job now"
+    #: Change the priority and the time of waiting jobs (queue:NAME).
+    CHANGE_JOB = "change job"
     #: Replay dead letters (queue:NAME).
     REPLAY_LETTER = "replay dead letter"
     #: Purge dead letters (queue:NAME).
@@ -71,6 +73,7 @@ ROLES: Mapping[Action, Role] = {
     Action.VIEW_AUDIT: Role.OPERATOR,
     Action.CANCEL_JOB: Role.OPERATOR,
     Action.RUN_JOB: Role.OPERATOR,
+    Action.CHANGE_JOB: Role.OPERATOR,
     Action.REPLAY_LETTER: Role.OPERATOR,
     Action.PURGE_LETTER: Role.ADMIN,
     Action.PAUSE_QUEUE: Role.OPERATOR,

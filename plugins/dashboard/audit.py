@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from chancy.broker.contract import Broker
 from chancy.broker.optional import SqlStore
 from chancy.plugin.tables import PluginSql, utc
 
 SQL = PluginSql("chancy.plugins.dashboard", "the pages of the dashboard")
+#: Seconds after which an action in progress that has counted nothing is taken for lost. A batch
+#: takes less, and so does a call of the application.
+_LOST_S = 600.0
 #: Above every id.
 _LAST = 2**63 - 1
 
@@ -23,7 +27,7 @@ class AuditEntry:
     :param subject: what it was done to, such as ``queue:mail``.
     :param detail: the ids, the filter or the settings.
     :param jobs: how many jobs, or other things, were changed.
-    :param ended_at: None while it is in progress, or if the process that did it has died.
+    :param ended_at: None while it is in progress.
     :param error: why it did not end as it should.
     """
 
@@ -45,7 +49,7 @@ class Audit:
     :param store: the database, or a session of it with an open transaction.
     """
 
-    def __init__(self, store: SqlStore, keep_days: float) -> None:
+    def __init__(self, store: Broker | SqlStore, keep_days: float) -> None:
         self._tables = SQL.on(store)
         self._keep_days = keep_days
 
@@ -72,6 +76,10 @@ class Audit:
         """Count jobs of an entry; returns whether its action is asked to stop."""
         ((stop,),) = await self._tables.fetch("audit_count", id, jobs, ended, error)
         return bool(stop)
+
+    async def end_lost(self) -> None:
+        """End the actions whose process has died."""
+        await self._tables.fetch("audit_lost", _LOST_S, "its process died before it ended")
 
     async def stop(self, id: int) -> bool:
         """Ask an action to stop; False if it has ended."""

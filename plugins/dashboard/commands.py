@@ -1,17 +1,20 @@
-"""The ``chancy dashboard`` command."""
+"""The commands ``chancy dashboard`` and ``chancy audit``."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 import click
 
-from chancy.plugin.commands import complain
+from chancy.plugin.commands import as_json, complain, refuse
 from chancy.plugin.runtime import Application, CommandLine
+from chancy.plugin.tables import facts
 from chancy.plugins.dashboard import Dashboard
 from chancy.plugins.dashboard.access import BasicAuth, Role, is_loopback
+from chancy.plugins.dashboard.audit import Audit, AuditEntry
 
 if TYPE_CHECKING:
     from chancy.app.app import Chancy
@@ -68,6 +71,77 @@ def dashboard(line: CommandLine, host: str, port: int, user: str | None, role: s
         await serve(site, host, port, lambda url: line.line(f"dashboard at {url}, Ctrl-C ends it"))
 
     line.run(main)
+
+
+@click.group()
+def audit() -> None:
+    """List what people did in the dashboard, and stop actions in progress."""
+
+
+@audit.command("list")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1_000),
+    default=50,
+    show_default=True,
+    help="The most entries to list.",
+)
+@click.option(
+    "--before",
+    type=click.IntRange(1),
+    metavar="ID",
+    help="Only older ones: pass the last id of the previous page.",
+)
+@as_json
+@click.pass_obj
+def list_(line: CommandLine, limit: int, before: int | None, json_: bool) -> None:
+    """List actions of the dashboard, newest first.
+
+    \b
+    Example:
+      chancy audit list --limit 10
+    """
+
+    async def main(chancy: Application) -> Sequence[AuditEntry]:
+        entries = Audit(chancy.broker, 365.0)
+        await entries.end_lost()
+        return await entries.page(before, limit)
+
+    found = line.run(main)
+    if json_:
+        line.script([facts(entry) for entry in found])
+        return
+    line.table(
+        ("id", "at", "who", "action", "subject", "changed", "end"),
+        [(one.id, one.at, one.who, one.action, one.subject, one.jobs, _end(one)) for one in found],
+    )
+    if len(found) == limit:
+        click.echo(f"next page: --before {found[-1].id}", err=True)
+
+
+def _end(entry: AuditEntry) -> str:
+    if entry.ended_at is None:
+        return "stopping" if entry.stop_asked else "in progress"
+    return entry.error or "done"
+
+
+@audit.command()
+@click.argument("id", type=click.IntRange(1))
+@click.pass_obj
+def stop(line: CommandLine, id: int) -> None:
+    """Ask an action in progress to stop after its current batch. Exits 1 if there is none.
+
+    \b
+    Example:
+      chancy audit stop 42
+    """
+
+    async def main(chancy: Application) -> bool:
+        return await Audit(chancy.broker, 365.0).stop(id)
+
+    if not line.run(main):
+        refuse(f"there is no action {id}, or it has ended")
+    line.line(f"{id} stops after its current batch")
 
 
 def _auth(user: str | None, role: str) -> BasicAuth | None:

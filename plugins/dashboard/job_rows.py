@@ -193,12 +193,40 @@ def _by_id(job: JobRow) -> UUID:
     return job.id
 
 
+async def find_batch(
+    store: SqlStore,
+    wanted: Search,
+    after: str | None,
+    *,
+    allows: Callable[[str], bool],
+    limit: int,
+) -> tuple[Sequence[JobRow], str | None]:
+    """Matching jobs for a change, the newest first, and the position after which others may match.
+    Jobs that are pushed, or fail, after the first call are not among them.
+
+    :param wanted: with failed jobs alone, or others that have not finished.
+    """
+    if wanted.states == {State.FAILED}:
+        source = _Source("failed", "", "down", False)
+    else:
+        source = _Source("live", "", "id", False)
+    tables = _Tables(SQL.on(store), allows, limit)
+    found = await tables.fetch(source, wanted, after, SCANNED)
+    if len(found.jobs) > limit:
+        jobs = found.jobs[:limit]
+        return jobs, jobs[-1].position
+    return found.jobs, found.edge if found.rows >= SCANNED else None
+
+
 class _Tables:
     """The jobs in the database, of which a person may look into some."""
 
-    def __init__(self, tables: PluginTables, allows: Callable[[str], bool]) -> None:
+    def __init__(
+        self, tables: PluginTables, allows: Callable[[str], bool], limit: int = PAGE
+    ) -> None:
         self._tables = tables
         self._allows = allows
+        self._limit = limit
 
     async def fetch(
         self, source: _Source, wanted: Search, after: str | None, budget: int
@@ -206,7 +234,7 @@ class _Tables:
         """The next jobs of a source that match, of up to ``budget`` rows."""
         if budget > _SOME:
             found = await self.fetch(source, wanted, after, _SOME)
-            if found.rows < _SOME or len(found.jobs) > PAGE:
+            if found.rows < _SOME or len(found.jobs) > self._limit:
                 return found
         position = json.dumps(_position(source.key, after, wanted.queue))
         rows = await self._tables.fetch(
@@ -223,7 +251,7 @@ class _Tables:
             wanted.since_s,
             source.name,
             budget,
-            PAGE + 1,
+            self._limit + 1,
             position,
             await self._allowed(source, wanted, budget, position),
         )

@@ -281,6 +281,25 @@ class View:
         self.set_cookie(response)
         return response
 
+    async def confirm(self, what: str, default: str = "") -> Response | None:
+        """The page that asks before more than one job is changed, with the fields of the form.
+        None: it was answered.
+
+        :param default: the page to return to.
+        """
+        if self.field("confirmed"):
+            return None
+        own = ("token", "back")
+        return await self.render(
+            "confirm.html",
+            title="Sure?",
+            what=what,
+            path=path_of(self.request),
+            fields=[(name, value) for name, value in self.fields if name not in own],
+            back_to=self.field("back"),
+            leave=self.back(default),
+        )
+
     def _theme(self) -> str:
         theme = self.request.cookies.get(THEME)
         return theme if theme in ("light", "dark") else "auto"

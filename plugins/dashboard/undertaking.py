@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from datetime import datetime
 from typing import Any, cast
 from uuid import UUID
 
@@ -55,6 +56,16 @@ class Session:
 
     async def run_now(self, ids: Sequence[UUID]) -> frozenset[UUID]:
         return frozenset(row[0] for row in await self.fetch(self._sql.run_now, list(ids)))
+
+    async def prioritize(self, ids: Sequence[UUID], priority: int) -> int:
+        """Give waiting jobs another priority; returns how many had another one."""
+        ((count, _),) = await self.fetch(self._sql.prioritize, list(ids), priority)
+        return int(count)
+
+    async def reschedule(self, ids: Sequence[UUID], at: datetime) -> int:
+        """Run waiting jobs at another time; returns how many were changed."""
+        ((count, _),) = await self.fetch(self._sql.reschedule, list(ids), at, None)
+        return int(count)
 
 
 class Deed:

@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from chancy.plugins.dashboard.pages import (
     audit_page,
+    bulk_page,
     cron_page,
     groups_page,
     job_page,
@@ -31,6 +32,10 @@ PAGES: tuple[tuple[str, str, Callable[[View], Awaitable[Response]]], ...] = (
     ("POST", "jobs/cancel", jobs_page.cancel),
     ("POST", "jobs/run", jobs_page.run_now),
     ("POST", "jobs/replay", jobs_page.replay),
+    ("POST", "jobs/change", job_page.change),
+    ("POST", "jobs/cancel-all", bulk_page.cancel_all),
+    ("POST", "jobs/run-all", bulk_page.run_all),
+    ("POST", "jobs/replay-all", bulk_page.replay_all),
     ("GET", "jobs/{id}", job_page.show),
     ("GET", "dead-letters", letters_page.show),
     ("GET", "dead-letters/groups/{fingerprint}", letters_page.show_group),

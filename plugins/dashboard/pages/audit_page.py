@@ -12,6 +12,7 @@ _PAGE = 50
 
 async def show(view: View) -> Response:
     view.require(Action.VIEW_AUDIT)
+    await view.site.looks.get("lost actions", view.site.audit.end_lost, keep_s=30.0)
     given = view.query("before") or ""
     before = int(given) if given.isdigit() and len(given) < 19 else None
     entries = await view.site.audit.page(before, _PAGE + 1)

@@ -93,6 +93,10 @@ async def retry_workflow(view: View) -> Response:
     plugin, id, step = _workflows(view), uuid_of(view.field("workflow")), view.field("step")
     view.require(Action.STEER_WORKFLOW, f"workflow:{id}")
 
+    what = f"Retry the workflow from {step}" if step else "Retry the steps that did not succeed"
+    if asked := await view.confirm(what, f"workflows/{id}"):
+        return asked
+
     async def work() -> int:
         return await plugin.reference(view.site.chancy, id).retry(step or None)
 
@@ -104,6 +108,9 @@ async def retry_workflow(view: View) -> Response:
 async def cancel_workflow(view: View) -> Response:
     plugin, id = _workflows(view), uuid_of(view.field("workflow"))
     view.require(Action.STEER_WORKFLOW, f"workflow:{id}")
+
+    if asked := await view.confirm("Cancel the workflow and its steps", f"workflows/{id}"):
+        return asked
 
     async def work() -> int:
         if not await plugin.reference(view.site.chancy, id).cancel():
@@ -142,6 +149,9 @@ async def show_batch(view: View) -> Response:
 async def cancel_batch(view: View) -> Response:
     plugin, id = _batches(view), uuid_of(view.field("batch"))
     view.require(Action.STEER_BATCH, f"batch:{id}")
+
+    if asked := await view.confirm("Cancel the batch and its jobs", f"batches/{id}"):
+        return asked
 
     async def work() -> int:
         if not await plugin.reference(view.site.chancy, id).cancel():

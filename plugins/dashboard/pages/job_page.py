@@ -14,8 +14,11 @@ from starlette.responses import Response
 
 from chancy.app.diagnosis import Reason, Why
 from chancy.job.definition import QueuedJob
+from chancy.job.fields import PRIORITIES, check_run_at
+from chancy.plugins.dashboard.access import Action
 from chancy.plugins.dashboard.redaction import tree
-from chancy.plugins.dashboard.site import View
+from chancy.plugins.dashboard.site import Refused, View, uuid_of
+from chancy.plugins.dashboard.undertaking import deed
 from chancy.plugins.dead_letter import DeadLetter, DeadLetters
 from chancy.plugins.job_logs import JobLogs, LogLine
 from chancy.serialization.sealed import key_of
@@ -76,6 +79,51 @@ async def show(view: View) -> Response:
         lines=lines,
         State=State,
     )
+
+
+async def change(view: View) -> Response:
+    """Change the priority and the time of a job that waits; what the form leaves empty stays."""
+    id = uuid_of(view.field("id"))
+    job = await view.site.chancy.get_job(id)
+    if job is None:
+        raise Refused(404, "there is no such job any more")
+    view.require(Action.CHANGE_JOB, f"queue:{job.queue}")
+    priority, at = _priority(view.field("priority")), _due(view.field("run_at"))
+    async with deed(view) as act:
+        count, detail = 0, dict[str, object]()
+        if priority is not None and priority != job.priority:
+            count += await act.store.prioritize([id], priority)
+            detail |= {"priority": priority, "before": job.priority}
+        if at is not None:
+            count += await act.store.reschedule([id], at)
+            detail |= {"run_at": at}
+        if not count:
+            raise Refused(409, "nothing was changed: it is as wanted, or does not wait any more")
+        await act.note(Action.CHANGE_JOB, f"job:{id}", detail, jobs=1)
+    return view.done(act.entry, f"jobs/{id}")
+
+
+def _priority(text: str) -> int | None:
+    lowest, highest = PRIORITIES[0], PRIORITIES[-1]
+    if not text:
+        return None
+    try:
+        found = int(text)
+    except ValueError:
+        found = highest + 1
+    if not lowest <= found <= highest:
+        raise Refused(400, f"the priority must be a number from {lowest} to {highest}")
+    return found
+
+
+def _due(text: str) -> datetime | None:
+    if not text:
+        return None
+    found = _time(text)
+    if found is None:
+        raise Refused(400, f"{text[:40]!r} is not a time such as 2030-01-31T12:00, in UTC")
+    check_run_at(found, "this")
+    return found
 
 
 def _moments(job: QueuedJob) -> Iterator[Moment]:

@@ -90,19 +90,15 @@ async def _chosen(view: View, action: Action) -> Sequence[QueuedJob]:
     return [found[id] for id in ids if id in found]
 
 
-async def _confirmed(view: View, ids: Sequence[UUID], what: str, path: str) -> Response | None:
+async def _confirmed(view: View, ids: Sequence[UUID], what: str) -> Response | None:
     """The page that asks before more than one job is changed; None: it was answered."""
-    if len(ids) == 1 or view.field("confirmed"):
-        return None
-    return await view.render(
-        "confirm.html", title="Sure?", what=what, path=path, ids=ids, back_to=view.field("back")
-    )
+    return None if len(ids) == 1 else await view.confirm(what, "jobs")
 
 
 async def cancel(view: View) -> Response:
     jobs = await _chosen(view, Action.CANCEL_JOB)
     ids = [job.id for job in jobs]
-    if asked := await _confirmed(view, ids, f"Cancel {len(ids)} jobs", "jobs/cancel"):
+    if asked := await _confirmed(view, ids, f"Cancel {len(ids)} jobs"):
         return asked
     chancy, subject = view.site.chancy, _subject(jobs)
     done = (Cancellation.CANCELLED, Cancellation.ASKED)
@@ -129,7 +125,7 @@ async def cancel(view: View) -> Response:
 async def run_now(view: View) -> Response:
     jobs = await _chosen(view, Action.RUN_JOB)
     ids = [job.id for job in jobs]
-    if asked := await _confirmed(view, ids, f"Run {len(ids)} jobs now", "jobs/run"):
+    if asked := await _confirmed(view, ids, f"Run {len(ids)} jobs now"):
         return asked
     chancy, subject, detail = view.site.chancy, _subject(jobs), {"ids": ids}
     if chancy.broker is not chancy.control:
@@ -155,7 +151,7 @@ async def replay(view: View) -> Response:
     ids = [job.id for job in jobs if job.state is State.FAILED]
     if not ids:
         raise Refused(409, "nothing was changed: only failed jobs can be retried")
-    if asked := await _confirmed(view, ids, f"Retry {len(ids)} jobs", "jobs/replay"):
+    if asked := await _confirmed(view, ids, f"Retry {len(ids)} jobs"):
         return asked
     async with deed(view) as act:
         found = await Letters(act.broker, view.site.chancy.broker).replay(

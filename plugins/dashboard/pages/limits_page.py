@@ -45,6 +45,8 @@ async def skip(view: View) -> Response:
     _check(view)
     queue, key = view.field("queue"), next((v for k, v in view.fields if k == "key"), "")
     view.require(Action.SKIP_BLOCK, f"queue:{queue}")
+    if asked := await view.confirm("Skip all failed jobs that block this partition", "limits"):
+        return asked
     async with deed(view) as act:
         skipped = await Partitions(act.broker).skip(queue, key)
         if not skipped:

@@ -13,6 +13,7 @@ from starlette.requests import Request
 
 from chancy import Chancy
 from chancy.plugins.dashboard import Dashboard, Person, Role
+from chancy.plugins.dashboard.site import Site
 
 VIEWER = Person(name="vera", role=Role.VIEWER)
 OPERATOR = Person(name="olaf", role=Role.OPERATOR)
@@ -67,3 +68,10 @@ def text_of(response: httpx.Response) -> str:
     """The text of a page, without its markup."""
     body = response.text.partition("<main")[2].partition(">")[2]
     return unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", body)))
+
+
+def site_of(chancy: Chancy) -> Site:
+    """That of the last dashboard of an application."""
+    site = chancy._before_close[-1].args[0]  # type: ignore[attr-defined]
+    assert isinstance(site, Site)
+    return site

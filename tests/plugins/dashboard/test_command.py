@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+from functools import partial
 from pathlib import Path
 
 import httpx
+import pytest
 
+from chancy import Chancy
+from chancy.broker import SqlStore
 from chancy.embedded import free_port
-from tests.support.command import command, inside, started
+from chancy.plugins.dashboard.audit import Audit
+from tests.support.command import Answer, command, inside, started
 from tests.support.waiting import eventually_sync
 
 
@@ -41,3 +47,31 @@ def test_it_asks_for_a_user_and_stops_on_sigterm(shop_dsn: str, tmp_path: Path) 
 def test_a_user_needs_a_password(shop_dsn: str) -> None:
     answer = inside("dashboard", "--user", "eve", code=2, dsn=shop_dsn, plugins="chancy.dashboard")
     assert "CHANCY_DASHBOARD_PASSWORD" in answer.err
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7"])
+def test_other_machines_are_not_served_without_auth(shop_dsn: str, host: str) -> None:
+    answer = inside("dashboard", "--host", host, code=2, dsn=shop_dsn, plugins="chancy.dashboard")
+    assert f"--host {host} is reachable from other machines" in answer.err
+
+
+async def test_the_audit_is_listed_and_its_actions_are_stopped(shop: Chancy) -> None:
+    assert isinstance(shop.control, SqlStore)
+    audit = Audit(shop.control, 365)
+    done = await audit.add("eve", "cancel job", "queue:mail", {"ids": ["x"]}, jobs=3)
+    going = await audit.add("eve", "replay dead letter", "queue:mail", ended=False)
+
+    def run(*words: object, code: int = 0) -> Answer:
+        return inside("audit", *words, code=code, dsn=shop.dsn, plugins="chancy.dashboard")
+
+    first, second = await asyncio.to_thread(lambda: run("list", "--json").json)
+    assert (first["id"], first["ended_at"]) == (going, None)
+    assert (second["id"], second["jobs"], second["detail"]) == (done, 3, {"ids": ["x"]})
+    page = await asyncio.to_thread(run, "list", "--limit", 1)
+    assert "in progress" in page.out
+    assert f"--before {going}" in page.err
+    await asyncio.to_thread(run, "stop", going)
+    assert await audit.count(going, 1) is True
+    assert "stopping" in (await asyncio.to_thread(run, "list")).out
+    for id in (done, 999):
+        await asyncio.to_thread(partial(run, "stop", id, code=1))

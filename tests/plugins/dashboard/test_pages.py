@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from html import unescape
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
@@ -19,16 +19,17 @@ from starlette.requests import Request
 from chancy import Chancy, ConfigurationError, Job, JobFilter, Reference, State
 from chancy.asgi import chancy_lifespan
 from chancy.broker import SqlStore
-from chancy.plugins.dashboard import Action, Dashboard, live, snapshot
+from chancy.plugins.batch import Batch, Batches
+from chancy.plugins.dashboard import Action, Dashboard, Person, live, snapshot
 from chancy.plugins.dashboard.job_rows import PAGE, find_page
 from chancy.plugins.dashboard.redaction import MASKED, Masked
 from chancy.plugins.dashboard.search import Search, SearchError, parse
-from chancy.plugins.dashboard.site import Site, View
+from chancy.plugins.dashboard.site import View
 from chancy.plugins.dashboard.snapshot import Snapshots
 from chancy.plugins.dashboard.undertaking import Deed, start
 from chancy.plugins.dead_letter import DeadLetters, LetterFilter
 from chancy.plugins.job_logs.lines import SQL, HeldLine, store
-from tests.plugins.dashboard.browsing import ADMIN, OPERATOR, browser, by_header, text_of
+from tests.plugins.dashboard.browsing import ADMIN, OPERATOR, browser, by_header, site_of, text_of
 from tests.plugins.dashboard.scene import application, fail
 from tests.plugins.dashboard.shop import send_receipt
 from tests.support.waiting import eventually
@@ -161,19 +162,12 @@ async def test_a_full_queue_hides_no_count_of_another(
                   '{{"{meta}": {{"partition": "p"}}}}' from generate_series(1, {count})""",
             )
     Dashboard(shop)
-    found = await Snapshots(_site(shop)).get()
+    found = await Snapshots(site_of(shop)).get()
     counts = {one.name: (one.scheduled, one.held) for one in found.queues}
     assert counts["feeds"] == (6, 0)
     assert counts["mail"] == (3, 0)
     assert counts["billing"] == (0, 12)
     assert counts["video"] == (0, 4)
-
-
-def _site(chancy: Chancy) -> Site:
-    """That of the last dashboard of an application."""
-    site = chancy._before_close[-1].args[0]  # type: ignore[attr-defined]
-    assert isinstance(site, Site)
-    return site
 
 
 @pytest.mark.parametrize(
@@ -288,6 +282,119 @@ class _Streams:
             list(new_ids),
         )
         return {row[0]: row[1] for row in rows}
+
+
+async def _ended(chancy: Chancy) -> None:
+    """Wait until no action is in progress."""
+
+    async def ended() -> bool:
+        return all(one.ended_at for one in await site_of(chancy).audit.page(None, 50))
+
+    await eventually(ended)
+
+
+async def test_all_jobs_of_a_search_are_changed_in_batches(shop: Chancy) -> None:
+    later = [send_receipt.job(order=n).with_delay(timedelta(hours=1)) for n in range(620)]
+    references = await shop.push_many(later)
+    kept = await shop.push(send_receipt.job(order=1).with_queue("billing"))
+    await fail(shop, 3)
+
+    def elsewhere(person: Person, action: Action, subject: str) -> bool:
+        return subject != "queue:billing" or action is Action.REPLAY_LETTER
+
+    async with browser(shop, OPERATOR, can=elsewhere) as olaf:
+        form = {"q": "state:scheduled"}
+        asked = await olaf.post("jobs/run-all", form)
+        assert "all jobs of the search “state:scheduled”?" in text_of(asked)
+        assert (await shop.counts())["mail"].scheduled == 620
+        assert "/audit?done=" in _done(await olaf.post("jobs/run-all", {**form, "confirmed": "y"}))
+        await _ended(shop)
+        assert (await shop.counts())["mail"].pending == 620
+        _done(await olaf.post("jobs/cancel-all", {"q": "func:send_receipt", "confirmed": "y"}))
+        await _ended(shop)
+        assert (await _state(references[0])) is State.CANCELLED
+        assert set(await shop.counts()) == {"billing"}
+        assert (await _state(kept)) is State.PENDING
+        _done(
+            await olaf.post(
+                "jobs/replay-all", {"q": "queue:billing error:declined", "confirmed": "y"}
+            )
+        )
+        await _ended(shop)
+        assert await DeadLetters().count(shop, LetterFilter(replayed=True)) == 3
+        for path, q in (
+            ("run-all", "state:failed"),
+            ("cancel-all", "state:failed"),
+            ("cancel-all", "foo:x"),
+        ):
+            assert (await olaf.post(f"jobs/{path}", {"q": q})).status_code == 400
+        entries = await site_of(shop).audit.page(None, 50)
+        assert [one.jobs for one in entries] == [3, 620, 620]
+        assert entries[2].detail == {"search": "state:scheduled"}
+
+
+async def test_the_priority_and_time_of_a_job_are_changed_on_its_page(shop: Chancy) -> None:
+    reference = await shop.push(send_receipt.job(order=1))
+    async with browser(shop, OPERATOR) as olaf:
+        page = await olaf.get(f"jobs/{reference.id}")
+        assert 'action="/jobs/change"' in page.text
+        form = {"id": str(reference.id), "priority": "7", "run_at": "2099-01-31T12:00"}
+        assert f"/jobs/{reference.id}?done=" in _done(await olaf.post("jobs/change", form))
+        job = await shop.get_job(reference.id)
+        assert job is not None
+        assert (job.priority, job.state) == (7, State.SCHEDULED)
+        assert job.run_at == datetime(2099, 1, 31, 12, tzinfo=UTC)
+        for wrong in (
+            {"priority": "101"},
+            {"priority": "x"},
+            {"run_at": "soon"},
+            {"run_at": "9999"},
+        ):
+            bad = await olaf.post("jobs/change", {"id": str(reference.id), **wrong})
+            assert bad.status_code == 400, wrong
+        assert (await olaf.post("jobs/change", {"id": str(reference.id)})).status_code == 409
+        await shop.cancel(reference.id)
+        again = {"id": str(reference.id), "priority": "3"}
+        assert (await olaf.post("jobs/change", again)).status_code == 409
+
+
+async def test_what_touches_more_than_one_job_is_confirmed(shop: Chancy) -> None:
+    plugins = {type(plugin): plugin for plugin in shop.hooks.plugins}
+    batches = plugins[Batches]
+    assert isinstance(batches, Batches)
+    batch = await batches.push(shop, Batch(name="n"), [send_receipt.job(order=n) for n in range(3)])
+    async with browser(shop, OPERATOR) as olaf:
+        form = {"batch": str(batch.id)}
+        asked = await olaf.post("batches/cancel", form)
+        assert "Cancel the batch and its jobs?" in text_of(asked)
+        assert f'name="batch" value="{batch.id}"' in asked.text
+        assert (await shop.counts())["mail"].pending == 3
+        _done(await olaf.post("batches/cancel", {**form, "confirmed": "yes"}))
+        for path, form in (
+            ("workflows/cancel", {"workflow": str(batch.id)}),
+            ("workflows/retry", {"workflow": str(batch.id)}),
+            ("limits/skip", {"queue": "crawl", "key": " a b"}),
+        ):
+            asked = await olaf.post(path, form)
+            assert asked.status_code == 200, path
+            assert all(f'name="{k}" value="{v}"' in asked.text for k, v in form.items())
+            done = await olaf.post(path, {**form, "confirmed": "yes"})
+            assert done.status_code in (400, 404, 409), path
+
+
+async def test_an_action_whose_process_died_gets_an_end(shop: Chancy) -> None:
+    async with browser(shop, OPERATOR) as olaf:
+        audit = site_of(shop).audit
+        lost, alive = [await audit.add("eve", "cancel job", "jobs", ended=False) for _ in range(2)]
+        await _sql(
+            shop,
+            "update chancy.dashboard_audit set counted_at = now() - interval '11 minutes'",
+        )
+        await audit.count(alive, 1)
+        assert "its process died" in text_of(await olaf.get("audit"))
+    (still, ended) = await audit.page(None, 2)
+    assert (still.id, still.ended_at) == (alive, None)
+    assert (ended.id, ended.ended_at is None) == (lost, False)
 
 
 async def test_events_of_streams_are_replayed(
@@ -419,7 +526,7 @@ async def test_actions_of_a_mounted_dashboard_stop_when_the_service_does(shop_ds
 
     async with chancy_lifespan(shop)(FastAPI()):
         Dashboard(shop)
-        site = _site(shop)
+        site = site_of(shop)
         view = View(site, Request({"type": "http", "headers": []}), OPERATOR)
         entry = await start(view, Action.REPLAY_LETTER, "dead letters", {}, step)
         await begun.wait()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping
+from uuid import UUID
 
 import httpx
 import pytest
@@ -14,41 +16,118 @@ from chancy import Chancy, Job
 from chancy.broker import SqlStore
 from chancy.plugins.dashboard import Action, BasicAuth, Dashboard, Person, Role
 from chancy.plugins.dashboard.job_rows import PAGE
+from chancy.plugins.dashboard.pages import PAGES
 from chancy.plugins.dashboard.routes import HEADERS
 from chancy.plugins.dead_letter import DeadLetters, LetterFilter
-from tests.plugins.dashboard.browsing import ADMIN, OPERATOR, VIEWER, browser, by_header, text_of
+from tests.plugins.dashboard.browsing import (
+    ADMIN,
+    OPERATOR,
+    VIEWER,
+    browser,
+    by_header,
+    site_of,
+    text_of,
+)
 from tests.plugins.dashboard.scene import fail
 from tests.plugins.dashboard.shop import HOSTILE, MARKS, send_receipt
+from tests.support.command import inside
 from tests.support.waiting import eventually
 
-#: Forms, and the lowest person who may send them.
-FORMS = [
-    ("queues/pause", {"queue": "mail"}, OPERATOR),
-    ("queues/resume", {"queue": "mail"}, OPERATOR),
-    ("queues/change", {"queue": "mail", "concurrency": "3"}, ADMIN),
-    ("jobs/cancel", {}, OPERATOR),
-    ("cron/pause", {"entry": "none"}, OPERATOR),
-    ("cron/run", {"entry": "none"}, OPERATOR),
-    ("limits/skip", {"queue": "crawl", "key": "1"}, OPERATOR),
-    ("workflows/cancel", {"workflow": "00000000-0000-0000-0000-000000000000"}, OPERATOR),
-    ("batches/cancel", {"batch": "00000000-0000-0000-0000-000000000000"}, OPERATOR),
-]
+_NOBODY = str(UUID(int=0))
+#: Each form of a page with fields, and the lowest person who may send it. ``JOB`` is a pending job,
+#: ``DEAD`` one that has failed, ``MARK`` its group, ``ENTRY`` an action of another person.
+FORMS: Mapping[str, tuple[dict[str, str], Person]] = {
+    "queues/pause": ({"queue": "mail"}, OPERATOR),
+    "queues/resume": ({"queue": "mail"}, OPERATOR),
+    "queues/change": ({"queue": "mail", "concurrency": "3"}, ADMIN),
+    "jobs/cancel": ({"id": "JOB"}, OPERATOR),
+    "jobs/run": ({"id": "JOB"}, OPERATOR),
+    "jobs/replay": ({"id": "DEAD"}, OPERATOR),
+    "jobs/change": ({"id": "JOB", "priority": "7"}, OPERATOR),
+    "jobs/cancel-all": ({"q": "queue:mail"}, OPERATOR),
+    "jobs/run-all": ({"q": "queue:mail"}, OPERATOR),
+    "jobs/replay-all": ({"q": "queue:mail"}, OPERATOR),
+    "dead-letters/replay": ({"id": "DEAD"}, OPERATOR),
+    "dead-letters/purge": ({"id": "DEAD"}, ADMIN),
+    "dead-letters/replay-all": ({"fingerprint": "MARK"}, OPERATOR),
+    "dead-letters/purge-all": ({"fingerprint": "MARK"}, ADMIN),
+    "cron/pause": ({"entry": "none"}, OPERATOR),
+    "cron/resume": ({"entry": "none"}, OPERATOR),
+    "cron/run": ({"entry": "none"}, OPERATOR),
+    "limits/skip": ({"queue": "crawl", "key": "1"}, OPERATOR),
+    "workflows/retry": ({"workflow": _NOBODY}, OPERATOR),
+    "workflows/cancel": ({"workflow": _NOBODY}, OPERATOR),
+    "batches/cancel": ({"batch": _NOBODY}, OPERATOR),
+    "audit/stop": ({"entry": "ENTRY"}, ADMIN),
+}
+#: The command that does the same as a form.
+COMMANDS = {
+    "queues/pause": "queue pause",
+    "queues/resume": "queue resume",
+    "queues/change": "queue declare",
+    "jobs/cancel": "job cancel",
+    "jobs/run": "job retry",
+    "jobs/replay": "dead replay",
+    "jobs/change": "job prioritize",
+    "jobs/cancel-all": "job cancel",
+    "jobs/run-all": "job retry",
+    "jobs/replay-all": "dead replay",
+    "dead-letters/replay": "dead replay",
+    "dead-letters/purge": "dead purge",
+    "dead-letters/replay-all": "dead replay",
+    "dead-letters/purge-all": "dead purge",
+    "cron/pause": "cron pause",
+    "cron/resume": "cron resume",
+    "cron/run": "cron run",
+    "limits/skip": "limits skip",
+    "workflows/retry": "workflow retry",
+    "workflows/cancel": "workflow cancel",
+    "batches/cancel": "batch cancel",
+    "audit/stop": "audit stop",
+}
 
 
-async def test_roles_refuse_actions_and_hide_their_buttons(shop: Chancy) -> None:
+async def test_each_form_is_refused_below_its_role(shop: Chancy) -> None:
+    forms = {path for method, path, _ in PAGES if method == "POST"}
+    assert set(FORMS) == forms
     reference = await shop.push(send_receipt.job(order=1))
+    await fail(shop, 1)
+    (letter,) = await DeadLetters().find(shop)
+    (group,) = await DeadLetters().groups(shop)
     async with browser(shop, VIEWER) as vera, browser(shop, OPERATOR) as olaf:
-        for path, fields, lowest in FORMS:
-            fields = fields or {"id": str(reference.id)}
-            refused = await vera.post(path, fields)
-            assert refused.status_code == 403, path
-            assert "vera may not do this" in text_of(refused)
-            allowed = await olaf.post(path, fields)
-            assert (allowed.status_code == 403) == (lowest is ADMIN), path
-        assert 'action="/queues/pause"' not in (await vera.get("queues")).text
-        assert 'action="/queues/pause"' in (await olaf.get("queues")).text
+        for page, path in (
+            ("queues", "queues/pause"),
+            ("jobs?q=state:pending", "jobs/cancel-all"),
+            (f"jobs/{reference.id}", "jobs/change"),
+        ):
+            button = f'action="/{path}"'
+            assert button in (await olaf.get(page)).text, page
+            assert button not in (await vera.get(page)).text
+        entry = await site_of(shop).audit.add("eve", "purge dead letter", "queue:mail", ended=False)
+        values = {
+            "JOB": str(reference.id),
+            "DEAD": str(letter.id),
+            "MARK": group.fingerprint,
+            "ENTRY": str(entry),
+        }
+        tokens = [(one, await one.token()) for one in (vera, olaf)]
+        for path, (fields, lowest) in FORMS.items():
+            form = {name: values.get(value, value) for name, value in fields.items()}
+            for one, token in tokens:
+                done = await one.client.post(f"/{path}", data={"token": token, **form})
+                refused = one is vera or lowest is ADMIN
+                assert (done.status_code == 403) == refused, (path, text_of(done))
+                assert not refused or "may not do this" in text_of(done)
         assert (await vera.get("audit")).status_code == 403
     assert {queue.concurrency for queue in await shop.get_queues() if queue.name == "mail"} == {8}
+    assert await DeadLetters().count(shop) == 1
+
+
+def test_each_form_has_a_command(shop_dsn: str) -> None:
+    assert set(COMMANDS) == set(FORMS)
+    plugins = "chancy.dashboard,chancy.batches,chancy.workflows,chancy.limits"
+    for command in sorted(set(COMMANDS.values())):
+        inside(*command.split(), "--help", dsn=shop_dsn, plugins=plugins)
 
 
 async def test_forms_without_their_token_are_refused(shop: Chancy) -> None:
