@@ -78,12 +78,12 @@ async def _all(
     if is_full(view.site):
         raise Refused(409, "too many actions are in progress: see the audit, and try again later")
     subject = f"queue:{wanted.queue}" if wanted.queue else "jobs"
-    step = _Walk(view, action, replace(wanted, states=states), change)
+    step = _BulkStep(view, action, replace(wanted, states=states), change)
     entry = await start(view, action, subject, {"search": text}, step)
     return RedirectResponse(view.url("audit", done=entry), 303)
 
 
-class _Walk:
+class _BulkStep:
     """Changes one batch in each call. Jobs of queues for which the person may not do it are left
     alone."""
 

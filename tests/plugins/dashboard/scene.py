@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from chancy import Chancy, GlobalConcurrency, Queue, Worker
 from chancy.broker import SqlStore
+from chancy.plugin.plugin import Plugin
 from chancy.plugins.batch import Batch, Batches
 from chancy.plugins.cron import Cron, Entry
 from chancy.plugins.dashboard import DashboardPlugin
@@ -27,8 +28,8 @@ QUEUES = (
 )
 
 
-def application(dsn: str) -> Chancy:
-    """An application with all plugins that have pages."""
+def application(dsn: str, *more: Plugin) -> Chancy:
+    """An application with all plugins that have pages, and others."""
     nightly = Entry(
         "reports/nightly", "0 3 * * *", render.job(report="nightly"), zone="Europe/Paris"
     )
@@ -42,6 +43,7 @@ def application(dsn: str) -> Chancy:
             Batches(),
             Metrics(every_s=0.1),
             JobLogs(every_s=0.1),
+            *more,
         ],
     )
 

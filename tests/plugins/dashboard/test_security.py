@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
 import httpx
@@ -14,11 +15,16 @@ from starlette.responses import RedirectResponse, Response
 
 from chancy import Chancy, Job
 from chancy.broker import SqlStore
+from chancy.plugin.plugin import Plugin
+from chancy.plugin.runtime import Application, Panel
+from chancy.plugins.batch import Batch, Batches
+from chancy.plugins.cron import Cron, Entry
 from chancy.plugins.dashboard import Action, BasicAuth, Dashboard, Person, Role
 from chancy.plugins.dashboard.job_rows import PAGE
 from chancy.plugins.dashboard.pages import PAGES
 from chancy.plugins.dashboard.routes import HEADERS
 from chancy.plugins.dead_letter import DeadLetters, LetterFilter
+from chancy.plugins.workflow import Workflow, Workflows
 from tests.plugins.dashboard.browsing import (
     ADMIN,
     OPERATOR,
@@ -28,7 +34,7 @@ from tests.plugins.dashboard.browsing import (
     site_of,
     text_of,
 )
-from tests.plugins.dashboard.scene import fail
+from tests.plugins.dashboard.scene import application, fail
 from tests.plugins.dashboard.shop import HOSTILE, MARKS, send_receipt
 from tests.support.command import inside
 from tests.support.waiting import eventually
@@ -359,3 +365,87 @@ async def test_a_group_is_purged_only_where_the_person_may(shop: Chancy) -> None
             await eventually(ended)
             assert await letters.count(shop) == left
     assert await letters.count(shop, LetterFilter(queue="billing", replayed=False)) == 2
+
+
+#: What the name of a workflow or batch may have.
+TAGS = "<script>window.hacked = 1</script>'<img src=x onerror=window.hacked>"
+
+
+class _Panels(Plugin):
+    """A plugin of a third party with a panel, which is as hostile as a job."""
+
+    @classmethod
+    def get_identifier(cls) -> str:
+        return "shop.stock"
+
+    def panels(self) -> Sequence[Panel]:
+        return [Panel(name="stock", title=f"Stock {HOSTILE}", rows=self._rows)]
+
+    async def _rows(self, chancy: Application) -> Sequence[Mapping[str, Any]]:
+        return [{HOSTILE: HOSTILE + MARKS, "token": "t0ps3cret", "n": 7, "none": None}] * 501
+
+
+async def test_names_results_and_panels_are_text(shop_dsn: str) -> None:
+    """What is not an argument of a job: names of groups, results, progress, workers, the audit."""
+    shop = application(shop_dsn, _Panels())
+    async with shop:
+        plugins = {type(plugin): plugin for plugin in shop.hooks.plugins}
+        workflows, batches, cron = plugins[Workflows], plugins[Batches], plugins[Cron]
+        assert isinstance(workflows, Workflows)
+        assert isinstance(batches, Batches)
+        assert isinstance(cron, Cron)
+        flow = Workflow(name=TAGS)
+        flow.add(send_receipt.job(order=1), "send")
+        started = await workflows.push(shop, flow)
+        batch = await batches.push(shop, Batch(name=TAGS), [send_receipt.job(order=2)])
+        await cron.add(shop, Entry("nightly", "0 3 * * *", send_receipt.job(order=3)))
+        job = await shop.push(send_receipt.job(order=4))
+        await fail(shop, 1)
+        await _hostile(shop, job.id)
+        async with browser(shop, ADMIN) as ada:
+            await site_of(shop).audit.add(HOSTILE, HOSTILE, HOSTILE + MARKS, {HOSTILE: MARKS})
+            (group,) = await DeadLetters().groups(shop)
+            (letter,) = await DeadLetters().find(shop)
+            shown = ""
+            for path in (
+                "", "workers", "workflows", f"workflows/{started.id}", "batches",
+                f"batches/{batch.id}", "cron", "cron/nightly", "audit", "panels/stock",
+                f"jobs/{job.id}", "jobs?q=state:running", "dead-letters",
+                f"dead-letters/{letter.id}", f"dead-letters/groups/{group.fingerprint}",
+            ):  # fmt: skip
+                page = await ada.get(path)
+                assert page.status_code == 200, (path, text_of(page))
+                for mark in ("<script>w", "<img", "\u202e", "\u0007", "t0ps3cret"):
+                    assert mark not in page.text, (path, mark)
+                shown += text_of(page)
+            assert shown.count("<script>window.hacked") > 8
+            assert "\\u202e" in shown
+            assert "There are more rows." in shown
+            assert (await ada.get("panels/none")).status_code == 404
+
+
+async def _hostile(chancy: Chancy, job: UUID) -> None:
+    """Write hostile text where a job, a worker and a failure have some."""
+    assert isinstance(chancy.control, SqlStore)
+    worker = UUID(int=7)
+    await chancy.control.fetch(
+        "insert into chancy.workers (id, host, pid, version, queues, unknown, beat_at, broken)"
+        " values ($1, $2, 1, $2, array[$2], array[$2], now(), jsonb_build_object($2::text, 'x'))",
+        worker,
+        HOSTILE,
+    )
+    await chancy.control.fetch(
+        "update chancy.jobs set state = 1, worker_id = $1, claimed_at = now(), meta ="
+        " jsonb_build_object('progress', jsonb_build_object('fraction', 0.5, 'text', $2::text))"
+        " where id = $3",
+        worker,
+        HOSTILE,
+        job,
+    )
+    await chancy.control.fetch("update chancy.cron_entries set func = $1, queue = $1", HOSTILE)
+    await chancy.control.fetch(
+        "update chancy.dead_letters set func = $1, host = $1, error = $1, meta ="
+        " jsonb_build_object($1::text, $1::text), errors = jsonb_build_array(jsonb_build_object("
+        "'message', $1::text, 'types', jsonb_build_array($1::text), 'trace', $1::text))",
+        HOSTILE,
+    )
