@@ -158,6 +158,7 @@ class Site:
             ("workflows", "Workflows", Workflows),
             ("batches", "Batches", Batches),
             ("limits", "Limits", GlobalLimits),
+            ("checkup", "Checkup", None),
             ("audit", "Audit", None),
         ]
         own = [(path, name) for path, name, kind in pages if kind is None or self.plugin(kind)]

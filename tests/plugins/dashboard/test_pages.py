@@ -14,7 +14,10 @@ from uuid import UUID
 import httpx
 import pytest
 from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Mount
 
 from chancy import Chancy, ConfigurationError, Job, JobFilter, Reference, State
 from chancy.asgi import chancy_lifespan
@@ -516,6 +519,42 @@ async def test_it_is_mounted_under_a_prefix_of_fastapi(shop: Chancy, prefix: str
         assert style.headers["content-type"].startswith("text/css")
 
 
+async def _by_django(scope: Any, receive: Any, send: Any) -> None:
+    """Stands for what get_asgi_application() returns."""
+    await PlainTextResponse("django")(scope, receive, send)
+
+
+async def test_it_is_mounted_in_starlette_and_beside_django(shop: Chancy) -> None:
+    """As the guide has it."""
+    site = Dashboard(shop, auth=by_header)
+
+    async def beside(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and f"{scope['path']}/".startswith("/ops/queue/"):
+            below = dict(scope, root_path=scope.get("root_path", "") + "/ops/queue")
+            await site(below, receive, send)
+        else:
+            await _by_django(scope, receive, send)
+
+    starlette = Starlette(routes=[Mount("/ops/queue", site)])
+    for service in (starlette, beside):
+        transport = httpx.ASGITransport(app=service, client=("10.1.1.1", 1))
+        headers = {"x-person": "olaf"}
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://shop.example", headers=headers
+        ) as client:
+            page = await client.get("/ops/queue/queues")
+            assert 'href="/ops/queue/queues" aria-current="page"' in page.text
+            token = re.search(r'name="token" value="(\w+)"', page.text)
+            assert token
+            form = {"token": token[1], "queue": "mail", "back": "queues"}
+            done = await client.post("/ops/queue/queues/pause", data=form)
+            assert done.headers["location"].startswith("/ops/queue/queues?done=")
+            assert (await client.get("/ops/queue/static/icon.svg")).status_code == 200
+            assert (await client.get("/ops/queue/")).status_code == 200
+            if service is beside:
+                assert (await client.get("/elsewhere")).text == "django"
+
+
 async def test_actions_of_a_mounted_dashboard_stop_when_the_service_does(shop_dsn: str) -> None:
     shop = application(shop_dsn)
     begun = asyncio.Event()
@@ -565,3 +604,11 @@ async def test_viewers_share_one_look(shop: Chancy, monkeypatch: pytest.MonkeyPa
 def test_an_application_without_the_plugin_is_refused(dsn: str) -> None:
     with pytest.raises(ConfigurationError, match="lacks the plugin"):
         Dashboard(Chancy(dsn))
+
+
+async def test_the_checkup_shows_what_the_doctor_finds(shop: Chancy) -> None:
+    async with browser(shop, OPERATOR) as olaf:
+        found = text_of(await olaf.get("checkup"))
+    assert "none, as no worker has been alive for a whole lease" in found
+    for check in ("clock", "horizon", "schema", "workers", "leader"):
+        assert f" {check} " in found, check
