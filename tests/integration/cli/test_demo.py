@@ -6,6 +6,7 @@ import re
 import signal
 from pathlib import Path
 
+import httpx
 import psutil
 import psycopg
 import pytest
@@ -95,6 +96,30 @@ def test_ctrl_c_ends_the_demo_cleanly(tmp_path: Path, dsn: str) -> None:
     with psycopg.connect(dsn) as connection:
         left = connection.execute("select count(*) from chancy_demo.jobs where state in (0, 2)")
         assert left.fetchone() == (0,)
+
+
+def test_the_demo_shows_its_jobs_on_the_dashboard_until_ctrl_c(tmp_path: Path, dsn: str) -> None:
+    words = ("demo", "--modules=5", "--dashboard", "--dsn", dsn)
+    with started(command(*words), cwd=tmp_path) as demo:
+        eventually_sync(lambda: "Ctrl-C ends it" in demo.log, timeout=60)
+        address = re.search(r"dashboard at (http://\S+/),", demo.log)
+        assert address
+        with httpx.Client(base_url=address[1]) as browser:
+            assert "parse" in browser.get("jobs?q=state:succeeded").text
+            overview = browser.get("")
+            assert overview.status_code == 200
+            assert "No worker is running" not in overview.text
+
+            def goes_on() -> int:
+                with psycopg.connect(dsn) as connection:
+                    query = "select count(*) from chancy_demo.finished_jobs"
+                    ((count,),) = connection.execute(query).fetchall()
+                    return int(count)
+
+            eventually_sync(lambda: goes_on() > 12, timeout=30)
+        demo.process.send_signal(signal.SIGINT)
+        assert demo.process.wait(30) == 130, demo.log
+    assert "Traceback" not in demo.log
 
 
 def test_what_is_measured() -> None:
