@@ -124,7 +124,7 @@ async def find_page(
     :param ruled: whether that of jobs that rules hold does.
     """
     tables = _Tables(SQL.on(store), allows)
-    if wanted.states == {State.HELD}:
+    if wanted.states == frozenset({State.HELD}):
         return await _held(tables, wanted, after, ruled=ruled)
     source = _source(wanted, failures=failures)
     if source is None:
@@ -206,7 +206,7 @@ async def find_batch(
 
     :param wanted: with failed jobs alone, or others that have not finished.
     """
-    if wanted.states == {State.FAILED}:
+    if wanted.states == frozenset({State.FAILED}):
         source = _Source("failed", "", "down", False)
     else:
         source = _Source("live", "", "id", False)
