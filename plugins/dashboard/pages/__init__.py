@@ -9,7 +9,6 @@ from starlette.responses import Response
 from chancy.plugins.dashboard.pages import (
     audit_page,
     bulk_page,
-    checkup_page,
     cron_page,
     groups_page,
     job_page,
@@ -61,7 +60,7 @@ PAGES: tuple[tuple[str, str, Callable[[View], Awaitable[Response]]], ...] = (
     ("GET", "limits", limits_page.show),
     ("POST", "limits/skip", limits_page.skip),
     ("GET", "panels/{name}", limits_page.show_panel),
-    ("GET", "checkup", checkup_page.show),
+    ("GET", "checkup", queues_page.checkup),
     ("GET", "audit", audit_page.show),
     ("POST", "audit/stop", audit_page.stop),
 )

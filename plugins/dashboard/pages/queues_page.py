@@ -1,12 +1,14 @@
-"""The overview, and the page of queues: what waits, what holds it back; pause, resume, change."""
+"""The overview, the checkup, and the page of queues: what waits, and what holds it back."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from starlette.responses import Response
 
+from chancy.app.checkup.rounds import examine
+from chancy.plugin.finding import Finding, Severity
 from chancy.plugins.dashboard.access import Action
 from chancy.plugins.dashboard.charts import SPANS, Chart, Span, outcomes, rate, waits
 from chancy.plugins.dashboard.job_rows import JobPage, find_page
@@ -20,6 +22,10 @@ from chancy.plugins.metrics.series import add_up
 from chancy.queue.queue import MAX_CONCURRENCY
 from chancy.states import State
 
+#: Seconds for which findings are shown: to find them takes some seconds of one session.
+_KEEP_S = 30.0
+#: The limits of `chancy doctor`: seconds of an open transaction, and of a due job that waits.
+_TRANSACTION_S, _WAIT_S = 300.0, 60.0
 #: Failures that are listed.
 _FEW = 8
 
@@ -128,3 +134,20 @@ async def change(view: View) -> Response:
         detail = {"concurrency": changed.concurrency, "before": queue.concurrency}
         await act.note(Action.CHANGE_QUEUE, f"queue:{name}", detail, jobs=0)
     return view.done(act.entry, "queues")
+
+
+async def checkup(view: View) -> Response:
+    """What `chancy doctor` finds, for all viewers at once."""
+    site = view.site
+
+    async def look() -> Sequence[Finding]:
+        return await examine(site.chancy, transaction_s=_TRANSACTION_S, wait_s=_WAIT_S)
+
+    found = await site.looks.get("checkup", look, keep_s=_KEEP_S)
+    return await view.render(
+        "checkup.html",
+        title="Checkup",
+        findings=sorted(found, key=lambda one: one.ok),
+        kept_s=_KEEP_S,
+        OK=Severity.OK,
+    )
