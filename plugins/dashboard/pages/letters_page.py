@@ -24,7 +24,7 @@ from chancy.plugins.dead_letter.store import BATCH, Group, LetterPosition, Lette
 
 #: Groups and dead letters of a page.
 _GROUPS, _PAGE = 50, 50
-_MOST_RATE = 100_000.0
+_MOST_RATE, _MOST_TOTAL = 100_000.0, 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,8 +215,16 @@ async def _whole_group(view: View, action: Action, rate: float | None) -> Respon
         raise Refused(409, "too many actions are in progress: see the audit, and try again later")
     # Jobs that fail again while they are replayed die later than this.
     chosen = await Letters(site.chancy.broker).choose(LetterFilter(), bounded=True)
-    step = _Batches(view, fingerprint, chosen.until or view.now, action, rate)
-    detail = {"fingerprint": fingerprint, "error": newest.error, "func": newest.func, "rate": rate}
+    until, replays = chosen.until or view.now, action is Action.REPLAY_LETTER
+    rows = await SQL.on(site.store).fetch("letter_total", fingerprint, until, replays, _MOST_TOTAL)
+    step = _Batches(view, fingerprint, until, action, rate)
+    detail = {
+        "fingerprint": fingerprint,
+        "error": newest.error,
+        "func": newest.func,
+        "rate": rate,
+        "of": rows[0][0],
+    }
     subject = f"queue:{newest.queue}"
     entry = await start(view, action, subject, detail, step)
     return RedirectResponse(view.url("audit", done=entry), 303)

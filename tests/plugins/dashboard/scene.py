@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import Any
 
-from chancy import Chancy, GlobalConcurrency, Queue, Worker
+from chancy import Chancy, GlobalConcurrency, Queue, Sequential, Worker
 from chancy.broker import SqlStore
-from chancy.plugin.plugin import Plugin
+from chancy.plugin import Application, Panel, Plugin
 from chancy.plugins.batch import Batch, Batches
 from chancy.plugins.cron import Cron, Entry
 from chancy.plugins.dashboard import DashboardPlugin
@@ -24,8 +25,26 @@ QUEUES = (
     Queue("reports", executor="async", concurrency=2),
     Queue("feeds", executor="async"),
     Queue("crawl", executor="async", rules=(GlobalConcurrency(1, by="feed"),)),
+    Queue("ledger", executor="async", rules=(Sequential(by="account", on_failure="block"),)),
     Queue("video", executor="async", tags=frozenset({"gpu=.*"})),
 )
+
+
+class Stock(Plugin):
+    """A plugin of the shop's own, with a panel."""
+
+    @classmethod
+    def get_identifier(cls) -> str:
+        return "shop.stock"
+
+    def panels(self) -> Sequence[Panel]:
+        async def rows(_: Application) -> Sequence[Mapping[str, Any]]:
+            return [
+                {"article": "kettle, 1.7 l", "in stock": 412, "reserved": 17, "due": None},
+                {"article": "wok", "in stock": 0, "reserved": 5, "due": "Thursday"},
+            ]
+
+        return [Panel(name="stock", title="Stock", rows=rows)]
 
 
 def application(dsn: str, *more: Plugin) -> Chancy:
@@ -43,6 +62,7 @@ def application(dsn: str, *more: Plugin) -> Chancy:
             Batches(),
             Metrics(every_s=0.1),
             JobLogs(every_s=0.1),
+            Stock(),
             *more,
         ],
     )

@@ -47,3 +47,10 @@ async def merge(name: str) -> str:
 @job(queue="crawl", max_attempts=1)
 async def stay(feed: str) -> None:
     await asyncio.Event().wait()  # until it is cancelled
+
+
+@job(queue="ledger", max_attempts=1)
+async def book(account: str, fails: bool = False) -> str:
+    if fails:
+        raise ValueError(f"the account {account} is closed")
+    return account

@@ -7,23 +7,31 @@ import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import TypeVar
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import pytest
 from playwright.async_api import Page, async_playwright, expect
 
-from chancy import Chancy, Worker
+from chancy import Chancy, Queue, State, Worker
 from chancy.broker import SqlStore
+from chancy.plugin import Plugin
+from chancy.plugins.batch import Batch, Batches
 from chancy.plugins.cron import Cron
 from chancy.plugins.dashboard import Dashboard
 from chancy.plugins.dashboard.server import serve
-from chancy.plugins.dead_letter import DeadLetters
+from chancy.plugins.dead_letter import DeadLetters, LetterFilter
+from chancy.plugins.workflow import Workflow, Workflows
+from tests.plugins.dashboard import shop
 from tests.plugins.dashboard.scene import staged
-from tests.plugins.dashboard.shop import HOSTILE, MARKS, send_receipt
+from tests.plugins.dashboard.shop import HOSTILE, MARKS, book, send_receipt, stay
 from tests.support import chromium
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.browser
+
+P = TypeVar("P", bound=Plugin)
 
 
 @dataclass(slots=True)
@@ -84,7 +92,15 @@ async def _links(page: Page, pattern: str) -> Sequence[str]:
     return [path.lstrip("/") for path in found if re.fullmatch(pattern, path)]
 
 
-async def test_an_operator_works_in_the_browser(shop_dsn: str) -> None:
+def _plugin(chancy: Chancy, kind: type[P]) -> P:
+    return next(one for one in chancy.hooks.plugins if isinstance(one, kind))
+
+
+async def _declared(chancy: Chancy, name: str) -> Queue:
+    return next(queue for queue in await chancy.control.queues() if queue.name == name)
+
+
+async def test_an_operator_steers_queues_and_jobs(shop_dsn: str) -> None:
     async with staged(shop_dsn) as chancy, tab(chancy) as it:
         page = it.page
         # A paused queue, found from the overview, is resumed, and a worker takes its jobs.
@@ -100,60 +116,190 @@ async def test_an_operator_works_in_the_browser(shop_dsn: str) -> None:
                 return "mail" not in await chancy.counts()
 
             await eventually(sent)
-        # Selected jobs are cancelled together, after a question.
-        await it.open("jobs?q=state:scheduled")
-        await page.get_by_label("Select all jobs of this page").check()
-        await it.press("Cancel")
-        await it.press("Cancel 12 jobs")
-        await expect(page.get_by_text("No job matches")).to_be_visible()
-        assert chancy.broker is chancy.control
-        assert "feeds" not in await chancy.counts()
-        # A running job is stopped, by the keyboard alone.
-        await it.open("jobs?q=state:running+func:render")
-        link = page.locator("table.jobs a.whole").first
-        await link.focus()
-        await page.keyboard.press("Enter")
-        await expect(page.get_by_text("rendered 4 of 10 pages")).to_be_visible()
-        button = page.get_by_role("button", name="Cancel", exact=True)
-        await button.focus()
-        await page.keyboard.press("Enter")
-        # The page follows the job without a reload.
-        await expect(page.locator("#head .state")).to_have_text("cancelled", timeout=15_000)
-        # A failed job is retried; its page leads to the new one.
-        await it.open("jobs?q=state:failed+func:charge")
-        await page.locator("table.jobs a.whole").first.click()
-        await page.get_by_text("Traceback").first.click()
-        await expect(page.locator(".trace").first).to_contain_text("CardDeclined")
-        await it.press("Retry")
-        await expect(page.get_by_text("Replay of", exact=False).first).to_be_visible()
-        await _steer_plugins(it, chancy)
+        # Another one is paused, and its concurrency changed.
+        card = page.locator("article").filter(has=page.get_by_role("heading", name="reports"))
+        async with page.expect_navigation():
+            await card.get_by_role("button", name="Pause").click()
+        assert (await _declared(chancy, "reports")).paused
+        await card.locator("summary").click()
+        await card.get_by_label("on each worker").fill("7")
+        async with page.expect_navigation():
+            await card.get_by_role("button", name="Change").click()
+        assert (await _declared(chancy, "reports")).concurrency == 7
+        await _steer_jobs(it, chancy)
         await it.open("audit")
         assert await page.locator("tbody tr").count() == 7
         assert it.wrong == []
 
 
-async def _steer_plugins(it: Tab, chancy: Chancy) -> None:
+async def _steer_jobs(it: Tab, chancy: Chancy) -> None:
     page = it.page
-    # A group of dead letters is purged.
-    await it.open("dead-letters")
-    await page.locator(".group a.whole").filter(has_text="no answer from https").click()
-    await it.press("Purge all")
-    await it.press("Purge all")
-
-    async def purged() -> bool:
-        found = await DeadLetters().find(chancy, limit=200)
-        return not any("https" in letter.message for letter in found)
-
-    await eventually(purged)
-    # Cron, workflow, limits.
-    await it.open("cron")
+    # A scheduled job runs now; all others are cancelled together, after a question.
+    await it.open("jobs?q=state:scheduled")
+    await page.locator("table.jobs a.whole").first.click()
     await it.press("Run now")
-    assert await Cron().history(chancy, "feeds/hourly")
-    await it.open("workflows")
-    await page.locator("tbody th a").first.click()
-    await expect(page.locator(".graph g")).to_have_count(6)
+    await expect(page.locator("#head .state")).to_have_text("succeeded", timeout=15_000)
+    await it.open("jobs?q=state:scheduled")
+    await page.get_by_label("Select all jobs of this page").check()
+    await it.press("Cancel")
+    await it.press("Cancel 11 jobs")
+    await expect(page.get_by_text("No job matches")).to_be_visible()
+    assert "feeds" not in await chancy.counts()
+    # A running job is stopped, by the keyboard alone, from the menu on.
+    await it.open("")
+    for name in ("Jobs", "running", re.compile("^render")):
+        await _tab_to(page, name)
+        async with page.expect_navigation():
+            await page.keyboard.press("Enter")
+    await expect(page.get_by_text("rendered 4 of 10 pages")).to_be_visible()
+    await _tab_to(page, "Cancel")
+    await page.keyboard.press("Enter")
+    # The page follows the job without a reload.
+    await expect(page.locator("#head .state")).to_have_text("cancelled", timeout=15_000)
+    # A failed job is retried; its page leads to the new one.
+    await it.open("jobs?q=state:failed+func:charge")
+    await page.locator("table.jobs a.whole").first.click()
+    await page.get_by_text("Traceback").first.click()
+    await expect(page.locator(".trace").first).to_contain_text("CardDeclined")
     await it.press("Retry")
-    await it.press("Retry the steps that did not succeed")
+    await expect(page.get_by_text("Replay of", exact=False).first).to_be_visible()
+
+
+async def _tab_to(page: Page, name: str | re.Pattern[str]) -> None:
+    """Press the tabulator until what has this text is focused."""
+    for _ in range(120):
+        await page.keyboard.press("Tab")
+        text = (await page.evaluate("document.activeElement.textContent")).strip()
+        if text == name if isinstance(name, str) else name.match(text):
+            return
+    raise AssertionError(f"the tabulator does not lead to {name!r}")
+
+
+async def test_an_operator_steers_what_plugins_keep(shop_dsn: str) -> None:
+    async with staged(shop_dsn) as chancy, tab(chancy) as it:
+        await _steer_cron(it, chancy)
+        await _steer_workflows(it, chancy)
+        await _steer_batch(it, chancy)
+        await _skip_a_block(it, chancy)
+        await _steer_letters(it, chancy)
+        await _stop_an_action(it, chancy)
+        assert it.wrong == []
+
+
+async def _steer_cron(it: Tab, chancy: Chancy) -> None:
+    cron = _plugin(chancy, Cron)
+    await it.open("cron/feeds/hourly")
+    for button, paused in (("Pause", True), ("Resume", False)):
+        await it.press(button)
+        entry = await cron.get(chancy, "feeds/hourly")
+        assert entry is not None
+        assert (entry.paused_at is not None) is paused
+    await it.press("Run now")
+    (tick,) = await cron.history(chancy, "feeds/hourly")
+    assert tick.manual
+
+
+async def _steer_workflows(it: Tab, chancy: Chancy) -> None:
+    """Retry one from a step that its graph leads to, and cancel another one."""
+    page, workflows = it.page, _plugin(chancy, Workflows)
+    flow = Workflow("endless")
+    flow.add(stay.job(feed="workflow"), "stay")
+    endless = await workflows.push(chancy, flow)
+    await it.open("workflows")
+    await page.get_by_role("link", name=re.compile("catalogue")).click()
+    await expect(page.locator(".graph g")).to_have_count(6)
+    await page.locator(".graph a").filter(has_text="clean").click()
+    await expect(page.get_by_role("heading", name="merge")).to_be_visible()
+    await page.go_back()
+    row = page.locator("#steps tr").filter(has=page.get_by_role("rowheader", name="clean"))
+    async with page.expect_navigation():
+        await row.get_by_role("button", name="Retry from here").click()
+    id = UUID(urlsplit(page.url).path.rpartition("/")[2])
+
+    async def again() -> bool:
+        steps = {step.name: step.run for step in await workflows.reference(chancy, id).steps()}
+        return steps["clean"] == steps["prices"] == 2 and steps["download"] == 1
+
+    await eventually(again)
+    await it.open(f"workflows/{endless.id}")
+    await it.press("Cancel")
+    assert (await endless.wait(30)).label == "cancelled"
+
+
+async def _steer_batch(it: Tab, chancy: Chancy) -> None:
+    jobs = [stay.job(feed=f"batch {number}") for number in range(3)]
+    batch = await _plugin(chancy, Batches).push(chancy, Batch(name="endless"), jobs)
+    await it.open(f"batches/{batch.id}")
+    await it.press("Cancel")
+    await batch.finished(30)
+    record = await batch.get()
+    assert record is not None
+    assert (record.state.label, record.progress.cancelled) == ("cancelled", 3)
+
+
+async def _skip_a_block(it: Tab, chancy: Chancy) -> None:
+    await chancy.push(book.job(account="savings", fails=True))
+    behind = await chancy.push(book.job(account="savings"))
+    await it.open("limits?queue=ledger")
+    await it.page.get_by_role("button", name="Skip it").wait_for()
+    await it.press("Skip it")
+    assert (await behind.wait(30)).state is State.SUCCEEDED
+
+
+async def _steer_letters(it: Tab, chancy: Chancy) -> None:
+    """Replay and purge one dead letter each, and replay a group."""
+    page, letters = it.page, _plugin(chancy, DeadLetters)
+    first, second, *_ = await letters.find(chancy, LetterFilter(error="builtins.TimeoutError"))
+    await it.open(f"dead-letters/{first.id}")
+    await it.press("Replay")
+    replayed = await letters.get(chancy, first.id)
+    assert replayed is not None
+    assert page.url.partition("?")[0].endswith(f"/jobs/{replayed.replayed_as}")
+    await it.open(f"dead-letters/{second.id}")
+    await it.press("Purge")
+    assert await letters.get(chancy, second.id) is None
+    await it.open("dead-letters")
+    await page.locator(".group a.whole").filter(has_text="was declined by").click()
+    await it.press("Replay all that wait")
+    await it.press("Replay all")
+    row = page.locator("#entries tbody tr").first
+    await expect(row).to_contain_text("done", timeout=15_000)
+    await expect(row).to_contain_text("60")
+    found = await letters.find(
+        chancy, LetterFilter(error=f"{shop.__name__}.CardDeclined"), limit=200
+    )
+    assert sum(one.replayed_at is not None for one in found) == 60
+
+
+async def _stop_an_action(it: Tab, chancy: Chancy) -> None:
+    """Stop a purge of 1,200 dead letters, which is seen to be in progress, after one batch."""
+    page = it.page
+    assert isinstance(chancy.control, SqlStore)
+    await chancy.control.fetch("""
+insert into chancy.dead_letters (
+  id, queue, priority, func, max_attempts, attempt, crashes, pushed_at, died_at, reason, error)
+select gen_random_uuid(), 'billing', 0, 'shop.refund', 1, 1, 0, now(), now(), 'failed', 'Refused'
+from generate_series(1, 1200)""")
+    group = await chancy.control.fetch(
+        "select fingerprint from chancy.dead_letters where func = 'shop.refund' limit 1"
+    )
+    async with chancy.transaction() as connection:
+        await connection.fetch("lock table chancy.dead_letters in share mode")
+        await it.open(f"dead-letters/groups/{group[0][0]}")
+        await it.press("Purge all")
+        await it.press("Purge all")
+        row = page.locator("#entries tbody tr").first
+        await expect(row).to_contain_text("of 1,200")
+        await expect(row.get_by_role("progressbar")).to_have_attribute("value", "0.0")
+        await it.press("Stop")
+        await expect(page.locator("#entries tbody tr").first).to_contain_text("stopping")
+    ended = page.locator("#entries tbody tr").first
+    await expect(ended).to_contain_text("done", timeout=15_000)
+    await expect(ended).to_contain_text("500")
+    left = await chancy.control.fetch(
+        "select count(*) from chancy.dead_letters where func = 'shop.refund'"
+    )
+    assert left[0][0] == 700
 
 
 async def test_every_page_is_safe_quiet_and_accessible(shop_dsn: str) -> None:
@@ -168,28 +314,40 @@ async def test_every_page_is_safe_quiet_and_accessible(shop_dsn: str) -> None:
             hostile.id,
         )
         page, check = it.page, chromium.accessibility()
-        paths = await _menu(it)
-        for listed, pattern in (
-            ("jobs?q=state:failed", "/jobs/.*"),
-            ("dead-letters", "/dead-letters/.*"),
-            ("workflows", "/workflows/.*"),
-            ("batches", "/batches/.*"),
-            ("cron", "/cron/.*"),
-        ):
-            await it.open(listed)
-            paths.append((await _links(page, pattern))[0])
         problems: list[str] = []
-        for number, path in enumerate([*paths, f"jobs/{hostile.id}", "jobs?q=state:pending"]):
-            await page.emulate_media(color_scheme="dark" if number % 2 else "light")
-            await it.open(path)
+
+        async def look(what: str) -> None:
+            """Check the page that is shown, in both schemes and on a phone."""
             if check is not None:
                 await page.evaluate(check)
                 found = await page.evaluate(_SERIOUS)
-                problems += [f"{path}: {one}" for one in found]
+                await page.emulate_media(color_scheme="dark")
+                found += await page.evaluate(_CONTRAST)
+                await page.emulate_media(color_scheme="light")
+                problems.extend(f"{what}: {one}" for one in found)
             await page.set_viewport_size({"width": 390, "height": 800})
             if await page.evaluate("document.documentElement.scrollWidth") > 390:
-                problems.append(f"{path} is wider than a phone")
+                problems.append(f"{what} is wider than a phone")
             await page.set_viewport_size({"width": 1280, "height": 800})
+
+        for path in [*await _paths(it), f"jobs/{hostile.id}", "jobs?q=state:pending"]:
+            await it.open(path)
+            await look(path)
+        # What answers a form that is not confirmed, and what is not there.
+        await it.open("jobs?q=state:failed")
+        await page.get_by_label("Select all jobs of this page").check()
+        await it.press("Retry")
+        await look("the question about several jobs")
+        await it.open("dead-letters")
+        await page.locator(".group a.whole").first.click()
+        await it.press("Purge all")
+        await look("the question about a group")
+        assert it.wrong == []
+        for path in (f"jobs/{UUID(int=1)}", "cron/nothing", "jobs?q=state:lost"):
+            await page.goto(it.address + path)
+            await look(path)
+        assert len(it.wrong) == 3  # the console says that each of them is an error
+        it.wrong.clear()
         assert problems == []
         assert await page.evaluate("window.hacked") is None
         # Without a reload the overview follows a queue that is paused elsewhere.
@@ -205,15 +363,30 @@ async def test_every_page_is_safe_quiet_and_accessible(shop_dsn: str) -> None:
         assert it.wrong == []
 
 
-#: The serious and critical findings of axe-core, each with an element.
-_SERIOUS = """async () => (await axe.run(document, {resultTypes: ["violations"]})).violations
-  .filter(one => ["serious", "critical"].includes(one.impact))
-  .map(one => one.id + ": " + one.nodes[0].html.slice(0, 200) + one.nodes[0].failureSummary)"""
-
-
-async def _menu(it: Tab) -> list[str]:
+async def _paths(it: Tab) -> list[str]:
+    """A page of each kind."""
     await it.open("")
     found = await it.page.eval_on_selector_all(
         "nav[aria-label=Pages] a", "all => all.map(a => a.pathname)"
     )
-    return [path.lstrip("/") for path in found]
+    paths = [path.lstrip("/") for path in found]
+    for listed, pattern in (
+        ("jobs?q=state:failed", "/jobs/.*"),
+        ("dead-letters", "/dead-letters/.*"),
+        ("workflows", "/workflows/.*"),
+        ("batches", "/batches/.*"),
+        ("cron", "/cron/.*"),
+    ):
+        await it.open(listed)
+        paths.append((await _links(it.page, pattern))[0])
+    await it.open(next(path for path in paths if "groups" in path))
+    letter = next(path for path in await _links(it.page, "/dead-letters/[^/]*"))
+    return [*paths, letter, "jobs?q=func:nothing", "limits?queue=ledger"]
+
+
+#: The serious and critical findings of axe-core, each with an element; and those of the scheme.
+_FOUND = """.violations
+  .filter(one => ["serious", "critical"].includes(one.impact))
+  .map(one => one.id + ": " + one.nodes[0].html.slice(0, 200) + one.nodes[0].failureSummary)"""
+_SERIOUS = f"async () => (await axe.run(document, {{resultTypes: ['violations']}})){_FOUND}"
+_CONTRAST = f"async () => (await axe.run(document, {{runOnly: ['color-contrast']}})){_FOUND}"

@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import math
 import sys
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,6 @@ from uuid import UUID
 
 from chancy import Chancy, GlobalConcurrency, Job, Queue, Worker
 from chancy.broker import SqlStore
-from chancy.plugin import Application, Panel, Plugin
 from chancy.plugins.batch import Batch, Batches
 from chancy.plugins.cron import Cron, Entry
 from chancy.plugins.dashboard import DashboardPlugin
@@ -24,6 +23,7 @@ from chancy.plugins.job_logs import JobLogs
 from chancy.plugins.metrics import Metrics
 from chancy.plugins.workflow import Workflow, Workflows
 from tests.plugins.dashboard.pictures.statements import AGE, AUDIT, BEAT, METRICS, PENDING, WORKERS
+from tests.plugins.dashboard.scene import Stock
 from tests.plugins.dashboard.shop import HOSTILE, MARKS
 from tests.support.waiting import eventually
 
@@ -36,23 +36,6 @@ QUEUES = (
     Queue("suppliers", executor="async", rules=(GlobalConcurrency(1, by="supplier"),)),
     Queue("thumbnails", executor="async", tags=frozenset({"gpu=.*"})),
 )
-
-
-class Stock(Plugin):
-    """A plugin of the shop's own, with a panel."""
-
-    @classmethod
-    def get_identifier(cls) -> str:
-        return "shop.stock"
-
-    def panels(self) -> Sequence[Panel]:
-        async def rows(_: Application) -> Sequence[Mapping[str, Any]]:
-            return [
-                {"article": "kettle, 1.7 l", "in stock": 412, "reserved": 17, "due": None},
-                {"article": "wok", "in stock": 0, "reserved": 5, "due": "Thursday"},
-            ]
-
-        return [Panel(name="stock", title="Stock", rows=rows)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
