@@ -170,7 +170,7 @@ class Site:
         return {
             panel.name: panel
             for plugin in self.chancy.hooks.plugins
-            if not type(plugin).__module__.startswith("chancy.plugins.")
+            if not isinstance(plugin, DeadLetters | Cron | Workflows | Batches)
             for panel in plugin.panels()
         }
 

@@ -23,9 +23,10 @@ from chancy.clock import Backoff
 from chancy.errors import BrokerUnavailable
 from chancy.log_context import ORIGIN, Origin
 from chancy.plugin.processor_plugin import ProcessorPlugin
-from chancy.plugin.runtime import BrokerContext, Runtime
+from chancy.plugin.runtime import BrokerContext, Panel, Runtime
 from chancy.plugins.redis.jobs.broker import RedisBroker
 from chancy.plugins.redis.maintenance.upkeep import Upkeep
+from chancy.plugins.redis.panels import panels
 from chancy.plugins.redis.relay.archive import Archive
 from chancy.plugins.redis.services.services import Services
 from chancy.plugins.redis.settings import History, RedisSettings, checked
@@ -141,6 +142,9 @@ class RedisPlugin(ProcessorPlugin):
         from chancy.plugins.redis.cli.commands import commands
 
         return [commands(self.streams, self.services, self.settings)]
+
+    def panels(self) -> Sequence[Panel]:
+        return panels(self.streams, self.services)
 
     def choose(self, processors: Collection[str]) -> Collection[str]:
         known = [
