@@ -89,7 +89,9 @@ async def _history(view: View, span: Span, queue: str | None) -> QueueHistory | 
             rates={name: rate(point.totals, span) for name, point in queues.items()},
         )
 
-    return await site.looks.get(("history", span.name, queue), look, keep_s=5.0)
+    # The longer the steps, the longer they stay true.
+    keep_s = max(5.0, min(60.0, span.step.total_seconds() / 60))
+    return await site.looks.get(("history", span.name, queue), look, keep_s=keep_s)
 
 
 async def show(view: View) -> Response:
