@@ -184,6 +184,13 @@ def _limits() -> Iterator[Bar]:
     yield _most(f"{IDLE}, many partitions / none", 1.2, Reading(case="limits", figure=IDLE))
 
 
+def _dashboard() -> Iterator[Bar]:
+    of = Reading(case="dashboard", figure="slowest page")
+    yield _most("slowest page of the dashboard, p95 ms", 200, of)
+    of = Reading(case="dashboard", figure="one open page")
+    yield _most("one open page of the dashboard, cores of Postgres", 0.01, of)
+
+
 def _executors() -> Iterator[Bar]:
     for title, jobs in (("drain", r"[\d,]+"), ("drain of 200,000", r"\d{3},\d{3}")):
         for executor in ("thread", "process"):
@@ -226,6 +233,7 @@ BARS: Sequence[Bar] = (
     *_observers(),
     *_executors(),
     *_fleets(),
+    *_dashboard(),
 )
 
 

@@ -17,6 +17,7 @@ from benchmarks import (
     claims,
     clients,
     costs,
+    dashboard,
     drain,
     end_to_end,
     executors,
@@ -64,6 +65,7 @@ CASES: Mapping[str, Case] = {
     "limits": limits.measure,
     "workloads": workloads.measure,
     "fleet": simulated.measure,
+    "dashboard": dashboard.measure,
 }
 
 
