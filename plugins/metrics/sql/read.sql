@@ -17,25 +17,33 @@ select
   sum(m.wait_s)::float8,
   sum(m.run_s)::float8,
   array[
-    coalesce(sum(m.waits[1]), 0), coalesce(sum(m.waits[2]), 0), coalesce(sum(m.waits[3]), 0),
-    coalesce(sum(m.waits[4]), 0), coalesce(sum(m.waits[5]), 0), coalesce(sum(m.waits[6]), 0),
-    coalesce(sum(m.waits[7]), 0), coalesce(sum(m.waits[8]), 0), coalesce(sum(m.waits[9]), 0),
-    coalesce(sum(m.waits[10]), 0), coalesce(sum(m.waits[11]), 0), coalesce(sum(m.waits[12]), 0),
-    coalesce(sum(m.waits[13]), 0), coalesce(sum(m.waits[14]), 0), coalesce(sum(m.waits[15]), 0),
-    coalesce(sum(m.waits[16]), 0), coalesce(sum(m.waits[17]), 0), coalesce(sum(m.waits[18]), 0),
-    coalesce(sum(m.waits[19]), 0), coalesce(sum(m.waits[20]), 0), coalesce(sum(m.waits[21]), 0),
-    coalesce(sum(m.waits[22]), 0), coalesce(sum(m.waits[23]), 0), coalesce(sum(m.waits[24]), 0)
-  ]::text,
+    coalesce(sum(m.waits[1]::float8), 0), coalesce(sum(m.waits[2]::float8), 0),
+    coalesce(sum(m.waits[3]::float8), 0), coalesce(sum(m.waits[4]::float8), 0),
+    coalesce(sum(m.waits[5]::float8), 0), coalesce(sum(m.waits[6]::float8), 0),
+    coalesce(sum(m.waits[7]::float8), 0), coalesce(sum(m.waits[8]::float8), 0),
+    coalesce(sum(m.waits[9]::float8), 0), coalesce(sum(m.waits[10]::float8), 0),
+    coalesce(sum(m.waits[11]::float8), 0), coalesce(sum(m.waits[12]::float8), 0),
+    coalesce(sum(m.waits[13]::float8), 0), coalesce(sum(m.waits[14]::float8), 0),
+    coalesce(sum(m.waits[15]::float8), 0), coalesce(sum(m.waits[16]::float8), 0),
+    coalesce(sum(m.waits[17]::float8), 0), coalesce(sum(m.waits[18]::float8), 0),
+    coalesce(sum(m.waits[19]::float8), 0), coalesce(sum(m.waits[20]::float8), 0),
+    coalesce(sum(m.waits[21]::float8), 0), coalesce(sum(m.waits[22]::float8), 0),
+    coalesce(sum(m.waits[23]::float8), 0), coalesce(sum(m.waits[24]::float8), 0)
+  ]::bigint[]::text,
   array[
-    coalesce(sum(m.runs[1]), 0), coalesce(sum(m.runs[2]), 0), coalesce(sum(m.runs[3]), 0),
-    coalesce(sum(m.runs[4]), 0), coalesce(sum(m.runs[5]), 0), coalesce(sum(m.runs[6]), 0),
-    coalesce(sum(m.runs[7]), 0), coalesce(sum(m.runs[8]), 0), coalesce(sum(m.runs[9]), 0),
-    coalesce(sum(m.runs[10]), 0), coalesce(sum(m.runs[11]), 0), coalesce(sum(m.runs[12]), 0),
-    coalesce(sum(m.runs[13]), 0), coalesce(sum(m.runs[14]), 0), coalesce(sum(m.runs[15]), 0),
-    coalesce(sum(m.runs[16]), 0), coalesce(sum(m.runs[17]), 0), coalesce(sum(m.runs[18]), 0),
-    coalesce(sum(m.runs[19]), 0), coalesce(sum(m.runs[20]), 0), coalesce(sum(m.runs[21]), 0),
-    coalesce(sum(m.runs[22]), 0), coalesce(sum(m.runs[23]), 0), coalesce(sum(m.runs[24]), 0)
-  ]::text
+    coalesce(sum(m.runs[1]::float8), 0), coalesce(sum(m.runs[2]::float8), 0),
+    coalesce(sum(m.runs[3]::float8), 0), coalesce(sum(m.runs[4]::float8), 0),
+    coalesce(sum(m.runs[5]::float8), 0), coalesce(sum(m.runs[6]::float8), 0),
+    coalesce(sum(m.runs[7]::float8), 0), coalesce(sum(m.runs[8]::float8), 0),
+    coalesce(sum(m.runs[9]::float8), 0), coalesce(sum(m.runs[10]::float8), 0),
+    coalesce(sum(m.runs[11]::float8), 0), coalesce(sum(m.runs[12]::float8), 0),
+    coalesce(sum(m.runs[13]::float8), 0), coalesce(sum(m.runs[14]::float8), 0),
+    coalesce(sum(m.runs[15]::float8), 0), coalesce(sum(m.runs[16]::float8), 0),
+    coalesce(sum(m.runs[17]::float8), 0), coalesce(sum(m.runs[18]::float8), 0),
+    coalesce(sum(m.runs[19]::float8), 0), coalesce(sum(m.runs[20]::float8), 0),
+    coalesce(sum(m.runs[21]::float8), 0), coalesce(sum(m.runs[22]::float8), 0),
+    coalesce(sum(m.runs[23]::float8), 0), coalesce(sum(m.runs[24]::float8), 0)
+  ]::bigint[]::text
 from {schema}.metrics as m
 where m.step in (0, 60, 3600)
   and m.at >= coalesce(

@@ -66,6 +66,7 @@ async def tab(chancy: Chancy) -> AsyncGenerator[Tab]:
                 env=dict(chromium.environment()),
             )
             page = await launched.new_page()
+            await page.add_init_script(_COUNT)
             found = Tab(page, (await address).replace("127.0.0.1", "localhost"))
             host = urlsplit(found.address).netloc
 
@@ -116,16 +117,21 @@ async def test_an_operator_steers_queues_and_jobs(shop_dsn: str) -> None:
                 return "mail" not in await chancy.counts()
 
             await eventually(sent)
-        # Another one is paused, and its concurrency changed.
+        # Another one is paused.
         card = page.locator("article").filter(has=page.get_by_role("heading", name="reports"))
         async with page.expect_navigation():
             await card.get_by_role("button", name="Pause").click()
         assert (await _declared(chancy, "reports")).paused
+        # A backlog: more jobs of a queue at a time.
+        await it.open("")
+        before = await _clicks(page)
+        await page.get_by_role("navigation").get_by_role("link", name="Queues").click()
         await card.locator("summary").click()
         await card.get_by_label("on each worker").fill("7")
         async with page.expect_navigation():
             await card.get_by_role("button", name="Change").click()
         assert (await _declared(chancy, "reports")).concurrency == 7
+        assert await _clicks(page) - before <= 4  # one of them into the field
         await _steer_jobs(it, chancy)
         await it.open("audit")
         assert await page.locator("tbody tr").count() == 7
@@ -163,6 +169,16 @@ async def _steer_jobs(it: Tab, chancy: Chancy) -> None:
     await expect(page.locator(".trace").first).to_contain_text("CardDeclined")
     await it.press("Retry")
     await expect(page.get_by_text("Replay of", exact=False).first).to_be_visible()
+
+
+#: Counts the clicks of a tab.
+_COUNT = """addEventListener("click", () => {
+  sessionStorage.clicks = Number(sessionStorage.clicks ?? 0) + 1;
+}, true)"""
+
+
+async def _clicks(page: Page) -> int:
+    return int(await page.evaluate("sessionStorage.clicks ?? 0"))
 
 
 async def _tab_to(page: Page, name: str | re.Pattern[str]) -> None:
@@ -258,10 +274,14 @@ async def _steer_letters(it: Tab, chancy: Chancy) -> None:
     await it.open(f"dead-letters/{second.id}")
     await it.press("Purge")
     assert await letters.get(chancy, second.id) is None
-    await it.open("dead-letters")
+    # A function that always failed, and was mended: from the overview on.
+    await it.open("")
+    before = await _clicks(page)
+    await page.get_by_role("link", name=re.compile("have failed for good")).click()
     await page.locator(".group a.whole").filter(has_text="was declined by").click()
     await it.press("Replay all that wait")
     await it.press("Replay all")
+    assert await _clicks(page) - before == 4
     row = page.locator("#entries tbody tr").first
     await expect(row).to_contain_text("done", timeout=15_000)
     await expect(row).to_contain_text("60")

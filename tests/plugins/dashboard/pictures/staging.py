@@ -145,24 +145,15 @@ async def _push(chancy: Chancy, shop: Shop) -> Mapping[str, str]:
         [billing.close_books.job(day=f"2026-11-{n:02}", ledger="main") for n in range(18, 24)]
     )
     portal = billing.reconcile_supplier_invoices_with_purchase_orders_and_deliveries
-    failed = await chancy.push_many([portal.job(supplier=f"https://b2b.example/{n}/orders?since=2026-11-01T00:00:00Z&status=delivered&page=17&fields=all")
-                                     for n in range(3)])  # fmt: skip
+    path = "orders?since=2026-11-01T00:00:00Z&status=delivered&page=17&fields=all"
+    failed = await chancy.push_many(
+        [portal.job(supplier=f"https://b2b.example/{n}/{path}") for n in range(3)]
+    )
     retried = await chancy.push(billing.charge.job(order=6_000, customer="c-17", amount="48.10"))
     workflow = await _workflows(chancy, shop)
-    batches = {type(plugin): plugin for plugin in chancy.hooks.plugins}[Batches]
-    assert isinstance(batches, Batches)
-    batch = await batches.push(
-        chancy,
-        Batch(name="import of the spring collection"),
-        [catalogue.transform.job(part=f"part {n}", fails=n % 9 == 4) for n in range(25)],
-    )
-    await batches.push(
-        chancy, Batch(name="newsletter 12"),
-        [shop.mail.send_newsletter.job(to=f"ann{n}@example.com") for n in range(400)],
-    )  # fmt: skip
+    batch = await _batches(chancy, shop)
     for reference in [*charged, *books, *failed]:
         await reference.wait(30)
-    await batch.finished(30)
     store = _store(chancy)
     await store.fetch(AUDIT)
     letters = await store.fetch(
@@ -178,8 +169,21 @@ async def _push(chancy: Chancy, shop: Shop) -> Mapping[str, str]:
         "dead-letters-group": f"dead-letters/groups/{letters[0][0]}",
         "dead-letter": f"dead-letters/{letters[0][1]}",
         "workflow": f"workflows/{workflow}",
-        "batch": f"batches/{batch.id}",
+        "batch": f"batches/{batch}",
     }
+
+
+async def _batches(chancy: Chancy, shop: Shop) -> UUID:
+    """Push a batch that ends, with failures, and another one that waits."""
+    batches = {type(plugin): plugin for plugin in chancy.hooks.plugins}[Batches]
+    assert isinstance(batches, Batches)
+    transform, newsletter = shop.catalogue.transform, shop.mail.send_newsletter
+    parts = [transform.job(part=f"part {n}", fails=n % 9 == 4) for n in range(25)]
+    batch = await batches.push(chancy, Batch(name="import of the spring collection"), parts)
+    letters = [newsletter.job(to=f"ann{n}@example.com") for n in range(400)]
+    await batches.push(chancy, Batch(name="newsletter 12"), letters)
+    await batch.finished(30)
+    return batch.id
 
 
 async def _workflows(chancy: Chancy, shop: Shop) -> UUID:
