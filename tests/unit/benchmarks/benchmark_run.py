@@ -124,6 +124,11 @@ def _of_chancy() -> Iterator[tuple[str, Measurement]]:
         figure = f"40,000 async jobs, {clients} workers"
         measured = _rate(figure, 40_000, "chancy")
         yield "clients", replace(measured, against={"pgbench": reference})
+    for what, unit, value in (
+        ("slowest page", "ms", 90.0),
+        ("one open page, cores", "cores", 0.005),
+    ):
+        yield "dashboard", Measurement(figure=what, unit=unit, value=value)
     flows = {"a step of a chain": 2.0, "push to start": 1.0, "10,000 steps between two": 1.2}
     for what, value in {**flows, "10,000 plain jobs": 1.0}.items():
         yield "workflows", Measurement(figure=what, unit="ms", value=value, system="chancy")
