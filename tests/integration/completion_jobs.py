@@ -108,7 +108,9 @@ def three_checkpoints(path: str, die_after: int) -> list[str]:
     this = current_job()
     found = []
     for number in range(1, 4):
-        found.append(this.sync_checkpoint(f"checkpoint {number}", _append, path, f"checkpoint {number}"))
+        found.append(
+            this.sync_checkpoint(f"checkpoint {number}", _append, path, f"checkpoint {number}")
+        )
         if number == die_after and not this.crashes and this.attempt == 1:
             os._exit(9)
     return found
@@ -119,7 +121,9 @@ async def three_checkpoints_async(path: str, die_after: int) -> list[str]:
     this = current_job()
     found = []
     for number in range(1, 4):
-        found.append(await this.checkpoint(f"checkpoint {number}", _append, path, f"checkpoint {number}"))
+        found.append(
+            await this.checkpoint(f"checkpoint {number}", _append, path, f"checkpoint {number}")
+        )
         if number == die_after and not this.crashes and this.attempt == 1:
             os._exit(9)
     return found
