@@ -402,7 +402,7 @@ def test_workers_without_a_leader(served: str) -> None:
     )
     found = only(examined(served))
     assert (found["about"], found["severity"]) == ("leader", "error")
-    assert "ended 30 s ago" in found["found"]
+    assert re.search(r"ended 3\d s ago", found["found"])
     execute(served, "update chancy.workers set started_at = clock_timestamp()")
     assert examined(served, code=0) == [], "an election is under way"
 

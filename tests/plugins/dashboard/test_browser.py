@@ -228,9 +228,10 @@ async def _steer_workflows(it: Tab, chancy: Chancy) -> None:
     await expect(page.get_by_role("heading", name="merge")).to_be_visible()
     await page.go_back()
     row = page.locator("#steps tr").filter(has=page.get_by_role("rowheader", name="clean"))
+    id = UUID(urlsplit(page.url).path.rpartition("/")[2])
     async with page.expect_navigation():
         await row.get_by_role("button", name="Retry from here").click()
-    id = UUID(urlsplit(page.url).path.rpartition("/")[2])
+    await it.press("Retry the workflow from clean")
 
     async def again() -> bool:
         steps = {step.name: step.run for step in await workflows.reference(chancy, id).steps()}
@@ -239,6 +240,7 @@ async def _steer_workflows(it: Tab, chancy: Chancy) -> None:
     await eventually(again)
     await it.open(f"workflows/{endless.id}")
     await it.press("Cancel")
+    await it.press("Cancel the workflow and its steps")
     assert (await endless.wait(30)).label == "cancelled"
 
 
@@ -247,6 +249,7 @@ async def _steer_batch(it: Tab, chancy: Chancy) -> None:
     batch = await _plugin(chancy, Batches).push(chancy, Batch(name="endless"), jobs)
     await it.open(f"batches/{batch.id}")
     await it.press("Cancel")
+    await it.press("Cancel the batch and its jobs")
     await batch.finished(30)
     record = await batch.get()
     assert record is not None
@@ -259,6 +262,7 @@ async def _skip_a_block(it: Tab, chancy: Chancy) -> None:
     await it.open("limits?queue=ledger")
     await it.page.get_by_role("button", name="Skip it").wait_for()
     await it.press("Skip it")
+    await it.press("Skip all failed jobs that block this partition")
     assert (await behind.wait(30)).state is State.SUCCEEDED
 
 
