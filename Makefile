@@ -17,7 +17,7 @@ unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test browser pictures collected check mypy pyright imports architecture chaos soak mutants redis-versions postgres-versions pythons bench bench-peers bench-publish docs docs-serve format dist release-check constraints clean
+.PHONY: help venv demo test browser pictures collected check mypy pyright imports architecture chaos clusters soak mutants redis-versions postgres-versions pythons bench bench-peers bench-publish docs docs-serve format dist release-check constraints clean
 
 help:
 	@echo "make venv         a virtual environment in $(VENV) with everything installed"
@@ -89,13 +89,17 @@ imports: venv
 architecture: venv
 	$(BIN)/python -m pytest -q tests/architecture
 
-chaos: venv
+chaos: venv clusters
 	$(BIN)/python -m pytest -m chaos
 
 # Leaves soak/soak.json and soak/soak.svg. RATE=500 jobs a second.
 soak: venv
 	CHANCY_SOAK_HOURS=$(or $(HOURS),2) CHANCY_SOAK_RATE=$(or $(RATE),500) CHANCY_SOAK_INTO=soak \
 	  $(BIN)/python -m pytest -o log_cli=true -o log_cli_level=WARNING tests/faults/test_soak.py
+
+# Dask, for the tests of clusters.
+clusters: venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dask]"
 
 mutants: venv
 	$(BIN)/python -u -m tests.support.mutants

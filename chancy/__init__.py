@@ -50,7 +50,12 @@ if TYPE_CHECKING:
     from chancy.job.unique import Unique
     from chancy.plugin.plugin import Plugin
     from chancy.plugin.runtime import Runtime
-    from chancy.queue.executor_options import AsyncOptions, ProcessOptions, ThreadOptions
+    from chancy.queue.executor_options import (
+        AsyncOptions,
+        DaskOptions,
+        ProcessOptions,
+        ThreadOptions,
+    )
     from chancy.queue.queue import Queue
     from chancy.queue.rules import FairShare, GlobalConcurrency, RateLimit, Sequential
     from chancy.results.reference import (
@@ -75,6 +80,7 @@ __all__ = [
     "ChangedJobs",
     "Claim",
     "ConfigurationError",
+    "DaskOptions",
     "DuplicateJob",
     "Failure",
     "FairShare",
@@ -154,7 +160,7 @@ _NAMES = {
     "job.unique": "Unique",
     "plugin.plugin": "Plugin",
     "plugin.runtime": "Runtime",
-    "queue.executor_options": "AsyncOptions ProcessOptions ThreadOptions",
+    "queue.executor_options": "AsyncOptions DaskOptions ProcessOptions ThreadOptions",
     "queue.queue": "Queue",
     "queue.rules": "FairShare GlobalConcurrency RateLimit Sequential",
     "results.reference": "Reference References as_completed gather sync_as_completed sync_gather",

@@ -16,6 +16,7 @@ from chancy.errors import ConfigurationError
 from chancy.job.limits import LimitType
 from chancy.queue.executor_options import (
     AsyncOptions,
+    DaskOptions,
     ExecutorOptions,
     ProcessOptions,
     ThreadOptions,
@@ -108,9 +109,14 @@ _KINDS = {
         unsupported=_of_async,
         in_worker=True,
     ),
+    "dask": ExecutorKind(
+        options=DaskOptions,
+        factory="chancy.executors.cluster.on_dask:dask_executor",
+        concurrency=lambda: 256,
+    ),
 }
-#: The names of the executors of chancy.
-EXECUTORS = tuple(_KINDS)
+#: The executors that need no other distribution.
+EXECUTORS = ("process", "thread", "async")
 
 
 @cache
@@ -145,7 +151,7 @@ def executor_kind(name: str) -> ExecutorKind:
         return _KINDS[name]
     if name in _installed():
         return _loaded(name)
-    names = [*EXECUTORS, *sorted(_installed())]
+    names = [*_KINDS, *sorted(_installed())]
     near = difflib.get_close_matches(name, names, n=1) if isinstance(name, str) else []
     raise ConfigurationError(
         f"there is no executor {shown(name)} here: "

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 
-from chancy.checks import check_flag, check_function_path, check_number
+from chancy.checks import check_flag, check_function_path, check_instance, check_number
+from chancy.errors import ConfigurationError
+from chancy.text import shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,58 @@ class AsyncOptions(ExecutorOptions):
 
     def __post_init__(self) -> None:
         check_number(self.grace_s, "grace_s", 0, 3_600, whole=False, unit="seconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions(ExecutorOptions):
+    """Options of queues whose jobs run on a cluster.
+
+    :param resources: what one job takes up; each cluster has its own names.
+    :param ahead: jobs that a worker submits beyond those that the cluster has room for now. A
+        cluster that scales adds machines for them.
+    :param scales: the cluster adds machines with resources that it lacks now. Otherwise a queue
+        whose resources no machine has is broken, and its jobs are left to other workers.
+    :param grace_s: seconds that a job has to clean up after its time limit or a cancel; then its
+        process is killed.
+    :param silence_s: seconds after which a job is stopped whose worker can no longer be reached.
+        Keep it below ``heartbeat_timeout_s`` of workers, or a rescued job can run twice at once.
+    """
+
+    resources: Mapping[str, float] | None = field(default=None, hash=False)
+    ahead: int = 1
+    scales: bool = False
+    grace_s: float = 5.0
+    silence_s: float = 8.0
+
+    def __post_init__(self) -> None:
+        if self.resources is not None:
+            if not isinstance(self.resources, Mapping):
+                raise ConfigurationError(
+                    f"resources={shown(self.resources)} must be a mapping of names to amounts"
+                )
+            for name, amount in self.resources.items():
+                check_instance(name, str, "a name of resources", "as in {'GPU': 1}")
+                check_number(amount, f"resources[{name!r}]", 0.001, 2**40, whole=False)
+            object.__setattr__(self, "resources", dict(self.resources))
+        check_number(self.ahead, "ahead", 1, 1_000)
+        check_flag(self.scales, "scales")
+        check_number(self.grace_s, "grace_s", 0, 3_600, whole=False, unit="seconds")
+        check_number(self.silence_s, "silence_s", 1, 3_600, whole=False, unit="seconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaskOptions(ClusterOptions):
+    """Options of a ``dask`` queue. See `ClusterOptions` for the others.
+
+    :param address: of the scheduler. TLS is configured as for all clients of Dask.
+    :param resources: abstract resources of Dask, as in ``{"GPU": 1}``.
+    """
+
+    address: str = "tcp://127.0.0.1:8786"
+
+    def __post_init__(self) -> None:
+        ClusterOptions.__post_init__(self)
+        check_instance(self.address, str, "address", "as in tcp://scheduler:8786")
 
 
 def encode_options(options: ExecutorOptions | None) -> str | None:

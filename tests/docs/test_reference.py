@@ -43,6 +43,7 @@ def test_every_public_name_is_in_the_api(name: str) -> None:
         chancy.ProcessOptions,
         chancy.ThreadOptions,
         chancy.AsyncOptions,
+        chancy.DaskOptions,
         chancy.Job,
         chancy.job,
         PostgresServer,

@@ -29,6 +29,7 @@ from chancy.plugins.retry import Retries
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.schema import status
 from chancy.postgres.schema.component import CORE, HEAD, Component
+from chancy.queue.executor_kind import decode_options
 from chancy.queue.rules import decode_rules
 from chancy.retry import Constant, Jitter
 from tests.faults import jobs, outbursts, payments
@@ -60,6 +61,7 @@ def application(settings: WorkerSettings, tally: Tally) -> Chancy:
                 name=settings.queue,
                 executor=settings.executor,
                 concurrency=settings.concurrency,
+                options=decode_options(settings.options, settings.executor),
                 rules=decode_rules(settings.rules, settings.queue),
             )
         ],

@@ -33,6 +33,8 @@ class WorkerSettings:
     driver: Name = "asyncpg"
     queue: str = "load"
     executor: str = "async"
+    #: The options of the executor as stored.
+    options: str | None = None
     concurrency: int | None = None
     shutdown_timeout_s: float = 10.0
     heartbeat_s: float = 0.4

@@ -17,7 +17,7 @@ _GRACE_SECONDS = 1.0
 _LISTED = Path(f"/proc/self/task/{os.getpid()}/children").exists()
 # Processes that serve the whole interpreter once it has used multiprocessing.
 _LASTING = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
-#: Ids of processes that serve the whole test run.
+#: Ids of processes that serve the whole test run, as do those that they start.
 lasting: set[int] = set()
 
 
@@ -48,7 +48,8 @@ def _below(pid: int) -> Iterator[int]:
         with suppress(FileNotFoundError, ProcessLookupError):
             for child in map(int, thread.read_text().split()):
                 yield child
-                yield from _below(child)
+                if child not in lasting:
+                    yield from _below(child)
 
 
 @pytest.fixture

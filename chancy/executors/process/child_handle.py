@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import math
 import signal
 from collections.abc import Sequence
@@ -28,6 +27,7 @@ from chancy.executors.process import answer as answers
 from chancy.executors.process import memory
 from chancy.executors.process import protocol as frames
 from chancy.executors.process.attempt import ProcessAttempt
+from chancy.executors.process.logs import log_levels
 from chancy.executors.process.prefetch import LATE_S, Prefetch
 from chancy.executors.process.protocol import Frame, GarbledFrame, packed
 from chancy.executors.process.settings import ChildSettings, JobEnvironment
@@ -111,17 +111,19 @@ class ChildProcess:
         environment: JobEnvironment | None,
         around: Sequence[str] = (),
         wrapper: str | None = None,
+        levels: tuple[int, int] | None = None,
     ) -> None:
         """Start the process.
 
         :raises OSError: the system cannot start it.
         """
+        log_level, job_log_level = levels or log_levels()
         settings = ChildSettings(
             calls=self._prefetch.far,
             max_payload=max_payload,
             initializer=self._options.initializer,
-            log_level=logging.getLogger().getEffectiveLevel(),
-            job_log_level=logging.getLogger("chancy.job").getEffectiveLevel(),
+            log_level=log_level,
+            job_log_level=job_log_level,
             completion=completion,
             environment=environment,
             around=around,

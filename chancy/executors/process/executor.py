@@ -25,7 +25,7 @@ from chancy.executors.process import protocol as frames
 from chancy.executors.process.attempt import ProcessAttempt
 from chancy.executors.process.child_handle import STOPPED, ChildProcess
 from chancy.executors.process.group import ChildGroup, ChildKind
-from chancy.executors.process.logs import LogRelay
+from chancy.executors.process.logs import LogRelay, RelayRecord
 from chancy.executors.process.pool import ChildPool
 from chancy.executors.process.prefetch import LATE_S
 from chancy.executors.process.protocol import Frame
@@ -57,9 +57,17 @@ class ProcessExecutor:
     while they take less than 50 ms. `slots` grows and shrinks accordingly. Calls that it has not
     started are withdrawn once it has been busy for 50 ms, or when it dies: only running jobs can be
     `Lost`.
+
+    :param relay: gets the log records of jobs; None logs them in this process.
+    :param levels: see `ChildKind`.
     """
 
-    def __init__(self, setup: ExecutorSetup) -> None:
+    def __init__(
+        self,
+        setup: ExecutorSetup,
+        relay: RelayRecord | None = None,
+        levels: tuple[int, int] | None = None,
+    ) -> None:
         assert isinstance(setup.options, ProcessOptions)
         self.concurrency = setup.concurrency
         self._find = setup.find
@@ -67,7 +75,7 @@ class ProcessExecutor:
         self._options = setup.options
         self._limits = setup.limits
         self._callbacks = setup.callbacks
-        self._log_relay = LogRelay()
+        self._relay_record = relay or LogRelay().relay
         self._pool = setup.pool or ChildPool(setup.concurrency)
         self._kind = ChildKind(
             options=self._options,
@@ -77,6 +85,7 @@ class ProcessExecutor:
             wrapper=setup.wrapper,
             sys_path=None if setup.sys_path is None else tuple(setup.sys_path),
             around=tuple(setup.around_in_child),
+            levels=levels,
         )
         self._group: ChildGroup | None = None
         #: The executor processes that it has borrowed.
@@ -346,7 +355,7 @@ class ProcessExecutor:
         claim = None if attempt is None else attempt.claim
         try:
             if kind == frames.LOG:
-                self._log_relay.relay(claim, int(number), body)
+                self._relay_record(claim, int(number), body)
             elif claim is not None and kind == frames.COMPLETING:
                 self._callbacks.completing(claim)
             elif claim is not None:

@@ -39,6 +39,8 @@ class ChildKind:
     """What executor processes are started with. Queues of the same kind share them.
 
     :param sys_path: module search path; None takes ``sys.path`` at start.
+    :param levels: lowest levels of the log records of jobs, and of ``chancy.job``; None takes those
+        of this process at start.
     """
 
     options: ProcessOptions
@@ -48,6 +50,7 @@ class ChildKind:
     wrapper: str | None = None
     sys_path: tuple[str, ...] | None = None
     around: tuple[str, ...] = ()
+    levels: tuple[int, int] | None = None
 
 
 class GroupHost(Protocol):
@@ -317,6 +320,7 @@ class ChildGroup:
                 kind.environment,
                 kind.around,
                 kind.wrapper,
+                kind.levels,
             )
         except Exception as error:
             return f"could not be started: {error}"

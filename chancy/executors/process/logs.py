@@ -22,7 +22,15 @@ MAX_CHARACTERS = 1_000_000
 #: Maximum number of logger names. Loggers are never freed, so jobs must not create more.
 MAX_NAMES = 1_000
 
+#: Handles a record of a job: its claim, its level and its encoded body.
+RelayRecord = Callable[[Claim | None, int, bytes], None]
+
 _fallback = logging.getLogger("chancy.job")
+
+
+def log_levels() -> tuple[int, int]:
+    """The lowest levels of records that this process logs: of all, and of ``chancy.job``."""
+    return logging.getLogger().getEffectiveLevel(), _fallback.getEffectiveLevel()
 
 
 class ChildLogHandler(UnlockedHandler):

@@ -25,6 +25,7 @@ from tests.contract.executor import control_jobs as executor_answers
 from tests.contract.executor import jobs as executor_jobs
 from tests.contract.executor import peril_jobs as executor_perils
 from tests.contract.executor import process_jobs
+from tests.support.clusters import CLUSTERS, cluster_options
 from tests.support.waiting import eventually
 
 JOBS = executor_jobs.__name__
@@ -72,7 +73,7 @@ async def started(
         concurrency=concurrency,
         find=find,
         max_payload=MAX_PAYLOAD,
-        options=options,
+        options=options or (cluster_options(name) if name in CLUSTERS else None),
         limits=limits,
         callbacks=AttemptCallbacks(report=report, store=keep),
     )

@@ -1,0 +1,109 @@
+"""Jobs on clusters of Dask whose processes are killed while they run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from chancy import Chancy, State
+from chancy.queue.executor_options import DaskOptions, encode_options
+from chancy.results.reference import Reference
+from tests.faults import jobs, oracles
+from tests.faults.book import Book
+from tests.faults.conftest import StartWorker
+from tests.support.clusters import DaskProcesses
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.chaos
+
+#: More than a cluster takes to start on a busy machine.
+DEADLINE_S = 120.0
+
+
+@pytest.fixture
+def dask() -> Iterator[DaskProcesses]:
+    cluster = DaskProcesses()
+    yield cluster
+    cluster.close()
+
+
+def serving(cluster: DaskProcesses) -> dict[str, Any]:
+    """Settings of a worker process; a job is stopped before it can be rescued."""
+    options = encode_options(DaskOptions(address=cluster.address, silence_s=1.5))
+    return {"executor": "dask", "options": options, "heartbeat_timeout_s": 4.0}
+
+
+async def first_run(book: Book, number: int = 1) -> psutil.Process:
+    """The process of a job that holds, once it runs."""
+    await eventually(lambda: book.count("begin")[number] == 1, timeout=DEADLINE_S)
+    return psutil.Process(book.entries()[0].pid)
+
+
+async def succeeded(reference: Reference, crashes: int) -> None:
+    done = await reference.wait(DEADLINE_S)
+    assert (done.state, done.crashes) == (State.SUCCEEDED, crashes)
+
+
+@pytest.fixture
+async def reference(chancy: Chancy, dsn: str, book: Book) -> Reference:
+    return await chancy.push(jobs.hold.job(str(book), 1))
+
+
+async def test_a_killed_process_of_the_cluster_costs_its_job_a_crash_and_no_other_anything(
+    chancy: Chancy,
+    dask: DaskProcesses,
+    dsn: str,
+    book: Book,
+    reference: Reference,
+    start_worker: StartWorker,
+) -> None:
+    others = await chancy.push_many(
+        jobs.work.job(str(book), number, 0.2) for number in range(2, 12)
+    )
+    start_worker(dsn, **serving(dask))
+    running = await first_run(book)
+    parent = running.parent()
+    assert parent is not None
+    parent.kill()
+    await succeeded(reference, crashes=1)
+    for other in others:
+        await succeeded(other, crashes=0)
+    assert book.count("begin")[1] == 2
+    assert oracles.find_overlaps(book) == []
+
+
+async def test_jobs_of_a_killed_worker_end_in_the_cluster_before_they_run_again(
+    dask: DaskProcesses, dsn: str, book: Book, reference: Reference, start_worker: StartWorker
+) -> None:
+    worker = start_worker(dsn, **serving(dask))
+    await first_run(book)
+    worker.kill()
+    start_worker(dsn, **serving(dask))
+    await succeeded(reference, crashes=1)
+    assert oracles.find_overlaps(book) == []
+
+
+async def test_a_killed_scheduler_costs_no_attempt(
+    dask: DaskProcesses, dsn: str, book: Book, reference: Reference, start_worker: StartWorker
+) -> None:
+    worker = start_worker(dsn, **serving(dask))
+    await first_run(book)
+    dask.scheduler.kill()
+    await eventually(lambda: "queue_broken" in worker.log.read_text())
+    dask.close()
+    dask.start()
+    await succeeded(reference, crashes=0)
+    assert oracles.find_overlaps(book) == []
+    assert "queue_mended" in worker.log.read_text()
+
+
+async def test_a_queue_that_needs_what_no_machine_has_is_broken(
+    dask: DaskProcesses, dsn: str, start_worker: StartWorker
+) -> None:
+    options = DaskOptions(address=dask.address, resources={"GPU": 1})
+    worker = start_worker(dsn, executor="dask", options=encode_options(options))
+    lacks = "queue_broken queue=load why=no worker of the Dask cluster has {'GPU': 1}"
+    await eventually(lambda: lacks in worker.said(), timeout=DEADLINE_S)
