@@ -9,7 +9,9 @@ import subprocess
 import sys
 from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -33,6 +35,7 @@ def cluster_options(executor: str) -> DaskOptions:
     cluster = DaskProcesses()
     atexit.register(cluster.close)
     lasting.update(cluster.pids)
+    cluster.wait_until_ready()
     return DaskOptions(address=cluster.address)
 
 
@@ -65,6 +68,11 @@ class DaskProcesses:
         )
         self._processes.append(process)
         return process
+
+    def wait_until_ready(self) -> None:
+        distributed: Any = import_module("distributed")
+        with distributed.Client(self.address, timeout=120, set_as_default=False) as client:
+            client.wait_for_workers(self._workers, timeout=120)
 
     @property
     def pids(self) -> list[int]:

@@ -283,6 +283,8 @@ class ClusterExecutor:
                     tried.set()
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._lost.wait(), self._look_s)
+            except TimeoutError:
+                self._lose("the cluster cannot be reached: it has not answered in time")
             except Exception as error:
                 self._lose(f"the cluster cannot be reached: {type(error).__name__}: {error}")
             tried.set()

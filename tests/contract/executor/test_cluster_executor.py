@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import platform
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from chancy.executors.cluster.messages import (
 from chancy.executors.setup import ExecutorSetup
 from chancy.job.limits import NO_LIMITS, Limits
 from chancy.queue.executor_kind import decode_options
-from chancy.queue.executor_options import ClusterOptions, DaskOptions, encode_options
+from chancy.queue.executor_options import DaskOptions, encode_options
 from chancy.queue.queue import Queue
 from tests.contract.executor.calls import Place, claim_of, end_of, find
 from tests.contract.executor.test_steps import Store
@@ -114,7 +114,7 @@ async def executor_on(
     limits: Limits = NO_LIMITS,
     callbacks: AttemptCallbacks = NO_CALLBACKS,
     **options: float,
-) -> AsyncIterator[ClusterExecutor]:
+) -> AsyncGenerator[ClusterExecutor]:
     setup = ExecutorSetup(
         concurrency=8,
         find=find,
@@ -225,6 +225,18 @@ async def test_a_lost_cluster_costs_no_attempt_and_no_job_runs_twice_at_once(
         assert isinstance(await it.run(claim_of("nothing")), Returned)
 
 
+async def test_a_cluster_that_refuses_tasks_breaks_the_queue_and_fails_no_job(
+    cluster: ThreadCluster,
+) -> None:
+    async with executor_on(cluster, silence_s=1) as it:
+        cluster.fault.set_exception(ModuleNotFoundError("No module named 'chancy'"))
+        outcome = await it.run(claim_of("nothing"))
+        assert isinstance(outcome, Released)
+        assert "cannot run jobs: ModuleNotFoundError: No module named 'chancy'" in outcome.why
+        assert it.broken == outcome.why
+        await eventually(lambda: it.broken is None)
+
+
 async def test_a_job_ends_when_its_worker_is_gone(cluster: ThreadCluster, place: Place) -> None:
     async with executor_on(cluster, silence_s=1) as it:
         running = asyncio.create_task(it.run(place.waiting()))
@@ -270,7 +282,12 @@ def test_options_are_checked_and_stored() -> None:
     assert text == '{"resources": {"GPU": 1}, "address": "tcp://boss:8786"}'
     assert decode_options(text, "dask") == options
     assert hash(Queue("train", executor="dask", options=options))
-    for wrong in ({"resources": ["GPU"]}, {"resources": {"GPU": 0}}, {"ahead": 0}, {"address": 1}):
+    wrong: list[dict[str, Any]] = [
+        {"resources": ["GPU"]},
+        {"resources": {"GPU": 0}},
+        {"ahead": 0},
+        {"address": 1},
+    ]
+    for given in wrong:
         with pytest.raises(ConfigurationError):
-            DaskOptions(**wrong)
-    assert issubclass(DaskOptions, ClusterOptions)
+            DaskOptions(**given)
