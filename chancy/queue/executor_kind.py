@@ -113,6 +113,7 @@ _KINDS = {
         options=DaskOptions,
         factory="chancy.executors.cluster.on_dask:dask_executor",
         concurrency=lambda: 256,
+        unsupported=every_limit,
     ),
 }
 #: The executors that need no other distribution.

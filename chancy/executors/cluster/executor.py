@@ -14,6 +14,7 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Lost, Outcome, Released
 from chancy.context.host import Progress
 from chancy.executors.cluster.messages import (
+    CheckpointStored,
     CompletionBegun,
     HostedCall,
     HostMessage,
@@ -21,7 +22,6 @@ from chancy.executors.cluster.messages import (
     ProgressReported,
     RecordLogged,
     StartRun,
-    StepStored,
     StillWanted,
     StopRun,
     StoreRequested,
@@ -397,7 +397,7 @@ class ClusterExecutor:
             await self._setup.callbacks.store(attempt.claim, meta)
         except Exception as raised_error:
             error = raised_error
-        self._send(attempt, StepStored(attempt.run, number, encode_error(error)))
+        self._send(attempt, CheckpointStored(attempt.run, number, encode_error(error)))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name="chancy cluster run")

@@ -20,6 +20,7 @@ from chancy.attempt.outcome import Lost, Outcome, Released
 from chancy.context.host import Progress
 from chancy.executors.base import AttemptCallbacks
 from chancy.executors.cluster.messages import (
+    CheckpointStored,
     CompletionBegun,
     HostedCall,
     HostMessage,
@@ -27,7 +28,6 @@ from chancy.executors.cluster.messages import (
     ProgressReported,
     RecordLogged,
     StartRun,
-    StepStored,
     StillWanted,
     StopRun,
     StoreRequested,
@@ -152,7 +152,7 @@ class HostedRun:
                     self._confirmed.set()
                 elif self._executor is not None:
                     self._executor.interrupt(self._call.claim, outcome)
-            case StepStored(_, number, error):
+            case CheckpointStored(_, number, error):
                 self._settle(number, decode_error(error))
             case _:
                 assert_never(message)

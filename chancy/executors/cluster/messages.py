@@ -60,7 +60,7 @@ class ProgressReported:
 
 @dataclass(frozen=True, slots=True)
 class StoreRequested:
-    """A job asks to store a step; `StepStored` with the same number is the answer."""
+    """A job asks to store a checkpoint; `CheckpointStored` with the same number is the answer."""
 
     run: str
     number: int
@@ -95,7 +95,7 @@ class StopRun:
 
 
 @dataclass(frozen=True, slots=True)
-class StepStored:
+class CheckpointStored:
     """:param error: see `chancy.executors.process.answer.encode_error`."""
 
     run: str
@@ -111,7 +111,7 @@ class StillWanted:
 
 
 HostMessage = HostReady | ProgressReported | StoreRequested | CompletionBegun | RecordLogged
-WorkerMessage = StartRun | StopRun | StepStored | StillWanted
+WorkerMessage = StartRun | StopRun | CheckpointStored | StillWanted
 
 
 def encode_message(message: HostMessage | WorkerMessage | HostedCall) -> bytes:

@@ -33,7 +33,7 @@ from chancy.queue.executor_kind import decode_options
 from chancy.queue.executor_options import DaskOptions, encode_options
 from chancy.queue.queue import Queue
 from tests.contract.executor.calls import Place, claim_of, end_of, find
-from tests.contract.executor.test_steps import Store
+from tests.contract.executor.test_checkpoints import Store
 from tests.support.waiting import eventually
 
 
@@ -150,13 +150,15 @@ async def test_a_cluster_runs_functions_and_gets_large_arguments_by_reference(
         assert [vars(record)["job_id"] for record in logged] == [str(logs.id)]
 
 
-async def test_steps_and_progress_reach_the_worker(cluster: ThreadCluster, tmp_path: Path) -> None:
+async def test_checkpoints_and_progress_reach_the_worker(
+    cluster: ThreadCluster, tmp_path: Path
+) -> None:
     store, reports = Store(), list[Progress]()
     callbacks = AttemptCallbacks(
         report=lambda claim, progress: reports.append(progress), store=store.keep
     )
     async with executor_on(cluster, callbacks=callbacks) as it:
-        outcome = await it.run(claim_of("two_steps_async", path=str(tmp_path / "marks")))
+        outcome = await it.run(claim_of("two_checkpoints_async", path=str(tmp_path / "marks")))
         assert isinstance(outcome, Returned)
         assert outcome.result == '[1,[1,"zwei"]]'
         assert list(store.last) == ["one", "two"]
