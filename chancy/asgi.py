@@ -49,10 +49,16 @@ def chancy_lifespan(chancy: Chancy, *, lifespan: Lifespan | None = None) -> Chan
 def chancy_of(scope: Mapping[str, Any]) -> Chancy:
     """The application that `chancy_lifespan` keeps open, from the ASGI scope of a request.
 
-    :raises ConfigurationError: the lifespan has not run.
+    :raises ConfigurationError: the lifespan has not run, or the framework is Litestar, which gives
+        the state of a lifespan to no request.
     """
     found = (scope.get("state") or {}).get("chancy")
     if not isinstance(found, Chancy):
+        if "litestar_app" in scope:
+            raise ConfigurationError(
+                "Litestar does not pass the state of a lifespan to requests: import your "
+                "application where a handler pushes, and use RequestJobs(chancy)"
+            )
         raise ConfigurationError(
             "no application of chancy is open in this service: give it "
             "lifespan=chancy_lifespan(chancy); in a test, enter `with TestClient(app)`"

@@ -10,7 +10,7 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 from tables import Item, Order, engine, sessions
 
-from chancy.fastapi import OpenChancy, chancy_lifespan
+from chancy.fastapi import Jobs, OpenChancy, chancy_lifespan
 
 
 @asynccontextmanager
@@ -56,3 +56,9 @@ async def show(id: int, chancy: OpenChancy) -> dict[str, str | None]:
         "state": job.state.label if job else None,
         "result": job.result if job else None,
     }
+
+
+@app.post("/orders/{id}/confirmations", status_code=202)
+async def confirm_again(id: int, jobs: Jobs) -> None:
+    # Pushed when this function has returned, before the response is sent.
+    jobs.add(confirm.job(order=id))

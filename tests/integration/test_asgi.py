@@ -160,6 +160,18 @@ async def test_a_service_without_the_lifespan_is_told_what_to_do() -> None:
         assert (await client.get("/open")).status_code == 500
 
 
+async def test_a_framework_without_a_state_of_the_lifespan_pushes(dsn: str) -> None:
+    """As Litestar does: it calls each lifespan with itself, and drops what the lifespan yields."""
+    chancy = Chancy(dsn)
+    scope = {"type": "http", "state": {}, "litestar_app": object()}
+    async with chancy_lifespan(chancy)("an application"):
+        with pytest.raises(ConfigurationError, match="Litestar does not pass the state"):
+            chancy_of(scope)
+        async with RequestJobs(chancy) as pending:
+            pending.add(jobs.note.job(1))
+        assert stored(dsn) == 1
+
+
 async def test_a_request_adds_a_bounded_number_of_jobs() -> None:
     pending = RequestJobs(Chancy("postgresql://localhost/shop"))
     with pytest.raises(PushError, match="takes a job"):

@@ -152,6 +152,10 @@ def test_an_order_is_written_with_its_job_and_shows_its_result(shop: Shop) -> No
         eventually_sync(lambda: shop.show(id) == done, timeout=30)
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(30) == 0, running.log
+    if shop.example is FASTAPI:
+        again = f"http://127.0.0.1:{shop.port}/orders/{id}/confirmations"
+        assert httpx.post(again, timeout=30).status_code == 202
+        assert shop.rows == (1, 1)
 
 
 def replace(cwd: Path, old: str, new: str) -> None:
