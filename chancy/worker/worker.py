@@ -8,6 +8,7 @@ import functools
 import logging
 import random
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import fields
 from typing import Self
 from uuid import UUID
 
@@ -208,7 +209,7 @@ class Worker:
         process does not handle stops the worker before it kills the process."""
         await self._app.check_tables()
         for queue in self._app.queues:
-            await self.broker.declare(queue)
+            await self._declare(queue)
         self._signals.defer()
         try:
             await self._start()
@@ -218,6 +219,24 @@ class Worker:
             raise
         self._signals.started.set()
         logger.info("worker_started id=%s queues=%s", self.worker_id, ",".join(self.queues))
+
+    async def _declare(self, queue: Queue) -> None:
+        """Declare a queue of the application; one that exists keeps its settings."""
+        stored = await self.broker.declare(queue)
+        kept = [
+            field.name
+            for field in fields(Queue)
+            if field.name not in ("paused", "resume_at")
+            and getattr(stored, field.name) != getattr(queue, field.name)
+        ]
+        if kept:
+            logger.warning(
+                "queue_settings_kept queue=%s settings=%s: the queue exists, and its stored "
+                "settings hold; `chancy queue declare %s --upsert` with options changes them",
+                queue.name,
+                ",".join(kept),
+                queue.name,
+            )
 
     async def _start(self) -> None:
         self._watch = LoopWatch.of(asyncio.get_running_loop())

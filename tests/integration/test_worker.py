@@ -8,6 +8,7 @@ import math
 import os
 import threading
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
@@ -16,7 +17,7 @@ import psutil
 import psycopg
 import pytest
 
-from chancy import Cancellation, Chancy, Job, Queue, State, Worker
+from chancy import Cancellation, Chancy, GlobalConcurrency, Job, Queue, State, Worker
 from chancy.attempt.settlement import Settlement
 from chancy.broker.transaction import TransactionHook
 from chancy.errors import BrokerUnavailable, ConfigurationError, SchemaMismatch
@@ -245,6 +246,22 @@ async def test_a_worker_refuses_tables_of_another_version(empty_dsn: str) -> Non
             connection.execute("update chancy.core_version set version_num = '9999'")
         with pytest.raises(SchemaMismatch, match=r"9999.*older than the database"):
             await Worker(chancy).start()
+
+
+async def test_a_worker_names_settings_of_a_queue_that_the_stored_ones_override(
+    dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    mail = Queue("mail", executor="async", rules=(GlobalConcurrency(5),), tags=frozenset({"a"}))
+    video = Queue("video", executor="async", concurrency=3)
+    async with Chancy(dsn) as chancy:
+        await chancy.declare(replace(mail, paused=True))
+        await chancy.declare(replace(video, concurrency=7, poll_interval_s=5))
+    async with Chancy(dsn, queues=[mail, video]) as chancy, Worker(chancy, queues=["video"]):
+        pass
+    kept = [one.message for one in caplog.records if one.message.startswith("queue_settings_kept")]
+    assert [one.partition(": ")[0] for one in kept] == [
+        "queue_settings_kept queue=video settings=concurrency,poll_interval_s"
+    ]
 
 
 async def test_settings_that_cannot_work_are_refused(chancy: Chancy) -> None:
