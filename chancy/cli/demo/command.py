@@ -28,7 +28,7 @@ _FURTHER = """\
 Next, with your own server:
   chancy migrate upgrade --dsn postgresql://localhost/shop
   chancy worker --app shop.jobs:chancy --dsn postgresql://localhost/shop
-See docs/tutorial for the rest, and examples/quickstart for twenty lines to start with."""
+The source archive has a tutorial, docs/tutorial, and twenty lines to copy, examples/quickstart."""
 
 
 @click.command()
