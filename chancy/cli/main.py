@@ -72,6 +72,7 @@ _FOREIGN = re.compile(r"CHANCY_(STREAMS_.*|SERVICE_(HOST|PORT.*)|PORT(_\d+_.*)?)
 
 #: The commands of chancy's optional plugins, each with the identifier of its plugin.
 ELSEWHERE: Mapping[str, str] = {
+    "audit": "chancy.dashboard",
     "batch": "chancy.batches",
     "dashboard": "chancy.dashboard",
     "encryption": "chancy.encryption",

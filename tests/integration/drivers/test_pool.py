@@ -62,13 +62,17 @@ async def test_the_pool_grows_to_its_limit(pool: CallerSessions) -> None:
     using = 0
     most = 0
     pids: set[int] = set()
+    full = asyncio.Event()
 
     async def use() -> None:
         nonlocal using, most
         async with pool.connection() as session:
             using += 1
             most = max(most, using)
-            pids.add((await session.fetch("select pg_backend_pid(), pg_sleep(0.02)"))[0][0])
+            if using == 3:
+                full.set()
+            await asyncio.wait_for(full.wait(), 20)
+            pids.add((await session.fetch("select pg_backend_pid()"))[0][0])
             using -= 1
 
     await asyncio.gather(*(use() for _ in range(12)))

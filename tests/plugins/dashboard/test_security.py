@@ -376,7 +376,7 @@ class _Panels(Plugin):
 
     @classmethod
     def get_identifier(cls) -> str:
-        return "shop.stock"
+        return "shop.hostile"
 
     def panels(self) -> Sequence[Panel]:
         return [Panel(name="stock", title=f"Stock {HOSTILE}", rows=self._rows)]

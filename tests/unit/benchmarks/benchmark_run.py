@@ -132,17 +132,7 @@ def _of_chancy() -> Iterator[tuple[str, Measurement]]:
     flows = {"a step of a chain": 2.0, "push to start": 1.0, "10,000 steps between two": 1.2}
     for what, value in {**flows, "10,000 plain jobs": 1.0}.items():
         yield "workflows", Measurement(figure=what, unit="ms", value=value, system="chancy")
-    for title in limits.DRAINS:
-        figure = f"{title}, 20,000 jobs"
-        yield "limits", _rate(f"{figure}, beside it {limits.PLAIN}", 20_000, "chancy")
-        against = {limits.PLAIN: f"{figure}, beside it {limits.PLAIN}"}
-        yield "limits", replace(_rate(figure, 12_000, "chancy"), against=against)
-    yield "limits", _rate(limits.POSSIBLE, 2_000, "chancy")
-    binding = _rate(f"{limits.BINDING}, 5,000 jobs of 1 ms", 1_800, "chancy")
-    yield "limits", replace(binding, against={"possible": limits.POSSIBLE})
-    yield "limits", _rate(f"{limits.HELD}, round 5", 900, "chancy", details={"last/first": 0.95})
-    for what in (limits.CLAIMS, limits.IDLE):
-        yield "limits", Measurement(figure=what, unit="ratio", value=1.1)
+    yield from _of_limits()
     for ms in (1, 5, 20):
         for what, rate in (("ProcessPoolExecutor", 100), ("process", 99)):
             yield "executors", _rate(f"300 jobs of {ms} ms, {what}", rate, "chancy")
@@ -171,6 +161,20 @@ def _of_chancy() -> Iterator[tuple[str, Measurement]]:
         ("claim pages from the front, after / before", 9.0),
     ):
         yield "sustained", Measurement(figure=figure, unit="ratio", value=value)
+
+
+def _of_limits() -> Iterator[tuple[str, Measurement]]:
+    for title in limits.DRAINS:
+        figure = f"{title}, 20,000 jobs"
+        yield "limits", _rate(f"{figure}, beside it {limits.PLAIN}", 20_000, "chancy")
+        against = {limits.PLAIN: f"{figure}, beside it {limits.PLAIN}"}
+        yield "limits", replace(_rate(figure, 12_000, "chancy"), against=against)
+    yield "limits", _rate(limits.POSSIBLE, 2_000, "chancy")
+    binding = _rate(f"{limits.BINDING}, 5,000 jobs of 1 ms", 1_800, "chancy")
+    yield "limits", replace(binding, against={"possible": limits.POSSIBLE})
+    yield "limits", _rate(f"{limits.HELD}, round 5", 900, "chancy", details={"last/first": 0.95})
+    for what in (limits.CLAIMS, limits.IDLE):
+        yield "limits", Measurement(figure=what, unit="ratio", value=1.1)
 
 
 def _rate(
