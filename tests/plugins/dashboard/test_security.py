@@ -379,7 +379,7 @@ class _Panels(Plugin):
         return "shop.hostile"
 
     def panels(self) -> Sequence[Panel]:
-        return [Panel(name="stock", title=f"Stock {HOSTILE}", rows=self._rows)]
+        return [Panel(name="hostile", title=f"Stock {HOSTILE}", rows=self._rows)]
 
     async def _rows(self, chancy: Application) -> Sequence[Mapping[str, Any]]:
         return [{HOSTILE: HOSTILE + MARKS, "token": "t0ps3cret", "n": 7, "none": None}] * 501
@@ -409,7 +409,7 @@ async def test_names_results_and_panels_are_text(shop_dsn: str) -> None:
             shown = ""
             for path in (
                 "", "workers", "workflows", f"workflows/{started.id}", "batches",
-                f"batches/{batch.id}", "cron", "cron/nightly", "audit", "panels/stock",
+                f"batches/{batch.id}", "cron", "cron/nightly", "audit", "panels/hostile",
                 f"jobs/{job.id}", "jobs?q=state:running", "dead-letters",
                 f"dead-letters/{letter.id}", f"dead-letters/groups/{group.fingerprint}",
             ):  # fmt: skip
