@@ -215,7 +215,7 @@ class BrokerSession:
         self._services.start(self.loop_name("surveyor"), serve)
 
     async def _announce(self, serving: Serving) -> None:
-        """Tell a broker other than the control broker which queues to survey."""
+        """Announce to a broker other than the control broker which queues to survey."""
         while True:
             await self.registration.announce(serving.served_from(self), {}, ())
             await self._host.clock.sleep(_ANNOUNCED_EVERY_S)

@@ -67,8 +67,8 @@ class Register:
             raise BrokerUnavailable(f"the heartbeat did not reach the server: {error}") from error
 
     def _connect(self) -> psycopg.Connection[tuple[int]]:
-        """As `chancy.postgres.drivers.timelines.connect`. Only sessions, of which there is one
-        before, find out whether the server tells its timeline."""
+        """As `chancy.postgres.drivers.timelines.connect`. A server is asked only if a session, of
+        which there is one before, could read its timeline."""
         import psycopg
 
         dsn = parse(self._dsn)
@@ -85,7 +85,11 @@ class Register:
                 continue
             if not timelines.known(dsn):
                 return connection
-            row = connection.execute(timelines.QUERY.encode()).fetchone()
+            try:
+                row = connection.execute(timelines.QUERY.encode()).fetchone()
+            except BaseException:
+                connection.close()
+                raise
             if row is None or timelines.accepts(dsn, row):
                 return connection
             connection.close()

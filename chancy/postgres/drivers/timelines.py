@@ -28,7 +28,7 @@ _lock = threading.Lock()
 #: The highest timeline by the place of the DSN and the cluster. A copy of a cluster has the same
 #: identifier, and belongs to another DSN.
 _highest: dict[tuple[str, str], int] = {}
-#: The places that do not tell, as some hosted servers. To ask them again would fill their logs.
+#: The places that refuse the query, as some hosted servers. To repeat it would fill their logs.
 _silent: set[str] = set()
 
 
@@ -44,7 +44,7 @@ def accepts(dsn: Dsn, row: Sequence[object]) -> bool:
 
 
 def known(dsn: Dsn) -> bool:
-    """Whether a server of this DSN has told its timeline."""
+    """Whether the timeline of a server of this DSN is known."""
     with _lock:
         return any(place == dsn.place for place, _ in _highest)
 

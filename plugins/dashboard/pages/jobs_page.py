@@ -57,7 +57,7 @@ async def show(view: View) -> Response:
                 ruled=site.has_limits,
             )
 
-        # What is found by arguments is what this person may see.
+        # A search by arguments finds only functions whose arguments this person may see.
         whose = view.person.name if wanted.args or wanted.meta else None
         page = await site.looks.get(("jobs", text, after, whose), look)
     return await view.render(

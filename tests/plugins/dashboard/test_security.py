@@ -386,7 +386,7 @@ class _Panels(Plugin):
 
 
 async def test_names_results_and_panels_are_text(shop_dsn: str) -> None:
-    """What is not an argument of a job: names of groups, results, progress, workers, the audit."""
+    """Names of groups, progress, workers, panels and the audit are escaped, as arguments are."""
     shop = application(shop_dsn, _Panels())
     async with shop:
         plugins = {type(plugin): plugin for plugin in shop.hooks.plugins}
