@@ -78,6 +78,17 @@ async def work(dsn: str) -> None:
         assert await pruner.apply(store, asyncio.sleep, dry_run=True) == [0]
 
 
+def test_a_day_that_passes_does_not_change_the_structure(empty_dsn: str) -> None:
+    every = Chancy(empty_dsn, plugins=shipped()).hooks.components
+    schema.upgrade(empty_dsn, components=every)
+    before = structure(empty_dsn)
+    schema.downgrade(empty_dsn, components=every, component="dead_letters")
+    with psycopg.connect(empty_dsn) as connection:
+        connection.execute("select chancy.make_days(9)")
+    schema.upgrade(empty_dsn, components=every)
+    assert structure(empty_dsn) == before
+
+
 def test_functions_that_pin_their_plans_are_not_compiled(empty_dsn: str) -> None:
     """What a plan may not do is dear, and a server that can compile does so at each call then."""
     every = Chancy(empty_dsn, plugins=shipped()).hooks.components
