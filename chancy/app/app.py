@@ -16,7 +16,7 @@ from chancy.app.default_plugins import compose
 from chancy.app.diagnosis import Reason, diagnose
 from chancy.app.known_queues import KnownQueues
 from chancy.app.lifetime import Lifetime
-from chancy.app.preparation import JobPreparation, several_jobs
+from chancy.app.preparation import JobPreparation, noting, parts
 from chancy.app.selection import JobSelection, SelectedJobs
 from chancy.app.sync import BlockingCalls, SyncBroker
 from chancy.app.wiring import Substitute, Wiring
@@ -187,7 +187,12 @@ class Chancy(BlockingCalls):
         return reference_to(prepared.id, found, self)
 
     async def push_many(
-        self, jobs: Iterable[Job[R]], *, within: object | None = None, validate: bool = True
+        self,
+        jobs: Iterable[Job[R]],
+        *,
+        within: object | None = None,
+        validate: bool = True,
+        commit_every: int | None = None,
     ) -> References[R]:
         """Push any number of jobs in order, all or none of them.
 
@@ -196,12 +201,18 @@ class Chancy(BlockingCalls):
         transaction: ``within``, or a new one. If their queues are in several brokers, each broker
         stores all or none of its own jobs: if one fails, the jobs of others may be stored; see
         `RoutedBroker`.
+
+        :param commit_every: commit each time this many jobs are stored, so that workers start on
+            them before the push ends. If a later job cannot be stored, the jobs before stay pushed,
+            and a note of the error says how many these are. Not allowed with ``within``.
         """
         references, unknown = References[R](self), set[str]()
         if self._known.strict:
             await self._known.refresh(self.broker)
-        prepared = self._prepared(jobs, references, unknown, validate=validate)
-        references.replace(await self.broker.push_many(prepared, within=within))
+        for part in parts(jobs, commit_every, within):
+            with noting(stored=len(references)):
+                prepared = self._prepared(part, references, unknown, validate=validate)
+                references.replace(await self.broker.push_many(prepared, within=within))
         if unknown:
             await self._known.check(unknown, self.broker)
         return references
@@ -214,7 +225,7 @@ class Chancy(BlockingCalls):
         *,
         validate: bool,
     ) -> Iterator[list[PreparedJob]]:
-        for prepared in self._preparation.prepare_chunks(several_jobs(jobs), validate=validate):
+        for prepared in self._preparation.prepare_chunks(jobs, validate=validate):
             unknown.update(self._known.unknown(prepared))
             if self._known.strict:
                 self._known.report(unknown)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from inspect import iscoroutinefunction
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -237,11 +238,34 @@ def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield chunk
 
 
-def several_jobs(jobs: Iterable[T]) -> Iterable[T]:
-    """Return the jobs; raise `PushError` if they are not an iterable."""
+def parts(
+    jobs: Iterable[T], commit_every: int | None, within: object | None
+) -> Iterator[Iterable[T]]:
+    """The jobs of each transaction of a bulk push, to be consumed one after the other.
+
+    :raises PushError: the jobs are not an iterable, or a transaction of the caller's was to be
+        committed.
+    """
     if not isinstance(jobs, Iterable):
         raise PushError(f"{shown(jobs)} is not a list of jobs: push a single job with push")
-    return jobs
+    if commit_every is None:
+        return iter([jobs])
+    check_number(commit_every, "commit_every", 1)
+    if within is not None:
+        raise PushError("commit_every does not go with within: its transaction is yours to commit")
+    rest = iter(jobs)
+    return (chain([first], islice(rest, commit_every - 1)) for first in rest)
+
+
+@contextmanager
+def noting(stored: int) -> Generator[None]:
+    """Add to an error how many jobs of the same call are stored already."""
+    try:
+        yield
+    except Exception as error:
+        if stored:
+            error.add_note(f"{stored:,} jobs before these stay pushed, as commit_every says")
+        raise
 
 
 def _not_a_job(job: object) -> str:

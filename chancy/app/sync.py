@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self, TypeVar
 from uuid import UUID
 
 from chancy.app.known_queues import KnownQueues
+from chancy.app.preparation import noting, parts
 from chancy.broker.contract import Broker
 from chancy.broker.values import PreparedJob
 from chancy.errors import ConfigurationError
@@ -142,14 +143,21 @@ class BlockingCalls:
         return reference_to(prepared.id, found, self)
 
     def sync_push_many(
-        self, jobs: Iterable[Job[R]], *, within: object | None = None, validate: bool = True
+        self,
+        jobs: Iterable[Job[R]],
+        *,
+        within: object | None = None,
+        validate: bool = True,
+        commit_every: int | None = None,
     ) -> References[R]:
         """`push_many` for code without an event loop."""
         references, unknown = References[R](self), set[str]()
         if self._known.strict:
             self._sync_broker.run(self._known.refresh)
-        prepared = self._prepared(jobs, references, unknown, validate=validate)
-        references.replace(self._sync_broker.push_many(prepared, within=within))
+        for part in parts(jobs, commit_every, within):
+            with noting(stored=len(references)):
+                prepared = self._prepared(part, references, unknown, validate=validate)
+                references.replace(self._sync_broker.push_many(prepared, within=within))
         if unknown:
             self._sync_broker.run(partial(self._known.check, unknown))
         return references

@@ -171,19 +171,25 @@ class References(Sequence[Reference[R_co]]):
     def __init__(self, source: ReferenceSource) -> None:
         self._ids = bytearray()
         self._existing: set[int] = set()
+        # Where the jobs of the latest transaction begin.
+        self._latest = 0
         self._source = source
 
     def extend(self, ids: Sequence[UUID]) -> None:
         self._ids += b"".join([id.bytes for id in ids])
 
     def replace(self, stand_ins: Mapping[UUID, UUID]) -> None:
-        """Replace jobs that were not stored by the existing jobs that hold their unique keys."""
+        """Replace jobs that were not stored by the existing jobs that hold their unique keys.
+
+        Looks at the jobs that were added since the last call.
+        """
         if stand_ins:
-            for at in range(len(self)):
+            for at in range(self._latest, len(self)):
                 found = stand_ins.get(UUID(bytes=bytes(self._ids[at * 16 : at * 16 + 16])))
                 if found is not None:
                     self._ids[at * 16 : at * 16 + 16] = found.bytes
                     self._existing.add(at)
+        self._latest = len(self)
 
     def __len__(self) -> int:
         return len(self._ids) // 16

@@ -24,6 +24,7 @@ from chancy import (
     PushError,
     Queue,
     State,
+    Unique,
     Worker,
 )
 from chancy.errors import ConfigurationError
@@ -80,6 +81,48 @@ async def test_push_many_keeps_order_across_chunks(chancy: Chancy, dsn: str) -> 
     assert [int(value) for _, value in rows] == list(range(11_000))
     assert [id for id, _ in rows] == [reference.id for reference in references]
     assert references[5:7] == [references[5], references[6]]
+
+
+async def test_commit_every_shows_jobs_before_the_push_ends(chancy: Chancy, dsn: str) -> None:
+    seen = list[int]()
+
+    def some() -> Iterator[Job[None]]:
+        for n in range(25):
+            # What precedes a job of the next transaction has been committed.
+            seen.append(count(dsn))
+            yield jobs.note.job(value=n)
+
+    references = await chancy.push_many(some(), commit_every=10)
+    assert [seen[0], seen[10], seen[20]] == [0, 10, 20]
+    found = await chancy.get_jobs([reference.id for reference in references])
+    values = [found[reference.id].arguments["value"] for reference in references]
+    assert values == list(range(25))
+
+
+async def test_commit_every_keeps_the_parts_before_an_error(chancy: Chancy, dsn: str) -> None:
+    some = [jobs.note.job(value=n) for n in range(25)]
+    some[22] = Job(func="no.such.function")
+    with pytest.raises(PushError) as failed:
+        await chancy.push_many(some, commit_every=10)
+    assert failed.value.__notes__ == ["20 jobs before these stay pushed, as commit_every says"]
+    assert count(dsn) == 20
+    async with chancy.transaction() as transaction:
+        with pytest.raises(PushError, match="yours to commit"):
+            await chancy.push_many(some, commit_every=10, within=transaction)
+    with pytest.raises(ConfigurationError, match="commit_every=0 must be a whole number"):
+        await chancy.push_many(some, commit_every=0)
+    assert count(dsn) == 20
+
+
+async def test_commit_every_finds_the_keys_of_each_part(chancy: Chancy, dsn: str) -> None:
+    one = jobs.note.job(value=1).with_unique(Unique(key="one"))
+    first = await chancy.push(one)
+    found = await chancy.push_many(
+        [jobs.note.job(value=0), one, one, jobs.note.job(value=2)], commit_every=2
+    )
+    assert [reference.created for reference in found] == [True, False, False, True]
+    assert found[1].id == found[2].id == first.id
+    assert count(dsn) == 3
 
 
 async def test_push_many_is_all_or_nothing(chancy: Chancy, dsn: str) -> None:
