@@ -12,7 +12,7 @@ from redis import exceptions as errors
 from redis.crc import key_slot
 
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.transport.connection import Connector
+from chancy.plugins.redis.transport.connection import Connector, RedisConnection
 from chancy.plugins.redis.transport.location import Location, Place
 from chancy.plugins.redis.transport.pool import ConnectionPool
 from chancy.plugins.redis.transport.scripts import Value
@@ -113,11 +113,10 @@ class ClusterRouter:
         """Refresh the slots before the next command: a server did not reply as expected."""
         self._stale = True
 
-    def close(self) -> None:
-        """Close the connections; the next use opens new ones."""
+    def close(self) -> list[asyncio.Task[RedisConnection]]:
+        """Close the connections as `ConnectionPool.close` does; the next use opens new ones."""
         servers, self._servers = self._servers, {}
-        for server in servers.values():
-            server.close()
+        return [cancelled for server in servers.values() for cancelled in server.close()]
 
     async def _send(
         self,

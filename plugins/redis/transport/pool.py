@@ -14,6 +14,16 @@ from chancy.plugins.redis.transport.scripts import Value
 IDLE_S = 5.0
 
 
+class _Opening:
+    """A connection that is being opened, and the number of calls that wait for it."""
+
+    __slots__ = ("task", "waiting")
+
+    def __init__(self, connector: Connector) -> None:
+        self.task = asyncio.create_task(connector.wire(), name="chancy redis connect")
+        self.waiting = 0
+
+
 class ConnectionPool:
     """One connection for all commands, and others for those that block; belongs to one event loop.
 
@@ -25,7 +35,7 @@ class ConnectionPool:
     def __init__(self, connector: Connector, timeout_s: float) -> None:
         self._connector = connector
         self._timeout_s = timeout_s
-        self._opening: asyncio.Task[RedisConnection] | None = None
+        self._opening: _Opening | None = None
         self._shared: RedisConnection | None = None
         # Connections for blocking commands that are not in use, each with the time of its last use.
         self._idle: list[tuple[float, RedisConnection]] = []
@@ -62,13 +72,20 @@ class ConnectionPool:
         rest = [*answers]
         return [[*replies, *rest] for replies in found]
 
-    def close(self) -> None:
+    def close(self) -> list[asyncio.Task[RedisConnection]]:
         """Close the connections. The next use opens new ones.
 
         Calls in flight get their replies: their connections are closed behind them.
+
+        :returns: the connection attempt, if no call waits for it. It is cancelled, and its socket
+            is closed once it is done.
         """
-        self._opening = None
+        opening, self._opening = self._opening, None
         self.renew()
+        if opening is None or opening.waiting:
+            return []
+        opening.task.cancel()
+        return [opening.task]
 
     def renew(self) -> None:
         """`close`, but for a connection that is being opened."""
@@ -82,22 +99,27 @@ class ConnectionPool:
 
     async def _open(self, limit_s: float) -> RedisConnection:
         """Open the shared connection, once for all calls that wait for it."""
-        if self._opening is None:
-            self._opening = asyncio.create_task(self._connector.wire(), name="chancy redis connect")
-            self._opening.add_done_callback(self._opened)
-        async with asyncio.timeout(limit_s):
-            return await asyncio.shield(self._opening)
+        opening = self._opening
+        if opening is None:
+            opening = self._opening = _Opening(self._connector)
+            opening.task.add_done_callback(self._opened)
+        opening.waiting += 1
+        try:
+            async with asyncio.timeout(limit_s):
+                return await asyncio.shield(opening.task)
+        finally:
+            opening.waiting -= 1
 
-    def _opened(self, opening: asyncio.Task[RedisConnection]) -> None:
-        failed = opening.cancelled() or opening.exception() is not None
-        if self._opening is opening:
+    def _opened(self, task: asyncio.Task[RedisConnection]) -> None:
+        failed = task.cancelled() or task.exception() is not None
+        if self._opening is not None and self._opening.task is task:
             self._opening = None
             if not failed:
                 if self._shared is not None:
                     self._shared.close_when_done()
-                self._shared = opening.result()
+                self._shared = task.result()
         elif not failed:
-            opening.result().close_when_done()
+            task.result().close_when_done()
 
     async def _exchange_alone(
         self, commands: Sequence[Sequence[Value]], limit_s: float

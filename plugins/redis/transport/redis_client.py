@@ -45,10 +45,13 @@ class _LoopConnections:
         self.pool = ConnectionPool(self.connector, settings.timeout_s)
         self.router = ClusterRouter(settings, location, client.known) if location.cluster else None
 
-    def close(self) -> None:
-        self.pool.close()
+    async def close(self) -> None:
+        cancelled = self.pool.close()
         if self.router is not None:
-            self.router.close()
+            cancelled += self.router.close()
+        # The loop may end after this call, which would leave their sockets open.
+        if cancelled:
+            await asyncio.wait(cancelled)
 
     def doubt(self) -> None:
         """Look for the servers again: one did not reply as expected."""
@@ -241,7 +244,7 @@ class RedisClient:
         """Close the connections of the running loop; the next use opens new ones."""
         way = self._loops.pop(asyncio.get_running_loop(), None)
         if way is not None:
-            way.close()
+            await way.close()
 
     async def close(self) -> None:
         """`disconnect`, also in the background loop if nothing runs there."""

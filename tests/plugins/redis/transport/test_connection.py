@@ -13,6 +13,7 @@ from chancy.plugins.redis import RedisSettings
 from chancy.plugins.redis.transport import pool
 from chancy.plugins.redis.transport.connection import Connector, RedisConnection
 from chancy.plugins.redis.transport.location import location_of
+from chancy.plugins.redis.transport.redis_client import RedisClient
 from chancy.testing.conformance.bench import Bench, prepared
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
@@ -169,6 +170,29 @@ async def test_a_server_that_is_not_reached_is_named() -> None:
     port = silent.sockets[0].getsockname()[1]
     with pytest.raises(TimeoutError, match=f"^127.0.0.1:{port}: no reply within 0.1 s$"):
         await connector(f"redis://127.0.0.1:{port}", 0.1).wire()
+    silent.close()
+
+
+@pytest.mark.parametrize("cluster", [False, True])
+async def test_close_ends_a_connection_attempt_that_no_call_waits_for(cluster: bool) -> None:
+    reached, ended = asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reached.set()
+        await reader.read(-1)
+        writer.close()
+        ended.set()
+
+    silent = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = silent.sockets[0].getsockname()[1]
+    client = RedisClient(RedisSettings(url=f"redis://127.0.0.1:{port}", cluster=cluster))
+    call = asyncio.create_task(client.command("PING"))
+    await reached.wait()
+    call.cancel()
+    await asyncio.wait([call])
+    await client.close()
+    assert "chancy redis connect" not in {task.get_name() for task in asyncio.all_tasks()}
+    await asyncio.wait_for(ended.wait(), 10)
     silent.close()
 
 
