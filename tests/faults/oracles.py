@@ -34,6 +34,24 @@ def check_not_run_again(book: Book, settled: Collection[int], offset: int) -> No
     assert again == set()
 
 
+def check_claimed_before_each_run(dsn: str, book: Book) -> None:
+    """Check that no finished job started more often than it was claimed, by the ledger.
+
+    Unlike `find_overlaps` it excuses no worker: a run needs a claim of its own, whoever was
+    presumed dead.
+    """
+    claims = dict(
+        tables.ask(
+            dsn,
+            "select (f.arguments ->> 'number')::int, count(c.id) from chancy.finished_jobs as f"
+            " left join ledger.claims as c using (id) where f.arguments ? 'number' group by 1",
+        )
+    )
+    begun = book.count("begin")
+    beyond = {n: (times, claims.get(n)) for n, times in begun.items() if times > claims.get(n, 0)}
+    assert beyond == {}, "started, and claimed so often"
+
+
 def find_overlaps(
     book: Book, overdue: Mapping[int, float] | None = None
 ) -> list[tuple[int, int, Entry]]:

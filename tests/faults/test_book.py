@@ -1,7 +1,8 @@
-"""The account that the other tests trust: what it says of runs beside each other."""
+"""The accounts that the other tests trust: what they say of runs, and whom they excuse."""
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 import time
@@ -10,10 +11,15 @@ from contextlib import contextmanager
 
 import pytest
 
+from chancy import Chancy, Queue
+from chancy.worker.worker import Worker
 from tests.faults import book as books
-from tests.faults import oracles
+from tests.faults import jobs, ledger, oracles, tables
 from tests.faults.book import Book
+from tests.faults.conftest import StartWorker
+from tests.faults.fleet import Fleet
 from tests.faults.worker_process import ROOT
+from tests.support.waiting import eventually
 
 _HOLD = "import sys; from tests.faults import book\nwith book.run(sys.argv[1], 7): input()"
 
@@ -70,3 +76,38 @@ def test_the_runs_of_a_child_are_excused_with_its_parent(book: Book) -> None:
         ((pid, parent, _),) = oracles.find_overlaps(book)
         assert pid == process.pid
         assert oracles.find_overlaps(book, {parent: 0.0}) == []
+
+
+async def test_a_run_without_a_claim_of_its_own_is_found(dsn: str, book: Book) -> None:
+    ledger.open_ledger(dsn)
+    queues = [Queue(name="load", executor="async")]
+    async with Chancy(dsn, queues=queues) as chancy, Worker(chancy, queues=["load"]):
+        await chancy.push_many([jobs.work.job(str(book), 7), jobs.work.job(str(book), 8)])
+        await eventually(lambda: tables.live(dsn) == 0, timeout=30.0)
+    oracles.check_claimed_before_each_run(dsn, book)
+    with books.run(str(book), 8):
+        pass
+    with pytest.raises(AssertionError, match=r"\{8: \(2, 1\)\}"):
+        oracles.check_claimed_before_each_run(dsn, book)
+
+
+def test_only_a_worker_that_was_overdue_while_it_lived_is_excused(
+    dsn: str, start_worker: StartWorker
+) -> None:
+    ledger.open_ledger(dsn)
+    fleet = Fleet(dsn, start_worker, size=0, chance=random.Random(0), heartbeat_timeout_s=2.0)
+    now = time.time()
+    # Not beating for so many seconds when it was forgotten, and killed so long ago.
+    for pid, silent_s, killed_s in [(1, 3.0, None), (2, 3.0, 0.5), (3, 3.0, 2.5), (4, 0.0, None)]:
+        if killed_s is not None:
+            fleet.killed_at[pid] = now - killed_s
+        tables.ask(
+            dsn,
+            "insert into chancy.workers (id, host, pid, beat_at)"
+            " values (gen_random_uuid(), 'here', %s, to_timestamp(%s))",
+            [pid, now - silent_s],
+        )
+    tables.ask(dsn, "delete from chancy.workers")
+    found = fleet.taken_for_dead()
+    assert found.keys() == {1, 2}
+    assert found[1] == pytest.approx(now - 1.0, abs=0.01)

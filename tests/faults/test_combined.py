@@ -183,6 +183,7 @@ def check(dsn: str, book: Book, fleet: Fleet, producer: Producer) -> None:
             assert (state, attempt) == (State.SUCCEEDED, 2 if number % 10 == 0 else 1), number
     ledger.check(dsn)
     oracles.check_bounds(dsn)
+    oracles.check_claimed_before_each_run(dsn, book)
     overlaps = oracles.find_overlaps(book, fleet.taken_for_dead())
     assert overlaps == [], (ledger.silenced(dsn), fleet.killed_at)
 

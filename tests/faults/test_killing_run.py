@@ -147,6 +147,7 @@ async def live_through(chancy: Chancy, book: Book, start_worker: StartWorker, ru
     check_ticks(dsn, run.seconds)
     ledger.check(dsn)
     oracles.check_bounds(dsn)
+    oracles.check_claimed_before_each_run(dsn, book)
     assert oracles.find_overlaps(book, fleet.taken_for_dead()) == []
     fleets.tell(
         samples=len(sampler.samples), answers=dict(load.answers), ends=dict(fleets.kinds(dsn))
