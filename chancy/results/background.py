@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
 from chancy.errors import BrokerUnavailable
@@ -36,33 +36,104 @@ class Opened(Protocol):
 B = TypeVar("B", bound=Opened)
 
 
-class _LoopThread(Generic[B]):
-    """One run of the thread: its event loop, broker and waiter."""
+class _RunningThread:
+    """One run of the thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
         self.pid = os.getpid()
-        self.made: tuple[B, JobWaiter] | None = None
-        self.closing = False
-        self.thread = threading.Thread(
-            target=self.loop.run_forever, name="chancy calls", daemon=True
-        )
+        self.futures: set[Future[Any]] = set()
+        self.thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
         self.thread.start()
 
 
-class Background(Generic[B]):
-    """A background thread with an event loop, started by the first call. Safe from any thread.
+class BackgroundLoop:
+    """A background thread with an event loop, started by the first call, and again after a fork.
 
-    :param make: creates the broker and the waiter for its jobs; called in the loop.
+    Safe from any thread.
+
+    :param disconnect: closes what was opened in the loop; called in it before it ends.
+    """
+
+    def __init__(
+        self, disconnect: Callable[[], Coroutine[Any, Any, None]], *, name: str = "chancy calls"
+    ) -> None:
+        self._disconnect = disconnect
+        self._name = name
+        self._lock = threading.Lock()
+        self._running: _RunningThread | None = None
+        # The loop of the process that this one was forked from: its sessions belong to the parent.
+        self._inherited: _RunningThread | None = None
+        #: Whether it was closed for good.
+        self.closed = False
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine in the loop.
+
+        :raises BrokerUnavailable: it was closed for good.
+        """
+        # Under the lock: work submitted before a close is in the loop before the close.
+        with self._lock:
+            if self.closed:
+                work.close()
+                raise BrokerUnavailable("the application was closed")
+            running = self._running
+            # A forked process does not inherit the thread.
+            if running is None or running.pid != os.getpid():
+                self._inherited = self._inherited or running
+                running = self._running = _RunningThread(self._name)
+            future = asyncio.run_coroutine_threadsafe(work, running.loop)
+            running.futures.add(future)
+        future.add_done_callback(running.futures.discard)
+        return future
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the loop, and return its result.
+
+        :raises RuntimeError: called in the loop itself, which would deadlock.
+        """
+        if self._running is not None and self._running.thread is threading.current_thread():
+            work.close()
+            raise RuntimeError("sync calls cannot be made inside the event loop of sync calls")
+        future = self.submit(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self, *, for_good: bool = False) -> None:
+        """Disconnect and end the thread, unless something still runs in it.
+
+        :param for_good: end it in any case; later calls raise.
+        """
+        with self._lock:
+            self.closed = self.closed or for_good
+            running = self._running
+            if running is None or running.pid != os.getpid():
+                return
+            if running.futures and not for_good:
+                return
+            self._running = None
+        try:
+            asyncio.run_coroutine_threadsafe(self._disconnect(), running.loop).result()
+        finally:
+            running.loop.call_soon_threadsafe(running.loop.stop)
+            running.thread.join()
+            running.loop.close()
+
+
+class Background(Generic[B]):
+    """The broker of a background thread, and the waiter for its jobs. Safe from any thread.
+
+    :param make: creates both; called in the loop of the thread.
     """
 
     def __init__(self, make: Callable[[], tuple[B, JobWaiter]]) -> None:
         self._make = make
-        self._lock = threading.Lock()
-        self._running: _LoopThread[B] | None = None
-        self._closed = False
-        # The loop of the process that this one was forked from: its sessions belong to the parent.
-        self._inherited: _LoopThread[B] | None = None
+        self._loop = BackgroundLoop(self._close)
+        # By loop: those of a parent process must stay open there.
+        self._made: dict[asyncio.AbstractEventLoop, tuple[B, JobWaiter]] = {}
 
     def begin(self, id: UUID, timeout_s: float | None) -> Future[QueuedJob]:
         """Start waiting for a job to finish; see `chancy.results.reference.Reference.wait`."""
@@ -70,71 +141,40 @@ class Background(Generic[B]):
         async def work(broker: B, waiter: JobWaiter) -> QueuedJob:
             return await waiter.wait(id, timeout_s)
 
-        return self._submit(work)
+        return self._loop.submit(self._run(work))
 
     def run(self, work: Callable[[B, JobWaiter], Awaitable[T]]) -> T:
         """Run a coroutine function in the loop, and return its result."""
-        future = self._submit(work)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    async def _run(
-        self, running: _LoopThread[B], work: Callable[[B, JobWaiter], Awaitable[T]]
-    ) -> T:
-        try:
-            if running.made is None:
-                running.made = self._make()
-            broker, waiter = running.made
-            await broker.open()
-            return await work(broker, waiter)
-        except asyncio.CancelledError:
-            if running.closing:
-                raise BrokerUnavailable("the application was closed during a call") from None
-            raise
-
-    def _submit(self, work: Callable[[B, JobWaiter], Awaitable[T]]) -> Future[T]:
-        # Under the lock: work submitted before a close is in the loop before the close, which
-        # cancels it.
-        with self._lock:
-            if self._closed:
-                raise BrokerUnavailable("the application was closed")
-            running = self._running
-            # A forked process does not inherit the thread.
-            if running is None or running.pid != os.getpid():
-                self._inherited = self._inherited or running
-                running = self._running = _LoopThread()
-            return asyncio.run_coroutine_threadsafe(self._run(running, work), running.loop)
+        return self._loop.run(self._run(work))
 
     def close(self) -> None:
         """Cancel the calls of other threads, and stop the thread. Later calls raise."""
-        with self._lock:
-            self._closed = True
-            running, self._running = self._running, None
-        if running is None or running.pid != os.getpid():
-            return
-        running.closing = True
+        self._loop.close(for_good=True)
+
+    async def _run(self, work: Callable[[B, JobWaiter], Awaitable[T]]) -> T:
+        loop = asyncio.get_running_loop()
         try:
-            asyncio.run_coroutine_threadsafe(_close(running), running.loop).result()
+            if loop not in self._made:
+                self._made[loop] = self._make()
+            broker, waiter = self._made[loop]
+            await broker.open()
+            return await work(broker, waiter)
+        except asyncio.CancelledError:
+            if self._loop.closed:
+                raise BrokerUnavailable("the application was closed during a call") from None
+            raise
+
+    async def _close(self) -> None:
+        made = self._made.pop(asyncio.get_running_loop(), None)
+        try:
+            if made is not None:
+                broker, waiter = made
+                await waiter.close()
+                await broker.close()
         finally:
-            running.loop.call_soon_threadsafe(running.loop.stop)
-            running.thread.join()
-            running.loop.close()
-
-
-async def _close(running: _LoopThread[B]) -> None:
-    made, running.made = running.made, None
-    try:
-        if made is not None:
-            broker, waiter = made
-            await waiter.close()
-            await broker.close()
-    finally:
-        # Tasks that are not waiting yet, since the broker is still being opened.
-        rest = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in rest:
-            task.cancel()
-        if rest:
-            await asyncio.wait(rest, timeout=_CLOSE_S)
+            # Tasks that are not waiting yet, since the broker is still being opened.
+            rest = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in rest:
+                task.cancel()
+            if rest:
+                await asyncio.wait(rest, timeout=_CLOSE_S)

@@ -20,10 +20,10 @@ from chancy.plugins.redis.transport.location import (
     location_of,
     location_of_client,
 )
-from chancy.plugins.redis.transport.loop_thread import BackgroundLoop
 from chancy.plugins.redis.transport.pool import ConnectionPool
 from chancy.plugins.redis.transport.scripts import ScriptCall, Value, script_of
 from chancy.plugins.redis.transport.translation import broker_error, translated
+from chancy.results.background import BackgroundLoop
 
 #: A reply of Redis: bytes, integers, None, and lists of them.
 Reply = Any
@@ -81,7 +81,7 @@ class RedisClient:
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopConnections] = (
             weakref.WeakKeyDictionary()
         )
-        self.background = BackgroundLoop(self.disconnect)
+        self.background = BackgroundLoop(self.disconnect, name="chancy redis")
 
     @property
     def prefix(self) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from chancy.app.app import Chancy
-from chancy.plugins.redis.transport.loop_thread import BackgroundLoop
+from chancy.results.background import BackgroundLoop
 
 T = TypeVar("T")
 
