@@ -7,7 +7,8 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 
-from chancy.broker.notices import Subscription, Topic
+from chancy.broker.listener import Listener
+from chancy.broker.notices import Topic
 from chancy.clock import Backoff
 from chancy.errors import BrokerError
 from chancy.plugin.leader import elected
@@ -31,54 +32,48 @@ class LeaderLoop:
     def __init__(self, runtime: Runtime, turn: Callable[[], Awaitable[bool]]) -> None:
         self._runtime = runtime
         self._turn = turn
-        self._subscription: Subscription | None = None
+        self._woken = asyncio.Event()
+        #: The task of the listener; None while another worker leads.
+        self._listening: asyncio.Task[None] | None = None
 
     async def serve(self) -> None:
         """Run until cancelled."""
         backoff = Backoff(base_s=0.2, cap_s=5.0)
-        clock = self._runtime.clock
         try:
             while True:
+                self._woken.clear()
                 try:
-                    if self._runtime.leader.leading:
-                        await self._subscribe()
                     while await self._turn():
                         backoff.reset()
                 except BrokerError as error:
                     pause_s = backoff.next_s()
                     logger.warning("redis_relay_postponed next_try_s=%.1f error=%s", pause_s, error)
-                    await clock.sleep(pause_s)
+                    await self._runtime.clock.sleep(pause_s)
                 else:
                     backoff.reset()
                     await self._wait()
         finally:
-            await self._unsubscribe()
-
-    async def _subscribe(self) -> None:
-        if self._subscription is None:
-            try:
-                self._subscription = await self._runtime.broker.subscribe(Topic.RELAY)
-            except BrokerError as error:
-                logger.warning("redis_relay_polling error=%s", error)
-
-    async def _unsubscribe(self) -> None:
-        subscription, self._subscription = self._subscription, None
-        if subscription is not None:
-            await subscription.close()
+            await self._stop_listening()
 
     async def _wait(self) -> None:
         clock, leader = self._runtime.clock, self._runtime.leader
         if not leader.leading:
-            await self._unsubscribe()
+            await self._stop_listening()
             await elected(leader, clock, _RARELY_S * random.uniform(0.8, 1.2))
             return
-        pause_s = _EVERY_S * random.uniform(0.8, 1.2)
-        if self._subscription is None:
-            await clock.sleep(pause_s)
-            return
-        try:
-            await self._subscription.receive(pause_s)
-        except BrokerError as error:
-            logger.warning("redis_relay_polling error=%s", error)
-            await self._unsubscribe()
-            await asyncio.sleep(random.uniform(0.0, 1.0))
+        if self._listening is None:
+            listener = Listener(
+                self._runtime.broker,
+                clock,
+                Topic.RELAY,
+                on_notice=lambda _: self._woken.set(),
+                on_resumed=self._woken.set,
+            )
+            self._listening = asyncio.create_task(listener.serve(), name="chancy redis relay")
+        await clock.wait(self._woken, _EVERY_S * random.uniform(0.8, 1.2))
+
+    async def _stop_listening(self) -> None:
+        task, self._listening = self._listening, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
