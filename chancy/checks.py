@@ -9,15 +9,21 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from typing import TypeVar
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
 
 from chancy.errors import ConfigurationError
 from chancy.text import shown
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 #: The longest queue name, in characters.
 MAX_QUEUE_NAME = 128
 #: The longest path of a function, in characters.
 MAX_FUNCTION_PATH = 255
+#: Wrong fields that an error names: a record may have thousands.
+_MAX_REASONS = 3
 
 _QUEUE = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 _BROKER = re.compile(r"[a-z][a-z0-9_-]{0,47}")
@@ -80,6 +86,23 @@ def check_function_path(path: object) -> str:
     )
 
 
+def reasons(error: ValidationError) -> str:
+    """The wrong fields of a validation by pydantic, each with its problem, for an error.
+
+    Without the values, which may be secret.
+    """
+    found = error.errors(include_url=False, include_input=False, include_context=False)
+    problems = [
+        ": ".join(
+            filter(None, (".".join(map(str, one["loc"])), one["msg"].removeprefix("Value error, ")))
+        )
+        for one in found[:_MAX_REASONS]
+    ]
+    if len(found) > _MAX_REASONS:
+        problems.append(f"and {len(found) - _MAX_REASONS} more")
+    return "; ".join(problems)
+
+
 T = TypeVar("T")
 
 
@@ -129,6 +152,29 @@ def check_flag(value: object, name: str) -> bool:
     if isinstance(value, bool):
         return value
     raise ConfigurationError(f"{name}={shown(value)} must be True or False")
+
+
+C = TypeVar("C", bound=str)
+
+
+def check_choice(value: object, name: str, choices: Iterable[C]) -> C:
+    """Return the choice that equals the value, or raise `ConfigurationError` if none does."""
+    known = tuple(choices)
+    for one in known:
+        if value == one:
+            return one
+    raise ConfigurationError(
+        f"{name}={shown(value)} must be one of {', '.join(repr(str(one)) for one in known)}"
+    )
+
+
+def check_period(value: object, name: str, low_s: float, high: timedelta) -> None:
+    """Raise `ConfigurationError` unless the value is a timedelta within these bounds."""
+    if not (isinstance(value, timedelta) and timedelta(seconds=low_s) <= value <= high):
+        raise ConfigurationError(
+            f"{name}={shown(value)} must be a timedelta from {low_s:g} seconds to "
+            f"{high.days:,} days"
+        )
 
 
 def check_number(

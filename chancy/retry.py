@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
-from chancy.checks import check_number
+from chancy.checks import check_choice, check_number
 from chancy.errors import ConfigurationError
 from chancy.text import shown
 
@@ -318,10 +318,6 @@ def _check(policy: Policy, **bounds: tuple[float, float]) -> None:
     most = getattr(policy, "max_attempts", None)
     if most is not None:
         check_number(most, f"{name}: max_attempts", 1, _MAX_ATTEMPTS)
-    jitter = getattr(policy, "jitter", Jitter.NONE)
-    if jitter not in list(Jitter):
-        raise ConfigurationError(
-            f"{name}: jitter={shown(jitter)} must be one of {', '.join(Jitter)}"
-        )
-    if not isinstance(jitter, Jitter):  # as it comes from JSON
-        object.__setattr__(policy, "jitter", Jitter(jitter))
+    if not isinstance(policy, Fennel | Never):
+        jitter = check_choice(policy.jitter, f"{name}: jitter", Jitter)  # a string from JSON
+        object.__setattr__(policy, "jitter", jitter)

@@ -18,7 +18,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
-from difflib import get_close_matches
 from functools import lru_cache
 from itertools import islice, takewhile
 from zoneinfo import ZoneInfo, available_timezones
@@ -26,7 +25,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from croniter import CroniterBadDateError, CroniterError, croniter
 
 from chancy.errors import ConfigurationError
-from chancy.text import shown
+from chancy.text import nearest, shown
 
 #: The longest expression, in characters.
 MAX_EXPRESSION = 256
@@ -211,8 +210,8 @@ def _zone_of(name: object) -> tzinfo:
         return UTC
     if isinstance(name, str) and name in _zones():
         return ZoneInfo(name)
-    near = get_close_matches(name, _zones(), n=1) if isinstance(name, str) else []
-    meant = f"; did you mean {near[0]!r}?" if near else ""
+    near = nearest(name, _zones()) if isinstance(name, str) else None
+    meant = f"; did you mean {near!r}?" if near else ""
     if not _zones():
         meant = "; this machine has no time zone database: install tzdata"
     raise ConfigurationError(

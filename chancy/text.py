@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 def shown(value: object) -> str:
     """Return a value's repr for an error message, cut to 80 characters, or its type's name."""
@@ -10,6 +12,23 @@ def shown(value: object) -> str:
     except Exception:  # nested too deeply, too many digits, or a __repr__ that fails
         return f"{type(value).__qualname__} that cannot be shown"
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def nearest(name: object, known: Iterable[str]) -> str | None:
+    """The known name that is most like this one; None if none is like it."""
+    from difflib import get_close_matches  # for errors only
+
+    return next(iter(get_close_matches(str(name), sorted(known), n=1)), None)
+
+
+def choices(name: object, known: Iterable[str], what: str) -> str:
+    """The end of an error that a name is unknown: ``did you mean 'queue'? Known keys: queue, tag``.
+
+    :param what: what the names are, such as ``Known keys``.
+    """
+    names = tuple(known)
+    near = nearest(name, names)
+    return f"{f'did you mean {near!r}? ' if near else ''}{what}: {', '.join(names) or 'none'}"
 
 
 def storable(text: str, limit: int) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable
-from difflib import get_close_matches
 
 from chancy.broker.contract import Broker
 from chancy.broker.values import PreparedJob
 from chancy.checks import check_flag
 from chancy.clock import Clock
 from chancy.errors import BrokerError, PushError, StatementFailed
+from chancy.text import nearest
 
 logger = logging.getLogger("chancy.push")
 
@@ -23,11 +23,6 @@ _MAX_WARNED = 1_000
 
 #: The names of which this process has warned.
 _warned: set[str] = set()
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like this one; None if none is like it."""
-    return next(iter(get_close_matches(name, sorted(known), n=1)), None)
 
 
 class KnownQueues:

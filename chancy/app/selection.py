@@ -6,13 +6,18 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from chancy.broker.contract import Broker
 from chancy.broker.values import Cancellation, JobFilter
-from chancy.checks import check_instance, check_instances, check_number, check_queue_name
+from chancy.checks import (
+    check_instance,
+    check_instances,
+    check_number,
+    check_period,
+    check_queue_name,
+)
 from chancy.errors import ConfigurationError
 from chancy.job.definition import QueuedJob
 from chancy.job.fields import PRIORITIES, check_run_at
@@ -22,7 +27,7 @@ from chancy.postgres.broker import PostgresBroker
 from chancy.queue.queue import DEFAULT_BROKER
 from chancy.routing.router import RoutedBroker
 from chancy.states import State
-from chancy.text import shown
+from chancy.text import nearest, shown
 
 #: The most jobs that one statement changes, and the most rows that one statement reads.
 BATCH, _READ = 1_000, 10_000
@@ -74,13 +79,8 @@ class JobSelection:
         if self.error is not None:
             check_instance(self.error, str, "error", "pass a part of the message")
         for name in ("older_than", "newer_than"):
-            age: object = getattr(self, name)
-            if age is not None and not (
-                isinstance(age, timedelta) and timedelta() <= age <= _MAX_AGE
-            ):
-                raise ConfigurationError(
-                    f"{name}={shown(age)} must be a timedelta, 0 to {_MAX_AGE.days:,} days"
-                )
+            if getattr(self, name) is not None:
+                check_period(getattr(self, name), name, 0, _MAX_AGE)
         containing(self.where)
 
     @property
@@ -184,8 +184,8 @@ class SelectedJobs:
         """
         names = [one.name for one in await self._broker.queues()]
         if check_queue_name(queue) not in names:
-            near = get_close_matches(queue, names, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            near = nearest(queue, names)
+            hint = f" (did you mean {near!r}?)" if near else ""
             raise ConfigurationError(f"queue {queue!r} is not declared{hint}: declare it first")
         return await self._stored_change("move", (queue,), dry_run, progress)
 

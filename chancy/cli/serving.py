@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from chancy.app.known_queues import nearest
 from chancy.cli import logs
 from chancy.errors import ConfigurationError
 from chancy.job.definition import DECORATED, NAMED_QUEUES
 from chancy.plugin.processor_plugin import ProcessorPlugin
 from chancy.queue.executor_kind import executor_kind, is_known
+from chancy.text import nearest
 
 if TYPE_CHECKING:
     from chancy.app.app import Chancy

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ import click
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from chancy.errors import ConfigurationError
+from chancy.text import choices
 
 
 def _by_name(value: object) -> object:
@@ -152,6 +152,4 @@ def _explain(
     where = f"{source}: [tool.chancy]" if source.endswith(".toml") else f"{source}:"
     if kind != "extra_forbidden":
         return f"{where} {key}: {message}"
-    near = difflib.get_close_matches(key, keys, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"{where} has an unknown key {key!r}; {hint}Known keys: {', '.join(keys)}"
+    return f"{where} has an unknown key {key!r}; {choices(key, keys, 'Known keys')}"

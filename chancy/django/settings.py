@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
@@ -14,7 +13,7 @@ from pydantic import Field
 from chancy.cli.settings import Settings
 from chancy.errors import ConfigurationError
 from chancy.queue.queue import Queue
-from chancy.text import shown
+from chancy.text import choices, shown
 
 SOURCE = "settings.CHANCY"
 #: Keys that cannot be combined with ``app``.
@@ -89,10 +88,8 @@ def _queue(given: object) -> Queue:
     names = [field.name for field in fields(Queue) if field.init and field.name != "_"]
     for key in given:
         if key not in names:
-            near = difflib.get_close_matches(str(key), names, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
             raise ConfigurationError(
-                f"{SOURCE}: queues: unknown key {key!r}; {hint}Known keys: {', '.join(names)}"
+                f"{SOURCE}: queues: unknown key {key!r}; {choices(key, names, 'Known keys')}"
             )
     if "name" not in given:
         raise ConfigurationError(f"{SOURCE}: queues: {shown(dict(given))} has no name")

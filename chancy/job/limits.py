@@ -9,6 +9,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, NamedTuple, assert_never
 
+from chancy.checks import check_instances
 from chancy.errors import ConfigurationError
 from chancy.text import shown
 
@@ -100,19 +101,12 @@ def check_limits(values: object, where: str) -> tuple[Limit, ...]:
     """
     if values is None:
         return ()
-    if not isinstance(values, Iterable) or isinstance(values, str | bytes):
-        raise ConfigurationError(f"{where}: limits must be a list of Limit, not {shown(values)}")
-    limits: list[Limit] = []
-    for limit in values:
-        if not isinstance(limit, Limit):
-            raise ConfigurationError(
-                f"{where}: {shown(limit)} is not a Limit: use Limit.time(seconds), "
-                "Limit.memory(bytes)"
-            )
-        if any(limit.type is other.type for other in limits):
+    hint = "use Limit.time(seconds), Limit.memory(bytes)"
+    limits = check_instances(values, Limit, f"{where}: limits", hint)
+    for limit in limits:
+        if sum(limit.type is other.type for other in limits) > 1:
             raise ConfigurationError(f"{where}: there are two limits of {limit.type.name.lower()}")
-        limits.append(limit)
-    return tuple(limits)
+    return limits
 
 
 @lru_cache(maxsize=1_000)

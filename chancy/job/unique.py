@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple, get_args
 
+from chancy.checks import check_choice, check_period
 from chancy.errors import ConfigurationError, InvalidArguments
 from chancy.text import shown
 
@@ -77,12 +78,13 @@ class Unique:
     cap: timedelta | None = None
 
     def __post_init__(self) -> None:
-        _check_choice("scope", self.scope, get_args(Scope))
-        _check_choice("on_conflict", self.on_conflict, get_args(OnConflict))
+        check_choice(self.scope, "Unique: scope", get_args(Scope))
+        check_choice(self.on_conflict, "Unique: on_conflict", get_args(OnConflict))
         if self.until is not None:
-            _check_choice("until", self.until, get_args(Until))
+            check_choice(self.until, "Unique: until", get_args(Until))
         for name in ("period", "debounce", "cap"):
-            _check_time(name, getattr(self, name))
+            if getattr(self, name) is not None:
+                check_period(getattr(self, name), f"Unique: {name}", 1e-6, LONGEST)
         if self.key is not None:
             _check_key(self.key)
         if self.by is not None:
@@ -147,21 +149,6 @@ class Unique:
                 )
             values = {name: values[name] for name in self.by}
         return json.dumps(values, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-
-
-def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ConfigurationError(
-            f"Unique: {name}={shown(value)} must be one of {', '.join(map(repr, allowed))}"
-        )
-
-
-def _check_time(name: str, value: object) -> None:
-    if value is not None and not (isinstance(value, timedelta) and timedelta() < value <= LONGEST):
-        raise ConfigurationError(
-            f"Unique: {name}={shown(value)} must be a timedelta over 0 and at most "
-            f"{LONGEST.days:,} days"
-        )
 
 
 def _check_key(key: object) -> None:

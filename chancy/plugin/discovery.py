@@ -6,7 +6,6 @@ not imported.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import types
 import typing
@@ -15,9 +14,10 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from chancy.checks import reasons
 from chancy.errors import ConfigurationError
 from chancy.plugin.plugin import Plugin
-from chancy.text import shown
+from chancy.text import choices, shown
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -62,11 +62,9 @@ def named(identifier: str, defaults: Iterable[type[Plugin]] = ()) -> type[Plugin
     match [entry for entry in entries if entry.identifier == identifier]:
         case []:
             names = sorted({*known, *(entry.identifier for entry in entries)})
-            near = difflib.get_close_matches(identifier, names, n=1)
             raise ConfigurationError(
                 f"there is no plugin {shown(identifier)}; "
-                f"{f'did you mean {near[0]!r}? ' if near else ''}"
-                f"Available plugins: {', '.join(names) or 'none'}"
+                f"{choices(identifier, names, 'Available plugins')}"
             )
         case [entry]:
             return _imported(entry)
@@ -141,11 +139,9 @@ def made(kind: type[Plugin], settings: Mapping[str, Any], *, source: str = "sett
     model = settings_of(kind)
     for name in settings:
         if name not in model.model_fields:
-            near = difflib.get_close_matches(name, model.model_fields, n=1)
             raise ConfigurationError(
                 f"{where} has no setting {shown(name)}; "
-                f"{f'did you mean {near[0]!r}? ' if near else ''}"
-                f"Its settings: {', '.join(model.model_fields) or 'none'}"
+                f"{choices(name, model.model_fields, 'Its settings')}"
             )
     try:
         checked = model.model_validate(dict(settings))
@@ -154,10 +150,4 @@ def made(kind: type[Plugin], settings: Mapping[str, Any], *, source: str = "sett
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error}") from error
     except ValidationError as error:
-        details = error.errors(include_input=False, include_url=False, include_context=False)
-        raise ConfigurationError(
-            "; ".join(
-                f"{where}, setting {'.'.join(map(str, detail['loc']))}: {detail['msg']}"
-                for detail in details
-            )
-        ) from None
+        raise ConfigurationError(f"{where}, setting {reasons(error)}") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from chancy.queue.executor_options import (
     ProcessOptions,
     ThreadOptions,
 )
-from chancy.text import shown
+from chancy.text import choices, shown
 
 #: The entry point group of executors of others: ``name = "package.module:KIND"``.
 GROUP = "chancy.executors"
@@ -153,11 +152,9 @@ def executor_kind(name: str) -> ExecutorKind:
     if name in _installed():
         return _loaded(name)
     names = [*_KINDS, *sorted(_installed())]
-    near = difflib.get_close_matches(name, names, n=1) if isinstance(name, str) else []
     raise ConfigurationError(
-        f"there is no executor {shown(name)} here: "
-        + (f"did you mean {near[0]!r}? " if near else "")
-        + f"There are {', '.join(names)}; install the distribution that supplies another one"
+        f"there is no executor {shown(name)} here: {choices(name, names, 'Installed executors')}; "
+        "install the distribution that supplies another one"
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
 
-from chancy.checks import check_number
+from chancy.checks import check_choice, check_number, check_period
 from chancy.errors import ConfigurationError
 from chancy.text import shown
 
@@ -60,11 +60,10 @@ class RateLimit:
 
     def __post_init__(self) -> None:
         check_number(self.allowed, "RateLimit: allowed", 1, _MAX_JOBS)
-        per: object = self.per
-        if not isinstance(per, timedelta):
-            check_number(per, "RateLimit: per", 0.001, 31_536_000, whole=False, unit="seconds")
-        elif not timedelta(milliseconds=1) <= per <= timedelta(days=365):
-            raise ConfigurationError(f"RateLimit: per={per} must be from a millisecond to a year")
+        if isinstance(self.per, timedelta):
+            check_period(self.per, "RateLimit: per", 0.001, timedelta(days=365))
+        else:
+            check_number(self.per, "RateLimit: per", 0.001, 31_536_000, whole=False, unit="seconds")
         if self.burst is not None:
             check_number(self.burst, "RateLimit: burst", 1, _MAX_JOBS)
         _check_by(self.by, "RateLimit")
@@ -112,11 +111,7 @@ class Sequential:
 
     def __post_init__(self) -> None:
         _check_by(self.by, "Sequential", required=True)
-        on_failure: object = self.on_failure
-        if on_failure not in ("skip", "block"):
-            raise ConfigurationError(
-                f"Sequential: on_failure={shown(on_failure)} must be 'skip' or 'block'"
-            )
+        check_choice(self.on_failure, "Sequential: on_failure", ("skip", "block"))
 
 
 Rule = GlobalConcurrency | RateLimit | FairShare | Sequential

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from chancy.checks import check_function_path, check_number, check_queue_name
+from chancy.checks import check_choice, check_function_path, check_number, check_queue_name
 from chancy.errors import ConfigurationError, InvalidArguments
 from chancy.job.definition import DECORATED, Job
 from chancy.job.fields import ATTEMPTS, PRIORITIES
@@ -26,7 +26,6 @@ from chancy.text import shown
 MAX_S = 86_400.0
 
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
-_Choice = TypeVar("_Choice", bound=StrEnum)
 
 
 class Overlap(StrEnum):
@@ -79,8 +78,10 @@ class Entry:
         except ConfigurationError as error:
             raise ConfigurationError(f"{where}: {error}") from None
         object.__setattr__(self, "schedule", schedule.expression)
-        object.__setattr__(self, "misfire", _choice(Misfire, "misfire", self.misfire, where))
-        object.__setattr__(self, "overlap", _choice(Overlap, "overlap", self.overlap, where))
+        misfire = check_choice(self.misfire, f"{where}: misfire", Misfire)
+        overlap = check_choice(self.overlap, f"{where}: overlap", Overlap)
+        object.__setattr__(self, "misfire", misfire)
+        object.__setattr__(self, "overlap", overlap)
         check_number(self.grace_s, f"{where}: grace_s", 0, MAX_S, whole=False, unit="seconds")
         check_number(self.jitter_s, f"{where}: jitter_s", 0, MAX_S, whole=False, unit="seconds")
         check_number(self.backfill_limit, f"{where}: backfill_limit", 1, MAX_BACKFILL)
@@ -234,12 +235,3 @@ def _check_job(job: object) -> None:
             raise ConfigurationError(
                 f"{where}: {name}={shown(value)} must be None: each tick pushes a new job"
             )
-
-
-def _choice(kind: type[_Choice], name: str, value: object, where: str) -> _Choice:
-    try:
-        return kind(str(value))
-    except ValueError:
-        raise ConfigurationError(
-            f"{where}: {name}={shown(value)} must be one of {', '.join(kind)}"
-        ) from None

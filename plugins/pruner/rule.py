@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar, Literal, cast
 
-from chancy.checks import check_number
+from chancy.checks import check_number, check_period
 from chancy.errors import ConfigurationError
 from chancy.plugin.patterns import check_pattern
 from chancy.states import State
@@ -52,11 +52,8 @@ class Prune:
             raise ConfigurationError(
                 "Prune: pass older_than or keep_last: without them the rule would keep no job"
             )
-        age: object = self.older_than
-        if age is not None and not (isinstance(age, timedelta) and timedelta() <= age <= MAX_AGE):
-            raise ConfigurationError(
-                f"Prune: older_than={shown(age)} must be a timedelta, 0 to {MAX_AGE.days:,} days"
-            )
+        if self.older_than is not None:
+            check_period(self.older_than, "Prune: older_than", 0, MAX_AGE)
         if self.keep_last is not None:
             check_number(self.keep_last, "Prune: keep_last", 0, MAX_KEPT)
 

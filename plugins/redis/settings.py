@@ -15,9 +15,9 @@ from pydantic import (
     model_validator,
 )
 
+from chancy.checks import check_choice, reasons
 from chancy.errors import ConfigurationError
 from chancy.queue.queue import Queue
-from chancy.text import shown
 
 Seconds = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
 #: Which finished jobs of a queue are written to the history in Postgres.
@@ -109,14 +109,8 @@ def history_of(queue: Queue, settings: RedisSettings) -> History:
     :raises ConfigurationError: the queue's option ``history`` has an unknown value.
     """
     wanted = queue.broker_options.get("history", settings.history)
-    for choice in get_args(History):
-        if wanted == choice:
-            found: History = choice
-            return found
-    raise ConfigurationError(
-        f"queue {queue.name!r}: history={shown(wanted)} must be one of "
-        f"{', '.join(map(repr, get_args(History)))}"
-    )
+    found: History = check_choice(wanted, f"queue {queue.name!r}: history", get_args(History))
+    return found
 
 
 def checked(values: dict[str, Any]) -> RedisSettings:
@@ -127,9 +121,4 @@ def checked(values: dict[str, Any]) -> RedisSettings:
     try:
         return RedisSettings(**values)
     except ValidationError as error:
-        reasons = "; ".join(
-            f"{'.'.join(map(str, each['loc'])) or 'settings'}: "
-            + each["msg"].removeprefix("Value error, ")
-            for each in error.errors(include_input=False)
-        )
-        raise ConfigurationError(f"RedisPlugin: {reasons}") from None
+        raise ConfigurationError(f"RedisPlugin: {reasons(error)}") from None

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from chancy.broker.optional import SqlStore
 from chancy.broker.values import Capability
-from chancy.checks import check_number
+from chancy.checks import check_number, check_period
 from chancy.clock import Clock
 from chancy.errors import BrokerError, ConfigurationError
 from chancy.plugin.leader import LeaderGate, elected
@@ -78,12 +78,7 @@ class Aging:
     func: str | None = None
 
     def __post_init__(self) -> None:
-        every: object = self.every
-        if not (isinstance(every, timedelta) and MIN_PERIOD <= every <= MAX_PERIOD):
-            raise ConfigurationError(
-                f"Aging: every={shown(every)} must be a timedelta, 1 second to "
-                f"{MAX_PERIOD.days:,} days"
-            )
+        check_period(self.every, "Aging: every", MIN_PERIOD.total_seconds(), MAX_PERIOD)
         check_number(self.by, "Aging: by", 1, HIGHEST - LOWEST)
         check_number(self.up_to, "Aging: up_to", LOWEST + 1, HIGHEST)
         for name in ("queue", "func"):

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from chancy.checks import reasons
 from chancy.errors import ConfigurationError
-from chancy.plugins.redis.streams.model.record import reasons
 
 M = TypeVar("M", bound=BaseModel)
 

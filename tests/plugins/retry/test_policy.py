@@ -173,7 +173,10 @@ def test_a_producer_imports_no_plugin_and_no_worker() -> None:
         (lambda: Constant(float("nan")), r"delay_s=nan"),
         (lambda: Constant(True), r"delay_s=True"),
         (lambda: Constant(timedelta(1)), r"delay_s=datetime"),  # type: ignore[arg-type]
-        (lambda: Constant(1, jitter="some"), "one of none, equal, full, around"),  # type: ignore[arg-type]
+        (
+            lambda: Constant(1, jitter="some"),  # type: ignore[arg-type]
+            "jitter='some' must be one of 'none', 'equal', 'full', 'around'",
+        ),
         (lambda: Linear(float("inf")), r"step_s=inf"),
         (lambda: Exponential(factor=0.5), r"factor=0.5 must be a number from 1 to 1,000,000"),
         (lambda: Exponential(cap_s=-0.1), r"cap_s=-0.1"),

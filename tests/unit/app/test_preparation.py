@@ -160,8 +160,8 @@ def test_limits_may_be_a_list(intake: JobPreparation) -> None:
 @pytest.mark.parametrize(
     ("limits", "said"),
     [
-        (5, "limits must be a list of Limit, not 5"),
-        ("5", "limits must be a list of Limit, not '5'"),
+        (5, "limits=5 must be a list of Limit"),
+        ("5", "limits='5' must be a list of Limit"),
         ([5], "5 is not a Limit"),
         ([Limit.time(5), Limit.time(6)], "there are two limits of time"),
     ],

@@ -75,10 +75,10 @@ def test_those_of_a_job_go_over_those_of_its_queue() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (5, "shop: limits must be a list of Limit, not 5"),
-        ("30", "shop: limits must be a list of Limit, not '30'"),
-        ([30], "shop: 30 is not a Limit: use Limit.time(seconds), Limit.memory(bytes)"),
-        ({"time_s": 30}, "shop: 'time_s' is not a Limit"),
+        (5, "shop: limits=5 must be a list of Limit: use Limit.time(seconds), Limit.memory(bytes)"),
+        ("30", "shop: limits='30' must be a list of Limit"),
+        ([30], "shop: limits: 30 is not a Limit: use Limit.time(seconds), Limit.memory(bytes)"),
+        ({"time_s": 30}, "shop: limits: 'time_s' is not a Limit"),
         ([TIME, Limit.time(5)], "shop: there are two limits of time"),
         ([MEMORY, TIME, MEMORY], "shop: there are two limits of memory"),
     ],

@@ -95,7 +95,7 @@ def test_what_a_broker_is_told() -> None:
         ({"scope": "table"}, "scope='table' must be one of 'function', 'queue', 'global'"),
         ({"until": "claimed"}, "until='claimed' must be one of 'finished', 'started'"),
         ({"on_conflict": "ignore"}, "must be one of 'skip', 'replace', 'raise'"),
-        ({"period": timedelta()}, "must be a timedelta over 0"),
+        ({"period": timedelta()}, "must be a timedelta from 1e-06 seconds to 3,660 days"),
         ({"period": 60}, "period=60 must be a timedelta"),
         ({"period": timedelta(days=3_661)}, "at most 3,660 days"),
         ({"scope": "queue", "on_conflict": "replace"}, "use scope='function' with"),

@@ -62,7 +62,7 @@ def test_the_executors_there_are(executor: Any) -> None:
         ({"tags": "gpu"}, "tags must be a set of patterns, not 'gpu'"),
         ({"tags": {"("}}, "the tag pattern '(' is not a regular expression"),
         ({"tags": {5}}, "the tag pattern 5 is not a regular expression"),
-        ({"limits": 30}, "limits must be a list of Limit, not 30"),
+        ({"limits": 30}, "limits=30 must be a list of Limit"),
         ({"limits": [Limit.time(1), Limit.time(2)]}, "there are two limits of time"),
         ({"options": {"max_jobs": 5}}, "the executor process takes ProcessOptions, not "),
         ({"executor": "async", "options": ThreadOptions()}, "the executor async takes Async"),

@@ -9,6 +9,7 @@ from typing import Generic, cast
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
+from chancy.checks import reasons
 from chancy.errors import ConfigurationError, InvalidArguments, PayloadTooLarge
 from chancy.plugins.redis.streams.encoding.codecs import (
     PREFIX,
@@ -18,7 +19,7 @@ from chancy.plugins.redis.streams.encoding.codecs import (
     UnreadableRecord,
 )
 from chancy.plugins.redis.streams.encoding.compression import Compressor
-from chancy.plugins.redis.streams.model.record import check_scalars, is_primitive, reasons
+from chancy.plugins.redis.streams.model.record import check_scalars, is_primitive
 from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
 from chancy.text import shown
 

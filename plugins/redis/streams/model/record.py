@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 from typing_extensions import Unpack
 
@@ -12,8 +12,6 @@ from chancy.errors import ConfigurationError
 from chancy.text import shown
 
 _SCALARS: tuple[object, ...] = (int, float, bool, str, bytes)
-#: Wrong fields reported of a validation error: a record may have thousands.
-_MAX_REASONS = 3
 
 
 class Record(BaseModel):
@@ -76,15 +74,3 @@ def _no_scalar(field: FieldInfo) -> str | None:
     if field.exclude:
         return "is excluded, so it would not be written"
     return None
-
-
-def reasons(error: ValidationError) -> str:
-    """Return the invalid fields with their problems, without values, which may be secret."""
-    found = error.errors(include_url=False, include_input=False, include_context=False)
-    problems = [
-        f"{'.'.join(map(str, each['loc'])) or 'the record'}: {each['msg']}"
-        for each in found[:_MAX_REASONS]
-    ]
-    if len(found) > _MAX_REASONS:
-        problems.append(f"and {len(found) - _MAX_REASONS} more")
-    return "; ".join(problems)

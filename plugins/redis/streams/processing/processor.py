@@ -7,12 +7,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, get_args
 
-from chancy.checks import check_number
+from chancy.checks import check_choice, check_number
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.model.policy import Halt, Policy
 from chancy.plugins.redis.streams.model.protocols import Middleware
 from chancy.plugins.redis.streams.producing.stream import Stream, check_name
-from chancy.text import shown
 
 if TYPE_CHECKING:
     from chancy.plugins.redis.streams.processing.blocking_events import BlockingEvents
@@ -74,10 +73,7 @@ class Options:
         )
         for name, value, least, most in bounds:
             check_number(value, name, least, most, whole=name == "prefetch")
-        if self.strategy not in get_args(Strategy):
-            raise ConfigurationError(
-                f"strategy={shown(self.strategy)} must be 'sticky' or 'contiguous'"
-            )
+        check_choice(self.strategy, "strategy", get_args(Strategy))
         if self.middleware and self.mode != "async":
             raise ConfigurationError(f"middleware needs a processor of mode async, not {self.mode}")
 

@@ -159,9 +159,9 @@ def test_a_large_record_is_refused() -> None:
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ([b"data.json", b"{"], "not a valid Order: the record: Invalid JSON"),
+        ([b"data.json", b"{"], "not a valid Order: Invalid JSON"),
         ([b"data.json", b'{"order_id": "x"}'], "not a valid Order: order_id: "),
-        ([b"data.json", b"\xff"], "not a valid Order: the record: Invalid JSON"),
+        ([b"data.json", b"\xff"], "not a valid Order: Invalid JSON"),
         ([b"data.json.gzip", b"no gzip"], "cannot be read as Order: error: "),
         ([b"data.pickle", b"x"], r"encoded as 'pickle'.*there is no codec 'pickle'.*reads="),
         ([b"data.json.brotli", b"x"], r"there is no compressor 'brotli'"),

@@ -67,7 +67,7 @@ def test_each_source_goes_before_the_one_further_away(monkeypatch: pytest.Monkey
         ("LEASE_S", "0", "lease_s=0.0 must be a number from 0.2 to 3,600"),
         ("PARTITIONS", "0", "partitions=0 of the stream orders must be 1 to 4096"),
         ("FULL", "wait", "full='wait' of the stream orders must be 'block' or 'drop_oldest'"),
-        ("STRATEGY", "even", "strategy='even' must be 'sticky' or 'contiguous'"),
+        ("STRATEGY", "even", "strategy='even' must be one of 'sticky', 'contiguous'"),
     ],
 )
 def test_what_a_variable_cannot_say(
