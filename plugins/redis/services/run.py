@@ -15,7 +15,7 @@ from contextlib import (
     contextmanager,
 )
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from chancy.errors import Interrupted
 from chancy.plugins.redis.services.base import BlockingContext, Context, Service
@@ -29,22 +29,6 @@ class Result:
 
     value: Any = None
     error: BaseException | None = None
-
-
-class ServiceRun(Protocol):
-    """A running service."""
-
-    def start(self) -> asyncio.Future[Result]:
-        """Start it; return a future that is done at its end and never cancelled."""
-        ...
-
-    async def stop(self) -> None:
-        """Call its ``stop``; raise what that raises."""
-        ...
-
-    def interrupt(self) -> None:
-        """Interrupt ``start``; more than one attempt may be needed."""
-        ...
 
 
 def is_async(kind: type[Service]) -> bool:
@@ -62,16 +46,19 @@ class ServiceLoopRun:
         self._task: asyncio.Task[Result] | None = None
 
     def start(self) -> asyncio.Future[Result]:
+        """Start it; return a future that is done at its end and never cancelled."""
         self._task = asyncio.create_task(self._whole(), name=f"service {self._ctx.id}")
         return self._task
 
     async def stop(self) -> None:
+        """Call its ``stop``; raise what that raises."""
         if self._service is None:
             return
         async with _entered(self._kind):
             await _awaited(self._service.stop())
 
     def interrupt(self) -> None:
+        """Interrupt ``start``; more than one attempt may be needed."""
         if self._task is not None:
             self._task.cancel()
 
@@ -87,7 +74,7 @@ class ServiceLoopRun:
 
 
 class ServiceThreadRun:
-    """A service with a plain ``start``, in a separate thread."""
+    """`ServiceLoopRun` of a service with a plain ``start``, in a separate thread."""
 
     def __init__(self, kind: type[Service], ctx: BlockingContext) -> None:
         self._kind = kind
@@ -144,6 +131,9 @@ class ServiceThreadRun:
     def _end(self, result: Result) -> None:
         with self._over:
             self._result.set_result(result)
+
+
+ServiceRun = ServiceLoopRun | ServiceThreadRun
 
 
 async def in_thread(work: Callable[[], T], name: str) -> T:
