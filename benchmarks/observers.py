@@ -33,9 +33,11 @@ class SettledCounter(Plugin):
         self.counts: Counter[tuple[str, str, State]] = Counter()
 
     def settled(self, batch: Sequence[Settlement], stale: Sequence[Settlement]) -> None:
-        for settlement in batch:
-            if (claim := settlement.claim) is not None:
-                self.counts[claim.queue, claim.func, settlement.state] += 1
+        self.counts.update(
+            (claim.queue, claim.func, settlement.state)
+            for settlement in batch
+            if (claim := settlement.claim) is not None
+        )
 
 
 class IdleAround(Plugin):

@@ -39,12 +39,12 @@ def judge(claim: Claim, outcome: Outcome, carried: Claim | None = None) -> Settl
     instead of an attempt, up to `MAX_CRASHES`. An attempt that the process survives resets that
     count if the job runs again.
 
-    :param carried: the claim that a settlement of `Returned` carries with its outcome.
+    :param carried: the claim that a settlement of `Returned` carries.
     """
     match outcome:
         case Returned():
             # The path of nearly every job: as a tuple, it takes half the time.
-            ended = (False, False, None, False, carried, None if carried is None else outcome)
+            ended = (False, False, None, False, carried, outcome.elapsed_s, None)
             succeeded = (claim.id, claim.lease, State.SUCCEEDED, None, None, None, outcome.result)
             return tuple.__new__(Settlement, succeeded + ended)
         case Raised(failure, again=again) if again is not None:

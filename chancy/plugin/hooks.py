@@ -281,15 +281,20 @@ class Hooks:
 
     def judge(self, claim: Claim, outcome: Outcome) -> Settlement:
         """Decide about an outcome: the default decision, changed by each plugin in order."""
-        carried = _carried(claim) if self._settled else None
-        decision = judge(claim, outcome, carried)
+        carried = None
+        if self._settled:
+            carried = claim
+            # An attribute of a claim costs 20 ns, a call of a function 60.
+            if len(claim.arguments or "") + len(claim.meta or "") > _MOST_CARRIED:
+                carried = claim._replace(arguments=None, meta=None)
+        default = decision = judge(claim, outcome, carried)
         for contained, judging in self._judging:
             decision = contained.call(decision, claim.id, judging, claim, outcome, decision)
-        if carried is None or decision.claim is carried:
+        if carried is None or (decision is default and default.claim is not None):
             return decision
         if isinstance(outcome, Raised) and outcome.error is not None:
             outcome = replace(outcome, error=None)  # its frames have the variables of the job
-        return decision._replace(claim=carried, outcome=outcome)
+        return decision._replace(claim=carried, elapsed_s=outcome.elapsed_s, unusual=outcome)
 
 
 def _contained(plugin: Plugin, hook: str) -> Containment:
@@ -317,13 +322,6 @@ def _concerning(contained: Containment, concerns: Concerns) -> Concerns:
         return contained.call(False, settlement.id, refuse, concerned, *what)
 
     return concerning
-
-
-def _carried(claim: Claim) -> Claim:
-    """A claim that may wait in memory for long with its settlement."""
-    if len(claim.arguments or "") + len(claim.meta or "") > _MOST_CARRIED:
-        return claim._replace(arguments=None, meta=None)
-    return claim
 
 
 def _returning_none(

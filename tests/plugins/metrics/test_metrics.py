@@ -23,7 +23,6 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from chancy import BrokerUnavailable, Chancy, ConfigurationError, Queue, Worker
-from chancy.attempt.outcome import Returned
 from chancy.attempt.settlement import Settlement
 from chancy.plugin.plugin import Plugin
 from chancy.plugins import metrics as metrics_plugin
@@ -128,7 +127,7 @@ def test_a_worker_counts_a_bounded_number_of_functions() -> None:
     tally, claim = Tally(), claimed()
     for number in range(MOST_FUNCTIONS + 10):
         claim = claimed()._replace(func=f"a.f{number}", waited_s=float("-inf"))
-        ended = Settlement(claim.id, claim.lease, State.SUCCEEDED, claim=claim, outcome=Returned())
+        ended = Settlement(claim.id, claim.lease, State.SUCCEEDED, claim=claim)
         tally.add([ended], [ended])
     totals = tally.take()
     assert len(totals) == MOST_FUNCTIONS + 1
