@@ -112,10 +112,12 @@ begin
         on k.grp = {schema}.limits_group(c.key, v_sequence, cardinality(s.bys))
       order by c.no);
   end if;
-  v_owners := array(
-    select 'sequential' = any (s.kinds)
-      and (c.id = any (p_ids) or coalesce(c.replay_of = any (p_ids::text[]), false))
-    from unnest(c_ids, c_replays) with ordinality as c (id, replay_of, no) order by c.no);
+  -- Hashed: comparing 300 jobs with a list of 600 took 70 ms.
+  v_owners := case when 'sequential' = any (s.kinds) then array(
+    select c.id in (select unnest(p_ids))
+      or c.replay_of is not null and c.replay_of in (select unnest(p_ids)::text)
+    from unnest(c_ids, c_replays) with ordinality as c (id, replay_of, no) order by c.no)
+    else array_fill(false, array[seen]) end;
   -- Whether held jobs of the partition are ahead of it.
   v_waits := array(
     select s.bys <> '{}' and not c.owner and (v_hold or c.behind or (
