@@ -52,8 +52,8 @@ class State(IntEnum):
 #: The states that each state may change to. ``None`` stands for a job that does not exist yet.
 TRANSITIONS: Mapping[State | None, frozenset[State]] = MappingProxyType(
     {
-        None: frozenset({State.PENDING, State.SCHEDULED}),
-        State.SCHEDULED: frozenset({State.PENDING, State.CANCELLED}),
+        None: frozenset({State.PENDING, State.SCHEDULED, State.HELD}),
+        State.SCHEDULED: frozenset({State.PENDING, State.HELD, State.CANCELLED}),
         State.HELD: frozenset({State.PENDING, State.RUNNING, State.SCHEDULED, State.CANCELLED}),
         State.PENDING: frozenset({State.RUNNING, State.SCHEDULED, State.HELD, State.CANCELLED}),
         State.RUNNING: frozenset(

@@ -21,8 +21,9 @@ from chancy.app.selection import JobSelection, SelectedJobs
 from chancy.app.sync import BlockingCalls, SyncBroker
 from chancy.app.wiring import Substitute, Wiring
 from chancy.broker.contract import Broker
-from chancy.broker.optional import SqlStore
+from chancy.broker.optional import Releasing, SqlStore
 from chancy.broker.values import (
+    CHUNK,
     Cancellation,
     JobFilter,
     PreparedJob,
@@ -294,6 +295,30 @@ class Chancy(BlockingCalls):
     async def run_now(self, *ids: UUID) -> frozenset[UUID]:
         """Run scheduled jobs now, including retries; returns the ids that were scheduled."""
         return await self.broker.run_now([checked(id) for id in ids])
+
+    async def release(
+        self, *ids: UUID, key: str | None = None, within: object | None = None
+    ) -> int:
+        """Release jobs that were pushed `with_hold`: these, or all that are held on this key.
+
+        They become pending, in their order, behind the pending jobs of their queues, or scheduled
+        if their time is ahead. Jobs held for another reason stay held.
+
+        :param within: a connection in a transaction of the caller's, in which they are released.
+        :returns: how many were released. A job that another transaction has locked is left out.
+        """
+        if (key is None) != bool(ids):
+            raise ConfigurationError("release: pass either ids, or key=")
+        broker = self.control
+        if not isinstance(broker, Releasing):
+            raise ConfigurationError(f"release needs jobs on hold, which {broker!r} does not offer")
+        if key is None:
+            some = [checked(id) for id in ids]
+            return len(await broker.release(some, None, limit=len(some), within=within))
+        released = 0
+        while count := len(await broker.release(None, key, limit=CHUNK, within=within)):
+            released += count
+        return released
 
     async def why(self, id: UUID) -> Sequence[Reason]:
         """Explain why a job has not run or is not finished, the most important reason first."""

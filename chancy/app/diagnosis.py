@@ -10,7 +10,7 @@ from uuid import UUID
 from chancy.attempt.settlement import SET_ASIDE
 from chancy.broker.contract import Broker
 from chancy.broker.values import QueuePosition, WorkerRecord
-from chancy.job.definition import QueuedJob
+from chancy.job.definition import HOLD, QueuedJob
 from chancy.queue.queue import Queue
 from chancy.states import State
 
@@ -97,7 +97,13 @@ async def diagnose(broker: Broker, id: UUID, explain: Explain = _nothing) -> Seq
             return [*_scheduled(found, place, workers), *_past(found)]
         case State.HELD:
             texts = await explain(found)
-            if not texts and SET_ASIDE not in found.meta:
+            if HOLD in found.meta:
+                key = found.meta[HOLD]
+                texts = [
+                    f"the job is on hold until it is released, by id or by key {key!r}",
+                    *texts,
+                ]
+            elif not texts and SET_ASIDE not in found.meta:
                 texts = ["a plugin holds the job until a slot is free"]
             return [*(Reason(Why.HELD, text) for text in texts), *_past(found)]
         case _:

@@ -15,8 +15,8 @@ from chancy.broker.sizes import cut
 from chancy.broker.values import Capability, PreparedJob
 from chancy.checks import check_number
 from chancy.errors import ConfigurationError, PushError
-from chancy.job.definition import Job, JobFactory
-from chancy.job.fields import check_job, due, expiry
+from chancy.job.definition import HOLD, Job, JobFactory
+from chancy.job.fields import check_hold, check_job, due, expiry
 from chancy.job.ids import new_id, new_ids
 from chancy.job.limits import Limit, LimitType, check_limits, encode_limits
 from chancy.job.registry import Registry
@@ -111,6 +111,8 @@ class JobPreparation:
         meta = None
         if job.meta:
             _check_mapping("meta", job.meta, func)
+            if HOLD in job.meta:
+                self._check_hold(job)
             meta = encode(job.meta, what=f"the meta of {func}", limit=limit)
         run_at, delay_s = (None, None) if job.run_at is None else due(job)
         unique = None
@@ -150,6 +152,12 @@ class JobPreparation:
                         "by='key', and put the key into the job's meta"
                     )
         return stored
+
+    def _check_hold(self, job: Job) -> None:
+        check_hold(job)
+        broker = None if self._broker is None else self._broker()
+        if broker is not None and Capability.HOLD not in broker.capabilities:
+            raise PushError(f"job {job.func} is on hold, and {broker!r} does not offer it")
 
     def _expiry(self, job: Job) -> datetime | float | None:
         broker = None if self._broker is None else self._broker()

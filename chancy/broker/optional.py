@@ -165,6 +165,20 @@ class CountsElsewhere(Protocol):
 
 
 @runtime_checkable
+class Releasing(Protocol):
+    """A broker that holds jobs until they are released; see `Capability.HOLD`."""
+
+    async def release(
+        self, ids: Sequence[UUID] | None, key: str | None, *, limit: int, within: object | None
+    ) -> Sequence[UUID]:
+        """Release held jobs: these, or the first ones that are held on this key; returns their ids.
+
+        :param within: a connection in a transaction of the caller's, in which they are released.
+        """
+        ...
+
+
+@runtime_checkable
 class LetterSource(Protocol):
     """A broker whose failures reach Postgres some time later; raises `BrokerError`."""
 

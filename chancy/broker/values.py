@@ -34,6 +34,8 @@ class Capability(StrEnum):
     UNIQUE = "unique jobs"
     #: Jobs that have not started by a time are cancelled.
     EXPIRY = "jobs that expire"
+    #: Jobs are held until they are released; it is a `Releasing`.
+    HOLD = "jobs on hold"
     #: `push` within a transaction of the caller raises at once if a key is held.
     UNIQUE_WITHIN = "raising within a transaction that a key is held"
 

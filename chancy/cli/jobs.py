@@ -213,6 +213,30 @@ def why(target: CommandTarget, id: UUID, json_: bool) -> None:
 @job.command()
 @on_target
 @click.argument("ids", type=click.UUID, nargs=-1)
+@click.option("--key", metavar="KEY", help="All jobs that are held on this key.")
+@as_json
+def release(target: CommandTarget, ids: tuple[UUID, ...], key: str | None, json_: bool) -> None:
+    """Release jobs that were pushed to be held. Exits 1 if one of them, or every one, was not.
+
+    \b
+    Example:
+      chancy job release 0190f3c2-7e21-7c55-8a44-3d3c5b9b7f10
+      chancy job release --key invoice-42
+    """
+    if (key is None) != bool(ids):
+        raise click.UsageError("pass either ids, or --key")
+    count = target.run(lambda chancy: chancy.release(*ids, key=key))
+    if json_:
+        output.script({"released": count})
+    else:
+        output.line(f"{count:,} jobs released")
+    if count < max(len(set(ids)), 1):
+        sys.exit(NO)
+
+
+@job.command()
+@on_target
+@click.argument("ids", type=click.UUID, nargs=-1)
 @selecting
 def retry(target: CommandTarget, bulk: BulkOptions, ids: tuple[UUID, ...]) -> None:
     """Run scheduled jobs now, including retries. Exits 1 if a job is not scheduled.

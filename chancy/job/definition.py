@@ -32,6 +32,9 @@ else:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+#: The key of a job's meta on which the job is held until `Chancy.release` is called with its value.
+HOLD = "hold"
+
 #: Attempts of a job by default: with the default delays, about three weeks.
 DEFAULT_MAX_ATTEMPTS = 25
 
@@ -130,6 +133,11 @@ class Job(Generic[R_co]):
     def with_meta(self, **meta: Any) -> Self:
         """Return a copy with these keys merged into its meta."""
         return replace(self, meta={**self.meta, **meta})
+
+    def with_hold(self, key: str) -> Self:
+        """Return a copy that is held from its push until `Chancy.release` is called with this key,
+        of 1 to 200 characters, or with the id of the job."""
+        return self.with_meta(**{HOLD: key})
 
     def with_limits(self, *limits: Limit) -> Self:
         """Return a copy with these limits instead of the existing ones."""
@@ -256,6 +264,9 @@ class JobFactory(Generic[P, R_co]):
 
     def with_meta(self, **meta: Any) -> Self:
         return self._with(self.template.with_meta(**meta))
+
+    def with_hold(self, key: str) -> Self:
+        return self._with(self.template.with_hold(key))
 
     def with_limits(self, *limits: Limit) -> Self:
         return self._with(self.template.with_limits(*limits))

@@ -8,11 +8,13 @@ from uuid import UUID
 from chancy.attempt.control import MAX_DELAY
 from chancy.checks import check_function_path, check_queue_name
 from chancy.errors import PushError
-from chancy.job.definition import Job
+from chancy.job.definition import HOLD, Job
 from chancy.text import shown
 
 PRIORITIES = range(-100, 101)
 ATTEMPTS = range(1, 10_001)
+#: The most characters of the key on which a job is held.
+MAX_HOLD = 200
 
 
 def check_job(job: Job) -> None:
@@ -25,6 +27,15 @@ def check_job(job: Job) -> None:
         check_run_at(job.run_at, job.func)
     if job.id is not None:
         _check_id(job.id, job.func)
+
+
+def check_hold(job: Job) -> None:
+    """Raise `PushError` if a job is to be held on a key that cannot be stored."""
+    key: object = job.meta.get(HOLD)
+    if HOLD in job.meta and not (isinstance(key, str) and 1 <= len(key) <= MAX_HOLD):
+        raise PushError(
+            f"job {job.func}: hold={shown(key)} must be a string of 1 to {MAX_HOLD} characters"
+        )
 
 
 def _check_number(name: str, value: object, allowed: range, func: str) -> None:

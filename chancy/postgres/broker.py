@@ -270,6 +270,13 @@ class PostgresBroker:
     async def run_now(self, ids: Sequence[UUID]) -> frozenset[UUID]:
         return frozenset(row[0] for row in await self.fetch(self.sql.run_now, list(ids)))
 
+    async def release(
+        self, ids: Sequence[UUID] | None, key: str | None, *, limit: int, within: object | None
+    ) -> Sequence[UUID]:
+        fetch = self.fetch if within is None else bind(within)
+        wanted = None if ids is None else list(ids)
+        return [id for (id,) in await fetch(self.sql.release, wanted, key, limit)]
+
     async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
         return await self._catalog.get(ids)
 

@@ -80,6 +80,7 @@ class Statements:
         self.push_one = self._load("push_one")
         self.push_unique = self._load("push_unique")
         self.pushed_before = self._load("pushed_before")
+        self.release = self._load("release")
         self.requeue = self._load("requeue")
         self.reschedule = self._load("reschedule")
         self.queues = self._load("queues")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
@@ -12,6 +13,7 @@ from chancy.broker.contract import Broker
 from chancy.broker.values import Capability, PreparedJob, QueueCounts
 from chancy.clock import Clock
 from chancy.errors import BrokerError, BrokerUnavailable, PushError
+from chancy.job.definition import HOLD
 from chancy.queue.queue import DEFAULT_BROKER
 from chancy.routing.outages import Outages
 
@@ -193,6 +195,14 @@ def check_part(
                 raise PushError(
                     f"job {job.func} expires, and its queue {job.queue!r} has the broker {name!r}, "
                     f"which does not offer {Capability.EXPIRY}: push it to a queue in Postgres"
+                )
+    if within is None and Capability.HOLD not in offered:
+        for job in part:
+            if job.meta and f'"{HOLD}"' in job.meta and HOLD in json.loads(job.meta):
+                raise PushError(
+                    f"job {job.func} is on hold, and its queue {job.queue!r} has the broker "
+                    f"{name!r}, which does not offer {Capability.HOLD}: push it to a queue in "
+                    "Postgres"
                 )
     if within is not None and Capability.UNIQUE_WITHIN not in offered:
         for job in part:

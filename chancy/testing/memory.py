@@ -57,7 +57,9 @@ class MemoryBroker:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        return frozenset({Capability.NOTICES, Capability.UNIQUE, Capability.EXPIRY})
+        return frozenset(
+            {Capability.NOTICES, Capability.UNIQUE, Capability.EXPIRY, Capability.HOLD}
+        )
 
     def check_queue(self, queue: Queue) -> None:
         """Accepts any queue."""
@@ -179,6 +181,11 @@ class MemoryBroker:
 
     async def run_now(self, ids: Sequence[UUID]) -> frozenset[UUID]:
         return self.store.run_now(ids)
+
+    async def release(
+        self, ids: Sequence[UUID] | None, key: str | None, *, limit: int, within: object | None
+    ) -> Sequence[UUID]:
+        return self.store.release(ids, key, limit)
 
     async def find(self, wanted: JobFilter) -> Sequence[QueuedJob]:
         if not 1 <= wanted.limit <= 1_000:

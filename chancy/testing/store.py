@@ -6,7 +6,7 @@ import itertools
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
@@ -18,7 +18,7 @@ from chancy.attempt.settlement import SET_ASIDE, Note, Settlement
 from chancy.broker.notices import Notice, NoticeKind
 from chancy.broker.values import Holder, PreparedJob, QueuePosition, WorkerRecord
 from chancy.errors import InvalidArguments, StatementFailed
-from chancy.job.definition import QueuedJob
+from chancy.job.definition import HOLD, QueuedJob
 from chancy.job.limits import limits_from
 from chancy.queue.queue import Queue
 from chancy.serialization.codec import encode
@@ -115,6 +115,13 @@ class Row:
         )
 
 
+def admitted(run_at: datetime | None, meta: Mapping[str, Any], now: datetime) -> State:
+    """The state in which a job enters, or enters again."""
+    if HOLD in meta:
+        return State.HELD
+    return State.SCHEDULED if run_at is not None and run_at > now else State.PENDING
+
+
 class MemoryStore:
     """The jobs, queues and workers that several `MemoryBroker` share, in one event loop."""
 
@@ -149,9 +156,9 @@ class MemoryStore:
         run_at = job.run_at
         if job.delay_s is not None:
             run_at = time_after(now, job.delay_s)
-        state = State.SCHEDULED if run_at is not None and run_at > now else State.PENDING
-        assert state in TRANSITIONS[None]
         meta = {} if job.meta is None else read_json(job.meta, "meta")
+        state = admitted(run_at, meta, now)
+        assert state in TRANSITIONS[None]
         position = self.next_position()
         row = self.live[job.id] = Row(job, state, now, run_at, position, meta)
         row.expires_at = expiry_of(job, now)
@@ -251,6 +258,20 @@ class MemoryStore:
         for queue in {row.pushed.queue for row in rows}:
             self.notify(NoticeKind.WAKE, queue)
         return frozenset(row.pushed.id for row in rows)
+
+    def release(self, ids: Sequence[UUID] | None, key: str | None, limit: int) -> list[UUID]:
+        """Release held jobs: these, or the first ones that are held on this key."""
+        found = self.live.values() if ids is None else [self.live[i] for i in ids if i in self.live]
+        held = [row for row in found if row.state is State.HELD and HOLD in row.meta]
+        if ids is None:
+            held = [row for row in held if row.meta[HOLD] == key][:limit]
+        for row in sorted(held, key=lambda row: row.position):
+            del row.meta[HOLD]
+            row.move(admitted(row.run_at, row.meta, self.clock.now()))
+            row.position = self.next_position()
+        for queue in {row.pushed.queue for row in held if row.state is State.PENDING}:
+            self.notify(NoticeKind.WAKE, queue)
+        return [row.pushed.id for row in held]
 
     def position(self, id: UUID) -> QueuePosition | None:
         """The position of an unfinished job; None if there is no such job."""

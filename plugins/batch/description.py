@@ -10,7 +10,7 @@ from uuid import UUID
 
 from chancy.errors import ConfigurationError, PushError
 from chancy.job.definition import Job
-from chancy.job.fields import check_job, due
+from chancy.job.fields import check_hold, check_job, due
 from chancy.job.ids import new_id
 from chancy.job.limits import check_limits, encode_limits
 from chancy.job.registry import Registry
@@ -141,6 +141,7 @@ def _row(
         arguments = registry.signature(job.func).encode(job.arguments, limit)
     meta = None
     if job.meta:
+        check_hold(job)
         meta = encode(job.meta, what=f"the meta of {job.func}", limit=limit)
     limits = encode_limits(check_limits(job.limits, f"job {job.func}"))
     return (

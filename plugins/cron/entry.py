@@ -13,7 +13,7 @@ from typing import Any, Literal
 from chancy.checks import check_choice, check_function_path, check_number, check_queue_name
 from chancy.errors import ConfigurationError, InvalidArguments
 from chancy.job.definition import DECORATED, Job
-from chancy.job.fields import ATTEMPTS, PRIORITIES
+from chancy.job.fields import ATTEMPTS, PRIORITIES, check_hold
 from chancy.job.limits import check_limits, encode_limits
 from chancy.plugin.tables import utc
 from chancy.plugins.cron.misfire import MAX_BACKFILL, Misfire
@@ -221,6 +221,7 @@ def _check_job(job: object) -> None:
     check_number(job.priority, f"{where}: priority", PRIORITIES[0], PRIORITIES[-1])
     check_number(job.max_attempts, f"{where}: max_attempts", ATTEMPTS[0], ATTEMPTS[-1])
     check_limits(job.limits, where)
+    check_hold(job)
     if job.unique is not None:
         raise ConfigurationError(
             f"{where} is unique, and ticks do not apply unique rules: pass the job "

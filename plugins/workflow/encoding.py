@@ -11,7 +11,7 @@ from uuid import UUID
 
 from chancy.errors import PushError
 from chancy.job.definition import Job
-from chancy.job.fields import check_job, check_run_at, due
+from chancy.job.fields import check_hold, check_job, check_run_at, due
 from chancy.job.limits import check_limits, encode_limits
 from chancy.plugins.workflow.results import ResultTypes
 from chancy.plugins.workflow.sources import Many, One, Source
@@ -186,6 +186,7 @@ class StepEncoding:
     def _put_rare(self, at: int, job: Job[Any]) -> None:
         columns = self.columns
         if job.meta:
+            check_hold(job)
             meta = encode(job.meta, what=f"the meta of {job.func}", limit=self._max_payload)
             _put(columns.metas, at, meta)
         if job.limits:

@@ -15,7 +15,7 @@ with chosen as materialized (
   from (select chosen.id from chosen order by chosen.pos) as c
 ), moved as (
   update {schema}.jobs as j
-  set queue = $2::text, pos = o.pos, state = case j.state when 2 then 2 else 0 end
+  set queue = $2::text, pos = o.pos, state = case j.state when 2 then 2 else {schema}.admit(null, j.meta) end
   from ordered as o
   where j.id = o.id
   returning j.state

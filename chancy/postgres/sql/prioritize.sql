@@ -12,7 +12,7 @@ with chosen as materialized (
   for update skip locked
 ), changed as (
   update {schema}.jobs as j
-  set priority = $2::smallint, state = case j.state when 2 then 2 else 0 end
+  set priority = $2::smallint, state = case j.state when 2 then 2 else {schema}.admit(null, j.meta) end
   from chosen as c
   where j.id = c.id
   returning j.queue, j.state

@@ -10,7 +10,7 @@ with pushed as (
   select
     t.id,
     nextval('{schema}.positions'),
-    case when t.due > clock_timestamp() then 2 else 0 end,
+    {schema}.admit(t.due, t.meta::jsonb),
     coalesce(t.queue, ($2::text[])[1]), coalesce(t.priority, ($3::smallint[])[1]),
     coalesce(t.func, ($4::text[])[1]), t.arguments::jsonb, t.due,
     coalesce(t.max_attempts, ($8::int[])[1]), t.meta::jsonb, t.limits::jsonb,

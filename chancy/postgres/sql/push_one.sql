@@ -8,7 +8,7 @@ insert into {schema}.jobs (
 select
   $1::uuid,
   nextval('{schema}.positions'),
-  case when t.due > clock_timestamp() then 2 else 0 end,
+  {schema}.admit(t.due, $9::text::jsonb),
   $2::text, $3::smallint, $4::text, $5::text::jsonb, t.due, $8::int, $9::text::jsonb,
   $10::text::jsonb
 from (

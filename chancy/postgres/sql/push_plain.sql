@@ -6,7 +6,7 @@
 with pushed as (
   insert into {schema}.jobs (id, pos, state, queue, priority, func, arguments, max_attempts)
   select
-    t.id, nextval('{schema}.positions'), 0, $2::text, $3::smallint, $4::text, t.arguments, $6::int
+    t.id, nextval('{schema}.positions'), {schema}.admit(null, null), $2::text, $3::smallint, $4::text, t.arguments, $6::int
   from rows from (
     unnest($1::uuid[]), jsonb_array_elements($5::text::jsonb)) as t (id, arguments)
   on conflict (id) do nothing)

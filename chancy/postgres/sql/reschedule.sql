@@ -16,7 +16,7 @@ with wanted as materialized (
   for update skip locked
 ), changed as (
   update {schema}.jobs as j
-  set state = w.state, run_at = w.run_at,
+  set state = {schema}.admit(w.run_at, j.meta), run_at = w.run_at,
     pos = case w.state when 0 then nextval('{schema}.positions') else j.pos end
   from chosen as c
   cross join wanted as w

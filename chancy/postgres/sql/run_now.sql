@@ -10,7 +10,7 @@ with due as (
   for update skip locked
 ), ready as (
   update {schema}.jobs as j
-  set state = 0, pos = nextval('{schema}.positions'), run_at = clock_timestamp()
+  set state = {schema}.admit(null, j.meta), pos = nextval('{schema}.positions'), run_at = clock_timestamp()
   from due
   where j.id = due.id
   returning j.id, j.queue

@@ -19,6 +19,7 @@ from chancy.testing.conformance.cancelling import CancelPromises
 from chancy.testing.conformance.claiming import ClaimPromises
 from chancy.testing.conformance.expiring import ExpiryPromises
 from chancy.testing.conformance.fencing import FencePromises
+from chancy.testing.conformance.holding import HoldPromises
 from chancy.testing.conformance.hostile import HostilePromises
 from chancy.testing.conformance.listing import ListPromises
 from chancy.testing.conformance.noticing import NoticePromises
@@ -43,6 +44,7 @@ class BrokerContract(
     HostilePromises,
     PromotePromises,
     ExpiryPromises,
+    HoldPromises,
     CancelPromises,
     ListPromises,
     QueuePromises,

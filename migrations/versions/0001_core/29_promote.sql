@@ -36,7 +36,7 @@ begin
       order by j.run_at limit p_limit for update skip locked) x
   ), ready as (
     update {schema}.jobs j
-    set state = 0, pos = due.pos
+    set state = {schema}.admit(null, j.meta), pos = due.pos
     from due
     where j.ctid = due.tid
     returning j.queue, j.run_at)

@@ -39,7 +39,7 @@ begin
       end if;
     end if;
     if not v_open then
-      v_state := case when p_due > clock_timestamp() then 2 else 0 end;
+      v_state := {schema}.admit(p_due, p_meta);
       insert into {schema}.jobs (
         id, pos, state, queue, priority, func, arguments, run_at, max_attempts, meta, limits,
         unique_key, unique_until_claim, unique_replaces, expires_at)
@@ -68,9 +68,11 @@ begin
     if created or p_on_conflict <> 'replace' then
       return;
     end if;
-    select least(p_due, j.pushed_at + p_cap_s * interval '1 second') into v_due
-    from {schema}.jobs j where j.id = stored;
-    v_state := case when v_due > clock_timestamp() then 2 else 0 end;
+    select a.due, {schema}.admit(a.due, j.meta) into v_due, v_state
+    from {schema}.jobs j
+    cross join lateral (
+      select least(p_due, j.pushed_at + p_cap_s * interval '1 second') as due) a
+    where j.id = stored;
     update {schema}.jobs j
     set arguments = p_arguments, priority = p_priority, run_at = v_due, unique_replaces = true,
       expires_at = p_expires,

@@ -30,7 +30,7 @@ begin
     insert into {schema}.jobs (
       id, pos, state, queue, priority, func, arguments, run_at, max_attempts, meta, limits,
       expires_at)
-    select t.id, v_positions[t.place], case when t.due > clock_timestamp() then 2 else 0 end,
+    select t.id, v_positions[t.place], {schema}.admit(t.due, t.meta::jsonb),
       t.queue, t.priority, t.func, t.arguments::jsonb, t.due, t.max_attempts, t.meta::jsonb,
       t.limits::jsonb,
       coalesce(t.expires_at, clock_timestamp() + t.expires_s * interval '1 second')

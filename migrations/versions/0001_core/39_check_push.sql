@@ -32,6 +32,10 @@ declare
       format('meta must be a JSON object, not %s', jsonb_typeof(p_meta))
     when octet_length(p_meta::text) > 1048576 then
       format('meta takes %s bytes as JSON, the limit is 1048576', octet_length(p_meta::text))
+    when p_meta ? 'hold' and (
+      jsonb_typeof(p_meta -> 'hold') <> 'string' or p_meta ->> 'hold' !~ '^.{1,200}$')
+    then
+      format('meta: hold %s must be a string of 1 to 200 characters', left(p_meta ->> 'hold', 250))
   end;
 begin
   if v_wrong is not null then

@@ -22,6 +22,7 @@ declare
   v_due timestamptz := coalesce(run_at, clock_timestamp() + delay);
   v_expires timestamptz := coalesce(expires_at, clock_timestamp() + expires_in);
   v_made record;
+  v_state smallint;
 begin
   perform {schema}.check_push(queue, func, arguments, priority, max_attempts, meta);
   if run_at is not null and delay is not null then
@@ -39,10 +40,11 @@ begin
       id, pos, state, queue, priority, func, arguments, run_at, max_attempts, meta,
       expires_at)
     values (
-      v_id, nextval('{schema}.positions'), case when v_due > clock_timestamp() then 2 else 0 end,
-      queue, priority, func, arguments, v_due, max_attempts, meta, v_expires)
-    on conflict do nothing;
-    if found and (v_due > clock_timestamp()) is not true then
+      v_id, nextval('{schema}.positions'), {schema}.admit(v_due, meta), queue, priority, func,
+      arguments, v_due, max_attempts, meta, v_expires)
+    on conflict do nothing
+    returning state into v_state;
+    if v_state = 0 then
       perform {schema}.wake(queue, false);
     end if;
     return v_id;

@@ -36,7 +36,7 @@ pushed as (
   insert into {schema}.jobs (
     id, pos, state, queue, priority, func, arguments, run_at, max_attempts, meta, limits)
   select o.job_id, nextval('{schema}.positions'),
-    case when o.run_at > clock_timestamp() then 2 else 0 end,
+    {schema}.admit(o.run_at, o.marked),
     o.queue, o.priority, o.func, o.arguments, o.run_at, o.max_attempts, o.marked, o.limits
   from (
     select e.*, t.job_id, t.run_at, coalesce(e.meta, '{}') || jsonb_build_object(

@@ -25,12 +25,12 @@ pushed as (
   insert into {schema}.jobs (
     id, pos, state, queue, priority, func, arguments, max_attempts, meta, limits)
   select
-    $2::uuid, nextval('{schema}.positions'), 0, e.queue, e.priority, e.func, e.arguments,
-    e.max_attempts,
-    coalesce(e.meta, '{}') || jsonb_build_object(
-      'cron', jsonb_build_object('entry', e.name, 'manual', true)),
-    e.limits
-  from entry as e
+    $2::uuid, nextval('{schema}.positions'), {schema}.admit(null, e.marked), e.queue, e.priority,
+    e.func, e.arguments, e.max_attempts, e.marked, e.limits
+  from (
+    select o.*, coalesce(o.meta, '{}') || jsonb_build_object(
+      'cron', jsonb_build_object('entry', o.name, 'manual', true)) as marked
+    from entry as o) as e
   on conflict (id) do nothing
   returning id, queue),
 noted as (

@@ -18,22 +18,24 @@ with chosen as materialized (
   for update of d),
 timed as (
   select
-    c.*,
-    $6::float8 + (row_number() over (order by c.place) - 1) * $7::float8 as delay_s
-  from chosen as c),
+    d.*,
+    case when d.delay_s > 0 then clock_timestamp() + d.delay_s * interval '1 second' end as due,
+    case when jsonb_typeof(d.meta) = 'object' then d.meta else '{}' end
+      - '{unknown_function,progress}'::text[]
+      || jsonb_build_object(
+        'dead_letters', jsonb_build_object('replay_of', d.id, 'replays', d.replays + 1)) as marked
+  from (
+    select
+      c.*, $6::float8 + (row_number() over (order by c.place) - 1) * $7::float8 as delay_s
+    from chosen as c) as d),
 pushed as (
   insert into {schema}.jobs (
     id, pos, state, queue, priority, func, arguments, run_at, max_attempts, unique_key, limits,
     meta)
   select
-    t.job_id, nextval('{schema}.positions'), case when t.delay_s > 0 then 2 else 0 end,
-    coalesce($4::text, t.queue), t.priority, t.func, t.arguments,
-    case when t.delay_s > 0 then clock_timestamp() + t.delay_s * interval '1 second' end,
-    coalesce($5::int, t.max_attempts), t.unique_key, t.limits,
-    case when jsonb_typeof(t.meta) = 'object' then t.meta else '{}' end
-      - '{unknown_function,progress}'::text[]
-      || jsonb_build_object(
-        'dead_letters', jsonb_build_object('replay_of', t.id, 'replays', t.replays + 1))
+    t.job_id, nextval('{schema}.positions'), {schema}.admit(t.due, t.marked),
+    coalesce($4::text, t.queue), t.priority, t.func, t.arguments, t.due,
+    coalesce($5::int, t.max_attempts), t.unique_key, t.limits, t.marked
   from timed as t
   order by t.place
   on conflict do nothing

@@ -9,6 +9,7 @@ declare
   v_now timestamptz := clock_timestamp();
   v_due {schema}.batches_callbacks;
   v_meta jsonb;
+  v_state smallint;
 begin
   update {schema}.batches_callbacks c set pushed_at = v_now
   where c.batch_id = p_id and c.kind = p_kind and c.pushed_at is null
@@ -21,11 +22,12 @@ begin
     'of', p_id, 'on', case p_kind when 1 then 'success' when 2 then 'failure' else 'finish' end));
   insert into {schema}.jobs (id, pos, state, queue, priority, func, arguments, run_at, max_attempts,
     limits, meta)
-  values (v_due.job_id, nextval('{schema}.positions'), case when v_due.run_at > v_now then 2 else 0 end,
+  values (v_due.job_id, nextval('{schema}.positions'), {schema}.admit(v_due.run_at, v_meta),
     v_due.queue, v_due.priority, v_due.func, v_due.arguments, v_due.run_at, v_due.max_attempts,
     v_due.limits, v_meta)
-  on conflict (id) do nothing;
-  if found and coalesce(v_due.run_at <= v_now, true) then
+  on conflict (id) do nothing
+  returning state into v_state;
+  if v_state = 0 then
     perform {schema}.wake(v_due.queue, true);
   end if;
 end

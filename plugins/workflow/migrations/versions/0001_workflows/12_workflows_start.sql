@@ -41,7 +41,7 @@ begin
   ), pushed as (
     insert into {schema}.jobs (id, pos, state, queue, priority, func, arguments, run_at,
       max_attempts, limits, meta)
-    select r.job_id, nextval('{schema}.positions'), case when r.due > v_now then 2 else 0 end,
+    select r.job_id, nextval('{schema}.positions'), {schema}.admit(r.due, r.meta),
       r.queue, r.priority, r.func,
       case when r.froms is null then r.arguments
         else {schema}.workflows_arguments(r.workflow_id, r.arguments, r.froms) end,

@@ -1,0 +1,32 @@
+"""Contract tests of held jobs that wait to be released, for brokers with `Capability.HOLD`."""
+
+from __future__ import annotations
+
+from chancy.broker.optional import Releasing
+from chancy.broker.values import Capability
+from chancy.job.definition import HOLD
+from chancy.states import State
+from chancy.testing.conformance.bench import FUTURE, Bench, Promises, prepared
+
+
+class HoldPromises(Promises):
+    async def test_a_job_on_hold_is_not_claimed_until_it_is_released(self, bench: Bench) -> None:
+        broker = bench.broker
+        if Capability.HOLD not in broker.capabilities:
+            return
+        assert isinstance(broker, Releasing)
+        ids = await bench.push(
+            *(prepared(meta=f'{{"{HOLD}": "{key}", "kept": 1}}') for key in "aab"),
+            prepared(meta=f'{{"{HOLD}": "b"}}', run_at=FUTURE),
+        )
+        [free] = await bench.push(prepared())
+        assert {job.state for job in (await broker.get(ids)).values()} == {State.HELD}
+        assert [claim.id for claim in await bench.claim()] == [free]
+        assert await broker.release(None, "a", limit=1, within=None) == [ids[0]]
+        assert await broker.release([*ids[:2], free], None, limit=3, within=None) == [ids[1]]
+        assert {*await broker.release(None, "b", limit=9, within=None)} == {*ids[2:]}
+        assert await broker.release(None, "b", limit=9, within=None) == []
+        assert [claim.id for claim in await bench.claim()] == ids[:3]
+        found = await broker.get(ids)
+        assert found[ids[0]].meta == {"kept": 1}
+        assert found[ids[3]].state is State.SCHEDULED

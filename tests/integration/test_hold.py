@@ -1,0 +1,124 @@
+"""Jobs on hold wait until they are released, whichever way they come in."""
+
+from __future__ import annotations
+
+import uuid
+
+import psycopg
+import pytest
+
+from chancy import Chancy, ConfigurationError, Job, JobSelection, PushError, Queue, Unique, Worker
+from chancy.app.diagnosis import Why
+from chancy.plugins.batch import Batch, Batches
+from chancy.plugins.cron import Cron, Entry
+from chancy.plugins.dead_letter import DeadLetters
+from chancy.plugins.workflow import Workflow, Workflows
+from tests.faults import tables
+from tests.support import jobs
+from tests.support.command import inside
+from tests.support.waiting import eventually
+
+STATES = "select state, count(*) from chancy.jobs group by 1 order by 1"
+ASYNC = Queue(name="async", executor="async")
+#: Ends the job that SQL has pushed, as failed.
+DIE = """
+with gone as (delete from chancy.jobs where func = 'a.b' returning *)
+insert into chancy.finished_jobs (
+  id, pos, state, queue, priority, func, arguments, attempt, max_attempts, crashes, meta, errors,
+  pushed_at)
+select id, pos, 5, queue, priority, func, arguments, 1, 1, 0, meta, '[]', pushed_at
+from gone
+returning id
+"""
+
+
+def note(value: object) -> Job[object]:
+    return jobs.note.job.with_hold("k")(value)
+
+
+async def test_released_jobs_run_in_their_order_behind_those_that_were_pending(dsn: str) -> None:
+    jobs.noted.clear()
+    one_by_one = Queue(name="async", executor="async", concurrency=1)
+    async with Chancy(dsn, queues=[one_by_one]) as chancy:
+        held = await chancy.push_many([note(1), note(2).with_priority(0), note(3)])
+        [reason] = await chancy.why(held[0].id)
+        assert (reason.why, "by key 'k'" in reason.text) == (Why.HELD, True)
+        assert (await chancy.counts())["async"].held == 3
+        first = await chancy.push(jobs.note.job(value=0))
+        async with Worker(chancy):
+            assert await first.result(10) == 0
+            async with chancy.transaction() as tx:
+                assert await chancy.release(held[2].id, uuid.uuid4(), within=tx) == 1
+                assert jobs.noted == [0]
+            assert await held[2].result(10) == 3
+            assert await chancy.release(key="k") == 2
+            assert [await held[0].result(10), await held[1].result(10)] == [1, 2]
+        assert await chancy.release(key="k") == 0
+        assert (await chancy.get_job(held[0].id)).meta == {}  # type: ignore[union-attr]
+        with pytest.raises(ConfigurationError, match="either ids, or key="):
+            await chancy.release()
+    assert jobs.noted == [0, 3, 1, 2]
+
+
+async def test_every_way_in_and_every_change_keeps_a_job_on_hold(dsn: str) -> None:
+    batches, workflows, cron, letters = Batches(), Workflows(), Cron(), DeadLetters()
+    plugins = [batches, workflows, cron, letters]
+    app = Chancy(dsn, queues=[ASYNC], plugins=plugins, no_default_plugins=True)
+    with app:
+        app.sync_migrate()
+        app.sync_push(note(1))
+    replacing = Unique(key="a", on_conflict="replace")
+    async with app:
+        await app.declare(Queue(name="other", executor="async"))
+        await app.push(note(2).with_unique(replacing))
+        await app.push(note(3).with_unique(replacing))
+        await app.push_many([note(4), note(5).with_delay(60), note(6).with_priority(3)])
+        async with await psycopg.AsyncConnection.connect(dsn) as connection:
+            await app.push(note(7), within=connection)
+            await connection.execute(
+                "select chancy.push('async', 'a.b', meta => '{\"hold\": \"k\"}')"
+            )
+        await batches.push(app, Batch(name="b", on_finish=note(8)), [])
+        await workflows.push(app, Workflow("w").add(note(9), "only"))
+        await cron.add(app, Entry("e", "* * * * * *", note(10)))
+        await cron.run(app, "e")
+        dead = tables.ask(dsn, DIE)[0][0]
+        assert await letters.file_missing(app) == 1
+        assert await letters.replay(app, dead) is not None
+        assert tables.ask(dsn, STATES) == [(3, 11)]
+        everything = app.select_jobs(JobSelection())
+        assert (await everything.prioritize(7)).changed == 11
+        assert (await everything.move("other")).changed == 11
+        assert (await everything.reschedule(0)).changed == 11
+        assert tables.ask(dsn, STATES) == [(3, 11)]
+        async with Worker(app):
+            fired = "select count(*) > 12 from chancy.jobs where state = 3"
+            await eventually(lambda: tables.ask(dsn, fired) == [(True,)])
+            assert tables.ask(dsn, "select count(*) from chancy.jobs where state <> 3") == [(0,)]
+
+
+async def test_the_command_releases_by_id_and_by_key(dsn: str) -> None:
+    async with Chancy(dsn) as chancy:
+        held = await chancy.push_many([note(1), note(2)])
+    done = inside("job", "release", str(held[0].id), dsn=dsn)
+    assert (done.code, done.out) == (0, "1 jobs released\n")
+    assert inside("job", "release", str(held[0].id), dsn=dsn).code == 1
+    assert inside("job", "release", "--key", "k", "--json", dsn=dsn).out == '{"released": 1}\n'
+    assert inside("job", "release", "--key", "k", dsn=dsn).code == 1
+    assert inside("job", "release", dsn=dsn).code == 2
+
+
+@pytest.mark.parametrize("key", ["", "k" * 201, 7])
+async def test_a_key_that_cannot_be_stored_is_refused(dsn: str, key: str) -> None:
+    job = jobs.note.job.with_hold(key)(1)
+    async with Chancy(dsn) as chancy:
+        with pytest.raises(PushError, match="must be a string of 1 to 200 characters"):
+            await chancy.push(job)
+        workflows = Workflows()
+        with pytest.raises(PushError, match="must be a string of 1 to 200 characters"):
+            await workflows.push(chancy, Workflow("w").add(job, "only"))
+    pushed = "select chancy.push('async', 'a.b', meta => jsonb_build_object('hold', %s::{}))"
+    pushed = pushed.format("int" if key == 7 else "text").replace("%s", f"'{key}'")
+    with pytest.raises(psycopg.Error, match="must be a string of 1 to 200 characters"):
+        tables.ask(dsn, pushed)
+    assert tables.ask(dsn, STATES) == []
