@@ -16,6 +16,8 @@ from chancy.queue.executor_options import ExecutorOptions, encode_options
 from chancy.queue.queue import DEFAULT_BROKER
 
 _MIB = 2**20
+#: The parameters of commands that become the executor options of a queue.
+OPTIONS = ("max_jobs", "max_memory", "initializer", "grace", "cooperative")
 _OPTIONS = (
     click.option(
         "--time-limit", type=float, metavar="S", help="The maximum seconds of one attempt."

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from chancy.broker.values import QueueCounts, WorkerRecord
 from chancy.cli import bounds, facts, output, shell_completion
@@ -23,6 +25,18 @@ if TYPE_CHECKING:
     from chancy.app.app import Chancy
 
 T = TypeVar("T")
+#: The settings of a queue by the parameters of `declare` that give them.
+_SETTINGS: Mapping[str, str] = {
+    "executor": "executor",
+    "concurrency": "concurrency",
+    "tags": "tags",
+    "poll_interval": "poll_interval_s",
+    "keep_finished": "keep_finished",
+    **dict.fromkeys(("time_limit", "memory_limit"), "limits"),
+    **dict.fromkeys(bounds.OPTIONS, "options"),
+    "broker": "broker",
+    "given": "broker_options",
+}
 #: Queues, each with the errors in its row.
 _Found = list[tuple[Queue, list[str]]]
 
@@ -204,9 +218,11 @@ def declare(
     upsert: bool,
     json_: bool,
 ) -> None:
-    """Create a queue, or with --upsert change its settings. A paused queue stays paused.
+    """Create a queue, or with --upsert change the settings that are given.
 
-    Exits 1 if the queue exists with other settings and --upsert is not given.
+    The other settings of an existing queue, its rules and its pause stay as they are; with another
+    executor, the concurrency and the options of the former one go. Exits 1 if the queue exists with
+    other settings and --upsert is not given.
 
     \b
     Example:
@@ -225,7 +241,22 @@ def declare(
         broker=broker,
         broker_options=broker_options,
     )
-    stored = asyncio.run(_with(target, lambda chancy: chancy.declare(wanted, upsert=upsert)))
+    context = click.get_current_context()
+    given = {
+        setting
+        for parameter, setting in _SETTINGS.items()
+        if context.get_parameter_source(parameter) is not ParameterSource.DEFAULT
+    }
+
+    async def declared(chancy: Chancy) -> tuple[Queue, Queue]:
+        changed = wanted
+        if upsert:
+            for existing in await chancy.get_queues():
+                if existing.name == name:
+                    changed = _changed(existing, wanted, given)
+        return changed, await chancy.declare(changed, upsert=upsert)
+
+    wanted, stored = asyncio.run(_with(target, declared))
     if json_:
         output.script(facts.facts(stored))
     differs = {
@@ -304,6 +335,14 @@ def delete(target: CommandTarget, name: str, json_: bool) -> None:
     """
     done = asyncio.run(_with(target, lambda chancy: chancy.delete_queue(name)))
     _report(done, name, "is deleted; its jobs are kept", json_=json_)
+
+
+def _changed(existing: Queue, wanted: Queue, given: Set[str]) -> Queue:
+    """An existing queue with some settings of another one."""
+    if wanted.executor != existing.executor and "executor" in given:
+        given |= {"concurrency", "options"}
+    settings: dict[str, Any] = {name: getattr(wanted, name) for name in given}
+    return replace(existing, **settings)
 
 
 async def _with(target: CommandTarget, act: Callable[[Chancy], Awaitable[T]]) -> T:

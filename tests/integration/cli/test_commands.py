@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
+from dataclasses import replace
 from datetime import datetime
 
 import psycopg
 import pytest
 from psycopg import sql
 
+from chancy import Chancy, Limit, Queue
 from chancy.postgres.schema import migrate as tables
+from chancy.queue.executor_options import AsyncOptions, ThreadOptions
+from chancy.queue.rules import GlobalConcurrency
 from tests.support.command import inside
 
 
@@ -62,6 +67,23 @@ def test_a_queue_that_is_there_is_not_changed_without_upsert() -> None:
     assert "concurrency" in answer.err
     changed = inside("queue", "declare", "mail", "--concurrency=4", "--upsert", "--json", dsn=DSN)
     assert changed.json["concurrency"] == 4
+
+
+async def test_upsert_changes_the_given_settings_alone() -> None:
+    rules = (GlobalConcurrency(2),)
+    queue = Queue("mail", executor="async", tags=frozenset({"eu"}), rules=rules,
+                  limits=(Limit.time(9),), options=AsyncOptions(grace_s=1))  # fmt: skip
+    polite = ThreadOptions(cooperative=True)
+    async with Chancy(DSN) as chancy:
+        await chancy.declare(queue, upsert=True)
+        for options, expected in (
+            (["--concurrency=4"], queue := replace(queue, concurrency=4)),
+            (["--executor=thread", "--cooperative"],
+             replace(queue, executor="thread", concurrency=None, options=polite)),
+        ):  # fmt: skip
+            command = ["queue", "declare", "mail", *options, "--upsert"]
+            await asyncio.to_thread(inside, *command, dsn=DSN)
+            assert expected in await chancy.get_queues()
 
 
 def test_a_queue_is_declared_with_limits_and_options() -> None:
