@@ -115,8 +115,8 @@ def _queue(
         yield Finding(
             "queues",
             f"{jobs}; {_count(serving)} serve{'s' * (len(serving) == 1)} it{each}",
-            "chancy top; then start more workers, or chancy queue declare with a higher "
-            "--concurrency and --upsert",
+            "chancy top; then start more workers, or let each run more: "
+            f"chancy queue declare {name} --upsert --concurrency N",
         )
 
 
