@@ -6,10 +6,11 @@ import asyncio
 import logging
 import os
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chancy.attempt.settlement import Settlement
 from chancy.broker.contract import Broker
@@ -18,12 +19,19 @@ from chancy.broker.values import Capability
 from chancy.checks import check_number
 from chancy.clock import Clock
 from chancy.errors import BrokerError, ConfigurationError
+from chancy.job.definition import Job
 from chancy.plugin.leader import LeaderGate
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Application, Runtime
 from chancy.plugins.metrics.gauges import Gauges, look
 from chancy.plugins.metrics.series import MetricsPoint, MetricsTable
-from chancy.plugins.metrics.tally import Tally, Totals, TotalsByFunction
+from chancy.plugins.metrics.tally import (
+    MOST_FUNCTIONS,
+    OTHER,
+    Tally,
+    Totals,
+    TotalsByFunction,
+)
 from chancy.postgres.schema.component import Migrations
 
 if TYPE_CHECKING:
@@ -71,6 +79,9 @@ class Metrics(Plugin):
         self._tally, self._taken, self._unstored = Tally(), Tally(), Tally()
         #: Held while totals move from the tally: a scrape, in its own thread, misses none.
         self._moving = Lock()
+        #: The pushes of this process, by queue and function.
+        self._pushed: Counter[tuple[str, str]] = Counter()
+        self._pushing = Lock()
         self._storing: asyncio.Task[None] | None = None
         self._gauges: Gauges | None = None
         self._registry: CollectorRegistry | None = None
@@ -88,12 +99,21 @@ class Metrics(Plugin):
     def requires(self) -> frozenset[Capability]:
         return frozenset() if self.listen is None else frozenset({Capability.SQL})
 
+    def pushing(self, job: Job[Any]) -> Job[Any]:
+        key = job.queue, job.func
+        with self._pushing:  # any thread may push
+            if key not in self._pushed and len(self._pushed) >= MOST_FUNCTIONS:
+                key = job.queue, OTHER
+            self._pushed[key] += 1
+        return job
+
     def settled(self, batch: Sequence[Settlement], stale: Sequence[Settlement]) -> None:
         self._tally.add(batch, stale)
 
     @property
     def registry(self) -> CollectorRegistry:
-        """What the worker of this process has counted, to expose beside metrics of your own.
+        """What this process has counted, its pushes and the jobs of its worker, to expose beside
+        metrics of your own.
 
         :raises ConfigurationError: prometheus_client is not installed.
         """
@@ -108,7 +128,9 @@ class Metrics(Plugin):
                     "pip install 'chancy-queue[prometheus]'"
                 ) from None
             self._registry = CollectorRegistry()
-            self._registry.register(JobsCollector(self._now, lambda: self._gauges))
+            self._registry.register(
+                JobsCollector(self._now, lambda: self._gauges, pushed=self._get_pushed)
+            )
         return self._registry
 
     def asgi(self, chancy: Application) -> MetricsEndpoint:
@@ -123,6 +145,10 @@ class Metrics(Plugin):
         from chancy.plugins.metrics.web_endpoint import MetricsEndpoint
 
         return MetricsEndpoint(chancy)
+
+    def _get_pushed(self) -> Mapping[tuple[str, str], int]:
+        with self._pushing:
+            return dict(self._pushed)
 
     def _now(self) -> TotalsByFunction:
         """The totals since the process has started."""

@@ -21,6 +21,7 @@ class JobsCollector(Collector):
 
     :param totals: the totals since the process has started.
     :param gauges: the last look at the database; None: another worker takes it.
+    :param pushed: the pushes of this process, by queue and function; None: they are not counted.
     :param leads: whether this is a worker, which takes a look if it leads.
     """
 
@@ -29,8 +30,10 @@ class JobsCollector(Collector):
         totals: Callable[[], TotalsByFunction],
         gauges: Callable[[], Gauges | None],
         *,
+        pushed: Callable[[], Mapping[tuple[str, str], int]] | None = None,
         leads: bool = True,
     ) -> None:
+        self._pushed = pushed
         self._totals = totals
         self._gauges = gauges
         self._leads = leads
@@ -64,6 +67,13 @@ class JobsCollector(Collector):
         for (queue, func), some in totals.items():
             runs.add_metric([queue, func], _buckets(some.runs), some.run_s)
         yield from (jobs, stale, waits, runs)
+        if self._pushed is not None:
+            pushed = CounterMetricFamily(
+                "chancy_jobs_pushed", "Jobs that this process has pushed.", labels=["queue", "func"]
+            )
+            for (queue, func), number in self._pushed().items():
+                pushed.add_metric([queue, func], number)
+            yield pushed
         if (gauges := self._gauges()) is not None:
             yield from _families(gauges)
             if self._leads:
@@ -103,6 +113,11 @@ def _families(gauges: Gauges) -> Iterable[Metric]:
         ("jobs_bytes", "Size of the table jobs with its indexes.", gauges.jobs_bytes),
         ("history_bytes", "Size of the finished jobs with indexes.", gauges.history_bytes),
         ("horizon_seconds", "Age of the oldest snapshot of this database.", gauges.horizon_s),
+        (
+            "horizon_transactions",
+            "Transactions since the oldest snapshot, of replication slots and replicas too.",
+            gauges.horizon_transactions,
+        ),
     ):
         yield GaugeMetricFamily(f"chancy_{name}", text, value=value)
 

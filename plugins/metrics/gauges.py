@@ -24,6 +24,8 @@ class Gauges:
     :param capped: the states and queues that may have more jobs than were counted.
     :param oldest_s: seconds for which the oldest due job of a queue in Postgres has waited.
     :param dead_rows: of the table of unfinished jobs, by the statistics of the server.
+    :param horizon_transactions: transactions since the oldest snapshot was taken, of a replication
+        slot or a replica too.
     :param horizon_s: seconds since the oldest snapshot was taken, behind which no row is removed.
     """
 
@@ -35,6 +37,7 @@ class Gauges:
     jobs_bytes: int
     history_bytes: int
     horizon_s: float
+    horizon_transactions: int
 
 
 async def look(broker: Broker) -> Gauges:
@@ -55,7 +58,8 @@ async def look(broker: Broker) -> Gauges:
         for name in COUNTED:
             if number := getattr(counts, name):
                 jobs[name][queue] = jobs[name].get(queue, 0) + number
-    ((workers, dead_rows, jobs_bytes, history_bytes, horizon_s),) = await tables.fetch("sizes")
+    ((workers, dead_rows, *sizes, horizon_s, behind),) = await tables.fetch("sizes")
+    jobs_bytes, history_bytes = sizes
     return Gauges(
         oldest_s=jobs.pop("oldest"),
         jobs=jobs,
@@ -65,6 +69,7 @@ async def look(broker: Broker) -> Gauges:
         jobs_bytes=jobs_bytes,
         history_bytes=history_bytes,
         horizon_s=horizon_s,
+        horizon_transactions=behind,
     )
 
 

@@ -136,6 +136,37 @@ def test_a_worker_counts_a_bounded_number_of_functions() -> None:
     assert tally.totals == {}
 
 
+async def test_the_horizon_counts_the_transactions_since_the_oldest_snapshot(metered: str) -> None:
+    async with application(metered, Metrics()) as chancy:
+        with psycopg.connect(metered) as report:
+            report.execute("set transaction isolation level repeatable read")
+            report.execute("select count(*) from chancy.jobs")
+            for _ in range(5):
+                tables.ask(metered, "select txid_current()")
+            assert (await look(chancy.broker)).horizon_transactions >= 5
+
+
+def test_times_are_counted_in_the_places_of_their_histograms() -> None:
+    tally, batch, claim = Tally(), list[Settlement](), claimed()
+    for func, waited_s, elapsed_s, outcome in (
+        ("a", 0.0005, 0.001, "returned"),
+        ("b", None, 0.0, "returned"),
+        ("a", 0.0015, 0.003, "returned"),
+        ("a", -1.0, 1e9, "failed"),
+        ("a", float("inf"), 0.003, "returned"),
+    ):
+        claim = claim._replace(func=func, waited_s=waited_s)
+        state = State.SUCCEEDED if outcome == "returned" else State.FAILED
+        batch.append(Settlement(claim.id, claim.lease, state, claim=claim, elapsed_s=elapsed_s))
+    tally.add(batch, [])
+    a, b = tally.totals[claim.queue, "a"], tally.totals[claim.queue, "b"]
+    assert (a.succeeded, a.failed, b.succeeded) == (3, 1, 1)
+    assert {place: number for place, number in enumerate(a.waits) if number} == {0: 2, 1: 1, 23: 1}
+    assert {place: number for place, number in enumerate(a.runs) if number} == {1: 1, 2: 2, 23: 1}
+    assert (a.wait_s, a.run_s) == (pytest.approx(0.002), pytest.approx(1e9 + 0.007))
+    assert (b.waits[0], b.runs[0]) == (1, 1)
+
+
 @pytest.mark.parametrize("text", ["", "9100", "host", "host:x", "host:70000", "a:b:1"])
 def test_an_address_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="is no address"):
@@ -189,6 +220,8 @@ async def test_prometheus_and_the_files_of_deploy_find_the_metrics(
             }
             assert families.get("chancy_queue_pending")
             assert ("chancy_jobs_total", succeeded, 5.0) in families["chancy_jobs"]
+            pushed = {name: succeeded[name] for name in ("queue", "func")}
+            assert ("chancy_jobs_pushed_total", pushed, 5.0) in families["chancy_jobs_pushed"]
             return families
 
         families = await eventually(scraped)
