@@ -44,7 +44,8 @@ def judge(claim: Claim, outcome: Outcome, carried: Claim | None = None) -> Settl
     match outcome:
         case Returned():
             # The path of nearly every job: as a tuple, it takes half the time.
-            ended = (False, False, None, False, carried, outcome.elapsed_s, None)
+            elapsed_s = 0.0 if carried is None else outcome.elapsed_s
+            ended = (False, False, None, False, carried, elapsed_s, None)
             succeeded = (claim.id, claim.lease, State.SUCCEEDED, None, None, None, outcome.result)
             return tuple.__new__(Settlement, succeeded + ended)
         case Raised(failure, again=again) if again is not None:

@@ -203,6 +203,15 @@ def test_plugins_get_stored_and_stale_settlements_with_their_claims(
     assert "hook_failed plugin=tests.unit.plugin.test_hooks.HardOfHearing" in caplog.text
 
 
+def test_the_outcome_of_a_settlement_is_that_of_the_attempt_whatever_plugins_decide() -> None:
+    claim, outcome = claimed(), Returned('"mine"', 0.5)
+    for plugins, result in (([], '"mine"'), ([Judge("judge", "2")], "2")):
+        settlement = Hooks([*plugins, Hearing()]).judge(claim, outcome)
+        assert (settlement.result, settlement.elapsed_s) == (result, 0.5)
+        assert (settlement.outcome, settlement.claim) == (outcome, claim)
+        assert Hooks(plugins).judge(claim, outcome).outcome is None
+
+
 def test_services_are_the_plugins_that_serve() -> None:
     server = Server()
     [service] = Hooks([Idle(), server, Judge("judge", "1")]).services
