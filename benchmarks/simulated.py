@@ -88,7 +88,7 @@ class SimulatedWorker:
             poll_interval_s=lambda: 0.5,
             occupied=lambda: (),
             claim=lambda _: None,
-            stop_job=lambda _: None,
+            stop=lambda _: None,
             on_changed=lambda: None,
         )
         async with asyncio.TaskGroup() as group:

@@ -21,7 +21,7 @@ from chancy.app.selection import JobSelection, SelectedJobs
 from chancy.app.sync import BlockingCalls, SyncBroker
 from chancy.app.wiring import Substitute, Wiring
 from chancy.broker.contract import Broker
-from chancy.broker.optional import Releasing, SqlStore
+from chancy.broker.optional import Releasing, SqlStore, StoppingWorkers
 from chancy.broker.values import (
     CHUNK,
     Cancellation,
@@ -340,6 +340,21 @@ class Chancy(BlockingCalls):
     async def get_workers(self) -> Sequence[WorkerRecord]:
         """The registered workers."""
         return await self.broker.workers()
+
+    async def stop_worker(self, worker_id: UUID) -> bool:
+        """Ask a worker to shut down as at SIGTERM: it claims nothing more, its running jobs have
+        its shutdown timeout to finish, and the rest are released.
+
+        Returns whether it is registered, without waiting for its end. A supervisor then starts
+        another one in its place.
+
+        :raises ConfigurationError: the application keeps its workers elsewhere than in Postgres.
+        """
+        if not isinstance(self.control, StoppingWorkers):
+            raise ConfigurationError(
+                f"{self.control!r} cannot ask a worker to stop: send SIGTERM to its process"
+            )
+        return await self.control.stop_worker(checked(worker_id, "worker"))
 
     # Queues
 

@@ -156,7 +156,8 @@ class Broker(Protocol):
         ...
 
     async def stop_requests(self, worker_id: UUID) -> Sequence[UUID]:
-        """Return the running jobs of a worker that were asked to stop, in any order."""
+        """Return the running jobs of a worker that were asked to stop, in any order; also the id of
+        the worker itself if it was, see `StoppingWorkers`."""
         ...
 
     async def running(self, worker_id: UUID, *, besides: Collection[UUID]) -> Mapping[UUID, UUID]:

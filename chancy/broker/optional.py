@@ -98,7 +98,7 @@ class Survey(NamedTuple):
 
     #: The served queues with pending jobs, or with jobs that were set aside.
     waiting: Sequence[str]
-    #: Running jobs of the worker that were asked to stop.
+    #: Running jobs of the worker that were asked to stop, and its own id if it was.
     stopping: Sequence[UUID]
     #: How many live workers that serve the same queues stand before this one; None: not counted.
     place: int | None
@@ -151,6 +151,15 @@ class Upkeeping(Protocol):
 def for_upkeep(broker: Broker) -> Broker:
     """The broker to use in a worker and in the services of its plugins; see `Upkeeping`."""
     return broker.for_upkeep() if isinstance(broker, Upkeeping) else broker
+
+
+@runtime_checkable
+class StoppingWorkers(Protocol):
+    """A broker through which a worker can be asked to shut down."""
+
+    async def stop_worker(self, worker_id: UUID) -> bool:
+        """Ask a worker to shut down as at SIGTERM. Returns whether it is registered."""
+        ...
 
 
 @runtime_checkable

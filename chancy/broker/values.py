@@ -112,6 +112,11 @@ class WorkerRecord:
     ahead_s: float = 0.0
     #: Seconds without a heartbeat after which other workers count it as dead.
     heartbeat_timeout_s: float = 15.0
+    #: Resident memory of its own process at the last heartbeat in bytes, without that of executor
+    #: processes. None if it is not known: only Postgres keeps it, of workers on Linux.
+    memory_bytes: int | None = None
+    #: When it was asked to shut down. Only Postgres keeps it.
+    stop_asked_at: datetime | None = None
 
     @property
     def dead(self) -> bool:

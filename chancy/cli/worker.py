@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
+from uuid import UUID
 
 import click
 
@@ -234,6 +235,8 @@ def list_(target: CommandTarget, json_: bool) -> None:
                     "started_at": worker.started_at and worker.started_at.isoformat(),
                     "silent_s": round(worker.silent_s, 3),
                     "blocked_s": round(worker.blocked_s, 3),
+                    "memory_bytes": worker.memory_bytes,
+                    "stop_asked_at": worker.stop_asked_at and worker.stop_asked_at.isoformat(),
                 }
                 for worker in workers
             ]
@@ -255,6 +258,30 @@ def list_(target: CommandTarget, json_: bool) -> None:
             for worker in workers
         ],
     )
+
+
+@worker.command()
+@on_target
+@click.argument("id", type=click.UUID)
+def stop(target: CommandTarget, id: UUID) -> None:
+    """Ask a worker to shut down as at SIGTERM. Exits with 1 if there is no such worker.
+
+    It claims nothing more; its running jobs have its --shutdown-timeout to finish, and the rest are
+    released. Under a supervisor another worker takes its place: stop the supervisor to have fewer.
+
+    \b
+    Example:
+      chancy worker stop 0198c5d2-7a54-7cc3-9d0c-0e8a5b8f8a11
+    """
+
+    async def main() -> bool:
+        async with target.opened() as chancy:
+            return await chancy.stop_worker(id)
+
+    if not asyncio.run(main()):
+        complain(f"there is no worker {id}: see chancy worker list")
+        sys.exit(NO)
+    output.line(f"{id} is asked to stop")
 
 
 @worker.command()

@@ -34,7 +34,7 @@ from chancy.job.definition import QueuedJob
 from chancy.postgres import rows
 from chancy.postgres.catalog import Catalog
 from chancy.postgres.claim.claims import PostgresClaims
-from chancy.postgres.connections.heartbeat import PostgresHeartbeat
+from chancy.postgres.connections.heartbeat import PostgresHeartbeat, own_memory
 from chancy.postgres.connections.lane import Lane, SharedLane, Sharing
 from chancy.postgres.connections.listen import PostgresSubscription
 from chancy.postgres.drivers import DEFAULT, Name, driver
@@ -324,6 +324,9 @@ class PostgresBroker:
     ) -> bool:
         return await self._upkeep.announce(worker_id, queues, broken, unknown)
 
+    async def stop_worker(self, worker_id: UUID) -> bool:
+        return await self._catalog.stop_worker(worker_id)
+
     async def stop_requests(self, worker_id: UUID) -> Sequence[UUID]:
         rows = await self._upkeeping.fetch(self.sql.stop_requests, worker_id)
         return [row[0] for row in rows]
@@ -358,8 +361,8 @@ class PostgresBroker:
         return [rows.orphan(row) for row in found]
 
     async def beat(self, worker_id: UUID, blocked_s: float = 0.0) -> bool:
-        at = time.time()
-        return bool(await self._upkeeping.fetch(self.sql.beat, worker_id, blocked_s, at))
+        sent = blocked_s, time.time(), own_memory()
+        return bool(await self._upkeeping.fetch(self.sql.beat, worker_id, *sent))
 
     def heartbeat(self, worker_id: UUID) -> PostgresHeartbeat:
         return PostgresHeartbeat(self.dsn, self.sql, worker_id)

@@ -207,7 +207,7 @@ def _broker_options(text: str | None, where: str) -> dict[str, Any]:
 
 def worker(row: Row) -> WorkerRecord:
     id, host, pid, tags, queues, version, started_at, beat_at, silent_s, *observed = row
-    broken, blocked_s, unknown, ahead_s, heartbeat_timeout_s = observed
+    broken, blocked_s, unknown, ahead_s, heartbeat_timeout_s, memory_bytes, stop_at = observed
     return WorkerRecord(
         id=id,
         host=host,
@@ -223,6 +223,8 @@ def worker(row: Row) -> WorkerRecord:
         unknown=tuple(unknown),
         ahead_s=ahead_s,
         heartbeat_timeout_s=heartbeat_timeout_s,
+        memory_bytes=memory_bytes,
+        stop_asked_at=_utc(stop_at),
     )
 
 

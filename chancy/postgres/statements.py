@@ -44,6 +44,7 @@ class Statements:
         self.schema = check_schema_name(schema)
         self.announce = self._load("announce")
         self.stop_requests = self._load("stop_requests")
+        self.stop_worker = self._load("stop_worker")
         self.beat = self._load("beat")
         self.call_all = self._load("call_all")
         self.cancel = self._load("cancel")

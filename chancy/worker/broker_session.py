@@ -46,16 +46,14 @@ class BrokerSessionHost(NamedTuple):
     on_resumed: Callable[[BrokerSession], None]
     #: Called with the job ids of settlements whose lease was lost.
     on_stale: Callable[[frozenset[UUID]], None]
+    #: Called with the id of a job that is asked to stop, or of the worker.
+    on_stop: Callable[[UUID], object]
     #: Called when the broker has declared the worker dead. The worker is then registered again.
     on_declared_dead: Callable[[BrokerSession], None]
 
 
 class Running(Protocol):
     """The jobs that run on the worker."""
-
-    def stop_job(self, job_id: UUID) -> bool:
-        """Stop a job on request; False if it does not run here."""
-        ...
 
     def held(self) -> set[UUID]:
         """Ids of the jobs that run or wait to run here, of every broker."""
@@ -188,8 +186,7 @@ class BrokerSession:
             self.reconcile(serving)
             self._services.start(self.loop_name("contact"), functools.partial(self.watch, serving))
             if self.surveyor is None:
-                stops = functools.partial(self._watch_stops, serving)
-                self._services.start(self.loop_name("stops"), stops)
+                self._services.start(self.loop_name("stops"), self._watch_stops)
             else:
                 announce = functools.partial(self._announce, serving)
                 self._services.start(self.loop_name("announcer"), announce)
@@ -208,7 +205,7 @@ class BrokerSession:
             poll_interval_s=lambda: serving.poll_interval_s,
             occupied=functools.partial(serving.occupied, self),
             claim=functools.partial(serving.claim_waiting, self),
-            stop_job=serving.stop_job,
+            stop=self._host.on_stop,
             on_changed=on_queues,
         )
         serve = functools.partial(self.surveyor.serve, queues)
@@ -231,11 +228,11 @@ class BrokerSession:
         timeout_s = self._host.heartbeat_timeout_s
         await self.registration.watch(timeout_s, functools.partial(running.put_off, self))
 
-    async def _watch_stops(self, running: Running) -> None:
+    async def _watch_stops(self) -> None:
         """Poll for stop requests whose notification was lost."""
         while True:
-            for job_id in await self.broker.stop_requests(self.registration.worker_id):
-                running.stop_job(job_id)
+            for id in await self.broker.stop_requests(self.registration.worker_id):
+                self._host.on_stop(id)
             pause = _STOPS_EVERY_S if self.listener.receiving else _STOPS_POLL_S
             await self._host.clock.sleep(pause)
 

@@ -86,13 +86,20 @@ class Signals:
             self._count += 1
             self._loop.call_soon_threadsafe(self._received, number, self._count)
 
+    def request(self) -> None:
+        """Shut down as by the first signal. A process that does not wait for signals lives on."""
+        self._shut_down(False)
+
     def _received(self, number: int, count: int) -> None:
         if self._previous:
             logger.info("signal_received signal=%s count=%d", signal.Signals(number).name, count)
-            self._on_signal(count > 1)
-            if not self._awaited and self._stop_task is None:
-                task = asyncio.create_task(self._stop_unawaited(), name="chancy end by a signal")
-                self._stop_task = task
+            self._shut_down(count > 1)
+
+    def _shut_down(self, at_once: bool) -> None:
+        self._on_signal(at_once)
+        if not self._awaited and self._stop_task is None:
+            task = asyncio.create_task(self._stop_unawaited(), name="chancy end by a signal")
+            self._stop_task = task
 
     async def _stop_unawaited(self) -> None:
         """Stop the worker of an application that does not wait for the signal."""

@@ -46,8 +46,8 @@ class SurveyedQueues(NamedTuple):
     occupied: Callable[[], Sequence[str]]
     #: Claims from those of these queues that rest.
     claim: Callable[[Collection[str]], None]
-    #: Stops a job on request, if it runs here.
-    stop_job: Callable[[UUID], object]
+    #: Stops a job on request, if it runs here, or the worker itself.
+    stop: Callable[[UUID], object]
     #: Called when queues were declared, changed, paused, resumed or deleted.
     on_changed: Callable[[], None]
 
@@ -97,8 +97,8 @@ class Surveyor:
             self._surveys = 1 if count else self._surveys + 1
             survey = await self._broker.survey(self._worker_id(), occupied, count=count)
             self._crowd.learn(survey)
-            for job_id in survey.stopping:
-                queues.stop_job(job_id)
+            for id in survey.stopping:
+                queues.stop(id)
             if survey.waiting:
                 queues.claim(survey.waiting)
             if self._version != survey.queues_version:

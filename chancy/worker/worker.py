@@ -146,6 +146,7 @@ class Worker:
             on_notice=self._on_notice,
             on_resumed=self._check_everything,
             on_stale=self._on_stale,
+            on_stop=self._on_stop_request,
             on_declared_dead=self._on_declared_dead,
         )
 
@@ -309,6 +310,14 @@ class Worker:
         if at_once:
             self._queue_set.stop_at_once.set()
 
+    def _on_stop_request(self, id: UUID) -> None:
+        """Stop a job that runs here, or this worker as by a signal."""
+        if id != self.worker_id:
+            self._queue_set.stop_job(id)
+        elif not self.ending.is_set():
+            logger.info("worker_stop_requested id=%s", id)
+            self._signals.request()
+
     # Lost leases
 
     def _on_declared_dead(self, session: BrokerSession) -> None:
@@ -337,8 +346,8 @@ class Worker:
             read_at = self.clock.monotonic()
             await self._follow_queues()
             # Notifications of stop requests may have been lost.
-            for job_id in await self._control.broker.stop_requests(self.worker_id):
-                self._queue_set.stop_job(job_id)
+            for id in await self._control.broker.stop_requests(self.worker_id):
+                self._on_stop_request(id)
 
     async def _follow_queues(self) -> None:
         """Serve the queues as they are declared now."""
@@ -387,7 +396,11 @@ class Worker:
                 self._queues_changed.set()
             case NoticeKind.STOP:
                 with contextlib.suppress(ValueError):  # any client may send anything
-                    self._queue_set.stop_job(UUID(notice.token))
+                    id = UUID(notice.token)
+                    if id == self.worker_id:
+                        self._check_everything(session)
+                    else:
+                        self._queue_set.stop_job(id)
             case NoticeKind.LEADER:
                 self._app.hooks.vacant(self.leader)
             case NoticeKind.PROBE | NoticeKind.FINISHED:

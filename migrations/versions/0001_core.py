@@ -52,7 +52,7 @@ _FUNCTIONS = (
     "expired(timestamptz, int, smallint)",
     "admit(timestamptz, jsonb)",
     "with_meta(jsonb, text)",
-    "with_failure(jsonb, text, int, uuid)",
+    "with_failure(jsonb, text, int, uuid, timestamptz, timestamptz)",
     "utc(timestamptz)",
     "wake(text, boolean, bigint)",
     "channel()",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
 _TRIES = 5
 
 
+def own_memory() -> int | None:
+    """The resident memory of this process in bytes; None if it cannot be read."""
+    from chancy.executors.process.memory import resident  # workers alone need it
+
+    return resident(os.getpid())
+
+
 class Register:
     """Records heartbeats and removes dead workers, on its own blocking connection.
 
@@ -32,13 +40,14 @@ class Register:
         self._sql = statements
         self._connection: psycopg.Connection[tuple[int]] | None = None
 
-    def beat(self, worker_id: UUID, blocked_s: float) -> bool:
+    def beat(self, worker_id: UUID, blocked_s: float, memory: int | None = None) -> bool:
         """Record a heartbeat of a worker; returns False if it is not registered.
 
         :param blocked_s: seconds for which its event loop has been blocked.
+        :param memory: its resident memory in bytes; None leaves what is stored.
         :raises BrokerUnavailable: the server cannot be reached.
         """
-        found = self._run(self._sql.beat, worker_id, blocked_s, time.time())
+        found = self._run(self._sql.beat, worker_id, blocked_s, time.time(), memory)
         return found.fetchone() is not None
 
     def forget(self, worker_id: UUID) -> bool:
@@ -51,7 +60,7 @@ class Register:
         return self._run(self._sql.unregister, worker_id).rowcount > 0
 
     def _run(
-        self, statement: str, *args: UUID | float, tries: int = _TRIES
+        self, statement: str, *args: UUID | float | None, tries: int = _TRIES
     ) -> psycopg.RawCursor[tuple[int]]:
         import psycopg  # would take 40 % of the time of `import chancy`
 
@@ -110,7 +119,7 @@ class PostgresHeartbeat:
 
     def beat(self, blocked_s: float = 0.0) -> bool:
         """See `Heartbeat.beat`. Raises `BrokerUnavailable` if the server cannot be reached."""
-        return self._register.beat(self._worker_id, blocked_s)
+        return self._register.beat(self._worker_id, blocked_s, own_memory())
 
     def close(self) -> None:
         self._register.close()

@@ -15,7 +15,9 @@ select
   blocked_s,
   unknown,
   ahead_s,
-  heartbeat_timeout_s
+  heartbeat_timeout_s,
+  memory_bytes,
+  {schema}.utc(stop_asked_at)
 from {schema}.workers
 where $1::float8 = 0 or beat_at < clock_timestamp() - $1::float8 * interval '1 s'
 order by started_at

@@ -146,7 +146,10 @@ class Supervisor:
                 self._give_up(code if intended and code > 0 else 1, why)
                 return
             pause = backoff.next_s()
-            logger.error("child_died number=%d next_try_s=%.1f %s", number, pause, how)
+            if intended and code == 0:  # it was asked to stop
+                logger.info("child_ended number=%d next_try_s=%.1f %s", number, pause, how)
+            else:
+                logger.error("child_died number=%d next_try_s=%.1f %s", number, pause, how)
             await self._clock.wait(self._stopping, pause)
 
     async def _run_once(self, number: int) -> tuple[int, str, bool]:

@@ -22,7 +22,11 @@ create table {schema}.workers (
   -- Seconds by which its clock was ahead of the server's at the last beat.
   ahead_s float8 not null default 0,
   -- Seconds without a heartbeat after which others count it as dead.
-  heartbeat_timeout_s float8 not null default 15
+  heartbeat_timeout_s float8 not null default 15,
+  -- Resident memory of its own process at the last beat; null: not known.
+  memory_bytes bigint,
+  -- When it was asked to shut down.
+  stop_asked_at timestamptz
 ) with (
   fillfactor = 50,
   autovacuum_vacuum_scale_factor = 0,

@@ -1,8 +1,11 @@
--- Appends an error to the errors of a job and keeps the last 25. Accepts any value of the column.
+-- Appends an error to the errors of a job and keeps the last 25, with the seconds for which the
+-- attempt waited, from p_due until p_claimed, and ran. Accepts any value of the column.
 -- The function has no settings of its own, so that it is inlined: the statement of every completion
 -- uses it.
-create function {schema}.with_failure(p_errors jsonb, p_failure text, p_attempt int, p_worker uuid)
-returns jsonb
+create function {schema}.with_failure(
+  p_errors jsonb, p_failure text, p_attempt int, p_worker uuid, p_due timestamptz,
+  p_claimed timestamptz
+) returns jsonb
 language sql volatile
 return case
   when p_failure is null then p_errors
@@ -13,5 +16,7 @@ return case
   end || jsonb_build_array(p_failure::jsonb || jsonb_build_object(
     'attempt', p_attempt,
     'worker_id', p_worker,
+    'waited_s', round(extract(epoch from p_claimed - p_due), 3),
+    'ran_s', round(extract(epoch from clock_timestamp() - p_claimed), 3),
     'at', to_char(clock_timestamp() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')))
 end

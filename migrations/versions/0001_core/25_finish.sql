@@ -53,7 +53,8 @@ begin
       case when e.crashed then least(e.crashes, 32766) + 1 else e.crashes end,
       e.lease, e.worker_id, e.claimed_at, e.deadline_at, e.stop_asked_at, e.unique_key, e.limits,
       {schema}.with_meta(e.meta, e.change),
-      {schema}.with_failure(e.errors, e.failure, e.attempt, e.worker_id),
+      {schema}.with_failure(e.errors, e.failure, e.attempt, e.worker_id,
+        greatest(e.pushed_at, e.run_at), e.claimed_at),
       e.pushed_at, e.result::jsonb
     from ended e
     where e.state = 5 or e.queue <> all (v_not_kept))

@@ -36,7 +36,8 @@ begin
         when s.crashed then least(j.crashes, 32766) + 1 when s.reset then 0 else j.crashes
       end,
       meta = {schema}.with_meta(j.meta, s.change),
-      errors = {schema}.with_failure(j.errors, s.failure, j.attempt, j.worker_id),
+      errors = {schema}.with_failure(j.errors, s.failure, j.attempt, j.worker_id,
+        greatest(j.pushed_at, j.run_at), j.claimed_at),
       worker_id = null, claimed_at = null, deadline_at = null
     from unnest(
       p_ids, p_leases, p_states, p_delays, p_run_ats, p_failures, p_refunds, p_crashes, p_metas,

@@ -25,7 +25,7 @@ begin
     set errors = {schema}.with_failure(j.errors, jsonb_build_object(
       'types', jsonb_build_array('chancy.Expired'),
       'message', 'expired: it had not started by '
-        || to_char(j.expires_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))::text, 0, null)
+        || to_char(j.expires_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))::text, 0, null, null, null)
     where j.ctid = any (array(select late.tid from late))
     returning j.id)
   select array_agg(told.id) into v_ids from told;

@@ -1,7 +1,7 @@
 -- Everything that an idle worker asks again and again, in one call. Stores for which of its queues it
 -- has no room (p_occupied), and returns:
 -- waiting: its queues with jobs to claim; see {schema}.waiting;
--- stopping: its running jobs that were requested to stop;
+-- stopping: its running jobs that were requested to stop; with its own id if it was requested to;
 -- place, crowd: how many live workers that serve the same queues have a lower id, and how many there
 -- are, itself included; 0 if it is not registered; null unless p_count, since to count a thousand
 -- takes longer than everything else;
@@ -37,6 +37,9 @@ begin
   stopping := array(
     select j.id from {schema}.jobs j
     where j.state = 1 and j.worker_id = p_worker and j.stop_asked_at is not null);
+  if v_own.stop_asked_at is not null then
+    stopping := stopping || p_worker;
+  end if;
   if p_count then
     select count(*) filter (where w.id < p_worker), count(*), bool_or(w.occupied <> '{}')
     into place, crowd, v_any

@@ -92,6 +92,43 @@ def test_workers_are_replaced_when_they_die_and_drain_on_sigterm(shop: Path, dsn
     assert _workers(dsn) <= {first[0]}
 
 
+def test_a_worker_that_is_asked_to_stop_drains_and_is_replaced(shop: Path, dsn: str) -> None:
+    line = command("worker", "--app=shop", "--processes=1")
+    with started(line, cwd=shop, env={"CHANCY_DSN": dsn}) as supervisor:
+        eventually_sync(lambda: "serving queues=default(" in supervisor.log)
+        path = shop / "touched"
+        inside("push", "shop.touch", "--no-validate", f'--arg=path="{path}"', "--arg=seconds=1",
+               dsn=dsn)  # fmt: skip
+        eventually_sync(path.exists)
+        (worker,) = inside("worker", "list", "--json", dsn=dsn).json
+        inside("worker", "stop", worker["id"], dsn=dsn)
+        (asked,) = inside("worker", "list", "--json", dsn=dsn).json
+        assert asked["stop_asked_at"] is not None
+        eventually_sync(lambda: _gone([worker["pid"]]))
+        assert path.read_text().endswith("ended\n")
+        assert f"worker_stop_requested id={worker['id']}" in supervisor.log
+        eventually_sync(lambda: supervisor.log.count("serving queues=default(") == 2)
+        assert _workers(dsn) == _living(supervisor) == {_pids(supervisor)[1]}
+        assert "child_died" not in supervisor.log
+    inside("worker", "stop", worker["id"], dsn=dsn, code=1)
+
+
+def test_a_worker_without_a_supervisor_ends_when_it_is_asked_to_stop(shop: Path, dsn: str) -> None:
+    line = command("worker", "--app=shop", "--processes=0", "--shutdown-timeout=0.2")
+    with started(line, cwd=shop, env={"CHANCY_DSN": dsn}) as worker:
+        eventually_sync(lambda: "serving queues=default(" in worker.log)
+        path = shop / "touched"
+        id = inside("push", "shop.touch", "--no-validate", f'--arg=path="{path}"',
+                    "--arg=seconds=600", dsn=dsn).out.strip()  # fmt: skip
+        eventually_sync(path.exists)
+        (record,) = inside("worker", "list", "--json", dsn=dsn).json
+        inside("worker", "stop", record["id"], dsn=dsn)
+        assert worker.process.wait(30) == 0
+    job = inside("job", "get", id, "--json", dsn=dsn).json
+    assert (job["state"], job["attempt"]) == ("pending", 0)
+    assert _workers(dsn) == set()
+
+
 def test_workers_drain_when_the_supervisor_is_killed(shop: Path, dsn: str) -> None:
     line = command("worker", "--app=shop", "--processes=2")
     with started(line, cwd=shop, env={"CHANCY_DSN": dsn}) as supervisor:

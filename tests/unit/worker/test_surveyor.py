@@ -60,7 +60,7 @@ class Scene:
                 poll_interval_s=lambda: self.poll_interval_s,
                 occupied=lambda: self.occupied,
                 claim=self.claimed.append,
-                stop_job=self.stopped.append,
+                stop=self.stopped.append,
                 on_changed=self._changed,
             )
         )
