@@ -24,7 +24,7 @@ class Role(IntEnum):
 
     #: See everything but masked values.
     VIEWER = 1
-    #: Also act on jobs, queues, cron entries, dead letters and workflows.
+    #: Also act on jobs, queues, cron entries, dead letters, workflows and workers.
     OPERATOR = 2
     #: Also change settings of queues, and delete.
     ADMIN = 3
@@ -64,6 +64,8 @@ class Action(StrEnum):
     STEER_BATCH = "steer batch"
     #: Skip failed jobs that block a sequence (queue:NAME).
     SKIP_BLOCK = "skip block"
+    #: Ask a worker to shut down (worker:ID).
+    STOP_WORKER = "stop worker"
 
 
 #: The lowest role for each action.
@@ -83,6 +85,7 @@ ROLES: Mapping[Action, Role] = {
     Action.STEER_WORKFLOW: Role.OPERATOR,
     Action.STEER_BATCH: Role.OPERATOR,
     Action.SKIP_BLOCK: Role.OPERATOR,
+    Action.STOP_WORKER: Role.OPERATOR,
 }
 
 

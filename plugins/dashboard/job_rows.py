@@ -111,15 +111,15 @@ async def find_page(
     wanted: Search,
     after: str | None,
     *,
-    allows: Callable[[str], bool],
+    allows: Callable[[str], bool] | None,
     failures: bool,
     ruled: bool,
 ) -> JobPage:
     """A page of matching jobs.
 
     :param after: where the previous page ended.
-    :param allows: whether arguments and meta of a function's jobs may be looked into. A search for
-        them finds no others, and its pages do not depend on them.
+    :param allows: whether arguments and meta of a function's jobs may be looked into; None: those
+        of all. A search for them finds no others, and its pages do not depend on them.
     :param failures: whether the index of failed jobs exists.
     :param ruled: whether that of jobs that rules hold does.
     """
@@ -198,7 +198,7 @@ async def find_batch(
     wanted: Search,
     after: str | None,
     *,
-    allows: Callable[[str], bool],
+    allows: Callable[[str], bool] | None,
     limit: int,
 ) -> tuple[Sequence[JobRow], str | None]:
     """Matching jobs for a change, the newest first, and the position after which others may match.
@@ -222,7 +222,7 @@ class _Tables:
     """The jobs in the database, of which a person may look into some."""
 
     def __init__(
-        self, tables: PluginTables, allows: Callable[[str], bool], limit: int = PAGE
+        self, tables: PluginTables, allows: Callable[[str], bool] | None, limit: int = PAGE
     ) -> None:
         self._tables = tables
         self._allows = allows
@@ -262,12 +262,14 @@ class _Tables:
         self, source: _Source, wanted: Search, budget: int, position: str
     ) -> list[str] | None:
         """The functions whose jobs may match; None: all."""
-        if not wanted.args and not wanted.meta:
+        allows = self._allows
+        # To find the functions takes as long as the search itself.
+        if allows is None or not (wanted.args or wanted.meta):
             return None
         funcs = await self._tables.fetch(
             "job_funcs", source.name, wanted.queue, wanted.worker, budget, position
         )
-        return [func for (func,) in funcs if self._allows(func)]
+        return [func for (func,) in funcs if allows(func)]
 
 
 def _position(key: str, after: str | None, queue: str | None) -> dict[str, str | int]:

@@ -1,4 +1,4 @@
-"""Tells open pages when something has changed, by server-sent events."""
+"""Sends open pages an event when something has changed, or the database is away."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 
 from starlette.responses import Response, StreamingResponse
 
-from chancy.errors import BrokerError
+from chancy.errors import BrokerError, ChancyError
 from chancy.plugins.dashboard.site import Refused, Site, View
 from chancy.plugins.dashboard.snapshot import Snapshots
 
@@ -17,6 +18,9 @@ from chancy.plugins.dashboard.snapshot import Snapshots
 _MOST = 500
 #: Seconds between two looks, and after which pages are told to look without a change.
 _EVERY_S, _AT_LEAST_S = 1.0, 5.0
+_LOST = "event: lost\ndata:\n\n"
+#: Seconds between two checkups.
+_CHECKED_S = 60.0
 #: Seconds after which a stream ends, and its page opens another one. A server that stops waits for
 #: open streams, and cannot tell them that it does.
 _LASTS_S = 15.0
@@ -32,6 +36,8 @@ class Live:
         self._version = ""
         self._changed = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
+        #: Whether the database could not be reached at the last look.
+        self._lost = False
 
     async def stream(self, view: View) -> Response:
         """The stream of one page."""
@@ -44,12 +50,14 @@ class Live:
     async def _events(self) -> AsyncGenerator[str]:
         self._open += 1
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._look(), name="chancy dashboard")
+            self._task = asyncio.create_task(self._run(), name="chancy dashboard")
         ends = time.monotonic() + _LASTS_S
         try:
             yield "retry: 1000\n\n"
+            if self._lost:
+                yield _LOST
             while await self._change(ends - time.monotonic()):
-                yield f"event: look\ndata: {self._version}\n\n"
+                yield _LOST if self._lost else f"event: look\ndata: {self._version}\n\n"
         finally:
             self._leave()
 
@@ -66,6 +74,18 @@ class Live:
         if not self._open and self._task is not None:
             self._task.cancel()
 
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._look())
+            group.create_task(self._check())
+
+    async def _check(self) -> None:
+        """Make the checks of the checkup once a minute, and after each action."""
+        while True:
+            with suppress(ChancyError):
+                await self._snapshots.examine(_CHECKED_S)
+            await asyncio.sleep(_EVERY_S)
+
     async def _look(self) -> None:
         waited = 0.0
         while True:
@@ -74,11 +94,16 @@ class Live:
             try:
                 snapshot = await self._snapshots.get()
             except BrokerError:
+                if not self._lost:
+                    await self._send(lost=True)
                 continue  # the pages stay as they are until the database is back
             version = hashlib.sha256(snapshot.signature.encode()).hexdigest()[:16]
-            if version == self._version and waited < _AT_LEAST_S:
+            if version == self._version and waited < _AT_LEAST_S and not self._lost:
                 continue
-            waited = 0.0
-            async with self._changed:
-                self._version = version
-                self._changed.notify_all()
+            waited, self._version = 0.0, version
+            await self._send(lost=False)
+
+    async def _send(self, *, lost: bool) -> None:
+        async with self._changed:
+            self._lost = lost
+            self._changed.notify_all()

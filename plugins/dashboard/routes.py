@@ -52,6 +52,10 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
+_AWAY = (
+    "The database cannot be reached. Workers go on with the jobs that they run, and claim no "
+    "others until it is back. Look at its server and its log; this page tries again every 5 s."
+)
 _STATIC = {
     "dashboard.css": "text/css",
     "dashboard.js": "text/javascript",
@@ -149,7 +153,7 @@ def _endpoint(site: Site, handler: Callable[[View], Awaitable[Response]]) -> End
             return await _problem(site, request, view, error.status, str(error))
         except BrokerUnavailable as error:
             logger.warning("dashboard_page_failed path=%s: %s", request.url.path, error)
-            return await _problem(site, request, view, 503, "the database cannot be reached")
+            return await _problem(site, request, view, 503, _AWAY, away=True)
         except ChancyError as error:
             return await _problem(site, request, view, 400, str(error))
 
@@ -176,13 +180,22 @@ async def _person(site: Site, request: Request) -> Person | Response:
 
 
 async def _problem(
-    site: Site, request: Request, view: View | None, status: int, message: str
+    site: Site,
+    request: Request,
+    view: View | None,
+    status: int,
+    message: str,
+    *,
+    away: bool = False,
 ) -> Response:
-    """The page of an error."""
-    if view is None or status == 503:
-        # Nobody is known here, or no page can be made: the message alone.
+    """The page of an error.
+
+    :param away: the database cannot be reached.
+    """
+    if view is None:  # nobody is known here: the message alone
         return PlainTextResponse(f"chancy: {message}\n", status)
-    return await view.render("problem.html", status, title="Not done", message=message)
+    title = "No database" if away else "Not done"
+    return await view.render("problem.html", status, title=title, message=message, away=away)
 
 
 def _not_found(site: Site) -> Callable[[Request, Exception], Awaitable[Response]]:

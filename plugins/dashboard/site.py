@@ -22,11 +22,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from chancy.broker.optional import SqlStore
+from chancy.plugin.finding import Finding
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Panel
 from chancy.plugins.batch import Batches
 from chancy.plugins.cron import Cron
-from chancy.plugins.dashboard.access import Action, Auth, Can, Person
+from chancy.plugins.dashboard.access import Action, Auth, Can, Person, by_role
 from chancy.plugins.dashboard.audit import Audit
 from chancy.plugins.dashboard.redaction import Masked
 from chancy.plugins.dead_letter import DeadLetters
@@ -81,6 +82,14 @@ class Looks:
         """Drop all answers, after something was changed."""
         self._kept.clear()
 
+    async def close(self) -> None:
+        """Cancel the queries that are running."""
+        tasks = [task for _, task in self._kept.values()]
+        self.forget()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
 
 async def _run(look: Callable[[], Awaitable[T]]) -> T:
     return await look()
@@ -120,6 +129,8 @@ class Site:
     looks: Looks = field(default_factory=Looks)
     #: The actions in batches that go on.
     tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    #: The last findings of the checkup.
+    findings: list[Finding] = field(default_factory=list[Finding])
 
     @property
     def store(self) -> SqlStore:
@@ -234,6 +245,11 @@ class View:
             self._shows[func] = self.allows(Action.VIEW_ARGUMENTS, f"func:{func}")
         return self._shows[func]
 
+    @property
+    def searches(self) -> Callable[[str], bool] | None:
+        """`shows` for a search of many functions; None: it allows all of them."""
+        return None if self.site.can is by_role and self.shows("") else self.shows
+
     def require(self, action: Action, subject: str = "") -> None:
         """Refuse the request unless the person may do this."""
         if not self.allows(action, subject):
@@ -263,7 +279,7 @@ class View:
         """A page."""
         done = self.query("done")
         entry = None
-        if done and done.isdigit() and len(done) < 19:
+        if done and not context.get("away") and done.isdigit() and len(done) < 19:
             entry = await self.site.audit.get(int(done))
             if entry is not None and entry.who != self.person.name:
                 entry = None
@@ -282,11 +298,12 @@ class View:
         self.set_cookie(response)
         return response
 
-    async def confirm(self, what: str, default: str = "") -> Response | None:
+    async def confirm(self, what: str, default: str = "", effect: str = "") -> Response | None:
         """The page that asks before more than one job is changed, with the fields of the form.
         None: it was answered.
 
         :param default: the page to return to.
+        :param effect: what it does, in a sentence or two.
         """
         if self.field("confirmed"):
             return None
@@ -295,6 +312,7 @@ class View:
             "confirm.html",
             title="Sure?",
             what=what,
+            effect=effect,
             path=path_of(self.request),
             fields=[(name, value) for name, value in self.fields if name not in own],
             back_to=self.field("back"),
@@ -413,6 +431,14 @@ def shown_span(seconds: float | None) -> str:
     return f"{seconds:.0f} s"
 
 
+def _size(count: int | None) -> str:
+    """A number of bytes."""
+    if count is None:
+        return "–"
+    mib = count / 2**20
+    return f"{mib:,.0f} MiB" if mib < 1_000 else f"{mib / 1_024:,.1f} GiB"
+
+
 def _ago(at: datetime, now: datetime) -> str:
     seconds = (now - at).total_seconds()
     return f"{shown_span(seconds)} ago" if seconds >= 0 else f"in {shown_span(seconds)}"
@@ -459,6 +485,7 @@ def _environment() -> Environment:
     filters: Mapping[str, Callable[..., Any]] = {
         "count": _count,
         "span": shown_span,
+        "size": _size,
         "ago": _ago,
         "utc": _utc,
         "short": _short,

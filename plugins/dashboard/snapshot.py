@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
+from chancy.app.checkup.rounds import examine
 from chancy.broker.values import WorkerRecord
+from chancy.plugin.finding import Finding, Severity
 from chancy.plugins.cron import Cron
 from chancy.plugins.dashboard.audit import SQL
 from chancy.plugins.dashboard.site import MOST, Site
@@ -14,6 +16,8 @@ from chancy.plugins.dead_letter import DeadLetters, LetterFilter
 from chancy.plugins.limits import GlobalLimits
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 
+#: The limits of `chancy doctor`: seconds of an open transaction, and of a due job that waits.
+_TRANSACTION_S, _WAIT_S = 300.0, 60.0
 #: Seconds without a heartbeat after which a worker is shown as silent.
 SILENT_S = 10.0
 #: Seconds after which a due job that waits is worth a line.
@@ -83,12 +87,15 @@ class Snapshot:
     """The state of an application.
 
     :param letters: dead letters that were not replayed.
+    :param checkup: the worst of the last findings, and how many others there are; None: nothing
+        was found, or the checks were not made yet.
     """
 
     queues: Sequence[QueueStatus]
     workers: Sequence[WorkerRecord]
     letters: int | None
     attention: Sequence[Attention]
+    checkup: tuple[Finding, int] | None
 
     def queue(self, name: str) -> QueueStatus | None:
         return next((status for status in self.queues if status.name == name), None)
@@ -104,7 +111,8 @@ class Snapshot:
             (one.name, one.pending, one.running, one.scheduled, one.held, one.reasons)
             for one in self.queues
         ]
-        return repr((counts, self.letters, [(one.id, one.queues) for one in self.workers]))
+        workers = [(one.id, one.queues, one.stop_asked_at) for one in self.workers]
+        return repr((counts, self.letters, workers, self.checkup))
 
 
 class Snapshots:
@@ -127,13 +135,27 @@ class Snapshots:
             _status(name, declared.get(name), found, workers) for name, found in counts.items()
         ]
         problems = await looks.get("cron problems", self._cron_problems, keep_s=10.0)
+        found = sorted(filter(_wrong, site.findings), key=_badness)
         lines = [*_attention(queues, workers, letters), *problems]
         return Snapshot(
             queues=queues,
             workers=sorted(workers, key=lambda one: (one.host, one.pid)),
             letters=letters,
             attention=sorted(lines, key=lambda one: one.level)[:_LINES],
+            checkup=(found[0], len(found) - 1) if found else None,
         )
+
+    async def examine(self, keep_s: float) -> Sequence[Finding]:
+        """What `chancy doctor` finds, at most ``keep_s`` seconds old, for all viewers at once. To
+        find it takes some seconds of one session."""
+        site = self._site
+
+        async def look() -> Sequence[Finding]:
+            found = await examine(site.chancy, transaction_s=_TRANSACTION_S, wait_s=_WAIT_S)
+            site.findings[:] = found
+            return found
+
+        return await site.looks.get("checkup", look, keep_s=keep_s)
 
     async def _counts(self) -> Mapping[str, _Counts]:
         tables = SQL.on(self._site.store)
@@ -170,6 +192,14 @@ class Snapshots:
             for entry in await plugin.get_all(self._site.chancy)
             if entry.problem
         ]
+
+
+def _wrong(finding: Finding) -> bool:
+    return finding.severity is not Severity.OK
+
+
+def _badness(finding: Finding) -> int:
+    return list(Severity).index(finding.severity)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -148,7 +148,8 @@ async def start(
 
 
 async def close(site: Site) -> None:
-    """Stop all actions after their current batch is committed or rolled back."""
+    """Stop all actions after their current batch is committed or rolled back, and all queries."""
+    await site.looks.close()
     tasks = list(site.tasks)
     for task in tasks:
         task.cancel()

@@ -45,6 +45,7 @@ PAGES: tuple[tuple[str, str, Callable[[View], Awaitable[Response]]], ...] = (
     ("POST", "dead-letters/replay-all", letters_page.replay_group),
     ("POST", "dead-letters/purge-all", letters_page.purge_group),
     ("GET", "workers", workers_page.show),
+    ("POST", "workers/stop", workers_page.stop),
     ("GET", "cron", cron_page.show),
     ("POST", "cron/pause", cron_page.pause),
     ("POST", "cron/resume", cron_page.resume),

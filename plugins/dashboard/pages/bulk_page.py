@@ -99,7 +99,7 @@ class _BulkStep:
         if self._ended:
             return None
         jobs, self._after = await find_batch(
-            act.store, self._wanted, self._after, allows=self._view.shows, limit=_BATCH
+            act.store, self._wanted, self._after, allows=self._view.searches, limit=_BATCH
         )
         self._ended = self._after is None
         queues = {job.queue for job in jobs}

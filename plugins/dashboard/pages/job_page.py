@@ -36,6 +36,8 @@ class Moment:
 
     :param kind: for its colour: a state, or ``error``.
     :param failure: the failure of an attempt, as stored.
+    :param waited_s: seconds from when the attempt was due until it started.
+    :param ran_s: seconds from its start to its end.
     """
 
     at: datetime | None
@@ -43,6 +45,8 @@ class Moment:
     text: str
     failure: Mapping[str, Any] | None = None
     worker: str | None = None
+    waited_s: float | None = None
+    ran_s: float | None = None
 
 
 async def show(view: View) -> Response:
@@ -138,11 +142,16 @@ def _moments(job: QueuedJob) -> Iterator[Moment]:
             text=f"attempt {number} failed" if number else "an attempt failed",
             failure=failure,
             worker=str(worker) if worker else None,
+            waited_s=_seconds(failure.get("waited_s")),
+            ran_s=_seconds(failure.get("ran_s")),
         )
+    waited_s = _between(max(job.pushed_at, job.run_at or job.pushed_at), job.claimed_at)
+    ran_s = _between(job.claimed_at, job.finished_at)
     worker = str(job.worker_id) if job.worker_id else None
     if job.state is State.RUNNING:
         text = f"attempt {job.attempt} runs"
-        yield Moment(at=job.claimed_at, kind="running", text=text, worker=worker)
+        at = job.claimed_at
+        yield Moment(at=at, kind="running", text=text, worker=worker, waited_s=waited_s)
         if job.stop_asked_at:
             yield Moment(at=job.stop_asked_at, kind="cancelled", text="asked to stop")
     elif job.state is State.SCHEDULED:
@@ -151,14 +160,23 @@ def _moments(job: QueuedJob) -> Iterator[Moment]:
     elif job.state is State.SUCCEEDED:
         if job.claimed_at:
             text = f"attempt {job.attempt} started"
-            yield Moment(at=job.claimed_at, kind="running", text=text, worker=worker)
-        yield Moment(at=job.finished_at, kind="succeeded", text="succeeded")
+            at = job.claimed_at
+            yield Moment(at=at, kind="running", text=text, worker=worker, waited_s=waited_s)
+        yield Moment(at=job.finished_at, kind="succeeded", text="succeeded", ran_s=ran_s)
     elif job.state is State.CANCELLED:
-        yield Moment(at=job.finished_at, kind="cancelled", text="cancelled")
+        yield Moment(at=job.finished_at, kind="cancelled", text="cancelled", ran_s=ran_s)
     elif job.state is State.FAILED:
         yield Moment(at=job.finished_at, kind="failed", text="failed for good")
     else:
         yield Moment(at=None, kind=job.state.label, text=f"is {job.state.label}")
+
+
+def _between(start: datetime | None, end: datetime | None) -> float | None:
+    return (end - start).total_seconds() if start and end else None
+
+
+def _seconds(found: object) -> float | None:
+    return float(found) if isinstance(found, int | float) else None
 
 
 def _time(text: object) -> datetime | None:

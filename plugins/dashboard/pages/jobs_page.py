@@ -52,7 +52,7 @@ async def show(view: View) -> Response:
                 site.store,
                 wanted,
                 after,
-                allows=view.shows,
+                allows=view.searches,
                 failures=site.has_letters,
                 ruled=site.has_limits,
             )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from starlette.responses import Response
 
-from chancy.app.checkup.rounds import examine
-from chancy.plugin.finding import Finding, Severity
+from chancy.plugin.finding import Severity
 from chancy.plugins.dashboard.access import Action
 from chancy.plugins.dashboard.charts import SPANS, Chart, Span, outcomes, rate, waits
 from chancy.plugins.dashboard.job_rows import JobPage, find_page
@@ -17,15 +17,12 @@ from chancy.plugins.dashboard.site import Refused, View, shown_span
 from chancy.plugins.dashboard.snapshot import Snapshots
 from chancy.plugins.dashboard.undertaking import deed
 from chancy.plugins.dead_letter import DeadLetters
-from chancy.plugins.metrics import Metrics, MetricsPoint
+from chancy.plugins.metrics import Metrics, MetricsPoint, Totals
 from chancy.plugins.metrics.series import add_up
-from chancy.queue.queue import MAX_CONCURRENCY
 from chancy.states import State
 
-#: Seconds for which findings are shown: to find them takes some seconds of one session.
-_KEEP_S = 30.0
-#: The limits of `chancy doctor`: seconds of an open transaction, and of a due job that waits.
-_TRANSACTION_S, _WAIT_S = 300.0, 60.0
+#: Seconds for which the page of the checkup shows the same findings.
+_CHECKED_S = 30.0
 #: Failures that are listed.
 _FEW = 8
 
@@ -74,13 +71,20 @@ async def _history(view: View, span: Span, queue: str | None) -> QueueHistory | 
     if metrics is None:
         return None
 
+    # The longer the steps, the longer they stay true.
+    keep_s = max(5.0, min(60.0, span.step.total_seconds() / 60))
+
+    async def read() -> Sequence[MetricsPoint]:
+        return await metrics.read(site.chancy, span.span, span.step, by_queue=True)
+
     async def look() -> QueueHistory:
-        points = await metrics.read(site.chancy, span.span, span.step, queue=queue)
-        apart = add_up(await metrics.read(site.chancy, span.span, span.span, by_queue=True))
+        # Read once, and added up here: the statement is what takes the time, not its result.
+        found = await site.looks.get(("metrics", span.name), read, keep_s=keep_s)
         now = view.now
+        points = _by_step(found, queue)
         queues = {
             name: MetricsPoint(at=now, queue=name, func="", totals=totals)
-            for (name, _), totals in apart.items()
+            for (name, _), totals in add_up(found).items()
         }
         return QueueHistory(
             outcomes=outcomes(points, span, now),
@@ -89,15 +93,23 @@ async def _history(view: View, span: Span, queue: str | None) -> QueueHistory | 
             rates={name: rate(point.totals, span) for name, point in queues.items()},
         )
 
-    # The longer the steps, the longer they stay true.
-    keep_s = max(5.0, min(60.0, span.step.total_seconds() / 60))
     return await site.looks.get(("history", span.name, queue), look, keep_s=keep_s)
+
+
+def _by_step(points: Sequence[MetricsPoint], queue: str | None) -> Sequence[MetricsPoint]:
+    """The points of one queue, or of all queues added up, the oldest first."""
+    found: dict[datetime, Totals] = {}
+    for point in points:
+        if queue in (None, point.queue):
+            found.setdefault(point.at, Totals()).add(point.totals)
+    return [MetricsPoint(at=at, queue="", func="", totals=totals) for at, totals in found.items()]
 
 
 async def show(view: View) -> Response:
     snapshot = await Snapshots(view.site).get()
+    history = await _history(view, SPANS["1h"], None)
     return await view.render(
-        "queues.html", title="Queues", snapshot=snapshot, max_concurrency=MAX_CONCURRENCY
+        "queues.html", title="Queues", snapshot=snapshot, rates=history.rates if history else None
     )
 
 
@@ -140,16 +152,11 @@ async def change(view: View) -> Response:
 
 async def checkup(view: View) -> Response:
     """What `chancy doctor` finds, for all viewers at once."""
-    site = view.site
-
-    async def look() -> Sequence[Finding]:
-        return await examine(site.chancy, transaction_s=_TRANSACTION_S, wait_s=_WAIT_S)
-
-    found = await site.looks.get("checkup", look, keep_s=_KEEP_S)
+    found = await Snapshots(view.site).examine(_CHECKED_S)
     return await view.render(
         "checkup.html",
         title="Checkup",
         findings=sorted(found, key=lambda one: one.ok),
-        kept_s=_KEEP_S,
+        kept_s=_CHECKED_S,
         OK=Severity.OK,
     )

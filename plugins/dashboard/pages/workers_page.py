@@ -1,4 +1,4 @@
-"""Workers: what each runs now, since when, and what it cannot serve."""
+"""Workers: what each runs now, since when, what it cannot serve, and its stop in good order."""
 
 from __future__ import annotations
 
@@ -13,10 +13,18 @@ from uuid import UUID
 from starlette.responses import Response
 
 from chancy.plugin.tables import utc
+from chancy.plugins.dashboard.access import Action
 from chancy.plugins.dashboard.audit import SQL
-from chancy.plugins.dashboard.site import MOST, View
+from chancy.plugins.dashboard.site import MOST, Refused, View, uuid_of
 from chancy.plugins.dashboard.snapshot import SILENT_S, Snapshots
+from chancy.plugins.dashboard.undertaking import deed
 
+#: What a stop does.
+_STOPS = (
+    "It claims no more jobs. Those that it runs may finish within its shutdown timeout; other "
+    "workers run the rest. Its supervisor, such as chancy worker, a container or systemd, starts "
+    "another worker in its place: to have fewer, stop the supervisor."
+)
 #: Workers of a page, and running jobs that are listed of each.
 _PAGE, _JOBS = 50, 10
 
@@ -62,7 +70,29 @@ async def show(view: View) -> Response:
         counts=counts,
         jobs=jobs,
         silent_s=SILENT_S,
+        executors={one.name: one.queue.executor for one in snapshot.queues if one.queue},
     )
+
+
+async def stop(view: View) -> Response:
+    """Ask a worker to shut down as at SIGTERM."""
+    id = uuid_of(view.field("worker"))
+    subject = f"worker:{id}"
+    view.require(Action.STOP_WORKER, subject)
+    workers = {worker.id: worker for worker in await view.site.chancy.get_workers()}
+    worker = workers.get(id)
+    if worker is None:
+        raise Refused(404, "there is no such worker any more")
+    what = f"Stop the worker {worker.host} (process {worker.pid})"
+    if asked := await view.confirm(what, "workers", _STOPS):
+        return asked
+    async with deed(view) as act:
+        if not await act.store.catalog.stop_worker(id):
+            raise Refused(404, "there is no such worker any more")
+        await act.note(
+            Action.STOP_WORKER, subject, {"host": worker.host, "pid": worker.pid}, jobs=0
+        )
+    return view.done(act.entry, "workers")
 
 
 def _running(row: Sequence[Any]) -> RunningJob:

@@ -36,14 +36,14 @@ left join lateral (
     and ($3::text is null or position($3 in s.func) > 0)
     and ($15::text[] is null or s.func = any ($15))
     and ($4::uuid is null or s.worker_id = $4)
-    and not exists (
+    and (cardinality($5::text[]) = 0 or not exists (
       select from unnest($5::text[], $6::text[]) as u (path, value)
       where s.arguments #>> string_to_array(u.path, '.') is distinct from u.value
-        or jsonb_typeof(s.arguments #> string_to_array(u.path, '.')) in ('object', 'array'))
-    and not exists (
+        or jsonb_typeof(s.arguments #> string_to_array(u.path, '.')) in ('object', 'array')))
+    and (cardinality($7::text[]) = 0 or not exists (
       select from unnest($7::text[], $8::text[]) as u (path, value)
       where s.meta #>> string_to_array(u.path, '.') is distinct from u.value
-        or jsonb_typeof(s.meta #> string_to_array(u.path, '.')) in ('object', 'array'))
+        or jsonb_typeof(s.meta #> string_to_array(u.path, '.')) in ('object', 'array')))
     and ($9::text is null
       or position(lower($9) in lower(concat_ws(' ', s.errors -> -1 -> 'types' ->> 0,
         s.errors -> -1 ->> 'message'))) > 0)

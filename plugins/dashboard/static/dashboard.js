@@ -113,9 +113,13 @@ if (document.querySelector("[data-live]")) {
   const source = new EventSource(body.dataset.liveUrl);
   // Each stream ends after a while, and is opened again a second later.
   let lost = 0;
-  source.addEventListener("open", () => { clearTimeout(lost); lost = 0; show("on"); });
+  const notice = document.getElementById("lost");
+  source.addEventListener("open", () => { clearTimeout(lost); lost = 0; if (notice.hidden) show("on"); });
   source.addEventListener("error", () => { lost ||= setTimeout(() => show("off"), 4000); });
-  source.addEventListener("look", () => { show("on"); refresh(); });
+  source.addEventListener("look", () => { show("on"); notice.hidden = true; refresh(); });
+  source.addEventListener("lost", () => { show("off"); notice.hidden = false; });
   document.addEventListener("visibilitychange", () => { if (again && !document.hidden) refresh(); });
   addEventListener("pagehide", () => source.close());
 }
+// A page that could not be made is asked for again.
+if (document.querySelector("[data-retry]")) setTimeout(() => location.reload(), 5000);

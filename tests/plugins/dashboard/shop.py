@@ -49,6 +49,12 @@ async def stay(feed: str) -> None:
     await asyncio.Event().wait()  # until it is cancelled
 
 
+@job(queue="feeds", max_attempts=2)
+async def tire(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+    raise TimeoutError("too long")
+
+
 @job(queue="ledger", max_attempts=1)
 async def book(account: str, fails: bool = False) -> str:
     if fails:

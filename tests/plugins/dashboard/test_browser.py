@@ -4,87 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 from uuid import UUID
 
 import pytest
-from playwright.async_api import Page, async_playwright, expect
+from playwright.async_api import Page, expect
 
-from chancy import Chancy, Queue, State, Worker
+from chancy import Chancy, Job, Queue, State, Worker
 from chancy.broker import SqlStore
 from chancy.plugin import Plugin
 from chancy.plugins.batch import Batch, Batches
 from chancy.plugins.cron import Cron
-from chancy.plugins.dashboard import Dashboard
-from chancy.plugins.dashboard.server import serve
 from chancy.plugins.dead_letter import DeadLetters, LetterFilter
 from chancy.plugins.workflow import Workflow, Workflows
 from tests.plugins.dashboard import shop
-from tests.plugins.dashboard.scene import staged
+from tests.plugins.dashboard.scene import application, staged
 from tests.plugins.dashboard.shop import HOSTILE, MARKS, book, send_receipt, stay
+from tests.plugins.dashboard.tabs import Tab, clicks, tab, tab_to
 from tests.support import chromium
+from tests.support.command import SHOP, command, started
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.browser
 
 P = TypeVar("P", bound=Plugin)
-
-
-@dataclass(slots=True)
-class Tab:
-    """A page in the browser, and what must not happen in it."""
-
-    page: Page
-    address: str
-    wrong: list[str] = field(default_factory=list)
-
-    async def open(self, path: str) -> None:
-        response = await self.page.goto(self.address + path)
-        assert response is not None
-        assert response.status == 200, path
-
-    async def press(self, name: str) -> None:
-        """Press the first button of this name, and wait for the page that follows."""
-        async with self.page.expect_navigation():
-            await self.page.get_by_role("button", name=name, exact=True).first.click()
-
-
-@asynccontextmanager
-async def tab(chancy: Chancy) -> AsyncGenerator[Tab]:
-    """A tab of a browser that shows the dashboard, which is served by uvicorn."""
-    address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    server = asyncio.create_task(serve(Dashboard(chancy), "127.0.0.1", 0, address.set_result))
-    try:
-        async with async_playwright() as player:
-            launched = await player.chromium.launch(
-                executable_path=chromium.find(),
-                args=["--no-sandbox"],
-                env=dict(chromium.environment()),
-            )
-            page = await launched.new_page()
-            await page.add_init_script(_COUNT)
-            found = Tab(page, (await address).replace("127.0.0.1", "localhost"))
-            host = urlsplit(found.address).netloc
-
-            def note(what: str) -> None:
-                found.wrong.append(what)
-
-            page.on("pageerror", lambda error: note(str(error)))
-            page.on("console", lambda said: note(said.text) if said.type == "error" else None)
-            page.on(
-                "request",
-                lambda asked: note(asked.url) if urlsplit(asked.url).netloc != host else None,
-            )
-            yield found
-            await launched.close()
-    finally:
-        server.cancel()
-        with suppress(asyncio.CancelledError):
-            await server
 
 
 async def _links(page: Page, pattern: str) -> Sequence[str]:
@@ -124,14 +70,14 @@ async def test_an_operator_steers_queues_and_jobs(shop_dsn: str) -> None:
         assert (await _declared(chancy, "reports")).paused
         # A backlog: more jobs of a queue at a time.
         await it.open("")
-        before = await _clicks(page)
+        before = await clicks(page)
         await page.get_by_role("navigation").get_by_role("link", name="Queues").click()
         await card.locator("summary").click()
         await card.get_by_label("on each worker").fill("7")
         async with page.expect_navigation():
             await card.get_by_role("button", name="Change").click()
         assert (await _declared(chancy, "reports")).concurrency == 7
-        assert await _clicks(page) - before <= 4  # one of them into the field
+        assert await clicks(page) - before <= 4  # one of them into the field
         await _steer_jobs(it, chancy)
         await it.open("audit")
         assert await page.locator("tbody tr").count() == 7
@@ -154,11 +100,11 @@ async def _steer_jobs(it: Tab, chancy: Chancy) -> None:
     # A running job is stopped, by the keyboard alone, from the menu on.
     await it.open("")
     for name in ("Jobs", "running", re.compile("^render")):
-        await _tab_to(page, name)
+        await tab_to(page, name)
         async with page.expect_navigation():
             await page.keyboard.press("Enter")
     await expect(page.get_by_text("rendered 4 of 10 pages")).to_be_visible()
-    await _tab_to(page, "Cancel")
+    await tab_to(page, "Cancel")
     await page.keyboard.press("Enter")
     # The page follows the job without a reload.
     await expect(page.locator("#head .state")).to_have_text("cancelled", timeout=15_000)
@@ -169,26 +115,6 @@ async def _steer_jobs(it: Tab, chancy: Chancy) -> None:
     await expect(page.locator(".trace").first).to_contain_text("CardDeclined")
     await it.press("Retry")
     await expect(page.get_by_text("Replay of", exact=False).first).to_be_visible()
-
-
-#: Counts the clicks of a tab.
-_COUNT = """addEventListener("click", () => {
-  sessionStorage.clicks = Number(sessionStorage.clicks ?? 0) + 1;
-}, true)"""
-
-
-async def _clicks(page: Page) -> int:
-    return int(await page.evaluate("sessionStorage.clicks ?? 0"))
-
-
-async def _tab_to(page: Page, name: str | re.Pattern[str]) -> None:
-    """Press the tabulator until what has this text is focused."""
-    for _ in range(120):
-        await page.keyboard.press("Tab")
-        text = (await page.evaluate("document.activeElement.textContent")).strip()
-        if text == name if isinstance(name, str) else name.match(text):
-            return
-    raise AssertionError(f"the tabulator does not lead to {name!r}")
 
 
 async def test_an_operator_steers_what_plugins_keep(shop_dsn: str) -> None:
@@ -280,12 +206,12 @@ async def _steer_letters(it: Tab, chancy: Chancy) -> None:
     assert await letters.get(chancy, second.id) is None
     # A function that always failed, and was mended: from the overview on.
     await it.open("")
-    before = await _clicks(page)
+    before = await clicks(page)
     await page.get_by_role("link", name=re.compile("have failed for good")).click()
     await page.locator(".group a.whole").filter(has_text="was declined by").click()
     await it.press("Replay all that wait")
     await it.press("Replay all")
-    assert await _clicks(page) - before == 4
+    assert await clicks(page) - before == 4
     row = page.locator("#entries tbody tr").first
     await expect(row).to_contain_text("done", timeout=15_000)
     await expect(row).to_contain_text("60")
@@ -324,6 +250,31 @@ from generate_series(1, 1200)""")
         "select count(*) from chancy.dead_letters where func = 'shop.refund'"
     )
     assert left[0][0] == 700
+
+
+async def test_an_operator_stops_a_worker_by_the_keyboard(shop_dsn: str, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    line = command("worker", "--app=shop", "--processes=0", "--heartbeat=0.5")
+    async with application(shop_dsn) as chancy, tab(chancy) as it:
+        with started(line, cwd=tmp_path, env={"CHANCY_DSN": shop_dsn}) as worker:
+            path = tmp_path / "touched"
+            arguments = {"path": str(path), "seconds": 4}
+            await chancy.push(Job(func="shop.touch", arguments=arguments), validate=False)
+            await eventually(path.exists)
+            page = it.page
+            await it.open("workers")
+            await expect(page.locator("article")).to_contain_text(f"process {worker.pid}")
+            await expect(page.locator("article dl")).to_contain_text("MiB")
+            for name in ("Stop", re.compile("^Stop the worker")):
+                await tab_to(page, name)
+                async with page.expect_navigation():
+                    await page.keyboard.press("Enter")
+            await expect(page.locator("article .tag")).to_contain_text("asked to stop")
+            # It ends when its job has.
+            await expect(page.get_by_text("No worker is running.")).to_be_visible(timeout=15_000)
+            assert await asyncio.to_thread(worker.process.wait, 15) == 0
+            assert path.read_text().endswith("ended\n")
+        assert it.wrong == []
 
 
 async def test_every_page_is_safe_quiet_and_accessible(shop_dsn: str) -> None:

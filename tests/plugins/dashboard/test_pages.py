@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount
 
-from chancy import Chancy, ConfigurationError, Job, JobFilter, Reference, State
+from chancy import Chancy, ConfigurationError, Job, JobFilter, Reference, State, Worker
 from chancy.asgi import chancy_lifespan
 from chancy.broker import SqlStore
 from chancy.plugins.batch import Batch, Batches
@@ -34,7 +34,7 @@ from chancy.plugins.dead_letter import DeadLetters, LetterFilter
 from chancy.plugins.job_logs.lines import SQL, HeldLine, store
 from tests.plugins.dashboard.browsing import ADMIN, OPERATOR, browser, by_header, site_of, text_of
 from tests.plugins.dashboard.scene import application, fail
-from tests.plugins.dashboard.shop import send_receipt
+from tests.plugins.dashboard.shop import merge, send_receipt, tire
 from tests.support.waiting import eventually
 
 
@@ -451,6 +451,28 @@ async def test_groups_of_dead_letters_are_paged_by_their_latest_failure(shop: Ch
     (group, *_) = await DeadLetters().groups(shop, limit=1)
     assert (group.fingerprint, group.func) == (found[0], "shop.fa")
     assert await DeadLetters().count(shop, LetterFilter(fingerprint=found[0])) == group.waiting
+
+
+async def test_a_timeline_says_how_long_each_attempt_waited_and_ran(shop: Chancy) -> None:
+    async with Worker(shop, queues=["feeds"]), browser(shop, ADMIN) as ada:
+        reference = await shop.push(tire.job(seconds=0.2))
+
+        async def failed_once() -> bool:
+            return await _state(reference) is State.SCHEDULED
+
+        await eventually(failed_once)
+        await shop.run_now(reference.id)
+        done = await reference.wait(30)
+        assert [error["attempt"] for error in done.errors] == [1, 2]
+        for error in done.errors:
+            assert 0.2 <= error["ran_s"] < 10
+            assert 0 <= error["waited_s"] < 10
+        page = text_of(await ada.get(f"jobs/{reference.id}"))
+        assert len(re.findall(r"attempt \d failed .*? waited [\d<.]+ m?s ran \d+ m?s", page)) == 2
+        succeeded = await shop.push(merge.job(name="fine"))
+        await succeeded.wait(30)
+        page = text_of(await ada.get(f"jobs/{succeeded.id}"))
+        assert re.search(r"attempt 1 started .* waited .* succeeded .* ran", page)
 
 
 async def test_a_job_page_says_why_and_how_to_push_another(shop: Chancy) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 from uuid import UUID
 
 import httpx
@@ -61,6 +62,7 @@ FORMS: Mapping[str, tuple[dict[str, str], Person]] = {
     "cron/resume": ({"entry": "none"}, OPERATOR),
     "cron/run": ({"entry": "none"}, OPERATOR),
     "limits/skip": ({"queue": "crawl", "key": "1"}, OPERATOR),
+    "workers/stop": ({"worker": _NOBODY}, OPERATOR),
     "workflows/retry": ({"workflow": _NOBODY}, OPERATOR),
     "workflows/cancel": ({"workflow": _NOBODY}, OPERATOR),
     "batches/cancel": ({"batch": _NOBODY}, OPERATOR),
@@ -86,6 +88,7 @@ COMMANDS = {
     "cron/resume": "cron resume",
     "cron/run": "cron run",
     "limits/skip": "limits skip",
+    "workers/stop": "worker stop",
     "workflows/retry": "workflow retry",
     "workflows/cancel": "workflow cancel",
     "batches/cancel": "batch cancel",
@@ -236,6 +239,12 @@ async def test_hostile_jobs_are_text(shop: Chancy) -> None:
         assert "<script>window.hacked" in shown
         assert "{{7*7}}" in shown
         assert "\\u202e" in shown
+        # What is long is cut.
+        long = {"a": "<" * 400_000, "keys": {f"<{n}>": [n] for n in range(20_000)}}
+        large = await shop.push(Job(func="a.b", queue="mail", arguments=long), validate=False)
+        page = await olaf.get(f"jobs/{large.id}")
+        assert "(400,000 characters)" in text_of(page)
+        assert len(page.content) < 500_000
         searched = await olaf.get("jobs?q=%3Cscript%3E%22")
         assert "<script>" not in searched.text.partition("<main")[2]
 
@@ -367,7 +376,7 @@ async def test_a_group_is_purged_only_where_the_person_may(shop: Chancy) -> None
     assert await letters.count(shop, LetterFilter(queue="billing", replayed=False)) == 2
 
 
-#: What the name of a workflow or batch may have.
+#: What the name of a workflow, a step or a batch may have.
 TAGS = "<script>window.hacked = 1</script>'<img src=x onerror=window.hacked>"
 
 
@@ -395,7 +404,7 @@ async def test_names_results_and_panels_are_text(shop_dsn: str) -> None:
         assert isinstance(batches, Batches)
         assert isinstance(cron, Cron)
         flow = Workflow(name=TAGS)
-        flow.add(send_receipt.job(order=1), "send")
+        flow.add(send_receipt.job(order=1), TAGS)
         started = await workflows.push(shop, flow)
         batch = await batches.push(shop, Batch(name=TAGS), [send_receipt.job(order=2)])
         await cron.add(shop, Entry("nightly", "0 3 * * *", send_receipt.job(order=3)))
@@ -409,7 +418,7 @@ async def test_names_results_and_panels_are_text(shop_dsn: str) -> None:
             shown = ""
             for path in (
                 "", "workers", "workflows", f"workflows/{started.id}", "batches",
-                f"batches/{batch.id}", "cron", "cron/nightly", "audit", "panels/hostile",
+                f"batches/{batch.id}", "cron", f"cron/{quote(HOSTILE)}", "audit", "panels/hostile",
                 f"jobs/{job.id}", "jobs?q=state:running", "dead-letters",
                 f"dead-letters/{letter.id}", f"dead-letters/groups/{group.fingerprint}",
             ):  # fmt: skip
@@ -418,6 +427,10 @@ async def test_names_results_and_panels_are_text(shop_dsn: str) -> None:
                 for mark in ("<script>w", "<img", "\u202e", "\u0007", "t0ps3cret"):
                     assert mark not in page.text, (path, mark)
                 shown += text_of(page)
+            asked = await ada.post("workflows/retry", {"workflow": started.id, "step": TAGS})
+            assert "<script>w" not in asked.text
+            shown += text_of(asked)
+            assert f"from {TAGS}" in shown
             assert shown.count("<script>window.hacked") > 8
             assert "\\u202e" in shown
             assert "There are more rows." in shown
@@ -442,7 +455,13 @@ async def _hostile(chancy: Chancy, job: UUID) -> None:
         HOSTILE,
         job,
     )
-    await chancy.control.fetch("update chancy.cron_entries set func = $1, queue = $1", HOSTILE)
+    # Neither `Entry` nor the table allows such a name.
+    await chancy.control.fetch(
+        "alter table chancy.cron_entries drop constraint cron_entries_name_check"
+    )
+    await chancy.control.fetch(
+        "update chancy.cron_entries set name = $1, func = $1, queue = $1, problem = $1", HOSTILE
+    )
     await chancy.control.fetch(
         "update chancy.dead_letters set func = $1, host = $1, error = $1, meta ="
         " jsonb_build_object($1::text, $1::text), errors = jsonb_build_array(jsonb_build_object("

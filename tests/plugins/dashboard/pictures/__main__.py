@@ -44,6 +44,7 @@ PAGES = {
     "batches": "batches",
     "limits": "limits?queue=suppliers",
     "panel": "panels/stock",
+    "checkup": "checkup",
     "audit": "audit",
     "problem": "cron/nothing",
 }

@@ -28,13 +28,15 @@ select gen_random_uuid(), 1000000 + n, 0, 'mail', 'shop.mail.send_receipt',
 from generate_series(1, 20000) n"""
 WORKERS = """
 insert into chancy.workers (
-  id, host, pid, tags, queues, broken, unknown, version, started_at, blocked_s)
+  id, host, pid, tags, queues, broken, unknown, version, started_at, blocked_s, memory_bytes,
+  stop_asked_at)
 values
   (gen_random_uuid(), 'worker-2.shop.internal', 4711, '{gpu=none}', '{billing,feeds}',
    '{"feeds": "its rules need a later version of chancy"}', '{shop.mail.send_gift}', '0.1',
-   clock_timestamp() - interval '3 days', 2.4),
+   clock_timestamp() - interval '3 days', 2.4, 431000000, null),
   (gen_random_uuid(), 'a-worker-with-a-very-long-host-name-7d9f8b6c4-xk2lp.shop.svc.cluster.local',
-   1, '{}', '{search}', '{}', '{}', '0.1', clock_timestamp() - interval '2 hours', 0)"""
+   1, '{}', '{search}', '{}', '{}', '0.1', clock_timestamp() - interval '2 hours', 0,
+   3300000000, clock_timestamp() - interval '20 s')"""
 #: Keeps these workers alive, one of them hardly.
 BEAT = """
 update chancy.workers

@@ -3,10 +3,11 @@
 -- due, taking the first of each priority for its oldest.
 -- Index: jobs_pending, jobs_dashboard_scheduled and jobs_set_aside, by loose scans of their
 -- queues, and of the priorities of each. The plan is pinned: before a vacuum, the planner
--- prefers to read the whole table for each queue. No locks. Safe to repeat.
+-- prefers to read the whole table for each queue. plpgsql keeps the plan: to plan it takes 4 ms.
+-- No locks. Safe to repeat.
 create function {schema}.dashboard_counts(p_most int)
 returns table (queue text, pending bigint, oldest_s float8, scheduled bigint, set_aside bigint)
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
@@ -14,7 +15,11 @@ set enable_sort = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 set jit = off
-begin atomic
+set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+begin
+  return query
   with recursive waiting (queue) as (
     (select j.queue from {schema}.jobs j where j.state = 0 order by j.queue limit 1)
     union all
@@ -63,3 +68,4 @@ begin atomic
     union select a.queue from aside a) n
   where n.queue is not null;
 end
+$$

@@ -4,7 +4,7 @@ create type {schema}.dashboard_job as (
   id uuid,
   func text,
   queue text,
-  priority int,
+  priority smallint,
   state smallint,
   attempt int,
   max_attempts int,

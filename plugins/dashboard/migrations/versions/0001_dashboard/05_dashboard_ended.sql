@@ -3,7 +3,7 @@
 -- locks. Safe to repeat.
 create function {schema}.dashboard_ended(p_queue text, p_worker uuid, p_rows int, p_after jsonb)
 returns setof {schema}.dashboard_job
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
@@ -11,7 +11,10 @@ set enable_sort = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 set jit = off
+set plan_cache_mode = force_generic_plan
 as $$
+begin
+  return query
   select
     to_char(j.finished_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US') || '_' || j.id,
     j.id, j.func, j.queue, j.priority, j.state, j.attempt, j.max_attempts, j.run_at, j.worker_id,
@@ -21,5 +24,6 @@ as $$
     and j.finished_at <= (p_after ->> 'at')::timestamptz
     and (j.finished_at, j.id) < ((p_after ->> 'at')::timestamptz, (p_after ->> 'id')::uuid)
   order by j.finished_at desc, j.id desc
-  limit p_rows
+  limit p_rows;
+end
 $$

@@ -3,7 +3,7 @@
 -- locks. Safe to repeat.
 create function {schema}.dashboard_of_worker(p_queue text, p_worker uuid, p_rows int, p_after jsonb)
 returns setof {schema}.dashboard_job
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
@@ -11,7 +11,10 @@ set enable_sort = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 set jit = off
+set plan_cache_mode = force_generic_plan
 as $$
+begin
+  return query
   select
     j.id::text,
     j.id, j.func, j.queue, j.priority, j.state, j.attempt, j.max_attempts, j.run_at, j.worker_id,
@@ -19,5 +22,6 @@ as $$
   from {schema}.jobs j
   where j.state = 1 and j.worker_id = p_worker and j.id < (p_after ->> 'id')::uuid
   order by j.id desc
-  limit p_rows
+  limit p_rows;
+end
 $$

@@ -3,7 +3,7 @@
 -- Index: jobs_pending. The plan is pinned, as in dashboard_live. No locks. Safe to repeat.
 create function {schema}.dashboard_pending(p_queue text, p_worker uuid, p_rows int, p_after jsonb)
 returns setof {schema}.dashboard_job
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
@@ -11,7 +11,10 @@ set enable_sort = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 set jit = off
+set plan_cache_mode = force_generic_plan
 as $$
+begin
+  return query
   select
     j.priority || '_' || j.pos,
     j.id, j.func, j.queue, j.priority, j.state, j.attempt, j.max_attempts, j.run_at, j.worker_id,
@@ -27,5 +30,6 @@ as $$
       select * from {schema}.jobs o
       where o.state = 0 and o.queue = p_queue and o.priority < (p_after ->> 'priority')::int
       order by o.priority desc, o.pos limit p_rows)
-    limit p_rows) j
+    limit p_rows) j;
+end
 $$

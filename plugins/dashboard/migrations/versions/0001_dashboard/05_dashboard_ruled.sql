@@ -4,7 +4,7 @@
 -- in dashboard_live. No locks. Safe to repeat.
 create function {schema}.dashboard_ruled(p_queue text, p_worker uuid, p_rows int, p_after jsonb)
 returns setof {schema}.dashboard_job
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
@@ -12,7 +12,10 @@ set enable_sort = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 set jit = off
+set plan_cache_mode = force_generic_plan
 as $$
+begin
+  return query
   select
     jsonb_build_array(j.queue, j.key, j.priority, j.pos)::text,
     j.id, j.func, j.queue, j.priority, j.state, j.attempt, j.max_attempts, j.run_at, j.worker_id,
@@ -37,5 +40,6 @@ as $$
       where o.state = 3 and o.meta ? 'limits'
         and (o.queue, o.meta #>> '{limits,partition}') > (p_after ->> 'queue', p_after ->> 'key')
       order by o.queue, o.meta #>> '{limits,partition}', o.priority desc, o.pos limit p_rows)
-    limit p_rows) j
+    limit p_rows) j;
+end
 $$

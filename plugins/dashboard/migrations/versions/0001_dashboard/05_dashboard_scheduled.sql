@@ -2,7 +2,7 @@
 -- Index: jobs_scheduled. The plan is pinned, as in dashboard_live. No locks. Safe to repeat.
 create function {schema}.dashboard_scheduled(p_queue text, p_worker uuid, p_rows int, p_after jsonb)
 returns setof {schema}.dashboard_job
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
@@ -10,7 +10,10 @@ set enable_sort = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 set jit = off
+set plan_cache_mode = force_generic_plan
 as $$
+begin
+  return query
   select
     to_char(j.run_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US') || '_' || j.id,
     j.id, j.func, j.queue, j.priority, j.state, j.attempt, j.max_attempts, j.run_at, j.worker_id,
@@ -20,5 +23,6 @@ as $$
     and j.run_at >= (p_after ->> 'at')::timestamptz
     and (j.run_at, j.id) > ((p_after ->> 'at')::timestamptz, (p_after ->> 'id')::uuid)
   order by j.run_at, j.id
-  limit p_rows
+  limit p_rows;
+end
 $$

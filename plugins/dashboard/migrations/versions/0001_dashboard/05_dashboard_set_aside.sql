@@ -3,7 +3,7 @@
 -- Index: jobs_set_aside. The plan is pinned, as in dashboard_live. No locks. Safe to repeat.
 create function {schema}.dashboard_set_aside(p_queue text, p_worker uuid, p_rows int, p_after jsonb)
 returns setof {schema}.dashboard_job
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
@@ -11,7 +11,10 @@ set enable_sort = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 set jit = off
+set plan_cache_mode = force_generic_plan
 as $$
+begin
+  return query
   select
     jsonb_build_array(j.queue, j.key, j.priority, j.pos)::text,
     j.id, j.func, j.queue, j.priority, j.state, j.attempt, j.max_attempts, j.run_at, j.worker_id,
@@ -35,5 +38,6 @@ as $$
       where o.state = 3 and o.meta ? 'unknown_function'
         and (o.queue, o.func) > (p_after ->> 'queue', p_after ->> 'key')
       order by o.queue, o.func, o.priority desc, o.pos limit p_rows)
-    limit p_rows) j
+    limit p_rows) j;
+end
 $$
