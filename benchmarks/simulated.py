@@ -26,6 +26,7 @@ from chancy.attempt.judge import judge
 from chancy.attempt.outcome import Outcome
 from chancy.attempt.settlement import Settlement
 from chancy.clock import SystemClock
+from chancy.plugin.pushing import PrepareStored
 from chancy.plugins.leadership import Election
 from chancy.plugins.recovery import Recovery
 from chancy.worker.crowd import Crowd
@@ -52,6 +53,10 @@ class SimulatedWorker:
 
     def encode_arguments(self, func: str, arguments: str) -> str:
         return arguments
+
+    @property
+    def prepare_stored(self) -> PrepareStored | None:
+        return None
 
     def judge(self, claim: Claim, outcome: Outcome) -> Settlement:
         return judge(claim, outcome)

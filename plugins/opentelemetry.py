@@ -23,6 +23,7 @@ from chancy.context.context import JobContext
 from chancy.errors import ConfigurationError
 from chancy.job.definition import Job
 from chancy.plugin.plugin import Plugin
+from chancy.plugin.pushing import PushContext
 
 try:
     from opentelemetry import context as contexts
@@ -93,22 +94,22 @@ class OpenTelemetry(Plugin):
     def get_identifier(cls) -> str:
         return "chancy.opentelemetry"
 
-    def pushing(self, job: Job[Any]) -> Job[Any]:
+    def pushing(self, job: Job[Any], context: PushContext) -> Job[Any]:
         attributes = _attributes("push", "create", job.queue, job.func)
         self._sent.add(1, attributes)
         if KEY in job.meta:
             return job
-        context = contexts.get_current()
-        if not _is_dropped(context):
+        current = contexts.get_current()
+        if not _is_dropped(current):
             if job.id is not None:
                 attributes = attributes | {"messaging.message.id": str(job.id)}
             span = self._tracer.start_span(
                 f"push {job.func}", kind=SpanKind.PRODUCER, attributes=attributes
             )
             span.end()
-            context = trace.set_span_in_context(span)
+            current = trace.set_span_in_context(span)
         carrier: dict[str, str] = {}
-        propagate.inject(carrier, context)
+        propagate.inject(carrier, current)
         return job.with_meta(**{KEY: carrier}) if carrier else job
 
     @contextmanager

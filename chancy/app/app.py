@@ -6,6 +6,7 @@ import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -37,6 +38,7 @@ from chancy.job.definition import NAMED_QUEUES, Job, QueuedJob, R
 from chancy.job.registry import Registry
 from chancy.plugin.hooks import Hooks
 from chancy.plugin.plugin import Plugin
+from chancy.plugin.pushing import PUSH, PUSH_WITHIN, PrepareStored, PushContext, PushWay
 from chancy.plugin.runtime import BrokerContext
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.drivers.base import Connection
@@ -181,7 +183,7 @@ class Chancy(BlockingCalls):
         :raises PushError: the job cannot be stored; nothing was written.
         :raises BrokerError: the database did not store it within 15 seconds.
         """
-        prepared = self._preparation.prepare(job, validate=validate)
+        prepared = self._prepare(job, within, validate=validate)
         if unknown := self._known.unknown([prepared]):
             await self._known.check(unknown, self.broker)
         found = await self.broker.push([prepared], within=within)
@@ -212,7 +214,7 @@ class Chancy(BlockingCalls):
             await self._known.refresh(self.broker)
         for part in parts(jobs, commit_every, within):
             with noting(stored=len(references)):
-                prepared = self._prepared(part, references, unknown, validate=validate)
+                prepared = self._prepared(part, references, unknown, within, validate=validate)
                 references.replace(await self.broker.push_many(prepared, within=within))
         if unknown:
             await self._known.check(unknown, self.broker)
@@ -223,22 +225,37 @@ class Chancy(BlockingCalls):
         jobs: Iterable[Job[R]],
         references: References[R],
         unknown: set[str],
+        within: object | None,
         *,
         validate: bool,
     ) -> Iterator[list[PreparedJob]]:
-        for prepared in self._preparation.prepare_chunks(jobs, validate=validate):
+        for prepared in self._preparation.prepare_chunks(
+            jobs, validate=validate, context=PUSH if within is None else PUSH_WITHIN
+        ):
             unknown.update(self._known.unknown(prepared))
             if self._known.strict:
                 self._known.report(unknown)
             references.extend([job.id for job in prepared])
             yield prepared
 
-    def before_push(self, job: Job[Any]) -> Job[Any]:
+    def before_push(self, job: Job[Any], context: PushContext) -> Job[Any]:
         """A job as the hook `pushing` of the plugins changes it, for plugins that store jobs.
 
         :raises Exception: whatever a plugin refuses the job with.
         """
-        return job if self.hooks.pushing is None else self.hooks.pushing(job)
+        return job if self.hooks.pushing is None else self.hooks.pushing(job, context)
+
+    @property
+    def prepare_stored(self) -> PrepareStored | None:
+        """Passes a job that is stored already through `pushing`, for plugins that push such jobs;
+        None if no plugin overrides the hook."""
+        return None if self.hooks.pushing is None else self._prepare_stored
+
+    def _prepare_stored(self, job: Job[Any], way: PushWay) -> PreparedJob:
+        if self.hooks.payloads is not None:
+            plain = self.hooks.payloads.plain(job.func, job.arguments)
+            job = replace(job, arguments=plain)
+        return self._preparation.prepare(job, validate=False, context=PushContext(way))
 
     def encode_arguments(self, func: str, arguments: str) -> str:
         """Checked and encoded arguments as they are stored, for plugins that store jobs."""
@@ -448,8 +465,9 @@ class Chancy(BlockingCalls):
             return self._substitute.sync
         return self._wiring.open_sync(self.schema, lambda: self._make_broker(self.dsn))
 
-    def _prepare(self, job: Job[Any], *, validate: bool) -> PreparedJob:
-        return self._preparation.prepare(job, validate=validate)
+    def _prepare(self, job: Job[Any], within: object | None, *, validate: bool) -> PreparedJob:
+        context = PUSH if within is None else PUSH_WITHIN
+        return self._preparation.prepare(job, validate=validate, context=context)
 
     def _tables(self) -> tuple[str, str, tuple[Component, ...]]:
         return self.dsn, self.schema, self.hooks.components

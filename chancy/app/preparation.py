@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from inspect import iscoroutinefunction
 from itertools import chain, islice
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 from chancy.broker.contract import Broker
@@ -21,6 +21,7 @@ from chancy.job.ids import new_id, new_ids
 from chancy.job.limits import Limit, LimitType, check_limits, encode_limits
 from chancy.job.registry import Registry
 from chancy.job.unique import Unique, UniqueKey
+from chancy.plugin.pushing import PUSH, Change, PushContext
 from chancy.queue.executor_kind import unsupported
 from chancy.queue.queue import PLAIN_WITH_TIME, Queue
 from chancy.serialization.codec import encode
@@ -54,7 +55,7 @@ class JobPreparation:
         max_payload: int,
         queues: Sequence[Queue] = (),
         broker: Callable[[], Broker] | None = None,
-        pushing: Callable[[Job[Any]], Job[Any]] | None = None,
+        pushing: Change | None = None,
         storing: Callable[[str, str], str] | None = None,
     ) -> None:
         check_number(max_payload, "max_payload")
@@ -70,36 +71,40 @@ class JobPreparation:
         #: Settings that passed the checks: most jobs differ in their arguments only.
         self._passed: dict[tuple[str, str, int, int, bool], Signature | None] = {}
 
-    def prepare(self, job: object, *, validate: bool) -> PreparedJob:
+    def prepare(self, job: object, *, validate: bool, context: PushContext = PUSH) -> PreparedJob:
         """Prepare a job.
 
         :raises PushError: the job is invalid or, with ``validate``, its function is not found.
         """
-        return self._prepare(job, None, validate=validate)
+        return self._prepare(job, None, context, validate=validate)
 
-    def prepare_all(self, jobs: Sequence[object], *, validate: bool) -> list[PreparedJob]:
+    def prepare_all(
+        self, jobs: Sequence[object], *, validate: bool, context: PushContext = PUSH
+    ) -> list[PreparedJob]:
         """Prepare many jobs, at half the cost for each."""
         return [
-            self._prepare(job, id, validate=validate)
+            self._prepare(job, id, context, validate=validate)
             for job, id in zip(jobs, new_ids(len(jobs)), strict=True)
         ]
 
     def prepare_chunks(
-        self, jobs: Iterable[object], *, validate: bool
+        self, jobs: Iterable[object], *, validate: bool, context: PushContext = PUSH
     ) -> Iterator[list[PreparedJob]]:
         """Prepare any number of jobs for `Broker.push_many`, in chunks."""
         return cut(
             job
             for some in chunks(jobs, _SLICE)
-            for job in self.prepare_all(some, validate=validate)
+            for job in self.prepare_all(some, validate=validate, context=context)
         )
 
-    def _prepare(self, job: object, id: UUID | None, *, validate: bool) -> PreparedJob:
+    def _prepare(
+        self, job: object, id: UUID | None, context: PushContext, *, validate: bool
+    ) -> PreparedJob:
         """Prepare a job. ``id`` is a new id for a job without its own."""
         if not isinstance(job, Job):
             raise PushError(_not_a_job(job))
         if self._pushing is not None:
-            job = self._pushing(job)
+            job = self._pushing(job, context)
         signature = self._check(job, validate=validate)
         func, limit = job.func, self._max_payload
         if type(job.arguments) is not dict:

@@ -99,7 +99,7 @@ class BlockingCalls:
         """The result of a job, with the type of its function's annotation."""
         raise NotImplementedError
 
-    def _prepare(self, job: Job[Any], *, validate: bool) -> PreparedJob:
+    def _prepare(self, job: Job[Any], within: object | None, *, validate: bool) -> PreparedJob:
         raise NotImplementedError
 
     _known: KnownQueues
@@ -109,6 +109,7 @@ class BlockingCalls:
         jobs: Iterable[Job[R]],
         references: References[R],
         unknown: set[str],
+        within: object | None,
         *,
         validate: bool,
     ) -> Iterator[list[PreparedJob]]:
@@ -136,7 +137,7 @@ class BlockingCalls:
         self, job: Job[R], *, within: object | None = None, validate: bool = True
     ) -> Reference[R]:
         """`push` for code without an event loop."""
-        prepared = self._prepare(job, validate=validate)
+        prepared = self._prepare(job, within, validate=validate)
         if unknown := self._known.unknown([prepared]):
             self._sync_broker.run(partial(self._known.check, unknown))
         found = self._sync_broker.push([prepared], within=within)
@@ -156,7 +157,7 @@ class BlockingCalls:
             self._sync_broker.run(self._known.refresh)
         for part in parts(jobs, commit_every, within):
             with noting(stored=len(references)):
-                prepared = self._prepared(part, references, unknown, validate=validate)
+                prepared = self._prepared(part, references, unknown, within, validate=validate)
                 references.replace(self._sync_broker.push_many(prepared, within=within))
         if unknown:
             self._sync_broker.run(partial(self._known.check, unknown))

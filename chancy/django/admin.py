@@ -20,7 +20,7 @@ from django.utils.functional import cached_property
 
 from chancy.broker.values import Cancellation
 from chancy.django.connection_broker import ConnectionBroker
-from chancy.django.current import calls
+from chancy.django.current import app, calls
 from chancy.django.models import DeclaredQueue, FiledLetter, FinishedJob, UnfinishedJob
 from chancy.django.settings import read
 from chancy.errors import ChancyError
@@ -303,7 +303,12 @@ class DeadLetterAdmin(_TableAdmin):
     def _replay(self, request: Any, queryset: Any, *, force: bool) -> None:
         async def work(broker: ConnectionBroker, ids: list[UUID]) -> int:
             walk = Walk(Letters(broker), LetterFilter(ids=ids), None)
-            return sum([len(some) async for some in walk.replay(ReplayOptions(force=force))])
+            return sum(
+                [
+                    len(some)
+                    async for some in walk.replay(ReplayOptions(force=force), app().prepare_stored)
+                ]
+            )
 
         found = self.act(request, queryset, work)
         if found is not None:

@@ -23,6 +23,7 @@ from chancy.plugin.finding import Finding, Severity
 from chancy.plugin.leader import LeaderGate, Unelected
 from chancy.plugin.payloads import StoredPayloads
 from chancy.plugin.plugin import AroundContext, Plugin
+from chancy.plugin.pushing import Change, PushContext
 from chancy.plugin.runtime import Application, BrokerContext, Panel, QueueClaims, Runtime
 from chancy.postgres.schema.component import Migrations, ordered
 from chancy.queue.queue import DEFAULT_BROKER, Queue
@@ -212,13 +213,13 @@ class Hooks:
         return found
 
     @property
-    def pushing(self) -> Callable[[Job[Any]], Job[Any]] | None:
+    def pushing(self) -> Change | None:
         """The changes of plugins to a job before it is stored; None if no plugin makes any."""
         return self._change if self._pushing else None
 
-    def _change(self, job: Job[Any]) -> Job[Any]:
+    def _change(self, job: Job[Any], context: PushContext) -> Job[Any]:
         for plugin in self._pushing:
-            changed: object = plugin.pushing(job)
+            changed: object = plugin.pushing(job, context)
             if not isinstance(changed, Job):
                 raise PushError(
                     f"job {job.func}: the plugin {plugin.get_identifier()!r}: pushing() returned "

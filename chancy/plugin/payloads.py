@@ -77,6 +77,17 @@ class StoredPayloads:
         """
         return text if text == "{}" else self._codec.encode(func, Payload.ARGUMENTS, text)
 
+    def plain(self, func: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Stored arguments, decoded from JSON, as the function gets them.
+
+        :raises UnreadablePayload: they cannot be decoded.
+        """
+        text = json.dumps(arguments)
+        if MARK not in text:
+            return arguments
+        found: Mapping[str, Any] = json.loads(self._codec.decode(func, Payload.ARGUMENTS, text))
+        return found
+
     def meta(self, func: str, text: str) -> str:
         """Keys of a job's meta as they are stored."""
         if not text.startswith(f'{{"{CHECKPOINTS}":'):

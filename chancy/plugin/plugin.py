@@ -25,6 +25,7 @@ from chancy.job.definition import Job, QueuedJob
 from chancy.plugin.finding import Finding
 from chancy.plugin.leader import LeaderGate
 from chancy.plugin.payloads import PayloadCodec
+from chancy.plugin.pushing import PushContext
 from chancy.plugin.runtime import Application, BrokerContext, Panel, QueueClaims, Runtime
 from chancy.postgres.schema.component import Migrations
 from chancy.queue.queue import Queue
@@ -102,17 +103,18 @@ class Plugin:
         """
         return {}
 
-    def pushing(self, job: Job[Any]) -> Job[Any]:
+    def pushing(self, job: Job[Any], context: PushContext) -> Job[Any]:
         """Change a job before it is checked and stored, or refuse it. Sync and quick.
 
-        Called once for each job of a push, with or without ``within``, and for the steps of a
-        workflow and the callbacks of a batch; in the order of the plugins. Return the job, or a
+        Called once for each job on every way in (see `PushWay`), in the order of the plugins; not
+        for a push in SQL, which the function ``push`` of the schema checks. Return the job, or a
         copy such as ``job.with_meta(trace=…)``. Raise to refuse it: the exception reaches the
         caller, and nothing of the push is stored. A bulk push reads its jobs while it stores them,
         so the hook may have been called for jobs of a push that fails.
 
-        Not called for jobs that are stored without such a push: ticks of cron entries, replays of
-        dead letters, steps that a running job adds to its workflow, and pushes in SQL.
+        Steps and callbacks pass when their workflow or batch is pushed. Ticks and replays pass
+        each time, with plain arguments: queue, priority, function, arguments, attempts, meta and
+        limits may change. A tick that is refused is skipped, and its history says so.
         """
         return job
 

@@ -18,6 +18,7 @@ from chancy.errors import ConfigurationError
 from chancy.job.definition import Job
 from chancy.job.registry import Registry
 from chancy.plugin.leader import LeaderGate
+from chancy.plugin.pushing import PrepareStored, PushContext
 from chancy.results.reference import Reference
 from chancy.text import shown
 
@@ -66,6 +67,15 @@ class Runtime(Protocol):
         """Checked and encoded arguments as they are stored; see `Plugin.codec`."""
         ...
 
+    @property
+    def prepare_stored(self) -> PrepareStored | None:
+        """Passes a job that is stored already through `Plugin.pushing`, before it is pushed; see
+        `chancy.plugin.pushing.columns`. None if no plugin overrides the hook.
+
+        :raises Exception: whatever a plugin refuses the job with.
+        """
+        ...
+
     def judge(self, claim: Claim, outcome: Outcome) -> Settlement:
         """Decide about an outcome, with the plugins' `judging`."""
         ...
@@ -105,8 +115,13 @@ class Application(Protocol):
     @property
     def max_payload(self) -> int: ...
 
-    def before_push(self, job: Job[Any]) -> Job[Any]:
+    def before_push(self, job: Job[Any], context: PushContext) -> Job[Any]:
         """A job as the hook `pushing` of the plugins changes it, before a plugin stores it."""
+        ...
+
+    @property
+    def prepare_stored(self) -> PrepareStored | None:
+        """See `Runtime.prepare_stored`."""
         ...
 
     def encode_arguments(self, func: str, arguments: str) -> str:

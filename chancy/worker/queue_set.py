@@ -16,6 +16,7 @@ from chancy.clock import Clock
 from chancy.errors import BrokerError
 from chancy.executors.process.pool import ChildPool
 from chancy.job.registry import Registry
+from chancy.plugin.pushing import PrepareStored
 from chancy.queue.executor_kind import cores
 from chancy.queue.queue import Queue
 from chancy.text import storable
@@ -51,6 +52,8 @@ class WorkerApplication(IsolatedApplication, Protocol):
     def max_payload(self) -> int: ...
     def has_queue(self, name: str) -> bool: ...
     def encode_arguments(self, func: str, arguments: str) -> str: ...
+    @property
+    def prepare_stored(self) -> PrepareStored | None: ...
     async def check_tables(self) -> None: ...
 
 

@@ -21,6 +21,7 @@ from chancy.checks import check_instances
 from chancy.errors import ConfigurationError
 from chancy.executors.coroutine.stall_watch import LoopWatch
 from chancy.plugin.hooks import ServeHook
+from chancy.plugin.pushing import PrepareStored
 from chancy.queue.queue import Queue
 from chancy.text import shown
 from chancy.worker.broker_session import BrokerSession, BrokerSessionHost
@@ -184,6 +185,11 @@ class Worker:
     def encode_arguments(self, func: str, arguments: str) -> str:
         """Checked and encoded arguments as they are stored."""
         return self._app.encode_arguments(func, arguments)
+
+    @property
+    def prepare_stored(self) -> PrepareStored | None:
+        """Passes stored jobs through the hook `pushing`; None if no plugin overrides it."""
+        return self._app.prepare_stored
 
     def judge(self, claim: Claim, outcome: Outcome) -> Settlement:
         """The decision on an outcome, including that of plugins."""

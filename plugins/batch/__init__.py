@@ -141,7 +141,7 @@ class Batches(GroupPlugin[BatchRef, BatchJobOutcome, BatchState]):
         :param validate: False to push functions that this process cannot import.
         :raises PushError: a job or a callback cannot be stored; names it. Nothing was written.
         """
-        push = Push(chancy, batch, jobs, validate=validate)
+        push = Push(chancy, batch, jobs, validate=validate, within=within is not None)
         async with transaction(chancy, within, validate=validate) as tx:
             await push.push(tx)
         return self.reference(chancy, batch.id)
@@ -156,7 +156,7 @@ class Batches(GroupPlugin[BatchRef, BatchJobOutcome, BatchState]):
         validate: bool = True,
     ) -> UUID:
         """`push` for code without an event loop, in the caller's transaction; returns the id."""
-        push = Push(chancy, batch, jobs, validate=validate)
+        push = Push(chancy, batch, jobs, validate=validate, within=True)
         run_blocking(push.push(blocking_transaction(chancy, within, validate=validate)))
         return batch.id
 

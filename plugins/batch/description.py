@@ -14,6 +14,7 @@ from chancy.job.fields import check_hold, check_job, due
 from chancy.job.ids import new_id
 from chancy.job.limits import check_limits, encode_limits
 from chancy.job.registry import Registry
+from chancy.plugin.pushing import Change, PushContext, PushWay
 from chancy.plugins.batch.outcomes import KEY
 from chancy.plugins.batch.record import On
 from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD, encode
@@ -60,12 +61,15 @@ class Batch:
         self,
         registry: Registry | None,
         max_payload: int = DEFAULT_MAX_PAYLOAD,
-        before_push: Callable[[Job[Any]], Job[Any]] = lambda job: job,
+        before_push: Change = lambda job, _: job,
         encode_arguments: Callable[[str, str], str] = lambda _, text: text,
+        *,
+        within: bool = False,
     ) -> list[object]:
         """The callbacks as the columns for ``sql/begin.sql``.
 
         :param registry: None for functions that this process cannot import.
+        :param within: whether the transaction is the caller's.
         :raises PushError: a callback cannot be stored; names it.
         """
         rows: list[tuple[object, ...]] = []
@@ -76,7 +80,8 @@ class Batch:
         ):
             if job is not None:
                 try:
-                    changed = before_push(job) if isinstance(job, Job) else job
+                    context = PushContext(PushWay.BATCH, within)
+                    changed = before_push(job, context) if isinstance(job, Job) else job
                     row = _row(changed, registry, max_payload, encode_arguments)
                     rows.append((int(on), new_id(), *row))
                 except (PushError, ConfigurationError) as error:

@@ -97,7 +97,13 @@ class Push:
     """
 
     def __init__(
-        self, chancy: Application, batch: Batch, jobs: Iterable[Job[Any]], *, validate: bool
+        self,
+        chancy: Application,
+        batch: Batch,
+        jobs: Iterable[Job[Any]],
+        *,
+        validate: bool,
+        within: bool,
     ) -> None:
         self._batch = batch
         self._callbacks = batch.callbacks(
@@ -105,6 +111,7 @@ class Push:
             chancy.max_payload,
             chancy.before_push,
             chancy.encode_arguments,
+            within=within,
         )
         self._jobs = members(jobs, batch.id, batch.name, MAX_JOBS)
 

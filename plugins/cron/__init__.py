@@ -97,7 +97,10 @@ class Cron(Plugin):
                 )
             return
         entries = Entries(runtime.broker, runtime.encode_arguments)
-        with closing(Firing(entries, keep=self.keep_ticks, names=list(code))) as firing:
+        prepare = runtime.prepare_stored
+        with closing(
+            Firing(entries, keep=self.keep_ticks, names=list(code), prepare=prepare)
+        ) as firing:
             await self._fire(runtime, entries, firing, code)
 
     def _code(self) -> Mapping[str, Entry]:
@@ -181,7 +184,7 @@ class Cron(Plugin):
 
         The schedule is not affected.
         """
-        return await Entries(chancy.broker).run(name)
+        return await Entries(chancy.broker).run(name, chancy.prepare_stored)
 
     async def history(self, chancy: Application, name: str, *, limit: int = 50) -> Sequence[Fired]:
         """The history of an entry's ticks, newest first."""

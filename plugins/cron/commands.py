@@ -148,7 +148,7 @@ def run(line: CommandLine, name: str, json_: bool) -> None:
       chancy cron run report
       chancy job wait $(chancy cron run report)
     """
-    id = line.run(lambda chancy: Entries(chancy.broker).run(name))
+    id = line.run(lambda chancy: Entries(chancy.broker).run(name, chancy.prepare_stored))
     _check_found(id is not None, name)
     if json_:
         line.script({"id": str(id)})

@@ -14,7 +14,7 @@ from chancy.checks import check_choice, check_function_path, check_number, check
 from chancy.errors import ConfigurationError, InvalidArguments
 from chancy.job.definition import DECORATED, Job
 from chancy.job.fields import ATTEMPTS, PRIORITIES, check_hold
-from chancy.job.limits import check_limits, encode_limits
+from chancy.job.limits import check_limits, encode_limits, limits_from
 from chancy.plugin.tables import utc
 from chancy.plugins.cron.misfire import MAX_BACKFILL, Misfire
 from chancy.schedule import Schedule
@@ -207,6 +207,19 @@ def stored(row: Any) -> StoredEntry:
         since=utc(since),
         read_at=utc(read_at),
         problem=problem,
+    )
+
+
+def job_of(entry: StoredEntry) -> Job:
+    """The job of an entry. Its arguments are as they are stored."""
+    return Job(
+        func=entry.func,
+        arguments=entry.arguments,
+        queue=entry.queue,
+        priority=entry.priority,
+        max_attempts=entry.max_attempts,
+        meta=entry.meta,
+        limits=limits_from(entry.limits),
     )
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -14,7 +14,9 @@ from uuid import UUID
 
 from chancy.errors import BrokerError, StatementFailed
 from chancy.job.ids import new_id
-from chancy.plugins.cron.entry import Overlap
+from chancy.plugin.pushing import PrepareStored, PushWay
+from chancy.plugin.pushing import columns as job_columns
+from chancy.plugins.cron.entry import Overlap, job_of
 from chancy.plugins.cron.misfire import MAX_BACKFILL, Misfire, due
 from chancy.plugins.cron.store import DueEntry, Entries
 from chancy.schedule import Schedule, jitter_s
@@ -36,7 +38,11 @@ _SHORTEST_S = 0.02
 
 
 class Tick(NamedTuple):
-    """One tick to record."""
+    """One tick to record.
+
+    :param changed: the columns of its job that plugins have changed; None: as in the entry.
+    :param refused: whether a plugin refuses the job.
+    """
 
     entry: str
     tick: datetime
@@ -44,6 +50,8 @@ class Tick(NamedTuple):
     run_at: datetime | None
     missed: int
     late: bool
+    changed: str | None = None
+    refused: bool = False
 
 
 _NO_TICKS: Sequence[Sequence[object]] = [[]] * len(Tick._fields)
@@ -145,13 +153,16 @@ def columns(plans: Sequence[FiringPlan], busy: Collection[str] = ()) -> list[lis
     :param busy: names of entries with an unfinished job in another broker.
     """
     ticks = [tick for plan in plans for tick in plan.ticks]
+    *times, changed, refused = zip(*ticks, strict=True) if ticks else _NO_TICKS
     return [
         [plan.name for plan in plans],
         [plan.revision for plan in plans],
         [plan.passed_at for plan in plans],
         [plan.following_at for plan in plans],
-        *(list[object](column) for column in (zip(*ticks, strict=True) if ticks else _NO_TICKS)),
+        *(list[object](column) for column in times),
         [plan.name in busy for plan in plans],
+        list[object](changed),
+        list[object](refused),
     ]
 
 
@@ -163,10 +174,19 @@ class Firing:
 
     :param keep: ticks of each entry to keep in the history.
     :param names: entries in the code of this process, which fires them even if they have lapsed.
+    :param prepare: see `Runtime.prepare_stored`.
     """
 
-    def __init__(self, entries: Entries, *, keep: int, names: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        entries: Entries,
+        *,
+        keep: int,
+        names: Sequence[str] = (),
+        prepare: PrepareStored | None = None,
+    ) -> None:
         self._entries = entries
+        self._prepare = prepare
         self._keep = keep
         self._names = names
         # Its own: jobs may block all threads of the event loop.
@@ -193,6 +213,8 @@ class Firing:
             if isinstance(result, Unreadable):
                 await self._reject(result)
         plans = [result for result in results if isinstance(result, FiringPlan)]
+        if self._prepare is not None:
+            plans = [await self._changed(plan, self._prepare) for plan in plans]
         for batch in batches(plans):
             await self._fire(batch, busy)
         if fired := [plan.name for plan in plans if plan.ticks]:
@@ -221,6 +243,23 @@ class Firing:
             return rows, frozenset()
         busy = frozenset(entry.row[0] for entry in external if not live.isdisjoint(entry.jobs))
         return [*rows, *(entry.row for entry in external)], busy
+
+    async def _changed(self, plan: FiringPlan, prepare: PrepareStored) -> FiringPlan:
+        """A plan whose ticks have passed the plugins. A tick that one refuses is skipped."""
+        entry = await self._entries.get(plan.name) if plan.ticks else None
+        if entry is None:
+            return plan
+        ticks: list[Tick] = []
+        for tick in plan.ticks:
+            try:
+                prepared = None if tick.late else prepare(job_of(entry), PushWay.CRON)
+            except Exception as error:
+                logger.warning("cron_refused entry=%s error=%s", shown(plan.name), error)
+                ticks.append(tick._replace(refused=True))
+            else:
+                changed = None if prepared is None else job_columns(prepared)
+                ticks.append(tick._replace(changed=changed))
+        return replace(plan, ticks=ticks)
 
     async def _fire(self, plans: Sequence[FiringPlan], busy: frozenset[str]) -> None:
         try:

@@ -11,8 +11,9 @@ from uuid import UUID
 from chancy.broker.contract import Broker
 from chancy.errors import ConfigurationError
 from chancy.job.ids import new_id
+from chancy.plugin.pushing import PrepareStored, PushWay, columns
 from chancy.plugin.tables import PluginSql, utc
-from chancy.plugins.cron.entry import Entry, StoredEntry, stored
+from chancy.plugins.cron.entry import Entry, StoredEntry, job_of, stored
 
 #: The most entries of one schema.
 MAX_ENTRIES = 10_000
@@ -28,7 +29,8 @@ class Fired:
     :param job_id: the id of the pushed job; None: the tick was skipped.
     :param run_at: when the job is due, if later than the tick.
     :param fired_at: when the tick was fired, by the server's clock.
-    :param skipped: why it was skipped, ``late`` or ``overlap``; None: it was not.
+    :param skipped: why it was skipped: ``late``, ``overlap``, or ``refused`` by a plugin; None: it
+        was not.
     :param missed: ticks before this one that were dropped; 1,000 stands for that many or more.
     """
 
@@ -113,10 +115,16 @@ class Entries:
         """Delete an entry and its history; its jobs stay. False if there is none."""
         return bool(await self._tables.fetch("remove", name))
 
-    async def run(self, name: str) -> UUID | None:
-        """Push the job of an entry now; returns its id, or None if there is no such entry."""
+    async def run(self, name: str, prepare: PrepareStored | None) -> UUID | None:
+        """Push the job of an entry now; returns its id, or None if there is no such entry.
+
+        :param prepare: see `Application.prepare_stored`.
+        """
         id = new_id()
-        rows = await self._tables.fetch("run", name, id)
+        changed: str | None = None
+        if prepare is not None and (entry := await self.get(name)) is not None:
+            changed = columns(prepare(job_of(entry), PushWay.CRON))
+        rows = await self._tables.fetch("run", name, id, changed)
         await self.prune([name], MAX_KEPT)
         return id if rows else None
 

@@ -181,7 +181,7 @@ class DeadLetters(Plugin):
         """
         options = ReplayOptions(force=force, queue=queue, max_attempts=max_attempts)
         walk = Walk(Letters(chancy.broker), LetterFilter(ids=[id]), None)
-        async for found in walk.replay(options):
+        async for found in walk.replay(options, chancy.prepare_stored):
             return found.get(id)
         return None
 
@@ -208,7 +208,8 @@ class DeadLetters(Plugin):
         """
         options = ReplayOptions(rate=rate, force=force, queue=queue, max_attempts=max_attempts)
         walk = Walk(Letters(chancy.broker), wanted, limit)
-        return sum([len(found) async for found in walk.replay(options, progress)])
+        batches = walk.replay(options, chancy.prepare_stored, progress)
+        return sum([len(found) async for found in batches])
 
     async def purge(self, chancy: Application, id: UUID) -> bool:
         """Delete a dead letter permanently; False if there is none."""

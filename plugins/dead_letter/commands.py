@@ -73,7 +73,7 @@ def list_(
       chancy dead list --json | jq -r '.[].id'
     """
     wanted = filter_from(options)
-    found = _run(line, lambda letters: letters.find(wanted, limit=limit, before=before))
+    found = _run(line, lambda letters, _: letters.find(wanted, limit=limit, before=before))
     if json_:
         line.script([letter_facts(letter) for letter in found])
         return
@@ -125,7 +125,7 @@ def groups(line: CommandLine, limit: int, before: UUID | None, json_: bool) -> N
       chancy dead replay --fingerprint 3f0c2a9d41b7e655 --rate 10/s
     """
 
-    async def find(letters: Letters) -> list[Group]:
+    async def find(letters: Letters, _: Application) -> list[Group]:
         last = None
         if before is not None:
             newest = await letters.get(before)
@@ -170,7 +170,7 @@ def show(line: CommandLine, id: UUID, json_: bool) -> None:
     Example:
       chancy dead show 0190f3c2-7e21-7c55-8a44-3d3c5b9b7f10
     """
-    found = _run(line, lambda letters: letters.get(id))
+    found = _run(line, lambda letters, _: letters.get(id))
     if found is None:
         refuse(f"there is no dead letter {id}")
     if json_:
@@ -244,13 +244,15 @@ def replay(
     )
     if dry_run:
         chosen = wanted if force else replace(wanted, replayed=False)
-        _report_count(line, _run(line, lambda letters: letters.count(chosen)), limit, json_=json_)
+        _report_count(
+            line, _run(line, lambda letters, _: letters.count(chosen)), limit, json_=json_
+        )
         return
 
-    async def main(letters: Letters) -> tuple[int, dict[UUID, UUID]]:
+    async def main(letters: Letters, chancy: Application) -> tuple[int, dict[UUID, UUID]]:
         count, jobs = 0, dict[UUID, UUID]()
         async for batch in Walk(letters, wanted, limit).replay(
-            replay_options, _progress("replayed")
+            replay_options, chancy.prepare_stored, _progress("replayed")
         ):
             count += len(batch)
             if not by_filter:  # a filter may match millions
@@ -321,13 +323,13 @@ def purge(
     by_filter = selects_by_filter(ids, all_, options)
     wanted = filter_from(options) if by_filter else LetterFilter(ids=ids)
     if by_filter and not yes:
-        count = _run(line, lambda letters: letters.count(wanted))
+        count = _run(line, lambda letters, _: letters.count(wanted))
         shown = f"{count:,}" if count <= MAX_COUNT else f"{MAX_COUNT:,}+"
         raise click.UsageError(
             f"this deletes {shown if limit is None else min(count, limit)} dead letters "
             "permanently: pass --yes to confirm"
         )
-    done = _run(line, lambda letters: Walk(letters, wanted, limit).purge(_progress("purged")))
+    done = _run(line, lambda letters, _: Walk(letters, wanted, limit).purge(_progress("purged")))
     if json_:
         line.script({"purged": done})
     else:
@@ -337,12 +339,12 @@ def purge(
         refuse(f"{missing} of the ids {'has' if missing == 1 else 'have'} no dead letter")
 
 
-def _run(line: CommandLine, work: Callable[[Letters], Awaitable[T]]) -> T:
+def _run(line: CommandLine, work: Callable[[Letters, Application], Awaitable[T]]) -> T:
     """Run a coroutine function with the dead letters, after missing ones were filed."""
 
     async def main(chancy: Application) -> T:
         await DeadLetters().file_missing(chancy)
-        return await work(Letters(chancy.broker))
+        return await work(Letters(chancy.broker), chancy)
 
     return line.run(main)
 

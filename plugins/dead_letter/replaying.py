@@ -13,6 +13,7 @@ from chancy.clock import Backoff
 from chancy.errors import BrokerError, ConfigurationError
 from chancy.job.fields import ATTEMPTS
 from chancy.job.ids import new_ids
+from chancy.plugin.pushing import PrepareStored
 from chancy.plugins.dead_letter.letter import LetterFilter
 from chancy.plugins.dead_letter.store import BATCH, Chosen, LetterPosition, Letters
 
@@ -65,9 +66,14 @@ class Walk:
         self._limit = limit
 
     async def replay(
-        self, options: ReplayOptions, progress: Progress | None = None
+        self,
+        options: ReplayOptions,
+        prepare: PrepareStored | None,
+        progress: Progress | None = None,
     ) -> AsyncIterator[Mapping[UUID, UUID]]:
         """Replay the dead letters; yields the ids of each batch with the ids of the new jobs.
+
+        ``prepare`` is `Application.prepare_stored`.
 
         Each batch marks and pushes in one transaction. An interrupted replay has completed some
         batches; a new one continues with the others.
@@ -87,14 +93,19 @@ class Walk:
                     "ahead: pass a higher rate or a lower limit"
                 )
             ids = [position.id for position in positions]
-            found = await self._replayed(ids, options, delay_s, gap_s)
+            found = await self._replayed(ids, options, delay_s, gap_s, prepare)
             done += len(found)
             if progress is not None:
                 progress(done)
             yield found
 
     async def _replayed(
-        self, ids: list[UUID], options: ReplayOptions, delay_s: float, gap_s: float
+        self,
+        ids: list[UUID],
+        options: ReplayOptions,
+        delay_s: float,
+        gap_s: float,
+        prepare: PrepareStored | None,
     ) -> dict[UUID, UUID]:
         """Replay a batch. If the response is lost, the same ids are sent again."""
         jobs = new_ids(len(ids))
@@ -110,6 +121,7 @@ class Walk:
                     max_attempts=options.max_attempts,
                     delay_s=delay_s,
                     gap_s=gap_s,
+                    prepare=prepare,
                 )
             except BrokerError as error:
                 pause_s = backoff.next_s()

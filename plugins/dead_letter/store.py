@@ -12,7 +12,10 @@ from uuid import UUID
 from chancy.broker.contract import Broker
 from chancy.broker.optional import LetterSource, SqlStore
 from chancy.errors import ConfigurationError
+from chancy.job.definition import Job
+from chancy.job.limits import limits_from
 from chancy.job.where import containing
+from chancy.plugin.pushing import PrepareStored, PushWay, columns
 from chancy.plugin.tables import PluginSql, utc
 from chancy.plugins.dead_letter.letter import EVERY, DeadLetter, LetterFilter, letter
 
@@ -182,17 +185,51 @@ class Letters:
         max_attempts: int | None,
         delay_s: float,
         gap_s: float,
+        prepare: PrepareStored | None,
     ) -> dict[UUID, UUID]:
         """Push the jobs again, and have other brokers replay dead letters that are no jobs; returns
-        the new ids by dead letter. See ``sql/replay.sql``."""
+        the new ids by dead letter. See ``sql/replay.sql``.
+
+        :param prepare: see `Application.prepare_stored`.
+        :raises Exception: whatever a plugin refuses a job with. No dead letter is replayed then.
+        """
+        changed: list[str | None] = [None] * len(ids)
+        if prepare is not None and ids:
+            changed = await self._changed(ids, prepare, queue, max_attempts)
         rows = await self._tables.fetch(
-            "replay", list(ids), list(jobs), force, queue, max_attempts, delay_s, gap_s
+            "replay", list(ids), list(jobs), force, queue, max_attempts, delay_s, gap_s, changed
         )
         found = {id: job for id, job, _ in rows}
         if isinstance(self._source, LetterSource):
             store = self._tables.store
             found.update(await self._source.replay_letters(store, ids, jobs, force=force))
         return found
+
+    async def _changed(
+        self,
+        ids: Sequence[UUID],
+        prepare: PrepareStored,
+        queue: str | None,
+        max_attempts: int | None,
+    ) -> list[str | None]:
+        """The jobs of dead letters as the plugins change them, for the statement."""
+        chosen = await self.choose(LetterFilter(ids=ids))
+        rows = await self._tables.fetch("find", *chosen, None, len(ids), False)
+        found: dict[UUID, str] = {}
+        for dead in map(letter, rows):
+            if dead.reason == "event":
+                continue
+            job = Job(
+                func=dead.func,
+                arguments=dead.arguments or {},
+                queue=queue or dead.queue,
+                priority=dead.priority,
+                max_attempts=max_attempts or dead.max_attempts,
+                meta=dead.meta,
+                limits=limits_from(dead.limits),
+            )
+            found[dead.id] = columns(prepare(job, PushWay.REPLAY))
+        return [found.get(id) for id in ids]
 
     async def purge(self, ids: Sequence[UUID]) -> int:
         """Delete dead letters permanently; returns their number."""

@@ -171,7 +171,7 @@ class Workflows(GroupPlugin[RecordedAttempt, StepOutcome, Ended]):
         :param validate: False to push functions that this process cannot import.
         :raises PushError: the workflow is invalid; names the step. Nothing was written.
         """
-        stored = prepared(chancy, workflow, validate=validate)
+        stored = prepared(chancy, workflow, validate=validate, within=within is not None)
         fetch = None if within is None else bind(within)
         await WorkflowCalls(chancy.broker).push(stored, fetch)
         return self.reference(chancy, stored.id)
@@ -180,7 +180,7 @@ class Workflows(GroupPlugin[RecordedAttempt, StepOutcome, Ended]):
         self, chancy: Application, workflow: Workflow, *, within: object, validate: bool = True
     ) -> WorkflowReference:
         """`push` for code without an event loop, in a transaction of the caller's."""
-        stored = prepared(chancy, workflow, validate=validate)
+        stored = prepared(chancy, workflow, validate=validate, within=True)
         run_blocking(WorkflowCalls(chancy.broker).push(stored, bind_blocking(within)))
         return self.reference(chancy, stored.id)
 
@@ -236,7 +236,9 @@ class Workflows(GroupPlugin[RecordedAttempt, StepOutcome, Ended]):
         :raises LeaseLost: another worker has the job, or it has ended.
         """
         tables = SQL.on(chancy.broker)
-        extension = Extension(more, before, tables.schema, chancy, validate=validate)
+        extension = Extension(
+            more, before, tables.schema, chancy, validate=validate, within=within is not None
+        )
         await extension.add(tables.store.fetch if within is None else bind(within))
 
     def sync_extend(
@@ -250,7 +252,7 @@ class Workflows(GroupPlugin[RecordedAttempt, StepOutcome, Ended]):
     ) -> None:
         """`extend` for plain functions, in a transaction of the caller's."""
         schema = SQL.on(chancy.broker).schema
-        extension = Extension(more, before, schema, chancy, validate=validate)
+        extension = Extension(more, before, schema, chancy, validate=validate, within=True)
         run_blocking(extension.add(bind_blocking(within)))
 
 

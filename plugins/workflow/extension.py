@@ -59,6 +59,7 @@ class Extension:
         chancy: Application,
         *,
         validate: bool,
+        within: bool,
     ) -> None:
         self._here = StepContext.current()
         self._more = more
@@ -68,6 +69,8 @@ class Extension:
         self._schema = schema
         self._registry = chancy.registry if validate else None
         self._max_payload = chancy.max_payload
+        self._before_push = chancy.before_push
+        self._within = within
         self._encode_arguments = chancy.encode_arguments
 
     def names_statement(self) -> tuple[str, UUID, list[str]]:
@@ -129,6 +132,8 @@ class Extension:
             self._registry,
             known=frozenset(known),
             max_payload=self._max_payload,
+            before_push=self._before_push,
+            within=self._within,
             encode_arguments=self._encode_arguments,
         ).prepare()
 

@@ -12,6 +12,7 @@ from chancy.errors import ConfigurationError, PushError
 from chancy.job.definition import Job
 from chancy.job.ids import new_ids
 from chancy.job.registry import Registry
+from chancy.plugin.pushing import Change, PushContext, PushWay
 from chancy.plugin.runtime import Application
 from chancy.plugins.workflow.description import MAX_EDGES, UNDO, Workflow
 from chancy.plugins.workflow.encoding import Columns, StepEncoding
@@ -44,7 +45,9 @@ class Prepared:
     outer: Sequence[tuple[str, str]] = ()
 
 
-def prepared(chancy: Application, workflow: Workflow, *, validate: bool) -> Prepared:
+def prepared(
+    chancy: Application, workflow: Workflow, *, validate: bool, within: bool = False
+) -> Prepared:
     """A workflow, checked and encoded. Raises `PushError` if it cannot be stored and run."""
     registry = chancy.registry if validate else None
     return Preparation(
@@ -52,6 +55,7 @@ def prepared(chancy: Application, workflow: Workflow, *, validate: bool) -> Prep
         registry,
         max_payload=chancy.max_payload,
         before_push=chancy.before_push,
+        within=within,
         encode_arguments=chancy.encode_arguments,
     ).prepare()
 
@@ -64,6 +68,7 @@ class Preparation:
     :param registry: None for functions that this process cannot import.
     :param max_payload: the largest arguments, and the largest meta, of one job, in bytes.
     :param before_push: changes a job before it is checked, or refuses it.
+    :param within: whether the transaction is the caller's.
     :param encode_arguments: changes encoded arguments before they are stored.
     """
 
@@ -74,11 +79,13 @@ class Preparation:
         *,
         known: frozenset[str] = frozenset(),
         max_payload: int = DEFAULT_MAX_PAYLOAD,
-        before_push: Callable[[Job[Any]], Job[Any]] | None = None,
+        before_push: Change | None = None,
+        within: bool = False,
         encode_arguments: Callable[[str, str], str] | None = None,
     ) -> None:
         self._workflow = workflow
         self._before_push = before_push
+        self._context = PushContext(PushWay.WORKFLOW, within)
         self._steps = {step.name: step for step in workflow}
         self._known = known
         self._where = f"workflow {workflow.name!r}"
@@ -134,7 +141,9 @@ class Preparation:
         )
 
     def _changed(self, job: Job[Any] | None) -> Job[Any] | None:
-        return job if job is None or self._before_push is None else self._before_push(job)
+        if job is None or self._before_push is None:
+            return job
+        return self._before_push(job, self._context)
 
     def _before(self, step: Step) -> Sequence[str]:
         found = self._workflow.before(step)

@@ -4,7 +4,9 @@
 -- $1 to $4, one for each entry: name, revision as read, the newest tick that has passed (null:
 -- none), when the next one is due; $11: whether another broker has an unfinished job of the entry.
 -- $5 to $10, one for each tick: entry name, tick, id of its job, when the job is due (null: at
--- once), ticks dropped before it, whether the tick is too late to be fired.
+-- once), ticks dropped before it, whether the tick is too late to be fired. $12, $13, one for each
+-- tick: columns of its job that plugins have changed, a JSON object (null: as in the entry), and
+-- whether a plugin refuses it.
 -- Index: the primary keys. Locks: rows of cron_entries by name, skipping locked ones.
 -- Safe to repeat: the revision has changed then.
 with entries as materialized (
@@ -23,12 +25,13 @@ ticks as (
   from (
     select t.*, case
       when t.late then 'late'
+      when t.refused then 'refused'
       when not e.idle then 'overlap'
       when e.overlap = 'skip' and row_number() over (partition by e.name order by t.tick) > 1
         then 'overlap'
       end as why
     from unnest($5::text[], $6::timestamptz[], $7::uuid[], $8::timestamptz[], $9::int[],
-      $10::boolean[]) as t (entry, tick, job_id, run_at, missed, late)
+      $10::boolean[], $13::boolean[]) as t (entry, tick, job_id, run_at, missed, late, refused)
     join entries as e on e.name = t.entry) as v
   on conflict do nothing
   returning entry, tick, job_id, run_at, skipped),
@@ -37,14 +40,20 @@ pushed as (
     id, pos, state, queue, priority, func, arguments, run_at, max_attempts, meta, limits)
   select o.job_id, nextval('{schema}.positions'),
     {schema}.admit(o.run_at, o.marked),
-    o.queue, o.priority, o.func, o.arguments, o.run_at, o.max_attempts, o.marked, o.limits
+    o.queue, o.priority, o.func, o.arguments, o.run_at, o.max_attempts, o.marked,
+    o.limits
   from (
-    select e.*, t.job_id, t.run_at, coalesce(e.meta, '{}') || jsonb_build_object(
+    select e.name, t.tick, t.job_id, t.run_at, j.queue, j.priority, j.func, j.arguments,
+      j.max_attempts, j.limits, coalesce(j.meta, '{}') || jsonb_build_object(
       'cron', jsonb_build_object('entry', e.name, 'tick',
         to_char(t.tick at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"+00:00"'))) as marked
     from ticks as t
     join entries as e on e.name = t.entry
-    where t.job_id is not null
+    join unnest($7::uuid[], $12::text[]) as c (job_id, changed) on c.job_id = t.job_id
+    cross join lateral jsonb_to_record(
+      coalesce(c.changed::jsonb, to_jsonb(e))) as j (
+        queue text, priority smallint, func text, arguments jsonb, max_attempts int, meta jsonb,
+        limits jsonb)
     order by t.tick, e.name) as o
   returning queue, state),
 moved as (

@@ -2,6 +2,7 @@
 -- wakes the workers of its queue. The overlap check of the next tick includes this job.
 -- The entry stores its last 100 jobs, oldest first, and this one. Earlier jobs stay in that list
 -- while they exist in Postgres, or if the queue is in another broker.
+-- $3: columns of the job that plugins have changed, a JSON object; null: as in the entry.
 -- Returns the time; no row if there is no such entry. Index: the primary keys. Locks: its row.
 -- Safe to repeat while the job is unfinished.
 with entry as (
@@ -28,9 +29,13 @@ pushed as (
     $2::uuid, nextval('{schema}.positions'), {schema}.admit(null, e.marked), e.queue, e.priority,
     e.func, e.arguments, e.max_attempts, e.marked, e.limits
   from (
-    select o.*, coalesce(o.meta, '{}') || jsonb_build_object(
+    select j.*, coalesce(j.meta, '{}') || jsonb_build_object(
       'cron', jsonb_build_object('entry', o.name, 'manual', true)) as marked
-    from entry as o) as e
+    from entry as o
+    cross join lateral jsonb_to_record(
+      coalesce($3::text::jsonb, to_jsonb(o))) as j (
+        queue text, priority smallint, func text, arguments jsonb, max_attempts int, meta jsonb,
+        limits jsonb)) as e
   on conflict (id) do nothing
   returning id, queue),
 noted as (

@@ -52,7 +52,14 @@ async def replay_all(view: View) -> Response:
     async def replay(act: Deed, ids: Sequence[UUID]) -> int:
         letters = Letters(act.broker, view.site.chancy.broker)
         found = await letters.replay(
-            ids, new_ids(len(ids)), force=False, queue=None, max_attempts=None, delay_s=0, gap_s=0
+            ids,
+            new_ids(len(ids)),
+            force=False,
+            queue=None,
+            max_attempts=None,
+            delay_s=0,
+            gap_s=0,
+            prepare=view.site.chancy.prepare_stored,
         )
         return len(found)
 

@@ -86,7 +86,7 @@ async def run(view: View) -> Response:
     name = view.field("entry")
     view.require(Action.RUN_CRON, f"cron:{name}")
     async with deed(view) as act:
-        job = await Entries(act.broker).run(name)
+        job = await Entries(act.broker).run(name, view.site.chancy.prepare_stored)
         if job is None:
             raise Refused(404, f"there is no cron entry {name!r}")
         await act.note(Action.RUN_CRON, f"cron:{name}", {"job": job}, jobs=1)

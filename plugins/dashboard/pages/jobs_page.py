@@ -155,7 +155,14 @@ async def replay(view: View) -> Response:
         return asked
     async with deed(view) as act:
         found = await Letters(act.broker, view.site.chancy.broker).replay(
-            ids, new_ids(len(ids)), force=True, queue=None, max_attempts=None, delay_s=0, gap_s=0
+            ids,
+            new_ids(len(ids)),
+            force=True,
+            queue=None,
+            max_attempts=None,
+            delay_s=0,
+            gap_s=0,
+            prepare=view.site.chancy.prepare_stored,
         )
         if not found:
             raise Refused(

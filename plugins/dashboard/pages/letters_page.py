@@ -155,6 +155,7 @@ async def replay(view: View) -> Response:
             max_attempts=None,
             delay_s=0,
             gap_s=0,
+            prepare=view.site.chancy.prepare_stored,
         )
         if not found:
             why = (
@@ -278,6 +279,7 @@ class _Batches:
                 max_attempts=None,
                 delay_s=delay_s,
                 gap_s=self._gap_s,
+                prepare=self._view.site.chancy.prepare_stored,
             )
             count = len(found)
         else:

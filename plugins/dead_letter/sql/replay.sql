@@ -4,13 +4,25 @@
 -- until the first job is due, and between two jobs. Returns the ids of dead letters and jobs. A
 -- dead letter whose job cannot be pushed, because its unique key is taken, is unchanged, and so is
 -- that of an event, which has no job.
+-- $8, one for each: columns of the job that plugins have changed, a JSON object; null: as in the
+-- dead letter.
 -- The new job starts with no attempts, crashes and errors, and with no count of workers that do
 -- not register the function. Index: the primary keys. Locks: the dead letters by id.
 -- Safe to repeat with the same $2: the same result is returned again.
 with chosen as materialized (
-  select d.*, n.job_id, n.place
+  select d.id, d.replays, d.unique_key, n.job_id, n.place, j.*
   from {schema}.dead_letters as d
-  join unnest($1::uuid[], $2::uuid[]) with ordinality as n (id, job_id, place) on n.id = d.id
+  join unnest($1::uuid[], $2::uuid[], $8::text[]) with ordinality as n (
+    id, job_id, changed, place) on n.id = d.id
+  cross join lateral (
+    select d.queue, d.priority, d.func, d.arguments, d.max_attempts, d.meta, d.limits
+    where n.changed is null
+    union all
+    select c.*
+    from jsonb_to_record(n.changed::jsonb) as c (
+      queue text, priority smallint, func text, arguments jsonb, max_attempts int, meta jsonb,
+      limits jsonb)
+    where n.changed is not null) as j
   where (d.replayed_at is null or $3::boolean)
     and d.replayed_as is distinct from n.job_id
     and d.reason <> 'event'

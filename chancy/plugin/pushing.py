@@ -1,0 +1,59 @@
+"""The ways by which jobs come in, as the hook `pushing` of plugins gets them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from chancy.broker.values import PreparedJob
+from chancy.job.definition import Job
+
+
+class PushWay(StrEnum):
+    """How a job comes in."""
+
+    #: By a push of the application, in any of its calls: also the jobs of a batch.
+    PUSH = "push"
+    #: As a step of a workflow, or its undo, when the workflow or the step is added.
+    WORKFLOW = "workflow"
+    #: As a callback of a batch, when the batch is pushed.
+    BATCH = "batch"
+    #: At a tick of a cron entry, or when its job is run by hand.
+    CRON = "cron"
+    #: As the replay of a dead letter.
+    REPLAY = "replay"
+
+
+class PushContext(NamedTuple):
+    """How a job comes in. Its queue is that of the job.
+
+    :param within: whether a transaction of the caller's stores it, which may be rolled back.
+    """
+
+    way: PushWay
+    within: bool = False
+
+
+PUSH = PushContext(PushWay.PUSH)
+PUSH_WITHIN = PushContext(PushWay.PUSH, within=True)
+
+#: The hooks `pushing` of all plugins.
+Change = Callable[[Job[Any], PushContext], Job[Any]]
+#: Passes a job that is stored already, and that a plugin pushes, through the hooks. Its arguments
+#: are as they are stored.
+PrepareStored = Callable[[Job[Any], PushWay], PreparedJob]
+
+
+def columns(prepared: PreparedJob) -> str:
+    """The columns that the hooks may have changed of a stored job, as a JSON object."""
+    texts = {"arguments": prepared.arguments, "meta": prepared.meta, "limits": prepared.limits}
+    plain = {
+        "queue": prepared.queue,
+        "priority": prepared.priority,
+        "func": prepared.func,
+        "max_attempts": prepared.max_attempts,
+    }
+    rest = "".join(f', "{name}": {text or "null"}' for name, text in texts.items())
+    return f"{json.dumps(plain)[:-1]}{rest}}}"
