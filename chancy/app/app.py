@@ -40,6 +40,7 @@ from chancy.plugin.hooks import Hooks
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.pushing import PUSH, PUSH_WITHIN, PrepareStored, PushContext, PushWay
 from chancy.plugin.runtime import BrokerContext
+from chancy.plugin.tables import PayloadTable
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.drivers.base import Connection
 from chancy.postgres.schema import migrate as tables
@@ -268,6 +269,11 @@ class Chancy(BlockingCalls):
         :raises UnreadablePayload: it is encrypted with a key that this application does not have.
         """
         return result if self.hooks.payloads is None else self.hooks.payloads.result(func, result)
+
+    @property
+    def payload_tables(self) -> Sequence[PayloadTable]:
+        """The tables of all plugins with payloads that a codec has encoded."""
+        return self.hooks.payload_tables
 
     def transaction(self) -> AbstractAsyncContextManager[Connection]:
         """A transaction on a session of the pool, to pass as ``within``."""

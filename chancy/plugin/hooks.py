@@ -25,6 +25,7 @@ from chancy.plugin.payloads import StoredPayloads
 from chancy.plugin.plugin import AroundContext, Plugin
 from chancy.plugin.pushing import Change, PushContext
 from chancy.plugin.runtime import Application, BrokerContext, Panel, QueueClaims, Runtime
+from chancy.plugin.tables import PayloadTable
 from chancy.postgres.schema.component import Migrations, ordered
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.states import State
@@ -121,6 +122,13 @@ class Hooks:
         )
         #: Encodes and decodes what is stored of jobs; None if no plugin has a codec.
         self.payloads = _payloads(self.plugins)
+        #: The tables of plugins with payloads that a codec has encoded.
+        self.payload_tables: tuple[PayloadTable, ...] = tuple(
+            table
+            for plugin in self.plugins
+            if type(plugin).payload_tables is not Plugin.payload_tables
+            for table in provided(plugin.get_identifier(), "payload_tables", plugin.payload_tables)
+        )
         self._electing = _one_electing(self.plugins)
         self._gate = Containment(
             self._electing.get_identifier() if self._electing else "the core", "gate"

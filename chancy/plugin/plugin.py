@@ -27,6 +27,7 @@ from chancy.plugin.leader import LeaderGate
 from chancy.plugin.payloads import PayloadCodec
 from chancy.plugin.pushing import PushContext
 from chancy.plugin.runtime import Application, BrokerContext, Panel, QueueClaims, Runtime
+from chancy.plugin.tables import PayloadTable
 from chancy.postgres.schema.component import Migrations
 from chancy.queue.queue import Queue
 from chancy.states import State
@@ -128,6 +129,18 @@ class Plugin:
         once, when the application is created; only one plugin of an application may have a codec.
         """
         return None
+
+    def payload_tables(self) -> Sequence[PayloadTable]:
+        """The tables of this plugin whose payloads a codec has encoded, so that another key can be
+        used for them. Those of the core are known.
+
+        ``TABLE_page`` takes a UUID, a name, a number of rows and of bytes. It returns the UUID,
+        the name and the payloads of the next rows in the order of their key, the payloads as the
+        text of a JSON object, or null if none is encoded. ``TABLE_swap`` takes lists of UUIDs,
+        names, payloads as they were read, and new payloads. It replaces those that are unchanged,
+        and returns how many it has replaced.
+        """
+        return ()
 
     def claiming(
         self, queue: Queue, broker: Broker, wake: Callable[[], None]

@@ -19,6 +19,7 @@ from chancy.job.definition import Job
 from chancy.job.registry import Registry
 from chancy.plugin.leader import LeaderGate
 from chancy.plugin.pushing import PrepareStored, PushContext
+from chancy.plugin.tables import PayloadTable
 from chancy.results.reference import Reference
 from chancy.text import shown
 
@@ -133,6 +134,11 @@ class Application(Protocol):
 
         :raises UnreadablePayload: it is encrypted with a key that is not known here.
         """
+        ...
+
+    @property
+    def payload_tables(self) -> Sequence[PayloadTable]:
+        """The tables of all plugins with payloads that a codec has encoded."""
         ...
 
     async def push(

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from enum import Enum, IntEnum
 from functools import lru_cache
 from importlib import resources
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 from uuid import UUID
 
 from chancy.broker.contract import Broker
@@ -49,6 +49,16 @@ def _plain(value: Any) -> Any:
             return redacted(value)
         case _:
             return value
+
+
+class PayloadTable(NamedTuple):
+    """A table of a plugin with payloads that a codec has encoded; see `Plugin.payload_tables`.
+
+    :param sql: the statements of the plugin: ``TABLE_page`` and ``TABLE_swap``.
+    """
+
+    table: str
+    sql: PluginSql
 
 
 class PluginSql:

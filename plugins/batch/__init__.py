@@ -14,10 +14,12 @@ from chancy.broker.transaction import Transaction
 from chancy.clock import Clock
 from chancy.job.definition import Job
 from chancy.plugin.runtime import Application, Panel
+from chancy.plugin.tables import PayloadTable
 from chancy.plugin.tracking.groups import GroupPlugin
 from chancy.plugins.batch.calls import BatchCalls
 from chancy.plugins.batch.description import Batch
 from chancy.plugins.batch.outcomes import (
+    SQL,
     BatchJobOutcome,
     BatchOutcomes,
     BatchRef,
@@ -93,6 +95,9 @@ class Batches(GroupPlugin[BatchRef, BatchJobOutcome, BatchState]):
                 }
             },
         )
+
+    def payload_tables(self) -> Sequence[PayloadTable]:
+        return [PayloadTable("batches_callbacks", SQL)]
 
     def commands(self) -> Sequence[click.Command]:
         from chancy.plugins.batch.commands import batch

@@ -16,12 +16,12 @@ from chancy.errors import ConfigurationError
 from chancy.plugin.leader import elected
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Application, Panel, Runtime
-from chancy.plugin.tables import facts
+from chancy.plugin.tables import PayloadTable, facts
 from chancy.plugins.cron.decorated import periodic, periodic_entries
 from chancy.plugins.cron.entry import Entry, Overlap, StoredEntry
 from chancy.plugins.cron.firing import Firing
 from chancy.plugins.cron.misfire import Misfire
-from chancy.plugins.cron.store import MAX_ENTRIES, MAX_KEPT, Entries, Fired
+from chancy.plugins.cron.store import MAX_ENTRIES, MAX_KEPT, SQL, Entries, Fired
 from chancy.postgres.schema.component import Migrations
 from chancy.text import shown
 
@@ -75,6 +75,9 @@ class Cron(Plugin):
 
     def migrations(self) -> Migrations | None:
         return Migrations(name="cron", package="chancy.plugins.cron.migrations", head="0001")
+
+    def payload_tables(self) -> Sequence[PayloadTable]:
+        return [PayloadTable("cron_entries", SQL)]
 
     def commands(self) -> Sequence[click.Command]:
         from chancy.plugins.cron.commands import cron

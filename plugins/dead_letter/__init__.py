@@ -17,10 +17,10 @@ from chancy.clock import Clock
 from chancy.plugin.leader import elected
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Application, Panel, Runtime
-from chancy.plugin.tables import facts
+from chancy.plugin.tables import PayloadTable, facts
 from chancy.plugins.dead_letter.letter import EVERY, DeadLetter, LetterFilter
 from chancy.plugins.dead_letter.replaying import Progress, ReplayOptions, Walk
-from chancy.plugins.dead_letter.store import Group, LetterPosition, Letters, filing
+from chancy.plugins.dead_letter.store import SQL, Group, LetterPosition, Letters, filing
 from chancy.plugins.dead_letter.sweep import DeadLetterSweep
 from chancy.postgres.schema.component import Migrations
 from chancy.queue.queue import DEFAULT_BROKER
@@ -79,6 +79,9 @@ class DeadLetters(Plugin):
             package="chancy.plugins.dead_letter.migrations",
             head="0001",
         )
+
+    def payload_tables(self) -> Sequence[PayloadTable]:
+        return [PayloadTable("dead_letters", SQL)]
 
     def commands(self) -> Sequence[click.Command]:
         from chancy.plugins.dead_letter.commands import dead

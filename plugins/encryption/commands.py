@@ -113,7 +113,7 @@ def _rotate(keyring: Keyring) -> click.Command:
 def _run(line: CommandLine, keyring: Keyring, batch: int, *, dry_run: bool) -> RotationCounts:
     async def main(chancy: Application) -> RotationCounts:
         with _bar() as progress:
-            rotation = Rotation(chancy.broker, keyring, batch=batch)
+            rotation = Rotation(chancy, keyring, batch=batch)
             return await rotation.run(dry_run=dry_run, progress=progress)
 
     return line.run(main)

@@ -9,24 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from chancy.broker.contract import Broker
 from chancy.checks import check_number
 from chancy.errors import UnreadablePayload
+from chancy.plugin.runtime import Application
 from chancy.plugin.tables import PluginSql
 from chancy.plugins.encryption.keyring import Keyring
 from chancy.serialization.sealed import key_of, opened, redaction
 
 SQL = PluginSql("chancy.plugins.encryption", "encrypted jobs")
 
-#: The tables with payloads of work that is not finished, or may run again.
-TABLES = (
-    "jobs",
-    "dead_letters",
-    "workflows_steps",
-    "workflows_signals",
-    "batches_callbacks",
-    "cron_entries",
-)
 #: The most rows, and about the most bytes, of one batch.
 BATCH, MAX_BATCH, _MAX_BYTES = 500, 10_000, 8 * 1024 * 1024
 _FIRST = UUID(int=0), ""
@@ -59,19 +50,22 @@ class RotationCounts:
 
 
 class Rotation:
-    """A pass over what is stored encrypted, in the database of a broker.
+    """A pass over what is stored encrypted in Postgres.
 
-    Unfinished jobs, dead letters, steps and signals of workflows, callbacks of batches, and entries
-    of cron. Finished jobs are left as they are, and so are jobs in other brokers. A running job has
-    its arguments already; they are needed again if it is retried.
+    Unfinished jobs, and the `payload_tables` of the plugins of the application. Finished jobs are
+    left as they are, and so are jobs in other brokers. A running job has its arguments already;
+    they are needed again if it is retried.
 
     :param batch: the most rows that are read and changed at a time, 1 to 10,000.
     :raises ConfigurationError: the broker has no SQL tables, or ``batch`` is out of range.
     """
 
-    def __init__(self, broker: Broker, keyring: Keyring, *, batch: int = BATCH) -> None:
+    def __init__(self, chancy: Application, keyring: Keyring, *, batch: int = BATCH) -> None:
         check_number(batch, "batch", 1, MAX_BATCH)
-        self.tables = SQL.on(broker)
+        broker = chancy.broker
+        #: The statements of each table, by its name.
+        self.tables = {"jobs": SQL.on(broker)}
+        self.tables |= {table: sql.on(broker) for table, sql in chancy.payload_tables}
         self._keyring = keyring
         self._batch = batch
 
@@ -86,10 +80,7 @@ class Rotation:
         Each batch is a transaction. Safe to interrupt, to repeat, and to run beside workers.
         """
         counts = RotationCounts()
-        found = await self.tables.fetch("tables", list(TABLES))
-        for table in TABLES:
-            if [table] not in [list(row) for row in found]:
-                continue
+        for table in self.tables:
             async for size, rows in self._pages(table):
                 counts.rows += size
                 await self._rotate(table, rows, counts, dry_run=dry_run)
@@ -101,7 +92,9 @@ class Rotation:
         """The number of rows that were read, and those of them with encrypted payloads."""
         id, name = _FIRST
         while True:
-            found = await self.tables.fetch(f"{table}_page", id, name, self._batch, _MAX_BYTES)
+            found = await self.tables[table].fetch(
+                f"{table}_page", id, name, self._batch, _MAX_BYTES
+            )
             if not found:
                 return
             yield len(found), [_Payload(*row) for row in found if row[2] is not None]
@@ -123,7 +116,7 @@ class Rotation:
                 changes.append((row, json.dumps(again)))
         if dry_run or not changes:
             return
-        ((done,),) = await self.tables.fetch(
+        ((done,),) = await self.tables[table].fetch(
             f"{table}_swap",
             [row.id for row, _ in changes],
             [row.name for row, _ in changes],

@@ -15,7 +15,7 @@ from chancy.broker.optional import SqlStore
 from chancy.broker.transaction import Transaction
 from chancy.clock import Clock
 from chancy.plugin.runtime import Application, Panel, Runtime
-from chancy.plugin.tables import facts
+from chancy.plugin.tables import PayloadTable, facts
 from chancy.plugin.tracking.groups import GroupPlugin
 from chancy.plugins.workflow.calls import WorkflowCalls
 from chancy.plugins.workflow.description import Workflow, chain, chord, group
@@ -110,6 +110,9 @@ class Workflows(GroupPlugin[RecordedAttempt, StepOutcome, Ended]):
                 }
             },
         )
+
+    def payload_tables(self) -> Sequence[PayloadTable]:
+        return [PayloadTable("workflows_steps", SQL), PayloadTable("workflows_signals", SQL)]
 
     def commands(self) -> Sequence[click.Command]:
         from chancy.plugins.workflow.commands import workflow

@@ -106,7 +106,7 @@ class GroupSweep(ABC, Generic[R, E]):
         self._keep_days = keep_days
         self._missing = MissingJobs(clock)
         self._after: Row = (None, None)
-        self._has_dead_letters = False
+        self._has_replays = False
         self._after_replay: Row = (None, None)
 
     @abstractmethod
@@ -225,9 +225,9 @@ class GroupSweep(ABC, Generic[R, E]):
         If the hook fails to report it and the worker dies, only its dead letter refers to it. A
         replay that succeeded in a queue without history cannot be found.
         """
-        if not self._has_dead_letters:
-            ((self._has_dead_letters,),) = await self._shared.fetch("letters")
-        if not self._has_dead_letters:
+        if not self._has_replays:
+            ((self._has_replays,),) = await self._shared.fetch("replays")
+        if not self._has_replays:
             return 0
         rows = await self._tables.fetch("replayed", *self._after_replay, self.replays_page)
         outcomes = [outcome for row in rows if (outcome := self._replay(row)) is not None]

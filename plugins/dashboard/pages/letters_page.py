@@ -14,13 +14,12 @@ from starlette.responses import RedirectResponse, Response
 from chancy.job.ids import new_ids
 from chancy.plugin.tables import utc
 from chancy.plugins.dashboard.access import Action
-from chancy.plugins.dashboard.audit import SQL
 from chancy.plugins.dashboard.job_rows import FOREVER, HIGH, LOW, NEVER
 from chancy.plugins.dashboard.redaction import line, tree
 from chancy.plugins.dashboard.site import Refused, View, uuid_of
 from chancy.plugins.dashboard.undertaking import Deed, deed, is_full, start
 from chancy.plugins.dead_letter import DeadLetter, DeadLetters, LetterFilter
-from chancy.plugins.dead_letter.store import BATCH, Group, LetterPosition, Letters
+from chancy.plugins.dead_letter.store import BATCH, SQL, Group, LetterPosition, Letters
 
 #: Groups and dead letters of a page.
 _GROUPS, _PAGE = 50, 50
@@ -87,7 +86,7 @@ async def show_group(view: View) -> Response:
     site, fingerprint = view.site, view.path("fingerprint")
     at, id = _after(view) or (FOREVER, HIGH)
     tables = SQL.on(site.store)
-    rows = await tables.fetch("letter_page", fingerprint, at, id, _PAGE + 1)
+    rows = await tables.fetch("group_page", fingerprint, at, id, _PAGE + 1)
     letters = [_letter(row) for row in rows]
     if not letters:
         return await view.render("letters_none.html", 404, title="Dead letters")
@@ -217,7 +216,7 @@ async def _whole_group(view: View, action: Action, rate: float | None) -> Respon
     # Jobs that fail again while they are replayed die later than this.
     chosen = await Letters(site.chancy.broker).choose(LetterFilter(), bounded=True)
     until, replays = chosen.until or view.now, action is Action.REPLAY_LETTER
-    rows = await SQL.on(site.store).fetch("letter_total", fingerprint, until, replays, _MOST_TOTAL)
+    rows = await SQL.on(site.store).fetch("group_count", fingerprint, until, replays, _MOST_TOTAL)
     step = _Batches(view, fingerprint, until, action, rate)
     detail = {
         "fingerprint": fingerprint,
@@ -233,7 +232,7 @@ async def _whole_group(view: View, action: Action, rate: float | None) -> Respon
 
 async def _newest(view: View, fingerprint: str) -> DeadLetter:
     tables = SQL.on(view.site.store)
-    rows = await tables.fetch("letter_page", fingerprint, FOREVER, HIGH, 1)
+    rows = await tables.fetch("group_page", fingerprint, FOREVER, HIGH, 1)
     newest = await _plugin(view).get(view.site.chancy, rows[0][0]) if rows else None
     if newest is None:
         raise Refused(404, "this group has no dead letters any more")
@@ -258,7 +257,7 @@ class _Batches:
     async def __call__(self, act: Deed) -> int | None:
         replays = self._action is Action.REPLAY_LETTER
         rows = await SQL.on(act.store).fetch(
-            "letter_ids", self._fingerprint, *self._after, self._until, BATCH, replays
+            "group_ids", self._fingerprint, *self._after, self._until, BATCH, replays
         )
         if not rows:
             return None

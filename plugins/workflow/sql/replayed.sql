@@ -1,7 +1,8 @@
 -- Scans up to $3 steps after ($1, $2), by workflow and name, of failed workflows: for a failed step,
 -- the replay of its dead letter, or a replay of that, that has succeeded, with its result. Null for
 -- other steps, and for steps that no longer count because their workflow was undone.
--- Index: workflows_over, the primary keys of workflows_steps and dead_letters, finished_jobs_id.
+-- Index: workflows_over, the primary key of workflows_steps, finished_jobs_id; as the function
+-- replays_of.
 -- No locks. Safe to repeat.
 select s.workflow_id, s.name, s.run, r.id, r.result
 from (
@@ -24,19 +25,8 @@ from (
   order by w.id, o.name
   limit $3::int) as s
 left join lateral (
-  with recursive replays (id, depth) as (
-    select d.replayed_as, 1
-    from {schema}.dead_letters as d
-    where s.state = 5
-      and s.counts
-      and d.id = s.job_id
-    union all
-    select d.replayed_as, p.depth + 1
-    from replays as p
-    join {schema}.dead_letters as d on d.id = p.id
-    where p.depth < 100)
   select p.id, f.result::text as result
-  from replays as p
+  from {schema}.replays_of(case when s.state = 5 and s.counts then s.job_id end) as p
   join lateral (
     select o.state, o.result
     from {schema}.finished_jobs as o

@@ -208,7 +208,7 @@ async def test_steps_callbacks_and_ticks_are_encrypted(dsn: str) -> None:
         waiting = dump(dsn, tables)
         keyring = Encryption({"k1": K1, "k2": K2}).keyring
         await flow.signal("go", SECRET)
-        assert (await Rotation(app.broker, keyring).run()).changed == 6
+        assert (await Rotation(app, keyring).run()).changed == 6
         async with Worker(app):
             ticked = await cron.run(app, "pay")
             assert ticked is not None
@@ -231,9 +231,9 @@ async def test_rotation_beside_a_worker_loses_nothing(dsn: str) -> None:
         references = await chancy.push_many(jobs)
     async with application(dsn, BOTH) as chancy:
         keyring = Encryption(BOTH).keyring
-        counted = await Rotation(chancy.broker, keyring).run(dry_run=True)
+        counted = await Rotation(chancy, keyring).run(dry_run=True)
         assert (counted.old, counted.changed) == (331, 0)
-        rotation = Rotation(chancy.broker, keyring, batch=7)
+        rotation = Rotation(chancy, keyring, batch=7)
         rotating = asyncio.create_task(rotation.run())
         async with Worker(chancy):
             counts = await rotating
@@ -258,8 +258,8 @@ async def test_rotation_beside_a_worker_loses_nothing(dsn: str) -> None:
 async def test_rotation_leaves_rows_alone_that_changed_since_it_read_them(dsn: str) -> None:
     async with application(dsn) as chancy:
         await chancy.push(secret_jobs.pay.job(card=SECRET))
-        rotation = Rotation(chancy.broker, Encryption(BOTH).keyring)
-        fetch = rotation.tables.fetch
+        rotation = Rotation(chancy, Encryption(BOTH).keyring)
+        fetch = rotation.tables["jobs"].fetch
 
         async def late(name: str, *parameters: object) -> Any:
             if name == "jobs_swap":
@@ -267,7 +267,7 @@ async def test_rotation_leaves_rows_alone_that_changed_since_it_read_them(dsn: s
                     connection.execute("update chancy.jobs set errors = '[1]'")
             return await fetch(name, *parameters)
 
-        rotation.tables.fetch = late  # type: ignore[method-assign]
+        rotation.tables["jobs"].fetch = late  # type: ignore[method-assign]
         counts = await rotation.run()
     assert (counts.old, counts.changed, counts.busy) == (1, 0, 1)
     assert '"errors": [1]' in dump(dsn, ("jobs",))

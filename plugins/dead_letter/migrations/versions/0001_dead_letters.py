@@ -15,6 +15,10 @@ def upgrade() -> None:
 def downgrade() -> None:
     run = context.config.attributes["run"]
     run("drop index {schema}.dead_letters_failed")
+    run("drop function {schema}.mark_replayed")
+    run("drop function {schema}.events_to_replay")
+    run("drop function {schema}.file_events")
+    run("drop function {schema}.replays_of")
     run("drop function {schema}.dead_letters_groups")
     run("drop function {schema}.dead_letters_page")
     run("drop function {schema}.dead_letters_reason")

@@ -1,0 +1,28 @@
+-- Returns the replay of a failed job, the replay of that, and so on, at most 100, each with its number:
+-- for plugins that track what became of a job. The last one may not have ended.
+-- Index: the primary key of dead_letters, once for each. No locks. Safe to repeat.
+create function {schema}.replays_of(p_job uuid) returns table (id uuid, depth int)
+language plpgsql stable strict rows 1
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+#variable_conflict use_column
+begin
+  return query
+  with recursive replays (id, depth) as (
+    select d.replayed_as, 1
+    from {schema}.dead_letters d
+    where d.id = p_job and d.replayed_as is not null
+    union all
+    select d.replayed_as, p.depth + 1
+    from replays p
+    join {schema}.dead_letters d on d.id = p.id
+    where p.depth < 100 and d.replayed_as is not null)
+  select r.id, r.depth from replays r;
+end
+$$
