@@ -47,7 +47,7 @@ async def test_another_schedule_holds_from_now_on(dsn: str) -> None:
 
 async def test_the_last_jobs_are_remembered_in_their_order(dsn: str) -> None:
     async with clockwork(dsn, entry(overlap=Overlap.SKIP)) as clock:
-        ids = [await clock.entries.run("one") for _ in range(104)]
+        ids = [await clock.entries.run("one", None) for _ in range(104)]
         ((kept,),) = execute(dsn, "select jobs from chancy.cron_entries")
         assert kept == ids[-101:]
 
@@ -56,8 +56,8 @@ async def test_run_now_leaves_the_ticks_alone(dsn: str) -> None:
     async with clockwork(dsn, entry(overlap=Overlap.SKIP)) as clock:
         await clock.entries.pause("one")
         before = await clock.entries.get("one")
-        id = await clock.entries.run("one")
-        assert await clock.entries.run("nobody") is None
+        id = await clock.entries.run("one", None)
+        assert await clock.entries.run("nobody", None) is None
         after = await clock.entries.get("one")
         assert before is not None
         assert after is not None

@@ -297,7 +297,13 @@ async def test_a_letter_whose_unique_key_is_taken_waits_for_it(dsn: str) -> None
 
 async def test_a_replay_whose_answer_was_lost_is_told_again(dsn: str) -> None:
     ids = letters(dsn, 2)
-    terms: Any = {"queue": None, "max_attempts": None, "delay_s": 0.0, "gap_s": 0.0}
+    terms: Any = {
+        "queue": None,
+        "max_attempts": None,
+        "delay_s": 0.0,
+        "gap_s": 0.0,
+        "prepare": None,
+    }
     async with Chancy(dsn) as chancy:
         store, new = Letters(chancy.broker), [uuid4(), uuid4()]
         first = await store.replay(ids, new, force=True, **terms)
