@@ -50,10 +50,8 @@ pushed as (
     from ticks as t
     join entries as e on e.name = t.entry
     join unnest($7::uuid[], $12::text[]) as c (job_id, changed) on c.job_id = t.job_id
-    cross join lateral jsonb_to_record(
-      coalesce(c.changed::jsonb, to_jsonb(e))) as j (
-        queue text, priority smallint, func text, arguments jsonb, max_attempts int, meta jsonb,
-        limits jsonb)
+    cross join lateral jsonb_to_record(coalesce(c.changed::jsonb, to_jsonb(e))) as j (queue text,
+      priority smallint, func text, arguments jsonb, max_attempts int, meta jsonb, limits jsonb)
     order by t.tick, e.name) as o
   returning queue, state),
 moved as (

@@ -45,7 +45,8 @@ seen as materialized (
 judged as (
   select
     s.*, j.id is not null as live, j.stop_asked_at,
-    s.state = 0 and not s.starting and s.func is not null
+    -- First what is known: the function is slow, and most open steps have their jobs.
+    s.state = 0 and j.id is null and not s.starting and s.func is not null
       and (s.undoes is not null) = s.undoing
       and (s.undoes is null or s.previous is distinct from s.undoes)
       and {schema}.workflows_ready(s.workflow_id, s.name, s.needs, s.previous) as ready,
@@ -53,7 +54,7 @@ judged as (
   from seen as s
   left join {schema}.jobs as j on s.state = 0 and j.id = s.job_id)
 select
-  g.workflow_id, g.name, g.run, g.job_id, g.flow, g.live, g.ready and not g.live as missed,
+  g.workflow_id, g.name, g.run, g.job_id, g.flow, g.live, g.ready as missed,
   f.state, f.result::text, f.errors -> -1 ->> 'message', f.errors -> -1 -> 'types' ->> 0,
   f.state is null and (g.flow = 1 or g.flow = 2 and g.undoing)
 from judged as g
@@ -62,8 +63,8 @@ left join lateral (
   from {schema}.finished_jobs as o
   where o.id = g.job_id
   order by o.finished_at desc
-  limit 1) as f on g.ready and not g.live
+  limit 1) as f on g.ready
 where g.last
-  or g.ready and not g.live
+  or g.ready
   or g.flow = 6 and g.live and g.stop_asked_at is null
 order by g.workflow_id, g.name
