@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -129,7 +129,7 @@ def decode_limits(text: str | None) -> Limits:
     return Limits.of(limits_from(stored))
 
 
-def limits_from(stored: dict[str, Any]) -> tuple[Limit, ...]:
+def limits_from(stored: Mapping[str, Any]) -> tuple[Limit, ...]:
     """Return the valid limits of a stored object; invalid entries are ignored."""
     limits: list[Limit] = []
     for kind in LimitType:

@@ -22,6 +22,7 @@ from chancy.errors import BrokerError, ConfigurationError
 from chancy.job.definition import Job
 from chancy.plugin.leader import LeaderGate
 from chancy.plugin.plugin import Plugin
+from chancy.plugin.pushing import PushContext
 from chancy.plugin.runtime import Application, Runtime
 from chancy.plugins.metrics.gauges import Gauges, look
 from chancy.plugins.metrics.series import MetricsPoint, MetricsTable
@@ -99,7 +100,7 @@ class Metrics(Plugin):
     def requires(self) -> frozenset[Capability]:
         return frozenset() if self.listen is None else frozenset({Capability.SQL})
 
-    def pushing(self, job: Job[Any]) -> Job[Any]:
+    def pushing(self, job: Job[Any], context: PushContext) -> Job[Any]:
         key = job.queue, job.func
         with self._pushing:  # any thread may push
             if key not in self._pushed and len(self._pushed) >= MOST_FUNCTIONS:

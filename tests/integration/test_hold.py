@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 import psycopg
 import pytest
 
-from chancy import Chancy, ConfigurationError, Job, JobSelection, PushError, Queue, Unique, Worker
+from chancy import (
+    Chancy,
+    ConfigurationError,
+    Job,
+    JobSelection,
+    Plugin,
+    PushError,
+    Queue,
+    Unique,
+    Worker,
+)
 from chancy.app.diagnosis import Why
 from chancy.plugins.batch import Batch, Batches
 from chancy.plugins.cron import Cron, Entry
@@ -62,7 +73,7 @@ async def test_released_jobs_run_in_their_order_behind_those_that_were_pending(d
 
 async def test_every_way_in_and_every_change_keeps_a_job_on_hold(dsn: str) -> None:
     batches, workflows, cron, letters = Batches(), Workflows(), Cron(), DeadLetters()
-    plugins = [batches, workflows, cron, letters]
+    plugins: list[Plugin] = [batches, workflows, cron, letters]
     app = Chancy(dsn, queues=[ASYNC], plugins=plugins, no_default_plugins=True)
     with app:
         app.sync_migrate()
@@ -109,7 +120,7 @@ async def test_the_command_releases_by_id_and_by_key(dsn: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "k" * 201, 7])
-async def test_a_key_that_cannot_be_stored_is_refused(dsn: str, key: str) -> None:
+async def test_a_key_that_cannot_be_stored_is_refused(dsn: str, key: Any) -> None:
     job = jobs.note.job.with_hold(key)(1)
     async with Chancy(dsn) as chancy:
         with pytest.raises(PushError, match="must be a string of 1 to 200 characters"):
