@@ -241,22 +241,8 @@ def declare(
         broker=broker,
         broker_options=broker_options,
     )
-    context = click.get_current_context()
-    given = {
-        setting
-        for parameter, setting in _SETTINGS.items()
-        if context.get_parameter_source(parameter) is not ParameterSource.DEFAULT
-    }
-
-    async def declared(chancy: Chancy) -> tuple[Queue, Queue]:
-        changed = wanted
-        if upsert:
-            for existing in await chancy.get_queues():
-                if existing.name == name:
-                    changed = _changed(existing, wanted, given)
-        return changed, await chancy.declare(changed, upsert=upsert)
-
-    wanted, stored = asyncio.run(_with(target, declared))
+    given = _given(click.get_current_context()) if upsert else None
+    wanted, stored = asyncio.run(_with(target, lambda chancy: _declare(chancy, wanted, given)))
     if json_:
         output.script(facts.facts(stored))
     differs = {
@@ -335,6 +321,27 @@ def delete(target: CommandTarget, name: str, json_: bool) -> None:
     """
     done = asyncio.run(_with(target, lambda chancy: chancy.delete_queue(name)))
     _report(done, name, "is deleted; its jobs are kept", json_=json_)
+
+
+def _given(context: click.Context) -> Set[str]:
+    """The settings that the command line gives."""
+    return {
+        setting
+        for parameter, setting in _SETTINGS.items()
+        if context.get_parameter_source(parameter) is not ParameterSource.DEFAULT
+    }
+
+
+async def _declare(chancy: Chancy, wanted: Queue, given: Set[str] | None) -> tuple[Queue, Queue]:
+    """Declare a queue, or change the given settings of an existing one; None: change none.
+
+    Returns the queue as declared, and as it stands.
+    """
+    if given is not None:
+        for existing in await chancy.get_queues():
+            if existing.name == wanted.name:
+                wanted = _changed(existing, wanted, given)
+    return wanted, await chancy.declare(wanted, upsert=given is not None)
 
 
 def _changed(existing: Queue, wanted: Queue, given: Set[str]) -> Queue:
