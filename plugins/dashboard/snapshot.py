@@ -135,7 +135,7 @@ class Snapshots:
             _status(name, declared.get(name), found, workers) for name, found in counts.items()
         ]
         problems = await looks.get("cron problems", self._cron_problems, keep_s=10.0)
-        found = sorted(filter(_wrong, site.findings), key=_badness)
+        found = sorted(filter(_wrong, site.findings), key=badness)
         lines = [*_attention(queues, workers, letters), *problems]
         return Snapshot(
             queues=queues,
@@ -198,7 +198,8 @@ def _wrong(finding: Finding) -> bool:
     return finding.severity is not Severity.OK
 
 
-def _badness(finding: Finding) -> int:
+def badness(finding: Finding) -> int:
+    """The place of a finding among others, the worst first."""
     return list(Severity).index(finding.severity)
 
 

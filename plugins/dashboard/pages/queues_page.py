@@ -14,7 +14,7 @@ from chancy.plugins.dashboard.charts import SPANS, Chart, Span, outcomes, rate, 
 from chancy.plugins.dashboard.job_rows import JobPage, find_page
 from chancy.plugins.dashboard.search import Search
 from chancy.plugins.dashboard.site import Refused, View, shown_span
-from chancy.plugins.dashboard.snapshot import Snapshots
+from chancy.plugins.dashboard.snapshot import Snapshots, badness
 from chancy.plugins.dashboard.undertaking import deed
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.metrics import Metrics, MetricsPoint, Totals
@@ -156,7 +156,7 @@ async def checkup(view: View) -> Response:
     return await view.render(
         "checkup.html",
         title="Checkup",
-        findings=sorted(found, key=lambda one: one.ok),
+        findings=sorted(found, key=badness),
         kept_s=_CHECKED_S,
         OK=Severity.OK,
     )

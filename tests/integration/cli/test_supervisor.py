@@ -124,7 +124,7 @@ def test_a_worker_without_a_supervisor_ends_when_it_is_asked_to_stop(shop: Path,
         (record,) = inside("worker", "list", "--json", dsn=dsn).json
         inside("worker", "stop", record["id"], dsn=dsn)
         assert worker.process.wait(30) == 0
-    job = inside("job", "get", id, "--json", dsn=dsn).json
+    job = inside("job", "show", id, "--json", dsn=dsn).json
     assert (job["state"], job["attempt"]) == ("pending", 0)
     assert _workers(dsn) == set()
 

@@ -468,7 +468,9 @@ async def test_a_timeline_says_how_long_each_attempt_waited_and_ran(shop: Chancy
             assert 0.2 <= error["ran_s"] < 10
             assert 0 <= error["waited_s"] < 10
         page = text_of(await ada.get(f"jobs/{reference.id}"))
-        assert len(re.findall(r"attempt \d failed .*? waited [\d<.]+ m?s ran \d+ m?s", page)) == 2
+        assert (
+            len(re.findall(r"attempt \d failed .*? waited [\d<.]+ m?s · ran [\d.]+ m?s", page)) == 2
+        )
         succeeded = await shop.push(merge.job(name="fine"))
         await succeeded.wait(30)
         page = text_of(await ada.get(f"jobs/{succeeded.id}"))
