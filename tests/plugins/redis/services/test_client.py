@@ -160,6 +160,23 @@ def test_a_restart_is_done_once_though_the_lease_is_lost(alone: Shop, found_by: 
     assert ledger.renew([(id, again.token)]) == [""], "nothing is wanted of it any more"
 
 
+def test_a_former_holder_of_a_lease_changes_nothing(alone: Shop) -> None:
+    id = alone.services.blocking.start("beat")
+    old, new = (Leases(alone.services.link, owner, 60.0) for owner in ("old", "new"))
+    (was,) = old.claim(1)
+    assert isinstance(was, Taken)
+    alone.raw.zadd(alone.services.keys.leases, {id: 1}, xx=True)
+    new.sweep(keep_s=60.0, adopt_s=60.0)
+    (taken,) = new.claim(1)
+    assert isinstance(taken, Taken)
+    assert old.renew([(id, was.token)]) == ["lost"]
+    assert not old.emit(id, was.token, "{}")
+    assert not old.finish(id, was.token, "SUCCESS", "1", "{}")
+    assert old.apply_request(id, was.token)[0] == "lost"
+    assert old.release(id, was.token) == "lost"
+    assert new.renew([(id, taken.token)]) == [""]
+
+
 @pytest.mark.row("P26")
 @pytest.mark.row("P42")
 async def test_a_restart_may_depend_on_the_state(place: Shop) -> None:
