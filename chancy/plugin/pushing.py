@@ -29,7 +29,8 @@ class PushWay(StrEnum):
 class PushContext(NamedTuple):
     """How a job comes in. Its queue is that of the job.
 
-    :param within: whether a transaction of the caller's stores it, which may be rolled back.
+    :param within: whether a transaction stores it that may be rolled back after the call: one of
+        the caller's, or that of a batch.
     """
 
     way: PushWay
