@@ -226,7 +226,7 @@ class Letters:
                 priority=dead.priority,
                 max_attempts=max_attempts or dead.max_attempts,
                 meta=dead.meta,
-                limits=limits_from(dead.limits),
+                limits=limits_from(dict(dead.limits)),
             )
             found[dead.id] = columns(prepare(job, PushWay.REPLAY))
         return [found.get(id) for id in ids]
