@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 
 import click
-import pytest
 
 from chancy.cli.main import cli
 from tests.support.sources import ROOT
@@ -30,20 +29,20 @@ def test_the_tree_is_walked() -> None:
     assert {"chancy push", "chancy job show", "chancy worker health", "chancy demo"} <= _TREE.keys()
 
 
-@pytest.mark.parametrize("path", _TREE)
-def test_each_command_has_help_and_an_example(path: str) -> None:
-    text = _TREE[path].help or ""
-    assert text.strip(), "a docstring is its help"
-    example = text.partition("Example:\n")[2]
-    assert path in example, f"an example that begins with `{path}`"
-    assert "\b" in text, "keeps the lines of the example as they are"
+def test_each_command_has_help_and_an_example() -> None:
+    for path, command in _TREE.items():
+        text = command.help or ""
+        assert text.strip(), f"{path}: a docstring is its help"
+        example = text.partition("Example:\n")[2]
+        assert path in example, f"an example that begins with `{path}`"
+        assert "\b" in text, f"{path}: keeps the lines of the example as they are"
 
 
-@pytest.mark.parametrize("path", _TREE)
-def test_each_option_has_help(path: str) -> None:
+def test_each_option_has_help() -> None:
     silent = [
-        option.name
-        for option in _TREE[path].params
+        f"{path} {option.name}"
+        for path, command in _TREE.items()
+        for option in command.params
         if isinstance(option, click.Option) and not (option.help or "").strip()
     ]
     assert silent == []

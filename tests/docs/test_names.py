@@ -4,44 +4,52 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
 
-import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from tests.docs import source
 from tests.docs.pages import Page, paths, rows_of, shown
 from tests.support.sources import ROOT
 
-PAGES = [Page(path) for path in paths()]
+PAGES = {path: Page(path) for path in paths()}
 _DOTTED = re.compile(r"(?<![\w/.\"-])chancy(?:\.[A-Za-z_]\w*)+")
 _TEST = re.compile(r"((?:tests|chancy/testing)/[\w/]+\.py)(?:::(\w+))?")
 
 
-def by_page(page: Page) -> str:
-    return shown(page.path)
+def missing(check: Callable[[Page], Iterator[str]]) -> list[str]:
+    """What a check finds, each with its page."""
+    return [f"{shown(page.path)}: {text}" for page in PAGES.values() for text in check(page)]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=by_page)
-def test_links_resolve(page: Page) -> None:
+def _links(page: Page) -> Iterator[str]:
     for link in page.links:
         if re.match(r"https?://", link):
             continue
         target, _, anchor = link.partition("#")
         path = (page.path.parent / target).resolve() if target else page.path
-        assert path.exists(), f"{link}: no such file"
-        if anchor:
-            assert anchor in Page(path).anchors, f"{link}: no such heading"
+        if not path.exists() or (anchor and anchor not in (PAGES.get(path) or Page(path)).anchors):
+            yield link
 
 
-@pytest.mark.parametrize("page", PAGES, ids=by_page)
-def test_dotted_names_import(page: Page) -> None:
+def test_links_resolve() -> None:
+    assert missing(_links) == []
+
+
+def _dotted_names(page: Page) -> Iterator[str]:
     texts = source.texts()
     names = {name for span in page.spans for name in _DOTTED.findall(span)}
     # `chancy.push` on an object that the page calls chancy, and functions in SQL, are no modules.
-    wrong = [name for name in names if name not in texts and not _exists(name)]
-    assert wrong == []
+    yield from (name for name in names if name not in texts and not _exists(name))
 
 
+def test_dotted_names_import() -> None:
+    assert missing(_dotted_names) == []
+
+
+@cache
 def _exists(name: str) -> bool:
     from chancy import Chancy
 
@@ -78,84 +86,106 @@ _SQL = frozenset(
 )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=by_page)
-def test_commands_are_there(page: Page) -> None:
-    # And those of the plugin that the guide writes.
-    known = {path for path, _ in source.commands()} | {"chancy audit", "chancy audit list"}
-    groups = {path.rpartition(" ")[0] for path in known if path.count(" ") == 2}
+#: The commands, and those of the plugin that the guide writes.
+_COMMANDS = {path for path, _ in source.commands()} | {"chancy audit", "chancy audit list"}
+_GROUPS = {path.rpartition(" ")[0] for path in _COMMANDS if path.count(" ") == 2}
+#: Names of sessions, which look like commands.
+_SESSIONS = {
+    "claims",
+    "settlements",
+    "upkeep",
+    "listener",
+    "waiting",
+    "heartbeat",
+    "migrations",
+}
+
+
+def _commands(page: Page) -> Iterator[str]:
     for span in page.spans + [line[2:] for line in _typed(page)]:
         words = span.split()
         if words[0] != "chancy" or len(words) < 2 or not re.fullmatch(r"[a-z]+", words[1]):
             continue
-        if words[1] in (
-            "claims",
-            "settlements",
-            "upkeep",
-            "listener",
-            "waiting",
-            "heartbeat",
-            "migrations",
-        ):
-            continue  # names of sessions
+        if words[1] in _SESSIONS:
+            continue
         command = " ".join(words[:2])
-        assert command in known, span
-        if command in groups and len(words) > 2 and re.fullmatch(r"[a-z]+", words[2]):
-            assert " ".join(words[:3]) in known, span
+        if command in _GROUPS and len(words) > 2 and re.fullmatch(r"[a-z]+", words[2]):
+            command = " ".join(words[:3])
+        if command not in _COMMANDS:
+            yield span
 
 
-def _typed(page: Page) -> list[str]:
+def test_commands_are_there() -> None:
+    assert missing(_commands) == []
+
+
+def _typed(page: Page, program: str = "chancy") -> list[str]:
     lines = [
         line
         for block in page.blocks
         if block.language == "console"
         for line in block.text.splitlines()
     ]
-    return [line for line in lines if line.startswith("$ chancy ")]
+    return [line for line in lines if line.startswith(f"$ {program} ")]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=by_page)
-def test_options_are_there(page: Page) -> None:
-    known = {
-        spelling
-        for _, command in source.commands()
-        for parameter in command.params
-        for spelling in (*parameter.opts, *parameter.secondary_opts)
-    } | {"--help", "--version"}
+_OPTIONS = {
+    spelling
+    for _, command in source.commands()
+    for parameter in command.params
+    for spelling in (*parameter.opts, *parameter.secondary_opts)
+} | {"--help", "--version", "--randomly-seed"}
+
+
+def _options(page: Page) -> Iterator[str]:
     spans = [span for span in page.spans if span.startswith(("--", "chancy "))]
     for text in spans + _typed(page):
-        for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text):
-            assert option in known or option in ("--randomly-seed",), text
+        if not _OPTIONS.issuperset(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)):
+            yield text
 
 
-@pytest.mark.parametrize("page", PAGES, ids=by_page)
-def test_targets_of_make_are_there(page: Page) -> None:
+def test_options_are_there() -> None:
+    assert missing(_options) == []
+
+
+def test_targets_of_make_are_there() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    typed = [
-        line[2:]
-        for block in page.blocks
-        if block.language == "console"
-        for line in block.text.splitlines()
-        if line.startswith("$ make ")
-    ]
-    for text in typed + [span for span in page.spans if span.startswith("make ")]:
-        named = re.findall(r"[a-z-]+", text.partition("#")[0].removeprefix("make "))
-        assert set(named) <= targets, text
+
+    def others(page: Page) -> Iterator[str]:
+        typed = [line[2:] for line in _typed(page, "make")]
+        for text in typed + [span for span in page.spans if span.startswith("make ")]:
+            named = re.findall(r"[a-z-]+", text.partition("#")[0].removeprefix("make "))
+            if not targets.issuperset(named):
+                yield text
+
+    assert missing(others) == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=by_page)
-def test_tests_are_there(page: Page) -> None:
+def _tests(page: Page) -> Iterator[str]:
     for file, name in _TEST.findall(page.text):
         path = ROOT / file
-        assert path.is_file(), file
-        if name:
-            assert re.search(rf"def {name}\(", path.read_text(encoding="utf-8")), f"{file}::{name}"
+        if not path.is_file() or (name and not re.search(rf"def {name}\(", _text(path))):
+            yield f"{file}::{name}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=by_page)
-def test_events_are_there(page: Page) -> None:
+@cache
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def test_tests_are_there() -> None:
+    assert missing(_tests) == []
+
+
+def test_events_are_there() -> None:
     """What looks like the name of an event in a link to the page of logs is one."""
-    for name in re.findall(r"\[`(\w+)`\]\([^)]*logging\.md\)", page.text):
-        assert name in {event.name for event in source.events()}, name
+    events = {event.name for event in source.events()}
+
+    def others(page: Page) -> Iterator[str]:
+        names = re.findall(r"\[`(\w+)`\]\([^)]*logging\.md\)", page.text)
+        yield from (name for name in names if name not in events)
+
+    assert missing(others) == []
 
 
 def test_the_marks_of_the_faults_are_those_of_their_tests() -> None:
