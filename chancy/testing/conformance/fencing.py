@@ -14,34 +14,32 @@ TARGETS = sorted(TRANSITIONS[State.RUNNING])
 
 
 class FencePromises(Promises):
-    @pytest.mark.parametrize("state", TARGETS, ids=lambda state: state.label)
-    async def test_a_zombie_cannot_settle_a_job_that_another_finished(
-        self, bench: Bench, state: State
-    ) -> None:
-        [old] = await bench.running()
-        await bench.settle(settlement(old, State.PENDING))
-        [new] = await bench.claim()
-        await bench.settle(settlement(new, State.SUCCEEDED)._replace(result='"by the second"'))
-        before = await bench.job(new.id)
-        late = settlement(old, state)._replace(
-            result='"by the zombie"', failure=Failure.named("shop.Late", "late"), meta='{"z": 1}'
-        )
-        assert await bench.settle(late) == {old.id}
-        assert await bench.job(new.id) == before
+    async def test_a_zombie_cannot_settle_a_job_that_another_finished(self, bench: Bench) -> None:
+        for state in TARGETS:
+            [old] = await bench.running()
+            await bench.settle(settlement(old, State.PENDING))
+            [new] = await bench.claim()
+            await bench.settle(settlement(new, State.SUCCEEDED)._replace(result='"by the second"'))
+            before = await bench.job(new.id)
+            late = settlement(old, state)._replace(
+                result='"by the zombie"',
+                failure=Failure.named("shop.Late", "late"),
+                meta='{"z": 1}',
+            )
+            assert await bench.settle(late) == {old.id}
+            assert await bench.job(new.id) == before
 
-    @pytest.mark.parametrize("state", TARGETS, ids=lambda state: state.label)
-    async def test_a_zombie_cannot_settle_a_job_that_another_runs(
-        self, bench: Bench, state: State
-    ) -> None:
-        [old] = await bench.running()
-        await bench.settle(settlement(old, State.PENDING)._replace(refund=True))
-        [new] = await bench.claim()
-        # Both attempts have the same number: only the lease differs.
-        assert new.attempt == old.attempt
-        before = await bench.job(new.id)
-        assert await bench.settle(settlement(old, state)._replace(crashed=True)) == {old.id}
-        assert await bench.job(new.id) == before
-        assert await bench.settle(settlement(new, State.SUCCEEDED)) == frozenset()
+    async def test_a_zombie_cannot_settle_a_job_that_another_runs(self, bench: Bench) -> None:
+        for state in TARGETS:
+            [old] = await bench.running()
+            await bench.settle(settlement(old, State.PENDING)._replace(refund=True))
+            [new] = await bench.claim()
+            # Both attempts have the same number: only the lease differs.
+            assert new.attempt == old.attempt
+            before = await bench.job(new.id)
+            assert await bench.settle(settlement(old, state)._replace(crashed=True)) == {old.id}
+            assert await bench.job(new.id) == before
+            assert await bench.settle(settlement(new, State.SUCCEEDED)) == frozenset()
 
     async def test_an_unknown_lease_is_stale(self, bench: Bench) -> None:
         [claim] = await bench.running()

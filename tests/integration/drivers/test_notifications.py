@@ -143,13 +143,11 @@ async def test_an_aborted_listener_is_told(session: Connection) -> None:
         await asyncio.wait_for(waiting, 0.3)
 
 
-@pytest.mark.parametrize("channel", ["a b", 'a"b', "Ä", "x" * 63, "select"])
-async def test_any_channel_can_be_listened_to(
-    session: Connection, other: Connection, channel: str
-) -> None:
-    await session.listen(channel)
-    await other.fetch("select pg_notify($1, 'here')", channel)
-    assert await session.notifications(5) == ["here"]
+async def test_any_channel_can_be_listened_to(session: Connection, other: Connection) -> None:
+    for channel in ("a b", 'a"b', "Ä", "x" * 63, "select"):
+        await session.listen(channel)
+        await other.fetch("select pg_notify($1, $1)", channel)
+        assert await session.notifications(5) == [channel]
 
 
 @pytest.mark.parametrize("channel", ["x" * 64, "é" * 32])

@@ -17,29 +17,26 @@ from tests.integration.drivers.conftest import is_running, run
 from tests.support.postgres_fixtures import OwnServer
 from tests.support.waiting import eventually
 
+REFUSED: list[tuple[str, tuple[object, ...], str]] = [
+    ("selekt", (), "42601"),
+    ("select 1 / $1::int", (0,), "22012"),
+    ("select * from nothing", (), "42P01"),
+    ("select $1::smallint", (70_000,), "22"),
+    ("select $1::text", ("a\0b",), "22"),
+    ("select $1::text[]", (["a\0b"],), "22"),
+    ("select $1::text", ("\ud800",), "22"),
+    ("select $1::int[]", ([object()],), "22"),
+    ("select $1::timestamptz", ("yesterday or so",), "22"),
+]
 
-@pytest.mark.parametrize(
-    ("sql", "params", "sqlstate"),
-    [
-        ("selekt", (), "42601"),
-        ("select 1 / $1::int", (0,), "22012"),
-        ("select * from nothing", (), "42P01"),
-        ("select $1::smallint", (70_000,), "22"),
-        ("select $1::text", ("a\0b",), "22"),
-        ("select $1::text[]", (["a\0b"],), "22"),
-        ("select $1::text", ("\ud800",), "22"),
-        ("select $1::int[]", ([object()],), "22"),
-        ("select $1::timestamptz", ("yesterday or so",), "22"),
-    ],
-)
-async def test_a_refused_statement_leaves_the_session_usable(
-    session: Connection, sql: str, params: tuple[object, ...], sqlstate: str
-) -> None:
-    for _ in range(3):
-        with pytest.raises(StatementFailed) as refused:
-            await session.fetch(sql, *params)
-        assert refused.value.sqlstate.startswith(sqlstate)
-    assert (await session.fetch("select 1"))[0][0] == 1
+
+async def test_a_refused_statement_leaves_the_session_usable(session: Connection) -> None:
+    for sql, params, sqlstate in REFUSED:
+        for _ in range(3):
+            with pytest.raises(StatementFailed) as refused:
+                await session.fetch(sql, *params)
+            assert refused.value.sqlstate.startswith(sqlstate)
+        assert (await session.fetch("select 1"))[0][0] == 1
 
 
 async def test_a_read_only_server_is_not_used_again(session: Connection) -> None:
