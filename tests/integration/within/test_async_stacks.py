@@ -9,10 +9,14 @@ from contextlib import suppress
 import pytest
 
 from chancy import Chancy, JobFilter, Queue, SchemaMismatch, Worker
+from chancy.broker.values import CHUNK
 from chancy.postgres.broker import PostgresBroker
 from tests.integration.within.stacks import ASYNC_STACKS, AsyncStack, assert_told, sqlstate
 from tests.support import jobs
 from tests.support.waiting import eventually
+
+#: Three statements of a bulk push.
+COUNT = 2 * CHUNK + 1
 
 
 class Undo(Exception):
@@ -116,18 +120,18 @@ async def test_many_jobs(chancy: Chancy, stack: AsyncStack) -> None:
     with suppress(Undo):
         async with stack.transaction():
             await chancy.push_many(
-                (jobs.note.job(value=n) for n in range(5_000)), within=stack.within
+                (jobs.note.job(value=n) for n in range(COUNT)), within=stack.within
             )
             raise Undo
     assert (await chancy.counts()).get("async") is None
     async with stack.transaction():
         references = await chancy.push_many(
-            (jobs.note.job(value=n) for n in range(5_000)), within=stack.within
+            (jobs.note.job(value=n) for n in range(COUNT)), within=stack.within
         )
         assert await references[0].get() is None
-    found = await chancy.get_jobs([references[0].id, references[4_999].id])
-    assert [(job.arguments or {})["value"] for job in found.values()] == [0, 4_999]
-    assert (await chancy.counts())["async"].pending == 5_000
+    found = await chancy.get_jobs([references[0].id, references[-1].id])
+    assert [(job.arguments or {})["value"] for job in found.values()] == [0, COUNT - 1]
+    assert (await chancy.counts())["async"].pending == COUNT
 
 
 async def test_missing_tables_are_told_as_such(chancy: Chancy, stack: AsyncStack) -> None:

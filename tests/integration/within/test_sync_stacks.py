@@ -12,10 +12,13 @@ import psycopg
 import pytest
 
 from chancy import Chancy, Queue, SchemaMismatch, Worker
+from chancy.broker.values import CHUNK
 from tests.integration.within.stacks import SYNC_STACKS, SyncStack, assert_told, sqlstate
 from tests.support import jobs
 from tests.support.waiting import eventually, eventually_sync
 
+#: Three statements of a bulk push.
+COUNT = 2 * CHUNK + 1
 Opened = Callable[[str], AbstractContextManager[SyncStack]]
 
 
@@ -89,11 +92,11 @@ def test_a_failed_transaction_gives_its_error(chancy: Chancy, stack: SyncStack, 
 
 def test_many_jobs(chancy: Chancy, stack: SyncStack, dsn: str) -> None:
     with suppress(Undo), stack.transaction():
-        chancy.sync_push_many((jobs.note.job(value=n) for n in range(5_000)), within=stack.within)
+        chancy.sync_push_many((jobs.note.job(value=n) for n in range(COUNT)), within=stack.within)
         raise Undo
     with stack.transaction():
         kept = chancy.sync_push_many(
-            (jobs.note.job(value=n) for n in range(5_000)), within=stack.within
+            (jobs.note.job(value=n) for n in range(COUNT)), within=stack.within
         )
     assert stored(dsn) == [reference.id for reference in kept]
 
