@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 
 import pytest
 
@@ -22,9 +21,8 @@ logger = logging.getLogger("tests.plugins")
 
 
 @pytest.fixture(scope="session")
-def flows_template(pytestconfig: pytest.Config, template: str) -> Iterator[str]:
-    with _template_of(pytestconfig, template, Workflows()) as name:
-        yield name
+def flows_template(pytestconfig: pytest.Config, template: str) -> str:
+    return _template_of(pytestconfig, template, Workflows())
 
 
 @pytest.fixture
@@ -35,9 +33,8 @@ def flows_dsn(request: pytest.FixtureRequest, flows_template: str) -> Iterator[s
 
 
 @pytest.fixture(scope="session")
-def batches_template(pytestconfig: pytest.Config, template: str) -> Iterator[str]:
-    with _template_of(pytestconfig, template, Batches()) as name:
-        yield name
+def batches_template(pytestconfig: pytest.Config, template: str) -> str:
+    return _template_of(pytestconfig, template, Batches())
 
 
 @pytest.fixture
@@ -47,9 +44,7 @@ def batches_dsn(request: pytest.FixtureRequest, batches_template: str) -> Iterat
         yield name
 
 
-def _template_of(
-    config: pytest.Config, template: str, plugin: Plugin
-) -> AbstractContextManager[str]:
+def _template_of(config: pytest.Config, template: str, plugin: Plugin) -> str:
     def migrate(dsn: str) -> None:
         Chancy(dsn, plugins=[plugin]).sync_migrate()
 

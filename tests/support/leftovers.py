@@ -24,10 +24,12 @@ lasting: set[int] = set()
 def _children() -> dict[int, str]:
     found: dict[int, str] = {}
     for pid in _below(os.getpid()):
+        if pid in lasting:
+            continue
         try:
             child = psutil.Process(pid)
             command = " ".join(child.cmdline()) or child.name()
-            ours = pid in lasting or any(x in command for x in _LASTING)
+            ours = any(x in command for x in _LASTING)
             if child.status() != psutil.STATUS_ZOMBIE and not ours:
                 found[pid] = command
         except psutil.NoSuchProcess:

@@ -12,12 +12,11 @@ from tests.support.postgres_fixtures import _database, extended_template, find_r
 
 
 @pytest.fixture(scope="session")
-def shop_template(pytestconfig: pytest.Config, template: str) -> Iterator[str]:
+def shop_template(pytestconfig: pytest.Config, template: str) -> str:
     """A database with the tables of all plugins that have pages."""
-    with extended_template(
+    return extended_template(
         pytestconfig, template, "shop", lambda dsn: application(dsn).sync_migrate()
-    ) as name:
-        yield name
+    )
 
 
 @pytest.fixture
