@@ -97,7 +97,7 @@ def test_what_a_broker_is_told() -> None:
         ({"on_conflict": "ignore"}, "must be one of 'skip', 'replace', 'raise'"),
         ({"period": timedelta()}, "must be a timedelta from 1e-06 seconds to 3,660 days"),
         ({"period": 60}, "period=60 must be a timedelta"),
-        ({"period": timedelta(days=3_661)}, "at most 3,660 days"),
+        ({"period": timedelta(days=3_661)}, "seconds to 3,660 days"),
         ({"scope": "queue", "on_conflict": "replace"}, "use scope='function' with"),
         ({"scope": "global", "debounce": HOUR, "cap": HOUR}, "use scope='function' with"),
         ({"debounce": HOUR}, "needs a cap="),
