@@ -263,7 +263,8 @@ def list_(target: CommandTarget, json_: bool) -> None:
 @worker.command()
 @on_target
 @click.argument("id", type=click.UUID)
-def stop(target: CommandTarget, id: UUID) -> None:
+@as_json
+def stop(target: CommandTarget, id: UUID, json_: bool) -> None:
     """Ask a worker to shut down as at SIGTERM. Exits with 1 if there is no such worker.
 
     It claims nothing more; its running jobs have its --shutdown-timeout to finish, and the rest are
@@ -278,10 +279,15 @@ def stop(target: CommandTarget, id: UUID) -> None:
         async with target.opened() as chancy:
             return await chancy.stop_worker(id)
 
-    if not asyncio.run(main()):
+    found = asyncio.run(main())
+    if json_:
+        output.script({"worker": str(id), "found": found})
+    elif found:
+        output.line(f"{id} is asked to stop")
+    else:
         complain(f"there is no worker {id}: see chancy worker list")
+    if not found:
         sys.exit(NO)
-    output.line(f"{id} is asked to stop")
 
 
 @worker.command()
