@@ -110,7 +110,7 @@ def _job(
     """The job, with the settings of its function (if imported) overridden by the options."""
     if validate:
         # JSON has no dates: decode the options as stored arguments are decoded.
-        values = chancy.registry.signature(func).decode(json.dumps(arguments))
+        values = chancy.registry.signature(func).decode_given(json.dumps(arguments))
         job = Job.from_func(chancy.registry.find(func), **values)
     else:
         job = Job(func=func, arguments=arguments)

@@ -176,6 +176,10 @@ class Signature:
             raise self._unreadable(arguments)
         return arguments
 
+    def decode_given(self, text: str) -> dict[str, Any]:
+        """`decode` for JSON that a caller passes: without a version, it has the current one."""
+        return self.decode(text)
+
     def _decode(self, text: str) -> dict[str, Any]:
         validator = self._arguments or self._argument_validator()
         try:
@@ -298,6 +302,9 @@ class _VersionedSignature(Signature):
 
     def decode(self, text: str | None) -> dict[str, Any]:
         return super().decode(self._version.upgraded(text or "{}", self.path))
+
+    def decode_given(self, text: str) -> dict[str, Any]:
+        return super().decode(text)
 
 
 _made: weakref.WeakKeyDictionary[Callable[..., Any], Signature] = weakref.WeakKeyDictionary()

@@ -45,6 +45,14 @@ def test_older_arguments_are_upgraded_and_then_validated() -> None:
         SEND.decode('{"address": 7}')
 
 
+def test_arguments_that_a_caller_passes_are_of_the_current_version() -> None:
+    """`chancy push` passes them."""
+    assert SEND.decode_given('{"to": "a@b.c", "copies": 2}') == {"to": "a@b.c", "copies": 2}
+    assert PLAIN.decode_given('{"to": "a@b.c"}') == {"to": "a@b.c"}
+    with pytest.raises(InvalidArguments, match="address"):
+        SEND.decode_given('{"address": "a@b.c", "copies": 2}')
+
+
 def test_a_job_without_arguments_is_upgraded_too() -> None:
     @job(version=2, upgrade=lambda arguments, version: {"to": f"of version {version}"})
     def greet(to: str) -> None: ...
