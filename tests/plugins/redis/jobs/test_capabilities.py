@@ -53,6 +53,7 @@ DECLARATIONS: dict[str, tuple[Queue, Callable[[], Plugin | None], str]] = {
     "statements": (FAR, lambda: WantingSql(Capability.SQL), Capability.SQL),
     "keys that raise": (FAR, lambda: Wanting(Capability.UNIQUE_WITHIN), Capability.UNIQUE_WITHIN),
     "jobs that expire": (FAR, lambda: Wanting(Capability.EXPIRY), Capability.EXPIRY),
+    "jobs on hold": (FAR, lambda: Wanting(Capability.HOLD), Capability.HOLD),
     "priorities that rise": (FAR, lambda: aging("far"), Capability.SQL),
     "priorities that rise by a pattern": (FAR, lambda: aging("f?r"), Capability.SQL),
     "an option": (
