@@ -93,6 +93,15 @@ class SqlClaims(SqlStore, Protocol):
         ...
 
 
+@runtime_checkable
+class KeepsRules(Protocol):
+    """A broker whose `claim` enforces rules of queues; see `Capability.RULES`."""
+
+    async def next_s(self, queue: str) -> float | None:
+        """Seconds until a job of a queue may start by its rate limit; None: none waits for it."""
+        ...
+
+
 class Survey(NamedTuple):
     """What a worker has to know regularly."""
 

@@ -36,6 +36,8 @@ class Capability(StrEnum):
     EXPIRY = "jobs that expire"
     #: Jobs are held until they are released; it is a `Releasing`.
     HOLD = "jobs on hold"
+    #: `claim` enforces the rules of queues that `check_queue` accepts, or a plugin does by SQL.
+    RULES = "rules of queues"
     #: `push` within a transaction of the caller raises at once if a key is held.
     UNIQUE_WITHIN = "raising within a transaction that a key is held"
 

@@ -94,13 +94,13 @@ class QueueAdoption:
         """The session of the broker that a claim came from."""
         return self._control if claim.lease in self._leases else self._session
 
-    def settle(self, settlement: Settlement) -> None:
+    def settle(self, settlement: Settlement, on_stored: Callable[[], None] | None = None) -> None:
         """Pass a settlement to the settler of the broker that its claim came from."""
         lease = settlement.lease
         if lease not in self._leases:
-            self._session.settler.add(settlement)
+            self._session.settler.add(settlement, on_stored)
             return
         self._leases[lease] -= 1
         if not self._leases[lease]:
             del self._leases[lease]
-        self._control.settler.add(settlement)
+        self._control.settler.add(settlement, on_stored)

@@ -82,7 +82,9 @@ class QueueWorker:
         self._payloads = hooks.payloads
         self._executor = self._make_executor()
         claims = hooks.claiming(queue, session.broker, self._claim_again)
-        settle = self._adoption.settle if self._adoption else session.settler.add
+        settle: Callable[[Settlement], None] = (
+            self._adoption.settle if self._adoption else session.settler.add
+        )
         most_ahead = limits.most_ahead
         if claims is not None:
             settle = self._settle_and_claim
@@ -254,7 +256,8 @@ class QueueWorker:
             puller.pause(self.queue.paused and not session.control)
 
     def _settle_and_claim(self, settlement: Settlement) -> None:
-        self._session.settler.add(settlement, self._claim_again)
+        add = self._adoption.settle if self._adoption else self._session.settler.add
+        add(settlement, self._claim_again)
 
     def _claim_again(self) -> None:
         """Claim now: jobs of a queue with claims of a plugin may be able to start."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from chancy.attempt.judge import RATE_LIMITED
 from chancy.attempt.settlement import Settlement
 from chancy.broker.contract import Broker
-from chancy.broker.optional import SqlClaims, SqlStore
+from chancy.broker.optional import KeepsRules, SqlClaims, SqlStore
 from chancy.broker.transaction import Transaction
 from chancy.broker.values import Capability
 from chancy.checks import check_number
@@ -18,9 +18,9 @@ from chancy.job.definition import QueuedJob
 from chancy.plugin.leader import elected
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Application, QueueClaims, Runtime
-from chancy.plugins.limits.ruled_claims import SQL, RuledClaims
+from chancy.plugins.limits.ruled_claims import SQL, RuledClaims, TimedClaims
 from chancy.postgres.schema.component import Migrations
-from chancy.queue.queue import Queue
+from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.states import State
 
 if TYPE_CHECKING:
@@ -69,12 +69,18 @@ class GlobalLimits(Plugin):
         return (limits,)
 
     def requires_for(self, queue: Queue) -> frozenset[Capability]:
-        return frozenset({Capability.SQL} if queue.rules else ())
+        if not queue.rules:
+            return frozenset()
+        return frozenset({Capability.SQL if queue.broker == DEFAULT_BROKER else Capability.RULES})
 
     def claiming(
         self, queue: Queue, broker: Broker, wake: Callable[[], None]
     ) -> QueueClaims | None:
-        if not queue.rules or not isinstance(broker, SqlClaims):
+        if not queue.rules:
+            return None
+        if isinstance(broker, KeepsRules):
+            return TimedClaims(broker, broker, queue, wake)
+        if not isinstance(broker, SqlClaims):
             return None
         self._ruled = True
         store: Any = broker  # type checkers do not narrow an intersection of two protocols

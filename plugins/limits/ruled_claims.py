@@ -8,8 +8,8 @@ from typing import Any
 from uuid import UUID
 
 from chancy.attempt.claim import Claim
-from chancy.broker.contract import never
-from chancy.broker.optional import SqlClaims
+from chancy.broker.contract import Broker, never
+from chancy.broker.optional import KeepsRules, SqlClaims
 from chancy.broker.values import MOST_SET_ASIDE
 from chancy.plugin.tables import PluginSql
 from chancy.queue.queue import Queue
@@ -23,6 +23,26 @@ _MOST_RESTORED = 1_000
 _LEAST_S = 0.001
 
 
+class TokenTimer:
+    """Wakes a worker once a token of its queue is there.
+
+    :param wake: makes the worker claim again.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, next_s: float | None) -> None:
+        """Wake the worker after ``next_s`` seconds in place of any earlier time; None: never."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if next_s is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(next_s, _LEAST_S), self._wake)
+
+
 class RuledClaims:
     """Claims the jobs of one queue by its rules.
 
@@ -31,9 +51,8 @@ class RuledClaims:
 
     def __init__(self, store: SqlClaims, queue: Queue, wake: Callable[[], None]) -> None:
         self._store = store
-        self._rated = any(isinstance(rule, RateLimit) for rule in queue.rules)
-        self._wake = wake
-        self._timer: asyncio.TimerHandle | None = None
+        self._rated = is_rated(queue)
+        self._timer = TokenTimer(wake)
 
     async def _fetch(self, name: str, *parameters: object) -> Sequence[Sequence[Any]]:
         return await self._store.fetch(SQL.statement(name, self._store.schema), *parameters)
@@ -57,15 +76,44 @@ class RuledClaims:
             SQL.statement("claim", self._store.schema), queue, worker_id=worker_id, limit=limit
         )
         if self._rated and len(claims) < limit:
-            await self._wait_for_token(queue)
+            ((next_s,),) = await self._fetch("next_s", queue)
+            self._timer.start(next_s)
         return claims
 
-    async def _wait_for_token(self, queue: str) -> None:
-        """Claim again once a waiting job may start."""
-        ((next_s,),) = await self._fetch("next_s", queue)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if next_s is not None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(next_s, _LEAST_S), self._wake)
+
+class TimedClaims:
+    """Claims the jobs of a queue from a broker that enforces its rules.
+
+    :param rules: the same broker.
+    :param wake: makes the worker claim again.
+    """
+
+    def __init__(
+        self, broker: Broker, rules: KeepsRules, queue: Queue, wake: Callable[[], None]
+    ) -> None:
+        self._broker = broker
+        self._rules = rules
+        self._rated = is_rated(queue)
+        self._timer = TokenTimer(wake)
+
+    async def claim(
+        self,
+        queue: str,
+        *,
+        worker_id: UUID,
+        limit: int,
+        thorough: bool = False,
+        knows: Callable[[str], bool] = never,
+    ) -> Sequence[Claim]:
+        """See `chancy.broker.contract.Broker.claim`."""
+        claims = await self._broker.claim(
+            queue, worker_id=worker_id, limit=limit, thorough=thorough, knows=knows
+        )
+        if self._rated and len(claims) < limit:
+            self._timer.start(await self._rules.next_s(queue))
+        return claims
+
+
+def is_rated(queue: Queue) -> bool:
+    """Whether a queue has a rate limit."""
+    return any(isinstance(rule, RateLimit) for rule in queue.rules)

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
+from chancy.attempt.judge import RATE_LIMITED
 from chancy.attempt.settlement import SET_ASIDE, Settlement
 from chancy.broker.values import PreparedJob, QueuePosition
 from chancy.errors import InvalidArguments, StatementFailed
@@ -171,7 +172,10 @@ def _settled(settlement: Settlement) -> bytes:
         settlement.id.bytes,
         settlement.lease.bytes,
         settlement.state,
-        settlement.refund + 2 * settlement.crashed + 4 * settlement.resets_crashes,
+        settlement.refund
+        + 2 * settlement.crashed
+        + 4 * settlement.resets_crashes
+        + 8 * (RATE_LIMITED in json.loads(meta or b"{}")),
         kind,
         at,
         len(failure),

@@ -31,7 +31,7 @@ from chancy.plugins.redis.jobs.claim import RedisClaims
 from chancy.plugins.redis.jobs.decoding import decode_claims, decode_jobs
 from chancy.plugins.redis.jobs.notifications import Notifications
 from chancy.plugins.redis.jobs.push import RedisPushes
-from chancy.plugins.redis.jobs.queues import Queues
+from chancy.plugins.redis.jobs.queues import Queues, check_rules
 from chancy.plugins.redis.jobs.workers import RedisHeartbeat, Workers
 from chancy.plugins.redis.relay.adoption import JobAdoption
 from chancy.plugins.redis.relay.archive import Archive
@@ -66,7 +66,7 @@ class RedisBroker:
     :param events: the dead letters of events on the server.
     """
 
-    capabilities = frozenset({Capability.NOTICES, Capability.UNIQUE})
+    capabilities = frozenset({Capability.NOTICES, Capability.UNIQUE, Capability.RULES})
 
     def __init__(
         self,
@@ -104,6 +104,7 @@ class RedisBroker:
                 f"its only option is 'history'"
             )
         history_of(queue, self.settings)
+        check_rules(queue)
 
     async def push(
         self, jobs: Sequence[PreparedJob], *, within: object | None = None
@@ -151,6 +152,11 @@ class RedisBroker:
         knows: Callable[[str], bool] = never,
     ) -> Sequence[Claim]:
         return await self._claims.claim(queue, worker_id=worker_id, limit=limit, knows=knows)
+
+    async def next_s(self, queue: str) -> float | None:
+        """See `chancy.broker.optional.KeepsRules`."""
+        answer: bytes = await self.client.run("next_s", queue)
+        return float(answer) if answer else None
 
     async def settle(
         self, settlements: Sequence[Settlement], *, inside: Sequence[TransactionHook] = ()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from chancy.errors import ConfigurationError
 from chancy.job.limits import encode_limits, limits_from
 from chancy.plugins.redis import records
 from chancy.plugins.redis.settings import history_of
@@ -15,6 +16,7 @@ from chancy.plugins.redis.transport.shard import ShardClient
 from chancy.queue.executor_kind import decode_options
 from chancy.queue.executor_options import encode_options
 from chancy.queue.queue import Queue
+from chancy.queue.rules import GlobalConcurrency, RateLimit, Rule, decode_rules, encode_rules
 
 
 class Queues:
@@ -32,6 +34,7 @@ class Queues:
             _encode_pause(queue.resume_at) if queue.paused else "",
             int(upsert),
             history_of(queue, self._client.settings)[0],
+            _encode_rules(queue.rules),
         )
         return decode_queue(queue.name, settings, paused, datetime.now(UTC))
 
@@ -63,6 +66,7 @@ def encode_queue(queue: Queue) -> str:
             "poll_interval_s": queue.poll_interval_s,
             "keep_finished": queue.keep_finished,
             "limits": encode_limits(queue.limits),
+            "rules": encode_rules(queue.rules),
             "options": encode_options(queue.options),
             "broker": queue.broker,
             "broker_options": dict(queue.broker_options),
@@ -79,6 +83,7 @@ def decode_queue(name: str, settings: bytes, paused: bytes, now: datetime) -> Qu
     queue = Queue(
         name=name,
         tags=frozenset(found.pop("tags")),
+        rules=decode_rules(found.pop("rules", None), f"queue {name!r}"),
         limits=limits_from(json.loads(limits) if limits else {}),
         options=decode_options(options, found["executor"]),
         paused=paused != b"",
@@ -87,6 +92,31 @@ def decode_queue(name: str, settings: bytes, paused: bytes, now: datetime) -> Qu
     )
     over = resume_at is not None and resume_at <= now
     return replace(queue, paused=queue.paused and not over)
+
+
+def check_rules(queue: Queue) -> None:
+    """Raise `ConfigurationError` for a rule that Redis cannot enforce."""
+    for rule in queue.rules:
+        if not isinstance(rule, GlobalConcurrency | RateLimit) or rule.by is not None:
+            raise ConfigurationError(
+                f"queue {queue.name!r}: the redis broker cannot enforce {rule}: it enforces "
+                "GlobalConcurrency and RateLimit for a whole queue; others need the broker postgres"
+            )
+
+
+def _encode_rules(rules: Sequence[Rule]) -> str:
+    """The rules as the scripts read them: see ``_rules.lua``."""
+    most, rate, burst = "-", "-", "-"
+    for rule in rules:
+        match rule:
+            case GlobalConcurrency(limit=limit):
+                most = str(limit)
+            case RateLimit(allowed=allowed):
+                rate = repr(allowed / rule.per_s)
+                burst = str(allowed if rule.burst is None else rule.burst)
+            case _:
+                raise AssertionError(rule)  # refused by check_rules
+    return f"{most} {rate} {burst}" if rules else ""
 
 
 def _encode_pause(resume_at: datetime | None) -> str:

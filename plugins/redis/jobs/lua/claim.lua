@@ -4,7 +4,11 @@
 --@include _record
 --@include _free
 --@include _take
-local queue, worker, lease, limit = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+--@include _rules
+local queue, worker, lease = ARGV[1], ARGV[2], ARGV[3]
+local rules = rules_of(queue)
+local wanted = tonumber(ARGV[4])
+local limit = room_of(rules, wanted)
 local MOST_ASIDE = 500
 local found = {0, {}}
 if not redis.call('ZSCORE', tag .. ':beats', worker) then return found end
@@ -13,10 +17,12 @@ if paused and tonumber(paused) > now then return found end
 redis.call('DEL', tag .. ':told:' .. queue)
 -- Not the same ones in each call, if there are more.
 found[2] = redis.call('SRANDMEMBER', asides(queue), MOST_ASIDE)
+if limit == 0 then return found end
 local popped = redis.call('ZPOPMIN', ready(queue), limit)
 if #popped == 0 then return found end
 local gone, taken = take(found, popped, ready(queue), PENDING, worker, lease)
-if #popped == 2 * limit or 2 * gone < #popped then found[1] = 1 end
+if limit == wanted and #popped == 2 * limit or 2 * gone < #popped then found[1] = 1 end
+spend_tokens(rules, taken)
 count(PENDING, queue, -gone)
 count(RUNNING, queue, taken)
 write_counts()

@@ -3,7 +3,10 @@
 --@include _record
 --@include _free
 --@include _take
-local queue, worker, lease, limit = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+--@include _rules
+local queue, worker, lease = ARGV[1], ARGV[2], ARGV[3]
+local rules = rules_of(queue)
+local limit = room_of(rules, tonumber(ARGV[4]))
 local found, popped = {}, 0
 if not redis.call('ZSCORE', tag .. ':beats', worker) then return found end
 local paused = redis.call('HGET', tag .. ':paused', queue)
@@ -18,6 +21,7 @@ for at = 5, #ARGV do
     end
     local gone, taken = take(found, some, name, HELD, worker, lease)
     popped = popped + gone
+    spend_tokens(rules, taken)
     count(HELD, queue, -taken)
     count(RUNNING, queue, taken)
     if 2 * gone < #some then popped = limit end

@@ -1,9 +1,9 @@
 -- Declares a queue: ARGV name, settings as JSON, whether finished jobs are not kept, the end of a
 -- pause ('' if not paused), whether to overwrite the settings of an existing queue (its pause stays),
--- and which jobs go to the history (a all, n none, f failed ones).
+-- which jobs go to the history (a all, n none, f failed ones), and its rules (see _rules; '' if none).
 -- Returns the stored settings and pause.
 --@include _record
-local name, settings, brief, paused, upsert, history = unpack(ARGV)
+local name, settings, brief, paused, upsert, history, rules = unpack(ARGV)
 local old = redis.call('HGET', tag .. ':queues', name)
 if not old or (upsert == '1' and old ~= settings) then
   redis.call('HSET', tag .. ':queues', name, settings)
@@ -15,5 +15,7 @@ end
 if not old or upsert == '1' then
   if history == 'f' then redis.call('HDEL', tag .. ':history', name)
   else redis.call('HSET', tag .. ':history', name, history) end
+  if rules == '' then redis.call('HDEL', tag .. ':rules', name)
+  else redis.call('HSET', tag .. ':rules', name, rules) end
 end
 return {redis.call('HGET', tag .. ':queues', name), redis.call('HGET', tag .. ':paused', name) or ''}

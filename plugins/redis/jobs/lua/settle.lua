@@ -4,6 +4,7 @@
 --@include _record
 --@include _free
 --@include _retire
+--@include _rules
 local ORDER, ORDER_SIZE = '>c16c16BBBdIII', 55
 local MOST_ERRORS = 25
 -- The kind of time of a job that waits for a worker that knows its function.
@@ -24,6 +25,14 @@ local function with_failure(errors, job, failure)
   errors = errors .. '\n' .. line
   if breaks(errors, 1, #errors) >= MOST_ERRORS then errors = string.sub(errors, string.find(errors, '\n') + 1) end
   return errors
+end
+
+-- No job of the queue starts before the job that asked for a pause is due.
+local function pause(job)
+  local rules = rules_of(job.queue)
+  if not rules or not rules.rate then return end
+  local tokens, paused = bucket_of(rules)
+  fill_bucket(rules, tokens, math.max(paused, job.due))
 end
 
 local function go_back(job, id, kind, at)
@@ -78,7 +87,7 @@ local function settle(job, id, order)
   count(RUNNING, job.queue, -1)
   if flags % 2 == 1 then job.attempt = math.max(0, job.attempt - 1) end
   if flags % 4 >= 2 then job.crashes = job.crashes + 1
-  elseif flags >= 4 and state < 4 then job.crashes = 0 end
+  elseif flags % 8 >= 4 and state < 4 then job.crashes = 0 end
   job.state = state
   local kept = true
   if state >= 4 then
@@ -86,6 +95,7 @@ local function settle(job, id, order)
     kept = retire(job, id)
   else
     go_back(job, id, kind, at)
+    if flags >= 8 and state == SCHEDULED then pause(job) end
   end
   if kept and changed then
     written[#written + 1], written[#written + 2] = key(id), rewritten(job, meta, errors, result)

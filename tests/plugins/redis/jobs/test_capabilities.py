@@ -68,7 +68,7 @@ DECLARATIONS: dict[str, tuple[Queue, Callable[[], Plugin | None], str]] = {
     ),
 }
 #: What a plugin may require, since it is there.
-OFFERED = {Capability.NOTICES, Capability.UNIQUE}
+OFFERED = {Capability.NOTICES, Capability.UNIQUE, Capability.RULES}
 
 
 def note(queue: str = "far", unique: Unique | None = None) -> Job[object]:

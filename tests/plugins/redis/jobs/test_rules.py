@@ -1,0 +1,151 @@
+"""Rules of queues in Redis, kept by several workers, on one server and on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from uuid import UUID
+
+import pytest
+
+from chancy import (
+    Chancy,
+    ConfigurationError,
+    FairShare,
+    GlobalConcurrency,
+    Queue,
+    RateLimit,
+    Sequential,
+    State,
+    Worker,
+)
+from chancy.attempt.settlement import Settlement
+from chancy.broker.values import WorkerRecord
+from chancy.job.ids import new_id
+from chancy.plugins.redis import RedisBroker, RedisPlugin
+from chancy.queue.rules import Rule
+from chancy.routing.router import RoutedBroker
+from tests.plugins.limits import jobs
+from tests.plugins.limits.jobs import Book, work
+from tests.support.waiting import eventually
+
+#: Longer than a test takes: what starts a job is a settlement or a timer, not a poll.
+POLL_S = 120.0
+Application = Callable[..., Chancy]
+
+
+@pytest.fixture
+def book(monkeypatch: pytest.MonkeyPatch) -> Book:
+    book = Book()
+    monkeypatch.setattr(jobs, "BOOK", book)
+    return book
+
+
+@pytest.fixture(params=["server", "cluster"])
+def application(request: pytest.FixtureRequest, dsn: str) -> Application:
+    clustered = request.param == "cluster"
+    url = request.getfixturevalue("redis_cluster" if clustered else "redis_url")
+
+    def make(*rules: Rule) -> Chancy:
+        plugin = RedisPlugin(url=url, cluster=clustered)
+        return Chancy(dsn, queues=[queue(*rules)], plugins=[plugin], pool_size=2)
+
+    make().sync_migrate()
+    return make
+
+
+def queue(*rules: Rule) -> Queue:
+    return Queue(
+        "ruled", executor="async", broker="redis", concurrency=20, poll_interval_s=POLL_S,
+        rules=rules,
+    )  # fmt: skip
+
+
+@asynccontextmanager
+async def workers(application: Application, *rules: Rule) -> AsyncGenerator[None]:
+    async with AsyncExitStack() as stack:
+        for _ in range(3):
+            app = await stack.enter_async_context(application(*rules))
+            worker = Worker(app, heartbeat_s=0.2, heartbeat_timeout_s=2.0)
+            await stack.enter_async_context(worker)
+        yield
+
+
+async def claiming(chancy: Chancy, rule: Rule) -> tuple[RedisBroker, UUID]:
+    """The broker with the declared queue, and a registered worker without heartbeats."""
+    assert isinstance(chancy.broker, RoutedBroker)
+    _, redis = await chancy.broker.broker_of("ruled")
+    assert isinstance(redis, RedisBroker)
+    await redis.declare(queue(rule), upsert=True)  # as each worker does
+    worker = WorkerRecord(
+        id=new_id(), host="gone", pid=1, tags=frozenset(), queues=("ruled",), version="0"
+    )
+    await redis.register(worker)
+    return redis, worker.id
+
+
+async def test_no_more_jobs_run_than_the_rule_allows(application: Application, book: Book) -> None:
+    rule = GlobalConcurrency(3)
+    async with application(rule) as chancy:
+        # A worker that died with all slots: they are free once its jobs are rescued.
+        await chancy.push_many(work.job(tenant="acme", number=number) for number in range(60))
+        redis, dead = await claiming(chancy, rule)
+        assert len(await redis.claim("ruled", worker_id=dead, limit=20)) == 3
+        assert await redis.claim("ruled", worker_id=dead, limit=20) == []
+        async with workers(application, rule):
+            await eventually(lambda: len(book.starts) >= 60, timeout=60.0)
+    assert book.most[""] == 3
+
+
+async def test_starts_keep_the_rate_in_every_window(application: Application, book: Book) -> None:
+    allowed, burst = 100, 5
+    rule = RateLimit(allowed, per=1.0, burst=burst)
+    async with application(rule) as chancy:
+        references = await chancy.push_many(work.job(tenant="a", number=n) for n in range(60))
+        async with workers(application, rule):
+            done = [await reference.wait(60) for reference in references]
+    at = sorted(job.claimed_at.timestamp() for job in done if job.claimed_at)
+    assert len(at) == 60
+    for first in range(60):
+        for last in range(first, 60):
+            assert last - first + 1 <= burst + allowed * (at[last] - at[first]) + 1e-3
+
+
+async def test_a_job_that_raised_rate_limited_pauses_the_queue(application: Application) -> None:
+    rule = RateLimit(1_000)
+    async with application(rule) as chancy:
+        await chancy.push_many(work.job(tenant="a", number=number) for number in range(3))
+        redis, worker_id = await claiming(chancy, rule)
+        first, second = await redis.claim("ruled", worker_id=worker_id, limit=2)
+        later = Settlement(first.id, first.lease, State.SCHEDULED, delay_s=3_600.0, refund=True)
+        await redis.settle([later._replace(meta='{"snoozes": 1}')])
+        assert await redis.next_s("ruled") is None
+        await redis.settle(
+            [later._replace(id=second.id, lease=second.lease, meta='{"rate_limited": 1}')]
+        )
+        assert await redis.claim("ruled", worker_id=worker_id, limit=1) == []
+        assert 3_500 < (await redis.next_s("ruled") or 0.0) <= 3_600
+
+
+async def test_rules_change_while_workers_run(application: Application, book: Book) -> None:
+    book.gate.clear()
+    rule = GlobalConcurrency(1)
+    async with application(rule) as chancy, workers(application, rule):
+        await chancy.push_many(work.job(tenant="a", number=number) for number in range(9))
+        await eventually(lambda: book.running[""] == 1)
+        await chancy.declare(queue(GlobalConcurrency(4)), upsert=True)
+        await eventually(lambda: book.running[""] == 4)
+        await chancy.declare(queue(), upsert=True)
+        await eventually(lambda: book.running[""] == 9)
+        book.gate.set()
+        await eventually(lambda: book.running[""] == 0)
+
+
+@pytest.mark.parametrize(
+    "rule", [FairShare("tenant"), Sequential("tenant"), GlobalConcurrency(1, by="tenant")]
+)
+async def test_rules_that_redis_cannot_enforce_are_refused(
+    dsn: str, redis_url: str, rule: Rule
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"cannot enforce {type(rule).__name__}"):
+        Chancy(dsn, queues=[queue(rule)], plugins=[RedisPlugin(url=redis_url)])
