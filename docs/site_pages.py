@@ -24,7 +24,14 @@ OUTSIDE = {
     "benchmarks/README.md": "project/benchmarks.md",
 } | {
     f"examples/{name}/README.md": f"project/{name}.md"
-    for name in ("django_shop", "fastapi_shop", "flask_shop", "quickstart", "third_party_plugin")
+    for name in (
+        "django_shop",
+        "fastapi_shop",
+        "flask_shop",
+        "plugins",
+        "quickstart",
+        "third_party_plugin",
+    )
 }
 _SOURCES = {on_site: path for path, on_site in OUTSIDE.items() if on_site != "index.md"}
 
