@@ -9,7 +9,7 @@ from typing import Literal
 
 from benchmarks import observers, systems
 from benchmarks.clients import CLIENTS
-from benchmarks.limits import BINDING, CLAIMS, DRAINS, IDLE, PLAIN
+from benchmarks.limits import BINDING, CLAIMS, DRAINS, IDLE, PLAIN, SEQUENCES, SEQUENTIAL_PEERS
 from benchmarks.limits import HELD as RULED_HELD
 from benchmarks.observability import ratio_figure
 from benchmarks.readings import (
@@ -175,6 +175,10 @@ def _limits() -> Iterator[Bar]:
         figure = rf"{re.escape(title)}, [\d,]+ jobs$"
         of = Reading(case="limits", figure=figure, detail=f"/ {PLAIN}")
         yield _least(f"drain, {title} / {PLAIN}", bound, of)
+    for system, bound in zip(SEQUENTIAL_PEERS, (1.5, 5.0), strict=True):
+        figure = rf"{re.escape(SEQUENCES)}, [\d,]+ jobs$"
+        of = Reading(case="limits", figure=figure, detail=f"/ {system.name}")
+        yield _least(f"drain, {SEQUENCES} / {system.name}", bound, of)
     of = Reading(case="limits", figure=re.escape(BINDING), detail="/ possible")
     yield _least(f"{BINDING} / 10 slots with a claim each", 0.8, of)
     of = Reading(case="limits", figure=CLAIMS)

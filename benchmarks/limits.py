@@ -13,7 +13,8 @@ import psycopg
 from benchmarks import systems
 from benchmarks.bench import Bench, wait_until
 from benchmarks.control import SCHEMA
-from benchmarks.drain import measure_drain
+from benchmarks.deployment import Deployment, measure_each
+from benchmarks.drain import drain, measure_drain
 from benchmarks.held import snapshot
 from benchmarks.jobs import keyed, nap
 from benchmarks.measurement import BenchmarkFailed, Measurement, quantile
@@ -25,13 +26,17 @@ from chancy.queue.rules import Rule
 
 QUEUE = "ruled"
 PLAIN = "no rules"
+SEQUENCES = "Sequential, 1,000 keys"
 #: The rules by the start of their figure, with the bar of the ratio to no rules, and the keys.
 DRAINS: dict[str, tuple[Rule, float, int]] = {
     "GlobalConcurrency that does not bind": (GlobalConcurrency(100_000), 0.7, 1),
     "GlobalConcurrency(1) of 10,000 keys": (GlobalConcurrency(1, by="key_"), 0.4, 10_000),
-    "Sequential, 1,000 keys": (Sequential(by="key_"), 0.3, 1_000),
+    SEQUENCES: (Sequential(by="key_"), 0.3, 1_000),
     "FairShare, 1,000 keys": (FairShare(by="key_"), 0.4, 1_000),
 }
+#: Peers with jobs that run one after the other by key: the `queueName` of graphile-worker and the
+#: `lock` of procrastinate.
+SEQUENTIAL_PEERS = (systems.GRAPHILE_WORKER, systems.PROCRASTINATE)
 BINDING = "GlobalConcurrency(10), 8 workers"
 POSSIBLE = "10 slots / (1 ms + a claim)"
 HELD = "GlobalConcurrency(1) of 1,000 keys under a held snapshot"
@@ -52,6 +57,7 @@ def measure(bench: Bench) -> Iterator[Measurement]:
         match rule:
             case Sequential():
                 usual = 100_000
+                yield from _peers(bench, title, bench.size(keys, least=1))
             case FairShare() if bench.size.full:
                 usual = 300_000
             case _:
@@ -66,6 +72,22 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     yield _claims(bench, few, many)
     yield _held(bench)
     yield _idle(bench)
+
+
+def _peers(bench: Bench, title: str, keys: int) -> Iterator[Measurement]:
+    """Sequences of the peers that have them; graphile-worker keeps them without a local queue."""
+    keyed_peers = [
+        replace(system, settings={**system.settings, "keys": keys})
+        for system in systems.peers(bench, SEQUENTIAL_PEERS)
+    ]
+    yield from measure_each(bench, keyed_peers, title, partial(_peer, title, bench.size(20_000)))
+
+
+def _peer(title: str, most: int, deployment: Deployment) -> Iterator[Measurement]:
+    system = deployment.system
+    found = drain(deployment, min(most, system.most), {})
+    value = found.details["acknowledged jobs/s"]
+    yield replace(found, figure=system.figure(title), value=value)
 
 
 def _queue(rules: Sequence[Rule]) -> Queue:
@@ -103,6 +125,12 @@ def _beside(
     for name, ruled in ((f"{figure}, beside it {PLAIN}", False), (figure, True)):
         _fill(bench, rules if ruled else (), _jobs(jobs, keys))
         against = {PLAIN: f"{figure}, beside it {PLAIN}"} if ruled else {}
+        if ruled and title == SEQUENCES:
+            against |= {
+                system.name: system.figure(title)
+                for system in systems.peers(bench, SEQUENTIAL_PEERS)
+                if not system.absence()
+            }
         yield _drain(bench, jobs, name, against)
 
 

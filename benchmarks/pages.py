@@ -1,7 +1,8 @@
 """``python -m benchmarks.pages FILE.json``: writes the figures of a run into the pages.
 
 Replaces the text between ``<!-- figures -->`` and ``<!-- /figures -->`` in README.md and
-docs/explanation/performance.md.
+docs/explanation/performance.md, and in docs/guides/limits.md if the run measured queues with rules.
+A run of that case alone replaces only the last one.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks import limit
-from benchmarks.bars import judge
+from benchmarks.bars import NOT_MEASURED, judge
 from benchmarks.processes import ROOT
 from benchmarks.readings import (
     ACKNOWLEDGED,
@@ -40,6 +41,7 @@ from benchmarks.summary import Summary, summaries
 
 BEGIN, END = "<!-- figures -->", "<!-- /figures -->"
 README, PERFORMANCE = Path("README.md"), Path("docs/explanation/performance.md")
+LIMITS = Path("docs/guides/limits.md")
 IMAGES = Path("docs/images")
 #: Alternative texts of the plots by name.
 PLOTS: Mapping[str, str] = {
@@ -135,6 +137,10 @@ COLUMNS: Sequence[tuple[str, str, str, str]] = (
 def figures(head: Mapping[str, Any], found: Sequence[Summary], *, page: Path) -> str:
     """The block between the marks of a page, including the existing plots."""
     blocks = [_conditions(head)]
+    if page == LIMITS:
+        ruled = [one for one in found if one.case == "limits"]
+        verdicts = [one for one in judge(ruled) if one.reason != NOT_MEASURED]
+        return "\n\n".join([*blocks, "\n".join(_ruled(ruled)), "\n".join(bars_table(verdicts))])
     compared = any(one.system not in OWN for one in found)
     if page == PERFORMANCE or not compared:  # the README has one table
         blocks.append("\n".join(_limits(found)))
@@ -188,6 +194,19 @@ def _limits(found: Sequence[Summary]) -> Iterator[str]:
                 f"| {_rounded(one.median)} MB at its peak | "
                 f"| {_rounded(one.details['before MB'])} MB before |"
             )
+
+
+def _ruled(found: Sequence[Summary]) -> Iterator[str]:
+    """A row for each figure of queues with rules, with its ratios to others of the run."""
+    yield "| figure | median | ratios | WAL of a job |"
+    yield "|---|---|---|---|"
+    for one in found:
+        ratios = ", ".join(f"{title} {ratio:.2f}" for title, ratio in one.ratios.items())
+        wal = one.details.get("WAL B/job")
+        yield (
+            f"| {one.figure} | {'–' if one.missing else f'{_rounded(one.median)} {one.unit}'} "
+            f"| {ratios or '–'} | {'–' if wal is None else f'{_rounded(wal)} B'} |"
+        )
 
 
 def _systems(found: Sequence[Summary]) -> Iterator[str]:
@@ -260,6 +279,12 @@ def written(text: str, block: str) -> str:
     return f"{before}{BEGIN}\n\n{block}\n\n{END}{rest.partition(END)[2]}"
 
 
+def _pages(cases: Collection[str]) -> Sequence[Path]:
+    """The pages with figures of these cases."""
+    ruled = [LIMITS] if "limits" in cases else []
+    return ruled if set(cases) == {"limits"} else [README, PERFORMANCE, *ruled]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Rewrite the pages, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pages", description=__doc__)
@@ -279,7 +304,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "commit them and measure again, or write a draft with --draft"
         )
     found = summaries(taken)
-    for page in (README, PERFORMANCE):
+    for page in _pages({one.case for one in found}):
         path = ROOT / page
         text = written(path.read_text(encoding="utf-8"), figures(head, found, page=page))
         path.write_text(text, encoding="utf-8")

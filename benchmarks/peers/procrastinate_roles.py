@@ -37,7 +37,13 @@ class Roles(Peer):
         await self._task.defer_async(number=number)
 
     async def push_many(self, numbers: Sequence[int]) -> None:
-        await self._task.batch_defer_async(*({"number": number} for number in numbers))
+        keys = self.settings.get("keys")
+        if keys is None:
+            await self._task.batch_defer_async(*({"number": number} for number in numbers))
+            return
+        for key in range(min(keys, len(numbers))):  # one lock a call
+            task = self._task.configure(lock=f"key {key}")
+            await task.batch_defer_async(*({"number": number} for number in numbers[key::keys]))
 
     async def work(self) -> None:
         async with self._app.open_async():

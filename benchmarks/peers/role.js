@@ -79,7 +79,8 @@ async function graphileWorker() {
               maxPoolSize: SESSIONS,
               pollInterval: 1000,
               logger,
-              localQueue: { size: settings.localQueue },
+              // With a local queue, jobs of one named queue run at the same time.
+              ...(settings.keys ? {} : { localQueue: { size: settings.localQueue } }),
               completeJobBatchDelay: settings.batchDelay,
               failJobBatchDelay: settings.batchDelay,
             },
@@ -92,7 +93,13 @@ async function graphileWorker() {
     setUp: () => client.migrate(),
     push: (number) => client.addJob("noop", { number }),
     pushMany: (found) =>
-      client.addJobs(found.map((number) => ({ identifier: "noop", payload: { number } }))),
+      client.addJobs(
+        found.map((number) => ({
+          identifier: "noop",
+          payload: { number },
+          ...(settings.keys ? { queueName: `key ${number % settings.keys}` } : {}),
+        })),
+      ),
   };
 }
 

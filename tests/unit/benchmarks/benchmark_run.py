@@ -168,6 +168,11 @@ def _of_limits() -> Iterator[tuple[str, Measurement]]:
         figure = f"{title}, 20,000 jobs"
         yield "limits", _rate(f"{figure}, beside it {limits.PLAIN}", 20_000, "chancy")
         against = {limits.PLAIN: f"{figure}, beside it {limits.PLAIN}"}
+        if title == limits.SEQUENCES:
+            for system in limits.SEQUENTIAL_PEERS:
+                peer = system.figure(title)
+                yield "limits", _rate(peer, 2_000, system.name)
+                against[system.name] = peer
         yield "limits", replace(_rate(figure, 12_000, "chancy"), against=against)
     yield "limits", _rate(limits.POSSIBLE, 2_000, "chancy")
     binding = _rate(f"{limits.BINDING}, 5,000 jobs of 1 ms", 1_800, "chancy")

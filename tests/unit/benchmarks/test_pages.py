@@ -27,7 +27,7 @@ def test_a_page_without_its_marks_is_refused(text: str) -> None:
         pages.written(text, "new")
 
 
-@pytest.mark.parametrize("page", [pages.README, pages.PERFORMANCE])
+@pytest.mark.parametrize("page", [pages.README, pages.PERFORMANCE, pages.LIMITS])
 def test_the_pages_have_their_marks(page: Path) -> None:
     pages.written((ROOT / page).read_text(), "")
 
@@ -69,7 +69,7 @@ def test_the_performance_page_has_the_bars_and_the_plots_that_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "ROOT", tmp_path)
-    for page in (pages.README, pages.PERFORMANCE):
+    for page in (pages.README, pages.PERFORMANCE, pages.LIMITS):
         path = tmp_path / page
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"before\n\n{pages.BEGIN}\n\nold\n\n{pages.END}\n\nafter\n")
@@ -95,3 +95,20 @@ def test_the_performance_page_has_the_bars_and_the_plots_that_are_there(
         pages.main([str(file)])
     assert pages.main([str(file), "--draft"]) == 0
     assert "| drop of a day of them, ms | ≤ 100 | 120 | **not met** |" in performance
+
+
+def test_a_run_of_limits_alone_writes_the_page_of_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    page = tmp_path / pages.LIMITS
+    page.parent.mkdir(parents=True)
+    page.write_text(f"before\n\n{pages.BEGIN}\n\nold\n\n{pages.END}\n")
+    file = tmp_path / "run.json"
+    ruled = [one for one in taken() if one.case == "limits"]
+    file.write_text(json.dumps(as_json(HEAD, ruled)))
+    assert pages.main([str(file)]) == 0
+    text = page.read_text()
+    assert "old" not in text
+    assert "| drain, Sequential, 1,000 keys / no rules | ≥ 0.3 |" in text
+    assert "did not measure" not in text
