@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVarTuple
 
@@ -107,28 +107,15 @@ class Hooks:
             for plugin in self.plugins
             if type(plugin).settled is not Plugin.settled
         )
-        self._explaining: tuple[tuple[Containment, Plugin], ...] = tuple(
-            (_contained(plugin, "why_held"), plugin)
-            for plugin in self.plugins
-            if type(plugin).why_held is not Plugin.why_held
-        )
-        self._examining: tuple[tuple[Containment, Plugin], ...] = tuple(
-            (_contained(plugin, "examine"), plugin)
-            for plugin in self.plugins
-            if type(plugin).examine is not Plugin.examine
-        )
+        self._explaining = tuple(_with(self.plugins, "why_held"))
+        self._examining = tuple(_with(self.plugins, "examine"))
         self._claiming = tuple(
             plugin for plugin in self.plugins if type(plugin).claiming is not Plugin.claiming
         )
         #: Encodes and decodes what is stored of jobs; None if no plugin has a codec.
         self.payloads = _payloads(self.plugins)
         #: The tables of plugins with payloads that a codec has encoded.
-        self.payload_tables: tuple[PayloadTable, ...] = tuple(
-            table
-            for plugin in self.plugins
-            if type(plugin).payload_tables is not Plugin.payload_tables
-            for table in provided(plugin.get_identifier(), "payload_tables", plugin.payload_tables)
-        )
+        self.payload_tables: tuple[PayloadTable, ...] = tuple(_payload_tables(self.plugins))
         self._electing = _one_electing(self.plugins)
         self._gate = Containment(
             self._electing.get_identifier() if self._electing else "the core", "gate"
@@ -396,6 +383,19 @@ def _function_path(plugin: Plugin) -> str:
     path: object = plugin.around_in_child
     check_function_path(path)
     return str(path)
+
+
+def _with(plugins: Iterable[Plugin], hook: str) -> Iterator[tuple[Containment, Plugin]]:
+    """The plugins that have a hook of their own."""
+    for plugin in plugins:
+        if getattr(type(plugin), hook) is not getattr(Plugin, hook):
+            yield _contained(plugin, hook), plugin
+
+
+def _payload_tables(plugins: Iterable[Plugin]) -> Iterator[PayloadTable]:
+    for plugin in plugins:
+        if type(plugin).payload_tables is not Plugin.payload_tables:
+            yield from provided(plugin.get_identifier(), "payload_tables", plugin.payload_tables)
 
 
 def _around_in_child(plugins: Iterable[Plugin]) -> Iterable[str]:

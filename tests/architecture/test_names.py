@@ -42,6 +42,7 @@ SHARED = {
     "preparation": "checks before something is stored",
     "progress": "how far something is",
     "push": "the push to that store",
+    "pushing": "pushes of jobs",
     "queues": "queues",
     "record": "a stored thing as it was at one time",
     "reference": "a handle to what was pushed",
