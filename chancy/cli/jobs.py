@@ -128,7 +128,7 @@ def list_(
 
 @job.command()
 @on_target
-@click.argument("id", type=click.UUID)
+@click.argument("id", type=click.UUID, shell_complete=shell_completion.job_ids)
 @as_json
 def show(target: CommandTarget, id: UUID, json_: bool) -> None:
     """Show a job with its arguments, errors and result. Exits 1 if it does not exist.
@@ -154,7 +154,7 @@ def show(target: CommandTarget, id: UUID, json_: bool) -> None:
 
 @job.command()
 @on_target
-@click.argument("id", type=click.UUID)
+@click.argument("id", type=click.UUID, shell_complete=shell_completion.job_ids)
 @click.option(
     "--timeout", type=Seconds(), metavar="S", help="The maximum number of seconds to wait."
 )
@@ -184,7 +184,7 @@ def wait(target: CommandTarget, id: UUID, timeout: float | None, json_: bool) ->
 
 @job.command()
 @on_target
-@click.argument("id", type=click.UUID)
+@click.argument("id", type=click.UUID, shell_complete=shell_completion.job_ids)
 @as_json
 def why(target: CommandTarget, id: UUID, json_: bool) -> None:
     """Explain why a job has not run or is not finished. Exits 1 if it does not exist.
@@ -212,7 +212,7 @@ def why(target: CommandTarget, id: UUID, json_: bool) -> None:
 
 @job.command()
 @on_target
-@click.argument("ids", type=click.UUID, nargs=-1)
+@click.argument("ids", type=click.UUID, nargs=-1, shell_complete=shell_completion.job_ids)
 @click.option("--key", metavar="KEY", help="All jobs that are held on this key.")
 @as_json
 def release(target: CommandTarget, ids: tuple[UUID, ...], key: str | None, json_: bool) -> None:
@@ -236,7 +236,7 @@ def release(target: CommandTarget, ids: tuple[UUID, ...], key: str | None, json_
 
 @job.command()
 @on_target
-@click.argument("ids", type=click.UUID, nargs=-1)
+@click.argument("ids", type=click.UUID, nargs=-1, shell_complete=shell_completion.job_ids)
 @selecting
 def retry(target: CommandTarget, bulk: BulkOptions, ids: tuple[UUID, ...]) -> None:
     """Run scheduled jobs now, including retries. Exits 1 if a job is not scheduled.
@@ -276,7 +276,7 @@ def retry(target: CommandTarget, bulk: BulkOptions, ids: tuple[UUID, ...]) -> No
 
 @job.command()
 @on_target
-@click.argument("ids", type=click.UUID, nargs=-1)
+@click.argument("ids", type=click.UUID, nargs=-1, shell_complete=shell_completion.job_ids)
 @selecting
 def cancel(target: CommandTarget, bulk: BulkOptions, ids: tuple[UUID, ...]) -> None:
     """Cancel waiting jobs, and ask running jobs to stop. Exits 1 if an id was neither.

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import click
 
-from chancy.cli import logs, output
+from chancy.cli import logs, output, shell_completion
 from chancy.cli.exits import NO, complain
 from chancy.cli.options import CommandTarget, as_json, on_target
 from chancy.cli.serving import (
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     envvar="CHANCY_QUEUES",
     show_envvar=True,
     help="Serve these queues, not those of the application; '*' serves all.",
+    shell_complete=shell_completion.queue_list,
 )
 @click.option(
     "--processors",

@@ -264,6 +264,18 @@ async def test_a_worker_names_settings_of_a_queue_that_the_stored_ones_override(
     ]
 
 
+async def test_the_first_declaration_of_the_default_queue_replaces_the_row_of_the_migration(
+    dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    mine = Queue("default", executor="async", concurrency=3)
+    async with Chancy(dsn, queues=[mine]) as chancy, Worker(chancy):
+        assert await chancy.get_queues() == [mine]
+    assert "queue_settings_kept" not in caplog.text
+    async with Chancy(dsn, queues=[replace(mine, concurrency=4)]) as chancy, Worker(chancy):
+        assert await chancy.get_queues() == [mine]
+    assert "queue_settings_kept queue=default settings=concurrency:" in caplog.text
+
+
 async def test_settings_that_cannot_work_are_refused(chancy: Chancy) -> None:
     with pytest.raises(ConfigurationError, match="at least twice"):
         Worker(chancy, heartbeat_s=10, heartbeat_timeout_s=15)

@@ -1,5 +1,6 @@
--- Stores a queue. $14: whether to update an existing one, except for its pause. Index: the primary
--- key of queues. Locks: its row. Safe to repeat.
+-- Stores a queue. $14: whether to update an existing one, except for its pause. The row of the
+-- migration, which nothing has changed yet, is always updated. Index: the primary key of queues.
+-- Locks: its row. Safe to repeat.
 with stored as (
   insert into {schema}.queues as q (
     name, executor, concurrency, tags, poll_interval_s, keep_finished, paused_at, resume_at,
@@ -21,7 +22,7 @@ with stored as (
     broker_options = excluded.broker_options,
     rules = excluded.rules,
     updated_at = clock_timestamp()
-  where $14::boolean
+  where $14::boolean or q.updated_at = to_timestamp(0)
   returning 1)
 select pg_notify({schema}.channel(), 'q:')
 from stored

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from chancy import Chancy
+from chancy import Chancy, Job
 from chancy.cli import settings
+from chancy.embedded import free_port
 from chancy.errors import ConfigurationError
 from tests.support.command import SHOP, alone, inside
 from tests.support.sources import ROOT
@@ -217,6 +218,25 @@ def test_a_misspelled_variable_is_warned_of_with_the_nearest_name() -> None:
     assert inside("plugins", "list", queus="mail", worker_number="1").err == ""
 
 
+def completed(folder: Path, line: str, **more: str) -> list[str]:
+    """What bash offers after a line; nothing may go to stderr, which the shell shows."""
+    words = line.split(" ")
+    program = "from chancy.cli.main import cli; cli(prog_name='chancy')"
+    env = {
+        "_CHANCY_COMPLETE": "bash_complete",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(words) - 1),
+        "PYTHONPATH": str(ROOT),
+    }
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        env={**os.environ, **env, **more}, cwd=folder, capture_output=True, text=True, timeout=30,
+        check=False,
+    )  # fmt: skip
+    assert done.stderr == ""
+    return [one.partition(",")[2] for one in done.stdout.splitlines() if one]
+
+
 def test_the_shell_completes_queues_and_functions(tmp_path: Path) -> None:
     (tmp_path / "completed.py").write_text(
         "from chancy import Chancy, Queue, job\n"
@@ -224,26 +244,24 @@ def test_the_shell_completes_queues_and_functions(tmp_path: Path) -> None:
         "@job(queue='mail-now')\n"
         "def send(): ...\n"
     )
+    app = "--app=completed"
+    assert completed(tmp_path, f"chancy queue pause {app} mai") == ["mail-now", "mailing"]
+    assert completed(tmp_path, f"chancy worker {app} --queues mailing,mai") == ["mailing,mail-now"]
+    assert completed(tmp_path, f"chancy push {app} comp") == ["completed.send"]
+    assert completed(tmp_path, "chancy push --app=nowhere comp") == []
 
-    def completed(*words: str, app: str = "completed") -> list[str]:
-        line = ["chancy", words[0], f"--app={app}", *words[1:]]
-        if words[0] == "queue":
-            line = ["chancy", "queue", words[1], f"--app={app}", *words[2:]]
-        program = "from chancy.cli.main import cli; cli(prog_name='chancy')"
-        env = {
-            "_CHANCY_COMPLETE": "bash_complete",
-            "COMP_WORDS": " ".join(line),
-            "COMP_CWORD": str(len(line) - 1),
-            "PYTHONPATH": str(ROOT),
-        }
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", program],
-            env={**os.environ, **env}, cwd=tmp_path, capture_output=True, text=True, timeout=30,
-            check=False,
-        )  # fmt: skip
-        assert done.stderr == ""
-        return [one.partition(",")[2] for one in done.stdout.splitlines() if one]
 
-    assert completed("queue", "pause", "mai") == ["mail-now", "mailing"]
-    assert completed("push", "comp") == ["completed.send"]
-    assert completed("push", "comp", app="nowhere") == []
+async def test_the_shell_completes_ids_of_jobs_and_is_silent_without_a_database(
+    dsn: str, tmp_path: Path
+) -> None:
+    async with Chancy(dsn, allow=["builtins.print"]) as chancy:
+        first, second = [await chancy.push(Job(func="builtins.print")) for _ in range(2)]
+        later = await chancy.push(Job(func="builtins.print").with_delay(600))
+    here = {"CHANCY_DSN": dsn}
+    ids = [str(one.id) for one in (later, second, first)]
+    assert completed(tmp_path, "chancy job show ", **here) == ids
+    assert completed(tmp_path, f"chancy job show {ids[1]}", **here) == [ids[1]]
+    assert completed(tmp_path, "chancy job retry ", **here) == [ids[0]]
+    assert completed(tmp_path, f"chancy job cancel {ids[0]} ", **here) == ids[1:]
+    away = {"CHANCY_DSN": f"postgresql://postgres@127.0.0.1:{free_port()}/nowhere"}
+    assert completed(tmp_path, "chancy job show ", **away) == []
