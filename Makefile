@@ -17,7 +17,7 @@ unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test browser pictures collected check mypy pyright imports architecture chaos clusters soak mutants redis-versions postgres-versions pythons bench bench-peers bench-publish docs docs-serve format dist release-check constraints clean
+.PHONY: help venv demo test browser pictures collected check mypy pyright imports architecture chaos clusters soak mutants redis-versions postgres-versions pythons bench bench-peers bench-publish docs docs-serve docs-deploy format dist release-check changelog constraints clean
 
 help:
 	@echo "make venv         a virtual environment in $(VENV) with everything installed"
@@ -39,6 +39,7 @@ help:
 	@echo "make format       rewrite the code in the house format"
 	@echo "make dist         wheel and sdist in dist/"
 	@echo "make release-check  the archives: contents, metadata, versions, and the wheel in a clean environment"
+	@echo "make changelog    the files in changes/ as a section of CHANGELOG.md, before a release"
 	@echo "make constraints  pin what is installed now in constraints.txt"
 	@echo "make clean        remove what the others made"
 
@@ -143,6 +144,13 @@ bench-publish: venv
 docs: venv
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
+# VERSION=1.2.0 ALIAS=latest: commits the site of a version to the branch gh-pages, and pushes it.
+docs-deploy: venv docs
+	git config user.name >/dev/null || git config user.name "$${GITHUB_ACTOR:-chancy}"
+	git config user.email >/dev/null || git config user.email "$${GITHUB_ACTOR:-chancy}@users.noreply.github.com"
+	NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/mike deploy --push --update-aliases $(VERSION) $(ALIAS)
+	$(if $(ALIAS),$(BIN)/mike set-default --push $(ALIAS))
+
 docs-serve: venv
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
@@ -157,6 +165,10 @@ dist: venv
 # TAG=v1.2.0 also compares the tag; OUT=dist keeps the archives.
 release-check: docs
 	$(BIN)/python -m tests.support.release $(if $(TAG),--tag $(TAG)) $(if $(OUT),--out $(OUT))
+
+# Moves the files in changes/ to a section of the version in CHANGELOG.md.
+changelog: venv
+	$(BIN)/towncrier build --yes --version "$$($(BIN)/python -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["project"]["version"])')"
 
 constraints: venv
 	$(BIN)/python -m pip freeze --exclude-editable > constraints.txt

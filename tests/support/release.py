@@ -116,6 +116,16 @@ def check_versions(metadata: Metadata, tag: str | None) -> None:
     click.echo(f"versions: {version}")
 
 
+def check_fragments(tag: str | None) -> None:
+    """Render the changelog fragments; raise for one without a type, and with a tag for any."""
+    draft = ("towncrier", "build", "--draft", "--version", PROJECT["version"])
+    run(sys.executable, "-m", *draft, cwd=ROOT)
+    left = sorted(path.name for path in (ROOT / "changes").glob("*.*.md"))
+    if tag is not None and left:
+        raise Wrong(f"{left} are not in CHANGELOG.md: run `make changelog`")
+    click.echo(f"changes: {len(left)} fragments render")
+
+
 def check_description(archives: Sequence[Path], cwd: Path) -> None:
     """Let twine check the archives as an index would, with the description rendered."""
     click.echo(run(sys.executable, "-m", "twine", "check", "--strict", *archives, cwd=cwd).strip())
@@ -211,6 +221,7 @@ def main(tag: str | None, out: Path | None) -> None:
         run(sys.executable, "-m", "build", "--no-isolation", "--outdir", built, ROOT, cwd=cwd)
         (wheel,), (sdist,) = built.glob("*.whl"), built.glob("*.tar.gz")
         check_versions(check_contents(wheel, sdist), tag)
+        check_fragments(tag)
         check_description([wheel, sdist], cwd)
         check_installed(wheel, cwd)
         if out is not None:
