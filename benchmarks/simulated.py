@@ -75,7 +75,7 @@ class SimulatedWorker:
                 queues=(),
                 version="",
                 beat_at=None,
-                silent_s=0.0,
+                heartbeat_age_s=0.0,
             )
         )
         await self.broker.announce(self.worker_id, self._queues, {})

@@ -82,7 +82,7 @@ class HeartbeatObserver:
             if heartbeat is None or heartbeat.beat_at != worker.beat_at:
                 heartbeat = _Heartbeat(worker.beat_at, now)
             self._heartbeats[worker.id] = heartbeat
-            if worker.silent_s > self._timeout_s:
+            if worker.heartbeat_age_s > self._timeout_s:
                 timeouts.append(asked_at - heartbeat.seen_at > self._timeout_s)
         self.confirmed = bool(timeouts) and all(timeouts)
         self.uncertain = not all(timeouts)
@@ -120,14 +120,16 @@ class Recovery(Plugin):
             asked_at = clock.monotonic()
             leads = runtime.leader.leading
             every = leads and (few or not led or asked_at >= due)
-            silent_s = 0.0 if every else timeout_s / _FOLLOWER_SILENCE
-            workers = await runtime.broker.workers(silent_s=silent_s)
+            heartbeat_age_s = 0.0 if every else timeout_s / _FOLLOWER_SILENCE
+            workers = await runtime.broker.workers(heartbeat_age_s=heartbeat_age_s)
             heartbeats.observe(workers, asked_at, others=leads and not every)
             if every:
                 few = len(workers) <= _FEW
             self._cache_hosts(workers)
             if clock.monotonic() >= due or (leads and (not led or heartbeats.confirmed)):
-                await self.sweep(runtime, silent_s=_NEVER_S if heartbeats.uncertain else None)
+                await self.sweep(
+                    runtime, heartbeat_age_s=_NEVER_S if heartbeats.uncertain else None
+                )
                 every_s = self.sweep_s if leads else _FOLLOWER_TIMEOUTS * timeout_s
                 due = clock.monotonic() + every_s * random.uniform(0.8, 1.2)
             led = leads
@@ -137,17 +139,19 @@ class Recovery(Plugin):
                 pause_s = timeout_s / _FOLLOWER_CHECKS * random.uniform(0.8, 1.2)
                 await elected(runtime.leader, clock, pause_s)
 
-    async def sweep(self, runtime: Runtime, *, silent_s: float | None = None) -> int:
+    async def sweep(self, runtime: Runtime, *, heartbeat_age_s: float | None = None) -> int:
         """Rescue every orphaned claim; returns the number of rescued jobs.
 
-        :param silent_s: seconds without a heartbeat after which a worker is presumed dead; None:
-            the heartbeat timeout of the worker.
+        :param heartbeat_age_s: seconds without a heartbeat after which a worker is presumed dead;
+            None: the heartbeat timeout of the worker.
         """
-        if silent_s is None:
-            silent_s = runtime.heartbeat_timeout_s
+        if heartbeat_age_s is None:
+            heartbeat_age_s = runtime.heartbeat_timeout_s
         rescued = 0
         while True:
-            orphans = await runtime.broker.orphans(silent_s=silent_s, limit=self.batch)
+            orphans = await runtime.broker.orphans(
+                heartbeat_age_s=heartbeat_age_s, limit=self.batch
+            )
             if not orphans:
                 return rescued
             outcomes = [self._outcome(claim) for claim in orphans]

@@ -17,7 +17,7 @@ from chancy.states import State
 #: The maximum number of workers, or of running jobs, in one reason.
 _MAX_LISTED = 5
 #: Seconds without a heartbeat after which a worker is reported: two default intervals.
-_SILENT_S = 10.0
+_MISSED_S = 10.0
 #: Seconds that a job may wait without a reason before it is reported as stuck.
 _SOON_S = 10.0
 
@@ -28,7 +28,7 @@ class Why(StrEnum):
     NOT_THERE = "not there"
     FINISHED = "finished"
     RUNNING = "running"
-    WORKER_SILENT = "worker silent"
+    HEARTBEATS_MISSED = "heartbeats missed"
     WORKER_GONE = "worker gone"
     ASKED_TO_STOP = "asked to stop"
     SCHEDULED = "scheduled"
@@ -135,11 +135,11 @@ def _running(
         )
         return
     where = f"worker {worker.id} ({worker.host}, process {worker.pid})"
-    if worker.silent_s > _SILENT_S:
+    if worker.heartbeat_age_s > _MISSED_S:
         yield Reason(
-            Why.WORKER_SILENT,
-            f"{where} has sent no heartbeat for {worker.silent_s:.0f} s: at its heartbeat timeout "
-            "another worker runs the job",
+            Why.HEARTBEATS_MISSED,
+            f"{where} has sent no heartbeat for {worker.heartbeat_age_s:.0f} s: at its heartbeat "
+            "timeout another worker runs the job",
         )
     yield Reason(
         Why.RUNNING,

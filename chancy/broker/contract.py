@@ -233,18 +233,18 @@ class Broker(Protocol):
 
     async def unregister(self, worker_id: UUID) -> None: ...
 
-    async def workers(self, *, silent_s: float = 0.0) -> Sequence[WorkerRecord]:
+    async def workers(self, *, heartbeat_age_s: float = 0.0) -> Sequence[WorkerRecord]:
         """Return the registered workers, in any order.
 
-        :param silent_s: only those without a heartbeat for so many seconds by the store's clock;
-            0: all of them.
+        :param heartbeat_age_s: only workers without a heartbeat for this many seconds, by the
+            store's clock; 0: all workers.
         """
         ...
 
-    async def orphans(self, *, silent_s: float, limit: int) -> Sequence[Claim]:
+    async def orphans(self, *, heartbeat_age_s: float, limit: int) -> Sequence[Claim]:
         """Return claims whose worker is gone, in any order.
 
-        First removes the workers without a heartbeat for ``silent_s`` seconds by the store's
+        First removes the workers without a heartbeat for ``heartbeat_age_s`` seconds by the store's
         clock: these can no longer send heartbeats or claim.
         """
         ...

@@ -101,7 +101,7 @@ class WorkerRecord:
     started_at: datetime | None = None
     beat_at: datetime | None = None
     #: Seconds since the last heartbeat, by the store's clock.
-    silent_s: float = 0.0
+    heartbeat_age_s: float = 0.0
     #: Queues that the worker should serve but cannot, and why.
     broken: Mapping[str, str] = field(default_factory=dict[str, str])
     #: Seconds for which its event loop had been blocked at the last heartbeat. Only the control
@@ -123,7 +123,7 @@ class WorkerRecord:
     @property
     def dead(self) -> bool:
         """Whether it has sent no heartbeat for its heartbeat timeout."""
-        return self.silent_s > self.heartbeat_timeout_s
+        return self.heartbeat_age_s > self.heartbeat_timeout_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

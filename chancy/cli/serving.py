@@ -41,7 +41,7 @@ class ServeOptions:
     processors: tuple[str, ...] | None
     tags: tuple[str, ...]
     concurrency: int | None
-    most_ahead: int | None
+    prefetch_limit: int | None
     children: int | None = None
     unknown_after: float
     burst: bool
@@ -60,8 +60,8 @@ class ServeOptions:
             args.append(f"--processors={','.join(self.processors)}")
         if self.concurrency is not None:
             args.append(f"--concurrency={self.concurrency}")
-        if self.most_ahead is not None:
-            args.append(f"--most-ahead={self.most_ahead}")
+        if self.prefetch_limit is not None:
+            args.append(f"--prefetch-limit={self.prefetch_limit}")
         if self.children is not None:
             args.append(f"--children={self.children}")
         args.append(f"--unknown-after={self.unknown_after}")
@@ -104,7 +104,7 @@ async def _serve(chancy: Chancy, options: ServeOptions) -> None:
             tags=options.tags,
             queues=options.queues,
             concurrency=options.concurrency,
-            most_ahead=options.most_ahead,
+            prefetch_limit=options.prefetch_limit,
             children=options.children,
             unknown_after_s=options.unknown_after,
             shutdown_timeout_s=options.shutdown_timeout,

@@ -22,7 +22,7 @@ _MOST = 200
 #: The newest jobs whose ids are compared with the typed prefix, and how many are offered.
 _NEWEST, _OFFERED = 200, 20
 #: Seconds that reading ids may take, connecting included.
-_PATIENCE_S = 1.5
+_PATIENCE_S = 3.0
 
 
 def queues(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
@@ -49,9 +49,7 @@ def functions(context: click.Context, parameter: click.Parameter, begun: str) ->
     return [] if _application_queues(context) is None else _offered(DECORATED, begun)
 
 
-def job_ids(
-    context: click.Context, parameter: click.Parameter, begun: str
-) -> list[CompletionItem]:
+def job_ids(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """The ids of the newest jobs that the command applies to: those that failed come first."""
     from chancy.broker.values import JobFilter
     from chancy.states import State
@@ -71,9 +69,7 @@ def job_ids(
     except (Exception, SystemExit):
         return []
     given = {str(id) for id in context.params.get("ids") or ()}
-    fitting = [
-        job for job in found if str(job.id).startswith(begun) and str(job.id) not in given
-    ]
+    fitting = [job for job in found if str(job.id).startswith(begun) and str(job.id) not in given]
     fitting.sort(key=lambda job: job.state is not State.FAILED)
     return [
         CompletionItem(str(job.id), help=f"{job.state.label} {job.queue} {job.func}")

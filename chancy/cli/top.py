@@ -182,7 +182,7 @@ def _workers(activity: Activity) -> Table:
                 ", ".join([*work, *more]) or "-",
                 f"{worker.pid}",
                 f"{len(worker.queues)}",
-                f"{elapsed(worker.silent_s)} ago{', dead' * worker.dead}",
+                f"{elapsed(worker.heartbeat_age_s)} ago{', dead' * worker.dead}",
             ),
             style="red" if worker.dead else None,
         )

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     help="Jobs a worker runs at a time, for each queue; overrides the queue's own setting.",
 )
 @click.option(
-    "--most-ahead",
+    "--prefetch-limit",
     type=click.IntRange(0),
     metavar="N",
     help="Prefetch limit: jobs a worker claims beyond those it runs, for each queue.",
@@ -154,7 +154,7 @@ def worker(
     tags: tuple[str, ...],
     processes: int,
     concurrency: int | None,
-    most_ahead: int | None,
+    prefetch_limit: int | None,
     children: int | None,
     unknown_after: float,
     burst: bool,
@@ -186,7 +186,7 @@ def worker(
         processors=_names(processors, "--processors names no processor"),
         tags=tags,
         concurrency=concurrency,
-        most_ahead=most_ahead,
+        prefetch_limit=prefetch_limit,
         children=children,
         unknown_after=unknown_after,
         burst=burst,
@@ -213,7 +213,7 @@ def list_(target: CommandTarget, json_: bool) -> None:
     \b
     Example:
       chancy worker list
-      chancy worker list --json | jq '.[] | select(.silent_s > 15)'
+      chancy worker list --json | jq '.[] | select(.heartbeat_age_s > 15)'
     """
 
     async def main() -> Sequence[WorkerRecord]:
@@ -234,7 +234,7 @@ def list_(target: CommandTarget, json_: bool) -> None:
                     "tags": sorted(worker.tags),
                     "version": worker.version,
                     "started_at": worker.started_at and worker.started_at.isoformat(),
-                    "silent_s": round(worker.silent_s, 3),
+                    "heartbeat_age_s": round(worker.heartbeat_age_s, 3),
                     "blocked_s": round(worker.blocked_s, 3),
                     "memory_bytes": worker.memory_bytes,
                     "stop_asked_at": worker.stop_asked_at and worker.stop_asked_at.isoformat(),
@@ -244,7 +244,7 @@ def list_(target: CommandTarget, json_: bool) -> None:
         )
         return
     output.table(
-        ("id", "host", "pid", "version", "started", "silent s", "queues", "broken"),
+        ("id", "host", "pid", "version", "started", "heartbeat s", "queues", "broken"),
         [
             (
                 worker.id,
@@ -252,7 +252,7 @@ def list_(target: CommandTarget, json_: bool) -> None:
                 worker.pid,
                 worker.version,
                 worker.started_at,
-                f"{worker.silent_s:.1f}",
+                f"{worker.heartbeat_age_s:.1f}",
                 " ".join(worker.queues) or None,
                 " ".join(worker.broken) or None,
             )
@@ -332,13 +332,13 @@ def health(target: CommandTarget, within: float, blocked: float, json_: bool) ->
     except BrokerError as error:
         _unhealthy(f"the database does not respond: {error}", json_=json_)
     here = [worker for worker in workers if worker.host == host()]
-    alive = [worker for worker in here if worker.silent_s <= within]
+    alive = [worker for worker in here if worker.heartbeat_age_s <= within]
     if not alive:
-        silent_s = min((worker.silent_s for worker in here), default=None)
+        heartbeat_age_s = min((worker.heartbeat_age_s for worker in here), default=None)
         last = (
             "none is registered"
-            if silent_s is None
-            else f"the last heartbeat was {silent_s:.0f} s ago"
+            if heartbeat_age_s is None
+            else f"the last heartbeat was {heartbeat_age_s:.0f} s ago"
         )
         why = f"the database responds, but no worker on host {host()} is alive: {last}"
         _unhealthy(why, json_=json_)

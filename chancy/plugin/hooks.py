@@ -298,11 +298,11 @@ def _contained(plugin: Plugin, hook: str) -> Containment:
 
 
 def _checked(judging: Judging) -> Judging:
-    def checked(claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
-        decision = judging(claim, outcome, verdict)
-        if decision is not verdict:
-            check_decision(decision, verdict)
-        return decision
+    def checked(claim: Claim, outcome: Outcome, decision: Settlement) -> Settlement:
+        judged = judging(claim, outcome, decision)
+        if judged is not decision:
+            check_decision(judged, decision)
+        return judged
 
     return checked
 

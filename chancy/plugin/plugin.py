@@ -187,15 +187,15 @@ class Plugin:
     #: outcome. If the import fails, the queue cannot run jobs, and says why.
     around_in_child: str | None = None
 
-    def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
+    def judging(self, claim: Claim, outcome: Outcome, decision: Settlement) -> Settlement:
         """Change the decision about an outcome. Sync and pure; called in the worker.
 
         ``id`` and ``lease`` of the settlement must not change, and a broker must be able to store
         it. Otherwise, or if it raises, the decision stays as it was, and the error is logged.
 
-        :param verdict: the decision so far.
+        :param decision: the decision so far.
         """
-        return verdict
+        return decision
 
     #: The states of the settlements passed to `settling`. A batch without any costs nothing.
     settling_states: frozenset[State] = frozenset(state for state in State if state.final)

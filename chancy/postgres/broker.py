@@ -353,11 +353,11 @@ class PostgresBroker:
         self._claims.remove_worker(worker_id)
         await self._upkeeping.fetch(self.sql.unregister, worker_id)
 
-    async def workers(self, *, silent_s: float = 0.0) -> Sequence[WorkerRecord]:
-        return await self._catalog.workers(silent_s)
+    async def workers(self, *, heartbeat_age_s: float = 0.0) -> Sequence[WorkerRecord]:
+        return await self._catalog.workers(heartbeat_age_s)
 
-    async def orphans(self, *, silent_s: float, limit: int) -> Sequence[Claim]:
-        found = await self._upkeeping.fetch(self.sql.orphans, silent_s, limit)
+    async def orphans(self, *, heartbeat_age_s: float, limit: int) -> Sequence[Claim]:
+        found = await self._upkeeping.fetch(self.sql.orphans, heartbeat_age_s, limit)
         return [rows.orphan(row) for row in found]
 
     async def beat(self, worker_id: UUID, blocked_s: float = 0.0) -> bool:

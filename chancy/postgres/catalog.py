@@ -109,8 +109,8 @@ class Catalog:
     async def stop_worker(self, worker_id: UUID) -> bool:
         return bool(await self._fetch(self._sql.stop_worker, worker_id))
 
-    async def workers(self, silent_s: float) -> Sequence[WorkerRecord]:
-        return [rows.worker(row) for row in await self._fetch(self._sql.workers, silent_s)]
+    async def workers(self, heartbeat_age_s: float) -> Sequence[WorkerRecord]:
+        return [rows.worker(row) for row in await self._fetch(self._sql.workers, heartbeat_age_s)]
 
 
 def declaration(queue: Queue) -> list[object]:

@@ -206,7 +206,7 @@ def _broker_options(text: str | None, where: str) -> dict[str, Any]:
 
 
 def worker(row: Row) -> WorkerRecord:
-    id, host, pid, tags, queues, version, started_at, beat_at, silent_s, *observed = row
+    id, host, pid, tags, queues, version, started_at, beat_at, heartbeat_age_s, *observed = row
     broken, blocked_s, unknown, ahead_s, heartbeat_timeout_s, memory_bytes, stop_at = observed
     return WorkerRecord(
         id=id,
@@ -217,7 +217,7 @@ def worker(row: Row) -> WorkerRecord:
         version=version,
         started_at=_utc(started_at),
         beat_at=_utc(beat_at),
-        silent_s=silent_s,
+        heartbeat_age_s=heartbeat_age_s,
         broken={name: str(reason) for name, reason in (_object(broken) or {}).items()},
         blocked_s=blocked_s,
         unknown=tuple(unknown),

@@ -84,7 +84,7 @@ class ClusterOptions(ExecutorOptions):
         whose resources no machine has is broken, and its jobs are left to other workers.
     :param grace_s: seconds that a job has to clean up after its time limit or a cancel; then its
         process is killed.
-    :param silence_s: seconds after which a job is stopped whose worker can no longer be reached.
+    :param contact_timeout_s: seconds without contact to its worker after which a job is stopped.
         Keep it below ``heartbeat_timeout_s`` of workers, or a rescued job can run twice at once.
     """
 
@@ -92,7 +92,7 @@ class ClusterOptions(ExecutorOptions):
     ahead: int = 1
     scales: bool = False
     grace_s: float = 5.0
-    silence_s: float = 8.0
+    contact_timeout_s: float = 8.0
 
     def __post_init__(self) -> None:
         if self.resources is not None:
@@ -107,7 +107,9 @@ class ClusterOptions(ExecutorOptions):
         check_number(self.ahead, "ahead", 1, 1_000)
         check_flag(self.scales, "scales")
         check_number(self.grace_s, "grace_s", 0, 3_600, whole=False, unit="seconds")
-        check_number(self.silence_s, "silence_s", 1, 3_600, whole=False, unit="seconds")
+        check_number(
+            self.contact_timeout_s, "contact_timeout_s", 1, 3_600, whole=False, unit="seconds"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -284,13 +284,15 @@ class RoutedBroker(JobLookups):
             min((promotion.ahead for promotion in found), default=0),
         )
 
-    async def orphans(self, *, silent_s: float, limit: int) -> Sequence[Claim]:
+    async def orphans(self, *, heartbeat_age_s: float, limit: int) -> Sequence[Claim]:
         """See `Broker.orphans`. Orphans of failing brokers are left to a later call."""
         found: list[Claim] = []
 
         async def ask(name: str, broker: Broker) -> bool:
             if len(found) < limit:
-                claims = await broker.orphans(silent_s=silent_s, limit=limit - len(found))
+                claims = await broker.orphans(
+                    heartbeat_age_s=heartbeat_age_s, limit=limit - len(found)
+                )
                 self.brokers.leased(name, {claim.lease for claim in claims})
                 found.extend(claims)
             return bool(found)
@@ -361,8 +363,8 @@ class RoutedBroker(JobLookups):
     async def unregister(self, worker_id: UUID) -> None:
         await self.control.unregister(worker_id)
 
-    async def workers(self, *, silent_s: float = 0.0) -> Sequence[WorkerRecord]:
-        return await self.control.workers(silent_s=silent_s)
+    async def workers(self, *, heartbeat_age_s: float = 0.0) -> Sequence[WorkerRecord]:
+        return await self.control.workers(heartbeat_age_s=heartbeat_age_s)
 
     async def beat(self, worker_id: UUID, blocked_s: float = 0.0) -> bool:
         return await self.control.beat(worker_id, blocked_s)

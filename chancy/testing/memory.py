@@ -267,16 +267,20 @@ class MemoryBroker:
     async def unregister(self, worker_id: UUID) -> None:
         self.store.workers.pop(worker_id, None)
 
-    async def workers(self, *, silent_s: float = 0.0) -> Sequence[WorkerRecord]:
+    async def workers(self, *, heartbeat_age_s: float = 0.0) -> Sequence[WorkerRecord]:
         return [
-            replace(worker, beat_at=self.store.beats[worker.id], silent_s=self._silent_s(worker.id))
+            replace(
+                worker,
+                beat_at=self.store.beats[worker.id],
+                heartbeat_age_s=self._silent_s(worker.id),
+            )
             for worker in self.store.workers.values()
-            if silent_s == 0 or self._silent_s(worker.id) > silent_s
+            if heartbeat_age_s == 0 or self._silent_s(worker.id) > heartbeat_age_s
         ]
 
-    async def orphans(self, *, silent_s: float, limit: int) -> Sequence[Claim]:
+    async def orphans(self, *, heartbeat_age_s: float, limit: int) -> Sequence[Claim]:
         for worker_id in tuple(self.store.workers):
-            if self._silent_s(worker_id) >= silent_s:
+            if self._silent_s(worker_id) >= heartbeat_age_s:
                 del self.store.workers[worker_id]
         orphaned = [
             row

@@ -239,7 +239,7 @@ class QueueSet:
                 if name in self._serving:
                     self._serving[name].interrupt(f"the queue cannot be served here: {why}")
         for name in self._known_broken.keys() - broken:
-            logger.info("queue_mended queue=%s", name)
+            logger.info("queue_recovered queue=%s", name)
         self._known_broken = broken
         return broken
 

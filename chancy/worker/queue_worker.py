@@ -85,15 +85,17 @@ class QueueWorker:
         settle: Callable[[Settlement], None] = (
             self._adoption.settle if self._adoption else session.settler.add
         )
-        most_ahead = limits.most_ahead
+        prefetch_limit = limits.prefetch_limit
         if claims is not None:
             settle = self._settle_and_claim
             # A job that only waits here would take the slot of one that could run elsewhere.
-            most_ahead = 0 if any(map(_is_concurrency, queue.rules)) else most_ahead
+            prefetch_limit = 0 if any(map(_is_concurrency, queue.rules)) else prefetch_limit
         self.unknown = UnknownFunctions(
             queue.name, registry.find, clock, after_s=limits.unknown_after_s
         )
-        self.runner = Runner(self._executor, hooks.judge, settle, clock, self.unknown, most_ahead)
+        self.runner = Runner(
+            self._executor, hooks.judge, settle, clock, self.unknown, prefetch_limit
+        )
         claim = session.broker.claim if claims is None else claims.claim
         self.puller = self._make_puller(session, claim, self.runner.give)
         self._pullers = {session: self.puller}
@@ -256,8 +258,7 @@ class QueueWorker:
             puller.pause(self.queue.paused and not session.control)
 
     def _settle_and_claim(self, settlement: Settlement) -> None:
-        add = self._adoption.settle if self._adoption else self._session.settler.add
-        add(settlement, self._claim_again)
+        self._session.settler.add(settlement, self._claim_again)
 
     def _claim_again(self) -> None:
         """Claim now: jobs of a queue with claims of a plugin may be able to start."""

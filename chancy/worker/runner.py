@@ -30,7 +30,7 @@ _PACE_EVERY_S = 0.05
 _FIRST_PACE_S = 0.005
 #: Claims are prefetched for this many seconds of work at the current pace.
 _AHEAD_S = 0.1
-_MOST_AHEAD = 1_000
+_PREFETCH_LIMIT = 1_000
 #: Seconds without any job ending after which waiting claims are released to other workers.
 _PATIENCE_S = 1.0
 
@@ -47,8 +47,8 @@ class Runner:
     There is no task for each job: a consumer awaits one job after the other.
 
     :param unknown: the functions whose jobs are not run.
-    :param most_ahead: prefetch limit: claims to hold in addition to the running ones; None: depends
-        on the pace of the jobs.
+    :param prefetch_limit: claims to hold in addition to the running ones; None: depends on the
+        pace of the jobs.
     """
 
     def __init__(
@@ -58,10 +58,12 @@ class Runner:
         settle: Callable[[Settlement], None],
         clock: Clock,
         unknown: UnknownFunctions,
-        most_ahead: int | None = None,
+        prefetch_limit: int | None = None,
     ) -> None:
         self._unknown = unknown
-        self._most_ahead = _MOST_AHEAD if most_ahead is None else min(most_ahead, _MOST_AHEAD)
+        self._prefetch_limit = (
+            _PREFETCH_LIMIT if prefetch_limit is None else min(prefetch_limit, _PREFETCH_LIMIT)
+        )
         self._executor = executor
         self._judge = judge
         self._settle = settle
@@ -89,7 +91,7 @@ class Runner:
     @property
     def capacity(self) -> int:
         """Claims to hold: as many as can run, and a prefetch if the jobs are short."""
-        return self._executor.slots + min(self._most_ahead, int(self._pace * _AHEAD_S))
+        return self._executor.slots + min(self._prefetch_limit, int(self._pace * _AHEAD_S))
 
     @property
     def room(self) -> int:

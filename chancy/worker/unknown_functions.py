@@ -131,7 +131,9 @@ class UnknownFunctions:
         serving = [
             worker
             for worker in workers
-            if worker.id != own_id and worker.silent_s <= timeout_s and self._queue in worker.queues
+            if worker.id != own_id
+            and worker.heartbeat_age_s <= timeout_s
+            and self._queue in worker.queues
         ]
         for func, unknown in list(self._unknown.items()):
             if now - unknown.met_at > _DROP_AFTER_S:

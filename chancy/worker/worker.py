@@ -62,8 +62,8 @@ class Worker:
     :param queues: names of the queues to serve, or ``"*"`` for all. None: the queues of the
         application: ``default``, the declared ones, and those that its functions name.
     :param concurrency: jobs of each queue to run at a time; overrides the queue's own setting.
-    :param most_ahead: prefetch limit: claims of each queue to hold in addition to the running ones.
-        None: as many jobs as ended in the last tenth of a second.
+    :param prefetch_limit: claims of each queue to hold in addition to the running ones. None: as
+        many jobs as ended in the last tenth of a second.
     :param children: executor processes that its ``process`` queues share. None: one for each core,
         or the greatest concurrency of a queue if that is more.
     :param unknown_after_s: seconds without a live worker that may know a job's function after which
@@ -85,7 +85,7 @@ class Worker:
         tags: Iterable[str] = (),
         queues: Collection[str] | None = None,
         concurrency: int | None = None,
-        most_ahead: int | None = None,
+        prefetch_limit: int | None = None,
         children: int | None = None,
         unknown_after_s: float = UNKNOWN_AFTER_S,
         shutdown_timeout_s: float = 25.0,
@@ -104,7 +104,7 @@ class Worker:
         check_times(shutdown_timeout_s, heartbeat_s, heartbeat_timeout_s)
         limits = WorkerLimits(
             concurrency=concurrency,
-            most_ahead=most_ahead,
+            prefetch_limit=prefetch_limit,
             children=children,
             unknown_after_s=unknown_after_s,
         )

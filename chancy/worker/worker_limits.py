@@ -18,8 +18,8 @@ class WorkerLimits:
     """Limits for the queues that a worker serves; the first two apply to each.
 
     :param concurrency: jobs to run at a time; None: the queue's setting.
-    :param most_ahead: prefetch limit: claims to hold in addition to the running ones; None: depends
-        on the pace of the jobs.
+    :param prefetch_limit: claims to hold in addition to the running ones; None: depends on the
+        pace of the jobs.
     :param children: executor processes of all ``process`` queues together; None: one for each core,
         or the greatest concurrency of a queue if that is more.
     :param unknown_after_s: seconds without a live worker that may know a function after which its
@@ -28,15 +28,15 @@ class WorkerLimits:
     """
 
     concurrency: int | None = None
-    most_ahead: int | None = None
+    prefetch_limit: int | None = None
     children: int | None = None
     unknown_after_s: float = UNKNOWN_AFTER_S
 
     def __post_init__(self) -> None:
         if self.concurrency is not None:
             check_concurrency(self.concurrency, "this worker")
-        if self.most_ahead is not None:
-            check_number(self.most_ahead, "this worker: most_ahead", 0)
+        if self.prefetch_limit is not None:
+            check_number(self.prefetch_limit, "this worker: prefetch_limit", 0)
         if self.children is not None:
             check_number(self.children, "this worker: children", 1)
         check_number(self.unknown_after_s, "unknown_after_s", whole=False)

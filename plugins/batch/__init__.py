@@ -109,11 +109,11 @@ class Batches(GroupPlugin[BatchRef, BatchJobOutcome, BatchState]):
 
     # In a worker
 
-    def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
+    def judging(self, claim: Claim, outcome: Outcome, decision: Settlement) -> Settlement:
         # The decision stays as it is: only a claim names the batch of its job.
         if claim.meta is not None and (ref := ref_of(claim.meta)) is not None:
             self._outcomes.record(claim.id, ref)
-        return verdict
+        return decision
 
     def _recorded(self) -> BatchOutcomes:
         return BatchOutcomes()

@@ -269,7 +269,7 @@ def _attention(
             query={},
         )
     for worker in workers:
-        if worker.silent_s > SILENT_S:
+        if worker.heartbeat_age_s > SILENT_S:
             text = f"The worker {worker.host} (process {worker.pid}) has missed its heartbeats."
             yield Attention(level="bad", text=text, path="workers", query={})
         if worker.unknown:

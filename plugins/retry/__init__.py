@@ -141,20 +141,20 @@ class Retries(Plugin):
     def get_identifier(cls) -> str:
         return "chancy.retry"
 
-    def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
+    def judging(self, claim: Claim, outcome: Outcome, decision: Settlement) -> Settlement:
         if self.crashes_cost_attempts and isinstance(outcome, Lost):
-            return _charged(claim, outcome, verdict)
-        if verdict.state is not State.FAILED or claim.attempt >= claim.max_attempts:
-            return verdict
+            return _charged(claim, outcome, decision)
+        if decision.state is not State.FAILED or claim.attempt >= claim.max_attempts:
+            return decision
         match outcome:
             case Raised() | TimedOut() | MemoryExceeded():
-                types = verdict.failure.types if verdict.failure else ()
+                types = decision.failure.types if decision.failure else ()
                 delay_s = self._delay_s(claim, outcome, types)
             case _:
-                return verdict
+                return decision
         if delay_s is None:
-            return verdict
-        return verdict._replace(state=State.SCHEDULED, delay_s=delay_s)
+            return decision
+        return decision._replace(state=State.SCHEDULED, delay_s=delay_s)
 
     def _delay_s(self, claim: Claim, outcome: Outcome, types: tuple[str, ...]) -> float | None:
         policy = self._policy(claim, types)
@@ -200,7 +200,7 @@ def _own_policy(claim: Claim) -> Policy | dict[str, Policy] | None:
         return None
 
 
-def _charged(claim: Claim, outcome: Lost, verdict: Settlement) -> Settlement:
+def _charged(claim: Claim, outcome: Lost, decision: Settlement) -> Settlement:
     """The decision on a crash that uses up an attempt.
 
     The crash is counted too: the next attempt runs alone.
@@ -211,8 +211,8 @@ def _charged(claim: Claim, outcome: Lost, verdict: Settlement) -> Settlement:
         f"crash in attempt {claim.attempt} of {claim.max_attempts}: {outcome.why}; {consequence}"
     )
     failure = Failure.named("chancy.Lost", message)
-    host = verdict.failure.host if verdict.failure else None
-    return verdict._replace(
+    host = decision.failure.host if decision.failure else None
+    return decision._replace(
         state=State.FAILED if exhausted else State.PENDING,
         failure=replace(failure, host=host),
         refund=False,

@@ -124,11 +124,11 @@ class Workflows(GroupPlugin[RecordedAttempt, StepOutcome, Ended]):
 
     # In a worker
 
-    def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
+    def judging(self, claim: Claim, outcome: Outcome, decision: Settlement) -> Settlement:
         # The decision stays as it is: only a claim names the step of its job.
         if claim.meta is not None and (ref := ref_of(claim.meta)) is not None:
             self._outcomes.record(claim.id, RecordedAttempt(ref, outcome.elapsed_s))
-        return verdict
+        return decision
 
     def _recorded(self) -> StepOutcomes:
         return StepOutcomes()

@@ -77,7 +77,7 @@ class SignalTimeouts:
                 outcomes.append(_outcome(timer, timer.job, why))
         if outcomes:
             await self._calls.advance_each(outcomes)
-            logger.info("workflow_waits_over steps=%d", len(outcomes))
+            logger.info("workflow_waits_expired steps=%d", len(outcomes))
         ids, names, runs = zip(
             *((timer.workflow, timer.name, timer.run) for timer in due), strict=True
         )

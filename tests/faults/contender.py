@@ -153,7 +153,9 @@ class Contender:
             self.counts["noted late"] += len(stale)
 
     async def _rescue(self) -> None:
-        orphans = await self._broker.orphans(silent_s=self._random.uniform(0, 0.05), limit=200)
+        orphans = await self._broker.orphans(
+            heartbeat_age_s=self._random.uniform(0, 0.05), limit=200
+        )
         found = [(orphan.id, orphan.lease) for orphan in orphans]
         self._random.shuffle(found)
         self.counts["rescued"] += len(found)

@@ -45,9 +45,9 @@ class Tally(Plugin):
     def __init__(self) -> None:
         self.outcomes = Counter[str]()
 
-    def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
+    def judging(self, claim: Claim, outcome: Outcome, decision: Settlement) -> Settlement:
         self.outcomes[type(outcome).__name__] += 1
-        return verdict
+        return decision
 
 
 def application(settings: WorkerSettings, tally: Tally) -> Chancy:

@@ -98,14 +98,14 @@ def test_only_a_worker_that_was_overdue_while_it_lived_is_excused(
     fleet = Fleet(dsn, start_worker, size=0, chance=random.Random(0), heartbeat_timeout_s=2.0)
     now = time.time()
     # Not beating for so many seconds when it was forgotten, and killed so long ago.
-    for pid, silent_s, killed_s in [(1, 3.0, None), (2, 3.0, 0.5), (3, 3.0, 2.5), (4, 0.0, None)]:
+    for pid, heartbeat_age_s, killed_s in [(1, 3.0, None), (2, 3.0, 0.5), (3, 3.0, 2.5), (4, 0.0, None)]:
         if killed_s is not None:
             fleet.killed_at[pid] = now - killed_s
         tables.ask(
             dsn,
             "insert into chancy.workers (id, host, pid, beat_at)"
             " values (gen_random_uuid(), 'here', %s, to_timestamp(%s))",
-            [pid, now - silent_s],
+            [pid, now - heartbeat_age_s],
         )
     tables.ask(dsn, "delete from chancy.workers")
     found = fleet.taken_for_dead()

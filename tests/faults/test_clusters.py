@@ -32,7 +32,7 @@ def dask() -> Iterator[DaskProcesses]:
 
 def serving(cluster: DaskProcesses) -> dict[str, Any]:
     """Settings of a worker process; a job is stopped before it can be rescued."""
-    options = encode_options(DaskOptions(address=cluster.address, silence_s=1.5))
+    options = encode_options(DaskOptions(address=cluster.address, contact_timeout_s=1.5))
     return {"executor": "dask", "options": options, "heartbeat_timeout_s": 4.0}
 
 
@@ -97,7 +97,7 @@ async def test_a_killed_scheduler_costs_no_attempt(
     dask.start()
     await succeeded(reference, crashes=0)
     assert oracles.find_overlaps(book) == []
-    assert "queue_mended" in worker.log.read_text()
+    assert "queue_recovered" in worker.log.read_text()
 
 
 async def test_a_queue_that_needs_what_no_machine_has_is_broken(

@@ -129,7 +129,7 @@ async def test_jobs_that_take_the_whole_pool_hold_up_only_themselves(dsn: str, b
             reference = await other.push(jobs.work.job(book=str(book), number=number))
             await reference.wait(timeout_s=10.0)
             took.append(time.monotonic() - began)
-            silent += [one.silent_s for one in await other.get_workers()]
+            silent += [one.heartbeat_age_s for one in await other.get_workers()]
         assert worker.worker_id == worker_id, "it was declared dead"
     assert len(took) > 10
     assert max(took) < 1.0, "settling had to wait"

@@ -104,7 +104,7 @@ async def test_a_job_that_keeps_the_interpreter_makes_nobody_dead_who_computes(
             if processes:
                 finding = "stuck" if crashes else "busy"
                 assert f"finding={finding}" in supervisor.log
-                await eventually(lambda: "child_heard" in supervisor.log)
+                await eventually(lambda: "worker_reports_resumed" in supervisor.log)
             else:
                 await eventually(lambda: "worker_declared_dead" in supervisor.log)
 
@@ -148,7 +148,7 @@ async def test_the_jobs_of_a_killed_worker_do_not_wait_for_its_timeout(
             os.kill(entry.pid, signal.SIGKILL)
             done = await reference.wait(30)
             assert (done.state, done.attempt, done.crashes) == (State.SUCCEEDED, 1, 1)
-            assert "worker_forgotten" in supervisor.log
+            assert "worker_removed" in supervisor.log
             await eventually(lambda: tables.workers(dsn) == processes, timeout=30)
 
 

@@ -144,7 +144,7 @@ async def test_a_queue_whose_children_cannot_start_is_shown_until_they_can(
         assert (await held.wait(30)).state is State.SUCCEEDED
         await eventually(worker_served(worker, "async", "bad"))
         assert await broken(chancy) == {}
-    assert caplog.text.count("queue_mended queue=bad") == 1
+    assert caplog.text.count("queue_recovered queue=bad") == 1
 
 
 async def test_a_slow_warm_up_holds_up_no_other_queue(
@@ -212,7 +212,7 @@ async def test_an_executor_that_fails_to_start_and_one_that_breaks_later(
         await eventually(lambda: len(stubs) == 2, timeout=10)  # it is tried again by itself
         stubs[1].warm.set()
         await eventually(worker_served(worker, "async", "bad"))
-        assert "queue_mended queue=bad" in caplog.text
+        assert "queue_recovered queue=bad" in caplog.text
         stubs[1].broken = "every child dies"
 
         async def broken_later() -> bool:

@@ -306,7 +306,7 @@ async def read_dsn(chancy: Chancy) -> str:
         open_blocking,
         read_dsn,
         lambda chancy: chancy.push(jobs.note.job(value=1)),
-        lambda chancy: chancy.control.orphans(silent_s=1, limit=1),
+        lambda chancy: chancy.control.orphans(heartbeat_age_s=1, limit=1),
     ],
 )
 async def test_an_application_without_a_dsn_says_so_at_its_first_use(

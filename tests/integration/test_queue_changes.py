@@ -65,7 +65,7 @@ async def test_a_worker_may_hold_fewer_claims_than_its_pace_allows(chancy: Chanc
     """Behind jobs that take no time, which make others hold hundreds."""
     quick = [jobs.note.job(value=n) for n in range(500)]
     await chancy.push_many([*quick, Job.from_func(jobs.wait_for_ever), *quick])
-    async with Worker(chancy, concurrency=1, most_ahead=2, shutdown_timeout_s=0) as worker:
+    async with Worker(chancy, concurrency=1, prefetch_limit=2, shutdown_timeout_s=0) as worker:
         await eventually(lambda: jobs.started.is_set() and worker.settled == 500)
         for _ in range(5):
             assert (await chancy.counts())["async"].running <= 3
@@ -76,8 +76,8 @@ async def test_a_worker_may_hold_fewer_claims_than_its_pace_allows(chancy: Chanc
     [
         {"concurrency": 0},
         {"concurrency": True},
-        {"most_ahead": -1},
-        {"most_ahead": 1.5},
+        {"prefetch_limit": -1},
+        {"prefetch_limit": 1.5},
         {"children": 0},
     ],
 )

@@ -107,5 +107,5 @@ async def test_a_locked_partition_delays_no_settlement(
         claims = await bench.running(prepared())
         assert await bench.settle(settlement(claims[0], State.SUCCEEDED)) == frozenset()
         assert slots(reader) == {0, 1, 2}
-    assert "recently_finished_not_emptied" in caplog.text
+    assert "recently_finished_not_purged" in caplog.text
     assert await bench.broker.get([claims[0].id]) == {}

@@ -155,7 +155,7 @@ async def test_jobs_of_a_function_that_a_busy_worker_may_know_do_not_fail(
             return await workers()
 
         monkeypatch.setattr(one.broker, "workers", counted)
-        async with Worker(other, concurrency=1, most_ahead=0):
+        async with Worker(other, concurrency=1, prefetch_limit=0):
             running = await one.push(keep_busy.job())
             await eventually(started.is_set)
             async with Worker(one, unknown_after_s=0.1):

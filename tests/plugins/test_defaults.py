@@ -73,19 +73,19 @@ def test_plugins_that_cannot_work_are_refused() -> None:
             Chancy("postgresql://nowhere/nothing", plugins=plugins)  # type: ignore[arg-type]
 
 
-def test_a_raising_judge_leaves_the_verdict(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_raising_judge_leaves_the_decision(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Plugin):
-        def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
+        def judging(self, claim: Claim, outcome: Outcome, decision: Settlement) -> Settlement:
             raise RuntimeError("broken")
 
     class Foreign(Plugin):
-        def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
-            return verdict._replace(lease=uuid.uuid4())
+        def judging(self, claim: Claim, outcome: Outcome, decision: Settlement) -> Settlement:
+            return decision._replace(lease=uuid.uuid4())
 
     chancy = Chancy("postgresql://nowhere/nothing", plugins=[Broken(), Foreign()])
     one = claim()
-    verdict = chancy.hooks.judge(one, Returned("1"))
-    assert verdict == Settlement(one.id, one.lease, State.SUCCEEDED, result="1")
+    decision = chancy.hooks.judge(one, Returned("1"))
+    assert decision == Settlement(one.id, one.lease, State.SUCCEEDED, result="1")
     assert caplog.text.count("hook_failed") == 2
 
 

@@ -31,7 +31,7 @@ async def workers(examination: Examination) -> Sequence[Finding]:
                 "workers",
                 f"{_count(dead)} without a heartbeat: "
                 + "; ".join(
-                    f"{_where(worker)} for {elapsed(worker.silent_s)}"
+                    f"{_where(worker)} for {elapsed(worker.heartbeat_age_s)}"
                     for worker in dead[:MOST_LISTED]
                 ),
                 "start a worker: its recovery rescues their jobs"

@@ -47,7 +47,7 @@ _CONNECT_S = 10.0
 _PAUSE_S = 15.0
 #: Seconds that a host may take to report the end of a job that it was to stop, beyond the grace.
 _STOP_S = 3.0
-#: Seconds beyond ``silence_s`` until a job that its worker cannot reach has ended.
+#: Seconds beyond ``contact_timeout_s`` until a job that its worker cannot reach has ended.
 _MARGIN_S = 1.0
 #: Seconds that a job waits for room in the cluster before it is released to any worker.
 _PATIENCE_S = 60.0
@@ -158,7 +158,7 @@ class ClusterExecutor:
         self._lost = asyncio.Event()
         #: The next pause before it connects again; short once a job has run.
         self._pause_s = _LOOK_S
-        self._look_s = min(_LOOK_S, self._options.silence_s / 4)
+        self._look_s = min(_LOOK_S, self._options.contact_timeout_s / 4)
         self._keeper: asyncio.Task[None] | None = None
 
     @property
@@ -259,7 +259,7 @@ class ClusterExecutor:
             limits=setup.limits,
             max_payload=setup.max_payload,
             grace_s=self._options.grace_s,
-            silence_s=self._options.silence_s,
+            contact_timeout_s=self._options.contact_timeout_s,
             levels=log_levels(),
             completion=setup.callbacks.completion,
             environment=setup.environment,
@@ -310,7 +310,7 @@ class ClusterExecutor:
             if attempt.ends_at is not None and loop.time() >= attempt.ends_at:
                 attempt.finish(attempt.interruption or Released("it was stopped"))
         started = sum(attempt.place is not None for attempt in self._runs.values())
-        async with asyncio.timeout(self._options.silence_s):
+        async with asyncio.timeout(self._options.contact_timeout_s):
             room = await self._cluster.room(started)
         if self._connected:
             self._room = room.jobs
@@ -330,7 +330,9 @@ class ClusterExecutor:
             if attempt.place is None:
                 attempt.finish(outcome)
             else:
-                loop.call_later(self._options.silence_s + _MARGIN_S, attempt.finish, outcome)
+                loop.call_later(
+                    self._options.contact_timeout_s + _MARGIN_S, attempt.finish, outcome
+                )
 
     # Messages
 

@@ -120,7 +120,7 @@ class HostedRun:
     async def _watched(self, executor: ProcessExecutor, place: str) -> Outcome:
         """Run the job unless the worker is silent, and stop it once the worker is."""
         try:
-            async with asyncio.timeout(self._call.silence_s):
+            async with asyncio.timeout(self._call.contact_timeout_s):
                 await self._confirmed.wait()
         except TimeoutError:
             return Released("its worker is gone")
@@ -128,10 +128,10 @@ class HostedRun:
             return self._stopped
         running = self.loop.create_task(executor.run(self._call.claim))
         while not running.done():
-            silent_s = self.loop.time() - self._heard_at
-            if silent_s >= self._call.silence_s:
+            unheard_s = self.loop.time() - self._heard_at
+            if unheard_s >= self._call.contact_timeout_s:
                 executor.interrupt(self._call.claim, Released("its worker is gone"))
-            left = max(self._call.silence_s - silent_s, 0.05)
+            left = max(self._call.contact_timeout_s - unheard_s, 0.05)
             await asyncio.wait([running], timeout=left)
         outcome = await running
         if isinstance(outcome, Lost):

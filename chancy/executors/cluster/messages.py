@@ -23,7 +23,8 @@ class HostedCall:
     :param run: identifies the attempt in messages.
     :param claim: without arguments if these are passed by reference.
     :param levels: lowest levels of log records of jobs, and of their own lines.
-    :param silence_s: seconds without a message of the worker after which the host stops the job.
+    :param contact_timeout_s: seconds without a message of the worker after which the host stops
+        the job.
     """
 
     run: str
@@ -31,7 +32,7 @@ class HostedCall:
     limits: Limits
     max_payload: int
     grace_s: float
-    silence_s: float
+    contact_timeout_s: float
     levels: tuple[int, int]
     completion: CompletionRef | None
     environment: JobEnvironment | None

@@ -120,7 +120,7 @@ class ProcessExecutor:
         once."""
         self._loop = asyncio.get_running_loop()
         if not memory.keeps_limits:
-            logger.warning("memory_limits_unkept platform=%s", sys.platform)
+            logger.warning("memory_limits_unenforced platform=%s", sys.platform)
         self._group = self._pool.group(self._kind)
         await self._group.attach(self)
 

@@ -66,7 +66,7 @@ class Settlements:
         try:
             await self._lane.fetch(self._sql.forget_finished)
         except BrokerError as error:
-            logger.warning("recently_finished_not_emptied error=%s", error)
+            logger.warning("recently_finished_not_purged error=%s", error)
 
     async def update_meta(self, notes: Sequence[Note]) -> frozenset[UUID]:
         """See `Broker.update_meta`."""

@@ -49,12 +49,12 @@ class WorkerPromises(Promises):
         assert (listed.tags, listed.queues) == (worker.tags, worker.queues)
         assert listed.started_at is not None
         assert listed.beat_at is not None
-        assert 0.0 <= listed.silent_s < PATIENT_S
+        assert 0.0 <= listed.heartbeat_age_s < PATIENT_S
 
     async def test_workers_are_listed_by_their_silence(self, bench: Bench) -> None:
-        [worker] = await bench.broker.workers(silent_s=1e-6)
+        [worker] = await bench.broker.workers(heartbeat_age_s=1e-6)
         assert worker.id == bench.worker_id
-        assert await bench.broker.workers(silent_s=PATIENT_S) == []
+        assert await bench.broker.workers(heartbeat_age_s=PATIENT_S) == []
 
     async def test_registering_again_is_a_heartbeat(self, bench: Bench) -> None:
         [before] = await bench.broker.workers()
@@ -108,25 +108,25 @@ class WorkerPromises(Promises):
 
     async def test_the_claims_of_a_living_worker_are_left_alone(self, bench: Bench) -> None:
         await bench.running()
-        assert await bench.broker.orphans(silent_s=PATIENT_S, limit=10) == []
+        assert await bench.broker.orphans(heartbeat_age_s=PATIENT_S, limit=10) == []
         assert len(await bench.broker.workers()) == 1
 
     async def test_the_claims_of_a_worker_without_heartbeats_are_orphans(
         self, bench: Bench
     ) -> None:
         claims = await bench.running(prepared(meta='{"a": 1}'), prepared())
-        orphans = await bench.broker.orphans(silent_s=0.0, limit=10)
+        orphans = await bench.broker.orphans(heartbeat_age_s=0.0, limit=10)
         assert sorted(orphans) == sorted(claims)
         assert await bench.broker.workers() == []
 
     async def test_the_claims_of_an_unregistered_worker_are_orphans(self, bench: Bench) -> None:
         claims = await bench.running()
         await bench.broker.unregister(bench.worker_id)
-        assert await bench.broker.orphans(silent_s=PATIENT_S, limit=10) == claims
+        assert await bench.broker.orphans(heartbeat_age_s=PATIENT_S, limit=10) == claims
 
     async def test_a_worker_declared_dead_can_neither_beat_nor_claim(self, bench: Bench) -> None:
         await bench.push(prepared())
-        await bench.broker.orphans(silent_s=0.0, limit=10)
+        await bench.broker.orphans(heartbeat_age_s=0.0, limit=10)
         assert await beat(bench.broker, bench.worker_id) is False
         assert await bench.claim() == []
         await bench.broker.register(record(bench.worker_id))
@@ -134,10 +134,10 @@ class WorkerPromises(Promises):
 
     async def test_orphans_come_up_to_the_limit(self, bench: Bench) -> None:
         claims = [*await bench.running(), *await bench.running(), *await bench.running()]
-        some = await bench.broker.orphans(silent_s=0.0, limit=2)
+        some = await bench.broker.orphans(heartbeat_age_s=0.0, limit=2)
         assert len(some) == 2
         assert set(some) < set(claims)
-        assert set(await bench.broker.orphans(silent_s=0.0, limit=10)) == set(claims)
+        assert set(await bench.broker.orphans(heartbeat_age_s=0.0, limit=10)) == set(claims)
 
     async def test_orphans_of_several_workers(self, bench: Bench) -> None:
         others = [Bench(bench.broker) for _ in range(3)]
@@ -147,21 +147,21 @@ class WorkerPromises(Promises):
             claims += await other.running()
         await bench.broker.unregister(others[0].worker_id)
         await bench.broker.unregister(others[2].worker_id)
-        orphans = await bench.broker.orphans(silent_s=PATIENT_S, limit=10)
+        orphans = await bench.broker.orphans(heartbeat_age_s=PATIENT_S, limit=10)
         assert set(orphans) == {claims[1], claims[3]}
 
     async def test_an_orphan_stays_until_it_is_settled(self, bench: Bench) -> None:
         [claim] = await bench.running()
         for _ in range(2):
-            assert len(await bench.broker.orphans(silent_s=0.0, limit=10)) == 1
+            assert len(await bench.broker.orphans(heartbeat_age_s=0.0, limit=10)) == 1
         back = settlement(claim, State.PENDING)._replace(refund=True, crashed=True)
         assert await bench.settle(back) == frozenset()
-        assert await bench.broker.orphans(silent_s=0.0, limit=10) == []
+        assert await bench.broker.orphans(heartbeat_age_s=0.0, limit=10) == []
 
     async def test_a_rescued_job_is_first_again_and_its_old_claim_stale(self, bench: Bench) -> None:
         [old] = await bench.running()
         await bench.push(prepared())
-        [orphan] = await bench.broker.orphans(silent_s=0.0, limit=10)
+        [orphan] = await bench.broker.orphans(heartbeat_age_s=0.0, limit=10)
         await bench.settle(settlement(orphan, State.PENDING)._replace(refund=True, crashed=True))
         await bench.broker.register(record(bench.worker_id))
         [new] = await bench.claim(limit=1)
@@ -173,14 +173,14 @@ class WorkerPromises(Promises):
         self, bench: Bench
     ) -> None:
         [claim] = await bench.running()
-        await bench.broker.orphans(silent_s=0.0, limit=10)
+        await bench.broker.orphans(heartbeat_age_s=0.0, limit=10)
         assert await bench.settle(settlement(claim, State.SUCCEEDED)) == frozenset()
-        assert await bench.broker.orphans(silent_s=0.0, limit=10) == []
+        assert await bench.broker.orphans(heartbeat_age_s=0.0, limit=10) == []
 
     async def test_two_rescuers_count_one_crash(self, bench: Bench) -> None:
         await bench.running()
-        [first] = await bench.broker.orphans(silent_s=0.0, limit=10)
-        [second] = await bench.broker.orphans(silent_s=0.0, limit=10)
+        [first] = await bench.broker.orphans(heartbeat_age_s=0.0, limit=10)
+        [second] = await bench.broker.orphans(heartbeat_age_s=0.0, limit=10)
         for orphan in (first, second):
             back = settlement(orphan, State.PENDING)._replace(refund=True, crashed=True)
             assert await bench.settle(back) == frozenset()

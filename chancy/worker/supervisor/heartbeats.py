@@ -134,7 +134,7 @@ class SupervisorHeartbeats:
             report = self._dead[0]
             register = self._register(report)
             if register and report.worker is not None and register.forget(report.worker):
-                logger.info("worker_forgotten id=%s: its jobs can be rescued", report.worker)
+                logger.info("worker_removed id=%s: its jobs can be rescued", report.worker)
             self._dead.popleft()
 
     def _beat_due(self) -> float:
@@ -172,12 +172,14 @@ class SupervisorHeartbeats:
         worker.logged_at = now
         fields = worker.number, worker.pid, status
         if status is LivenessStatus.WORKS:
-            logger.info("child_heard number=%d pid=%d finding=%s", *fields)
+            logger.info("worker_reports_resumed number=%d pid=%d finding=%s", *fields)
             return
         consequence = "a job holds the interpreter's lock; the supervisor sends its heartbeats"
         if not status.lives:
             consequence = "it gets no more heartbeats, so its jobs are rescued"
-        logger.warning("child_silent number=%d pid=%d finding=%s: %s", *fields, consequence)
+        logger.warning(
+            "worker_reports_missed number=%d pid=%d finding=%s: %s", *fields, consequence
+        )
 
     def _beat(self, worker: _WatchedWorker) -> None:
         worker_id = worker.report.worker

@@ -231,7 +231,7 @@ class Supervisor:
 
     def _give_up(self, code: int, why: str) -> None:
         """Stop everything, because a worker process cannot start."""
-        logger.error("supervisor_gives_up exit_code=%d %s", code, why)
+        logger.error("supervisor_gave_up exit_code=%d %s", code, why)
         self._exit_code = self._exit_code or code
         self._stop()
 

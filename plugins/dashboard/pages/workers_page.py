@@ -69,7 +69,7 @@ async def show(view: View) -> Response:
         more=len(snapshot.workers) > (page + 1) * _PAGE,
         counts=counts,
         jobs=jobs,
-        silent_s=SILENT_S,
+        heartbeat_age_s=SILENT_S,
         executors={one.name: one.queue.executor for one in snapshot.queues if one.queue},
     )
 

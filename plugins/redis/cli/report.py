@@ -47,7 +47,7 @@ async def info(chancy: Application) -> dict[str, Any]:
                 "host": worker.host,
                 "pid": worker.pid,
                 "beat_at": _time(worker.beat_at),
-                "silent_s": round(worker.silent_s, 3),
+                "heartbeat_age_s": round(worker.heartbeat_age_s, 3),
             }
             for worker in await chancy.broker.workers()
             if names.intersection(worker.queues)

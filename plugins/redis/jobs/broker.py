@@ -318,12 +318,16 @@ class RedisBroker:
         self._claims.leave(worker_id)
         await self._workers.unregister(worker_id)
 
-    async def workers(self, *, silent_s: float = 0.0) -> Sequence[WorkerRecord]:
+    async def workers(self, *, heartbeat_age_s: float = 0.0) -> Sequence[WorkerRecord]:
         found = await self._workers.all()
-        return [worker for worker in found if silent_s == 0 or worker.silent_s > silent_s]
+        return [
+            worker
+            for worker in found
+            if heartbeat_age_s == 0 or worker.heartbeat_age_s > heartbeat_age_s
+        ]
 
-    async def orphans(self, *, silent_s: float, limit: int) -> Sequence[Claim]:
-        answer = await self.client.run("orphans", silent_s, max(0, min(limit, MOVED)))
+    async def orphans(self, *, heartbeat_age_s: float, limit: int) -> Sequence[Claim]:
+        answer = await self.client.run("orphans", heartbeat_age_s, max(0, min(limit, MOVED)))
         return await decode_claims(answer, self.settle)
 
     async def beat(self, worker_id: UUID, blocked_s: float = 0.0) -> bool:

@@ -100,7 +100,7 @@ def _worker(now: float, id: bytes, beat: bytes, record: bytes, serves: bytes) ->
         version=about["version"],
         started_at=records.datetime_of(float(started)),
         beat_at=records.datetime_of(float(beat)),
-        silent_s=max(0.0, now - float(beat)),
+        heartbeat_age_s=max(0.0, now - float(beat)),
         broken=about.get("broken", {}),
         unknown=tuple(about.get("unknown", ())),
     )

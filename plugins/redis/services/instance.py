@@ -205,7 +205,7 @@ class Instance:
             await asyncio.wait([ending], timeout=_AGAIN_S)
             if not logged and not ending.done() and time.monotonic() > log_at:
                 logged = True
-                logger.error("service_does_not_stop service=%s", self.taken.id)
+                logger.error("service_stop_ignored service=%s", self.taken.id)
 
     async def _call_stop(self, run: ServiceRun) -> None:
         patience = asyncio.timeout(self._grace_s)
@@ -215,7 +215,7 @@ class Instance:
         except Exception as error:
             if isinstance(error, TimeoutError) and patience.expired():
                 logger.warning(
-                    "service_stop_takes_long service=%s grace_s=%g", self.taken.id, self._grace_s
+                    "service_stop_timed_out service=%s grace_s=%g", self.taken.id, self._grace_s
                 )
                 return
             logger.exception("service_stop_failed service=%s", self.taken.id)
@@ -232,7 +232,7 @@ class Instance:
                 self.taken, state, output, event, patient=state is not ServiceState.EXCEPTION
             )
         if ours is None:
-            logger.info("service_fails_for_redis service=%s error=%r", self.taken.id, error)
+            logger.info("service_interrupted service=%s error=%r", self.taken.id, error)
             self._stop_for(_LOST)
             await self._release(_LOST)
             return

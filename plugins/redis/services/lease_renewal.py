@@ -166,7 +166,7 @@ class LeaseRenewal:
     def _log_recovered(self) -> None:
         if self._away:
             self._away = False
-            logger.info("service_leases_renewed_again owner=%s", self._leases.owner)
+            logger.info("service_leases_recovered owner=%s", self._leases.owner)
 
     # The thread that does not call Redis
 

@@ -185,7 +185,7 @@ class ServiceRuntime:
                     self._missing += missing[at:]
                 raise
             if taken is None:
-                logger.error("local_service_runs_elsewhere service=%s", local.id)
+                logger.error("local_service_refused service=%s", local.id)
             else:
                 self._take(taken, asked)
 

@@ -187,7 +187,7 @@ class Cleaner:
                 if self._handler is not None:
                     self._call(found, self._handler)
             except BrokerError as error:
-                logger.debug("service_cleanup_waits owner=%s: %s", self._leases.owner, error)
+                logger.debug("service_cleanup_postponed owner=%s: %s", self._leases.owner, error)
                 self._closing.wait(backoff.next_s())
             except Exception:
                 logger.exception("service_cleanup_failed owner=%s", self._leases.owner)

@@ -88,7 +88,7 @@ class BusyPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class Forgotten:
+class Removed:
     """What was removed of a processor.
 
     :ivar partitions: number of partitions that held state of the processor.
@@ -202,16 +202,16 @@ class Inspection:
             lambda number: (keys.log(number), keys.own(number, name), keys.park(number, name)),
             (name, start),
         )
-        forgotten = sum(int(reply[1]) for reply in replies.values() if reply[0] == 1)
+        discarded = sum(int(reply[1]) for reply in replies.values() if reply[0] == 1)
         busy = [
             BusyPartition(number, _text(reply[1]), int(reply[2]) / 1000)
             for number, reply in replies.items()
             if reply[0] == 0
         ]
         await self._notify("plan")
-        return forgotten, busy
+        return discarded, busy
 
-    async def forget(self) -> Forgotten:
+    async def remove(self) -> Removed:
         """Remove its groups, quarantines, dead letters and members.
 
         Workers that still run the processor start it anew.
@@ -231,7 +231,7 @@ class Inspection:
             ),
             (name,),
         )
-        return Forgotten(*(sum(counts) for counts in zip(*replies.values(), strict=True)))
+        return Removed(*(sum(counts) for counts in zip(*replies.values(), strict=True)))
 
     async def _notify(self, reason: str, partitions: Iterable[int] = ()) -> None:
         """Notify the workers about some partitions; without any, about all."""

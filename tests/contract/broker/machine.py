@@ -28,7 +28,7 @@ from chancy.job.ids import new_id
 from chancy.queue.queue import Queue
 from chancy.states import TRANSITIONS, State
 from chancy.testing.conformance.bench import prepared, record
-from tests.contract.broker.model import BEGAN, DAY, FOREVER_S, NEVER, Model, Verdict
+from tests.contract.broker.model import BEGAN, DAY, FOREVER_S, NEVER, Decision, Model
 
 QUEUES = ("default", "other", "brief")
 WORKERS = (0, 1)
@@ -42,8 +42,8 @@ limits = strategies.integers(1, 4)
 delays = strategies.sampled_from((None, -1, 1, 3, NEVER))
 new_jobs = strategies.tuples(queue_names, priorities, delays)
 picks = strategies.integers(0, 20)
-verdicts = strategies.builds(
-    Verdict,
+decisions = strategies.builds(
+    Decision,
     # What goes back makes the longer stories.
     state=strategies.sampled_from(
         [*sorted(TRANSITIONS[State.RUNNING]), *[State.SCHEDULED] * 4, *[State.PENDING] * 2]
@@ -176,39 +176,39 @@ class BrokerMachine(RuleBasedStateMachine):
         ]
 
     @precondition(lambda self: self.running())
-    @rule(batch=strategies.lists(strategies.tuples(picks, verdicts), min_size=1, max_size=4))
-    def settle(self, batch: list[tuple[int, Verdict]]) -> None:
+    @rule(batch=strategies.lists(strategies.tuples(picks, decisions), min_size=1, max_size=4))
+    def settle(self, batch: list[tuple[int, Decision]]) -> None:
         """What runs now, and earlier attempts of the same jobs."""
-        self.settle_all([(chosen(self.running(), pick), verdict) for pick, verdict in batch])
+        self.settle_all([(chosen(self.running(), pick), decision) for pick, decision in batch])
 
     @precondition(lambda self: self.claims)
-    @rule(pick=picks, verdict=verdicts)
-    def settle_late(self, pick: int, verdict: Verdict) -> None:
+    @rule(pick=picks, decision=decisions)
+    def settle_late(self, pick: int, decision: Decision) -> None:
         """Any attempt of this history."""
-        self.settle_all([(chosen(self.claims, pick), verdict)])
+        self.settle_all([(chosen(self.claims, pick), decision)])
 
-    def settle_all(self, batch: Sequence[tuple[Claim, Verdict]]) -> None:
-        # One verdict for each attempt: what two of them in one batch mean is not promised.
+    def settle_all(self, batch: Sequence[tuple[Claim, Decision]]) -> None:
+        # One decision for each attempt: what two of them in one batch mean is not promised.
         batch = list(
-            {(claim.id, claim.lease): (claim, verdict) for claim, verdict in batch}.values()
+            {(claim.id, claim.lease): (claim, decision) for claim, decision in batch}.values()
         )
         settlements: list[Settlement] = []
         stale: set[UUID] = set()
         good: set[UUID] = set()
         for claim, asked in batch:
-            verdict = replace(asked, due=self.due(asked.due))
+            decision = replace(asked, due=self.due(asked.due))
             settlements.append(
                 Settlement(
                     claim.id,
                     claim.lease,
-                    verdict.state,
-                    run_at=self.moment(verdict.due) if verdict.state is State.SCHEDULED else None,
-                    failure=Failure.named("shop.Oops", "oops") if verdict.failed else None,
-                    refund=verdict.refund,
-                    crashed=verdict.crashed,
+                    decision.state,
+                    run_at=self.moment(decision.due) if decision.state is State.SCHEDULED else None,
+                    failure=Failure.named("shop.Oops", "oops") if decision.failed else None,
+                    refund=decision.refund,
+                    crashed=decision.crashed,
                 )
             )
-            accepted = self.model.settle(claim.id, claim.lease, verdict)
+            accepted = self.model.settle(claim.id, claim.lease, decision)
             (good if accepted else stale).add(claim.id)
         found = self.ask(self.broker.settle(settlements))
         # An id of which one attempt is stale and another good may be reported either way.
@@ -258,7 +258,7 @@ class BrokerMachine(RuleBasedStateMachine):
     def bury(self, pick: int, everybody: bool) -> None:
         if everybody:
             self.model.workers.clear()
-            self.check_orphans(silent_s=-1.0)
+            self.check_orphans(heartbeat_age_s=-1.0)
         else:
             worker = chosen(sorted(self.model.workers), pick)
             self.ask(self.broker.unregister(self.worker_ids[worker]))
@@ -273,11 +273,11 @@ class BrokerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.orphans())
     @rule()
     def rescue(self) -> None:
-        lost = Verdict(State.PENDING, refund=True, crashed=True, failed=True)
-        self.settle_all([(claim, lost) for claim in self.check_orphans(silent_s=FOREVER_S)])
+        lost = Decision(State.PENDING, refund=True, crashed=True, failed=True)
+        self.settle_all([(claim, lost) for claim in self.check_orphans(heartbeat_age_s=FOREVER_S)])
 
-    def check_orphans(self, *, silent_s: float) -> Sequence[Claim]:
-        orphans = self.ask(self.broker.orphans(silent_s=silent_s, limit=1_000))
+    def check_orphans(self, *, heartbeat_age_s: float) -> Sequence[Claim]:
+        orphans = self.ask(self.broker.orphans(heartbeat_age_s=heartbeat_age_s, limit=1_000))
         assert {claim.id for claim in orphans} == self.model.orphans()
         return orphans
 

@@ -35,7 +35,7 @@ class Expected:
 
 
 @dataclass(slots=True)
-class Verdict:
+class Decision:
     """A settlement, as the model sees it."""
 
     state: State
@@ -86,20 +86,20 @@ class Model:
         job.state, job.lease, job.worker = State.RUNNING, lease, worker
         job.attempt += 1
 
-    def settle(self, job_id: UUID, lease: UUID, verdict: Verdict) -> bool:
+    def settle(self, job_id: UUID, lease: UUID, decision: Decision) -> bool:
         """Whether the lease was good."""
         job = self.live.get(job_id)
         if job is None or job.lease != lease or job.state is not State.RUNNING:
             return self.knows(job_id, lease)
-        job.attempt -= verdict.refund
-        job.crashes += verdict.crashed
-        job.errors = min(25, job.errors + verdict.failed)
+        job.attempt -= decision.refund
+        job.crashes += decision.crashed
+        job.errors = min(25, job.errors + decision.failed)
         job.worker = None
-        job.state = verdict.state
-        if job.stop and not verdict.state.final:
+        job.state = decision.state
+        if job.stop and not decision.state.final:
             job.state = State.CANCELLED
         if job.state is State.SCHEDULED:
-            job.due = verdict.due
+            job.due = decision.due
         if job.state.final:
             self.finish(job_id)
         return True

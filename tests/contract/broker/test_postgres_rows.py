@@ -103,7 +103,7 @@ async def test_an_odd_row_holds_up_none_of_its_neighbours(
     ]
     assert await bench.settle(*back) == frozenset()
     assert {before, after} <= {claim.id for claim in await bench.claim()}
-    orphans = await bench.broker.orphans(silent_s=-1.0, limit=10)
+    orphans = await bench.broker.orphans(heartbeat_age_s=-1.0, limit=10)
     assert {before, after} <= {claim.id for claim in orphans}
     ending = [
         settlement(claim, State.FAILED)._replace(

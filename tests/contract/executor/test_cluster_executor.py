@@ -192,7 +192,7 @@ async def test_limits_hold_in_the_cluster(cluster: ThreadCluster, place: Place) 
 async def test_a_lost_host_is_a_crash_once_its_job_has_started(
     cluster: ThreadCluster, place: Place
 ) -> None:
-    async with executor_on(cluster, silence_s=1) as it:
+    async with executor_on(cluster, contact_timeout_s=1) as it:
         running = asyncio.create_task(it.run(place.waiting()))
         await place.has_started()
         cluster.fault.set_exception(RunLost("the machine burns"))
@@ -213,7 +213,7 @@ async def test_a_killed_process_of_a_job_is_a_crash(cluster: ThreadCluster) -> N
 async def test_a_lost_cluster_costs_no_attempt_and_no_job_runs_twice_at_once(
     cluster: ThreadCluster, place: Place
 ) -> None:
-    async with executor_on(cluster, silence_s=1) as it:
+    async with executor_on(cluster, contact_timeout_s=1) as it:
         running = asyncio.create_task(it.run(place.waiting()))
         pid = int(await place.has_started())
         cluster.down = cluster.deaf = True
@@ -230,7 +230,7 @@ async def test_a_lost_cluster_costs_no_attempt_and_no_job_runs_twice_at_once(
 async def test_a_cluster_that_refuses_tasks_breaks_the_queue_and_fails_no_job(
     cluster: ThreadCluster,
 ) -> None:
-    async with executor_on(cluster, silence_s=1) as it:
+    async with executor_on(cluster, contact_timeout_s=1) as it:
         cluster.fault.set_exception(ModuleNotFoundError("No module named 'chancy'"))
         outcome = await it.run(claim_of("nothing"))
         assert isinstance(outcome, Released)
@@ -240,7 +240,7 @@ async def test_a_cluster_that_refuses_tasks_breaks_the_queue_and_fails_no_job(
 
 
 async def test_a_job_ends_when_its_worker_is_gone(cluster: ThreadCluster, place: Place) -> None:
-    async with executor_on(cluster, silence_s=1) as it:
+    async with executor_on(cluster, contact_timeout_s=1) as it:
         running = asyncio.create_task(it.run(place.waiting()))
         pid = int(await place.has_started())
         cluster.deaf = True
@@ -253,7 +253,7 @@ async def test_a_job_starts_once_although_the_cluster_runs_its_task_again(
     cluster: ThreadCluster, place: Place
 ) -> None:
     cluster.again = asyncio.Event()
-    async with executor_on(cluster, silence_s=1) as it:
+    async with executor_on(cluster, contact_timeout_s=1) as it:
         claim = claim_of("wait_for_file", started=str(place.started), until=str(place.until))
         running = asyncio.create_task(it.run(claim))
         await place.has_started()

@@ -109,9 +109,9 @@ class Sound(Named):
         self.after: set[UUID] = set()
         self.serving = 0
 
-    def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
+    def judging(self, claim: Claim, outcome: Outcome, decision: Settlement) -> Settlement:
         self.judged.add(claim.id)
-        return verdict
+        return decision
 
     @asynccontextmanager
     async def around(self, context: JobContext) -> AsyncGenerator[None]:
@@ -155,9 +155,9 @@ class Faulty(Sound):
             raise fault()
         return _endless() if fault == "coroutine" else fault
 
-    def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
-        decision: Settlement = self.act("judging", verdict, claim.id)
-        return decision
+    def judging(self, claim: Claim, outcome: Outcome, decision: Settlement) -> Settlement:
+        judged: Settlement = self.act("judging", decision, claim.id)
+        return judged
 
     def around(self, context: JobContext) -> Any:
         @asynccontextmanager
@@ -502,8 +502,8 @@ def test_a_decision_that_cannot_be_stored_is_refused(
     caplog: pytest.LogCaptureFixture, field: str, value: Any
 ) -> None:
     class Wrong(Plugin):
-        def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
-            return verdict._replace(**{field: value})
+        def judging(self, claim: Claim, outcome: Outcome, decision: Settlement) -> Settlement:
+            return decision._replace(**{field: value})
 
     claim = claimed()
     settlement = Hooks([Wrong()]).judge(claim, Returned("42"))
@@ -525,8 +525,8 @@ def test_a_decision_that_can_be_stored_stands(caplog: pytest.LogCaptureFixture) 
     }
 
     class Right(Plugin):
-        def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
-            return verdict._replace(**changes)
+        def judging(self, claim: Claim, outcome: Outcome, decision: Settlement) -> Settlement:
+            return decision._replace(**changes)
 
     claim = claimed()
     decision = Hooks([Right()]).judge(claim, Returned("42"))

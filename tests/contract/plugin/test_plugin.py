@@ -134,31 +134,31 @@ class Nameless(Plugin):
         return self.identifier
 
     async def judging(  # type: ignore[override]
-        self, claim: Claim, outcome: Outcome, verdict: Settlement
+        self, claim: Claim, outcome: Outcome, decision: Settlement
     ) -> Settlement:
-        return verdict
+        return decision
 
 
 class Forging(Plugin):
-    def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
-        return verdict._replace(lease=uuid.uuid4())
+    def judging(self, claim: Claim, outcome: Outcome, decision: Settlement) -> Settlement:
+        return decision._replace(lease=uuid.uuid4())
 
 
 class Holding(Plugin):
-    def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
-        return verdict._replace(state=State.RUNNING)
+    def judging(self, claim: Claim, outcome: Outcome, decision: Settlement) -> Settlement:
+        return decision._replace(state=State.RUNNING)
 
 
 class Silent(Plugin):
-    def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Any:
+    def judging(self, claim: Claim, outcome: Outcome, decision: Settlement) -> Any:
         return None
 
 
 class Renamed(Plugin):
     def judging(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, work: Claim, outcome: Outcome, verdict: Settlement
+        self, work: Claim, outcome: Outcome, decision: Settlement
     ) -> Settlement:
-        return verdict
+        return decision
 
 
 class Stubborn(Plugin):

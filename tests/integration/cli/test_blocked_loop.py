@@ -139,5 +139,5 @@ def test_supervisor_stops_in_time_although_a_worker_is_blocked(
         supervisor.process.send_signal(signal.SIGTERM)
         assert supervisor.process.wait(20) == 0
         assert "child_killed" in supervisor.log
-        assert "worker_forgotten" in supervisor.log, "its jobs are rescued without a timeout"
+        assert "worker_removed" in supervisor.log, "its jobs are rescued without a timeout"
     assert inside("worker", "list", "--json", dsn=dsn).json == []

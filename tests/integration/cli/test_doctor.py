@@ -39,7 +39,9 @@ def only(found: Found) -> dict[str, Any]:
     return found[0]
 
 
-def worker(dsn: str, *, age_s: float = 60, silent_s: float = 0, **columns: object) -> uuid.UUID:
+def worker(
+    dsn: str, *, age_s: float = 60, heartbeat_age_s: float = 0, **columns: object
+) -> uuid.UUID:
     """Register a worker without a process, which leads."""
     values = {"host": "web-1", "pid": 17, "queues": ["default"], "broken": "{}", "blocked_s": 0.0,
               "unknown": [], "ahead_s": 0.0, "heartbeat_timeout_s": 15.0, **columns}  # fmt: skip
@@ -51,8 +53,8 @@ def worker(dsn: str, *, age_s: float = 60, silent_s: float = 0, **columns: objec
             " (gen_random_uuid(), %(host)s, %(pid)s, %(queues)s, %(broken)s, %(blocked_s)s,"
             " %(unknown)s, %(ahead_s)s, %(heartbeat_timeout_s)s,"
             " clock_timestamp() - %(age_s)s * interval '1 s',"
-            " clock_timestamp() - %(silent_s)s * interval '1 s') returning id",
-            values | {"age_s": age_s, "silent_s": silent_s},
+            " clock_timestamp() - %(heartbeat_age_s)s * interval '1 s') returning id",
+            values | {"age_s": age_s, "heartbeat_age_s": heartbeat_age_s},
         ).fetchone()
         assert row is not None
         connection.execute(
@@ -291,10 +293,10 @@ def served(dsn: str) -> str:
 
 
 def test_workers_that_are_dead_blocked_or_cannot_serve_a_queue(served: str) -> None:
-    dead = worker(served, silent_s=40)
+    dead = worker(served, heartbeat_age_s=40)
     blocked = worker(served, blocked_s=45.0)
     worker(served, broken=json.dumps({"gpu": "no module 'torch'"}))
-    worker(served, silent_s=40, heartbeat_timeout_s=60)
+    worker(served, heartbeat_age_s=40, heartbeat_timeout_s=60)
     one, two, three = sorted(examined(served), key=lambda one: one["found"])
     assert one["found"].startswith("1 worker without a heartbeat: ")
     assert re.search(rf"worker {dead} \(web-1, pid 17\) for 4\d s", one["found"])
@@ -318,7 +320,7 @@ def test_jobs_of_queues_that_no_worker_runs(served: str) -> None:
 
 
 def test_five_problems_at_once_are_named_each_with_what_to_do(served: str) -> None:
-    dead = worker(served, silent_s=40)
+    dead = worker(served, heartbeat_age_s=40)
     wrong = worker(served, ahead_s=-90.0)
     inside("queue", "declare", "reports", dsn=served)
     push(served, "--queue", "reports")

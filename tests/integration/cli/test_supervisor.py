@@ -173,7 +173,7 @@ def test_a_wrong_configuration_is_final(shop: Path, dsn: str) -> None:
     line = command("worker", "--app=shop:nothing", "--processes=2")
     with started(line, cwd=shop, env={"CHANCY_DSN": dsn}) as supervisor:
         assert supervisor.process.wait(30) == 2
-        assert "supervisor_gives_up exit_code=2" in supervisor.log
+        assert "supervisor_gave_up exit_code=2" in supervisor.log
         assert "try shop:chancy" in supervisor.log
         assert "child_died" not in supervisor.log
 
@@ -216,7 +216,7 @@ def test_a_job_that_ends_its_process_says_nothing_of_the_worker(tmp_path: Path, 
         assert supervisor.log.count("child_died") == 1
         supervisor.process.send_signal(signal.SIGTERM)
         assert supervisor.process.wait(30) == 0
-        assert "supervisor_gives_up" not in supervisor.log
+        assert "supervisor_gave_up" not in supervisor.log
 
 
 @pytest.mark.chaos

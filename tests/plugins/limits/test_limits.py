@@ -82,12 +82,14 @@ def application(dsn: str, rules: Sequence[Rule], concurrency: int = 20) -> Chanc
 
 @asynccontextmanager
 async def workers(
-    dsn: str, rules: Sequence[Rule], number: int, silent_s: float = 15.0
+    dsn: str, rules: Sequence[Rule], number: int, heartbeat_age_s: float = 15.0
 ) -> AsyncGenerator[None]:
     async with AsyncExitStack() as stack:
         for _ in range(number):
             app = await stack.enter_async_context(application(dsn, rules))
-            worker = Worker(app, heartbeat_s=silent_s / 3, heartbeat_timeout_s=silent_s)
+            worker = Worker(
+                app, heartbeat_s=heartbeat_age_s / 3, heartbeat_timeout_s=heartbeat_age_s
+            )
             await stack.enter_async_context(worker)
         yield
 
@@ -298,7 +300,7 @@ async def test_the_slots_of_a_dead_worker_are_free_again(dsn: str, book: Book) -
         )
         assert len(claimed) == 1
         book.gate.set()
-        async with workers(dsn, rules, 1, silent_s=3.0):
+        async with workers(dsn, rules, 1, heartbeat_age_s=3.0):
             for reference in references:
                 assert (await reference.wait(60)).state is State.SUCCEEDED
     assert book.most["a"] == 1

@@ -69,9 +69,9 @@ class Counting(Recovery):
         self.sweeps: list[bool] = []
         self.rescued: list[int] = []
 
-    async def sweep(self, runtime: Runtime, *, silent_s: float | None = None) -> int:
-        self.sweeps.append(silent_s is None)
-        self.rescued.append(await super().sweep(runtime, silent_s=silent_s))
+    async def sweep(self, runtime: Runtime, *, heartbeat_age_s: float | None = None) -> int:
+        self.sweeps.append(heartbeat_age_s is None)
+        self.rescued.append(await super().sweep(runtime, heartbeat_age_s=heartbeat_age_s))
         return self.rescued[-1]
 
 
@@ -206,7 +206,7 @@ async def test_a_clock_that_is_set_makes_nobody_dead(
         assert [one.id for one in await chancy.get_workers()] == [first]
 
 
-def record(one: uuid.UUID, silent_s: float, beats: int = 0) -> WorkerRecord:
+def record(one: uuid.UUID, heartbeat_age_s: float, beats: int = 0) -> WorkerRecord:
     return WorkerRecord(
         id=one,
         host="h",
@@ -215,7 +215,7 @@ def record(one: uuid.UUID, silent_s: float, beats: int = 0) -> WorkerRecord:
         queues=(),
         version="1",
         beat_at=BEAT + timedelta(seconds=beats),
-        silent_s=silent_s,
+        heartbeat_age_s=heartbeat_age_s,
     )
 
 
@@ -266,9 +266,11 @@ async def test_leader_of_many_reads_all_workers_only_to_sweep(
     read: list[bool] = []
     workers = PostgresBroker.workers
 
-    async def recorded(broker: PostgresBroker, *, silent_s: float = 0.0) -> Sequence[WorkerRecord]:
-        read.append(silent_s == 0)
-        return await workers(broker, silent_s=silent_s)
+    async def recorded(
+        broker: PostgresBroker, *, heartbeat_age_s: float = 0.0
+    ) -> Sequence[WorkerRecord]:
+        read.append(heartbeat_age_s == 0)
+        return await workers(broker, heartbeat_age_s=heartbeat_age_s)
 
     monkeypatch.setattr(PostgresBroker, "workers", recorded)
     election.made.lead()

@@ -60,7 +60,7 @@ def claim(attempt: int = 1, most: int = 3, meta: str | None = None) -> Claim:
     return Claim(*ids, "q", "a.b", "{}", attempt, most, 0, 0, 1, meta)
 
 
-def verdict(retry: Retries, outcome: Outcome, one: Claim | None = None) -> Settlement:
+def decision(retry: Retries, outcome: Outcome, one: Claim | None = None) -> Settlement:
     return Chancy("postgresql://nowhere/nothing", plugins=[retry]).hooks.judge(
         one or claim(), outcome
     )
@@ -89,12 +89,12 @@ def raised(error: BaseException) -> Raised:
     ],
 )
 def test_what_is_retried(outcome: Outcome, one: Claim, state: State) -> None:
-    assert verdict(Retries(Constant(7)), outcome, one).state is state
+    assert decision(Retries(Constant(7)), outcome, one).state is state
 
 
 def test_a_job_that_says_itself_when_to_go_on_is_left_alone() -> None:
     until = datetime(2030, 1, 1, tzinfo=UTC)
-    found = verdict(Retries(Constant(7)), Snoozed(until))
+    found = decision(Retries(Constant(7)), Snoozed(until))
     assert (found.state, found.run_at, found.delay_s, found.refund) == (
         State.SCHEDULED,
         until,
@@ -127,7 +127,7 @@ RULES = Retries(
     ],
 )
 def test_the_rule_nearest_to_the_error_comes_first(outcome: Outcome, delay_s: float | None) -> None:
-    found = verdict(RULES, outcome)
+    found = decision(RULES, outcome)
     assert found.delay_s == delay_s
     assert found.state is (State.FAILED if delay_s is None else State.SCHEDULED)
     assert found.failure is not None
@@ -139,8 +139,8 @@ def test_the_rule_nearest_to_the_error_comes_first(outcome: Outcome, delay_s: fl
 )
 def test_the_policy_of_a_job_comes_before_the_rules_of_the_application(outcome: Outcome) -> None:
     own, never = (json.dumps({"retry": policy.as_json()}) for policy in (Constant(5), Never()))
-    assert verdict(RULES, outcome, claim(meta=own)).delay_s == 5
-    assert verdict(RULES, outcome, claim(meta=never)).state is State.FAILED
+    assert decision(RULES, outcome, claim(meta=own)).delay_s == 5
+    assert decision(RULES, outcome, claim(meta=never)).state is State.FAILED
 
 
 @pytest.mark.parametrize(
@@ -164,27 +164,27 @@ def test_a_job_has_policies_by_the_type_of_the_error(
         "chancy.errors.InvalidArguments": Constant(7),
     }
     meta = json.dumps(attempt.job.with_retry(choice)(name="x").meta)
-    found = verdict(RULES, outcome, claim(meta=meta))
+    found = decision(RULES, outcome, claim(meta=meta))
     assert found.delay_s == delay_s
     assert found.state is (State.FAILED if delay_s is None else State.SCHEDULED)
 
 
 def test_the_rule_of_an_error_holds_if_the_policy_of_the_job_cannot_be_read() -> None:
-    assert verdict(RULES, raised(Busy()), claim(meta='{"retry": {"policy": "?"}}')).delay_s == 3
+    assert decision(RULES, raised(Busy()), claim(meta='{"retry": {"policy": "?"}}')).delay_s == 3
 
 
 def test_the_policy_of_a_job_does_not_retry_what_is_hopeless() -> None:
     outcome = Raised(Failure.named("chancy.errors.InvalidArguments", "no"))
     own = claim(meta=json.dumps({"retry": Constant(5).as_json()}))
-    assert verdict(RULES, outcome, own).state is State.FAILED
+    assert decision(RULES, outcome, own).state is State.FAILED
     allowed = Retries(rules=[Rule("chancy.errors.InvalidArguments", Constant(6))])
-    assert verdict(allowed, outcome, own).delay_s == 5
+    assert decision(allowed, outcome, own).delay_s == 5
 
 
 def test_a_rule_may_say_otherwise_of_what_is_hopeless() -> None:
     outcome = Raised(Failure.named("chancy.errors.InvalidArguments", "no"))
     retry = Retries(rules=[Rule("chancy.errors.InvalidArguments", Constant(5))])
-    assert verdict(retry, outcome).delay_s == 5
+    assert decision(retry, outcome).delay_s == 5
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_a_rule_may_say_otherwise_of_what_is_hopeless() -> None:
     ],
 )
 def test_a_job_brings_its_policy_along(meta: str | None, delay_s: float | None) -> None:
-    assert verdict(Retries(Constant(1)), raised(ValueError()), claim(meta=meta)).delay_s == delay_s
+    assert decision(Retries(Constant(1)), raised(ValueError()), claim(meta=meta)).delay_s == delay_s
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_a_job_brings_its_policy_along(meta: str | None, delay_s: float | None) 
 def test_what_cannot_be_read_is_said_and_the_applications_policy_holds(
     stored: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = verdict(Retries(Constant(1)), raised(ValueError()), claim(meta=stored))
+    found = decision(Retries(Constant(1)), raised(ValueError()), claim(meta=stored))
     assert (found.state, found.delay_s) == (State.SCHEDULED, 1)
     assert "retry_policy_unreadable" in caplog.text
     assert "hook_failed" not in caplog.text
@@ -237,10 +237,10 @@ def test_a_function_decides() -> None:
         return float(wait) if wait else None
 
     for retry in (Retries(after), Retries(rules=[Rule(Busy, after)])):
-        assert verdict(retry, raised(Busy("retry after 12"))).delay_s == 12
-        assert verdict(retry, raised(Busy("no"))).state is State.FAILED
-        assert verdict(retry, raised(Busy("retry after -12"))).delay_s == 0
-        assert verdict(retry, raised(Busy("retry after 1e200"))).delay_s == MAX_DELAY_S
+        assert decision(retry, raised(Busy("retry after 12"))).delay_s == 12
+        assert decision(retry, raised(Busy("no"))).state is State.FAILED
+        assert decision(retry, raised(Busy("retry after -12"))).delay_s == 0
+        assert decision(retry, raised(Busy("retry after 1e200"))).delay_s == MAX_DELAY_S
 
 
 def _raises(one: Claim, outcome: Outcome) -> float:
@@ -254,7 +254,7 @@ def _raises(one: Claim, outcome: Outcome) -> float:
 def test_a_function_that_fails_is_logged_and_the_default_holds(
     custom: Custom, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = verdict(Retries(custom), raised(ValueError()))
+    found = decision(Retries(custom), raised(ValueError()))
     assert found.state is State.SCHEDULED
     assert found.delay_s is not None
     assert 0.5 <= found.delay_s <= 1.5
@@ -356,9 +356,9 @@ def test_a_job_that_said_itself_when_is_left_to_it() -> None:
     outcome = Raised(failure, again=timedelta(seconds=5))
     for attempt, state in ((1, State.SCHEDULED), (2, State.SCHEDULED), (3, State.FAILED)):
         one = claim(attempt)
-        verdict = judge(one, outcome)
-        assert hopeless.judging(one, outcome, verdict) is verdict
-        assert verdict.state is state
+        decision = judge(one, outcome)
+        assert hopeless.judging(one, outcome, decision) is decision
+        assert decision.state is state
 
 
 async def test_jobs_run_again_when_they_should(
@@ -405,11 +405,11 @@ async def test_jobs_run_again_when_they_should(
 def test_a_crash_may_cost_an_attempt(attempt: int, crashes: int, state: State) -> None:
     """However often it has crashed before: it is run again at once, until none is left."""
     one = claim(attempt, most=5)._replace(crashes=crashes)
-    found = verdict(Retries(Constant(60), crashes_cost_attempts=True), Lost("gone", host="a"), one)
+    found = decision(Retries(Constant(60), crashes_cost_attempts=True), Lost("gone", host="a"), one)
     assert (found.state, found.refund, found.crashed, found.delay_s) == (state, False, True, None)
     assert found.failure is not None
     after = "no attempts left" if state is State.FAILED else "the job runs again"
     assert found.failure.message == f"crash in attempt {attempt} of 5: gone; {after}"
     assert (found.failure.is_a("chancy.Lost"), found.failure.host) == (True, "a")
-    free = verdict(Retries(Constant(60)), Lost("gone"), one)
+    free = decision(Retries(Constant(60)), Lost("gone"), one)
     assert free.state is (State.FAILED if crashes >= 2 else State.PENDING)

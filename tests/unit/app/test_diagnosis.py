@@ -208,7 +208,7 @@ async def test_it_runs(bench: Bench, clock: ManualClock) -> None:
     await bench.broker.cancel([claim.id])
     clock.advance(20)
     why, text = await said(bench, claim.id)
-    assert why == [Why.WORKER_SILENT, Why.RUNNING, Why.ASKED_TO_STOP]
+    assert why == [Why.HEARTBEATS_MISSED, Why.RUNNING, Why.ASKED_TO_STOP]
     await bench.broker.unregister(bench.worker_id)
     assert (await said(bench, claim.id))[0] == [Why.WORKER_GONE]
 

@@ -1,4 +1,4 @@
-"""The default verdict on every outcome."""
+"""The default decision on every outcome."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
 @given(
     outcomes, st.integers(0, 5), st.none() | st.text() | st.dictionaries(st.text(), st.integers())
 )
-def test_every_outcome_has_a_legal_verdict_for_its_own_claim(
+def test_every_outcome_has_a_legal_decision_for_its_own_claim(
     outcome: Outcome, crashes: int, meta: object
 ) -> None:
     text = json.dumps(meta) if isinstance(meta, dict) else meta

@@ -49,9 +49,9 @@ class Judge(Plugin):
     def get_identifier(self) -> str:  # type: ignore[override]
         return self.name
 
-    def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
-        self.saw.append(verdict)
-        return verdict._replace(result=self.result)
+    def judging(self, claim: Claim, outcome: Outcome, decision: Settlement) -> Settlement:
+        self.saw.append(decision)
+        return decision._replace(result=self.result)
 
 
 class Server(Plugin):
@@ -69,7 +69,7 @@ class Broken(Plugin):
     def __init__(self, answer: Any) -> None:
         self.answer = answer
 
-    def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
+    def judging(self, claim: Claim, outcome: Outcome, decision: Settlement) -> Settlement:
         if isinstance(self.answer, Exception):
             raise self.answer
         answer: Settlement = self.answer
@@ -84,9 +84,9 @@ def test_without_plugins_the_default_stands() -> None:
 def test_each_judges_what_the_one_before_it_said() -> None:
     first, second = Judge("first", "1"), Judge("second", "2")
     claim = claimed()
-    verdict = Hooks([first, second]).judge(claim, Returned("0"))
+    decision = Hooks([first, second]).judge(claim, Returned("0"))
     assert [seen.result for seen in (*first.saw, *second.saw)] == ["0", "1"]
-    assert verdict == Settlement(claim.id, claim.lease, State.SUCCEEDED, result="2")
+    assert decision == Settlement(claim.id, claim.lease, State.SUCCEEDED, result="2")
 
 
 def test_only_what_is_overridden_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,20 +223,20 @@ def test_services_are_the_plugins_that_serve() -> None:
     [
         RuntimeError("broken"),
         None,
-        "verdict",
+        "decision",
         Settlement(uuid.uuid4(), uuid.uuid4(), State.SUCCEEDED),
     ],
     ids=["raises", "none", "text", "another-claim"],
 )
-def test_a_broken_judge_is_logged_and_the_verdict_stands(
+def test_a_broken_judge_is_logged_and_the_decision_stands(
     answer: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     claim = claimed()
     after = Judge("after", "2")
     with caplog.at_level(logging.ERROR, logger="chancy.hooks"):
-        verdict = Hooks([Judge("before", "1"), Broken(answer), after]).judge(claim, OOPS)
+        decision = Hooks([Judge("before", "1"), Broken(answer), after]).judge(claim, OOPS)
     assert [seen.result for seen in after.saw] == ["1"]
-    assert (verdict.id, verdict.lease, verdict.result) == (claim.id, claim.lease, "2")
+    assert (decision.id, decision.lease, decision.result) == (claim.id, claim.lease, "2")
     [entry] = caplog.records
     assert entry.getMessage().startswith(
         "hook_failed plugin=tests.unit.plugin.test_hooks.Broken hook=judging"

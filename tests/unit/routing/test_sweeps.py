@@ -82,7 +82,7 @@ async def test_sweeps_of_the_other_broker_go_on(pair: Pair, failing: str, error:
     [claim] = await bench.running()
     await bench.push(prepared(delay_s=-1.0))
     for _ in range(3):
-        assert await pair.routed.orphans(silent_s=0.0, limit=10) == [claim]
+        assert await pair.routed.orphans(heartbeat_age_s=0.0, limit=10) == [claim]
         assert (await pair.routed.promote(10)).next_due_s is None
         assert await pair.routed.running(bench.worker_id, besides=()) == {claim.id: claim.lease}
     await bench.broker.cancel([claim.id])
@@ -128,20 +128,20 @@ async def test_a_failing_broker_is_logged_once_and_called_after_a_back_off(
     far = pair.brokers["far"]
     far.error = BrokerUnavailable("away")
     for _ in range(5):
-        await pair.routed.orphans(silent_s=0.0, limit=10)
+        await pair.routed.orphans(heartbeat_age_s=0.0, limit=10)
     assert far.calls == 1
     for _ in range(5):
         pair.clock.advance(15.0)
-        await pair.routed.orphans(silent_s=0.0, limit=10)
+        await pair.routed.orphans(heartbeat_age_s=0.0, limit=10)
     assert far.calls == 6
     assert caplog.text.count("broker_unavailable broker=far") == 1
     far.error = ValueError("a bad record")
     pair.clock.advance(15.0)
-    await pair.routed.orphans(silent_s=0.0, limit=10)
+    await pair.routed.orphans(heartbeat_age_s=0.0, limit=10)
     assert caplog.text.count("broker_unavailable broker=far") == 2
     far.error = None
     pair.clock.advance(15.0)
-    await pair.routed.orphans(silent_s=0.0, limit=10)
+    await pair.routed.orphans(heartbeat_age_s=0.0, limit=10)
     assert caplog.text.count("broker_available broker=far") == 1
 
 
@@ -149,7 +149,7 @@ async def test_the_error_of_the_control_broker_is_raised_if_nothing_is_found(pai
     pair.fail(DEFAULT_BROKER, BrokerUnavailable("away"))
     for _ in range(2):
         with pytest.raises(BrokerUnavailable):
-            await pair.routed.orphans(silent_s=0.0, limit=10)
+            await pair.routed.orphans(heartbeat_age_s=0.0, limit=10)
 
 
 async def test_orphans_beyond_the_limit_do_not_hide_those_of_another_broker(pair: Pair) -> None:
@@ -157,5 +157,7 @@ async def test_orphans_beyond_the_limit_do_not_hide_those_of_another_broker(pair
     for bench in pair.benches.values():
         await bench.running(prepared(), prepared())
     for _ in range(2):
-        found |= {claim.worker_id for claim in await pair.routed.orphans(silent_s=0.0, limit=2)}
+        found |= {
+            claim.worker_id for claim in await pair.routed.orphans(heartbeat_age_s=0.0, limit=2)
+        }
     assert found == {bench.worker_id for bench in pair.benches.values()}

@@ -58,13 +58,13 @@ async def test_a_worker_is_silent_until_it_beats(bench: Bench, clock: ManualCloc
     pulse = bench.broker.heartbeat(bench.worker_id)
     [claim] = await bench.running()
     clock.advance(14.0)
-    assert (await bench.broker.workers())[0].silent_s == 14.0
-    assert await bench.broker.orphans(silent_s=15.0, limit=10) == []
+    assert (await bench.broker.workers())[0].heartbeat_age_s == 14.0
+    assert await bench.broker.orphans(heartbeat_age_s=15.0, limit=10) == []
     assert pulse.beat() is True
     clock.advance(14.0)
-    assert await bench.broker.orphans(silent_s=15.0, limit=10) == []
+    assert await bench.broker.orphans(heartbeat_age_s=15.0, limit=10) == []
     clock.advance(1.0)
-    assert await bench.broker.orphans(silent_s=15.0, limit=10) == [claim]
+    assert await bench.broker.orphans(heartbeat_age_s=15.0, limit=10) == [claim]
     assert pulse.beat() is False
     pulse.close()
 

@@ -80,13 +80,13 @@ async def test_a_claim_that_is_asked_to_stop_while_it_waits_never_runs(
         await runner.close()
 
 
-@pytest.mark.parametrize(("most_ahead", "wanted"), [(None, True), (0, False)])
+@pytest.mark.parametrize(("prefetch_limit", "wanted"), [(None, True), (0, False)])
 async def test_claims_are_held_ahead_as_far_as_is_allowed(
-    most_ahead: int | None, wanted: bool
+    prefetch_limit: int | None, wanted: bool
 ) -> None:
     """Jobs that take no time: more of them are worth it."""
     executor, settled = OneByOne(), list[Settlement]()
-    runner = Runner(executor, judge, settled.append, SystemClock(), UNKNOWN, most_ahead)
+    runner = Runner(executor, judge, settled.append, SystemClock(), UNKNOWN, prefetch_limit)
     try:
         for _ in range(1_000):
             executor.go.release()

@@ -71,7 +71,10 @@ def claim(func: str = NEW) -> Claim:
 
 
 def worker(
-    *unknown: str, queue: str = "mail", silent_s: float = 0.0, worker_id: uuid.UUID | None = None
+    *unknown: str,
+    queue: str = "mail",
+    heartbeat_age_s: float = 0.0,
+    worker_id: uuid.UUID | None = None,
 ) -> WorkerRecord:
     return WorkerRecord(
         id=worker_id or uuid.uuid4(),
@@ -80,7 +83,7 @@ def worker(
         tags=frozenset(),
         queues=(queue,),
         version="1",
-        silent_s=silent_s,
+        heartbeat_age_s=heartbeat_age_s,
         unknown=unknown,
     )
 
@@ -127,7 +130,7 @@ def test_a_worker_that_may_know_the_function_keeps_its_jobs_waiting(scene: Scene
     scene.check_for(7_200, worker(NEW), worker("shop.jobs.other"))
     assert isinstance(scene.unknown.outcome_of(claim()), SetAside)
     # From its death on, the whole time passes again.
-    scene.check_for(3_570, worker(NEW), worker(silent_s=16.0))
+    scene.check_for(3_570, worker(NEW), worker(heartbeat_age_s=16.0))
     assert isinstance(scene.unknown.outcome_of(claim()), SetAside)
     scene.check_for(60, worker(NEW))
     assert isinstance(scene.unknown.outcome_of(claim()), Raised)

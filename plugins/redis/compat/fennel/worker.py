@@ -43,7 +43,7 @@ def options_of(app: App, *, burst: bool = False, concurrency: int | None = None)
         processors=None,
         tags=(),
         concurrency=most,
-        most_ahead=ahead,
+        prefetch_limit=ahead,
         unknown_after=UNKNOWN_AFTER_S,
         burst=burst,
         shutdown_timeout=settings.grace_period,

@@ -69,12 +69,12 @@ def reset(
             abort=True,
             err=True,
         )
-    forgotten, busy = run(target, lambda: inspection.reset(start))
+    discarded, busy = run(target, lambda: inspection.reset(start))
     if json_:
-        line.script({"forgotten": forgotten, "busy": [each.partition for each in busy]})
+        line.script({"discarded": discarded, "busy": [each.partition for each in busy]})
     else:
         line.line(
-            f"{target.partitions - len(busy)} partitions reset, {forgotten:,} events discarded"
+            f"{target.partitions - len(busy)} partitions reset, {discarded:,} events discarded"
         )
     if busy:
         numbers = ", ".join(str(each.partition) for each in busy)

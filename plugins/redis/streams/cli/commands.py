@@ -16,7 +16,7 @@ from chancy.plugin.runtime import CommandLine
 from chancy.plugins.redis.streams.cli.administration import lag, members, reset, resume
 from chancy.plugins.redis.streams.cli.arguments import STREAM, STREAMS, declared, run
 from chancy.plugins.redis.streams.cli.jsonl import Lines
-from chancy.plugins.redis.streams.cli.removal import forget
+from chancy.plugins.redis.streams.cli.removal import remove
 from chancy.plugins.redis.streams.encoding.record_coding import RecordCoding
 from chancy.plugins.redis.streams.producing.sender import PATIENCE_S
 from chancy.plugins.redis.streams.producing.stream import Stream
@@ -39,7 +39,7 @@ def stream_commands(streams: Streams) -> click.Group:
         """
         context.meta[STREAMS] = streams
 
-    for command in (send, sendmany, reset, lag, members, resume, forget):
+    for command in (send, sendmany, reset, lag, members, resume, remove):
         group.add_command(command)
     return group
 

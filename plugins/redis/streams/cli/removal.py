@@ -1,4 +1,4 @@
-"""``chancy redis stream forget``: removal of a processor."""
+"""``chancy redis stream remove``: removal of a processor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chancy.plugins.redis.streams.inspection import Inspection
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @as_json
 @click.pass_obj
-def forget(
+def remove(
     line: CommandLine, stream: str, processor: str, force: bool, yes: bool, json_: bool
 ) -> None:
     """Remove a processor that is no longer used, with its position and its dead letters.
@@ -30,7 +30,7 @@ def forget(
 
     \b
     Example:
-      chancy redis stream forget orders bill
+      chancy redis stream remove orders bill
     """
     target = declared(stream)
     inspection = Inspection(target, processor)
@@ -49,7 +49,7 @@ def forget(
             abort=True,
             err=True,
         )
-    removed = run(target, inspection.forget)
+    removed = run(target, inspection.remove)
     if json_:
         line.script(asdict(removed))
     else:

@@ -205,7 +205,7 @@ class StreamExecutor:
                 self._ownership.mark_started()
                 self._joining.clear()
                 backoff.reset()
-                logger.warning("processor_joined_again processor=%s", self.processor.id)
+                logger.warning("processor_rejoined processor=%s", self.processor.id)
                 self.runner.changed.set()
             except BrokerError:
                 await asyncio.sleep(backoff.next_s())

@@ -133,7 +133,7 @@ class PartitionRunner:
                     if number not in self.parked:
                         self.parked.add(number)
                         logger.warning(
-                            "partition_is_quarantined processor=%s partition=%d: "
+                            "partition_skipped processor=%s partition=%d: "
                             "lift it with `chancy redis stream resume`",
                             self._processor.id,
                             number,

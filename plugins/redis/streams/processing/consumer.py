@@ -216,7 +216,7 @@ class Consumer:
     async def _wait_for_redis(self, what: str, error: BrokerError) -> None:
         pause_s = self._backoff.next_s()
         logger.warning(
-            "stream_policy_waits processor=%s partition=%d for=%s next_try_s=%.1f error=%s",
+            "stream_policy_postponed processor=%s partition=%d for=%s next_try_s=%.1f error=%s",
             self._processor.id,
             self._partition.number,
             what,
@@ -229,7 +229,7 @@ class Consumer:
         self._partition.put_back()
         pause_s = self._backoff.next_s()
         logger.warning(
-            "processor_begins_again processor=%s partition=%d next_try_s=%.1f: %s%s",
+            "processor_restarted processor=%s partition=%d next_try_s=%.1f: %s%s",
             self._processor.id,
             self._partition.number,
             pause_s,

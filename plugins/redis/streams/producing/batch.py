@@ -250,5 +250,5 @@ def full_error(
         f"the stream {stream.name} has no room in {where} after {waited_s:g} s: {stream.size:,} "
         "events there are not acknowledged by every processor. The remaining records were not sent "
         "there; add workers, raise size of the stream, remove unused processors (`chancy redis "
-        "stream forget`), or declare the stream with full='drop_oldest'"
+        "stream remove`), or declare the stream with full='drop_oldest'"
     )

@@ -63,7 +63,7 @@ class EventRelay:
             try:
                 await self._outbox.give_up()
             except BrokerError:
-                logger.debug("stream_relay_not_given_up")
+                logger.debug("stream_relay_not_released")
 
     async def turn(self) -> bool:
         """Append the rows that wait; return whether there may be more.
@@ -151,7 +151,7 @@ class EventRelay:
         pause_s = pauses.next_s()
         self._stopped[row.place] = time.monotonic() + pause_s
         logger.warning(
-            "stream_relay_waits stream=%s partition=%d next_try_s=%.1f error=%s",
+            "stream_relay_blocked stream=%s partition=%d next_try_s=%.1f error=%s",
             row.stream,
             row.partition,
             pause_s,

@@ -58,13 +58,13 @@ def test_settings(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     timed = App("a", read_timeout=2_500, concurrency=3, prefetch_count=4, log_level="WARNING")
     assert [queue.poll_interval_s for queue in timed().queues] == [2.5]
     options = options_of(timed)
-    assert (options.concurrency, options.most_ahead, options.log_level) == (3, 9, "warning")
+    assert (options.concurrency, options.prefetch_limit, options.log_level) == (3, 9, "warning")
     assert (options.shutdown_timeout, options.heartbeat, options.heartbeat_timeout) == (30, 6, 60)
     patient = App("a", grace_period=2, heartbeat_interval=2, heartbeat_timeout=3)
     options = options_of(patient)
     assert (options.shutdown_timeout, options.heartbeat, options.heartbeat_timeout) == (2, 1, 3)
     assert (timed.redis.keep_finished_s, timed.redis.keep_failed_s) == (7, 315_360_000)
-    assert options_of(App("a")).most_ahead is None, "its pace says it"
+    assert options_of(App("a")).prefetch_limit is None, "its pace says it"
     assert sweep_of(App("a")) == 8
     assert sweep_of(App("a", maintenance_interval=2.5)) == 2.5
     assert sweep_of(App("a", maintenance_interval=0)) == 0.1, "not all the time"

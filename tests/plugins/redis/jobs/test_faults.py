@@ -144,7 +144,7 @@ async def test_who_was_frozen_settles_nothing_of_what_others_took(
     bench: Bench, server: RedisServer
 ) -> None:
     [old] = await bench.running()
-    [orphan] = await bench.broker.orphans(silent_s=0.0, limit=10)
+    [orphan] = await bench.broker.orphans(heartbeat_age_s=0.0, limit=10)
     back = settlement(orphan, State.PENDING)._replace(refund=True, crashed=True)
     assert await bench.settle(back) == frozenset()
     other = Bench(bench.broker)
@@ -262,6 +262,6 @@ async def test_the_clock_is_that_of_the_server(
         found = await bench.job(claim.id)
         assert found.run_at is not None
         assert 59.0 < (found.run_at - found.pushed_at).total_seconds() < 65.0
-        assert await broker.orphans(silent_s=60.0, limit=10) == []
+        assert await broker.orphans(heartbeat_age_s=60.0, limit=10) == []
     finally:
         await broker.close()

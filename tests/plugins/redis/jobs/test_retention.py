@@ -70,7 +70,7 @@ async def test_what_ends_leaves_nothing_behind(redis_url: str) -> None:
         await bench.prepare(Queue(name="default", keep_finished=False))
         claims = await bench.running(*(prepared() for _ in range(20)))
         await bench.settle(*(settlement(claim, State.SUCCEEDED) for claim in claims))
-        await broker.orphans(silent_s=0.0, limit=10)
+        await broker.orphans(heartbeat_age_s=0.0, limit=10)
         left = {key.decode() async for key in _all_keys(broker)}
         tag = broker.tag
         # That they ran is known for half a minute to a push that is repeated.

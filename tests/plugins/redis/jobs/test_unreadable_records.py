@@ -87,7 +87,7 @@ async def test_orphans_beside_an_unreadable_record_are_rescued(
 ) -> None:
     first, bad, last = await bench.running(prepared(), prepared(), prepared())
     await damage(broker, bad.id, how)
-    orphans = await broker.orphans(silent_s=0.0, limit=10)
+    orphans = await broker.orphans(heartbeat_age_s=0.0, limit=10)
     assert {claim.id for claim in orphans} == {first.id, last.id}
     assert await set_aside(broker) == [bad.id]
 
@@ -139,7 +139,7 @@ async def test_a_record_of_a_later_version_is_left_for_workers_that_know_it(
     await write(broker, job.id, later)
     await all_promoted(broker)
     assert await bench.claim(10) == []
-    assert await broker.orphans(silent_s=0.0, limit=10) == []
+    assert await broker.orphans(heartbeat_age_s=0.0, limit=10) == []
     assert await broker.client.run("unarchived", 10) is not None
     assert await broker.get([job.id]) == {}
     await turn(broker)
@@ -155,7 +155,7 @@ async def test_a_record_of_a_later_version_is_left_for_workers_that_know_it(
         await all_promoted(broker)
         assert [claim.id for claim in await bench.claim(10)] == [job.id]
     elif state == "running":
-        assert [c.id for c in await broker.orphans(silent_s=0.0, limit=10)] == [job.id]
+        assert [c.id for c in await broker.orphans(heartbeat_age_s=0.0, limit=10)] == [job.id]
     else:
         unarchived = await broker.client.run("unarchived", 10)
         assert unarchived[1] == job.id.bytes
@@ -216,7 +216,7 @@ async def test_a_job_that_cannot_be_decoded_fails_alone(
     else:
         await bench.running(good, bad)
         await spoil()
-        claims = list(await broker.orphans(silent_s=0.0, limit=10))
+        claims = list(await broker.orphans(heartbeat_age_s=0.0, limit=10))
     assert [claim.id for claim in claims] == [good.id]
     found = await broker.get([good.id, bad.id])
     assert found[good.id].state is State.RUNNING

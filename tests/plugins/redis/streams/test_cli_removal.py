@@ -1,4 +1,4 @@
-"""``chancy redis stream forget``, for processors that are no more."""
+"""``chancy redis stream remove``, for processors that are no longer used."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ async def test_a_processor_that_is_no_more_is_forgotten(streams: Streams) -> Non
             seen.append(order.order_id)
             raise ValueError("never")
 
-    def forget(*words: str, code: int = 0) -> Any:
-        return asyncio.to_thread(run, "forget", "orders", "bill", *words, code=code)
+    def remove(*words: str, code: int = 0) -> Any:
+        return asyncio.to_thread(run, "remove", "orders", "bill", *words, code=code)
 
     async with working(streams):
         await stream.send(Order(order_id=0))
         await eventually(lambda: seen == [0])
-        refused = await forget("--yes", code=1)
+        refused = await remove("--yes", code=1)
         assert "1 workers run the processor bill of orders: stop them, wait" in refused.err
     await stream.send(Order(order_id=4), Order(order_id=8))
     await streams.link.command("XGROUP", "CREATE", stream.keys.log(0), "ship", "$")
-    with pytest.raises(StreamFull, match="chancy redis stream forget"):
+    with pytest.raises(StreamFull, match="chancy redis stream remove"):
         await stream.send(Order(order_id=12), Order(order_id=16), timeout_s=0.05)
-    asked = await forget(code=1)
+    asked = await remove(code=1)
     assert "of orders, with 0 pending events and 1 dead letters?" in asked.err
-    assert (await forget("--yes", "--json")).json == {"partitions": 4, "pending": 0, "letters": 1}
+    assert (await remove("--yes", "--json")).json == {"partitions": 4, "pending": 0, "letters": 1}
     await stream.send(Order(order_id=12), Order(order_id=16), timeout_s=0)
     assert [key async for key in left(streams.link)] == []
-    assert "nothing is stored of a processor bill" in (await forget("--yes", code=1)).err
+    assert "nothing is stored of a processor bill" in (await remove("--yes", code=1)).err
 
 
 async def test_a_processor_is_forgotten_although_it_has_members(streams: Streams) -> None:
@@ -68,7 +68,7 @@ async def test_a_processor_is_forgotten_although_it_has_members(streams: Streams
     (stream, _) = streams.streams
     key = stream.keys.members("bill")
     await streams.link.command("ZADD", key, 9_999_999_999_999, "gone")
-    words = ("forget", "orders", "bill", "--yes")
+    words = ("remove", "orders", "bill", "--yes")
     assert "or pass --force" in (await asyncio.to_thread(run, *words, code=1)).err
     said = await asyncio.to_thread(run, *words, "--force")
     assert said.out == "removed from 0 partitions, with 0 pending events and 0 dead letters\n"

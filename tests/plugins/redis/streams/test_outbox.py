@@ -245,7 +245,7 @@ async def test_a_full_partition_waits_and_holds_up_no_other(
         while await mine.turn():
             pass
         assert await every(shop.stream) == [[0, 2], [1, 3]]
-        assert "stream_relay_waits stream=orders partition=0" in caplog.text
+        assert "stream_relay_blocked stream=orders partition=0" in caplog.text
         rows = await shop.store.fetch("select problem from chancy.redis_events order by pos")
         assert [row[0] for row in rows] == ["no room for 1 events", None]
         await shop.stream.link.command("DEL", shop.stream.keys.log(0))

@@ -116,4 +116,4 @@ def test_a_supervisor_begins_it_anew_and_exits_with_5_in_the_end(
     with started(command("worker", "--processors=fail"), cwd=tmp_path, env=env) as worker:
         assert worker.process.wait(60) == 5, worker.log
         assert worker.log.count("partition_halted processor=orders/fail") == 5
-        assert "supervisor_gives_up exit_code=5" in worker.log
+        assert "supervisor_gave_up exit_code=5" in worker.log
