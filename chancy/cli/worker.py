@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     "--prefetch-limit",
     type=click.IntRange(0),
     metavar="N",
-    help="Prefetch limit: jobs a worker claims beyond those it runs, for each queue.",
+    help="Jobs a worker claims in addition to those it runs, for each queue.",
 )
 @click.option(
     "--children",
