@@ -1,7 +1,7 @@
 """Contains the failures of plugins: the one failure rule of their hooks.
 
 Whatever a hook raises fails that call alone: an exception, an exit, or a cancellation that the
-caller was not asked for. Other plugins, jobs and loops go on. Only a cancellation of the calling
+caller was not asked for. Other plugins, jobs and loops continue. Only a cancellation of the calling
 task passes.
 """
 
@@ -81,7 +81,7 @@ class Containment:
     ) -> T:
         """Run an async hook in a task of its own, at most ``limit_s`` seconds.
 
-        A hook that goes on ``leave_s`` seconds after its cancellation is abandoned: its task is
+        A hook that continues ``leave_s`` seconds after its cancellation is abandoned: its task is
         left to itself.
 
         :raises HookFailed: the hook failed or took too long, and that was logged.

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 class Origin:
     """The attributes of log records written in one context.
 
-    :param worker: returns the worker's current id. A worker that was declared dead goes on under
+    :param worker: returns the worker's current id. A worker that was declared dead continues under
         a new id.
     :param about: further attributes by name, such as ``stream``.
     """

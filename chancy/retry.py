@@ -223,7 +223,7 @@ _NAMES: dict[type, str] = {kind: name for name, kind in _TYPES.items()}
 
 
 def policy_from(stored: object) -> Policy:
-    """The policy that ``as_json`` wrote, or that somebody wrote in this form.
+    """The policy that ``as_json`` wrote, or that was written by hand in this form.
 
     :raises ConfigurationError: ``stored`` is not a policy, or has a key that the policy lacks.
     """

@@ -166,7 +166,7 @@ class Chancy(BlockingCalls):
     def before_close(self, call: Callable[[], Awaitable[None]]) -> None:
         """Call and await a function each time the application closes, while it is still open.
 
-        For work that goes on beside requests or jobs. The last function is called first; an error
+        For work that continues beside requests or jobs. The last function is called first; an error
         of one is raised after the others and the broker have closed.
         """
         self._before_close.append(call)

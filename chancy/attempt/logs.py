@@ -1,4 +1,4 @@
-"""Log records of attempts: one when an attempt starts, one once it is decided how the job goes on.
+"""Log records of attempts: one at the start, one once it is decided how the job continues.
 
 The fields of a record are its attributes as well as part of its message, so that handlers get them
 as values. A record of a failed job has the exception, if it was raised in this process.

@@ -1,6 +1,6 @@
 """Detection of copies of this process that jobs make by forking.
 
-A copy that returns from its job would go on as a second worker on the same connections. Executors
+A copy that returns from its job would become a second worker on the same connections. Executors
 therefore compare the generation before and after each job and end the copy. That costs a few
 nanoseconds, where reading the process id costs 160.
 """

@@ -34,9 +34,9 @@ def needs_import(path: str) -> bool:
 
 
 async def load(path: str, find: FindFunction) -> None:
-    """Look a function up; if that imports its module, the event loop goes on.
+    """Look a function up; if that imports its module, the event loop continues.
 
-    :raises ImportTimeout: the import takes too long. It goes on in its thread.
+    :raises ImportTimeout: the import takes too long. It continues in its thread.
     :raises UnknownFunction: see `Registry.find`.
     """
     if not needs_import(path):

@@ -11,7 +11,7 @@ class Severity(StrEnum):
 
     #: Jobs do not run, or are about to be lost.
     ERROR = "error"
-    #: It becomes a problem if it goes on.
+    #: It becomes a problem if it continues.
     WARNING = "warning"
     #: The check could not be made.
     UNKNOWN = "unknown"

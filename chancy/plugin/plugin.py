@@ -184,7 +184,7 @@ class Plugin:
     #: start, and calls with the `JobContext` of each job of a ``process`` queue. It returns a sync
     #: context manager that wraps the call of the job's function, which sees its context variables.
     #: What is said of `around` holds: nothing is passed in on exit, and ``context.outcome`` is the
-    #: outcome. If the import fails, the queue cannot run jobs, and says why.
+    #: outcome. If the import fails, the queue cannot run jobs and is broken.
     around_in_child: str | None = None
 
     def judging(self, claim: Claim, outcome: Outcome, decision: Settlement) -> Settlement:

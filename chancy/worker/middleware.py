@@ -153,7 +153,7 @@ class HookedRun:
     async def _bounded(self, late: TimeoutError, outcome: Outcome) -> AsyncGenerator[None]:
         """Limit the time of a block. If it swallows its cancellation, the run ends without it."""
         loop = asyncio.get_running_loop()
-        # Just before the timeout cancels the hook: the cancellation goes on to the next hooks.
+        # Just before the timeout cancels the hook: the cancellation continues to the next hooks.
         noting = loop.call_later(self._leave_s, self._note_late)
         timer = loop.call_later(self._leave_s + _SWALLOWED_S, self._give_up, outcome)
         limit = asyncio.timeout(self._leave_s)

@@ -241,7 +241,7 @@ class QueueWorker:
     def follow(self, queue: Queue) -> bool:
         """Continue with a changed declaration; False if that takes a new queue worker.
 
-        Pausing affects claims only: running jobs go on.
+        Pausing affects claims only: running jobs continue.
         """
         if without_pause(queue) != without_pause(self.queue):
             return False
@@ -299,7 +299,7 @@ class QueueWorker:
         return puller is not None and puller.occupied
 
     def claim_waiting(self, session: BrokerSession) -> None:
-        """Claim from a broker that has jobs, unless that goes on anyway."""
+        """Claim from a broker that has jobs, unless that continues anyway."""
         puller = self._pullers.get(session)
         if puller is not None:
             puller.claim_found()
@@ -340,7 +340,7 @@ class QueueWorker:
         """Release waiting jobs, and stop those that can be stopped; they run again without
         counting an attempt.
 
-        A job that ignores the request goes on, and what it returns counts: a plain function in a
+        A job that ignores the request continues, and what it returns counts: a plain function in a
         thread does not overlap with its next run if no other worker has taken the job.
         """
         self._stop(why, Snoozed(timedelta(0)), session)

@@ -69,7 +69,7 @@ class BatchReference(GroupReference[Pushing, BatchState]):
         Waiters are woken by notifications; all waiters of an application share one session. A batch
         that does not exist yet is waited for, too.
 
-        :raises WaitTimeout: it has not ended within ``timeout_s`` seconds. It goes on.
+        :raises WaitTimeout: it has not ended within ``timeout_s`` seconds. It continues.
         """
         return await self._waiter().wait(self.id, timeout_s)
 

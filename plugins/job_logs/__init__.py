@@ -139,7 +139,7 @@ class JobLogs(Plugin):
         storing.cancel()
 
     async def _prune(self, tables: PluginTables, leader: LeaderGate, clock: Clock) -> None:
-        """Remove the lines of jobs that are no longer stored. Storing goes on between the steps."""
+        """Remove lines of jobs that are no longer stored. Storing continues between the steps."""
         after = await self._prune_step(tables, clock, None)
         while after is not None and leader.leading:
             after = await self._prune_step(tables, clock, after)

@@ -216,7 +216,7 @@ def _line(row: Sequence[Any]) -> LogLine:
 
 
 async def prune_step(tables: PluginTables, after: UUID | None) -> UUID | None:
-    """Remove lines of jobs that are no longer stored, among the next jobs. Returns where to go on;
+    """Remove lines of jobs that are no longer stored, of the next jobs. Returns where to continue;
     None at the end."""
     [(last, removed)] = await tables.fetch("prune", after or _FIRST, _REMOVED)
     return after or _FIRST if removed >= _REMOVED else last

@@ -317,7 +317,7 @@ class ClusterExecutor:
             self._broken = None if self._options.scales else room.lacks
 
     def _lose(self, why: str) -> None:
-        """Note that the cluster is lost: it runs nothing until it is connected anew."""
+        """Note that the cluster is lost: it runs nothing until it is connected again."""
         self._broken = why
         if not self._connected:
             return

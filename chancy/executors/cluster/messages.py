@@ -106,7 +106,7 @@ class CheckpointStored:
 
 @dataclass(frozen=True, slots=True)
 class StillWanted:
-    """The worker lives, and wants the run to go on."""
+    """The worker lives, and wants the run to continue."""
 
     run: str
 

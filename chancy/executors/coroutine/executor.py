@@ -64,7 +64,7 @@ async def _ended(outcome: Outcome) -> Outcome:
 class AsyncExecutor:
     """Runs coroutine functions in the event loop, and plain functions in threads.
 
-    Each job has a copy of the consumer's context. A task that a job leaves behind goes on in the
+    Each job has a copy of the consumer's context. A task that a job leaves behind continues in the
     loop.
     """
 

@@ -53,7 +53,7 @@ class CoroutineHost:
             self._wake.set_result(None)
 
     def abandon(self) -> None:
-        """End the wait for the coroutine, which goes on."""
+        """End the wait for the coroutine, which continues."""
         if not self.result.done():
             self.result.set_result((None, None))
 

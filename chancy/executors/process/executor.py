@@ -39,7 +39,7 @@ logger = logging.getLogger("chancy.executors.process")
 _PATIENCE_S = 1.0
 #: The same while no executor process is running.
 _PATIENCE_BROKEN_S = 5.0
-#: Seconds after which an executor process is given back if other executors wait for one.
+#: Seconds after which an executor process is released if other executors wait for one.
 _TURN_S = 0.05
 #: Seconds for which an executor process is kept for an executor that had to release its attempts:
 #: more than a puller takes to notice that there is room.
@@ -107,7 +107,7 @@ class ProcessExecutor:
     @property
     def slots(self) -> int:
         if not self._children:
-            # Other executors borrow and give back meanwhile.
+            # Other executors borrow and release processes meanwhile.
             self._count_slots()
         return self._slots
 

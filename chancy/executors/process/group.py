@@ -123,7 +123,7 @@ class ChildGroup:
     """Keeps executor processes of one kind running, replaces those that exit or retire, and lends
     each to one executor at a time.
 
-    An executor that waits gets the next one that is given back; of several, the one with the fewest
+    An executor that waits gets the next one that is released; of several, the one with the fewest
     does.
     """
 

@@ -52,7 +52,7 @@ class GroupState(LabelledEnum):
 
     @property
     def final(self) -> bool:
-        """Whether the group has ended. It may go on by a replay or a retry."""
+        """Whether the group has ended. It may continue by a replay or a retry."""
         return self >= State.SUCCEEDED
 
 

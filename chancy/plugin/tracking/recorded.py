@@ -36,7 +36,7 @@ class RecordedOutcomes(ABC, Generic[R, E]):
 
     A settlement does not name the batch or step of its job; the claim does, as a reference ``R``.
     So a plain job costs a look at its meta, and no query. An attempt that stays here for a while
-    was settled without being reported, or goes on: the plugin's service checks it.
+    was settled without being reported, or continues: the plugin's service checks it.
     """
 
     def __init__(self) -> None:

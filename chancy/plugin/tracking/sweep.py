@@ -115,7 +115,7 @@ class GroupSweep(ABC, Generic[R, E]):
 
     @abstractmethod
     async def _stop(self, jobs: Sequence[tuple[UUID, UUID]]) -> None:
-        """Ask jobs to stop that go on in a cancelled group: pairs of a group and a job."""
+        """Ask jobs to stop that continue in a cancelled group: pairs of a group and a job."""
 
     @abstractmethod
     def _settled(self, ref: R, row: Row) -> E:

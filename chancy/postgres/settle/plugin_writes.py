@@ -29,7 +29,7 @@ _SET_TIMEOUT = (
 class PluginTransaction:
     """Implements `chancy.broker.transaction.Transaction` on the session of the settlements.
 
-    Closed when the hook has returned or has had its time: a hook that goes on must not write into
+    Closed when the hook has returned or has had its time: a hook that continues must not write into
     the transaction of another batch.
     """
 

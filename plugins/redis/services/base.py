@@ -166,7 +166,7 @@ class Service:
     def provide_context(cls) -> AbstractContextManager[Any] | AbstractAsyncContextManager[Any]:
         """Return the context manager around the creation of the object, ``start`` and ``stop``.
 
-        It is called anew for each of them. Async context managers are for async services.
+        It is called again for each of them. Async context managers are for async services.
         """
         return nullcontext()
 

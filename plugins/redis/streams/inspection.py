@@ -214,7 +214,7 @@ class Inspection:
     async def remove(self) -> Removed:
         """Remove its groups, quarantines, dead letters and members.
 
-        Workers that still run the processor start it anew.
+        Workers that still run the processor start it again.
         """
         keys, name, link = self._stream.keys, self._processor, self._stream.link
         for key in (keys.members(name), keys.plan(name), keys.ctl(name)):

@@ -62,7 +62,7 @@ class Schedules:
         """Declare an async function that runs when a worker starts, retried until it succeeds.
 
         :param on_leader: run once for the fleet, which lasts from the start of its first worker to
-            the end of its last. If the leader dies during the run, the next leader starts it anew.
+            the end of its last. If the leader dies during the run, the next leader starts it again.
         """
         return self._declare(name, lambda name, work: StartupTask(name, work, on_leader))
 

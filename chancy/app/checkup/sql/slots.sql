@@ -1,4 +1,4 @@
--- Replication slots that nobody reads, and the bytes of WAL that each of them retains. Reads the
+-- Replication slots without a reader, and the bytes of WAL that each of them retains. Reads the
 -- views of the server. No locks. Safe to repeat.
 select
   s.slot_name::text,

@@ -25,7 +25,7 @@ def remove(
     """Remove a processor that is no longer used, with its position and its dead letters.
 
     Until then the stream keeps every event that the processor has not acknowledged, and fills up.
-    With --force, workers that still run the processor start it anew. Exits 1 if workers run it, or
+    With --force, workers that still run the processor start it again. Exits 1 if workers run it, or
     if there is no such processor.
 
     \b

@@ -43,7 +43,7 @@ end
 local found = redis.call('HMGET', plan, 'version', 'order', 'assigned', 'strategy')
 local version = tonumber(found[1] or 0)
 local alive = redis.call('ZRANGE', members, 0, -1)
--- A plan with another size or strategy is made anew, as is one that does not match its members.
+-- A plan with another size or strategy is made again, as is one that does not match its members.
 local before, known = split(found[2]), split(found[3])
 if action ~= 'beat'
   and (reason or #known ~= (#alive > 0 and count or 0) or (#alive > 0 and found[4] ~= strategy)) then

@@ -68,7 +68,7 @@ class Middleware(Protocol):
     """Wraps the items between the log and a processor. Only for processors of mode ``async``."""
 
     def handler(self, parent: AsyncIterator[Item], place: MiddlewareContext) -> AsyncIterator[Item]:
-        """Wrap the items of one partition: an async generator, created anew for each run.
+        """Wrap the items of one partition: an async generator, created again for each run.
 
         An item is acknowledged when the processor requests the next one, which resumes the
         ``yield``. If the processor fails, its exception is raised at the ``yield``; let it pass.
