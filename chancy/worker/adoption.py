@@ -13,8 +13,8 @@ from chancy.broker.optional import Adopting
 from chancy.worker.broker_session import BrokerSession
 from chancy.worker.runner import Runner
 
-#: Seconds for which claims continue after a failed one, even if no job seems to be left: they return
-#: the jobs of the lost reply. A broker remembers those for half as long.
+#: Seconds for which claims continue after a failed one, even if the queue seems to be empty: they
+#: return the jobs of the lost reply. A broker remembers those for half as long.
 _UNSURE_FOR_S = 60.0
 
 
