@@ -98,7 +98,12 @@ def test_only_a_worker_that_was_overdue_while_it_lived_is_excused(
     fleet = Fleet(dsn, start_worker, size=0, chance=random.Random(0), heartbeat_timeout_s=2.0)
     now = time.time()
     # Not beating for so many seconds when it was forgotten, and killed so long ago.
-    for pid, heartbeat_age_s, killed_s in [(1, 3.0, None), (2, 3.0, 0.5), (3, 3.0, 2.5), (4, 0.0, None)]:
+    for pid, heartbeat_age_s, killed_s in [
+        (1, 3.0, None),
+        (2, 3.0, 0.5),
+        (3, 3.0, 2.5),
+        (4, 0.0, None),
+    ]:
         if killed_s is not None:
             fleet.killed_at[pid] = now - killed_s
         tables.ask(
