@@ -69,7 +69,7 @@ def _clock_reads(path: Path) -> Iterator[str]:
             yield ast.unparse(node)
 
 
-def test_what_decides_is_pure() -> None:
+def test_policies_are_pure() -> None:
     found = {
         shown(path): impure
         for path in code("chancy", "plugins")

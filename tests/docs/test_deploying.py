@@ -57,7 +57,7 @@ def roles(dsn: str) -> Iterator[Roles]:
                 connection.execute(sql.SQL(statement).format(sql.Identifier(name)))
 
 
-async def test_each_role_can_do_its_part_and_no_more(roles: Roles) -> None:
+async def test_each_role_can_do_its_part_and_not_more(roles: Roles) -> None:
     async with Chancy(roles.producer, pool_size=1) as producer:
         reference = await producer.push(jobs.note.job(value=1))
         await producer.push_many([jobs.note.job(value=2), jobs.note.job(value=3)])

@@ -19,7 +19,7 @@ def test_no_mark_is_for_a_line_that_is_not_there() -> None:
     assert {row for row in marked() if row[0] in kinds} <= set(listed)
 
 
-def test_every_line_has_a_test_or_says_that_it_has_none() -> None:
+def test_every_line_names_its_tests_or_states_that_it_has_none() -> None:
     text = PAGE.read_text(encoding="utf-8")
     unshown = [row for row in rows(text) if not marked().get(row)]
     assert [row for row in unshown if not row.startswith("F")] == []

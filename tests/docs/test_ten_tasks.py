@@ -66,7 +66,7 @@ def test_the_listed_names_are_in_the_code() -> None:
             assert one is None or [name for name in one.names if name not in one.code] == []
 
 
-def test_the_page_says_where_chancy_needs_more() -> None:
+def test_the_page_reports_where_chancy_needs_more() -> None:
     more = [
         title.partition(".")[0]
         for title, parts in solutions().items()

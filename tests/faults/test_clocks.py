@@ -55,7 +55,7 @@ def fired_since(dsn: str, before: datetime | None) -> bool:
 
 
 @pytest.mark.chaos
-async def test_nobody_dies_and_no_tick_is_lost_or_doubled_when_the_server_is_set(
+async def test_a_changed_server_clock_kills_no_worker_and_loses_no_tick(
     own_server: OwnServer,
     open_directory: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -165,7 +165,7 @@ def check_duel(where: tables.Where, id: UUID, lease: UUID, answers: Sequence[Any
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("contenders", [4], indirect=True)
-def test_finish_retry_rescue_and_cancel_at_the_same_moment(
+def test_finish_retry_rescue_and_cancel_at_the_same_time(
     dsn: str, book: Book, contenders: Contenders
 ) -> None:
     seen = Counter[str]()

@@ -73,7 +73,7 @@ async def test_a_worker_that_is_cut_off_stops_its_jobs_before_others_run_them(
 
 
 @pytest.mark.chaos
-async def test_a_server_that_is_away_for_longer_than_the_timeout_stops_no_job(
+async def test_a_server_that_is_unavailable_for_longer_than_the_timeout_stops_no_job(
     own_server: OwnServer, book: Book, start_worker: StartWorker
 ) -> None:
     """It refuses connections, so that nobody else is served either: work in hand is not thrown

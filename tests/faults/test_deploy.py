@@ -151,7 +151,7 @@ async def old_fleet(dsn: str, book: Book) -> AsyncIterator[list[OldWorker]]:
 
 
 @pytest.mark.chaos
-async def test_old_workers_go_on_while_the_tables_are_migrated_and_new_ones_come(
+async def test_old_workers_continue_while_the_tables_are_migrated_and_new_ones_come(
     dsn: str,
     book: Book,
     start_worker: StartWorker,

@@ -202,7 +202,9 @@ async def test_a_flood_of_hostile_notices_holds_nothing_up(
     assert "worker_loop_failed" not in worker.said()
 
 
-async def test_garbage_is_heard_and_asks_for_no_proof(dsn: str, start_worker: StartWorker) -> None:
+async def test_garbage_notifications_are_received_without_a_probe(
+    dsn: str, start_worker: StartWorker
+) -> None:
     start_worker(dsn).wait_until_ready()
     garbage = 300
     with psycopg.connect(dsn, autocommit=True) as connection:

@@ -65,7 +65,7 @@ def blamed(dsn: str) -> list[tuple[int, int]]:
 
 @pytest.mark.chaos
 @pytest.mark.timeout(300)
-async def test_killed_children_cost_nobody_but_the_job_they_ran(
+async def test_killed_children_cost_only_the_job_they_ran(
     chancy: Chancy, dsn: str, book: Book, tmp_path: Path
 ) -> None:
     await chancy.push_many(job_of(book, number) for number in range(JOBS))

@@ -41,7 +41,7 @@ def check_bystander(done: QueuedJob, deaths: int) -> None:
         ("children", watched.break_down, "SIGSEGV"),
     ],
 )
-async def test_a_killer_is_buried_after_three_deaths_and_nobody_else(
+async def test_only_the_job_that_crashes_three_times_fails(
     dsn: str, tmp_path: Path, book: Book, queue: str, killer: object, how: str
 ) -> None:
     env = {"CHANCY_DSN": dsn, "PYTHONPATH": str(ROOT)}

@@ -110,7 +110,7 @@ def waiting_for_lock(dsn: str, worker: WorkerProcess, function: str) -> bool:
     return len(rows) > 0
 
 
-def test_sigterm_during_a_claim_gives_back_what_it_got(
+def test_sigterm_during_a_claim_releases_its_jobs(
     dsn: str, book: Book, start_worker: StartWorker
 ) -> None:
     worker = start_worker(dsn, concurrency=8, shutdown_timeout_s=0.3)
@@ -155,7 +155,7 @@ def test_sigterm_during_a_settlement_waits_for_it(
 
 
 @pytest.mark.chaos
-def test_sigterm_while_the_server_is_silent_ends_all_the_same(
+def test_sigterm_ends_the_worker_while_the_server_does_not_respond(
     dsn: str, proxy: Proxy, book: Book, start_worker: StartWorker
 ) -> None:
     with Chancy(dsn) as chancy:

@@ -87,7 +87,7 @@ def named(processes: list[psutil.Process], name: str) -> list[psutil.Process]:
         pytest.param(1, watched.doze, 1, id="stuck, under a supervisor"),
     ],
 )
-async def test_a_job_that_keeps_the_interpreter_makes_nobody_dead_who_computes(
+async def test_a_job_that_holds_the_gil_does_not_declare_its_worker_dead(
     dsn: str, book: Book, start: Start, processes: int, function: object, crashes: int
 ) -> None:
     length = watched.length_of(4.5) if function is watched.backtrack else 4
@@ -154,7 +154,7 @@ async def test_the_jobs_of_a_killed_worker_do_not_wait_for_its_timeout(
 
 @pytest.mark.chaos
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere children have no signal to lose")
-async def test_what_a_killed_worker_leaves_behind_does_not_run_beside_its_jobs(
+async def test_orphaned_processes_of_a_killed_worker_do_not_run_beside_its_jobs(
     dsn: str, book: Book, start: Start
 ) -> None:
     """Its child would not notice the end before its job lets go of the interpreter's lock."""

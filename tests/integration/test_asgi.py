@@ -152,7 +152,7 @@ async def test_a_lifespan_of_the_service_is_inside(dsn: str) -> None:
         await chancy.counts()
 
 
-async def test_a_service_without_the_lifespan_is_told_what_to_do() -> None:
+async def test_a_service_without_the_lifespan_gets_advice() -> None:
     app = service(Chancy("postgresql://localhost/shop"))
     with pytest.raises(ConfigurationError, match="lifespan=chancy_lifespan"):
         chancy_of({"type": "http"})

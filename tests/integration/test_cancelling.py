@@ -49,7 +49,7 @@ async def test_it_is_cancelled_once_its_work_has_ended(
         assert (tmp_path / "ended").exists()
 
 
-async def test_a_process_that_heeds_nothing_is_killed_after_the_grace(
+async def test_a_process_that_ignores_every_request_is_killed_after_the_grace(
     dsn: str, tmp_path: Path
 ) -> None:
     made = winding.heed_nothing.job(str(tmp_path)).with_queue("hasty")
@@ -67,7 +67,7 @@ async def test_a_process_that_heeds_nothing_is_killed_after_the_grace(
         assert not (tmp_path / "ended").exists()
 
 
-async def test_a_thread_that_heeds_nothing_and_returns_has_succeeded(
+async def test_a_thread_that_ignores_every_request_and_returns_has_succeeded(
     dsn: str, tmp_path: Path
 ) -> None:
     async with Chancy(dsn, queues=QUEUES) as chancy, Worker(chancy, queues=["thread"]):

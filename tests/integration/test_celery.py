@@ -80,7 +80,7 @@ async def test_retries_are_those_of_the_task(app: Chancy) -> None:
     await asyncio.to_thread(use)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_mismatched_values_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="serve_tasks"):
         add.delay(1)
     with pytest.raises(InvalidArguments, match="missing a required argument: 'x'"):

@@ -53,7 +53,7 @@ async def test_a_child_that_dies_between_checkpoints_runs_none_of_them_twice(
 
 
 @pytest.mark.parametrize("queue", ["process", "thread", "async"])
-async def test_a_retry_goes_on_after_the_last_checkpoint(
+async def test_a_retry_continues_after_the_last_checkpoint(
     chancy: Chancy, tmp_path: Path, queue: str
 ) -> None:
     marks = tmp_path / "marks"

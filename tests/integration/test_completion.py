@@ -71,7 +71,7 @@ async def test_the_effect_and_the_end_are_one(
 
 @pytest.mark.parametrize("queue", EXECUTORS)
 @pytest.mark.parametrize("function", FUNCTIONS)
-async def test_what_is_rolled_back_leaves_the_job_to_its_outcome(
+async def test_a_rolled_back_completion_leaves_the_job_to_its_outcome(
     chancy: Chancy, dsn: str, queue: str, function: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     done = await end_of(chancy, queue, function.job(dsn=dsn, then="roll back"))
@@ -85,7 +85,7 @@ async def test_what_is_rolled_back_leaves_the_job_to_its_outcome(
 @pytest.mark.parametrize("kept", ["", "-unkept"])
 @pytest.mark.parametrize("queue", EXECUTORS)
 @pytest.mark.parametrize("function", FUNCTIONS)
-async def test_what_raises_after_the_commit_has_succeeded(
+async def test_an_error_after_the_commit_leaves_the_job_succeeded(
     chancy: Chancy,
     dsn: str,
     queue: str,
@@ -133,7 +133,7 @@ async def test_a_session_of_sqlalchemy_can_be_used(chancy: Chancy, dsn: str, que
 
 
 @pytest.mark.parametrize("queue", EXECUTORS)
-async def test_what_has_lost_its_lease_leaves_nothing(
+async def test_a_service_without_its_lease_writes_nothing(
     chancy: Chancy, dsn: str, queue: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Worker(chancy, queues=[queue]) as worker:

@@ -52,7 +52,7 @@ async def test_a_job_that_puts_itself_off_uses_up_no_attempt(
 
 @pytest.mark.parametrize("queue", ["process", "thread", "async"])
 @pytest.mark.parametrize("function", [answering.give_up, answering.give_up_async])
-async def test_a_job_that_cancels_itself_is_cancelled_and_says_why(
+async def test_a_job_that_cancels_itself_is_cancelled_and_gives_the_reason(
     chancy: Chancy, tmp_path: Path, queue: str, function: Any
 ) -> None:
     done = await end_of(chancy, queue, function.job(path=str(tmp_path / "runs")))
@@ -66,7 +66,7 @@ async def test_a_job_that_cancels_itself_is_cancelled_and_says_why(
     "function",
     [pytest.param(answering.try_again, marks=pytest.mark.chaos), answering.try_again_async],
 )
-async def test_a_job_is_tried_again_when_it_said(
+async def test_a_job_is_retried_at_the_time_it_requested(
     chancy: Chancy, tmp_path: Path, queue: str, function: Any
 ) -> None:
     done = await end_of(chancy, queue, function.job(path=str(tmp_path / "runs")))

@@ -141,7 +141,7 @@ async def test_more_jobs_expire_than_one_batch_takes(
         (jobs.note.job(value=1).with_queue("far").with_expires_at(60), "does not offer jobs that"),
     ],
 )
-async def test_what_cannot_expire_is_refused(dsn: str, made: Job, message: str) -> None:
+async def test_invalid_expiries_are_refused(dsn: str, made: Job, message: str) -> None:
     far = Queue("far", executor="async", broker="memory")
     two = TwoBrokers()
     two.offers = frozenset()

@@ -104,7 +104,7 @@ async def test_tables_that_come_later_are_granted_by_another_run(cast: Cast) -> 
             await viewer.pause_queue("default")
 
 
-def test_a_plugin_says_who_may_do_what_with_its_tables(cast: Cast) -> None:
+def test_a_plugin_declares_who_may_do_what_with_its_tables(cast: Cast) -> None:
     """Instead of: workers write, viewers read. One whose name begins as another's has its own."""
     special = Component(
         Migrations(
@@ -242,7 +242,7 @@ def test_a_name_that_can_be_no_role_is_refused(name: str) -> None:
         grants.statements(W, name)
 
 
-def test_what_cannot_be_granted_says_why(dsn: str, empty_dsn: str) -> None:
+def test_a_refused_grant_gives_the_reason(dsn: str, empty_dsn: str) -> None:
     options = ("migrate", "grants", "--role", "no_such_role_of_ours", "--kind", "worker", "--apply")
     refused = inside(*options, dsn=dsn, code=2)
     assert 'role "no_such_role_of_ours" does not exist' in refused.err

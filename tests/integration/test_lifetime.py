@@ -19,7 +19,7 @@ from chancy.results.waiter import CompletionWaiter
 from tests.support import jobs
 
 
-async def test_who_leaves_closes_nothing_for_those_inside(dsn: str) -> None:
+async def test_leaving_a_shared_context_keeps_it_open_for_the_others(dsn: str) -> None:
     chancy = Chancy(dsn)
     async with chancy:
         async with chancy:
@@ -126,7 +126,7 @@ class Unwilling(CompletionWaiter):
         raise RuntimeError("it does not end")
 
 
-async def test_what_cannot_be_closed_leaves_nothing_else_open(dsn: str) -> None:
+async def test_a_failing_close_does_not_leave_other_resources_open(dsn: str) -> None:
     broker = PostgresBroker(dsn)
     opening = Lifetime(broker, Unwilling(broker, SystemClock()))
     await opening.enter()

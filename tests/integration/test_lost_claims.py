@@ -14,7 +14,7 @@ from tests.support.waiting import eventually
 
 
 @pytest.mark.parametrize("deleted", [True, False])
-async def test_they_are_run_or_given_back_while_the_worker_goes_on(
+async def test_jobs_are_run_or_released_while_the_worker_continues(
     dsn: str, monkeypatch: pytest.MonkeyPatch, deleted: bool
 ) -> None:
     """Deleted, or served in another way."""

@@ -120,7 +120,7 @@ class Lost(Plugin):
     around_in_child = "tests.integration.middleware_jobs.nowhere"
 
 
-async def test_middleware_that_cannot_be_imported_stops_the_queue_and_says_why(
+async def test_middleware_that_cannot_be_imported_stops_the_queue_and_gives_the_reason(
     dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Chancy(dsn, queues=[PROCESS], plugins=[Lost()], no_default_plugins=True) as chancy:

@@ -19,7 +19,7 @@ from tests.support import jobs
 
 
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
-async def test_a_push_without_tables_says_what_to_do(
+async def test_a_push_without_tables_gives_advice(
     empty_dsn: str, driver: Literal["asyncpg", "psycopg"]
 ) -> None:
     said = re.escape("has no tables of chancy: run `chancy migrate upgrade`")
@@ -46,7 +46,7 @@ async def test_a_push_without_tables_says_what_to_do(
             chancy.sync_push_many([jobs.note.job(value=1)] * 2)
 
 
-async def test_a_push_on_tables_of_another_version_says_what_to_do(
+async def test_a_push_on_tables_of_another_version_gives_advice(
     empty_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await asyncio.to_thread(schema.upgrade, empty_dsn)

@@ -62,7 +62,7 @@ async def test_progress_is_stored_while_a_job_runs_and_stays(
         pytest.param("async", reporting.heed_async, marks=pytest.mark.chaos),
     ],
 )
-async def test_a_job_whose_lease_is_lost_is_told(
+async def test_a_job_whose_lease_is_lost_is_notified(
     chancy: Chancy,
     dsn: str,
     tmp_path: Path,

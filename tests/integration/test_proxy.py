@@ -21,7 +21,7 @@ async def test_it_passes_bytes_through(empty_dsn: str, proxy: Proxy) -> None:
     await eventually(lambda: proxy.connections == 0)
 
 
-async def test_the_black_hole_is_silent_until_it_heals(empty_dsn: str, proxy: Proxy) -> None:
+async def test_the_black_hole_is_unresponsive_until_it_heals(empty_dsn: str, proxy: Proxy) -> None:
     connection = await asyncpg.connect(proxy.dsn(empty_dsn))
     proxy.black_hole()
     asked = asyncio.ensure_future(connection.fetchval("select 1"))

@@ -80,7 +80,7 @@ def start(pushes: PushCoalescer, wanted: Sequence[PreparedJob]) -> list[asyncio.
     return [asyncio.create_task(pushes.push([job])) for job in wanted]
 
 
-async def test_pushes_of_one_moment_share_a_statement(
+async def test_pushes_at_once_share_a_statement(
     dsn: str, pushes: PushCoalescer, statements: Statements
 ) -> None:
     wanted = [prepared(queue=f"q{number % 3}") for number in range(100)]
@@ -92,7 +92,7 @@ async def test_pushes_of_one_moment_share_a_statement(
     assert len(statements.sent) == AT_ONCE + 1
 
 
-async def test_pushes_of_one_moment_share_a_statement_of_bounded_size(
+async def test_pushes_at_once_share_a_statement_of_bounded_size(
     dsn: str, pushes: PushCoalescer, statements: Statements
 ) -> None:
     large = json.dumps({"text": "x" * 3_000_000})
@@ -144,7 +144,7 @@ async def test_an_id_that_is_there_stays_one_job(
     assert stored(dsn) == {there.id, *(job.id for job in others)}
 
 
-async def test_a_push_that_is_given_up_holds_nobody_up(
+async def test_a_push_that_is_given_up_delays_no_caller(
     dsn: str, pushes: PushCoalescer, statements: Statements, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chancy.postgres.push.coalescing._TURN_S", 60)
@@ -184,7 +184,7 @@ async def test_closing_waits_for_what_is_on_its_way(
     await asyncio.gather(*tasks)
 
 
-async def test_what_differs_in_a_bulk_push_is_kept(dsn: str) -> None:
+async def test_differing_fields_of_a_bulk_push_are_kept(dsn: str) -> None:
     made = jobs.note.job(value=1)
     wanted: list[Job] = [
         made,
@@ -271,7 +271,7 @@ async def test_a_bulk_push_of_a_few_chunks_outlives_its_session(dsn: str) -> Non
     assert len(stored(dsn)) == 4 * CHUNK
 
 
-async def test_a_bulk_push_of_many_chunks_says_that_its_session_was_lost(dsn: str) -> None:
+async def test_a_bulk_push_of_many_chunks_reports_that_its_session_was_lost(dsn: str) -> None:
     def some() -> Iterator[Job]:
         for number in range((KEPT + 3) * CHUNK):
             if number == (KEPT + 2) * CHUNK:

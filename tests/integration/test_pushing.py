@@ -225,7 +225,7 @@ async def test_bad_input_is_refused_before_anything_is_written(chancy: Chancy, d
     assert count(dsn) == 0
 
 
-async def test_what_is_no_job_is_refused_with_a_hint(chancy: Chancy, dsn: str) -> None:
+async def test_a_value_that_is_no_job_is_refused_with_a_hint(chancy: Chancy, dsn: str) -> None:
     for thing, hint in (
         (jobs.note, "push the job that its .job"),
         (jobs.note.job, "call it with the arguments"),
@@ -274,7 +274,7 @@ def test_a_hostile_schema_name_is_refused(name: str) -> None:
         Chancy("postgresql://localhost/nothing", schema=name)
 
 
-async def test_a_closed_application_says_so() -> None:
+async def test_a_closed_application_raises_a_clear_error() -> None:
     chancy = Chancy("postgresql://localhost/nothing")
     with pytest.raises(BrokerUnavailable, match="is not open: use `async with Chancy"):
         await chancy.get_workers()
@@ -309,7 +309,7 @@ async def read_dsn(chancy: Chancy) -> str:
         lambda chancy: chancy.control.orphans(heartbeat_age_s=1, limit=1),
     ],
 )
-async def test_an_application_without_a_dsn_says_so_at_its_first_use(
+async def test_an_application_without_a_dsn_raises_at_its_first_use(
     use: Callable[[Chancy], Awaitable[object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CHANCY_DSN", raising=False)

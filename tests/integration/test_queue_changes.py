@@ -157,7 +157,7 @@ async def test_running_workers_follow_changes_of_queues(chancy: Chancy) -> None:
         await orphan.wait(5)
 
 
-async def test_tags_decide_who_serves_a_queue(chancy: Chancy) -> None:
+async def test_tags_decide_which_worker_serves_a_queue(chancy: Chancy) -> None:
     await chancy.declare(Queue(name="gpu", executor="async", tags=frozenset({"has=gpu"})))
     await chancy.declare(
         Queue(name="here", executor="async", tags=frozenset({r"python=3\..*", "os=linux", "*"}))
@@ -233,7 +233,7 @@ async def test_a_pause_ends_nothing_that_runs(chancy: Chancy) -> None:
     assert jobs.noted == [3.0, "later"]
 
 
-async def test_what_runs_outlasts_changes_of_its_queue(chancy: Chancy) -> None:
+async def test_running_jobs_survive_changes_of_their_queue(chancy: Chancy) -> None:
     jobs.noted.clear()
     async with Worker(chancy, shutdown_timeout_s=0.2) as worker:
         running = await chancy.push(jobs.nap.job(seconds=2.5))
@@ -249,7 +249,7 @@ async def test_what_runs_outlasts_changes_of_its_queue(chancy: Chancy) -> None:
         assert (done.state, done.attempt) == (State.SUCCEEDED, 1)
 
 
-async def test_what_runs_for_a_queue_as_it_was_can_be_cancelled(chancy: Chancy) -> None:
+async def test_jobs_under_former_queue_settings_can_be_cancelled(chancy: Chancy) -> None:
     jobs.noted.clear()
     async with Worker(chancy) as worker:
         running = await chancy.push(jobs.nap.job(seconds=60.0))

@@ -86,7 +86,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[UUID]:
     return found
 
 
-async def test_what_comes_to_its_end_is_left_alone(
+async def test_finished_jobs_are_not_changed(
     chancy: Chancy, looks: list[UUID], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where its queue is served no more, and where the worker ends."""

@@ -70,7 +70,7 @@ async def test_a_failure_comes_back_with_its_trace(chancy: Chancy) -> None:
     assert "raise ValueError(message)" in caught.value.trace
 
 
-async def test_a_cancelled_job_says_so(chancy: Chancy) -> None:
+async def test_a_cancelled_job_reports_its_cancellation(chancy: Chancy) -> None:
     reference = await chancy.push(jobs.note.job(1))
     waiting = asyncio.create_task(reference.result(10))
     await eventually(lambda: asked(chancy.dsn, "select count(*) from chancy.awaited"))
@@ -253,7 +253,7 @@ def test_one_thread_waits_for_many(dsn: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["closed", "timed out"])
-def test_who_gives_up_on_many_leaves_nobody_waiting(dsn: str, way: str) -> None:
+def test_giving_up_on_many_references_leaves_no_waiter(dsn: str, way: str) -> None:
     with Chancy(dsn) as chancy:
         chancy.sync_declare(SELDOM)
         many = [chancy.sync_push(jobs.note.job.with_delay(3600)(number)) for number in range(20)]

@@ -228,7 +228,7 @@ MATRIX: dict[str, set[RoleKind]] = {
 }  # fmt: skip
 
 
-def test_who_can_do_what(cast: Cast) -> None:
+def test_permissions_of_each_role(cast: Cast) -> None:
     cast.grant()
     execute(cast.dsn, f"insert into chancy.workers (id, host, pid) values ('{WORKER}', 'h', 1)")
     execute(cast.dsn, JOB)
@@ -264,7 +264,7 @@ def test_a_producer_that_replaces_is_granted_that_too(cast: Cast) -> None:
     assert execute(cast.dsn, "select arguments, priority from chancy.jobs") == [({"n": 2}, 2)]
 
 
-def test_somebody_else_can_do_nothing(cast: Cast) -> None:
+def test_another_worker_cannot_use_the_lease(cast: Cast) -> None:
     """Functions may be called by everybody, but not in a schema that is not theirs to use."""
     cast.grant()
     name = f"nobody_{secrets.token_hex(4)}"

@@ -122,7 +122,7 @@ async def test_sync_calls_find_the_job(dsn: str, chancy: Chancy, two: TwoBrokers
         assert other.sync_declare(Queue(name="far2", broker="memory")).broker == "memory"
 
 
-async def test_what_a_broker_does_not_offer_is_refused_by_name(
+async def test_missing_capabilities_of_a_broker_are_named_in_the_refusal(
     dsn: str, chancy: Chancy, two: TwoBrokers
 ) -> None:
     two.offers = frozenset()
@@ -203,7 +203,9 @@ async def test_the_outage_of_one_broker_leaves_the_other(chancy: Chancy, two: Tw
     assert (await near.wait(5)).state is State.CANCELLED
 
 
-async def test_an_application_opens_while_a_broker_is_away(dsn: str, two: TwoBrokers) -> None:
+async def test_an_application_opens_while_a_broker_is_unavailable(
+    dsn: str, two: TwoBrokers
+) -> None:
     two.away = True
     async with Chancy(dsn, queues=QUEUES, plugins=[two], pool_size=2) as chancy:
         await chancy.push(note("async"))

@@ -157,7 +157,7 @@ async def state(chancy: Chancy, id: uuid.UUID) -> State | None:
     return None if found is None else found.state
 
 
-async def test_times_that_python_does_not_have_hold_nobody_up(chancy: Chancy, dsn: str) -> None:
+async def test_times_that_python_does_not_have_delay_no_caller(chancy: Chancy, dsn: str) -> None:
     """Postgres has 'infinity', and years behind 9999."""
     far = [
         ask(
@@ -226,7 +226,7 @@ WRONG = {
 }
 
 
-def test_what_could_not_run_is_refused_by_name(dsn: str) -> None:
+def test_jobs_that_could_not_run_are_refused_by_name(dsn: str) -> None:
     for parameters, message in WRONG.items():
         given = {"queue": "'q'", "func": "'a.b'"}
         named = "".join(

@@ -145,7 +145,7 @@ async def test_an_outage_of_the_other_broker_leaves_postgres_going(
         assert await again.result(10) == "again"
 
 
-async def test_a_worker_starts_while_the_other_broker_is_away(
+async def test_a_worker_starts_while_the_other_broker_is_unavailable(
     chancy: Chancy, two: TwoBrokers
 ) -> None:
     two.away = True

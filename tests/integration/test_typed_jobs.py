@@ -119,7 +119,7 @@ async def test_code_without_a_loop_gets_typed_results_too(chancy: Chancy, dsn: s
         assert await asyncio.to_thread(work) == AT + DAY
 
 
-async def test_a_result_that_was_stored_by_other_code_says_that_it_does_not_fit(
+async def test_a_result_that_was_stored_by_other_code_reports_that_it_does_not_fit(
     chancy: Chancy, dsn: str
 ) -> None:
     async with Worker(chancy):

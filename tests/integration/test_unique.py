@@ -109,7 +109,7 @@ async def test_an_argument_of_the_key_must_be_passed(chancy: Chancy) -> None:
     assert await chancy.find_jobs(JobFilter()) == []
 
 
-async def test_a_key_that_is_given_back_at_the_start(chancy: Chancy) -> None:
+async def test_a_key_that_is_released_at_the_start(chancy: Chancy) -> None:
     """What is pushed while it runs is a job of its own; and again only one."""
     rule = Unique(key="k", until="started", scope="queue")
     jobs.started.clear()

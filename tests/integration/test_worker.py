@@ -203,7 +203,7 @@ async def test_the_end_releases_claims_that_have_not_started_at_once(
     assert [one and one.attempt for one in found] == [0, 0]
 
 
-async def test_a_worker_declared_dead_begins_anew_and_its_settlement_is_stale(
+async def test_a_worker_declared_dead_restarts_and_its_settlement_is_stale(
     chancy: Chancy, dsn: str
 ) -> None:
     async with Worker(

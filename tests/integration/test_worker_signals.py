@@ -102,7 +102,7 @@ def check_given_back(dsn: str) -> None:
     assert workers == [(0,)]
 
 
-def test_a_program_that_does_something_else_ends_by_it_once_jobs_are_given_back(
+def test_a_program_that_does_something_else_ends_by_it_once_jobs_are_released(
     run: Run, dsn: str
 ) -> None:
     with run("await asyncio.sleep(600)") as program:
@@ -114,7 +114,7 @@ def test_a_program_that_does_something_else_ends_by_it_once_jobs_are_given_back(
     check_given_back(dsn)
 
 
-def test_a_program_that_goes_on_to_wait_for_it_leaves_in_good_order(run: Run, dsn: str) -> None:
+def test_a_program_that_continues_to_wait_for_it_leaves_gracefully(run: Run, dsn: str) -> None:
     push(dsn, "end_all")
     with run("await worker.ending.wait(); await worker.wait_for_shutdown()") as program:
         assert program.process.wait(30) == 0, program.log

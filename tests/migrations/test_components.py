@@ -82,7 +82,7 @@ def begin(program: str) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.chaos
-async def test_many_processes_that_begin_at_one_moment(empty_dsn: str) -> None:
+async def test_many_processes_that_begin_at_once(empty_dsn: str) -> None:
     """Held up by the lock until all of them wait for it."""
     program = (
         "from chancy import Chancy; from tests.migrations.test_components import PLUGINS;"
@@ -120,7 +120,7 @@ def test_the_offline_statements_make_the_same_tables(empty_dsn: str) -> None:
     assert "create schema" not in alone
 
 
-def test_a_removed_plugin_leaves_its_tables_and_strands_nobody(empty_dsn: str) -> None:
+def test_a_removed_plugin_leaves_its_tables_and_leaves_no_waiter_stuck(empty_dsn: str) -> None:
     schema.upgrade(empty_dsn, component="core")
     schema.upgrade(empty_dsn, components=LEDGER, component="ledger", revision="0001")
     execute(empty_dsn, "insert into chancy.ledger_entries (worker_id) values (gen_random_uuid())")
@@ -166,7 +166,7 @@ def test_tables_that_are_newer_than_the_code_are_left_alone(empty_dsn: str) -> N
     assert structure(empty_dsn) == before
 
 
-def test_what_others_stand_on_does_not_go(
+def test_components_with_dependents_are_not_removed(
     empty_dsn: str, next_release: Component, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chancy.postgres.schema.status.CORE", next_release)

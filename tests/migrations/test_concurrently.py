@@ -137,7 +137,7 @@ def writers(dsn: str, waits: list[float]) -> Generator[None]:
 
 
 @pytest.mark.chaos
-async def test_writers_go_on_while_an_index_is_built(empty_dsn: str, write: Write) -> None:
+async def test_writers_continue_while_an_index_is_built(empty_dsn: str, write: Write) -> None:
     """A reader holds an old snapshot, for which the build waits: the writers do not."""
     one = write()
     at_first(empty_dsn, one)
@@ -250,7 +250,7 @@ def test_a_build_that_fails_leaves_what_was_before_and_can_be_tried_again(
         'CREATE INDEX concurrently if not exists "Odd" on {schema}.slow_rows (kind)',
     ],
 )
-def test_what_could_not_be_repeated_is_refused(
+def test_statements_that_are_unsafe_to_repeat_are_refused(
     statement: str, empty_dsn: str, write: Write
 ) -> None:
     one = write(statement)

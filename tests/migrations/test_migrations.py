@@ -75,9 +75,7 @@ def test_another_schema_has_tables_and_a_version_of_its_own(empty_dsn: str) -> N
     assert any("two.jobs" in line for line in structure(empty_dsn, "two"))
 
 
-def test_the_check_says_what_to_do(
-    next_release: Component, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_check_gives_advice(next_release: Component, monkeypatch: pytest.MonkeyPatch) -> None:
     schema.check({"core": schema.HEAD}, "chancy")
     with pytest.raises(SchemaMismatch, match=r"no tables.*chancy migrate upgrade"):
         schema.check({}, "chancy")

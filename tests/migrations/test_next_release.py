@@ -16,7 +16,7 @@ from tests.migrations.next_release import NEXT
 LIMITS = (Limit.time(5), Limit.memory(2**28))
 
 
-async def test_a_worker_goes_on_while_the_tables_become_those_of_the_next_release(
+async def test_a_worker_continues_while_the_tables_become_those_of_the_next_release(
     dsn: str, next_release: Component
 ) -> None:
     job = Job(func="shop.work", limits=LIMITS, queue="big")

@@ -103,7 +103,7 @@ def test_functions_that_pin_their_plans_are_not_compiled(empty_dsn: str) -> None
 
 
 @NEWEST
-async def test_what_ships_goes_up_down_and_up_and_works_on_each_server(
+async def test_shipped_migrations_go_up_down_and_up_on_each_server(
     server: PostgresServer,
 ) -> None:
     await asyncio.to_thread(up_down_up, server.dsn())

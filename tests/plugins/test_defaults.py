@@ -41,7 +41,7 @@ def claim(attempt: int = 1, most: int = 3) -> Claim:
         (Lost("gone"), 1, State.PENDING),
     ],
 )
-def test_what_is_retried(outcome: Outcome, attempt: int, state: State) -> None:
+def test_retried_errors(outcome: Outcome, attempt: int, state: State) -> None:
     chancy = Chancy("postgresql://nowhere/nothing")
     assert chancy.hooks.judge(claim(attempt), outcome).state is state
 
@@ -89,7 +89,7 @@ def test_a_raising_judge_leaves_the_decision(caplog: pytest.LogCaptureFixture) -
     assert caplog.text.count("hook_failed") == 2
 
 
-async def test_recovery_runs_the_jobs_of_a_silent_worker_again(dsn: str) -> None:
+async def test_recovery_runs_the_jobs_of_a_worker_without_heartbeats_again(dsn: str) -> None:
     jobs.noted.clear()
     plugins = [Recovery(sweep_s=0.1)]
     async with Chancy(dsn, queues=[ASYNC], plugins=plugins, pool_size=3) as chancy:
@@ -190,7 +190,7 @@ async def test_the_pruner_moves_what_came_before_its_days_partition(dsn: str) ->
         assert await chancy.get_job(reference.id) is not None
 
 
-async def test_a_pruner_that_may_not_change_tables_says_so_once(
+async def test_a_pruner_without_privileges_logs_it_once(
     dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:

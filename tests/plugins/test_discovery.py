@@ -57,7 +57,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     return install
 
 
-def test_what_is_installed_is_listed_and_not_imported(install: Install) -> None:
+def test_installed_plugins_are_listed_and_not_imported(install: Install) -> None:
     install(shop_stamps="stamps_plugin:Stamps")
     (found,) = [one for one in installed() if one.identifier == "shop.stamps"]
     assert (found.distribution, found.version) == ("shop-stamps", "1.2")

@@ -25,7 +25,7 @@ class PerUser(Plugin):
         return f"user {user} has 2 running jobs, the most of the queue {job.queue in queues}"
 
 
-async def test_a_plugin_says_why_it_holds_a_job(dsn: str) -> None:
+async def test_a_plugin_explains_why_it_holds_a_job(dsn: str) -> None:
     async with Chancy(dsn, plugins=[PerUser()], queues=[Queue(name="mail")]) as chancy:
         await chancy.declare(Queue(name="mail"))
         job = Job(func="shop.send", queue="mail")
@@ -41,7 +41,7 @@ async def test_a_plugin_says_why_it_holds_a_job(dsn: str) -> None:
         assert "a plugin holds the job" in reason.text
 
 
-async def test_who_has_the_slots_of_a_queue_is_named(dsn: str) -> None:
+async def test_slot_holders_of_a_queue_are_named(dsn: str) -> None:
     async with Chancy(dsn, plugins=[]) as chancy:
         await chancy.declare(Queue(name="mail", executor="async", concurrency=6))
         worker = uuid.uuid4()

@@ -49,7 +49,7 @@ def make_book(dsn: str) -> None:
         session.execute("create table booked (id uuid primary key, state int)")
 
 
-async def test_it_hears_of_every_final_settlement(dsn: str) -> None:
+async def test_it_receives_every_final_settlement(dsn: str) -> None:
     make_book(dsn)
     plugins = [Ledger(), Retries(Never())]
     async with Chancy(dsn, queues=[ASYNC], plugins=plugins) as chancy:
@@ -79,7 +79,7 @@ async def test_jobs_keep_their_results_beside_a_plugin_that_rolls_back(dsn: str)
     assert booked(dsn) == {}
 
 
-async def test_it_hears_of_what_is_rescued(dsn: str) -> None:
+async def test_it_receives_what_is_rescued(dsn: str) -> None:
     make_book(dsn)
     async with Chancy(dsn, plugins=[Ledger()]) as chancy:
         reference = await chancy.push(jobs.note.job("lost"))

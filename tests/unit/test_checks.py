@@ -60,7 +60,7 @@ def app(**given: Any) -> Chancy:
         (lambda: Worker(app(), heartbeat_s="5"), "heartbeat_s='5' must be a number"),  # type: ignore[arg-type]
     ],
 )
-def test_what_cannot_be_is_named(make: Callable[[], object], told: str) -> None:
+def test_invalid_settings_are_named(make: Callable[[], object], told: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         make()
     assert told in str(refused.value)
@@ -94,9 +94,7 @@ def test_what_cannot_be_is_named(make: Callable[[], object], told: str) -> None:
         ),
     ],
 )
-async def test_what_cannot_be_done_names_what_was_given(
-    ask: Asked, kind: type[Exception], told: str
-) -> None:
+async def test_refusals_name_the_given_value(ask: Asked, kind: type[Exception], told: str) -> None:
     async with app() as chancy:
         with pytest.raises(kind) as refused:
             await ask(chancy)
@@ -225,7 +223,7 @@ def test_every_name_of_the_list_is_accepted(name: str) -> None:
 
 
 @given(st.text() | st.binary() | st.integers() | st.lists(st.text()))
-def test_what_is_shown_fits_a_line(value: object) -> None:
+def test_shown_values_fit_a_line(value: object) -> None:
     text = shown(value)
     assert len(text) <= 80
     assert text.isprintable()

@@ -175,7 +175,7 @@ def test_ticks_where_the_clock_is_set(zone: str, expression: str, start: str, ti
         (None, "not a string"),
     ],
 )
-def test_what_is_refused_says_why(expression: str, why: str) -> None:
+def test_refusals_give_the_reason(expression: str, why: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(why)):
         Schedule(expression)
 
@@ -228,7 +228,7 @@ def test_a_schedule_is_a_value() -> None:
     assert len({schedule, Schedule("0 3 * * mon", "Europe/Berlin")}) == 1
 
 
-def test_moments_must_be_aware_and_of_our_time() -> None:
+def test_datetimes_must_be_aware_and_in_range() -> None:
     schedule = Schedule("@daily")
     with pytest.raises(ValueError, match="pass an aware datetime"):
         schedule.next_after(datetime.fromisoformat("2026-01-01"))
@@ -238,7 +238,7 @@ def test_moments_must_be_aware_and_of_our_time() -> None:
     assert schedule.next_after(berlin) == datetime(2026, 1, 2, tzinfo=UTC)
 
 
-def test_a_far_end_costs_no_more_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_distant_end_costs_at_most_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     made = 0
     walk = module._walk
 

@@ -30,7 +30,7 @@ class CancelPromises(Promises):
         assert await bench.claim() == []
         assert await bench.broker.counts() == {}
 
-    async def test_a_running_job_is_asked_to_stop_and_goes_on(self, bench: Bench) -> None:
+    async def test_a_running_job_is_asked_to_stop_and_continues(self, bench: Bench) -> None:
         [claim] = await bench.running()
         assert await bench.broker.cancel([claim.id]) == {claim.id: Cancellation.ASKED}
         found = await bench.job(claim.id)

@@ -29,7 +29,7 @@ class ListPromises(Promises):
         await bench.settle(settlement(second, State.SUCCEEDED))
         assert await self._ids(bench, JobFilter()) == [third.id, second.id, first.id]
 
-    async def test_a_page_goes_on_where_the_last_ended(self, bench: Bench) -> None:
+    async def test_a_page_continues_where_the_last_ended(self, bench: Bench) -> None:
         claims = await bench.running(*(prepared() for _ in range(7)))
         await bench.settle(*(settlement(claim, State.SUCCEEDED) for claim in claims[::2]))
         seen: list[object] = []

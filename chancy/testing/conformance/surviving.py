@@ -124,7 +124,9 @@ class WorkerPromises(Promises):
         await bench.broker.unregister(bench.worker_id)
         assert await bench.broker.orphans(heartbeat_age_s=PATIENT_S, limit=10) == claims
 
-    async def test_a_worker_declared_dead_can_neither_beat_nor_claim(self, bench: Bench) -> None:
+    async def test_a_worker_declared_dead_can_neither_send_heartbeats_nor_claim(
+        self, bench: Bench
+    ) -> None:
         await bench.push(prepared())
         await bench.broker.orphans(heartbeat_age_s=0.0, limit=10)
         assert await beat(bench.broker, bench.worker_id) is False

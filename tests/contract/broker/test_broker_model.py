@@ -39,7 +39,7 @@ EXAMPLES = pytest.mark.parametrize("examples", [15, pytest.param(50, marks=pytes
 
 
 @EXAMPLES
-def test_memory_tells_the_same_story_as_the_model(examples: int) -> None:
+def test_the_memory_broker_matches_the_model(examples: int) -> None:
     class MemoryMachine(BrokerMachine):
         def opened(self) -> Broker:
             self.clock = ManualClock(BEGAN)
@@ -56,7 +56,7 @@ def test_memory_tells_the_same_story_as_the_model(examples: int) -> None:
 
 @EXAMPLES
 @pytest.mark.timeout(600)
-def test_postgres_tells_the_same_story_as_the_model(
+def test_the_postgres_broker_matches_the_model(
     dsn: str, examples: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = PostgresBroker(dsn)

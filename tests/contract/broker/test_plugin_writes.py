@@ -87,7 +87,7 @@ async def test_it_is_written_with_the_settlement(bench: Bench, dsn: str) -> None
     assert await bench.state(good.id) is State.SUCCEEDED
 
 
-async def test_what_goes_back_is_told_too(bench: Bench, dsn: str) -> None:
+async def test_releases_are_notified(bench: Bench, dsn: str) -> None:
     [claim] = await bench.running()
     clerk = Clerk()
     again = settlement(claim, State.SCHEDULED)._replace(delay_s=60.0)
@@ -95,7 +95,7 @@ async def test_what_goes_back_is_told_too(bench: Bench, dsn: str) -> None:
     assert seen(dsn) == {claim.id: "clerk"}
 
 
-async def test_each_is_told_of_what_concerns_it(
+async def test_each_plugin_receives_the_settlements_that_concern_it(
     bench: Bench, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second, third = await bench.running(prepared(), prepared(), prepared())
@@ -111,7 +111,7 @@ async def test_each_is_told_of_what_concerns_it(
     assert await bench.state(third.id) is State.FAILED
 
 
-async def test_nobody_is_told_of_stale_settlements(bench: Bench, dsn: str) -> None:
+async def test_stale_settlements_send_no_notification(bench: Bench, dsn: str) -> None:
     first, second = await bench.running(prepared(), prepared())
     clerk = Clerk()
     late = failed(first)._replace(lease=uuid.uuid4())
@@ -213,7 +213,7 @@ async def test_one_that_keeps_losing_the_session_is_left_out_for_a_while(
     assert {claim.id for claim in claims} == seen(dsn).keys()
 
 
-async def test_a_settlement_that_is_refused_is_told_as_what_was_stored(
+async def test_a_settlement_that_is_refused_is_reported_as_what_was_stored(
     bench: Bench, dsn: str
 ) -> None:
     [claim] = await bench.running()

@@ -56,7 +56,7 @@ LEGAL = {
 }
 
 
-async def test_of_all_who_settle_a_job_at_once_one_wins(dsn: str) -> None:
+async def test_one_of_several_concurrent_settlements_wins(dsn: str) -> None:
     async with AsyncExitStack() as opened:
         brokers = [PostgresBroker(dsn) for _ in range(4)]
         for broker in brokers:

@@ -207,7 +207,7 @@ ODD_QUEUES = {
 @pytest.mark.parametrize(
     ("assignment", "limits", "options", "said"), ODD_QUEUES.values(), ids=ODD_QUEUES
 )
-async def test_what_is_wrong_with_limits_and_options_is_said_and_left_out(
+async def test_invalid_limits_and_options_are_logged_and_ignored(
     bench: Bench,
     dsn: str,
     assignment: str,

@@ -115,7 +115,7 @@ async def test_async_interrupted_job_may_not_choose_its_outcome(
     assert await end_of(running) == TimedOut(1.0)
 
 
-async def test_async_job_that_cancels_itself_harms_nobody(in_loop: AsyncExecutor) -> None:
+async def test_async_job_that_cancels_itself_affects_no_other_job(in_loop: AsyncExecutor) -> None:
     for _ in range(3):
         assert await result(in_loop, "cancel_itself", wait=False) == "did not wait"
         assert await result(in_loop, "same_task") is True

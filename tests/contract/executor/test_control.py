@@ -50,7 +50,7 @@ def failed_until(outcome: Outcome) -> tuple[str, datetime | timedelta | None]:
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-async def test_a_job_says_when_it_is_to_be_tried_again(one: Executor, function: str) -> None:
+async def test_a_job_can_request_the_time_of_its_retry(one: Executor, function: str) -> None:
     outcome = await run(one, function, how="retry")
     assert failed_until(outcome) == ("chancy.attempt.control.Retry: busy", timedelta(minutes=1))
     assert isinstance(outcome, Raised)

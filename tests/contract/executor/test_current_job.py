@@ -98,7 +98,7 @@ class Listener:
 
 
 @pytest.mark.parametrize("function", ["tell", "tell_async", "tell_later"])
-async def test_the_last_word_is_heard_before_the_end_and_few_before_it(
+async def test_the_last_word_is_received_before_the_end_and_few_before_it(
     name: str, function: str
 ) -> None:
     heard = Listener()
@@ -118,7 +118,9 @@ async def test_the_last_word_is_heard_before_the_end_and_few_before_it(
 
 
 @pytest.mark.parametrize("function", ["tell_and_wait", "tell_and_wait_async"])
-async def test_a_word_is_heard_while_the_job_runs(name: str, place: Place, function: str) -> None:
+async def test_progress_is_stored_while_the_job_runs(
+    name: str, place: Place, function: str
+) -> None:
     heard = Listener()
     async with started(name, report=heard) as it:
         claim = claim_of(function, until=str(place.until))

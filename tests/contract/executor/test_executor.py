@@ -117,7 +117,7 @@ async def test_runs_no_function_that_is_not_allowed(one: Executor) -> None:
         assert outcome.failure.is_a("chancy.errors.UnknownFunction"), path
 
 
-async def test_says_where_an_error_came_from(one: Executor) -> None:
+async def test_reports_where_an_error_came_from(one: Executor) -> None:
     outcome = await run(one, "raise_later")
     assert isinstance(outcome, Raised)
     assert "jobs.py" in outcome.failure.trace
@@ -213,7 +213,7 @@ async def test_a_job_that_forks_answers_once(
 
 @pytest.mark.parametrize("name", ["async", "thread"])
 @pytest.mark.parametrize(("function", "status"), [("exit_at_once", 3), ("segfault", -11)])
-def test_what_kills_its_process_kills_a_worker_that_shares_it(
+def test_a_job_that_kills_its_process_kills_a_worker_in_it(
     name: str, function: str, status: int, tmp_path: Path
 ) -> None:
     """Only children can be lost alone; others take the worker along, and its jobs are rescued."""

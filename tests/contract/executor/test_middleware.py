@@ -95,7 +95,7 @@ async def test_hooks_are_entered_in_order_and_left_in_reverse(
 
 
 @pytest.mark.parametrize("function", ["say_tenant", "say_tenant_async", "say_tenant_later"])
-async def test_the_job_sees_the_variables_of_the_hooks_and_nobody_else_does(
+async def test_only_the_job_sees_the_variables_of_its_hooks(
     name: str, one: Executor, function: str
 ) -> None:
     """A child has none of them."""
@@ -147,7 +147,7 @@ async def test_hooks_see_the_job_and_how_it_ended(one: Executor) -> None:
 
 
 @pytest.mark.parametrize("function", ["close_later", "close_later_async"])
-async def test_what_a_job_puts_on_the_stack_is_closed_after_it_in_the_loop(
+async def test_the_stack_of_a_job_is_closed_in_the_event_loop(
     name: str, one: Executor, place: Place, said: list[str], function: str
 ) -> None:
     """The job's context is the hooks' own."""

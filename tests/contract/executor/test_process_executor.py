@@ -86,7 +86,7 @@ async def test_process_death_is_noticed_although_a_copy_holds_the_line(
     assert "SIGKILL" in outcome.why
 
 
-async def test_process_interrupt_kills_a_child_that_cannot_be_told(place: Place) -> None:
+async def test_process_interrupt_kills_an_unreachable_child(place: Place) -> None:
     async with started("process", options=ProcessOptions(grace_s=0.2)) as it:
         claim = claim_of("hold_the_interpreter_for_good", started=str(place.started))
         running = asyncio.create_task(it.run(claim))

@@ -105,7 +105,7 @@ def test_loggers_of_jobs_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     assert [record.name for record in caplog.records[-5:]] == ["chancy.job"] * 5
 
 
-async def test_process_last_word_gets_out_while_the_job_goes_on(place: Place) -> None:
+async def test_process_last_word_gets_out_while_the_job_continues(place: Place) -> None:
     told: list[Progress] = []
     async with started("process", report=lambda _, progress: told.append(progress)) as it:
         claim = claim_of("tell_and_wait_on", until=str(place.until))
@@ -128,7 +128,7 @@ async def test_process_copies_that_a_job_makes_have_no_line(
     assert await result(child, "pid") == pid
 
 
-async def test_process_copy_that_goes_on_delays_nothing(child: Executor) -> None:
+async def test_process_copy_that_continues_delays_nothing(child: Executor) -> None:
     loop = asyncio.get_running_loop()
     began = loop.time()
     outcome = await run(child, "exit_in_copy")

@@ -46,7 +46,7 @@ async def pids(it: Executor, jobs: int, consumers: int) -> Counter[int]:
         pytest.param(100, 500, marks=pytest.mark.chaos),
     ],
 )
-async def test_process_child_has_so_many_jobs_and_no_more(most: int, jobs: int) -> None:
+async def test_process_child_has_so_many_jobs_and_not_more(most: int, jobs: int) -> None:
     async with started("process", concurrency=2, options=ProcessOptions(max_jobs=most)) as it:
         found = await pids(it, jobs, consumers=20)
     assert found.total() == jobs

@@ -138,7 +138,7 @@ async def test_shared_children_that_stay_occupied_release_the_job_and_come_free_
     assert all(isinstance(end, Returned | Released) for end in ends)
 
 
-async def test_shared_children_go_on_when_one_of_their_queues_stops(
+async def test_shared_children_continue_when_one_of_their_queues_stops(
     stack: AsyncExitStack, place: Place
 ) -> None:
     pool = ChildPool(2)

@@ -79,13 +79,13 @@ async def test_the_job_that_blocks_is_named_with_its_stack(
     assert named in over.getMessage()
 
 
-async def test_what_is_no_job_is_shown_too(
+async def test_tasks_that_are_no_jobs_are_shown(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with started("async"):
         wait_for(lambda: "loop_blocked" in caplog.text)
     assert "job=- func=-" in caplog.text
-    assert "in test_what_is_no_job_is_shown_too" in caplog.text
+    assert "in test_tasks_that_are_no_jobs_are_shown" in caplog.text
 
 
 async def test_a_loop_that_turns_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:

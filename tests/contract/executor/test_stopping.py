@@ -55,19 +55,21 @@ async def test_an_interrupted_coroutine_cleans_up_first(one: Executor, place: Pl
 
 
 @pytest.mark.parametrize("function", ["heed", "look"])
-async def test_a_plain_function_that_heeds_an_interrupt_ends_as_it_says(
+async def test_a_plain_function_that_obeys_an_interrupt_ends_as_it_says(
     one: Executor, place: Place, function: str
 ) -> None:
     assert await interrupted(one, place.waiting(function), place, ASKED) is ASKED
     assert await result(one, "echo", value="next") == "next"
 
 
-async def test_a_job_is_told_why_it_is_to_end(one: Executor, place: Place) -> None:
+async def test_a_job_gets_the_reason_why_it_is_to_end(one: Executor, place: Place) -> None:
     assert await interrupted(one, place.waiting("heed"), place, ASKED) is ASKED
     assert place.stopped.read_text() == "somebody asked"
 
 
-async def test_a_plain_function_that_heeds_nothing(name: str, one: Executor, place: Place) -> None:
+async def test_a_plain_function_that_ignores_every_request(
+    name: str, one: Executor, place: Place
+) -> None:
     """A child can be killed. A thread goes on, and so does the attempt, to its real end."""
     claim = place.waiting("wait_for_file")
     running = asyncio.create_task(one.run(claim))
@@ -86,7 +88,7 @@ async def test_a_plain_function_that_heeds_nothing(name: str, one: Executor, pla
     assert await result(one, "echo", value="next") == "next"
 
 
-async def test_a_release_does_not_wait_for_a_function_that_goes_on(
+async def test_a_release_does_not_wait_for_a_function_that_continues(
     name: str, one: Executor, place: Place
 ) -> None:
     released = Released("the worker stops")
@@ -209,7 +211,7 @@ async def test_a_job_within_its_limits_knows_of_none(
         assert outcome.result in ('"waited"', '"was not asked"')
 
 
-async def test_a_thread_that_heeds_no_limit_ends_as_it_ends(place: Place) -> None:
+async def test_a_thread_that_ignores_its_limit_ends_as_it_ends(place: Place) -> None:
     async with started("thread", options=COOPERATIVE, limits=Limits(time_s=0.01)) as it:
         running = asyncio.create_task(it.run(place.waiting("wait_for_file")))
         await place.has_started()

@@ -55,7 +55,7 @@ def test_thread_that_a_job_began_and_that_is_stuck_does_not_keep_a_worker_from_e
     assert (tmp_path / "started").exists()
 
 
-async def test_thread_whose_last_tasks_heed_nothing_is_left_behind(
+async def test_thread_whose_last_tasks_ignore_every_request_is_left_behind(
     place: Place, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "PARTING_S", 0.2)

@@ -218,7 +218,7 @@ IGNORED = {"entering", "leaving", "settling", "serve", "gate"}
     "hook",
     ["judging", "settling_concerns", "settling", "settled", "serve", "gate", *sorted(AROUND)],
 )
-async def test_jobs_plugins_and_loops_go_on(
+async def test_jobs_plugins_and_loops_continue(
     dsn: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, hook: str
 ) -> None:
     monkeypatch.setattr("chancy.worker.services._LONGEST_S", 0.01)

@@ -160,7 +160,7 @@ def test_the_limits_of_a_job_are_shown() -> None:
     assert inside("job", "list", "--json", dsn=DSN).json[0]["limits"] == {"time_s": 1.5}
 
 
-def test_queue_list_says_what_is_wrong_with_a_row_and_shows_the_others() -> None:
+def test_queue_list_reports_what_is_wrong_with_a_row_and_shows_the_others() -> None:
     with psycopg.connect(DSN) as connection:
         connection.execute(
             "insert into chancy.queues (name, executor, concurrency) values ('odd', 'warp', -3)"
@@ -231,7 +231,7 @@ def test_hostile_text_in_a_row_does_not_reach_the_terminal() -> None:
     assert len(inside("job", "list", dsn=DSN).out.splitlines()) == 2
 
 
-def test_push_says_what_is_wrong_with_its_arguments() -> None:
+def test_push_reports_what_is_wrong_with_its_arguments() -> None:
     def refused(*arguments: object) -> str:
         return inside("push", *arguments, dsn=DSN, code=2).err
 
@@ -294,7 +294,7 @@ def test_tables_of_a_newer_version_are_left_alone() -> None:
     assert "older than the database" in inside("migrate", "check", dsn=DSN, code=1).err
 
 
-def test_a_role_that_may_not_migrate_is_told_so() -> None:
+def test_a_role_that_may_not_migrate_gets_a_clear_error() -> None:
     role = f"guest_{uuid.uuid4().hex[:8]}"
     with psycopg.connect(DSN, autocommit=True) as connection:
         connection.execute(sql.SQL("create role {} login").format(sql.Identifier(role)))

@@ -122,7 +122,7 @@ def test_the_demo_shows_its_jobs_on_the_dashboard_until_ctrl_c(tmp_path: Path, d
     assert "Traceback" not in demo.log
 
 
-def test_what_is_measured() -> None:
+def test_measured_values() -> None:
     branch = b"        if 1:\n            pass\n        elif 2:\n            pass\n"
     source = b"class A:\n    def f(self):\n" + branch
     assert jobs.measure(source) == {"lines": 6, "functions": 1, "classes": 1, "depth": 3}

@@ -132,7 +132,7 @@ def test_tables_of_another_version(dsn: str) -> None:
     assert (schema["about"], "0000" in schema["found"]) == ("schema", True)
 
 
-def test_a_listener_that_hears_nothing(dsn: str) -> None:
+def test_a_listener_that_receives_nothing(dsn: str) -> None:
     found = only(examined(dsn, "--listen-dsn", "postgresql://127.0.0.1:1/shop"))
     assert (found["about"], found["severity"]) == ("listener", "warning")
     assert "--listen-dsn" in found["todo"]

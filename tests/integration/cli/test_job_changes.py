@@ -76,7 +76,7 @@ def test_each_change_reaches_the_jobs(dsn: str) -> None:
         (("0190f3c2-7e21-7c55-8a44-3d3c5b9b7f10", "--queue", "mail"), "either ids, or conditions"),
     ],
 )
-def test_what_is_not_clear_is_refused(dsn: str, words: Sequence[str], error: str) -> None:
+def test_ambiguous_input_is_refused(dsn: str, words: Sequence[str], error: str) -> None:
     assert error in job(dsn, "cancel", *words, code=2).err.replace("\n", " ")
     assert len(rows(dsn, "id")) == 4
 

@@ -71,7 +71,7 @@ def test_the_tables_of_an_application_are_those_of_its_plugins(dsn: str) -> None
     assert "ledger_entries" not in inside("migrate", "sql", dsn=dsn).out
 
 
-def test_what_a_removed_plugin_left_behind_is_shown_with_what_to_do(dsn: str) -> None:
+def test_leftovers_of_a_removed_plugin_are_reported_with_advice(dsn: str) -> None:
     inside("migrate", "upgrade", "--app=ledgered", dsn=dsn)
     inside("migrate", "check", dsn=dsn)
     shown = inside("migrate", "current", dsn=dsn).out

@@ -95,7 +95,7 @@ def test_the_error_of_a_setting_does_not_show_its_value() -> None:
     assert _PASSWORD not in repr(settings.Settings.of({"dsn": _PASSWORD}, source="x"))
 
 
-def test_without_a_database_it_says_so() -> None:
+def test_without_a_database_it_raises_a_clear_error() -> None:
     assert "--dsn, set CHANCY_DSN" in inside("queue", "list", code=2).err
 
 
@@ -114,14 +114,14 @@ def test_an_application_without_a_dsn_can_be_imported_and_its_plugins_listed(
 
 @pytest.mark.parametrize("line", ["queue list", "job list", "worker list", "migrate upgrade",
                                   "migrate check", "migrate current"])  # fmt: skip
-def test_a_database_that_is_away_is_code_4(line: str) -> None:
+def test_a_database_that_is_unavailable_is_code_4(line: str) -> None:
     answer = inside(*line.split(), dsn=f"postgresql://ann:{_PASSWORD}@127.0.0.1:1/shop", code=4)
     [said] = answer.err.splitlines()
     assert said.startswith('chancy: database "shop" at 127.0.0.1:1 cannot be reached: ')
     assert "Pässwort" not in answer.out + answer.err
 
 
-def test_health_without_a_database_is_no_and_says_which() -> None:
+def test_health_fails_without_a_database_and_names_the_check() -> None:
     answer = inside("worker", "health", dsn=f"postgresql://a:{_PASSWORD}@127.0.0.1:1/x", code=1)
     assert "the database does not respond" in answer.err
     assert "Pässwort" not in answer.err

@@ -206,7 +206,9 @@ def _push_leaving(directory: Path, dsn: str, status: int) -> str:
 
 
 @pytest.mark.chaos
-def test_a_job_that_ends_its_process_says_nothing_of_the_worker(tmp_path: Path, dsn: str) -> None:
+def test_a_job_that_ends_its_process_reports_nothing_of_the_worker(
+    tmp_path: Path, dsn: str
+) -> None:
     id = _push_leaving(tmp_path, dsn, 3)  # what a worker exits with where the tables are missing
     line = command("worker", "--app=leaving", "--processes=1")
     with started(line, cwd=tmp_path, env={"CHANCY_DSN": dsn}) as supervisor:

@@ -62,7 +62,7 @@ def test_burst_runs_what_is_there_and_ends(shop: Path, dsn: str) -> None:
     assert inside("job", "wait", failed, dsn=dsn, code=1).out.startswith("failed")
 
 
-def test_a_worker_is_listed_healthy_and_ends_in_good_order(shop: Path, dsn: str) -> None:
+def test_a_worker_is_listed_healthy_and_ends_gracefully(shop: Path, dsn: str) -> None:
     env = {"CHANCY_DSN": dsn}
     unhealthy = inside("worker", "health", dsn=dsn, code=1).err
     assert "none is registered" in unhealthy
@@ -102,7 +102,7 @@ def test_a_worker_is_listed_healthy_and_ends_in_good_order(shop: Path, dsn: str)
     assert inside("worker", "list", "--json", dsn=dsn).json == []
 
 
-def test_a_worker_that_fell_silent_is_not_healthy(dsn: str) -> None:
+def test_a_worker_that_became_unresponsive_is_not_healthy(dsn: str) -> None:
     from chancy.worker.tags import host
 
     with psycopg.connect(dsn) as connection:

@@ -116,7 +116,7 @@ def test_jobs_are_cancelled_and_run_now(some: list[UUID]) -> None:
     assert str(some[1]) in ask("finishedjob")[1]
 
 
-def test_who_may_only_look_cannot_act(some: list[UUID]) -> None:
+def test_a_viewer_cannot_act(some: list[UUID]) -> None:
     look = frozenset({"chancy.view_unfinishedjob"})
     status, page, _ = ask("unfinishedjob", may=look)
     assert status == 200

@@ -62,7 +62,7 @@ def test_the_application_is_that_of_the_settings(dsn: str) -> None:
     assert app() is not found
 
 
-def test_the_dsn_takes_over_what_libpq_knows(dsn: str) -> None:
+def test_the_dsn_inherits_libpq_defaults(dsn: str) -> None:
     with django_project.databases(dsn):
         own = connections["default"].settings_dict
         own["PASSWORD"] = "it's @ secret"

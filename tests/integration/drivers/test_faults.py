@@ -46,7 +46,7 @@ def silence() -> Iterator[int]:
     ["select 1", f"select {'1 + ' * 100_000} 1", f"select length('{'x' * 20_000_000}')"],
     ids=["short", "long", "longer than any buffer"],
 )
-async def test_a_silent_server_ends_the_call_at_its_deadline(
+async def test_an_unresponsive_server_ends_the_call_at_its_deadline(
     proxied: Connection, proxy: Proxy, sql: str
 ) -> None:
     proxy.black_hole()
@@ -59,7 +59,7 @@ async def test_a_silent_server_ends_the_call_at_its_deadline(
         await proxied.fetch("select 1")
 
 
-async def test_a_silent_server_does_not_hold_a_cancelled_call(
+async def test_an_unresponsive_server_does_not_hold_a_cancelled_call(
     proxied: Connection, proxy: Proxy
 ) -> None:
     proxy.black_hole()
@@ -71,7 +71,9 @@ async def test_a_silent_server_does_not_hold_a_cancelled_call(
     assert proxied.closed
 
 
-async def test_a_silent_server_does_not_hold_close(proxied: Connection, proxy: Proxy) -> None:
+async def test_an_unresponsive_server_does_not_hold_close(
+    proxied: Connection, proxy: Proxy
+) -> None:
     proxy.black_hole()
     started = time.monotonic()
     await proxied.close()
@@ -161,7 +163,7 @@ async def test_an_exception_inside_a_lost_transaction_comes_out(
         await work()
 
 
-async def test_nobody_listens(chosen: Driver) -> None:
+async def test_pushes_succeed_without_a_listener(chosen: Driver) -> None:
     dsn = f"postgresql://someone:hunter2@127.0.0.1:{free_port()}/nowhere"
     with pytest.raises(BrokerUnavailable, match="nowhere") as lost:
         await chosen.connect(dsn, application_name="test")
@@ -169,7 +171,7 @@ async def test_nobody_listens(chosen: Driver) -> None:
 
 
 @ON_ASYNCPG
-async def test_a_silent_host_has_the_connect_timeout(chosen: Driver, silence: int) -> None:
+async def test_an_unresponsive_host_has_the_connect_timeout(chosen: Driver, silence: int) -> None:
     started = time.monotonic()
     with pytest.raises(BrokerUnavailable):
         await chosen.connect(

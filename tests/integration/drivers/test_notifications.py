@@ -35,7 +35,9 @@ async def test_a_waiting_task_is_woken(session: Connection, other: Connection) -
     assert time.monotonic() - started < 0.5
 
 
-async def test_the_first_one_is_told_as_it_comes(session: Connection, other: Connection) -> None:
+async def test_the_first_notification_is_delivered_at_once(
+    session: Connection, other: Connection
+) -> None:
     await session.listen("news")
     told: list[str] = []
     waiting = asyncio.create_task(session.notifications(10, told.append))
@@ -48,7 +50,9 @@ async def test_the_first_one_is_told_as_it_comes(session: Connection, other: Con
     assert received == ["1", "2", "3"]
 
 
-async def test_what_had_come_before_is_not_told(session: Connection, other: Connection) -> None:
+async def test_earlier_notifications_are_not_delivered(
+    session: Connection, other: Connection
+) -> None:
     await session.listen("news")
     await other.fetch("notify news, 'before'")
     await session.fetch("select pg_sleep(0.05)")
@@ -61,7 +65,9 @@ async def test_what_had_come_before_is_not_told(session: Connection, other: Conn
     assert received == ["before", "own"]
 
 
-async def test_nobody_is_told_after_the_wait(session: Connection, other: Connection) -> None:
+async def test_no_notification_is_sent_after_the_wait(
+    session: Connection, other: Connection
+) -> None:
     await session.listen("news")
     told: list[str] = []
     assert await session.notifications(0.05, told.append) == []
@@ -79,7 +85,7 @@ async def test_silence_ends_at_the_timeout(session: Connection) -> None:
     assert (await session.fetch("select 1"))[0][0] == 1
 
 
-async def test_what_comes_during_a_statement_is_kept(
+async def test_notifications_during_a_statement_are_kept(
     session: Connection, other: Connection
 ) -> None:
     await session.listen("news")
@@ -93,7 +99,9 @@ async def test_what_comes_during_a_statement_is_kept(
     assert received == ["before", "own"]
 
 
-async def test_waiting_can_be_cancelled_and_goes_on(session: Connection, other: Connection) -> None:
+async def test_waiting_can_be_cancelled_and_continues(
+    session: Connection, other: Connection
+) -> None:
     await session.listen("news")
     waiting = asyncio.create_task(session.notifications(10))
     await asyncio.sleep(0.02)
@@ -104,7 +112,7 @@ async def test_waiting_can_be_cancelled_and_goes_on(session: Connection, other: 
     assert await session.notifications(5) == ["still here"]
 
 
-async def test_a_flood_is_bounded_and_says_so(session: Connection, other: Connection) -> None:
+async def test_a_flood_is_bounded_and_logged(session: Connection, other: Connection) -> None:
     await session.listen("news")
     await other.fetch(
         "select pg_notify('news', i::text) from generate_series(1, $1::int) i", CAPACITY + 500
@@ -121,7 +129,7 @@ async def test_a_flood_is_bounded_and_says_so(session: Connection, other: Connec
     assert await session.notifications(5) == ["after"]
 
 
-async def test_a_lost_listener_is_told(session: Connection, other: Connection) -> None:
+async def test_a_lost_listener_is_logged(session: Connection, other: Connection) -> None:
     await session.listen("news")
     pid = (await session.fetch("select pg_backend_pid()"))[0][0]
     waiting = asyncio.create_task(session.notifications(10))
@@ -134,7 +142,7 @@ async def test_a_lost_listener_is_told(session: Connection, other: Connection) -
         await session.notifications(0.1)
 
 
-async def test_an_aborted_listener_is_told(session: Connection) -> None:
+async def test_an_aborted_listener_is_logged(session: Connection) -> None:
     await session.listen("news")
     waiting = asyncio.create_task(session.notifications(10))
     await asyncio.sleep(0.02)

@@ -93,7 +93,7 @@ async def test_a_statement_has_one_prepared_form(
     assert len(prepared) == 1
 
 
-async def test_infinite_moments_are_clamped(session: Connection) -> None:
+async def test_infinite_times_are_clamped(session: Connection) -> None:
     rows = await session.fetch("select 'infinity'::timestamptz, '-infinity'::timestamptz")
     late, early = rows[0]
     assert late.year == 9999

@@ -22,7 +22,7 @@ def test_a_version_that_is_not_bundled_is_named() -> None:
         PostgresServer(version=9)
 
 
-def test_without_the_wheel_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_wheel_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r'pip install "chancy-queue\[embedded\]"'):
         PostgresServer()
@@ -33,7 +33,7 @@ def test_a_directory_that_is_not_postgres_is_refused(tmp_path: Path) -> None:
         PostgresServer(bin_path=tmp_path)
 
 
-def test_what_another_user_cannot_enter_is_found(open_directory: Path) -> None:
+def test_directories_that_another_user_cannot_enter_are_detected(open_directory: Path) -> None:
     other = binaries.Account(name="other", uid=os.getuid() + 54_321, gid=os.getgid() + 54_321)
     closed = open_directory / "closed"
     (closed / "inner").mkdir(parents=True)

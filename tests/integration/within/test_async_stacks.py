@@ -134,7 +134,7 @@ async def test_many_jobs(chancy: Chancy, stack: AsyncStack) -> None:
     assert (await chancy.counts())["async"].pending == COUNT
 
 
-async def test_missing_tables_are_told_as_such(chancy: Chancy, stack: AsyncStack) -> None:
+async def test_missing_tables_are_reported_as_such(chancy: Chancy, stack: AsyncStack) -> None:
     broker = chancy.control
     assert isinstance(broker, PostgresBroker)
     await broker.fetch("alter schema chancy rename to moved")

@@ -91,7 +91,7 @@ def effects(dsn: str) -> list[str]:
         pytest.param(end_sync, list(SYNC_STACKS), id="sync"),
     ],
 )
-async def test_what_a_job_writes_and_its_end_are_one(
+async def test_writes_of_a_job_commit_with_its_completion(
     dsn: str, running: tuple[Chancy, Worker], function: Any, stacks: list[str]
 ) -> None:
     chancy, worker = running

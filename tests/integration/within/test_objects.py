@@ -136,7 +136,7 @@ async def test_async_objects_are_refused_by_sync_push(
     assert count(dsn) == 0
 
 
-async def test_a_sync_session_of_an_async_engine_says_where_to_go(
+async def test_a_sync_session_of_an_async_engine_reports_where_to_go(
     chancy: Chancy, engine: AsyncEngine, dsn: str
 ) -> None:
     async with AsyncSession(engine) as session:

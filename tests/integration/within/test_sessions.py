@@ -47,7 +47,7 @@ class Order(Base):
 
 
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
-async def test_what_a_push_knows_of_a_session_ends_with_its_transaction(
+async def test_session_state_of_a_push_ends_with_its_transaction(
     chancy: Chancy, dsn: str, driver: str
 ) -> None:
     """The second push of a transaction goes where the first one went; no other does."""

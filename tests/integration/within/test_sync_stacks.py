@@ -132,7 +132,7 @@ async def test_a_commit_wakes_a_worker(
     assert_told([at - before for at, before in zip(began, committed, strict=True)])
 
 
-def test_missing_tables_are_told_as_such(chancy: Chancy, stack: SyncStack, dsn: str) -> None:
+def test_missing_tables_are_reported_as_such(chancy: Chancy, stack: SyncStack, dsn: str) -> None:
     with psycopg.connect(dsn) as session:
         session.execute("alter schema chancy rename to moved")
     with pytest.raises(SchemaMismatch, match="run `chancy migrate upgrade`"), stack.transaction():

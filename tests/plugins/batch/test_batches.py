@@ -45,7 +45,7 @@ async def test_some_fail(batches_dsn: str) -> None:
         assert await reference.bad(after=bad[0][0], limit=5) == bad[1:]
 
 
-async def test_the_first_failure_is_told_at_once_and_once(batches_dsn: str) -> None:
+async def test_the_first_failure_is_reported_at_once_and_once(batches_dsn: str) -> None:
     batches = Batches()
     batch_jobs.failing.update({1, 2})
     async with working(batches_dsn, batches) as chancy:

@@ -59,7 +59,7 @@ def check(found: BatchRecord, outcomes: Counter[State], told: dict[str, int]) ->
 @pytest.mark.chaos
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("seconds", [5, 45])
-async def test_each_batch_ends_once_whoever_dies(
+async def test_each_batch_ends_once_despite_crashes(
     batches_dsn: str, chance: random.Random, fleet: Fleet, seconds: int
 ) -> None:
     ids: list[UUID] = []

@@ -244,7 +244,7 @@ async def live(dsn: str, size: int, may_grow: bool, events: list[tuple[object, .
 
 
 @pytest.mark.parametrize("sharded", [pytest.param(False, marks=pytest.mark.chaos), True])
-def test_batches_do_what_the_model_says(
+def test_batches_match_the_model(
     batches_dsn: str, monkeypatch: pytest.MonkeyPatch, sharded: bool
 ) -> None:
     if sharded:

@@ -40,9 +40,7 @@ async def test_jobs_of_both_brokers_count(dsn: str, redis_url: str) -> None:
         assert await found.find(JobFilter()) == [], "they are settled with their outcome"
 
 
-async def test_one_of_a_redis_queue_fails_and_its_replay_mends_the_batch(
-    dsn: str, redis_url: str
-) -> None:
+async def test_replaying_a_failed_redis_job_completes_the_batch(dsn: str, redis_url: str) -> None:
     batches, letters = Batches(), DeadLetters()
     failing.add(1)
     async with working(dsn, redis_url, batches) as chancy:
@@ -64,7 +62,7 @@ async def test_one_of_a_redis_queue_fails_and_its_replay_mends_the_batch(
         assert await called(dsn) == ["on failure", "on finish", "on success"]
 
 
-async def test_those_that_go_on_and_on_count_once(
+async def test_events_without_an_end_count_once(
     dsn: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chancy.worker.meta_writer.EVERY_S", 0.002)
@@ -103,7 +101,7 @@ async def test_jobs_count_once_if_their_worker_is_killed_while_it_settles_them(
     assert [entered.count(on) for on in ("finish", "success", "failure")] == [1, 1, 0]
 
 
-async def test_what_is_cancelled_before_it_begins_never_does(dsn: str, redis_url: str) -> None:
+async def test_a_job_cancelled_before_its_start_never_runs(dsn: str, redis_url: str) -> None:
     batches = Batches(sweep_s=0.1)
     async with application(dsn, redis_url, batches) as chancy:
         jobs = [there(numbered.job(n)) for n in (1, 2)]
@@ -116,9 +114,7 @@ async def test_what_is_cancelled_before_it_begins_never_does(dsn: str, redis_url
         assert ran == ["on finish"]
 
 
-async def test_what_runs_of_a_redis_queue_is_stopped_when_its_batch_is_cancelled(
-    dsn: str, redis_url: str
-) -> None:
+async def test_cancelling_a_batch_stops_its_running_redis_jobs(dsn: str, redis_url: str) -> None:
     batches = Batches()
     async with working(dsn, redis_url, batches) as chancy:
         late = there(numbered.job(2)).with_delay(timedelta(hours=1))
@@ -150,7 +146,7 @@ async def test_an_open_batch_gets_jobs_of_redis_queues(dsn: str, redis_url: str)
 
 
 @pytest.mark.chaos
-async def test_callbacks_wait_for_a_redis_that_is_away(
+async def test_callbacks_wait_for_a_redis_that_is_unavailable(
     dsn: str, own_redis: Callable[..., RedisServer]
 ) -> None:
     batches, server = Batches(sweep_s=0.2), own_redis(appendonly="yes")

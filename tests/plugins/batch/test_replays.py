@@ -63,7 +63,7 @@ async def test_a_replay_that_succeeds_makes_its_batch_succeed(
     assert sorted(told) == ["on failure", "on finish", "on success"]
 
 
-async def test_a_replay_may_end_before_its_first_job_is_told(batches_dsn: str) -> None:
+async def test_a_replay_may_end_before_its_first_job_is_reported(batches_dsn: str) -> None:
     deaf, batches = Deaf(), Batches(sweep_s=3600)
     batch_jobs.failing.add(1)
     async with working(batches_dsn, deaf) as chancy:
@@ -85,7 +85,7 @@ async def test_a_replay_may_end_before_its_first_job_is_told(batches_dsn: str) -
         assert await sweep_of(chancy).turn() == 0
 
 
-async def test_the_sweep_tells_of_a_replay_whose_worker_died(batches_dsn: str) -> None:
+async def test_the_sweep_reports_a_replay_whose_worker_died(batches_dsn: str) -> None:
     batches = Batches(sweep_s=3600)
     batch_jobs.failing.add(1)
     async with working(batches_dsn, batches) as chancy:

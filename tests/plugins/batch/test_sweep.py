@@ -44,7 +44,7 @@ async def test_a_job_may_complete_in_its_own_transaction(batches_dsn: str) -> No
         assert await reference.finished(20) is BatchState.SUCCEEDED
 
 
-async def test_the_sweep_tells_what_nobody_has_told(batches_dsn: str) -> None:
+async def test_the_sweep_reports_unreported_outcomes(batches_dsn: str) -> None:
     batches = Deaf()
     batch_jobs.failing.add(2)
     async with working(batches_dsn, batches) as chancy:
@@ -77,7 +77,7 @@ async def test_a_job_that_is_gone_has_failed(batches_dsn: str, stopped: bool) ->
         assert await reference.finished(5) is wanted
 
 
-async def test_pruned_history_strands_nobody(batches_dsn: str) -> None:
+async def test_pruned_history_leaves_no_waiter_stuck(batches_dsn: str) -> None:
     batches = Batches()
     async with working(batches_dsn, batches) as chancy:
         jobs = [held.job(0), *[act.job(n) for n in range(1, 6)]]
@@ -102,7 +102,9 @@ async def test_a_job_that_is_cancelled_alone_is_found_by_the_sweep(batches_dsn: 
         assert await reference.finished(5) is BatchState.CANCELLED
 
 
-async def test_who_closes_or_cancels_may_die_after_the_first_step(batches_dsn: str) -> None:
+async def test_close_and_cancel_survive_a_crash_after_the_first_transaction(
+    batches_dsn: str,
+) -> None:
     batches = Batches()
     async with Chancy(batches_dsn, plugins=[batches]) as chancy:
         closed = await batches.push(chancy, Batch(name="b", open=True), [])

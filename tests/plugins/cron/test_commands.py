@@ -119,7 +119,7 @@ def test_no_is_one_and_a_mistake_is_two(cron_dsn: str) -> None:
     assert len(cron(cron_dsn, "list", "--json").json) == 2
 
 
-def test_what_is_wrong_with_a_row_is_said_on_stderr(cron_dsn: str) -> None:
+def test_invalid_rows_are_reported_on_stderr(cron_dsn: str) -> None:
     execute(
         cron_dsn,
         "insert into chancy.cron_entries (name, expression, func, problem)"
@@ -133,7 +133,7 @@ def test_what_is_wrong_with_a_row_is_said_on_stderr(cron_dsn: str) -> None:
     assert "is not a time zone" in cron(cron_dsn, "next", "odd", code=2).err
 
 
-def test_without_its_tables_the_commands_say_what_to_do(dsn: str) -> None:
+def test_without_its_tables_the_commands_give_advice(dsn: str) -> None:
     for name in ("cron_entries", "cron_ticks", "cron_version"):
         execute(dsn, f"drop table chancy.{name}")
     assert "'cron' of the plugin 'chancy.cron'" in cron(dsn, "list", code=3).err

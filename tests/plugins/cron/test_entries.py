@@ -13,7 +13,7 @@ def tables(dsn: str) -> None:
     migrate(dsn)
 
 
-async def test_what_was_paused_is_not_made_up_for(dsn: str) -> None:
+async def test_ticks_during_a_pause_are_not_caught_up(dsn: str) -> None:
     async with clockwork(dsn, entry(misfire=Misfire.ALL)) as clock:
         ago(dsn, "one", "5 hours")
         assert await clock.entries.pause("one")

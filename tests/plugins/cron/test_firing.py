@@ -39,7 +39,7 @@ def tables(dsn: str) -> None:
     migrate(dsn)
 
 
-async def test_a_tick_pushes_its_job_and_says_which_it_is(dsn: str) -> None:
+async def test_a_tick_pushes_its_job_and_identifies_itself(dsn: str) -> None:
     async with clockwork(dsn, entry(schedule="* * * * *")) as clock:
         await clock.fire()
         assert pushed(dsn) == []
@@ -56,7 +56,7 @@ async def test_a_tick_pushes_its_job_and_says_which_it_is(dsn: str) -> None:
         assert (tick.tick, tick.job_id, tick.manual) == (stored.last_tick, found.id, False)
 
 
-async def test_many_who_fire_the_same_ticks_fire_each_once(
+async def test_concurrent_workers_fire_each_tick_once(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """200 entries with two ticks each, and eight services that go for the same few of them."""
@@ -105,7 +105,7 @@ async def test_a_tick_whose_answer_was_lost_is_not_fired_again(dsn: str) -> None
     assert len(pushed(dsn)) == 3 * 3
 
 
-async def test_who_read_an_entry_before_it_was_changed_does_nothing(dsn: str) -> None:
+async def test_a_stale_read_of_an_entry_changes_nothing(dsn: str) -> None:
     """As a leader does that was frozen, and wakes up when another has done its work."""
     names = ("fired", "paused", "paused_by_sql", "changed")
     async with clockwork(dsn, *map(entry, names)) as clock:
@@ -139,7 +139,7 @@ async def test_who_read_an_entry_before_it_was_changed_does_nothing(dsn: str) ->
         ),
     ],
 )
-async def test_what_becomes_of_ticks_that_nobody_fired(
+async def test_missed_ticks_follow_their_misfire_policy(
     dsn: str, policy: Misfire, late: str, expected: list[object]
 ) -> None:
     async with clockwork(dsn, entry(misfire=policy, backfill_limit=4)) as clock:
@@ -265,7 +265,7 @@ async def test_a_tick_in_the_history_is_not_fired_again(dsn: str) -> None:
             assert len(pushed(dsn)) == 3
 
 
-async def test_a_thousand_entries_of_one_moment(dsn: str) -> None:
+async def test_a_thousand_entries_due_at_once(dsn: str) -> None:
     async with clockwork(dsn) as clock:
         execute(
             dsn,
@@ -277,7 +277,7 @@ async def test_a_thousand_entries_of_one_moment(dsn: str) -> None:
     assert len(pushed(dsn)) == 1_000
 
 
-def test_what_is_due_is_found_by_the_index(dsn: str) -> None:
+def test_due_jobs_are_found_by_the_index(dsn: str) -> None:
     """Of 10,000 entries, with a full table of them on other times, a few pages are read."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(

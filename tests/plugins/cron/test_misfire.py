@@ -61,7 +61,7 @@ def test_the_next_look_begins_behind_the_newest_tick() -> None:
     ["* * * * * *", "*/7 * * * *", "0 3 * * *", "0 0 1 1 *", "* * 2 1 * *", "* 0 * * * 0,1,2"],
 )
 @pytest.mark.parametrize("limit", [1, 3, 100])
-def test_years_of_silence_cost_no_more_than_the_bounds(text: str, limit: int) -> None:
+def test_years_without_ticks_cost_at_most_the_bounds(text: str, limit: int) -> None:
     asked: list[int] = []
 
     class Watched(Schedule):

@@ -59,7 +59,7 @@ async def test_a_worker_stores_its_entries_and_runs_their_jobs(cron_dsn: str, dr
     assert all(0 <= (one.fired_at - one.tick).total_seconds() < 1 for one in fired)
 
 
-async def test_what_is_changed_at_run_time_is_followed_within_seconds(cron_dsn: str) -> None:
+async def test_changes_at_run_time_apply_within_seconds(cron_dsn: str) -> None:
     cron = Cron()
     async with Chancy(cron_dsn, plugins=[cron]) as chancy, Worker(chancy, queues=[]):
 
@@ -145,7 +145,7 @@ async def test_a_deployment_takes_entries_over_and_the_old_ones_lapse(cron_dsn: 
     assert sources == {"added": "code", "both": "code", "gone": "lapsed"}
 
 
-async def test_what_a_worker_has_does_not_lapse_for_it_when_the_server_is_set(
+async def test_an_entry_of_a_live_worker_does_not_lapse_when_the_server_clock_changes(
     cron_dsn: str,
 ) -> None:
     """The clock of the server is put forward by hours, or both were suspended."""
@@ -222,7 +222,7 @@ async def test_a_worker_whose_service_failed_does_not_store_its_entries_again(
         assert names(cron_dsn) == ["two"]
 
 
-async def test_without_postgres_it_does_nothing_and_says_so(
+async def test_without_postgres_it_does_nothing_and_logs_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     cron = Cron(entry("each", EVERY_SECOND))

@@ -361,7 +361,7 @@ async def test_the_priority_and_time_of_a_job_are_changed_on_its_page(shop: Chan
         assert (await olaf.post("jobs/change", again)).status_code == 409
 
 
-async def test_what_touches_more_than_one_job_is_confirmed(shop: Chancy) -> None:
+async def test_bulk_actions_need_confirmation(shop: Chancy) -> None:
     plugins = {type(plugin): plugin for plugin in shop.hooks.plugins}
     batches = plugins[Batches]
     assert isinstance(batches, Batches)
@@ -477,7 +477,7 @@ async def test_a_timeline_says_how_long_each_attempt_waited_and_ran(shop: Chancy
         assert re.search(r"attempt 1 started .* waited .* succeeded .* ran", page)
 
 
-async def test_a_job_page_says_why_and_how_to_push_another(shop: Chancy) -> None:
+async def test_a_job_page_gives_the_reason_and_how_to_push_another(shop: Chancy) -> None:
     reference = await shop.push(
         Job(func="shop.send", arguments={"to": "ann", "token": "t0p"}, queue="video"),
         validate=False,

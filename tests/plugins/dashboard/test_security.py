@@ -181,7 +181,7 @@ async def test_without_auth_only_this_machine_is_served(shop: Chancy) -> None:
         assert (await far.get("/live")).status_code == 403
 
 
-async def test_nobody_can_frame_a_page_or_run_what_is_written_into_it(shop: Chancy) -> None:
+async def test_pages_cannot_be_framed_and_injected_scripts_do_not_run(shop: Chancy) -> None:
     async with browser(shop, VIEWER) as vera:
         for path in ("", "static/dashboard.js", "nothing", "jobs?q=foo:bar"):
             found = (await vera.get(path)).headers

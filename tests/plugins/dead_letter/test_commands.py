@@ -33,7 +33,7 @@ def dead(dsn: str, *words: object, code: int = 0) -> Answer:
         (("--limit", "2"), "cd"),
     ],
 )
-def test_letters_are_found_by_what_they_are(
+def test_dead_letters_are_found_by_what_they_are(
     dsn: str, words: tuple[str, ...], expected: str
 ) -> None:
     value = '[{"types": ["builtins.ValueError"], "message": "no"}]'
@@ -89,7 +89,7 @@ def test_each_command_files_what_has_no_letter_yet(dsn: str) -> None:
     assert filed(dsn) == {a, b, c}
 
 
-def test_a_list_is_for_people_and_goes_on_from_page_to_page(dsn: str) -> None:
+def test_a_list_is_readable_and_paged(dsn: str) -> None:
     ids = letters(dsn, 5)
     said = dead(dsn, "list", "--limit", 3)
     head, *rows = said.out.splitlines()

@@ -53,7 +53,7 @@ async def test_a_job_whose_retries_are_used_up_is_kept_with_the_evidence(dsn: st
     assert (one.replayed_at, one.replayed_as, one.replays, one.replay_of) == (None, None, 0, None)
 
 
-async def test_what_goes_well_or_is_cancelled_is_no_letter(dsn: str) -> None:
+async def test_succeeded_and_cancelled_jobs_are_no_dead_letters(dsn: str) -> None:
     async with working(dsn) as chancy:
         await (await chancy.push(jobs.note.job(1))).wait(10)
         stuck = await chancy.push(jobs.wait_for_ever.job())
@@ -63,7 +63,7 @@ async def test_what_goes_well_or_is_cancelled_is_no_letter(dsn: str) -> None:
     assert filed(dsn) == set()
 
 
-async def test_a_queue_without_history_has_letters(dsn: str) -> None:
+async def test_a_queue_without_history_has_dead_letters(dsn: str) -> None:
     plain = Queue(name="async", executor="async", keep_finished=False)
     async with working(dsn, Retries(Never()), queue=plain) as chancy:
         reference = await chancy.push(jobs.fail.job())
@@ -106,7 +106,7 @@ async def test_a_job_whose_workers_die_names_the_worker_and_its_machine(dsn: str
         ({}, "tests.support.jobs.nothing", "unknown_function"),
     ],
 )
-async def test_what_cannot_be_called_is_kept_by_its_reason(
+async def test_a_job_that_cannot_be_called_fails_with_the_reason(
     dsn: str, arguments: dict[str, int], func: str, reason: str
 ) -> None:
     async with (
@@ -200,7 +200,7 @@ async def test_an_id_that_is_pushed_again_and_dies_again_is_the_letter_of_its_la
     assert (one.message, one.replayed_at, one.replays) == ("two", None, 1)
 
 
-async def test_letters_outlive_the_history(dsn: str) -> None:
+async def test_dead_letters_outlive_the_history(dsn: str) -> None:
     async with Chancy(dsn, plugins=[Pruner(keep_days=1)]) as chancy:
         (id,) = letters(dsn)
         execute(dsn, "delete from chancy.finished_jobs")
@@ -248,7 +248,7 @@ async def test_a_table_that_is_locked_holds_nothing_up_for_long(dsn: str) -> Non
         await eventually(lambda: filed(dsn) == {reference.id})
 
 
-async def test_what_was_replayed_or_purged_does_not_come_back(dsn: str) -> None:
+async def test_replayed_and_purged_dead_letters_do_not_return(dsn: str) -> None:
     replayed, purged, gone, left = letters(dsn, 4)
     (missing,) = failed(dsn)
     async with Chancy(dsn, plugins=[DeadLetters(sweep_s=0.05)]) as chancy:
@@ -272,7 +272,7 @@ async def test_a_broker_without_tables_has_none() -> None:
             await DEAD.find(chancy)
 
 
-async def test_many_that_replay_the_same_letters_replay_each_once(dsn: str) -> None:
+async def test_concurrent_replays_of_the_same_dead_letters_replay_each_once(dsn: str) -> None:
     ids = letters(dsn, 1_200)
     async with Chancy(dsn) as chancy:
         counts = await asyncio.gather(*(DEAD.replay_all(chancy) for _ in range(4)))
@@ -295,7 +295,7 @@ async def test_a_letter_whose_unique_key_is_taken_waits_for_it(dsn: str) -> None
     assert execute(dsn, "select unique_key from chancy.jobs") == [(b"k",)]
 
 
-async def test_a_replay_whose_answer_was_lost_is_told_again(dsn: str) -> None:
+async def test_a_replay_whose_answer_was_lost_is_reported_again(dsn: str) -> None:
     ids = letters(dsn, 2)
     terms: Any = {
         "queue": None,

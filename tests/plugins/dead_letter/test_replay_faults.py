@@ -57,7 +57,7 @@ def check_once(dsn: str, ids: list[UUID]) -> None:
 
 
 @pytest.mark.chaos
-def test_a_replay_that_is_killed_in_its_middle_replays_each_letter_once(
+def test_a_replay_that_is_killed_in_its_middle_replays_each_dead_letter_once(
     dsn: str, replays: Replays
 ) -> None:
     ids = letters(dsn, 5_000)
@@ -106,7 +106,7 @@ def test_replays_that_are_killed_again_and_again_lose_and_repeat_nothing(
 
 
 @pytest.mark.chaos
-def test_two_processes_that_replay_at_one_moment_replay_each_letter_once(
+def test_two_processes_that_replay_at_once_replay_each_dead_letter_once(
     dsn: str, replays: Replays
 ) -> None:
     ids = letters(dsn, 3_000)

@@ -40,7 +40,7 @@ def sweeper(
     )
 
 
-async def test_it_files_what_is_missing_and_no_more(
+async def test_it_files_what_is_missing_and_not_more(
     dsn: str, chancy: Chancy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweep, "CHECKED", 7)
@@ -55,7 +55,7 @@ async def test_it_files_what_is_missing_and_no_more(
     assert not set(old) & filed(dsn)
 
 
-async def test_it_goes_on_where_it_was_and_looks_again_every_hour(dsn: str, chancy: Chancy) -> None:
+async def test_it_resumes_and_checks_again_every_hour(dsn: str, chancy: Chancy) -> None:
     clock = ManualClock()
     one = sweeper(chancy, clock)
     (first,) = failed(dsn, ago="30 minutes")
@@ -82,13 +82,13 @@ async def test_one_that_is_refused_holds_up_no_other(
     assert str(ids[2]) in said
 
 
-async def test_while_the_table_is_away_the_error_is_heard(dsn: str, chancy: Chancy) -> None:
+async def test_a_missing_table_raises_the_error(dsn: str, chancy: Chancy) -> None:
     execute(dsn, "alter table chancy.dead_letters rename to away")
     with pytest.raises(StatementFailed):
         await sweeper(chancy).turn()
 
 
-async def test_what_is_too_old_goes(dsn: str, chancy: Chancy) -> None:
+async def test_old_rows_are_removed(dsn: str, chancy: Chancy) -> None:
     new, old = letters(dsn, 2), letters(dsn, 3, ago="2 days 1 hour")
     assert await sweeper(chancy).retain() == 0
     assert filed(dsn) == {*new, *old}
@@ -110,7 +110,7 @@ async def test_of_too_many_the_oldest_go_and_do_not_come_back(
     assert f"dead_letters_dropped count={BATCH + 15} max_letters=15" in caplog.text
 
 
-async def test_what_was_purged_is_remembered_as_long_as_it_could_come_back(
+async def test_purged_dead_letters_are_remembered_while_they_could_return(
     dsn: str, chancy: Chancy
 ) -> None:
     recent = letters(dsn, 2, ago="2 days")
@@ -160,7 +160,7 @@ async def test_the_leader_sweeps_at_once_and_another_one_rarely(dsn: str, leads:
             await eventually(later)
 
 
-async def test_two_sweeps_at_one_moment_file_each_once(dsn: str, chancy: Chancy) -> None:
+async def test_two_sweeps_at_once_file_each_once(dsn: str, chancy: Chancy) -> None:
     ids = failed(dsn, 2_000)
     counts = await asyncio.gather(*(sweeper(chancy).repair() for _ in range(3)))
     assert sum(counts) == 2_000
@@ -226,7 +226,7 @@ from generate_series(1, %s) as n
 
 @pytest.mark.chaos
 @pytest.mark.timeout(180)
-def test_what_it_asks_is_served_by_indexes_at_every_size(dsn: str) -> None:
+def test_its_queries_use_indexes_at_every_size(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         # A day that the server does not know yet: not analysed.
         connection.execute(MANY.encode(), (200_000,))

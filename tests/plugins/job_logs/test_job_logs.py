@@ -177,7 +177,7 @@ async def test_applications_in_one_process_store_the_lines_of_their_own_jobs(log
     assert idle._buffer.take() == []
 
 
-async def test_lines_wait_while_the_database_is_away(
+async def test_lines_wait_while_the_database_is_unavailable(
     logged: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     plugin = JobLogs(every_s=0.05)

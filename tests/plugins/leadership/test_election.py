@@ -95,7 +95,9 @@ async def test_the_lease_counts_from_before_the_question() -> None:
     await ended(task)
 
 
-async def test_a_machine_that_was_suspended_leads_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_machine_that_was_suspended_no_longer_leads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     boot = [1000.0]
     monkeypatch.setattr(chancy.clock, "_boot_time", lambda: boot[0])
     gate, _, _, _ = candidate()
@@ -133,7 +135,7 @@ async def test_an_outage_is_outlived_for_as_long_as_the_lease(
     await ended(task)
 
 
-async def test_what_the_server_refuses_is_not_asked_for_all_the_time() -> None:
+async def test_refused_statements_are_retried_rarely() -> None:
     async def refuse(holder: uuid.UUID) -> Sequence[Any]:
         raise StatementFailed("permission denied", sqlstate="42501")
 
@@ -147,7 +149,7 @@ async def test_what_the_server_refuses_is_not_asked_for_all_the_time() -> None:
     await ended(task)
 
 
-async def test_a_stop_does_not_wait_for_a_server_that_is_away(
+async def test_a_stop_does_not_wait_for_a_server_that_is_unavailable(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     hangs = asyncio.Event()

@@ -165,7 +165,7 @@ async def test_the_lease_of_the_dead_is_taken_when_it_ends(dsn: str) -> None:
         assert 1.2 <= time.monotonic() - began < 1.2 + 0.2 + SLACK_S
 
 
-async def test_a_worker_that_is_declared_dead_leads_no_more(dsn: str) -> None:
+async def test_a_worker_that_is_declared_dead_no_longer_leads(dsn: str) -> None:
     app = application(dsn, lease_s=1.0)
     async with app, Worker(app, queues=[], heartbeat_s=0.05, heartbeat_timeout_s=5.0) as worker:
         assert await worker.leader.wait() == 1
@@ -204,9 +204,7 @@ async def store(dsn: str) -> AsyncIterator[PostgresBroker]:
     await broker.close()
 
 
-async def test_of_many_who_find_the_lease_ended_one_takes_it(
-    dsn: str, store: PostgresBroker
-) -> None:
+async def test_one_of_many_workers_takes_an_expired_lease(dsn: str, store: PostgresBroker) -> None:
     hold(dsn, left="-1 s", since="-9 s")
     candidates = [uuid.uuid4() for _ in range(12)]
     answers = await asyncio.gather(*(elect(store, one) for one in candidates))
@@ -231,7 +229,7 @@ async def test_a_lease_from_the_future_is_free(dsn: str, store: PostgresBroker) 
     assert (await elect(store, mine))[:2] == (True, 8)
 
 
-async def test_those_who_do_not_lead_write_nothing_and_wait_for_nobody(
+async def test_followers_write_nothing_and_wait_for_no_lock(
     dsn: str, store: PostgresBroker
 ) -> None:
     hold(dsn, left="1 hour")
@@ -290,7 +288,7 @@ async def test_the_next_leader_waits_for_the_transaction_of_the_last(
     assert (await waiting)[:2] == (True, 8)
 
 
-async def test_a_renewal_that_waited_until_the_end_does_not_begin_anew(
+async def test_a_renewal_that_waited_until_the_end_does_not_restart(
     dsn: str, store: PostgresBroker
 ) -> None:
     """Its holder was frozen, with the renewal and a fenced transaction under way."""
@@ -324,7 +322,7 @@ async def won(store: PostgresBroker, mine: uuid.UUID) -> object:
     return term if leads else None
 
 
-async def test_two_leaders_are_told_apart_by_the_database(dsn: str) -> None:
+async def test_two_leaders_are_distinguished_by_the_database(dsn: str) -> None:
     async with application(dsn) as chancy, Worker(chancy, queues=[]) as worker:
         gate: LeaderGate = worker.leader
         term = await gate.wait()

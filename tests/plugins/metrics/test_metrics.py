@@ -332,7 +332,7 @@ async def test_a_stop_during_a_report_loses_no_count(
     assert stored(metered) == 5
 
 
-async def test_the_endpoint_stays_while_the_database_is_away(
+async def test_the_endpoint_stays_while_the_database_is_unavailable(
     metered: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with served(metered, caplog) as (_, _, port):
@@ -502,7 +502,7 @@ async def test_a_worker_that_can_take_no_jobs_is_not_ready(
         assert (await asyncio.to_thread(get, port, "/healthz")) == (200, "ok\n")
 
 
-async def test_a_blocked_worker_says_so(
+async def test_a_blocked_worker_is_reported(
     metered: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endpoints, "_LOOP_S", 0.2)

@@ -54,7 +54,7 @@ async def test_the_rules_run_on_the_leader_beside_the_drop_of_days(
     assert "worker_loop_failed" not in caplog.text
 
 
-async def test_a_partition_that_somebody_holds_puts_the_rules_off(
+async def test_a_partition_that_another_session_holds_puts_the_rules_off(
     dsn: str, connection: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -185,7 +185,7 @@ async def test_a_missing_partition_of_today_is_logged_until_it_is_there(
         connection.execute("drop role guest")
 
 
-async def test_a_role_that_may_not_delete_says_so_once(
+async def test_a_role_without_the_delete_privilege_is_logged_once(
     dsn: str, connection: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(connection, 3)
@@ -265,7 +265,7 @@ def test_a_wrong_rule_in_settings_is_named(rule: dict[str, Any]) -> None:
         made(Pruner, {"rules": [rule]}, source="x.toml")
 
 
-def test_the_command_says_what_would_go_and_prunes(
+def test_the_command_reports_what_would_go_and_prunes(
     dsn: str, connection: psycopg.Connection[Any]
 ) -> None:
     fill(connection, 40)

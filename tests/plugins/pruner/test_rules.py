@@ -66,7 +66,7 @@ SOLD, BOUGHT, SENT = (
     ],
     ids=lambda value: str(value) if isinstance(value, Prune) else str(len(value)),
 )
-async def test_what_a_rule_means_goes_and_nothing_else(
+async def test_a_rule_removes_only_matching_jobs(
     rule: Prune, gone: set[Any], store: SqlStore, connection: psycopg.Connection[Any]
 ) -> None:
     fill(connection, 20, queue="mail", first=2 * HOUR)
@@ -159,7 +159,7 @@ class Recording:
         return rows
 
 
-async def test_a_walk_goes_on_where_it_stopped_and_looks_at_nothing_twice(
+async def test_a_walk_continues_where_it_stopped_and_looks_at_nothing_twice(
     store: SqlStore, connection: psycopg.Connection[Any]
 ) -> None:
     fill(connection, 60, queue="a", state=State.FAILED)
@@ -182,7 +182,7 @@ async def test_a_walk_goes_on_where_it_stopped_and_looks_at_nothing_twice(
     assert sweep.removed == {0: 37}
 
 
-async def test_of_two_who_prune_at_once_both_come_to_the_end(
+async def test_two_concurrent_pruners_both_finish(
     store: SqlStore, connection: psycopg.Connection[Any]
 ) -> None:
     fill(connection, 500)
@@ -194,7 +194,7 @@ async def test_of_two_who_prune_at_once_both_come_to_the_end(
     assert sum(left(connection).values()) == 100 + 54
 
 
-async def test_many_that_finished_at_one_moment_are_not_stepped_over(
+async def test_many_that_finished_at_once_are_not_stepped_over(
     store: SqlStore, connection: psycopg.Connection[Any]
 ) -> None:
     fill(connection, 50)

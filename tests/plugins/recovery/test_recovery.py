@@ -117,7 +117,7 @@ async def chancy(dsn: str, recovery: Counting, election: Given) -> AsyncIterator
         yield made
 
 
-async def test_without_any_leader_jobs_come_back_all_the_same(
+async def test_jobs_are_rescued_without_a_leader(
     chancy: Chancy, dsn: str, recovery: Counting, caplog: pytest.LogCaptureFixture
 ) -> None:
     reference = await chancy.push(jobs.note.job(value=1))
@@ -168,7 +168,7 @@ async def test_a_job_that_has_crashed_is_charged_only_if_its_start_is_stored(
     assert len(done.errors) == counted - crashes
 
 
-async def test_those_who_do_not_lead_sweep_at_their_start_and_rarely(
+async def test_followers_sweep_at_their_start_and_rarely(
     chancy: Chancy, dsn: str, recovery: Counting, election: Given
 ) -> None:
     reference = await chancy.push(jobs.note.job(value=1))
@@ -184,7 +184,7 @@ async def test_those_who_do_not_lead_sweep_at_their_start_and_rarely(
         await chancy.cancel(later.id)
 
 
-async def test_a_clock_that_is_set_makes_nobody_dead(
+async def test_setting_a_clock_declares_no_worker_dead(
     chancy: Chancy, dsn: str, recovery: Counting, election: Given
 ) -> None:
     """The clock of the database is put forward by an hour: every beat looks an hour old."""
@@ -219,7 +219,7 @@ def record(one: uuid.UUID, heartbeat_age_s: float, beats: int = 0) -> WorkerReco
     )
 
 
-def test_a_silence_counts_when_it_was_seen_and_told() -> None:
+def test_a_missed_heartbeat_counts_once_it_was_observed_and_reported() -> None:
     clock = ManualClock()
     heartbeats, one, two = HeartbeatObserver(clock, 15.0), uuid.uuid4(), uuid.uuid4()
 

@@ -74,7 +74,7 @@ async def test_commands_tell_of_jobs_and_queues(
         assert await waiting.status() is State.CANCELLED
 
 
-async def test_what_is_not_known_of_a_queue_is_not_shown_as_nothing(
+async def test_unknown_counts_of_a_queue_are_not_shown_as_zero(
     dsn: str, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither while its broker is away, nor without the application that has it."""

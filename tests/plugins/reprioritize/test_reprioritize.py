@@ -122,7 +122,7 @@ async def test_it_adds_to_what_the_job_was_pushed_with(
     assert metas[3] == ({"mine": 1},)
 
 
-async def test_the_age_counts_from_the_moment_at_which_a_job_became_due(
+async def test_the_age_counts_from_the_time_at_which_a_job_became_due(
     broker: PostgresBroker, connection: psycopg.Connection[Any]
 ) -> None:
     fill(connection, MINUTE * 60, due=MINUTE * 2.5)  # delayed, or retried
@@ -134,7 +134,7 @@ async def test_the_age_counts_from_the_moment_at_which_a_job_became_due(
     assert priorities(connection) == [2, 2, 0, 0, 0]
 
 
-async def test_what_a_rule_means_is_raised_and_nothing_else(
+async def test_a_rule_raises_only_matching_jobs(
     broker: PostgresBroker, connection: psycopg.Connection[Any]
 ) -> None:
     age = MINUTE * 9.5
@@ -153,7 +153,7 @@ async def test_what_a_rule_means_is_raised_and_nothing_else(
     assert priorities(connection) == [9, 0, 3, 45]
 
 
-async def test_a_priority_that_somebody_set_counts_as_the_first_one(
+async def test_a_priority_that_was_set_otherwise_counts_as_the_first_one(
     broker: PostgresBroker, connection: psycopg.Connection[Any]
 ) -> None:
     fill(connection, MINUTE * 3.5)
@@ -214,7 +214,7 @@ async def test_jobs_keep_their_order_among_those_of_one_priority(
         assert positions == sorted(positions)
 
 
-async def test_two_who_raise_and_one_who_claims_do_each_job_once(
+async def test_concurrent_raises_and_a_claim_run_each_job_once(
     broker: PostgresBroker, connection: psycopg.Connection[Any]
 ) -> None:
     fill(connection, MINUTE * 5.5, count=4000)
@@ -242,7 +242,7 @@ async def test_two_who_raise_and_one_who_claims_do_each_job_once(
 
 
 @pytest.mark.parametrize(("count", "notices"), [(1, 1), (2500, 2)])
-async def test_the_workers_of_the_queue_are_told_to_look_from_the_front(
+async def test_the_workers_of_the_queue_are_notified_to_look_from_the_front(
     count: int,
     notices: int,
     broker: PostgresBroker,

@@ -131,7 +131,7 @@ def test_a_policy_is_part_of_a_job() -> None:
     assert changed.max_attempts == 20
 
 
-def test_the_attempts_of_a_job_are_those_of_its_policy_unless_it_says_so() -> None:
+def test_attempts_come_from_the_policy_unless_the_job_sets_them() -> None:
     plain = Job(func="shop.work")
     assert plain.max_attempts == 25
     assert plain.with_retry(Constant(1, max_attempts=3)).max_attempts == 3
@@ -202,6 +202,6 @@ def test_a_producer_imports_no_plugin_and_no_worker() -> None:
         ),
     ],
 )
-def test_what_cannot_be_kept_to_is_refused(make: Any, why: str) -> None:
+def test_unenforceable_limits_are_refused(make: Any, why: str) -> None:
     with pytest.raises(ConfigurationError, match=why):
         make()

@@ -88,11 +88,11 @@ def raised(error: BaseException) -> Raised:
         (Lost("gone"), claim()._replace(crashes=2), State.FAILED),
     ],
 )
-def test_what_is_retried(outcome: Outcome, one: Claim, state: State) -> None:
+def test_retried_errors(outcome: Outcome, one: Claim, state: State) -> None:
     assert decision(Retries(Constant(7)), outcome, one).state is state
 
 
-def test_a_job_that_says_itself_when_to_go_on_is_left_alone() -> None:
+def test_a_snooze_is_not_changed_by_the_retry_policy() -> None:
     until = datetime(2030, 1, 1, tzinfo=UTC)
     found = decision(Retries(Constant(7)), Snoozed(until))
     assert (found.state, found.run_at, found.delay_s, found.refund) == (
@@ -221,7 +221,7 @@ def test_a_job_brings_its_policy_along(meta: str | None, delay_s: float | None) 
         "{",
     ],
 )
-def test_what_cannot_be_read_is_said_and_the_applications_policy_holds(
+def test_an_unreadable_policy_is_logged_and_the_application_policy_applies(
     stored: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     found = decision(Retries(Constant(1)), raised(ValueError()), claim(meta=stored))
@@ -350,7 +350,7 @@ def errors() -> Iterator[dict[str, list[Exception]]]:
     ahead.clear()
 
 
-def test_a_job_that_said_itself_when_is_left_to_it() -> None:
+def test_an_explicit_retry_time_is_not_changed() -> None:
     hopeless = Retries(Never(), rules=[Rule(control.Retry, Never())])
     failure = Failure.of(control.Retry(5, "busy"))
     outcome = Raised(failure, again=timedelta(seconds=5))

@@ -14,7 +14,7 @@ from chancy.plugins.batch import Batches
 from chancy.plugins.workflow import Workflows
 
 
-async def test_those_who_waited_keep_no_application(dsn: str) -> None:
+async def test_finished_waits_keep_no_reference_to_the_application(dsn: str) -> None:
     flows, batches = Workflows(), Batches()
     Chancy(dsn, plugins=[flows, batches]).sync_migrate()
     brokers: list[weakref.ref[Broker]] = []

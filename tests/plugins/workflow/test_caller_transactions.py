@@ -54,7 +54,7 @@ async def stubborn() -> str:
     return "never"
 
 
-async def test_what_was_cancelled_is_retried_when_it_has_stopped(flows_dsn: str) -> None:
+async def test_cancelled_steps_are_retried_once_they_stopped(flows_dsn: str) -> None:
     flows = Workflows()
     async with working(flows_dsn, flows) as chancy:
         reference = await flows.push(chancy, Workflow("w").add(stubborn.job(), "slow"))

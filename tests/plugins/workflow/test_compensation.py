@@ -52,7 +52,7 @@ def saga() -> Workflow:
     return flow.add(steps.once.job(), "pay", after="car", on_failure="compensate")
 
 
-async def test_what_was_done_is_undone_in_reverse(flows_dsn: str) -> None:
+async def test_completed_steps_are_undone_in_reverse_order(flows_dsn: str) -> None:
     flows = Workflows()
     steps.failing.add("pay")
     async with working(flows_dsn, flows) as chancy:
@@ -83,7 +83,7 @@ async def test_undoing_waits_for_what_still_runs(flows_dsn: str) -> None:
     assert "never" not in steps.ran
 
 
-async def test_an_undo_that_fails_stops_and_goes_on_when_it_is_retried(flows_dsn: str) -> None:
+async def test_an_undo_that_fails_stops_and_continues_when_it_is_retried(flows_dsn: str) -> None:
     flows = Workflows()
     steps.failing |= {"pay", "undo hotel"}
     async with working(flows_dsn, flows) as chancy:
@@ -96,7 +96,7 @@ async def test_an_undo_that_fails_stops_and_goes_on_when_it_is_retried(flows_dsn
     assert steps.ran[-2:] == ["undo hotel", "undo flight"]
 
 
-async def test_what_failed_and_was_ignored_is_never_undone(flows_dsn: str) -> None:
+async def test_ignored_failures_are_never_undone(flows_dsn: str) -> None:
     flows = Workflows()
     steps.failing |= {"ignored", "pay", "undo done"}
     flow = Workflow("w")

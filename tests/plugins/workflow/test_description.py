@@ -106,7 +106,7 @@ def one(job: Job[Any], **given: Any) -> Workflow:
     ],
     ids=lambda value: "" if isinstance(value, Workflow) else value,
 )
-def test_what_cannot_run_is_refused(flow: Workflow, why: str) -> None:
+def test_jobs_that_cannot_run_are_refused(flow: Workflow, why: str) -> None:
     with pytest.raises(PushError, match=f"workflow 'w'.*{why}"):
         prepared(flow)
 
@@ -119,7 +119,7 @@ def test_names_that_cannot_be(name: Any) -> None:
         Workflow("w").add(steps.mark.job(), name)
 
 
-def test_what_is_refused_at_once() -> None:
+def test_settings_refused_at_once() -> None:
     flow = Workflow("w").add(steps.mark.job(), "a")
     with pytest.raises(PushError, match="two steps 'a'"):
         flow.add(steps.mark.job(), "a")

@@ -103,7 +103,7 @@ HOLD = "select from chancy.workflows_joins where name = 'm' for update"
 WAIT = f"select count(*) from pg_stat_activity where {BLOCKED}"
 
 
-async def test_what_they_let_go_is_locked_in_no_other_order(flows_dsn: str) -> None:
+async def test_released_steps_are_locked_in_one_order(flows_dsn: str) -> None:
     """One step lets z go, and a by a wait that is over as it begins; the other one a and then z."""
     flow = Workflow("w")
     for name in ("left", "right", "other"):
@@ -150,7 +150,7 @@ async def test_one_that_waits_in_a_piece_is_over_as_the_piece_is_started(flows_d
     assert execute(flows_dsn, EARLY) == [(0,)]
 
 
-async def test_they_are_counted_anew_when_steps_are_run_again(flows_dsn: str) -> None:
+async def test_they_are_counted_again_when_steps_are_run_again(flows_dsn: str) -> None:
     flow = Workflow("w").add(steps.mark.job(), "first").wait_for("go", after="first")
     flow.add(steps.mark.job(), "bad", after="go").wait_for("late", after="bad")
     async with Chancy(flows_dsn, plugins=[FLOWS]) as chancy:

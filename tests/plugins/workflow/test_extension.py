@@ -83,7 +83,7 @@ async def test_a_step_fans_out_over_what_it_finds(flows_dsn: str, failures: int)
     assert steps.ran == ["find"] * (failures + 1)
 
 
-async def test_the_last_step_may_go_on(flows_dsn: str) -> None:
+async def test_the_last_step_may_add_more_steps(flows_dsn: str) -> None:
     async with working(flows_dsn, FLOWS) as chancy:
         app.append(chancy)
         flow = Workflow("w").add(add.job({"uses": True}), "first")
@@ -103,7 +103,7 @@ async def add_line() -> None:
     await FLOWS.extend(app[0], more, before=["end", "end"])
 
 
-async def test_what_is_added_may_be_made_of_parts(flows_dsn: str) -> None:
+async def test_added_steps_may_be_composed_of_parts(flows_dsn: str) -> None:
     async with working(flows_dsn, FLOWS) as chancy:
         app.append(chancy)
         flow = (
@@ -142,7 +142,7 @@ async def test_steps_are_added_behind_ones_that_have_ended(flows_dsn: str) -> No
         ({"before": ["first"], "after": ["other"]}, "started already"),
     ],
 )
-async def test_what_cannot_be_added_is_refused(
+async def test_invalid_additions_are_refused(
     flows_dsn: str, options: dict[str, Any], why: str
 ) -> None:
     async with working(flows_dsn, FLOWS) as chancy:

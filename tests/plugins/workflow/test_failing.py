@@ -63,7 +63,7 @@ async def test_the_last_of_what_runs_ends_it_in_whichever_order(
             assert await is_in(reference, over), order
 
 
-async def test_what_runs_is_found_anew_when_it_fails_again(flows_dsn: str) -> None:
+async def test_a_service_that_fails_again_is_reported_again(flows_dsn: str) -> None:
     """By then a step may run that did not when the workflow failed before."""
     async with Chancy(flows_dsn, plugins=[FLOWS]) as chancy:
         flow = Workflow("w").add(steps.once.job(), "y").add(steps.once.job(), "a", after="y")

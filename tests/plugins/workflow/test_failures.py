@@ -105,7 +105,7 @@ async def test_a_cancelled_workflow_stops_what_runs(flows_dsn: str) -> None:
         assert not await reference.cancel()
 
 
-async def test_what_a_cancelled_workflow_stopped_is_not_a_failure_to_ignore(
+async def test_steps_stopped_by_a_cancel_are_not_ignored_failures(
     flows_dsn: str,
 ) -> None:
     flows = Workflows(sweep_s=0.1)
@@ -135,7 +135,7 @@ async def test_what_a_cancelled_workflow_stopped_is_not_a_failure_to_ignore(
     assert steps.ran == ["slow", "slow", "after"]
 
 
-async def test_a_retry_waits_until_what_was_stopped_is_told(flows_dsn: str) -> None:
+async def test_a_retry_waits_until_stopped_steps_are_reported(flows_dsn: str) -> None:
     flows = Deaf()
     flow = Workflow("w").add(steps.held.job(), "slow", on_failure="ignore")
     async with working(flows_dsn, flows) as chancy:
@@ -219,7 +219,7 @@ async def test_the_replay_of_a_dead_letter_resumes_its_workflow(flows_dsn: str) 
     assert sorted(steps.ran) == ["after bad", "bad", "bad", "end", "worse", "worse"]
 
 
-async def test_the_replay_of_a_step_that_was_retried_since_is_not_heard(flows_dsn: str) -> None:
+async def test_a_replay_of_a_step_that_was_retried_is_ignored(flows_dsn: str) -> None:
     flows, dead = Workflows(), DeadLetters()
     steps.failing.add("bad")
     flow = Workflow("w").add(steps.once.job(), "bad").add(steps.mark.job(), "end", after="bad")

@@ -31,7 +31,7 @@ def fleet(flows_dsn: str, chance: random.Random) -> Iterator[Fleet]:
 @seed(5)
 @given(drawings=st.lists(drawn(), min_size=6, max_size=6))
 @settings(DRAWING, max_examples=1)
-async def test_a_few_drawn_workflows_do_what_the_model_says_whoever_dies(
+async def test_a_few_random_workflows_match_the_model_despite_crashes(
     flows_dsn: str, tmp_path: Path, fleet: Fleet, chance: random.Random, drawings: list[Drawn]
 ) -> None:
     assume(sum(node.fails for one in drawings for node in one.graph) >= 2)

@@ -107,7 +107,7 @@ def _in_order(
     ],
     indirect=["servers"],
 )
-async def test_each_step_ends_once_whoever_dies(
+async def test_each_step_ends_once_despite_crashes(
     flows_dsn: str,
     servers: Sequence[str],
     tmp_path: Path,

@@ -56,7 +56,7 @@ async def test_a_step_that_succeeded_does_not_fail(flows_dsn: str) -> None:
 
 
 @pytest.mark.parametrize("gone", [False, True])
-async def test_a_success_of_an_attempt_that_was_lost_mends_no_failure(
+async def test_a_late_success_of_a_lost_attempt_does_not_undo_the_failure(
     flows_dsn: str, gone: bool
 ) -> None:
     """Its hook failed, and so did the commit; then another attempt failed for good, and left no
@@ -82,7 +82,7 @@ async def test_a_success_of_an_attempt_that_was_lost_mends_no_failure(
         assert await reference.wait(5) is wanted
 
 
-def test_what_is_nowhere_for_a_while_is_gone() -> None:
+def test_jobs_missing_for_a_while_count_as_lost() -> None:
     clock = ManualClock()
     absences = MissingJobs(clock, most=2)
     one, two, three = (UUID(int=number) for number in range(3))

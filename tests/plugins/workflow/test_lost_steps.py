@@ -153,7 +153,7 @@ async def test_a_replay_that_the_server_refuses_stops_no_other(flows_dsn: str) -
         assert found == {"refused": "failed", "taken": "succeeded"}
 
 
-async def test_what_waits_for_others_yet_is_in_no_piece(flows_dsn: str) -> None:
+async def test_steps_with_open_dependencies_are_in_no_piece(flows_dsn: str) -> None:
     """Whoever starts a piece would start it a second time, where that ends in the same moment."""
     async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
         flow = Workflow("w").add(steps.mark.job(), "a").add(steps.mark.job(), "b")

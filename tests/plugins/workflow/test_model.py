@@ -101,7 +101,7 @@ async def test_random_workflows(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-async def test_pruning_finished_jobs_strands_nobody(
+async def test_pruning_finished_jobs_leaves_no_waiter_stuck(
     flows_dsn: str, graphs: list[model.Graph]
 ) -> None:
     pruning = asyncio.create_task(prune(flows_dsn))

@@ -295,7 +295,7 @@ async def examine(
 @seed(SEED)
 @given(drawings=st.lists(drawn(), min_size=16, max_size=16))
 @settings(DRAWING, max_examples=50)
-async def test_drawn_workflows_do_what_the_model_says_whoever_dies(
+async def test_random_workflows_match_the_model_despite_crashes(
     flows_dsn: str, tmp_path: Path, fleet: Fleet, chance: random.Random, drawings: list[Drawn]
 ) -> None:
     if time.monotonic() > fleet.began + ALL_S:

@@ -109,7 +109,7 @@ async def test_a_workflow_that_cannot_be_undone_holds_up_no_other(flows_dsn: str
         await fails_for_good(kept)
 
 
-async def test_what_a_step_lets_go_that_cannot_be_pushed_fails_as_well(flows_dsn: str) -> None:
+async def test_a_released_step_that_cannot_be_pushed_fails(flows_dsn: str) -> None:
     """Each by itself, though the server refuses two that follow each other."""
     execute(flows_dsn, REFUSE)
     flow = Workflow("w").add(steps.mark.job(), "first")
@@ -125,7 +125,7 @@ async def test_what_a_step_lets_go_that_cannot_be_pushed_fails_as_well(flows_dsn
         await eventually(lambda: steps.ran[-1] == "last")
 
 
-async def test_a_lost_step_lets_go_on_what_can_be_pushed(flows_dsn: str) -> None:
+async def test_a_lost_step_releases_the_steps_that_can_be_pushed(flows_dsn: str) -> None:
     async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
         flow = Workflow("w").add(steps.once.job(), "gone", on_failure="ignore")
         for name in ("refused", "taken"):

@@ -25,7 +25,7 @@ def test_notes_are_bounded_and_take_no_nonsense() -> None:
     assert ref_of(good) == (UUID(int=5), 'a "b', 2, False)
 
 
-def test_ends_that_were_not_told_are_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreported_outcomes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chancy.plugin.tracking.recorded.MAX_UNREPORTED", 10)
     notes, attempt = StepOutcomes(), RecordedAttempt(StepRef(UUID(int=1), "a", 1, False), 0.0)
     claims = [claimed() for _ in range(3)]
@@ -45,7 +45,7 @@ def test_ends_that_were_not_told_are_kept_within_bounds(monkeypatch: pytest.Monk
     assert all(notes.unreported(one.id) is None for one in claims)
 
 
-def test_a_batch_keeps_what_was_told_before_the_commit_failed() -> None:
+def test_a_batch_keeps_reports_from_before_a_failed_commit() -> None:
     notes, id = BatchNotes(), UUID(int=5)
     notes.record(id, BatchPlace(UUID(int=1), None))
     ends = notes.outcomes_of([Settlement(id, UUID(int=6), State.SUCCEEDED)])

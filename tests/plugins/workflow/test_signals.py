@@ -88,7 +88,7 @@ async def test_a_payload_that_cannot_be_stored_is_refused(flows_dsn: str) -> Non
         assert execute(flows_dsn, "select name from chancy.workflows_signals") == []
 
 
-async def test_what_a_signal_gives_is_held_against_who_takes_it(flows_dsn: str) -> None:
+async def test_the_payload_of_a_signal_is_validated_against_its_receiver(flows_dsn: str) -> None:
     flows = Workflows()
     wrong = Workflow("w").wait_for("go", Choice).add(act.job(From("go")), "act")
     ignored = Workflow("w").wait_for("go", Approval, on_failure="ignore")

@@ -91,7 +91,7 @@ async def test_the_worker_that_let_them_go_starts_all(flows_dsn: str) -> None:
     assert ran == [(WIDTH + 2, WIDTH + 2)]
 
 
-async def test_what_is_left_before_the_service_begins_is_started(flows_dsn: str) -> None:
+async def test_remaining_steps_are_started_before_the_service_begins(flows_dsn: str) -> None:
     flows = Halting()
     async with working(flows_dsn, flows) as chancy:
         reference = await halted(chancy, flows_dsn, flows)
@@ -129,7 +129,7 @@ async def test_pieces_of_a_cancelled_workflow_start_nothing(flows_dsn: str) -> N
         assert (await states(reference))["n6"] == "cancelled"
 
 
-async def test_what_begins_again_starts_at_once_what_was_left(flows_dsn: str) -> None:
+async def test_a_restarted_workflow_starts_the_remaining_steps_at_once(flows_dsn: str) -> None:
     flows = Halting()
     async with working(flows_dsn, flows) as chancy:
         reference = await halted(chancy, flows_dsn, flows)
@@ -141,7 +141,7 @@ async def test_what_begins_again_starts_at_once_what_was_left(flows_dsn: str) ->
         assert await reference.wait(10) is WorkflowState.SUCCEEDED
 
 
-async def test_a_workflow_that_somebody_holds_holds_up_nobody(flows_dsn: str) -> None:
+async def test_a_workflow_that_another_session_holds_delays_no_caller(flows_dsn: str) -> None:
     flows = Halting()
     async with working(flows_dsn, flows) as chancy:
         held = await halted(chancy, flows_dsn, flows)
@@ -220,7 +220,7 @@ async def test_all_that_a_worker_has_left_is_started(
     assert execute(flows_dsn, "select count(*) from chancy.jobs") == [(61,)]
 
 
-async def test_a_sweep_that_finds_many_goes_on_at_once(
+async def test_a_sweep_that_finds_many_continues_at_once(
     flows_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chancy.plugins.workflow.starts.MOST_PIECES", 2)
@@ -263,7 +263,7 @@ async def test_a_step_that_cannot_be_started_stops_no_other(flows_dsn: str) -> N
         assert await bad.wait(10) is WorkflowState.SUCCEEDED
 
 
-async def test_what_no_settlement_has_told_is_started_in_pieces_too(flows_dsn: str) -> None:
+async def test_unreported_steps_are_also_started_in_pieces(flows_dsn: str) -> None:
     async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
         reference = await Workflows().push(chancy, fan())
         out = await reference.step("out")

@@ -16,7 +16,7 @@ ID = UUID("018f3c3e-7d3a-7cc0-8000-0123456789ab")
 
 @pytest.mark.parametrize("step", ["s1", "ü / {}", 'with "quotes"', "back\\slash", "tab\t"])
 @pytest.mark.parametrize("more", [{}, {"to": "ann"}, {"dead_letters": {"of": 1}}])
-async def test_it_is_read_alike_by_both_ways(dsn: str, step: str, more: dict[str, Any]) -> None:
+async def test_both_readers_return_the_same(dsn: str, step: str, more: dict[str, Any]) -> None:
     meta = {**more, "workflow": {"step": step, "run": 3, "id": str(ID)}}
     with psycopg.connect(dsn) as connection:
         row = connection.execute("select %s::jsonb::text", (json.dumps(meta),)).fetchone()

@@ -44,7 +44,9 @@ class Failing(Workflows):
 
 
 @pytest.mark.parametrize("keep", [pytest.param(True, marks=pytest.mark.chaos), False])
-async def test_the_worker_itself_tells_what_its_hook_could_not(flows_dsn: str, keep: bool) -> None:
+async def test_the_worker_reports_outcomes_that_its_hook_could_not(
+    flows_dsn: str, keep: bool
+) -> None:
     flows = Failing(sweep_s=3600)
     queue = Queue(name="async", executor="async", keep_finished=keep)
     steps.failing.add("bad")
@@ -58,7 +60,7 @@ async def test_the_worker_itself_tells_what_its_hook_could_not(flows_dsn: str, k
         assert (end.state, end.result) == (StepState.SUCCEEDED, 16)
 
 
-async def test_what_is_settled_late_is_heard_by_the_hook(flows_dsn: str) -> None:
+async def test_late_settlements_reach_the_hook(flows_dsn: str) -> None:
     """The row of a job is locked, so that its settlement takes longer than the service waits."""
     flows = Workflows(sweep_s=3600)
     queue = Queue(name="async", executor="async", keep_finished=False)
@@ -88,7 +90,7 @@ async def test_a_step_may_complete_in_its_own_transaction(flows_dsn: str) -> Non
         assert await (await flows.push(chancy, flow)).result(20) == 5
 
 
-async def test_the_sweep_tells_what_nobody_has_told(flows_dsn: str) -> None:
+async def test_the_sweep_reports_unreported_outcomes(flows_dsn: str) -> None:
     flows = Deaf()
     steps.failing.add("bad")
     flow = Workflow("w").add(steps.double.job(4), "four").add(steps.once.job(), "bad")
@@ -114,7 +116,7 @@ async def test_the_sweep_tells_what_nobody_has_told(flows_dsn: str) -> None:
         assert await sweep.turn() == 0
 
 
-async def test_what_nobody_began_to_undo_is_begun(flows_dsn: str) -> None:
+async def test_the_sweep_starts_pending_undo_steps(flows_dsn: str) -> None:
     flows = Deaf()
     flow = Workflow("w").add(steps.once.job(), "done", undo=steps.undo.job(From("done")))
     async with working(flows_dsn, flows) as chancy:
@@ -148,7 +150,7 @@ async def test_a_job_that_is_gone_fails_its_step(flows_dsn: str) -> None:
     assert "is gone" in found.error["message"]
 
 
-async def test_pruned_history_strands_nobody(flows_dsn: str) -> None:
+async def test_pruned_history_leaves_no_waiter_stuck(flows_dsn: str) -> None:
     flows = Workflows()
     flow = chain("w", steps.double.job(1), steps.double.job(From()))
     flow.wait_for("go", after="double 2").add(steps.double.job(From("double 2")), "d", after="go")

@@ -119,7 +119,7 @@ async def test_the_signal_and_the_timer_count_once(flows_dsn: str) -> None:
         assert await flows.reference(chancy, reference.id).result(10) == "somebody"
 
 
-async def test_a_wait_begins_anew_when_a_failed_workflow_goes_on(flows_dsn: str) -> None:
+async def test_a_wait_restarts_when_a_failed_workflow_continues(flows_dsn: str) -> None:
     flows = Workflows(sweep_s=0.1)
     steps.failing.add("bad")
     flow = Workflow("w").add(steps.once.job(), "bad")
@@ -139,7 +139,7 @@ async def test_a_wait_begins_anew_when_a_failed_workflow_goes_on(flows_dsn: str)
         assert await reference.result(10) == {"bad": "bad", "go": "somebody"}
 
 
-async def test_a_timer_that_was_due_while_its_workflow_had_failed_begins_anew(
+async def test_a_timer_that_was_due_while_its_workflow_had_failed_restarts(
     flows_dsn: str,
 ) -> None:
     flows = Workflows()

@@ -113,7 +113,7 @@ async def test_results_by_prefix_and_path(flows_dsn: str) -> None:
         assert await (await flows.push(chancy, flow)).result(10) == ["y", "y"]
 
 
-async def test_what_a_result_does_not_have_is_left_out_of_the_call(flows_dsn: str) -> None:
+async def test_missing_parts_of_a_result_are_left_out_of_the_call(flows_dsn: str) -> None:
     flows = Workflows()
     flow = Workflow("p").add(steps.anything.job({"a": None}), "source")
     flow.add(steps.default.job(From("source", "b")), "absent")

@@ -11,7 +11,7 @@ from chancy.text import elapsed
 @pytest.mark.parametrize(
     ("pending", "shown"), [(0, "0"), (9_999, "9,999"), (10_000, "10,000"), (10_001, "10,000+")]
 )
-def test_a_count_that_was_stopped_says_so(pending: int, shown: str) -> None:
+def test_a_truncated_count_is_marked(pending: int, shown: str) -> None:
     assert Backlog(pending=pending, cap=10_000, oldest_s=None).shown == shown
 
 

@@ -120,7 +120,7 @@ async def test_its_workers_are_busy(bench: Bench) -> None:
     assert "running 2 of its jobs" in text
 
 
-async def test_who_has_the_slots_is_named_up_to_five(bench: Bench, clock: ManualClock) -> None:
+async def test_up_to_five_slot_holders_are_named(bench: Bench, clock: ManualClock) -> None:
     await bench.broker.declare(Queue(name="default", executor="async", concurrency=7), upsert=True)
     here = worker("default")
     await bench.broker.register(here)
@@ -137,7 +137,7 @@ async def test_who_has_the_slots_is_named_up_to_five(bench: Bench, clock: Manual
     assert text.count(who) == 5
 
 
-async def test_a_plugin_says_what_holds_it(bench: Bench) -> None:
+async def test_a_plugin_reports_what_holds_it(bench: Bench) -> None:
     async def explain(job: QueuedJob) -> Sequence[str]:
         return [f"the limit per-user has 2 slots; {job.func} waits"]
 
@@ -223,7 +223,7 @@ async def test_it_is_finished(bench: Bench, state: State) -> None:
     assert state.label in text
 
 
-async def test_what_died_with_it_and_what_nobody_knows(bench: Bench) -> None:
+async def test_jobs_lost_with_the_process_and_unknown_jobs(bench: Bench) -> None:
     await bench.prepare()
     [claim] = await bench.running()
     lost = settlement(claim, State.PENDING)._replace(

@@ -46,7 +46,7 @@ def test_a_job_without_an_id_gets_one(intake: JobPreparation) -> None:
     assert first.id < second.id
 
 
-def test_a_moment_is_stored_in_utc(intake: JobPreparation) -> None:
+def test_a_time_is_stored_in_utc(intake: JobPreparation) -> None:
     at = datetime(2030, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
     prepared = intake.prepare(Job(func="shop.work", run_at=at), validate=False)
     assert prepared.run_at is not None
@@ -60,7 +60,7 @@ def test_a_moment_is_stored_in_utc(intake: JobPreparation) -> None:
         datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=3))),
     ],
 )
-def test_a_moment_that_utc_does_not_have_is_refused(intake: JobPreparation, at: datetime) -> None:
+def test_a_time_outside_of_utc_is_refused(intake: JobPreparation, at: datetime) -> None:
     with pytest.raises(PushError, match="outside the years 1 to 9999 in UTC"):
         intake.prepare(Job(func="shop.work", run_at=at), validate=False)
 
@@ -75,7 +75,7 @@ def test_a_moment_that_utc_does_not_have_is_refused(intake: JobPreparation, at: 
         ("shop.work", "'shop.work' is not a Job"),
     ],
 )
-def test_what_is_no_job_is_refused_with_what_to_do(
+def test_a_value_that_is_no_job_is_refused_with_advice(
     intake: JobPreparation, thing: Any, said: str
 ) -> None:
     with pytest.raises(PushError, match=said):
@@ -119,7 +119,9 @@ def test_chunks() -> None:
     assert next(taken) == 3
 
 
-def test_what_passed_the_checks_does_not_let_its_equals_pass(intake: JobPreparation) -> None:
+def test_a_cached_check_does_not_accept_equal_values_of_another_type(
+    intake: JobPreparation,
+) -> None:
     good = Job(func="shop.work", priority=1, max_attempts=1)
     intake.prepare(good, validate=False)
     wrong: list[Any] = [True, 1.0]
@@ -166,7 +168,7 @@ def test_limits_may_be_a_list(intake: JobPreparation) -> None:
         ([Limit.time(5), Limit.time(6)], "there are two limits of time"),
     ],
 )
-def test_what_is_no_limit_is_refused(intake: JobPreparation, limits: Any, said: str) -> None:
+def test_invalid_limits_are_refused(intake: JobPreparation, limits: Any, said: str) -> None:
     with pytest.raises(PushError, match=f"^job shop.work: {said}"):
         intake.prepare(Job(func="shop.work", limits=limits), validate=False)
 

@@ -27,7 +27,7 @@ AT = datetime(2030, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
         (datetime(1990, 1, 1, tzinfo=UTC), datetime(1990, 1, 1, tzinfo=UTC)),
     ],
 )
-def test_a_moment_is_said_in_any_way(make: Any, when: Any, moment: object) -> None:
+def test_a_time_is_accepted_in_every_form(make: Any, when: Any, moment: object) -> None:
     assert make(when).moment == moment
 
 
@@ -48,7 +48,7 @@ def test_a_moment_is_said_in_any_way(make: Any, when: Any, moment: object) -> No
         (True, "an aware datetime, a timedelta, or seconds"),
     ],
 )
-def test_what_is_no_moment_is_refused_where_it_is_made(make: Any, when: Any, why: str) -> None:
+def test_invalid_datetimes_are_refused_at_construction(make: Any, when: Any, why: str) -> None:
     with pytest.raises(InvalidAnswer, match=why) as raised:
         make(when)
     assert str(raised.value).startswith(make.__name__)
@@ -60,7 +60,7 @@ def test_a_reason_is_text() -> None:
         Cancel(4)  # type: ignore[arg-type]
 
 
-def test_a_retry_says_why_or_when() -> None:
+def test_a_retry_gives_the_reason_or_the_time() -> None:
     assert str(Retry(30, "the service is busy")) == "the service is busy"
     assert str(Retry(30)) == "the job requested a retry in 30 s"
     assert str(Retry(AT)) == "the job requested a retry at 2030-01-01T10:00:00+00:00"

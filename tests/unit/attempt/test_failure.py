@@ -195,7 +195,7 @@ ARGS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...] | None]] = {
 
 
 @pytest.mark.parametrize("name", ARGS)
-def test_what_an_exception_was_made_of_is_kept(name: str) -> None:
+def test_the_arguments_of_an_exception_are_stored(name: str) -> None:
     """Unless it is what its message says."""
     args, kept = ARGS[name]
     failure = Failure.of(raised(ValueError(*args)))
@@ -252,7 +252,7 @@ def test_the_members_of_a_group_are_in_the_trace() -> None:
     assert failure.message == "group (2 sub-exceptions)"
 
 
-def test_an_exception_without_a_text_says_so() -> None:
+def test_an_exception_without_a_message_is_named_by_its_type() -> None:
     assert Failure.of(Unprintable()).message == "(the message cannot be formatted: RuntimeError)"
 
 
@@ -284,7 +284,7 @@ def test_control_characters_are_written_out(text: str, stored: str) -> None:
 
 
 @given(st.text(st.characters()) | st.text(st.sampled_from("\0\ud800\x1bxü\n"), max_size=2_000))
-def test_what_is_storable_stays_as_it_is(text: str) -> None:
+def test_storable_text_is_unchanged(text: str) -> None:
     once: Any = storable(text, LIMIT)
     assert len(once) <= LIMIT
     assert storable(once, LIMIT) == once

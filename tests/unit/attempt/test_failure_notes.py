@@ -36,7 +36,7 @@ def behind(build: str) -> BaseException:
         ("suppressed", ()),
     ],
 )
-def test_what_is_behind_an_error(build: str, causes: tuple[tuple[str, str], ...]) -> None:
+def test_causes_of_an_error(build: str, causes: tuple[tuple[str, str], ...]) -> None:
     assert Failure.of(behind(build)).causes == causes
 
 
@@ -54,7 +54,7 @@ def test_errors_that_cause_each_other_are_named_once() -> None:
     assert Failure.of(itself).causes == ()
 
 
-def test_a_cause_without_a_text_says_so() -> None:
+def test_a_cause_without_a_message_is_named_by_its_type() -> None:
     error = ValueError("plain")
     error.__cause__ = Exiting()
     assert Failure.of(error).causes[0][1] == "(the message cannot be formatted: SystemExit)"
@@ -89,7 +89,7 @@ def test_a_failure_comes_back_from_json_as_it_was(name: str) -> None:
 @pytest.mark.parametrize(
     "data", [{}, {"types": 5, "message": "", "trace": ""}, {"types": [], "message": "x"}]
 )
-def test_what_is_no_failure_is_refused(data: dict[str, Any]) -> None:
+def test_invalid_failures_are_refused(data: dict[str, Any]) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         Failure.from_json(data)
 

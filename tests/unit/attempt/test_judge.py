@@ -52,7 +52,7 @@ def claimed(*, attempt: int = 1, crashes: int = 0, meta: str | None = None) -> C
     )
 
 
-def test_what_returned_succeeded() -> None:
+def test_a_job_that_returns_succeeds() -> None:
     claim = claimed()
     assert judge(claim, Returned('{"a":1}', 0.5)) == Settlement(
         claim.id, claim.lease, State.SUCCEEDED, result='{"a":1}'
@@ -61,7 +61,7 @@ def test_what_returned_succeeded() -> None:
 
 
 @pytest.mark.parametrize("attempt", [1, 3])
-def test_what_raised_failed(attempt: int) -> None:
+def test_a_job_that_raises_fails(attempt: int) -> None:
     claim = claimed(attempt=attempt)
     expected = Settlement(claim.id, claim.lease, State.FAILED, failure=OOPS)
     assert judge(claim, Raised(OOPS)) == expected
@@ -78,13 +78,13 @@ def test_what_raised_failed(attempt: int) -> None:
         ),
     ],
 )
-def test_what_went_over_a_limit_failed(outcome: Outcome, name: str, message: str) -> None:
+def test_jobs_above_a_limit_fail(outcome: Outcome, name: str, message: str) -> None:
     claim = claimed()
     failure = Failure.named(name, message)
     assert judge(claim, outcome) == Settlement(claim.id, claim.lease, State.FAILED, failure=failure)
 
 
-def test_what_was_cancelled_is_cancelled_and_says_why() -> None:
+def test_cancelled_jobs_give_the_reason() -> None:
     settlement = judge(claimed(), Cancelled("asked by a person"))
     assert settlement.state is State.CANCELLED
     assert settlement.failure == Failure.named("chancy.Cancelled", "asked by a person")
@@ -111,7 +111,7 @@ def test_a_job_that_puts_itself_off_is_counted() -> None:
 
 
 @pytest.mark.parametrize("again", [timedelta(minutes=1), AT])
-def test_what_says_when_it_is_to_be_tried_again_is_as_long_as_attempts_are_left(
+def test_an_explicit_retry_time_applies_while_attempts_are_left(
     again: datetime | timedelta,
 ) -> None:
     claim = claimed(attempt=2)

@@ -70,6 +70,6 @@ def test_the_place_chooses_of_several_sizes() -> None:
         (Reading(case="drain", figure=".*async", system="saq"), NO_PEER),
     ],
 )
-def test_what_is_not_there_is_named(reading: Reading, message: str) -> None:
+def test_missing_items_are_named(reading: Reading, message: str) -> None:
     with pytest.raises(NotRead, match=message):
         read(reading, FOUND)

@@ -14,7 +14,7 @@ from tests.support.sources import ROOT
 from tests.unit.benchmarks.benchmark_run import HEAD, taken
 
 
-def test_what_stands_between_the_marks_is_replaced() -> None:
+def test_text_between_the_marks_is_replaced() -> None:
     before = f"# A\n\n{pages.BEGIN}\n\nold\n\n{pages.END}\n\nafter\n"
     after = f"# A\n\n{pages.BEGIN}\n\nnew\n\n{pages.END}\n\nafter\n"
     assert pages.written(before, "new") == after

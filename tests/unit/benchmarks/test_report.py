@@ -40,7 +40,7 @@ def test_a_ratio_to_what_could_not_run_is_left_out() -> None:
     assert one.ratios == {}
 
 
-def test_what_was_written_is_read_again(tmp_path: Path) -> None:
+def test_written_records_can_be_read(tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     file.write_text(json.dumps(as_json(HEAD, taken())))
     head, found = read(file)
@@ -66,7 +66,7 @@ def test_a_table_has_the_rows_of_a_system_together() -> None:
     ]
 
 
-def test_a_report_says_what_could_not_run_and_which_bars_are_not_met() -> None:
+def test_a_report_names_what_could_not_run_and_missed_bars() -> None:
     text = as_markdown(HEAD, taken())
     assert "| 20,000 async jobs, saq: cannot run: not installed | saq | – | – |" in text
     assert "- graphile-worker: graphile-worker 9.8.7, concurrentJobs=24" in text

@@ -71,12 +71,12 @@ async def _listen(subscription: _Subscription) -> list[Notice]:
 
 
 @pytest.mark.parametrize("early", [False, True])
-async def test_each_notice_is_told_once(early: bool) -> None:
+async def test_each_notification_is_delivered_once(early: bool) -> None:
     told = await _listen(_Subscription([_A], [_A, _B], early=early))
     assert sorted(notice.token for notice in told) == ["a", "a", "b"]
 
 
-async def test_one_like_the_first_is_told_again() -> None:
+async def test_a_repeated_notification_is_delivered_again() -> None:
     # It may speak of a job that was stored after the first one had its answer.
     assert await _listen(_Subscription([_A, _A, _A], early=True)) == [_A, _A]
 

@@ -34,7 +34,7 @@ def test_the_longest_notice_fits(kind: NoticeKind) -> None:
     "payload",
     ["", ":", "w", "ww", "x:default", "W:default", " w:a", "{}", "w" * 8_000, "w:" + "x" * 199],
 )
-def test_what_is_not_ours_is_ignored(payload: str) -> None:
+def test_foreign_data_is_ignored(payload: str) -> None:
     assert parse(payload) is None
 
 

@@ -44,7 +44,7 @@ def never(*args: object) -> Any:
     raise AssertionError("it was run")
 
 
-def test_what_was_kept_is_given_and_not_run() -> None:
+def test_a_stored_checkpoint_is_returned_without_running() -> None:
     job, ear = job_with({"one": {"value": [1, None], "attempt": 1}, "none": {"value": None}})
     assert job.sync_checkpoint("one", never) == [1, None]
     assert job.sync_checkpoint("none", never) is None
@@ -58,7 +58,7 @@ def test_what_was_kept_is_given_and_not_run() -> None:
 
 
 @pytest.mark.parametrize("stored", [None, [], "x", 7, {"one": 1}, {"one": {}}, {"one": None}])
-def test_what_is_no_checkpoint_is_run(stored: object) -> None:
+def test_a_value_that_is_no_checkpoint_is_computed(stored: object) -> None:
     job, ear = job_with(stored)
     assert job.sync_checkpoint("one", lambda: "run") == "run"
     assert kept(ear) == {"one": {"value": "run", "attempt": 2}}
@@ -72,7 +72,7 @@ async def test_a_value_is_given_as_it_comes_back() -> None:
     assert list(kept(ear)) == ["pair", 'ü " \\']
 
 
-async def test_a_name_tells_checkpoints_apart() -> None:
+async def test_a_name_distinguishes_checkpoints() -> None:
     job, ear = job_with({"old": {"value": 1}})
     await job.checkpoint("one", int)
     assert await job.checkpoint("old", never) == 1
@@ -142,7 +142,7 @@ class SlowEar(Ear):
         return super().keep(attempt, meta)
 
 
-def test_what_is_kept_last_holds_all_that_was_kept_before() -> None:
+def test_the_last_stored_checkpoints_include_the_earlier_ones() -> None:
     ear = SlowEar()
     job, _ = job_with(ear=ear)
     first = threading.Thread(target=job.sync_checkpoint, args=("one", int))
@@ -158,7 +158,7 @@ def test_what_is_kept_last_holds_all_that_was_kept_before() -> None:
     assert [list(json.loads(meta)["checkpoints"]) for meta in ear.kept] == [["one"], ["one", "two"]]
 
 
-def test_what_failed_may_be_run_again() -> None:
+def test_failed_jobs_can_be_run_again() -> None:
     job, ear = job_with()
     with pytest.raises(ZeroDivisionError):
         job.sync_checkpoint("one", lambda: 1 // 0)
@@ -168,7 +168,7 @@ def test_what_failed_may_be_run_again() -> None:
     assert len(ear.kept) == 1
 
 
-def test_there_are_so_many_checkpoints_and_no_more() -> None:
+def test_there_are_so_many_checkpoints_and_not_more() -> None:
     job, _ = job_with(ear=Ear(1_000_000))
     for number in range(MAX_CHECKPOINTS):
         job.sync_checkpoint(f"{number}", int)
@@ -176,7 +176,7 @@ def test_there_are_so_many_checkpoints_and_no_more() -> None:
         job.sync_checkpoint("one more", never)
 
 
-def test_checkpoints_take_so_much_together_and_no_more() -> None:
+def test_checkpoints_take_so_much_together_and_not_more() -> None:
     job, ear = job_with()
     job.sync_checkpoint("one", lambda: "x" * 900)
     with pytest.raises(PayloadTooLarge, match=r"the checkpoints of shop\.work take 1,"):

@@ -73,7 +73,7 @@ def test_the_text_of_progress_is_bounded_and_storable() -> None:
         context_of(claimed(), heard).progress(math.nan)
 
 
-def test_what_is_said_after_the_end_is_dropped() -> None:
+def test_progress_after_the_end_is_dropped() -> None:
     heard: list[Progress] = []
     job = context_of(claimed(), heard)
     job.outcome = Returned()

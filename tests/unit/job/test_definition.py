@@ -187,7 +187,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("settings", "said"), BAD.values(), ids=BAD)
-def test_what_cannot_be_stored_is_refused(settings: dict[str, Any], said: str) -> None:
+def test_unstorable_values_are_refused(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(PushError, match=f"^job shop.work: .*{re.escape(said)}"):
         check_job(Job(func="shop.work", **settings))
 
@@ -229,7 +229,7 @@ def test_a_function_that_no_worker_finds_is_refused_with_the_reason(
 
 
 @pytest.mark.parametrize("thing", [functools.partial(print), 5, None, "shop.work"])
-def test_what_is_no_function_has_no_path(thing: object) -> None:
+def test_only_functions_have_a_path(thing: object) -> None:
     with pytest.raises(InvalidArguments, match="is not a function that a worker could import"):
         path_of(thing)
 

@@ -13,7 +13,7 @@ import pytest
 from chancy.job.ids import new_id, new_ids
 
 
-def test_an_id_is_a_uuid_of_version_7_of_this_moment() -> None:
+def test_an_id_is_a_uuid_of_version_7_of_the_current_time() -> None:
     before = time.time_ns() // 1_000_000
     made = new_id()
     after = time.time_ns() // 1_000_000

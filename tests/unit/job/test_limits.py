@@ -66,7 +66,7 @@ def test_limits_by_type() -> None:
     assert isinstance(Limits.of([Limit.memory(2**30 * 1.5)]).memory_bytes, int)  # type: ignore[arg-type]
 
 
-def test_those_of_a_job_go_over_those_of_its_queue() -> None:
+def test_limits_of_a_job_override_those_of_its_queue() -> None:
     assert Limits(1, None).over(Limits(2, 3)) == (1, 3)
     assert NO_LIMITS.over(Limits(2, 3)) == (2, 3)
     assert Limits(1, 2).over(NO_LIMITS) == (1, 2)
@@ -83,7 +83,7 @@ def test_those_of_a_job_go_over_those_of_its_queue() -> None:
         ([MEMORY, TIME, MEMORY], "shop: there are two limits of memory"),
     ],
 )
-def test_what_is_no_list_of_limits_is_refused(given: Any, said: str) -> None:
+def test_invalid_lists_of_limits_are_refused(given: Any, said: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^{re.escape(said)}"):
         check_limits(given, "shop")
 
@@ -117,5 +117,5 @@ def test_they_are_stored_as_an_object() -> None:
         ('{"time_s": {"a": 1}}', NO_LIMITS),
     ],
 )
-def test_what_is_no_limit_in_a_row_is_left_out(text: str | None, kept: Limits) -> None:
+def test_invalid_limits_in_a_row_are_ignored(text: str | None, kept: Limits) -> None:
     assert decode_limits(text) == kept

@@ -42,7 +42,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("path", HOSTILE, ids=lambda path: ascii(path)[:30])
-def test_what_is_not_registered_is_not_found(path: str) -> None:
+def test_unregistered_functions_are_not_found(path: str) -> None:
     before = set(sys.modules)
     with pytest.raises(UnknownFunction) as caught:
         Registry().find(path)
@@ -107,7 +107,7 @@ def test_patterns_match_case() -> None:
         Registry(["Tests.*"]).find("tests.unit.jobs.plain")
 
 
-def test_the_error_says_what_to_do() -> None:
+def test_the_error_gives_advice() -> None:
     with pytest.raises(UnknownFunction) as caught:
         Registry(["shop.*"]).find("tests.unit.jobs.plain")
     assert str(caught.value) == (
@@ -137,7 +137,7 @@ def test_allow_is_a_list_not_a_text() -> None:
 
 
 @pytest.mark.parametrize("path", ["tests.unit.jobs.plain", "tests.unit.jobs.registered"])
-def test_what_is_there_may_be_pushed(path: str) -> None:
+def test_existing_functions_may_be_pushed(path: str) -> None:
     registry = Registry()
     registry.check(path)
     registry.check(path)
@@ -155,7 +155,7 @@ def test_what_is_there_may_be_pushed(path: str) -> None:
         ("work", ConfigurationError, "is not the path of a function"),
     ],
 )
-def test_what_no_worker_will_find_is_refused_at_the_push(
+def test_functions_that_workers_cannot_import_are_refused_at_the_push(
     path: str, error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error, match=said):

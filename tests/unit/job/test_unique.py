@@ -59,7 +59,7 @@ def test_an_argument_that_is_missing_is_named() -> None:
         key(Unique(by=("day", "to")), '{"to":1,"n":2}')
 
 
-def test_a_scope_says_whose_jobs_are_compared() -> None:
+def test_a_scope_selects_whose_jobs_are_compared() -> None:
     places = [("a.b", "q"), ("a.c", "q"), ("a.b", "r")]
     for scope, count in (("function", 2), ("queue", 2), ("global", 1)):
         rule = Unique(key="k", scope=scope)  # type: ignore[arg-type]
@@ -71,7 +71,7 @@ def test_a_scope_says_whose_jobs_are_compared() -> None:
     assert len({key(rule, func="x.y", queue="x.y") for rule in rules}) == 6
 
 
-def test_what_a_broker_is_told() -> None:
+def test_calls_that_reach_a_broker() -> None:
     found = Unique(key="k", until="started", period=HOUR, on_conflict="raise").of("a.b", "q", "{}")
     assert found[1:] == ("raise", True, 3600.0, None)
     # A debounced job takes over what is pushed, and has its key until it starts.
@@ -108,7 +108,7 @@ def test_what_a_broker_is_told() -> None:
         ({"debounce": HOUR, "cap": HOUR, "until": "finished"}, "leave out on_conflict="),
     ],
 )
-def test_a_rule_that_cannot_be_says_what_to_do(given: dict[str, Any], said: str) -> None:
+def test_an_invalid_rule_raises_an_error_with_advice(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match="Unique: ") as caught:
         Unique(**given)
     assert said in str(caught.value)

@@ -35,7 +35,7 @@ def test_commands_refuse_what_are_no_seconds(command: click.Command, arguments: 
 
 
 @pytest.mark.parametrize("text", ["2030-01-01", "2030-01-01T09:00", "2030-01-01 09:00:01.5"])
-def test_what_is_said_of_a_moment_without_a_zone_can_be_written(text: str) -> None:
+def test_the_suggested_datetime_with_a_zone_is_valid(text: str) -> None:
     with pytest.raises(click.BadParameter, match="has no time zone: write ") as caught:
         DATETIME.convert(text, None, None)
     proposed = caught.value.message.split("write ")[1].removesuffix(" for UTC")
@@ -45,6 +45,6 @@ def test_what_is_said_of_a_moment_without_a_zone_can_be_written(text: str) -> No
 
 
 @pytest.mark.parametrize("text", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:00:00-14:00"])
-def test_a_moment_beyond_the_calendar_is_refused(text: str) -> None:
+def test_a_time_beyond_the_calendar_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="outside the years 1 to 9999"):
         DATETIME.convert(text, None, None)

@@ -163,7 +163,7 @@ class Choosy(Clerk):
         return settlement.result is not None
 
 
-def test_a_plugin_says_which_settlements_concern_it() -> None:
+def test_a_plugin_names_which_settlements_concern_it() -> None:
     choosy = Choosy()
     (inside,) = Hooks([choosy]).inside(Broker(Capability.SETTLING))
     failed = Settlement(uuid.uuid4(), uuid.uuid4(), State.FAILED)
@@ -333,7 +333,7 @@ def test_plugins_that_depend_on_each_other_are_refused(given: list[str], circle:
 
 
 @pytest.mark.parametrize("thing", [Idle, "chancy.retry", None])
-def test_what_is_no_plugin_is_refused(thing: Any) -> None:
+def test_a_value_that_is_no_plugin_is_refused(thing: Any) -> None:
     with pytest.raises(ConfigurationError, match="is not a Plugin: pass instances, not classes"):
         Hooks([thing])
 
@@ -415,7 +415,7 @@ async def test_plugins_examine_what_they_need(caplog: pytest.LogCaptureFixture) 
     assert "hook_failed plugin=shop.second hook=examine failures=1" in caplog.text
 
 
-async def test_a_plugin_that_never_says_why_holds_nobody_up(
+async def test_a_slow_explanation_of_a_plugin_delays_no_caller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Stuck(Plugin):

@@ -34,6 +34,6 @@ def test_a_name_is_no_pattern_and_none_means_all() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["", "[ab]", "a b", "a%", "a\\b", "x" * 256, 7, None])
-def test_what_cannot_be_a_pattern_is_refused(pattern: object) -> None:
+def test_an_invalid_pattern_is_refused(pattern: object) -> None:
     with pytest.raises(ConfigurationError, match=r"^rule="):
         check_pattern(pattern, "rule")

@@ -67,7 +67,7 @@ def test_the_kind_of_host_that_was_asked_for_is_kept() -> None:
     assert "target_session_attrs=any" in arguments(parsed, parsed.hosts[0], "x")["dsn"]
 
 
-def test_what_only_libpq_knows_is_not_sent_to_the_server() -> None:
+def test_libpq_only_parameters_are_not_sent_to_the_server() -> None:
     parsed = dsns.parse(
         "postgresql://db/app?connect_timeout=7&keepalives=1&keepalives_idle=3&tcp_user_timeout=9"
         "&channel_binding=disable&gssencmode=disable&application_name=mine&options=-c%20a.b%3D1"
@@ -150,7 +150,7 @@ def test_a_dsn_that_cannot_be_read_keeps_its_secret(text: str, reason: str) -> N
     assert SECRET not in dsns.redacted(text)
 
 
-def test_what_logs_show() -> None:
+def test_logged_values_are_shown() -> None:
     text = f"postgresql://me:{SECRET}@a:1,b:2/app?sslpassword={SECRET}"
     assert dsns.redacted(text) == "postgresql://me@a:1,b:2/app"
     parsed = dsns.parse(text)

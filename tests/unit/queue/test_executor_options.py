@@ -42,7 +42,7 @@ WHOLE = "must be a whole number from 1 to "
         (ThreadOptions, {"cooperative": "yes"}, "cooperative='yes' must be True or False"),
     ],
 )
-def test_what_cannot_work_is_refused_with_its_name(
+def test_unusable_settings_are_refused_by_name(
     kind: type[ExecutorOptions], given: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(said)):
@@ -68,7 +68,7 @@ def test_what_cannot_work_is_refused_with_its_name(
         ),
     ],
 )
-def test_what_differs_from_the_defaults_is_stored(
+def test_only_non_default_options_are_stored(
     options: ExecutorOptions | None, text: str | None
 ) -> None:
     assert encode_options(options) == text
@@ -105,7 +105,7 @@ def test_each_executor_takes_its_own() -> None:
         ('{"initializer": "os.system; x"}', "process", "is not the path of a function"),
     ],
 )
-def test_what_a_row_has_that_is_no_option_is_refused_with_the_reason(
+def test_unknown_options_in_a_row_are_refused_with_the_reason(
     text: str, executor: str, said: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=f"^.*{re.escape(said)}"):

@@ -69,7 +69,7 @@ def test_the_executors_there_are(executor: Any) -> None:
         ({"resume_at": datetime(2030, 1, 1)}, "has no time zone: pass an aware datetime"),  # noqa: DTZ001
     ],
 )
-def test_what_cannot_work_is_refused_with_the_reason(settings: dict[str, Any], said: str) -> None:
+def test_unusable_settings_are_refused_with_the_reason(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(said)) as caught:
         Queue(**{"name": "shop", **settings})
     if "name" not in settings:
@@ -113,7 +113,7 @@ def test_an_executor_refuses_the_limits_that_it_cannot_keep_to(
         Queue(name="a", executor=executor, limits=(limit,), options=options)
 
 
-def test_a_moment_with_a_zone_is_kept() -> None:
+def test_a_time_with_a_zone_is_kept() -> None:
     at = datetime(2030, 1, 1, tzinfo=UTC)
     assert Queue(name="a", paused=True, resume_at=at).resume_at == at
 

@@ -41,7 +41,7 @@ class UnusedWaiter:
         """There is nothing to end."""
 
 
-def test_who_waits_for_a_broker_that_is_not_reached_is_told_of_the_close() -> None:
+def test_a_wait_for_an_unreachable_broker_ends_at_the_close() -> None:
     broker = Slow()
     background = Background(lambda: (broker, UnusedWaiter()))
     waiting = background.begin(uuid.uuid4(), None)
@@ -63,7 +63,7 @@ def test_a_call_after_the_close_is_refused() -> None:
     assert not [thread for thread in threading.enumerate() if thread.name == "chancy calls"]
 
 
-def test_who_has_asked_for_the_loop_before_a_close_is_told_of_it(
+def test_a_pending_call_is_notified_of_a_close(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The close comes between the look for the loop and the hand-over to it."""

@@ -75,7 +75,7 @@ async def passed(clock: ManualClock, races: Races, looks: int) -> None:
             await asyncio.sleep(0)
 
 
-async def test_who_waits_for_a_moment_opens_no_session(bench: Bench, races: Races) -> None:
+async def test_a_short_wait_opens_no_session(bench: Bench, races: Races) -> None:
     [claim] = await bench.running()
     await bench.settle(settlement(claim, State.SUCCEEDED))
     assert await races.endings.wait(claim.id, None) is State.SUCCEEDED
@@ -96,7 +96,7 @@ async def test_a_notice_wakes_all_without_time_passing(
     assert not races.broker.store.watched
 
 
-async def test_the_time_out_says_how_it_stands(
+async def test_the_time_out_reports_the_current_state(
     bench: Bench, races: Races, clock: ManualClock
 ) -> None:
     [claim] = await bench.running()

@@ -102,7 +102,7 @@ async def test_as_completed_gives_them_as_they_finish(shelf: Shelf) -> None:
         await anext(completed)
 
 
-async def test_who_stops_early_leaves_nobody_waiting(shelf: Shelf) -> None:
+async def test_closing_an_iterator_early_leaves_no_waiter(shelf: Shelf) -> None:
     references = [shelf.reference() for _ in range(3)]
     shelf.end(references[0], State.FAILED, None, OOPS)
     completed = as_completed(references)
@@ -170,7 +170,7 @@ async def test_a_result_is_what_the_annotation_of_the_function_says(shelf: Shelf
     assert found.result == "2030-01-01T00:00:00Z", "a job is as the database has it"
 
 
-async def test_a_result_that_does_not_fit_the_function_says_so(shelf: Shelf) -> None:
+async def test_a_result_that_does_not_fit_the_function_raises_a_clear_error(shelf: Shelf) -> None:
     reference = shelf.reference()
     shelf.end(reference, State.SUCCEEDED, "soon")
     shelf.signatures["shop.work"] = Signature.of(due, "shop.work")

@@ -51,7 +51,7 @@ def test_sync_as_completed_gives_them_as_they_finish(shelf: Shelf) -> None:
 
 
 @pytest.mark.parametrize("way", ["closed", "dropped"])
-def test_who_stops_a_sync_iterator_early_leaves_nobody_waiting(shelf: Shelf, way: str) -> None:
+def test_closing_a_sync_iterator_early_leaves_no_waiter(shelf: Shelf, way: str) -> None:
     references = [shelf.reference() for _ in range(3)]
     shelf.end(references[0], State.SUCCEEDED)
     completed = sync_as_completed(references)

@@ -160,7 +160,7 @@ async def test_with_notices_it_looks_rarely(
     waiting.cancel()
 
 
-async def test_the_timeout_says_how_it_stands(
+async def test_the_timeout_reports_the_current_state(
     bench: Bench, broker: Watched, finishes: CompletionWaiter, clock: ManualClock
 ) -> None:
     [claim] = await bench.running()
@@ -174,7 +174,7 @@ async def test_the_timeout_says_how_it_stands(
     await eventually(lambda: not broker.store.watched)
 
 
-async def test_who_has_no_time_is_told_what_one_look_shows(
+async def test_a_zero_timeout_returns_the_state_of_one_query(
     bench: Bench, finishes: CompletionWaiter
 ) -> None:
     [done, going] = await bench.running(prepared(), prepared())
@@ -184,7 +184,7 @@ async def test_who_has_no_time_is_told_what_one_look_shows(
         await finishes.wait(going.id, 0.0)
 
 
-async def test_where_nobody_can_look_in_time_nothing_is_said_of_the_job(
+async def test_a_stall_without_a_timely_sample_names_no_job(
     bench: Bench, broker: Watched, finishes: CompletionWaiter, clock: ManualClock
 ) -> None:
     [claim] = await bench.running()
@@ -197,7 +197,7 @@ async def test_where_nobody_can_look_in_time_nothing_is_said_of_the_job(
         await waiting
 
 
-async def test_one_who_gives_up_does_not_take_the_others_along(
+async def test_a_waiter_that_gives_up_does_not_affect_the_others(
     bench: Bench, broker: Watched, finishes: CompletionWaiter, clock: ManualClock
 ) -> None:
     [claim] = await bench.running()
@@ -233,13 +233,15 @@ async def test_a_job_may_come_later(
     assert (await waiting).state is State.SUCCEEDED
 
 
-async def test_who_begins_in_an_outage_is_told(broker: Watched, finishes: CompletionWaiter) -> None:
+async def test_a_wait_that_starts_during_an_outage_raises(
+    broker: Watched, finishes: CompletionWaiter
+) -> None:
     broker.away = True
     with pytest.raises(BrokerUnavailable, match="gone fishing"):
         await finishes.wait(uuid.uuid4(), None)
 
 
-async def test_who_waits_already_outlasts_an_outage(
+async def test_a_running_wait_survives_an_outage(
     bench: Bench, broker: Watched, finishes: CompletionWaiter, clock: ManualClock
 ) -> None:
     [claim] = await bench.running()
@@ -257,7 +259,7 @@ async def test_who_waits_already_outlasts_an_outage(
     assert (await waiting).state is State.SUCCEEDED
 
 
-async def test_the_listener_goes_when_nobody_waits(
+async def test_the_listener_stops_without_waiters(
     bench: Bench, broker: Watched, finishes: CompletionWaiter, clock: ManualClock
 ) -> None:
     [claim] = await bench.running()

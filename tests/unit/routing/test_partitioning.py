@@ -70,7 +70,7 @@ def test_a_refusal_of_any_broker_comes_before_the_end_of_the_first() -> None:
         next(sorted_.stream("a"))
 
 
-def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_data_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chancy.routing.partitioning.MAX_DEFERRED", 10)
 
     def given() -> Iterator[list[PreparedJob]]:

@@ -12,7 +12,7 @@ FAR = Queue(name="far", broker="memory")
 NEAR = Queue(name="far")
 
 
-def test_the_row_goes_before_what_the_application_says() -> None:
+def test_the_stored_row_overrides_the_application() -> None:
     placement = QueuePlacement([FAR], ["memory"])
     assert placement.of("far") == "memory"
     assert placement.of("unknown") == DEFAULT_BROKER

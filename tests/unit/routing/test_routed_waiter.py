@@ -56,7 +56,7 @@ async def test_a_job_that_is_nowhere_yet_is_waited_for(
     assert (await waiting).state is State.CANCELLED
 
 
-async def test_what_the_broker_forgot_that_it_was_pushed_to_is_found_in_the_history(
+async def test_jobs_removed_from_their_broker_are_found_in_the_history(
     planes: BrokerSet, waits: RoutedWaiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chancy.routing.waiter._RECHECK_S", 0.01)
@@ -70,7 +70,7 @@ async def test_what_the_broker_forgot_that_it_was_pushed_to_is_found_in_the_hist
     assert (await waiting).state is State.CANCELLED
 
 
-async def test_what_its_broker_lost_before_it_told_is_found_in_the_history(
+async def test_jobs_lost_by_their_broker_are_found_in_the_history(
     planes: BrokerSet, waits: RoutedWaiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chancy.results.waiter._LISTENING_S", 0.01)
@@ -92,7 +92,7 @@ async def test_what_its_broker_lost_before_it_told_is_found_in_the_history(
         await waits.wait(lost.id, 10)
 
 
-async def test_many_who_begin_to_wait_are_answered_by_few_looks(
+async def test_many_new_waiters_share_few_queries(
     planes: BrokerSet, waits: RoutedWaiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = [job() for _ in range(2_500)]
@@ -111,7 +111,7 @@ async def test_many_who_begin_to_wait_are_answered_by_few_looks(
     assert len(looks) <= 10
 
 
-async def test_a_look_that_fails_leaves_those_who_wait(
+async def test_a_look_that_fails_leaves_the_waiters(
     planes: BrokerSet, waits: RoutedWaiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chancy.routing.waiter._RECHECK_S", 0.01)
@@ -136,7 +136,9 @@ async def test_a_look_that_fails_leaves_those_who_wait(
     assert (await waiting).state is State.CANCELLED
 
 
-async def test_who_waits_at_the_end_is_told(planes: BrokerSet, waits: RoutedWaiter) -> None:
+async def test_a_waiting_caller_is_notified_at_the_end(
+    planes: BrokerSet, waits: RoutedWaiter
+) -> None:
     waiting = asyncio.create_task(waits.wait(uuid.uuid4(), 10))
     await asyncio.sleep(0)
     await waits.close()
@@ -144,7 +146,7 @@ async def test_who_waits_at_the_end_is_told(planes: BrokerSet, waits: RoutedWait
         await waiting
 
 
-async def test_who_waits_where_it_was_pushed_waits_no_longer_than_asked(
+async def test_a_wait_in_the_pushing_process_respects_its_timeout(
     planes: BrokerSet, waits: RoutedWaiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chancy.routing.waiter._RECHECK_S", 0.01)
@@ -176,7 +178,7 @@ async def test_a_broker_that_comes_back_is_asked_again(
     assert (await waiting).state is State.CANCELLED
 
 
-async def test_who_waits_in_the_only_broker_that_can_have_it_hears_of_its_outage(
+async def test_a_wait_raises_if_the_only_possible_broker_is_unavailable(
     planes: BrokerSet, waits: RoutedWaiter, two: TwoBrokers
 ) -> None:
     there = job()

@@ -76,7 +76,9 @@ async def pair() -> AsyncIterator[Pair]:
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("failing", NAMES)
-async def test_sweeps_of_the_other_broker_go_on(pair: Pair, failing: str, error: Exception) -> None:
+async def test_sweeps_of_the_other_broker_continue(
+    pair: Pair, failing: str, error: Exception
+) -> None:
     other = pair.fail(failing, error)
     bench = pair.benches[other]
     [claim] = await bench.running()

@@ -54,7 +54,7 @@ def test_hostile_text_comes_back(text: str) -> None:
 
 
 @given(st.text(st.sampled_from("\\u0000x\0")))
-def test_a_nul_is_told_from_its_spelling(text: str) -> None:
+def test_a_nul_is_distinguished_from_its_spelling(text: str) -> None:
     if "\0" in text:
         with pytest.raises(InvalidArguments, match="NUL"):
             encode({"a": [text]}, what="it")
@@ -136,7 +136,7 @@ def test_a_megabyte_is_the_limit_by_default() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "nul", "[1,]", "'a'", "[" * 100_000, "\0"])
-def test_what_is_not_json_cannot_be_decoded(text: str) -> None:
+def test_invalid_json_cannot_be_decoded(text: str) -> None:
     with pytest.raises(InvalidArguments, match="cannot be decoded"):
         decode(text)
 

@@ -143,7 +143,7 @@ def test_a_value_comes_back_equal_and_of_its_type(annotation: Any, value: Any, t
     assert (again, type(again)) == (value, type(value))
 
 
-def test_a_moment_keeps_its_offset_and_not_the_name_of_its_zone() -> None:
+def test_a_time_keeps_its_offset_and_not_the_name_of_its_zone() -> None:
     berlin = datetime(2030, 10, 27, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=1)
     back = signature(datetime).decode(signature(datetime).encode({"it": berlin}))["it"]
     assert back.utcoffset() == berlin.utcoffset() == timedelta(hours=1)
@@ -167,7 +167,7 @@ def test_a_moment_keeps_its_offset_and_not_the_name_of_its_zone() -> None:
         (Point, Point(1, 2), Point(1.0, 2.0)),
     ],
 )
-def test_what_is_equal_comes_back_of_the_annotated_type(
+def test_equal_values_are_returned_with_the_annotated_type(
     annotation: Any, value: Any, back: Any
 ) -> None:
     of = signature(annotation)

@@ -108,7 +108,7 @@ def test_the_error_names_function_parameter_and_reason(
         (signature(date), "[1]", "shop.work: Input should be an object"),
     ],
 )
-def test_what_is_stored_is_held_against_the_function_as_it_is_now(
+def test_stored_arguments_are_validated_against_the_current_function(
     of: Signature, text: str, message: str
 ) -> None:
     with pytest.raises(InvalidArguments) as refused:
@@ -125,7 +125,7 @@ def test_a_value_that_cannot_be_shown_is_named_by_its_type() -> None:
         signature(int).encode({"it": Shy()})
 
 
-def test_an_error_in_a_validator_of_the_users_is_told_with_its_cause() -> None:
+def test_an_error_in_a_validator_of_the_users_is_reported_with_its_cause() -> None:
     from pydantic import AfterValidator
 
     def check(value: int) -> int:
@@ -164,7 +164,7 @@ def test_such_a_parameter_harms_no_other() -> None:
         of.decode('{"item":1}')
 
 
-def test_a_result_of_which_nothing_can_be_said_is_stored_by_the_rules_of_json() -> None:
+def test_a_result_without_a_usable_annotation_is_stored_as_plain_json() -> None:
     of = Signature.of(unseen, "shop.unseen")
     assert of.encode_result({"a": 1, 2: None}) == '{"a":1,"2":null}'
     assert of.read_result({"a": 1}) == {"a": 1}
@@ -191,7 +191,7 @@ def test_so_is_an_argument_without_an_annotation_beside_others(value: Any) -> No
         of.encode({"it": AT, "free": value})
 
 
-def test_an_argument_of_which_nothing_can_be_said_is_refused_with_the_reason() -> None:
+def test_an_argument_of_an_unsupported_type_is_refused_with_the_reason() -> None:
     with pytest.raises(InvalidArguments, match=r"parameter 'it': values of its annotation .*range"):
         signature(range).encode({"it": range(3)})
 
@@ -211,7 +211,7 @@ def test_further_keywords_of_an_unsupported_annotation_are_refused_with_the_reas
 @pytest.mark.parametrize(
     "of", [signature(Any), signature(int), signature(date), TOTAL, Signature.of(dict, "shop.dict")]
 )
-def test_a_later_format_is_told_from_arguments(of: Signature) -> None:
+def test_a_later_format_is_distinguished_from_arguments(of: Signature) -> None:
     with pytest.raises(InvalidArguments, match="a format of a later version of chancy"):
         of.decode(f'{{"{FORMAT}":2,"arguments":"…"}}')
     with pytest.raises(InvalidArguments, match=r"\$chancy"):
@@ -219,7 +219,7 @@ def test_a_later_format_is_told_from_arguments(of: Signature) -> None:
 
 
 @pytest.mark.parametrize("annotation", [Any, dict, dict[str, Any], dict[str, date], date])
-def test_a_later_format_is_told_from_results(annotation: Any) -> None:
+def test_a_later_format_is_distinguished_from_results(annotation: Any) -> None:
     of = signature(None, annotation)
     with pytest.raises(InvalidResult, match="a format of a later version of chancy"):
         of.read_result({FORMAT: 2})
@@ -267,7 +267,7 @@ def circle() -> Node:
 
 
 @pytest.mark.parametrize("levels", [90, 180, 250, 2_000, 20_000])
-def test_what_is_too_deep_to_be_read_is_refused(levels: int) -> None:
+def test_deeply_nested_values_are_refused(levels: int) -> None:
     cases: list[tuple[Signature, dict[str, Any]]] = [
         (signature(Any), {"it": deep(levels)}),
         (signature(list[Any]), {"it": deep(levels)}),
@@ -306,7 +306,7 @@ def test_arguments_are_a_dict() -> None:
         signature(datetime).encode(MappingProxyType({"it": datetime.now(UTC)}))
 
 
-def test_what_a_model_is_made_of_is_not_the_model() -> None:
+def test_the_fields_of_a_model_are_not_equal_to_the_model() -> None:
     with pytest.raises(InvalidArguments, match="instance of Point, not"):
         signature(Point).encode({"it": {"x": 1.0, "y": 2.0}})
     assert signature(Point).decode('{"it":{"x":1,"y":2}}') == {"it": Point(1.0, 2.0)}

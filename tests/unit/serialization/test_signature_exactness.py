@@ -215,7 +215,7 @@ LOSSES: dict[str, tuple[Any, Any, str]] = {
 
 
 @pytest.mark.parametrize(("annotation", "value", "why"), LOSSES.values(), ids=LOSSES)
-def test_what_would_not_come_back_is_refused(annotation: Any, value: Any, why: str) -> None:
+def test_values_that_do_not_round_trip_are_refused(annotation: Any, value: Any, why: str) -> None:
     of = signature(annotation, annotation)
     with pytest.raises(InvalidArguments, match=why) as refused:
         of.encode({"it": value})
@@ -237,7 +237,7 @@ def test_such_a_result_is_refused_too(annotation: Any, value: Any, why: str) -> 
         signature(None, annotation).encode_result(value)
 
 
-def test_what_a_validator_of_the_users_makes_of_a_value_is_what_is_stored() -> None:
+def test_the_output_of_a_user_validator_is_stored() -> None:
     of = signature(Annotated[str, AfterValidator(str.upper)])
     assert of.decode(of.encode({"it": "a"})) == {"it": "A"}
     of = signature(Annotated[str, StringConstraints(strip_whitespace=True)])

@@ -54,7 +54,9 @@ async def test_a_pause_ends_with_the_clock(bench: Bench, clock: ManualClock) -> 
     assert len(await bench.claim()) == 1
 
 
-async def test_a_worker_is_silent_until_it_beats(bench: Bench, clock: ManualClock) -> None:
+async def test_the_heartbeat_age_grows_until_the_next_heartbeat(
+    bench: Bench, clock: ManualClock
+) -> None:
     pulse = bench.broker.heartbeat(bench.worker_id)
     [claim] = await bench.running()
     clock.advance(14.0)
@@ -94,7 +96,7 @@ async def test_a_slow_listener_keeps_the_last_notices(bench: Bench) -> None:
     await subscription.close()
 
 
-async def test_a_closed_subscription_is_unavailable_also_to_who_waits(bench: Bench) -> None:
+async def test_closing_a_subscription_raises_unavailable_for_waiting_callers(bench: Bench) -> None:
     subscription = await bench.broker.subscribe()
     waiting = asyncio.create_task(subscription.receive(60.0))
     await asyncio.sleep(0)

@@ -90,7 +90,7 @@ async def test_pushes_are_seen_and_nothing_runs(sandbox: Sandbox) -> None:
     assert sent == []
 
 
-async def test_what_was_not_pushed_fails_with_what_was(sandbox: Sandbox) -> None:
+async def test_unpushed_steps_fail_with_the_pushed_ones(sandbox: Sandbox) -> None:
     await app.push(send.job(to="ann"))
     with pytest.raises(AssertionError) as caught:
         sandbox.assert_pushed(send, to="bob")
@@ -120,7 +120,7 @@ async def test_draining_runs_what_is_due_and_what_that_pushes(sandbox: Sandbox) 
     assert await sandbox.drain() == []
 
 
-async def test_who_waits_has_it_run(sandbox: Sandbox) -> None:
+async def test_waiting_runs_the_job(sandbox: Sandbox) -> None:
     references = await app.push_many(count.job(n) for n in range(5))
     assert await gather(references) == [sum(range(n)) for n in range(5)]
     assert await (await app.push(twice.job(3))).result() == 6
@@ -153,7 +153,7 @@ async def test_paused_queues_wait(sandbox: Sandbox) -> None:
     assert sent == ["ann"]
 
 
-async def test_what_has_no_end_is_an_error(sandbox: Sandbox) -> None:
+async def test_unbounded_input_is_an_error(sandbox: Sandbox) -> None:
     await app.push(again.job())
     with pytest.raises(JobError, match="reached its limit of attempts"):
         await sandbox.drain(attempts=50)

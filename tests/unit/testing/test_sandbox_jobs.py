@@ -145,7 +145,7 @@ async def test_a_retry_keeps_the_steps_of_plain_functions(sandbox: Sandbox, queu
     assert (done.result, paid) == ("paid cash", ["cash"])
 
 
-async def test_what_needs_tables_says_so(sandbox: Sandbox) -> None:
+async def test_commands_without_tables_fail_with_advice(sandbox: Sandbox) -> None:
     tables = "Postgres.*SandboxBroker.*use an application on Postgres"
     with pytest.raises(ConfigurationError, match=tables):
         await flows.push(app, chain("orders", where.job()))
@@ -161,7 +161,7 @@ async def complete() -> None:
     await current_job().complete_in(object())
 
 
-async def test_completion_in_a_transaction_says_that_it_needs_postgres(sandbox: Sandbox) -> None:
+async def test_completion_in_a_transaction_reports_that_it_needs_postgres(sandbox: Sandbox) -> None:
     await app.push(complete.job())
     [failed] = await sandbox.drain(raises=False)
     assert "needs a job that is stored in Postgres" in failed.errors[0]["message"]

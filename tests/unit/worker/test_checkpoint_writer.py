@@ -43,7 +43,7 @@ def stored(notes: Sequence[Note]) -> dict[UUID, int]:
     return {note.id: json.loads(note.meta)["checkpoints"] for note in notes}
 
 
-async def test_what_comes_during_a_write_goes_out_with_the_next(
+async def test_values_that_arrive_during_a_write_are_written_by_the_next(
     keeper: CheckpointWriter, store: Store
 ) -> None:
     one, other = claim(), claim()
@@ -59,7 +59,7 @@ async def test_what_comes_during_a_write_goes_out_with_the_next(
     assert [stored(call) for call in store.calls] == [{one.id: 1}, {one.id: 4, other.id: 3}]
 
 
-async def test_who_waits_goes_on_waiting_while_the_store_is_away(
+async def test_a_wait_continues_while_the_store_is_unavailable(
     keeper: CheckpointWriter, store: Store
 ) -> None:
     one, other = claim(), claim()
@@ -74,7 +74,7 @@ async def test_who_waits_goes_on_waiting_while_the_store_is_away(
     assert stored(store.calls[-1]) == {one.id: 2, other.id: 3}
 
 
-async def test_only_those_are_told_whose_lease_is_lost(
+async def test_only_jobs_with_a_lost_lease_are_notified(
     keeper: CheckpointWriter, store: Store
 ) -> None:
     one, other = claim(), claim()
@@ -95,7 +95,7 @@ async def test_two_attempts_at_one_job_are_stored_apart(
     assert [[note.lease for note in call] for call in store.calls] == [[zombie.lease], [one.lease]]
 
 
-async def test_who_waits_at_the_end_is_told(store: Store) -> None:
+async def test_a_waiting_caller_is_notified_at_the_end(store: Store) -> None:
     keeper = CheckpointWriter(cast("Broker", store), SystemClock())
     store.open.clear()
     serving = asyncio.create_task(keeper.serve())

@@ -48,7 +48,7 @@ def test_without_proc_only_words_count() -> None:
     assert vitals.judge(None, None, passed_s=5, silent=True) is LivenessStatus.STUCK
 
 
-def test_what_lives_is_beaten_for() -> None:
+def test_the_supervisor_sends_heartbeats_for_live_workers() -> None:
     assert [one for one in LivenessStatus if one.lives] == [
         LivenessStatus.WORKS,
         LivenessStatus.BUSY,

@@ -87,7 +87,7 @@ async def test_the_last_word_of_each_is_written_with_those_of_the_others(
     ]
 
 
-async def test_while_the_store_is_away_the_last_word_is_kept(
+async def test_the_last_progress_is_kept_while_the_store_is_unavailable(
     kept: MetaWriter, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.away = True

@@ -209,7 +209,7 @@ async def test_children_that_cannot_be_started_are_tried_again(
     assert [lane.stops for lane in ward.lanes] == [1, 1]
 
 
-async def test_what_is_broken_is_the_executor_of_the_queue() -> None:
+async def test_a_queue_is_broken_if_its_executor_is() -> None:
     ward = Ward(slots=3)
     assert (ward.quarantine.slots, ward.quarantine.broken) == (3, None)
     ward.normal.broken, ward.normal.slots = "why", 0

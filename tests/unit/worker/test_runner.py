@@ -118,7 +118,7 @@ async def test_claims_behind_a_slow_job_are_released_after_a_second() -> None:
         await runner.close()
 
 
-async def test_a_runner_whose_only_claim_is_asked_to_stop_is_idle_and_goes_on() -> None:
+async def test_a_runner_whose_only_claim_is_asked_to_stop_is_idle_and_continues() -> None:
     settled: list[Settlement] = []
     executor = OneByOne()
     runner = Runner(executor, judge, settled.append, SystemClock(), UNKNOWN)

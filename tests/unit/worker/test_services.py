@@ -11,7 +11,7 @@ from chancy.worker.services import ServiceLoops
 from tests.support.waiting import eventually
 
 
-async def test_a_loop_whose_inner_task_somebody_cancelled_is_started_again(
+async def test_a_loop_whose_inner_task_was_cancelled_is_started_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = ManualClock()

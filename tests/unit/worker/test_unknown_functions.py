@@ -168,7 +168,7 @@ def test_a_function_that_only_the_worker_process_knows_is_tried_at_growing_inter
     assert 5 <= tries <= 15
 
 
-def test_a_function_that_is_met_no_more_is_dropped(scene: Scene) -> None:
+def test_a_function_that_no_longer_occurs_is_dropped(scene: Scene) -> None:
     assert not scene.unknown.knows(NEW)
     scene.clock.now += 601.0
     scene.unknown.check([], OWN_ID, 15.0)

@@ -240,7 +240,7 @@ def test_modules_are_found_by_a_pattern(
 
 @pytest.mark.row("F23", "F24")
 @with_settings(retry_backoff="tests.plugins.redis.compat.fennel_shop.soon")
-def test_what_is_due_runs_in_time_and_not_before(shop: Shop) -> None:
+def test_due_jobs_run_in_time_and_not_before(shop: Shop) -> None:
     """A second after its first attempt failed: as many as there were attempts."""
     program = shop.program
     x = program.count.delay(str(shop.folder / "notes"))

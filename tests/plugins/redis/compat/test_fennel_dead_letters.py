@@ -148,7 +148,7 @@ def check_what_it_became(shop: Shop, x: AsyncResult) -> None:
 
 @pytest.mark.row("F26", "F27")
 @pytest.mark.chaos
-def test_letters_outlast_their_records_and_replays_begin_anew(shop: Shop, redis_url: str) -> None:
+def test_dead_letters_outlast_their_records_and_replays_restart(shop: Shop, redis_url: str) -> None:
     """Read by calls and by the command line; replayed while nobody works."""
     program = shop.program
     dead = [program.fail.delay(word) for word in ("one", "two")]
@@ -248,7 +248,9 @@ def _with_heartbeats(info: Any) -> Any:
 
 
 @pytest.mark.row("F40")
-def test_the_command_line_says_that_redis_is_away(shop: Shop, redis_server: RedisServer) -> None:
+def test_the_command_line_reports_that_redis_is_unavailable(
+    shop: Shop, redis_server: RedisServer
+) -> None:
     """Postgres is there, which alone would know of the queue and of no job."""
     with Proxy("127.0.0.1", redis_server.port) as way:
         way.refuse()

@@ -106,7 +106,7 @@ def test_a_killed_worker_and_a_killing_job(shop: Shop) -> None:
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.chaos)]
 )
-def test_what_runs_may_end(shop: Shop, number: signal.Signals) -> None:
+def test_running_jobs_may_finish(shop: Shop, number: signal.Signals) -> None:
     """What is pushed meanwhile waits for another, though seven more could run here."""
     x = shop.program.gate.delay(str(shop.folder / "gate"))
     with shop.worker("--shutdown-timeout", "20") as worker:
@@ -123,7 +123,7 @@ def test_what_runs_may_end(shop: Shop, number: signal.Signals) -> None:
 
 @pytest.mark.row("F36")
 @pytest.mark.chaos
-def test_a_worker_that_died_of_a_job_says_so(shop: Shop) -> None:
+def test_a_worker_killed_by_a_job_logs_it(shop: Shop) -> None:
     """Alone it ends with another code; a supervisor puts another in its place, and ends with 0."""
     x = shop.program.die.delay(str(shop.folder / "died"))
     with shop.worker() as alone:
@@ -138,7 +138,7 @@ def test_a_worker_that_died_of_a_job_says_so(shop: Shop) -> None:
 
 
 @pytest.mark.row("F41")
-def test_loggers_of_others_go_on(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+def test_loggers_of_others_continue(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     mine = logging.getLogger("tests.mine")
     App("another")
     with caplog.at_level("INFO", "tests.mine"):
@@ -157,7 +157,7 @@ def test_loggers_of_others_go_on(shop: Shop, caplog: pytest.LogCaptureFixture) -
 
 
 @pytest.mark.row("F35", "F41")
-def test_what_cannot_end_in_time_goes_back(shop: Shop) -> None:
+def test_jobs_that_cannot_finish_in_time_are_released(shop: Shop) -> None:
     logging.getLogger("tests.own")
     App("another")
     x = shop.program.slow.delay(str(shop.folder / "notes"), 20.0)

@@ -111,7 +111,7 @@ async def test_the_story_of_a_program(redis_url: str, raw: redis.Redis) -> None:
 
 @pytest.mark.chaos
 @pytest.mark.row("P30")
-async def test_its_monitor_lets_what_nobody_runs_wait_again(
+async def test_its_monitor_queues_unclaimed_services_again(
     redis_url: str, raw: redis.Redis
 ) -> None:
     helpers = PyTaskHelpers(raw)
@@ -126,7 +126,7 @@ async def test_its_monitor_lets_what_nobody_runs_wait_again(
 
 
 @pytest.mark.row("P36")
-async def test_its_monitor_goes_on_after_redis_could_not_be_reached(
+async def test_its_monitor_continues_after_redis_could_not_be_reached(
     redis_url: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redis is back by the time at which the monitor would be said to have failed."""

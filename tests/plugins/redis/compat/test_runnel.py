@@ -318,7 +318,7 @@ def test_settings_that_cannot_be(given: dict[str, Any], reason: str) -> None:
 
 
 @pytest.mark.row("R47")
-def test_what_cannot_be_is_misconfigured() -> None:
+def test_invalid_settings_raise_a_configuration_error() -> None:
     app = App("a")
     stream = app.stream("orders", Order, "order_id")
     with pytest.raises(Misconfigured, match="read_timeout=9000 ms must not exceed the grace"):

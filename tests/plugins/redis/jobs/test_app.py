@@ -100,7 +100,7 @@ async def test_an_outage_of_redis_leaves_other_queues_going(
 
 
 @pytest.mark.row("F37")
-async def test_a_worker_goes_on_after_all_was_flushed(
+async def test_a_worker_continues_after_all_was_flushed(
     chancy: Chancy, redis_server: RedisServer
 ) -> None:
     """Under a new id, since Redis knows it no longer; what it ran is stale."""
@@ -145,13 +145,13 @@ async def test_a_job_cannot_end_itself_in_a_transaction(chancy: Chancy) -> None:
     assert "complete_in() needs a job that is stored in Postgres" in done.errors[0]["message"]
 
 
-async def test_what_the_broker_cannot_do_is_refused(dsn: str) -> None:
+async def test_unsupported_operations_of_a_broker_are_refused(dsn: str) -> None:
     wrong = Queue(name="fast", broker="redis", broker_options={"shards": 3})
     with pytest.raises(ConfigurationError, match="no option 'shards'"):
         Chancy(dsn, queues=[wrong], plugins=[RedisPlugin()])
 
 
-async def test_a_worker_that_starts_while_redis_is_away_says_so(
+async def test_a_worker_that_starts_while_redis_is_unavailable_reports_it(
     dsn: str, own_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
 ) -> None:
     server = own_redis()

@@ -116,7 +116,7 @@ async def test_declaring_is_refused(make: Callable[..., Any], case: str) -> None
 
 
 @pytest.mark.parametrize("capability", OFFERED)
-async def test_what_is_offered_may_be_required(
+async def test_offered_capabilities_may_be_required(
     make: Callable[..., Any], capability: Capability
 ) -> None:
     chancy: Chancy = await make([FAR, NEAR], Wanting(capability))
@@ -130,7 +130,9 @@ async def test_rules_for_all_and_for_other_queues_are_no_reason(make: Callable[.
     await make([FAR, NEAR], aging("near"))
 
 
-async def test_a_worker_leaves_such_a_queue_out_and_says_why(make: Callable[..., Any]) -> None:
+async def test_a_worker_leaves_such_a_queue_out_and_gives_the_reason(
+    make: Callable[..., Any],
+) -> None:
     """Somebody without the plugin has declared it."""
     other: Chancy = await make([FAR, NEAR])
     await other.declare(FAR)

@@ -208,7 +208,7 @@ async def test_two_of_a_call_that_must_not_be_are_found_before_any_is_stored(
     assert not await bench.broker.get([job.id for job in jobs])
 
 
-async def test_what_a_refused_call_has_stored_is_taken_back(bench: Bench) -> None:
+async def test_jobs_stored_by_a_refused_call_are_removed(bench: Bench) -> None:
     """But for jobs that another call has pushed."""
     held = keyed("raise")
     assert held.unique is not None

@@ -109,7 +109,7 @@ async def test_ticks_run_in_redis_and_do_not_overlap(chancy: Chancy, cron: Cron)
 
 
 @pytest.mark.chaos
-async def test_a_tick_waits_while_nobody_can_say_whether_the_last_one_runs(
+async def test_a_tick_waits_while_the_state_of_the_last_job_is_unknown(
     dsn: str, own_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Redis goes away in the midst of a job: no tick is fired until it is back."""

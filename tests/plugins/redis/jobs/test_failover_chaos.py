@@ -58,7 +58,7 @@ def pair(own_redis: Start) -> Iterator[Pair]:
 
 
 @pytest.mark.parametrize("replicas", [0, 1])
-async def test_what_the_replicas_have_outlasts_a_failover(pair: Pair, replicas: int) -> None:
+async def test_replicated_jobs_survive_a_failover(pair: Pair, replicas: int) -> None:
     """Without waiting for them, what was acknowledged after the line broke is lost."""
     await pair.begin()
     settings = RedisSettings(url=pair.url, timeout_s=1.0, connect_timeout_s=0.5, replicas=replicas)

@@ -48,7 +48,7 @@ async def claimed(bench: Bench, limit: int = 100) -> Sequence[Claim]:
     return await eventually(claim)
 
 
-async def test_a_restarted_server_goes_on_with_what_it_had(
+async def test_a_restarted_server_continues_with_what_it_had(
     bench: Bench, server: RedisServer
 ) -> None:
     running, waiting = await bench.running(prepared(), prepared(meta='{"a": 1}'))
@@ -128,7 +128,7 @@ async def test_a_claim_whose_answer_was_lost_is_given_later(
     assert await bench.claim() == []
 
 
-async def test_a_claim_goes_on_after_a_server_that_said_nothing(
+async def test_a_claim_continues_after_a_server_that_sent_nothing(
     bench: Bench, server: RedisServer
 ) -> None:
     ids = await bench.push(prepared(), prepared())
@@ -140,7 +140,7 @@ async def test_a_claim_goes_on_after_a_server_that_said_nothing(
 
 
 @pytest.mark.row("F42")
-async def test_who_was_frozen_settles_nothing_of_what_others_took(
+async def test_a_frozen_worker_settles_no_job_of_another_worker(
     bench: Bench, server: RedisServer
 ) -> None:
     [old] = await bench.running()

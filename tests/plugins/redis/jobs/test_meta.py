@@ -49,7 +49,7 @@ async def test_a_job_that_is_put_off_200_times_stays_small(bench: Bench) -> None
     assert json.loads(claim.meta) == {"workflow": {"step": "a"}, "snoozes": 200, "ä": "ö"}
 
 
-async def test_a_job_that_says_much_stays_small(bench: Bench) -> None:
+async def test_a_job_that_logs_much_stays_small(bench: Bench) -> None:
     job = prepared(meta='{"workflow": {"step": "a"}}')
     await bench.broker.push([job])
     [claim] = await bench.claim(1)
@@ -62,7 +62,7 @@ async def test_a_job_that_says_much_stays_small(bench: Bench) -> None:
     assert found[job.id].meta == {"workflow": {"step": "a"}, "progress": 99}
 
 
-async def test_nothing_that_is_said_meanwhile_is_lost(bench: Bench) -> None:
+async def test_progress_reported_meanwhile_is_not_lost(bench: Bench) -> None:
     await bench.broker.push([prepared(meta='{"a": 1}')])
     [claim] = await bench.claim(1)
     assert isinstance(bench.broker, RedisBroker)

@@ -18,7 +18,7 @@ from tests.support.redis_commands import command_sync
 
 @pytest.mark.parametrize("examples", [10, pytest.param(30, marks=pytest.mark.chaos)])
 @pytest.mark.timeout(600)
-def test_redis_tells_the_same_story_as_the_model(redis_url: str, examples: int) -> None:
+def test_the_redis_broker_matches_the_model(redis_url: str, examples: int) -> None:
     settings = RedisSettings(url=redis_url)
     broker = RedisBroker(settings)
 

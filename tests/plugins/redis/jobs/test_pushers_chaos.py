@@ -53,7 +53,7 @@ def stored(server: RedisServer) -> Sequence[UUID]:
     return [UUID(bytes=id) for id in found]
 
 
-async def test_what_a_dead_pusher_pushed_is_there_whole(
+async def test_a_push_of_a_killed_process_is_stored_as_a_whole(
     dsn: str, own_redis: Callable[..., RedisServer], tmp_path: Path
 ) -> None:
     """All that it was told of, and of the last call all or nothing; each runs once."""

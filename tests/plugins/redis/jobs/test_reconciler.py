@@ -97,7 +97,7 @@ async def test_a_job_whose_end_a_cluster_has_lost_is_known_to_run() -> None:
             await broker.close()
 
 
-async def test_what_is_claimed_at_this_moment_is_not_taken_for_lost(
+async def test_a_job_that_is_being_claimed_does_not_count_as_lost(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long the answer takes: the server has carried it out."""

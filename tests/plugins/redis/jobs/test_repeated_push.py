@@ -66,7 +66,7 @@ def different() -> list[PreparedJob]:
 
 @pytest.mark.parametrize("end", [State.SUCCEEDED, State.CANCELLED])
 @pytest.mark.parametrize("answers", [1, 2, 3])
-async def test_what_was_pushed_and_ran_is_not_pushed_again(
+async def test_pushed_jobs_that_ran_are_not_pushed_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, end: State, answers: int
 ) -> None:
     pushed, ran = lose(monkeypatch, bench, end, answers)
@@ -91,7 +91,7 @@ async def test_what_was_pushed_and_ran_is_not_pushed_again(
         ({"keep_failed_s": 1e-6}, State.FAILED),
     ],
 )
-async def test_what_is_not_kept_for_long_is_not_pushed_again(
+async def test_jobs_that_are_not_kept_are_not_pushed_twice(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, kept: dict[str, Any], end: State
 ) -> None:
     """It gave way to others, or is over its age."""
@@ -109,7 +109,7 @@ async def test_what_is_not_kept_for_long_is_not_pushed_again(
     await broker.close()
 
 
-async def test_what_was_pushed_long_ago_leaves_no_mark(bench: Bench) -> None:
+async def test_old_pushes_leave_no_mark(bench: Bench) -> None:
     old = [prepared() for _ in range(3)]
     claims = await bench.running(*old)
     assert isinstance(bench.broker, RedisBroker)
@@ -125,7 +125,7 @@ async def test_what_was_pushed_long_ago_leaves_no_mark(bench: Bench) -> None:
     assert 0 < await link.command("PTTL", mark) <= 40_000
 
 
-async def test_who_pushes_an_id_anew_is_heard(bench: Bench) -> None:
+async def test_pushing_an_id_again_takes_effect(bench: Bench) -> None:
     """As it was: only a push that is repeated looks at what has gone."""
     job = prepared()
     for _ in range(2):

@@ -16,7 +16,7 @@ from tests.support.waiting import eventually
 Start = Callable[..., RedisServer]
 
 
-async def test_a_push_that_too_few_have_heard_of_is_no_success(
+async def test_a_push_that_too_few_have_received_is_no_success(
     own_redis: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may last all the same, and is there once when it is pushed again."""

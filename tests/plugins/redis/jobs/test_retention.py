@@ -62,7 +62,7 @@ async def _job_keys(broker: RedisBroker) -> AsyncIterator[bytes]:
         yield key
 
 
-async def test_what_ends_leaves_nothing_behind(redis_url: str) -> None:
+async def test_a_finished_run_leaves_no_state_behind(redis_url: str) -> None:
     broker = RedisBroker(RedisSettings(url=redis_url))
     await broker.open()
     try:
@@ -108,7 +108,7 @@ def test_every_script_is_part_of_the_package() -> None:
     assert all("--@include" not in script.text for script in scripts.values())
 
 
-async def test_who_only_counts_a_queue_reads_no_jobs(redis_url: str) -> None:
+async def test_counting_a_queue_reads_no_jobs(redis_url: str) -> None:
     broker = RedisBroker(RedisSettings(url=redis_url))
     await broker.open()
     try:

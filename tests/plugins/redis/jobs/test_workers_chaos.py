@@ -143,7 +143,9 @@ def runners(book: Path) -> Sequence[int]:
     return [int(line) for line in book.read_text().split()]
 
 
-async def test_a_long_job_is_not_given_to_another_while_its_worker_beats(errands: Errands) -> None:
+async def test_a_long_job_is_not_given_to_another_while_its_worker_sends_heartbeats(
+    errands: Errands,
+) -> None:
     """It holds up the loop of its worker for three times the timeout."""
     job = long_errand.job(book=str(errands.book), seconds=3 * TIMEOUT_S)
     with errands.worker() as one, errands.worker() as other:

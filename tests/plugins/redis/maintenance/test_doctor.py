@@ -46,7 +46,7 @@ def complaints(found: Mapping[str, Finding]) -> set[str]:
         ({"maxmemory": "1mb"}, "memory", "more memory"),
     ],
 )
-async def test_each_setting_is_told_with_what_to_do(
+async def test_each_setting_is_reported_with_advice(
     own_redis: Start, settings: dict[str, str], about: str | None, word: str
 ) -> None:
     found = await looked(own_redis(**SOUND | settings).url)
@@ -72,7 +72,7 @@ async def test_replicas_are_seen_from_both_sides(own_redis: Start) -> None:
     await eventually(refuses)
 
 
-async def test_a_server_that_is_away_is_a_finding(own_redis: Start) -> None:
+async def test_a_server_that_is_unavailable_is_a_finding(own_redis: Start) -> None:
     server = own_redis()
     server.kill()
     [found] = (await looked(server.url)).values()
@@ -90,7 +90,7 @@ async def test_a_server_that_refuses_the_url_is_not_to_be_started(
     assert "the password and the database" in found.todo
 
 
-async def test_a_wrong_clock_is_told(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_wrong_clock_is_reported(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     skewed, now = 5.0, time.time
     monkeypatch.setattr(time, "time", lambda: now() + skewed)
     found = (await looked(redis_url))["clock"]
@@ -100,7 +100,7 @@ async def test_a_wrong_clock_is_told(redis_url: str, monkeypatch: pytest.MonkeyP
     assert "ahead of this machine" in (await looked(redis_url))["clock"].found
 
 
-async def test_a_server_that_tells_nothing_of_its_configuration(own_redis: Start) -> None:
+async def test_a_server_that_hides_its_configuration(own_redis: Start) -> None:
     """As a user without CONFIG, and one without scripts."""
     server = own_redis(**SOUND)
     with closing(server.client()) as client:
@@ -148,7 +148,7 @@ def test_the_command(own_redis: Start, tmp_path: Path, monkeypatch: pytest.Monke
     assert f"Connect call failed ('127.0.0.1', {server.port})" in told.out
 
 
-def test_without_the_package_of_redis_it_is_said_what_to_install() -> None:
+def test_without_redis_py_the_error_names_the_package() -> None:
     program = "import sys; sys.modules['redis'] = None; import chancy.plugins.redis"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert ran.stderr.splitlines()[-1] == (

@@ -123,7 +123,7 @@ async def test_jobs_streams_and_services_need_no_other_privileges(
     assert denied(server) <= refused
 
 
-async def test_upkeep_goes_on_without_info(
+async def test_upkeep_continues_without_info(
     own_redis: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "chancy.redis")

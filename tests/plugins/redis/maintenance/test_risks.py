@@ -26,7 +26,7 @@ from tests.support.redis_fixtures import RedisServer
         ({"appendonly": "yes", "replicaof": "127.0.0.1 1"}, ["role=replica"]),
     ],
 )
-async def test_what_may_cost_jobs_is_said(
+async def test_settings_that_may_lose_jobs_are_logged(
     own_redis: Callable[..., RedisServer], settings: dict[str, str], wanted: list[str]
 ) -> None:
     server = own_redis(**settings)

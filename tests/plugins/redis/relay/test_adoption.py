@@ -100,7 +100,7 @@ async def test_several_take_each_job_once(chancy: Chancy) -> None:
     assert (await (await plane(chancy)).counts())["fast"].pending == len(ids)
 
 
-async def test_who_died_after_the_push_has_it_run_no_second_time(
+async def test_a_crash_after_the_push_does_not_run_the_job_twice(
     chancy: Chancy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(moves, "LEASE_S", 0.2)
@@ -130,7 +130,7 @@ async def die_before_the_push(adopt: Adoption, monkeypatch: pytest.MonkeyPatch) 
             await adopt("fast")
 
 
-async def test_who_died_before_the_push_leaves_it_to_another(
+async def test_a_crash_before_the_push_leaves_the_job_to_another_worker(
     chancy: Chancy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Within it another one asks.
@@ -145,7 +145,7 @@ async def test_who_died_before_the_push_leaves_it_to_another(
     assert await broker.client.command("ZCARD", f"{broker.tag}:relayed") == 0
 
 
-async def test_who_was_frozen_comes_too_late(
+async def test_a_frozen_worker_cannot_settle(
     chancy: Chancy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (id,) = await insert(chancy, [1])
@@ -163,7 +163,7 @@ async def arrives(adopt: Any) -> bool:
     return bool((await adopt("fast")).jobs)
 
 
-async def test_what_is_cancelled_on_its_way_is_cancelled(
+async def test_a_job_cancelled_during_its_move_is_cancelled(
     chancy: Chancy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (id,) = await insert(chancy, [1])
@@ -188,7 +188,7 @@ PUSH = (
 
 
 @pytest.mark.parametrize("delay_s", [0.5, 0.0])
-async def test_what_is_replaced_on_its_way_is_taken_back(
+async def test_a_job_replaced_during_its_move_is_moved_back(
     chancy: Chancy, monkeypatch: pytest.MonkeyPatch, delay_s: float
 ) -> None:
     """A push finds it pending in Postgres, and puts it off or gives it other arguments there."""
@@ -209,7 +209,7 @@ async def test_what_is_replaced_on_its_way_is_taken_back(
     assert await arrived(chancy)
 
 
-async def test_what_falls_due_again_on_its_way_is_not_lost(
+async def test_a_job_that_becomes_due_during_its_move_is_not_lost(
     chancy: Chancy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Taken by one who dies, put off, found so by the next one, and due before that has ended."""
@@ -243,7 +243,7 @@ async def test_a_unique_key_is_looked_at_on_arrival(
     assert await arrived(chancy)
 
 
-async def test_what_redis_refuses_stands_alone(
+async def test_a_refusal_of_redis_affects_one_job(
     chancy: Chancy, caplog: pytest.LogCaptureFixture
 ) -> None:
     ids = await insert(chancy, range(9))
@@ -306,7 +306,7 @@ async def test_claims_of_jobs_that_stay_pass_those_of_other_workers(
             assert len(await cursor.fetchall()) == 10, "others have claimed, and not committed yet"
 
 
-async def test_what_is_on_its_way_is_not_run_in_postgres_beside_steps(
+async def test_jobs_being_moved_do_not_run_in_postgres(
     chancy: Chancy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another worker finds steps in Postgres, and the job, which has come to Redis, too."""

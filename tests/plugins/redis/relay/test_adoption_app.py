@@ -25,7 +25,7 @@ async def chancy(dsn: str, redis_url: str) -> AsyncGenerator[Chancy]:
         yield made
 
 
-async def test_what_sql_pushes_is_run_from_redis(chancy: Chancy) -> None:
+async def test_jobs_pushed_by_sql_run_from_redis(chancy: Chancy) -> None:
     """Also what waits for its time: it does so in Postgres."""
     async with Worker(chancy):
         (at_once,) = await insert(chancy, [1], '{"k": "v"}')
@@ -72,7 +72,7 @@ async def test_a_replay_goes_to_redis(chancy: Chancy) -> None:
     assert (found.attempt, found.max_attempts, found.meta["k"]) == (1, 1, "v")
 
 
-async def test_what_waits_when_a_queue_is_moved_goes_with_it(dsn: str, redis_url: str) -> None:
+async def test_waiting_jobs_move_with_their_queue(dsn: str, redis_url: str) -> None:
     """A worker in a burst ends when all of it has been run."""
     jobs.noted.clear()
     async with application(dsn, redis_url, queue=Queue(name="fast", executor="async")) as chancy:
@@ -92,7 +92,7 @@ async def test_what_waits_when_a_queue_is_moved_goes_with_it(dsn: str, redis_url
 
 
 @pytest.mark.chaos
-async def test_redis_is_away_for_a_while(
+async def test_jobs_survive_a_temporary_outage_of_redis(
     dsn: str, own_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is pushed by SQL meanwhile waits in Postgres, where it is seen and can be cancelled."""

@@ -99,7 +99,7 @@ async def test_the_history_has_what_each_queue_wants(chancy: Chancy) -> None:
     assert sorted(one.queue for one in found) == ["every", "nothing", "some"]
 
 
-async def test_what_is_written_twice_is_there_once(
+async def test_a_repeated_write_is_stored_once(
     chancy: Chancy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archives = [await archive_of(chancy) for _ in range(2)]

@@ -69,7 +69,7 @@ async def test_jobs_run_after_the_commit_and_not_before(chancy: Chancy) -> None:
     assert await broker.client.command("ZCARD", f"{broker.tag}:relayed") == 0
 
 
-async def test_what_a_job_is_pushed_with_reaches_redis(chancy: Chancy) -> None:
+async def test_all_fields_of_a_pushed_job_reach_redis(chancy: Chancy) -> None:
     job = note({"a": [1.5, "ü"]}).with_priority(7).with_max_attempts(4).with_meta(k="v")
     async with chancy.transaction() as tx:
         reference = await chancy.push(job, within=tx)
@@ -157,7 +157,7 @@ async def test_a_job_in_redis_is_replaced_by_one_that_arrives(
     assert (await broker.get([held.id]))[held.id].arguments == {"value": 3}
 
 
-async def test_a_period_goes_on_in_redis(chancy: Chancy) -> None:
+async def test_a_period_continues_in_redis(chancy: Chancy) -> None:
     rule = Unique(key="once", period=timedelta(hours=1))
     async with chancy.transaction() as tx:
         first = await chancy.push(note(1, rule), within=tx)

@@ -16,7 +16,7 @@ from tests.support.waiting import eventually
 
 
 @pytest.mark.row("P17")
-async def test_what_is_kept_is_listed_until_it_is_too_old(alone: Shop) -> None:
+async def test_kept_services_are_listed_until_they_expire(alone: Shop) -> None:
     id = await alone.services.start("give", cleanup=False)
     async with alone.worker():
         await eventually(alone.is_state(id, "SUCCESS"))
@@ -33,7 +33,7 @@ async def test_what_is_kept_is_listed_until_it_is_too_old(alone: Shop) -> None:
 @pytest.mark.parametrize(
     "place", ["alone", pytest.param("cluster", marks=pytest.mark.chaos)], indirect=True
 )
-async def test_what_has_ended_is_forgotten_with_and_without_a_handler(place: Shop) -> None:
+async def test_ended_services_are_removed_with_and_without_a_handler(place: Shop) -> None:
     id = await place.services.start("give", value=3)
     async with place.worker(place.declare(cleanup=False)):
         await eventually(place.is_state(id, "SUCCESS"))
@@ -58,7 +58,7 @@ async def test_what_has_ended_is_forgotten_with_and_without_a_handler(place: Sho
     assert left == set()
 
 
-async def test_what_has_ended_is_forgotten_without_a_look_through_its_list(
+async def test_ended_services_are_removed_without_a_list_scan(
     own_redis: Callable[..., RedisServer],
 ) -> None:
     """Of 100,000 each look took a millisecond, of a server that does one thing at a time."""

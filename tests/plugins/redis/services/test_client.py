@@ -107,7 +107,7 @@ async def test_an_id_without_a_record_is_dropped(
 @pytest.mark.parametrize(
     "place", ["alone", pytest.param("cluster", marks=pytest.mark.chaos)], indirect=True
 )
-async def test_what_was_stopped_or_has_ended_runs_again_anywhere(place: Shop) -> None:
+async def test_stopped_and_ended_services_can_run_on_any_worker(place: Shop) -> None:
     beat = await place.services.start("beat")
     give = await place.services.start("give", cleanup=False, value=1)
     async with place.worker():
@@ -228,7 +228,7 @@ class Idle(Service):
     name = "idle"
 
 
-async def test_what_cannot_be_is_refused(alone: Shop) -> None:
+async def test_invalid_settings_are_refused(alone: Shop) -> None:
     with pytest.raises(InvalidArguments, match="cannot be represented as JSON"):
         await alone.services.start("beat", what=object())
     with pytest.raises(PayloadTooLarge, match="1,048,5"):
@@ -266,7 +266,7 @@ async def test_a_line_of_thousands_is_pushed_to_in_no_time(alone: Shop) -> None:
     assert time.monotonic() - began < 0.1
 
 
-async def test_what_another_program_left_running_waits_again(alone: Shop) -> None:
+async def test_services_left_running_by_another_program_are_queued_again(alone: Shop) -> None:
     keys = alone.services.keys
     alone.raw.hset(keys.of("old"), mapping={"task": "give", "state": "RUNNING", "cleanup": "false"})
     alone.raw.sadd(keys.known, "old")

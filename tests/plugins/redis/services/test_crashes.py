@@ -29,7 +29,7 @@ async def test_the_services_of_a_killed_worker_begin_once_more_elsewhere(alone: 
 @pytest.mark.chaos
 @pytest.mark.row("P30")
 @pytest.mark.row("P42")
-async def test_the_services_of_a_killed_worker_go_on_in_a_cluster(redis_cluster: str) -> None:
+async def test_the_services_of_a_killed_worker_continue_in_a_cluster(redis_cluster: str) -> None:
     with shop(redis_cluster, cluster=True) as place:
         await killed(place)
 
@@ -104,7 +104,7 @@ async def test_a_worker_that_was_frozen_stops_what_another_runs(alone: Shop, kin
 @pytest.mark.parametrize(
     "number", [pytest.param(signal.SIGINT, marks=pytest.mark.chaos), signal.SIGTERM]
 )
-async def test_a_worker_that_is_told_to_end_gives_all_back(
+async def test_a_worker_that_is_asked_to_end_releases_all(
     alone: Shop, number: signal.Signals
 ) -> None:
     ids = [await alone.services.start(kind) for kind in ("beat", "thread-beat")]
@@ -146,7 +146,7 @@ async def test_another_signal_ends_a_worker_whose_service_does_not(alone: Shop) 
 
 @pytest.mark.chaos
 @pytest.mark.row("P31")
-async def test_what_was_local_to_a_killed_worker_is_removed(alone: Shop) -> None:
+async def test_local_services_of_a_killed_worker_are_removed(alone: Shop) -> None:
     with member(alone.url, local="beat", lease_s=LEASE_S) as process:
         (id,) = await eventually(lambda: alone.raw.smembers(alone.services.keys.known))
         id = id.decode()

@@ -35,7 +35,7 @@ async def test_a_name_that_no_class_has_is_an_exception(alone: Shop) -> None:
 @pytest.mark.row("P13")
 @pytest.mark.row("P15")
 @pytest.mark.row("P42")
-async def test_errors_and_exceptions_are_told_apart(place: Shop) -> None:
+async def test_errors_and_exceptions_are_distinguished(place: Shop) -> None:
     seen: list[BaseException] = []
     worker = place.declare()
     worker.on_exception(lambda error: 1 / 0)

@@ -68,7 +68,7 @@ async def pair(own_redis: Own) -> AsyncGenerator[Pair]:
         yield Pair(primary, replica, proxy, place)
 
 
-async def test_what_runs_goes_on_and_is_commanded_after_a_failover(own_redis: Own) -> None:
+async def test_running_services_obey_commands_after_a_failover(own_redis: Own) -> None:
     async with pair(own_redis) as servers:
         place = servers.place
         id = await place.services.start("beat")
@@ -129,7 +129,7 @@ async def _insist(command: Callable[[], Awaitable[object]], tries: list[str]) ->
             return
 
 
-async def test_what_the_new_server_does_not_know_to_run_is_run_by_one_worker(
+async def test_jobs_unknown_to_a_new_primary_run_on_one_worker(
     own_redis: Own,
 ) -> None:
     """It was taken after the last word to the replica, where it waits."""

@@ -109,7 +109,7 @@ class Deaf(Service):
 
 
 @pytest.mark.row("P22")
-async def test_what_does_not_end_by_itself_is_interrupted(alone: Shop) -> None:
+async def test_a_service_that_does_not_end_is_interrupted(alone: Shop) -> None:
     course.clear()
     seen: list[BaseException] = []
     worker = alone.declare(grace_s=0.2)
@@ -139,7 +139,7 @@ class Late(Service):
             await asyncio.sleep(60)
 
 
-async def test_a_stop_that_raises_a_timeout_of_its_own_is_told(alone: Shop) -> None:
+async def test_a_stop_that_raises_its_own_timeout_is_logged(alone: Shop) -> None:
     seen: list[BaseException] = []
     worker = alone.declare()
     worker.service(Late)

@@ -14,7 +14,7 @@ from tests.support.waiting import eventually
 
 @pytest.mark.row("P33")
 @pytest.mark.row("P42")
-async def test_a_restart_begins_a_local_service_anew_where_it_is(place: Shop) -> None:
+async def test_a_restart_starts_a_local_service_again_in_place(place: Shop) -> None:
     worker = place.declare()
     id = worker.start_local("beat")
     async with place.worker(worker):
@@ -32,7 +32,7 @@ def _has_begun(place: Shop, id: str, times: int) -> bool:
 
 
 @pytest.mark.row("P31")
-async def test_a_local_service_that_has_ended_is_restarted_by_nobody(alone: Shop) -> None:
+async def test_a_local_service_that_has_ended_is_restarted_by_no_worker(alone: Shop) -> None:
     worker = alone.declare(cleanup=False)
     id = worker.start_local("give", value=1)
     async with alone.worker(worker):
@@ -57,7 +57,7 @@ async def test_a_local_service_that_ends_as_a_restart_is_on_its_way_is_no_common
 
 
 @pytest.mark.row("P31")
-async def test_what_was_local_to_a_worker_that_is_gone_waits_for_nobody(alone: Shop) -> None:
+async def test_local_services_of_a_lost_worker_are_not_queued(alone: Shop) -> None:
     keys = alone.services.keys
     assert Leases(alone.services.link, "gone", LEASE_S).claim_local("here", "give", "{}")
     alone.raw.zadd(keys.leases, {"here": 1})

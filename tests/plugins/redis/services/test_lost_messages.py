@@ -55,7 +55,7 @@ class Talker(Service):
         note(f"course:{self.id}", "stop")
 
 
-async def test_a_worker_that_ends_waits_for_nobody_who_is_not_heard(own_redis: Own) -> None:
+async def test_shutdown_does_not_wait_for_unresponsive_peers(own_redis: Own) -> None:
     """Each service waits for seconds for the answer to its event: more of them than may at once."""
     server = own_redis()
     with (
@@ -131,7 +131,7 @@ class Reader(Service):
 
 @pytest.mark.chaos
 @pytest.mark.row("P36")
-async def test_what_fails_for_redis_begins_anew_when_it_is_back(own_redis: Own) -> None:
+async def test_services_failed_by_an_outage_of_redis_restart_afterwards(own_redis: Own) -> None:
     server = own_redis(appendonly="yes", appendfsync="always")
     Reader.url = server.url
     seen: list[BaseException] = []

@@ -31,7 +31,7 @@ Own = Callable[..., RedisServer]
 @pytest.mark.row("P15")
 @pytest.mark.row("P33")
 @pytest.mark.row("P36")
-async def test_a_worker_stops_all_while_redis_is_away_and_goes_on(
+async def test_a_worker_stops_all_while_redis_is_unavailable_and_continues(
     own_redis: Own, tmp_path: Path
 ) -> None:
     server = own_redis(appendonly="yes", appendfsync="always")
@@ -95,7 +95,7 @@ async def test_a_worker_that_is_cut_off_stops_before_another_begins(own_redis: O
 
 
 @pytest.mark.row("P23")
-async def test_a_command_is_heard_by_a_worker_that_could_not_be_reached(own_redis: Own) -> None:
+async def test_a_command_reaches_a_worker_that_could_not_be_reached(own_redis: Own) -> None:
     server = own_redis()
     with (
         shop(server.url, cluster=False) as place,
@@ -118,7 +118,7 @@ async def test_a_command_is_heard_by_a_worker_that_could_not_be_reached(own_redi
 
 @pytest.mark.chaos
 @pytest.mark.row("P23")
-async def test_a_command_is_heard_by_a_server_that_pauses(own_redis: Own) -> None:
+async def test_a_command_reaches_a_server_that_pauses(own_redis: Own) -> None:
     """For 2 s nobody is answered; the command is given meanwhile, and reaches a living instance."""
     server = own_redis()
     with shop(server.url, cluster=False) as place, member(place.url, lease_s=10.0) as process:
@@ -166,7 +166,7 @@ async def test_a_worker_whose_data_are_gone_stops_what_it_runs(own_redis: Own) -
 
 
 @pytest.mark.chaos
-async def test_what_runs_goes_on_and_ends_on_a_server_that_is_full(own_redis: Own) -> None:
+async def test_running_services_continue_on_a_full_server(own_redis: Own) -> None:
     server = own_redis(maxmemory="12mb", maxmemory_policy="noeviction")
     with shop(server.url, cluster=False) as place:
         ids = [await place.services.start(kind, s=1) for kind in ("beat", "nap", "beat")]
@@ -185,7 +185,7 @@ async def test_what_runs_goes_on_and_ends_on_a_server_that_is_full(own_redis: Ow
         assert await place.state(ids[2]) == "WAIT"
 
 
-async def test_an_end_that_is_refused_for_a_while_is_told_again(own_redis: Own) -> None:
+async def test_an_end_that_is_refused_for_a_while_is_reported_again(own_redis: Own) -> None:
     """As a primary does that is set to take writes only with its replicas."""
     server = own_redis()
     with shop(server.url, cluster=False) as place, closing(server.client()) as other:

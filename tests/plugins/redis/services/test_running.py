@@ -26,7 +26,7 @@ async def test_a_service_that_was_started_waits(place: Shop) -> None:
 @pytest.mark.row("P01")
 @pytest.mark.row("P11")
 @pytest.mark.row("P42")
-async def test_what_it_returns_is_kept_as_json(place: Shop) -> None:
+async def test_the_return_value_is_stored_as_json(place: Shop) -> None:
     values: list[Any] = [None, {"a": [1, None]}, "text", 0, "7"]
     ids = [await place.services.start("give", cleanup=False, value=value) for value in values]
     async with place.worker():

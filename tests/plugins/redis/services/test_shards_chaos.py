@@ -110,7 +110,9 @@ async def insist(command: Callable[[], Any]) -> None:
 
 @pytest.mark.row("P42")
 @pytest.mark.parametrize("lease_s", [LEASE_S, 20.0])
-async def test_services_go_on_after_their_primary_was_killed(fleet: Fleet, lease_s: float) -> None:
+async def test_services_continue_after_their_primary_was_killed(
+    fleet: Fleet, lease_s: float
+) -> None:
     """Under a lease that outlasts the election as the same copies; else each once more."""
     services = fleet.services
     services.configure(lease_s=lease_s)
@@ -164,7 +166,7 @@ def _renewed(replica: RedisServer, fleet: Fleet, id: str) -> bool:
 
 
 @pytest.mark.row("P42", "P32")
-async def test_a_primary_that_wakes_up_lets_nobody_run_what_its_replica_gave_out(
+async def test_a_frozen_primary_hands_out_nothing_that_its_replica_gave_out(
     fleet: Fleet,
 ) -> None:
     """With a replica to hear of each lease."""

@@ -140,7 +140,7 @@ async def test_a_command_that_only_an_old_primary_has_is_seen_as_not_done(own_re
 
 
 @pytest.mark.chaos
-async def test_what_runs_on_both_sides_ends_on_the_wrong_one_when_they_meet(own_redis: Own) -> None:
+async def test_after_a_split_brain_only_one_copy_remains(own_redis: Own) -> None:
     """Without replicas to hear of it both sides run it, until the old primary is told."""
     with split(own_redis, replicas=0) as sides:
         id = await sides.near.start("beat")

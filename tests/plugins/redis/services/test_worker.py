@@ -52,7 +52,7 @@ class Feed(Service):
 @pytest.mark.chaos
 @pytest.mark.row("P35")
 @pytest.mark.parametrize("processes", [0, 1])
-def test_a_worker_that_is_told_to_end_stops_its_services_and_gives_them_back(
+def test_a_worker_that_is_asked_to_end_stops_its_services_and_releases_them(
     alone: Shop, dsn: str, tmp_path: Path, processes: int
 ) -> None:
     """The lease is of a minute: the second worker takes what was given back, not what ran out."""

@@ -88,7 +88,7 @@ async def test_a_later_send_that_would_fit_does_not_pass_one_that_waits_for_room
 
 @pytest.mark.row("R06")
 @pytest.mark.parametrize("threaded", [False, True])
-async def test_who_gives_up_lets_the_next_one_go_on_at_once(
+async def test_a_sender_that_gives_up_unblocks_the_next_one_at_once(
     alone: RedisClient, monkeypatch: pytest.MonkeyPatch, threaded: bool
 ) -> None:
     # Nobody looks for room but who is told to.

@@ -118,7 +118,7 @@ async def test_a_cancellation_that_escapes_a_middleware_acknowledges_nothing(
         await eventually(lambda: crew.numbers == [0, 1, 1, 2])
 
 
-async def test_a_timer_goes_on_after_a_cancellation_that_escapes(
+async def test_a_timer_continues_after_a_cancellation_that_escapes(
     redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     streams = Streams(RedisSettings(url=redis_url, prefix="t:"))
@@ -138,7 +138,7 @@ async def test_a_timer_goes_on_after_a_cancellation_that_escapes(
     assert "stream_duty_failed kind=timer name=tick" in caplog.text
 
 
-async def test_processors_go_on_when_the_startup_tasks_have_ended(redis_url: str) -> None:
+async def test_processors_continue_when_the_startup_tasks_have_ended(redis_url: str) -> None:
     """And nothing else is declared that would keep them company."""
     async with fleet(redis_url, partitions=1) as crew:
         worker = await crew.start()

@@ -68,7 +68,7 @@ async def check_acknowledgements(crew: Crew, book: Witness) -> None:
 
 @pytest.mark.chaos
 @pytest.mark.row("R11", "R26", "R29")
-async def test_the_partitions_of_a_killed_worker_go_on_elsewhere(crew: Crew) -> None:
+async def test_the_partitions_of_a_killed_worker_continue_elsewhere(crew: Crew) -> None:
     """With what it had at hand, which the next owner has first, in order, and knows of."""
     async with witness(crew.streams.link, crew.url) as book:
         for _ in range(2):

@@ -134,7 +134,7 @@ def test_a_line_without_an_end_does_not_fill_the_memory(
 
 
 @pytest.mark.row("R38")
-def test_the_line_to_go_on_from_is_said(
+def test_the_line_to_resume_from_is_reported(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When there is no room, and none is made."""

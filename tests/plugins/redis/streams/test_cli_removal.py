@@ -29,7 +29,7 @@ async def streams(link: RedisClient) -> AsyncIterator[Streams]:
     await made.link.close()
 
 
-async def test_a_processor_that_is_no_more_is_forgotten(streams: Streams) -> None:
+async def test_an_unused_processor_is_removed(streams: Streams) -> None:
     """The stream is full because of it; then there is room, and nothing of it is left."""
     settings = streams.link.settings
     run = runner(settings, shop_size="2")

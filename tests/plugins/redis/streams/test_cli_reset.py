@@ -25,7 +25,7 @@ async def streams(link: RedisClient) -> AsyncIterator[Streams]:
 
 
 @pytest.mark.row("R39")
-async def test_what_was_read_is_forgotten_but_where_a_worker_owns_it(streams: Streams) -> None:
+async def test_read_events_are_discarded_except_in_owned_partitions(streams: Streams) -> None:
     (stream, _), link = streams.streams, streams.link
     keys, run = stream.keys, runner(streams.link.settings)
     await stream.send(*(Order(order_id=number) for number in range(8)))

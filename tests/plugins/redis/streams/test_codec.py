@@ -168,7 +168,7 @@ def test_an_own_codec_that_is_gone_is_named() -> None:
 
 
 @pytest.mark.parametrize("compressor", ["gzip", "lz4", "zstd"])
-def test_what_was_cut_off_is_no_record(compressor: str) -> None:
+def test_truncated_data_is_no_record(compressor: str) -> None:
     coding = coding_of(Text, compressor=compressor)
     name, data = coding.encode(Text(text="some text that is long enough to be cut" * 10))
     for end in (0, 5, len(data) // 2, len(data) - 1):
@@ -216,7 +216,7 @@ def test_a_missing_library_names_what_installs_it(
         ({"reads": [7]}, "7 is not a compressor"),
     ],
 )
-def test_what_cannot_be_a_codec_is_refused(given: dict[str, Any], reason: str) -> None:
+def test_an_invalid_codec_is_refused(given: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason):
         coding_of(Text, **given)
 

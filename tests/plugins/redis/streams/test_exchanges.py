@@ -65,7 +65,7 @@ async def unhurried(worker: int, events: Events[Order]) -> None:
 
 
 @pytest.mark.row("R30", "R32")
-async def test_a_partition_is_given_back_behind_what_is_on_its_way(
+async def test_a_partition_is_released_behind_what_is_on_its_way(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An exchange that ends while the hand-over waits for it may be followed by another at once."""
@@ -103,7 +103,7 @@ async def test_a_partition_is_quarantined_behind_what_is_on_its_way(
 
 
 @pytest.mark.row("R20")
-async def test_what_is_acknowledged_with_a_quarantine_is_counted_and_not_sent_again(
+async def test_acknowledgements_sent_with_a_quarantine_are_counted_once(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The fetcher is asked to pass it on in the very moment in which the partition is parked."""

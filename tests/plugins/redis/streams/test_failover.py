@@ -108,7 +108,7 @@ async def test_workers_wait_while_their_server_only_lets_them_read(
 
 
 @pytest.mark.row("R42")
-async def test_groups_and_scripts_that_are_gone_are_made_anew(
+async def test_groups_and_scripts_that_are_gone_are_made_again(
     own_redis: Callable[..., RedisServer],
 ) -> None:
     server = own_redis()

@@ -49,7 +49,7 @@ async def test_a_full_partition_drops_and_counts(link: RedisClient) -> None:
 
 
 @pytest.mark.row("R06")
-async def test_what_was_acknowledged_makes_room_uncounted(alone: RedisClient) -> None:
+async def test_acknowledged_events_make_room_without_being_counted(alone: RedisClient) -> None:
     stream = declare(alone, partitions=1, size=10, full="drop_oldest")
     log = stream.keys.log(0)
     await alone.command("XGROUP", "CREATE", log, "p", "0", "MKSTREAM")
@@ -75,7 +75,7 @@ async def filled(link: RedisClient, done: int, note: str = "", **options: Any) -
 @pytest.mark.row("R06")
 @pytest.mark.parametrize("count", [250, 1_000])
 @pytest.mark.parametrize("done", [37, 150, 299])
-async def test_what_is_counted_was_not_acknowledged(
+async def test_counted_events_were_not_acknowledged(
     alone: RedisClient, done: int, count: int
 ) -> None:
     """Also where Redis would free the log by whole nodes, which hold some of both."""

@@ -43,7 +43,7 @@ async def halted(crew: Fleet) -> dict[int, str]:
     return {one.partition: one.halted for one in reports if one.halted is not None}
 
 
-async def test_a_resume_lets_go_on_what_it_names_and_shows_by_what_it_was_stopped(
+async def test_resume_continues_the_named_partitions_and_shows_why_they_stopped(
     place: dict[str, Any],
 ) -> None:
     async with fleet(**place, partitions=3, options={"policy": Halt()}) as crew:
@@ -89,7 +89,7 @@ async def test_the_next_owner_begins_what_was_halted(place: dict[str, Any]) -> N
         assert await halted(crew) == {}
 
 
-async def test_a_resume_of_old_is_not_heard_again_when_a_connection_was_lost(
+async def test_a_resume_of_old_is_not_repeated_when_a_connection_was_lost(
     redis_url: str,
 ) -> None:
     async with fleet(redis_url, partitions=3) as crew:
@@ -113,7 +113,7 @@ async def test_a_resume_of_old_is_not_heard_again_when_a_connection_was_lost(
 
 
 @pytest.mark.row("R20")
-async def test_what_was_on_its_way_to_be_acknowledged_does_not_come_again_after_a_quarantine(
+async def test_pending_acknowledgements_survive_a_quarantine(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The acknowledgements are sent, and reach the server late; the quarantine is quicker."""
@@ -149,7 +149,7 @@ async def test_what_was_on_its_way_to_be_acknowledged_does_not_come_again_after_
         assert crew.numbers == [0, 1, 2, 3, 4, 5]
 
 
-async def test_what_comes_after_a_group_was_lost_is_not_left_out(redis_url: str) -> None:
+async def test_events_after_the_loss_of_a_group_are_not_skipped(redis_url: str) -> None:
     async with fleet(redis_url, partitions=1, options={"start": "$"}) as crew:
         await crew.send(0, 1)
         worker = await crew.start()
@@ -163,7 +163,7 @@ async def test_what_comes_after_a_group_was_lost_is_not_left_out(redis_url: str)
         await eventually(lambda: 2 in crew.numbers)
 
 
-async def test_what_comes_after_all_data_was_lost_is_not_left_out(redis_url: str) -> None:
+async def test_events_after_a_data_loss_are_not_skipped(redis_url: str) -> None:
     async with fleet(redis_url, partitions=2, options={"start": "$", "lease_s": 1.0}) as crew:
         await crew.send(0, 2)
         await crew.start()
@@ -174,7 +174,7 @@ async def test_what_comes_after_all_data_was_lost_is_not_left_out(redis_url: str
 
 
 @pytest.mark.row("R04", "R42")
-async def test_what_a_stream_is_is_kept_again_after_all_data_was_lost(redis_url: str) -> None:
+async def test_stream_settings_are_stored_again_after_a_data_loss(redis_url: str) -> None:
     """Before anybody sends: or a worker that is declared otherwise would begin."""
     async with fleet(redis_url, partitions=2, options={"lease_s": 1.0}) as crew:
         worker = await crew.start()
@@ -190,7 +190,7 @@ async def test_what_a_stream_is_is_kept_again_after_all_data_was_lost(redis_url:
         assert len(worker.owned) == 2
 
 
-async def test_what_is_acknowledged_while_others_are_passed_on_is_passed_on_too() -> None:
+async def test_acknowledgements_during_a_batch_are_sent_with_it() -> None:
     """A thread acknowledges just as the loop takes what was acknowledged before."""
     loop = asyncio.get_running_loop()
     lane = OwnedPartition[Order](
@@ -213,7 +213,7 @@ async def test_what_is_acknowledged_while_others_are_passed_on_is_passed_on_too(
     assert list(lane.acked) == ["2-0"]
 
 
-async def test_what_was_done_is_counted_in_the_log(
+async def test_completed_work_is_counted_in_the_log(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(executor, "_COUNT_S", 0.02)

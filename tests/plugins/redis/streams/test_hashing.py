@@ -158,7 +158,7 @@ def test_keys_that_have_no_one_form_are_refused(key: object) -> None:
         key_bytes(key)
 
 
-def test_what_is_no_record_of_the_stream_is_named() -> None:
+def test_records_of_another_type_are_named() -> None:
     given: Any = {"name": "ann"}
     with pytest.raises(InvalidArguments, match=r"are Customer, not \{'name': 'ann'\}"):
         RecordRoute(Customer, "name").partition(given, 4)
@@ -179,7 +179,7 @@ def test_a_record_without_a_key_names_what_it_is_partitioned_by() -> None:
         (lambda key: 1, "has no name that can be stored with the stream"),
     ],
 )
-def test_what_cannot_be_a_hasher_is_refused(hasher: Any, reason: str) -> None:
+def test_an_invalid_hasher_is_refused(hasher: Any, reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason):
         find_hasher(hasher)
 

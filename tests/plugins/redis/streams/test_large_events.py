@@ -51,7 +51,7 @@ def slow_line(monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]:
 
 
 @pytest.mark.row("R16", "R11")
-async def test_what_does_not_come_in_time_is_asked_for_in_smaller_portions(
+async def test_late_reads_are_repeated_in_smaller_portions(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     came = slow_line(monkeypatch, most=5 * EVENT)
@@ -65,7 +65,7 @@ async def test_what_does_not_come_in_time_is_asked_for_in_smaller_portions(
 
 
 @pytest.mark.row("R16")
-async def test_what_waits_in_memory_is_bounded_in_bytes(redis_url: str) -> None:
+async def test_waiting_data_is_bounded_in_bytes(redis_url: str) -> None:
     stuck = asyncio.Event()
 
     async def handle(worker: int, events: Events[Order]) -> None:

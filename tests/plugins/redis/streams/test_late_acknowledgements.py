@@ -41,7 +41,7 @@ class Held:
 
 
 @pytest.mark.row("R30")
-async def test_what_a_former_owner_has_on_its_way_to_be_acknowledged_is_refused(
+async def test_late_acknowledgements_of_a_former_owner_are_refused(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next owner works on it, and only then does it arrive."""

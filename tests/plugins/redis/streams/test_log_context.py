@@ -220,9 +220,7 @@ async def test_a_handler_is_made_to_know_it(redis_url: str, heard: Heard) -> Non
         assert one["stream"] == f"mine {number}", "what a record says itself stays"
 
 
-async def test_an_executor_that_nobody_bound_works_and_says_so(
-    redis_url: str, heard: Heard
-) -> None:
+async def test_an_unbound_executor_works_and_logs_a_warning(redis_url: str, heard: Heard) -> None:
     """Nor is it bound where a halt is lifted: its consumer begins in the context of who does."""
     streams = Streams(RedisSettings(url=redis_url, prefix="t:"))
     orders = streams.stream("orders", record=Order, partition_by="order_id", partitions=1)

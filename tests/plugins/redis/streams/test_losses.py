@@ -52,7 +52,7 @@ class Overtaken:
         monkeypatch.setattr(RedisClient, "run", late)
 
 
-async def test_a_partition_that_is_given_back_is_not_said_to_be_lost(
+async def test_a_partition_that_is_released_is_not_said_to_be_lost(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     extensions = Overtaken(monkeypatch, "streams.release")
@@ -92,7 +92,7 @@ async def taken_away(crew: Fleet, worker: Worker) -> None:
     await Ownership(link, worker.executor.processor, "another").acquire([0])
 
 
-async def test_a_loss_is_told_once_though_the_processor_does_not_end(
+async def test_a_loss_is_reported_once_though_the_processor_does_not_end(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     beats, going, change = list[str](), asyncio.Event(), Membership.change
@@ -123,7 +123,9 @@ async def test_a_loss_is_told_once_though_the_processor_does_not_end(
     assert caplog.text.count("partition_lost processor=orders/handle partition=0 epoch=1") == 1
 
 
-async def test_a_refused_release_is_told(redis_url: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_refused_release_is_logged(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """What was done since the last acknowledgement comes again."""
     async with fleet(redis_url, partitions=1, options={"lease_s": 60.0}) as crew:
         worker = await crew.start()

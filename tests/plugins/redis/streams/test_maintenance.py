@@ -19,7 +19,7 @@ async def length(crew: Fleet) -> int:
 
 
 @pytest.mark.row("R06")
-async def test_what_all_have_acknowledged_is_trimmed_and_nothing_else(redis_url: str) -> None:
+async def test_only_events_acknowledged_by_every_processor_are_trimmed(redis_url: str) -> None:
     options = {"check_s": 0.05, "lease_s": 0.4}
     async with fleet(
         redis_url, partitions=1, stream_options={"size": 500}, options=options

@@ -130,7 +130,9 @@ async def control(link: RedisClient, processor: Processor[Order]) -> list[str]:
     return [fields[b"reason"].decode() for _, fields in found]
 
 
-async def test_each_change_makes_a_plan_and_tells_everybody(processor: Processor[Order]) -> None:
+async def test_each_change_makes_a_plan_and_notifies_every_member(
+    processor: Processor[Order],
+) -> None:
     link = processor.stream.link
     one, two = Membership(link, processor, "one"), Membership(link, processor, "two")
     assert (await one.change("join")).version == 1
@@ -147,7 +149,7 @@ async def test_each_change_makes_a_plan_and_tells_everybody(processor: Processor
 
 
 @pytest.mark.row("R26")
-async def test_a_member_that_is_silent_is_found_dead_by_any_other(
+async def test_a_member_that_is_unresponsive_is_found_dead_by_any_other(
     processor: Processor[Order],
 ) -> None:
     link = processor.stream.link
@@ -166,7 +168,7 @@ async def test_a_member_that_is_silent_is_found_dead_by_any_other(
     assert (await one.change("join")).belongs
 
 
-async def test_a_plan_for_another_number_of_partitions_is_made_anew(
+async def test_a_plan_for_another_number_of_partitions_is_made_again(
     processor: Processor[Order],
 ) -> None:
     link = processor.stream.link

@@ -169,7 +169,7 @@ async def test_a_middleware_may_leave_out_what_it_likes(streams: Streams) -> Non
 
 @pytest.mark.row("R18")
 @pytest.mark.parametrize("size", [1, 5])
-async def test_what_failed_is_in_the_sink(streams: Streams, size: int) -> None:
+async def test_failed_events_are_in_the_sink(streams: Streams, size: int) -> None:
     stream, seen = declare(streams), list[int]()
     letters = DeadLetterMiddleware(stream)
 
@@ -203,7 +203,7 @@ async def test_what_failed_is_in_the_sink(streams: Streams, size: int) -> None:
 
 
 @pytest.mark.row("R18")
-async def test_what_could_not_be_kept_is_not_acknowledged(
+async def test_events_whose_dead_letter_is_not_stored_are_not_acknowledged(
     streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream, tries = declare(streams), list[int]()
@@ -239,7 +239,7 @@ async def test_what_could_not_be_kept_is_not_acknowledged(
 @pytest.mark.parametrize(
     "everywhere", ["alone", pytest.param("cluster", marks=pytest.mark.chaos)], indirect=True
 )
-async def test_what_was_interrupted_is_no_dead_letter(streams: Streams) -> None:
+async def test_interrupted_events_are_no_dead_letters(streams: Streams) -> None:
     stream, began = declare(streams), asyncio.Event()
     letters = DeadLetterMiddleware(stream)
 

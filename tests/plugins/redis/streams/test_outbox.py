@@ -136,7 +136,7 @@ async def test_every_library_takes_them_in_threads(
     assert await stored(shop) == SENT
 
 
-async def test_what_cannot_be_is_refused(shop: Shop, redis_url: str) -> None:
+async def test_invalid_settings_are_refused(shop: Shop, redis_url: str) -> None:
     other = RedisPlugin(url=redis_url, prefix="t:").streams.stream(
         "orders", record=Order, partition_by="order_id", partitions=2, hasher=in_turn
     )
@@ -223,7 +223,7 @@ async def test_a_late_deletion_deletes_nothing(shop: Shop) -> None:
     assert await first.delete(taken) == 1
 
 
-async def test_a_term_that_redis_knows_is_surpassed(shop: Shop) -> None:
+async def test_a_new_term_exceeds_the_term_stored_in_redis(shop: Shop) -> None:
     """As when Postgres was restored from a backup."""
     await shop.stream.link.command("HSET", shop.stream.keys.stat(0), "term", 41)
     async with shop.chancy.transaction() as tx:

@@ -125,7 +125,7 @@ async def test_an_earlier_epoch_of_the_same_owner_is_refused(processor: Processo
     assert [xid.decode() for xid, _ in pending] == [id]
 
 
-async def test_a_lease_that_has_ended_cannot_be_extended_though_nobody_took_it(
+async def test_a_lease_that_has_ended_cannot_be_extended_though_it_was_not_taken(
     processor: Processor[Order],
 ) -> None:
     link = processor.stream.link
@@ -138,7 +138,7 @@ async def test_a_lease_that_has_ended_cannot_be_extended_though_nobody_took_it(
 
 
 @pytest.mark.row("R29", "R30")
-async def test_a_former_owner_parks_buries_halts_and_gives_back_nothing(
+async def test_a_former_owner_parks_buries_halts_and_releases_nothing(
     processor: Processor[Order],
 ) -> None:
     link, stream = processor.stream.link, processor.stream
@@ -175,7 +175,7 @@ async def test_pending_entries_that_were_dropped_from_the_log_are_counted_and_do
 
 
 @pytest.mark.row("R42", "R45")
-async def test_a_worker_goes_on_after_all_data_is_gone(
+async def test_a_worker_continues_after_all_data_is_gone(
     everywhere: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:
     servers = "redis_cluster_servers" if everywhere["cluster"] else "redis_server"
@@ -192,7 +192,7 @@ async def test_a_worker_goes_on_after_all_data_is_gone(
 
 
 @pytest.mark.row("R42")
-async def test_a_worker_goes_on_after_a_restart_of_the_server(
+async def test_a_worker_continues_after_a_restart_of_the_server(
     own_redis: Callable[..., RedisServer],
 ) -> None:
     server = own_redis(appendonly="yes", appendfsync="always")
@@ -211,7 +211,7 @@ async def test_a_worker_goes_on_after_a_restart_of_the_server(
 
 
 @pytest.mark.row("R30")
-async def test_a_worker_that_was_silent_longer_than_its_lease_hands_out_nothing_more(
+async def test_a_worker_that_was_unresponsive_longer_than_its_lease_hands_out_nothing_more(
     own_redis: Callable[..., RedisServer],
 ) -> None:
     """The server is out of reach; the worker cannot know who owns its partitions now."""

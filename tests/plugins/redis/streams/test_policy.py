@@ -54,7 +54,7 @@ async def quiet(crew: Fleet, pending: int) -> bool:
 
 
 @pytest.mark.row("R21", "R22")
-async def test_ignore_acknowledges_what_failed_and_goes_on(place: dict[str, Any]) -> None:
+async def test_ignore_acknowledges_what_failed_and_continues(place: dict[str, Any]) -> None:
     async with fleet(**place, partitions=2, options={"policy": Ignore()}) as crew:
         poisoned(crew, 10)
         await crew.start()
@@ -143,7 +143,7 @@ async def test_a_batch_that_is_retried_comes_again_in_order(place: dict[str, Any
 
 
 @pytest.mark.row("R18")
-async def test_what_was_retried_in_vain_becomes_a_dead_letter(place: dict[str, Any]) -> None:
+async def test_exhausted_retries_become_dead_letters(place: dict[str, Any]) -> None:
     policy = RetryInPlace(times=2, base_s=0.01)
     async with fleet(**place, partitions=1, options={"policy": policy}) as crew:
         poisoned(crew, 10)
@@ -198,7 +198,7 @@ async def test_a_processor_that_returns_is_begun_again_with_the_same_event(
 
 
 @pytest.mark.row("R23")
-async def test_what_cannot_be_decoded_is_up_to_the_policy(place: dict[str, Any]) -> None:
+async def test_undecodable_events_are_handled_by_the_policy(place: dict[str, Any]) -> None:
     async with fleet(**place, partitions=1, options={"policy": Ignore(keep=True)}) as crew:
         link, log = crew.orders.link, crew.orders.keys.log(0)
         await crew.send(0, 1)
@@ -263,7 +263,7 @@ async def test_nothing_is_acknowledged_while_a_middleware_cannot_handle_the_fail
 
 
 @pytest.mark.row("R14")
-async def test_what_a_policy_or_a_batch_cannot_be_is_refused() -> None:
+async def test_invalid_policies_and_batches_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="at least 1"):
         RetryInPlace(times=0)
     with pytest.raises(ConfigurationError, match="from 0 to cap_s"):

@@ -181,7 +181,7 @@ async def test_an_error_that_only_its_process_can_read_concerns_its_event_alone(
     await stopped(serving)
 
 
-async def test_a_child_that_dies_while_its_partition_is_given_back_is_no_failure(
+async def test_a_child_that_dies_while_its_partition_is_released_is_no_failure(
     children: Computing,
 ) -> None:
     """What it had at hand comes again: its policy would leave it out."""

@@ -122,7 +122,7 @@ async def test_batches_are_full_or_in_time_and_never_empty(streams: Streams) -> 
 
 @pytest.mark.row("R40", "R45")
 @pytest.mark.parametrize(("start", "expected"), [("0", [0, 1, 2, 3]), ("$", [2, 3])])
-async def test_a_new_processor_begins_where_it_is_told_to(
+async def test_a_new_processor_begins_where_it_is_asked_to(
     streams: Streams, start: str, expected: list[int]
 ) -> None:
     stream, seen = declare(streams, 1), list[int]()

@@ -183,7 +183,7 @@ async def test_the_program_of_the_guide_prints_what_is_sent(
 
 
 @pytest.mark.row("R19")
-async def test_a_program_ends_in_good_order_when_partitions_are_halted(
+async def test_a_program_ends_gracefully_when_partitions_are_halted(
     redis_url: str, tmp_path: Path, program: Program
 ) -> None:
     """And leaves nothing behind that the next one would have to wait for.
@@ -209,7 +209,7 @@ async def test_a_program_ends_in_good_order_when_partitions_are_halted(
     [(20, 1, ["begun", "ended"], 0), (0.1, 60, ["begun"], 1)],
     ids=["within its grace", "beyond it"],
 )
-async def test_a_program_that_is_told_to_end_ends_its_event_or_leaves_it_and_buries_nothing(
+async def test_a_program_that_is_asked_to_end_ends_its_event_or_leaves_it_and_buries_nothing(
     redis_url: str,
     tmp_path: Path,
     program: Program,

@@ -96,12 +96,12 @@ def test_any_model_of_pydantic_is_a_record() -> None:
     assert coding.decode(coding.encode(Plain(text="x"))) == Plain(text="x")
 
 
-def test_what_is_no_model_is_no_record() -> None:
+def test_a_class_that_is_no_model_is_refused_as_a_record() -> None:
     with pytest.raises(ConfigurationError, match="use a pydantic model"):
         coding_of(dict)  # type: ignore[type-var]
 
 
-def test_what_does_not_fit_is_named_by_its_field() -> None:
+def test_mismatches_are_named_by_field() -> None:
     coding = coding_of(Order)
     with pytest.raises(
         InvalidArguments, match=r"not a valid Order: items\.0\.count: .*greater than 0"
@@ -112,7 +112,7 @@ def test_what_does_not_fit_is_named_by_its_field() -> None:
     assert coding.check({"order_id": "1"}) == coding.check_json('{"order_id": 1}')
 
 
-def test_values_are_not_told() -> None:
+def test_errors_do_not_contain_values() -> None:
     with pytest.raises(InvalidArguments) as refused:
         coding_of(Order).check({"order_id": "hunter2"})
     assert "hunter2" not in str(refused.value)
@@ -170,7 +170,7 @@ def test_a_large_record_is_refused() -> None:
         ([], "has the fields ''"),
     ],
 )
-def test_what_cannot_be_read_says_why(fields: list[bytes], reason: str) -> None:
+def test_unreadable_input_gives_the_reason(fields: list[bytes], reason: str) -> None:
     with pytest.raises(UnreadableRecord, match=reason):
         coding_of(Order).decode(fields)
 

@@ -182,7 +182,7 @@ async def test_all_before_what_fails_are_sent(
     assert await every(stream) == [list(range(12))]
 
 
-async def test_a_server_that_is_away(own_redis: Callable[..., RedisServer]) -> None:
+async def test_an_unavailable_server(own_redis: Callable[..., RedisServer]) -> None:
     server = own_redis()
     link = RedisClient(RedisSettings(url=server.url, connect_timeout_s=1.0, timeout_s=1.0))
     stream = declare(link, partitions=2)

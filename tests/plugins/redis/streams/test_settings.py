@@ -70,7 +70,7 @@ def test_each_source_goes_before_the_one_further_away(monkeypatch: pytest.Monkey
         ("STRATEGY", "even", "strategy='even' must be one of 'sticky', 'contiguous'"),
     ],
 )
-def test_what_a_variable_cannot_say(
+def test_invalid_environment_variables(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, reason: str
 ) -> None:
     monkeypatch.setenv(f"CHANCY_STREAMS_{name}", value)

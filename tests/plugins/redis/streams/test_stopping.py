@@ -113,7 +113,7 @@ async def test_a_second_request_to_stop_interrupts_and_leaves_nothing(streams: S
 
 
 @pytest.mark.row("R30", "R32")
-async def test_who_swallows_every_cancellation_is_left_behind(
+async def test_a_function_that_suppresses_every_cancellation_is_abandoned(
     streams: Streams, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It holds up neither the end nor the next owner, and nothing that it does counts."""
@@ -203,7 +203,7 @@ async def test_partitions_are_handed_over_while_the_last_jobs_have_their_time(
 
 
 @pytest.mark.row("R25")
-async def test_who_gives_a_partition_back_late_tells_the_others(
+async def test_a_late_release_of_a_partition_notifies_the_other_workers(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They have found it to be another's before, and would not look again for a minute."""
@@ -234,7 +234,7 @@ async def test_who_gives_a_partition_back_late_tells_the_others(
 
 @pytest.mark.row("R25")
 @pytest.mark.parametrize("script", ["streams.membership", "streams.acquire"])
-async def test_what_was_asked_before_the_end_is_not_done_behind_it(
+async def test_requests_before_the_end_are_not_run_after_it(
     streams: Streams, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
     """A worker that ends as it joins, or as it takes partitions, leaves neither to nobody."""

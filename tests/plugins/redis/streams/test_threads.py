@@ -141,7 +141,7 @@ async def test_a_thread_that_outlasts_its_grace_does_nothing_to_what_was_handed_
 
 
 @pytest.mark.row("R30")
-async def test_what_a_thread_ends_when_another_owns_its_partition_is_refused_by_redis(
+async def test_acknowledgements_of_a_thread_are_refused_after_its_partition_moved(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its worker does not know yet, so the acknowledgement, or the dead letter, is on its way."""
@@ -165,7 +165,7 @@ async def test_what_a_thread_ends_when_another_owns_its_partition_is_refused_by_
 
 
 @pytest.mark.row("R30")
-async def test_what_a_thread_ends_while_its_partition_is_given_back_is_not_counted_as_acknowledged(
+async def test_events_that_a_thread_ends_during_a_release_are_not_counted(
     shop: Shop, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What goes along with a partition that is given back is said by then."""

@@ -126,7 +126,7 @@ def at_nine(streams: Streams) -> list[str]:
 
 
 @pytest.mark.row("R36")
-async def test_a_tick_is_fired_though_redis_is_away_in_that_moment(
+async def test_a_tick_is_fired_though_redis_is_unavailable_at_that_time(
     streams: Streams, proxy: Proxy, asked: asyncio.Event
 ) -> None:
     fired = at_nine(streams)

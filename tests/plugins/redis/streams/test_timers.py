@@ -111,7 +111,7 @@ async def test_a_crontab_fires_by_the_clock_of_its_zone_once_in_each_worker(
 
 
 @pytest.mark.row("R35", "R45")
-async def test_a_timer_goes_on_after_a_failure_and_never_overlaps(
+async def test_a_timer_continues_after_a_failure_and_never_overlaps(
     everywhere: dict[str, Any], start: Start
 ) -> None:
     streams = declared(everywhere)
@@ -195,7 +195,7 @@ async def test_a_task_runs_once_in_each_worker_and_again_until_it_succeeds(
 
 
 @pytest.mark.row("R34", "R45")
-async def test_what_was_asked_before_the_end_is_not_done_behind_it(
+async def test_requests_before_the_end_are_not_run_after_it(
     everywhere: dict[str, Any], start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that ends as it says that it lives: the server may hear it after the farewell."""
@@ -263,7 +263,7 @@ async def test_a_task_on_the_leader_runs_once_for_each_fleet(
 
 
 @pytest.mark.row("R34", "R45")
-async def test_the_next_leader_begins_a_task_anew_within_which_the_last_one_ended(
+async def test_the_next_leader_begins_a_task_again_within_which_the_last_one_ended(
     everywhere: dict[str, Any], start: Start
 ) -> None:
     ran: list[int] = []
@@ -285,7 +285,7 @@ async def test_the_next_leader_begins_a_task_anew_within_which_the_last_one_ende
     await eventually(lambda: ran == [0, 1])
 
 
-def test_what_cannot_be_a_timer_is_refused() -> None:
+def test_an_invalid_timer_is_refused() -> None:
     streams = Streams(RedisSettings())
 
     async def work() -> None: ...

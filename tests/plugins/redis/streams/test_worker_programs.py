@@ -62,7 +62,7 @@ def env(dsn: str, redis_url: str, tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.row("R38")
-def test_a_worker_runs_the_processors_that_it_is_told_to(
+def test_a_worker_runs_the_processors_that_it_is_asked_to(
     tmp_path: Path, env: dict[str, str]
 ) -> None:
     program = command("worker", "--processors=bill,orders/ship")
@@ -110,7 +110,7 @@ def test_a_worker_that_a_policy_ends_exits_with_5(tmp_path: Path, env: dict[str,
 
 @pytest.mark.row("R19")
 @pytest.mark.chaos
-def test_a_supervisor_begins_it_anew_and_exits_with_5_in_the_end(
+def test_a_supervisor_begins_it_again_and_exits_with_5_in_the_end(
     tmp_path: Path, env: dict[str, str]
 ) -> None:
     with started(command("worker", "--processors=fail"), cwd=tmp_path, env=env) as worker:

@@ -53,7 +53,7 @@ def node_of(tag: str, servers: RedisClusterServers) -> RedisServer:
     raise AssertionError(f"nobody has the slot {slot}")
 
 
-async def test_what_may_have_been_run_is_not_sent_again(
+async def test_commands_that_may_have_run_are_not_repeated(
     link: RedisClient, redis_cluster_servers: RedisClusterServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert {node_of(tag, redis_cluster_servers).port for tag in TAGS} == {
@@ -140,7 +140,7 @@ async def test_a_link_that_begins_later_needs_no_server_of_the_url(
     await link.close()
 
 
-async def test_where_nobody_answers_it_is_said() -> None:
+async def test_unreachable_servers_are_reported() -> None:
     url = f"redis://127.0.0.1:{free_port()}/0"
     link = RedisClient(RedisSettings(url=url, cluster=True))
     with pytest.raises(BrokerUnavailable, match="onnect"):

@@ -72,7 +72,7 @@ async def test_a_late_reply_fails_its_call_alone_and_ends_the_connection(
         await wire.command(("PING",), 5)
 
 
-async def test_the_connection_of_a_silent_server_is_replaced(own_redis: Start) -> None:
+async def test_the_connection_of_an_unresponsive_server_is_replaced(own_redis: Start) -> None:
     server = own_redis()
     connections = pool.ConnectionPool(connector(server.url), 0.2)
     assert await connections.exchange([("PING",)]) == [b"PONG"]
@@ -132,7 +132,7 @@ async def _is(count: Callable[[], Awaitable[int]], wanted: int) -> bool:
     return await count() == wanted
 
 
-async def test_what_waits_is_told_when_the_server_dies(own_redis: Start) -> None:
+async def test_waiting_calls_fail_when_the_server_dies(own_redis: Start) -> None:
     server = own_redis()
     wire = await connector(server.url).wire()
     waiting = asyncio.create_task(wire.command(("BLPOP", "nothing", 0), 30))
@@ -196,7 +196,7 @@ async def test_close_ends_a_connection_attempt_that_no_call_waits_for(cluster: b
     silent.close()
 
 
-async def test_the_url_says_who_it_is_and_where(own_redis: Start) -> None:
+async def test_the_url_names_user_and_host(own_redis: Start) -> None:
     server = own_redis()
     with closing(server.client()) as client:
         client.config_set("requirepass", "secret")
@@ -212,7 +212,7 @@ async def test_the_url_says_who_it_is_and_where(own_redis: Start) -> None:
         await connector(f"redis://{place}").wire()
 
 
-async def test_callers_at_one_moment_do_not_mix_their_answers(bench: Bench) -> None:
+async def test_callers_at_once_do_not_mix_their_answers(bench: Bench) -> None:
     # Who waits behind all others on a busy machine has the usual time for an answer.
     ids = await bench.push(*(prepared(arguments=f'{{"n": {n}}}') for n in range(200)))
 

@@ -54,7 +54,9 @@ async def test_scripts_are_sent_where_they_are_missing(client: RedisClient) -> N
 
 
 @pytest.mark.parametrize("clustered", [False, True])
-async def test_what_may_have_run_is_not_sent_again(own_redis: Own, clustered: bool) -> None:
+async def test_statements_that_may_have_run_are_not_repeated(
+    own_redis: Own, clustered: bool
+) -> None:
     server = own_redis(**({"cluster_enabled": "yes"} if clustered else {}))
     with closing(server.client()) as direct:
         if clustered:
@@ -131,7 +133,7 @@ _WITHIN = "Error running script (call to f_d04b): @user_script:102: @user_script
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_errors_that_pass_are_told_apart(error: Exception) -> None:
+def test_errors_that_pass_are_distinguished(error: Exception) -> None:
     assert isinstance(broker_error(error), BrokerUnavailable)
 
 
@@ -154,7 +156,7 @@ def test_errors_that_pass_are_told_apart(error: Exception) -> None:
         (redis_errors.ResponseError(f"{_WITHIN}-NOREPLICAS Not enough"), "NOREPLICAS", True),
     ],
 )
-def test_refusals_are_told_apart_in_the_words_of_redis(
+def test_refusals_are_distinguished_in_the_words_of_redis(
     error: Exception, words: str, retryable: bool
 ) -> None:
     found = broker_error(error)
