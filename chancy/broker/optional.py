@@ -71,6 +71,23 @@ class SqlStore(Protocol):
 
 
 @runtime_checkable
+class SqlStores(Protocol):
+    """A broker with several stores in Postgres."""
+
+    def sql_stores(self) -> Mapping[str, SqlStore]:
+        """The stores by the names of their brokers, each for upkeep; that of the control broker
+        first."""
+        ...
+
+
+def sql_stores(broker: Broker) -> Mapping[str, SqlStore]:
+    """Every store in Postgres of an application's broker, by the name of its broker."""
+    if isinstance(broker, SqlStores):
+        return broker.sql_stores()
+    return {"postgres": broker} if isinstance(broker, SqlStore) else {}
+
+
+@runtime_checkable
 class SqlClaims(SqlStore, Protocol):
     """A store from which a plugin can claim jobs with its own statement."""
 

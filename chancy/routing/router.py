@@ -392,6 +392,11 @@ class RoutedSqlBroker(RoutedBroker):
     async def fetch(self, sql: str, *params: object) -> Sequence[Sequence[Any]]:
         return await self._store.fetch(sql, *params)
 
+    def sql_stores(self) -> Mapping[str, SqlStore]:
+        """See `chancy.broker.optional.SqlStores`."""
+        brokers = {name: for_upkeep(broker) for name, broker in self.brokers.all.items()}
+        return {name: store for name, store in brokers.items() if isinstance(store, SqlStore)}
+
     async def counts_elsewhere(
         self,
     ) -> tuple[Mapping[str, Mapping[str, QueueCounts]], Mapping[str, str]]:

@@ -41,6 +41,8 @@ class DashboardPlugin(Plugin):
     :param secret: signs the tokens of forms; the same in all processes that serve the dashboard.
         Default: a new one for each process.
     :param keep_audit_days: days for which the rows of the audit are kept.
+    :param read_dsn: a replica of the database, from which lists and counts are read. Single jobs
+        and actions use the database itself, and so do lists while the replica is away.
     :raises ConfigurationError: a setting is out of range.
     """
 
@@ -52,6 +54,7 @@ class DashboardPlugin(Plugin):
         masked: Sequence[str] | Callable[[str], bool] = MASKED,
         secret: str | None = None,
         keep_audit_days: float = 365.0,
+        read_dsn: str | None = None,
     ) -> None:
         check_number(keep_audit_days, "keep_audit_days", 1, 36_500, whole=False, unit="days")
         if secret is not None and len(secret) < 16:
@@ -61,6 +64,7 @@ class DashboardPlugin(Plugin):
         self.masked = Masked(masked)
         self.secret = secret
         self.keep_audit_days = keep_audit_days
+        self.read_dsn = read_dsn
 
     @classmethod
     def get_identifier(cls) -> str:
@@ -122,6 +126,7 @@ class Dashboard:
             masked=plugin.masked,
             secret=plugin.secret,
             keep_audit_days=plugin.keep_audit_days,
+            read_dsn=plugin.read_dsn,
         )
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:

@@ -23,6 +23,7 @@ from chancy.plugins.dashboard.access import LOCAL, Action, Auth, Can, Person, re
 from chancy.plugins.dashboard.live import Live
 from chancy.plugins.dashboard.pages import PAGES
 from chancy.plugins.dashboard.redaction import Masked
+from chancy.plugins.dashboard.replica import replica_of
 from chancy.plugins.dashboard.site import (
     Refused,
     Site,
@@ -71,6 +72,7 @@ def build(
     masked: Masked,
     secret: str | None,
     keep_audit_days: float,
+    read_dsn: str | None,
 ) -> ASGIApp:
     """The ASGI application of a dashboard."""
     site = Site(
@@ -80,8 +82,11 @@ def build(
         masked=masked,
         secret=secret.encode() if secret else secrets.token_bytes(32),
         keep_audit_days=keep_audit_days,
+        replica=replica_of(chancy, read_dsn),
     )
     live = Live(site)
+    if site.replica is not None:
+        chancy.before_close(site.replica.close)
     chancy.before_close(partial(close, site))
 
     @asynccontextmanager

@@ -21,7 +21,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from chancy.broker.optional import SqlStore
+from chancy.broker.optional import SqlStore, sql_stores
 from chancy.plugin.finding import Finding
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Panel
@@ -30,9 +30,11 @@ from chancy.plugins.cron import Cron
 from chancy.plugins.dashboard.access import Action, Auth, Can, Person, by_role
 from chancy.plugins.dashboard.audit import Audit
 from chancy.plugins.dashboard.redaction import Masked
+from chancy.plugins.dashboard.replica import Replica
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.limits import GlobalLimits
 from chancy.plugins.workflow import Workflows
+from chancy.queue.queue import DEFAULT_BROKER
 from chancy.text import storable
 
 if TYPE_CHECKING:
@@ -118,6 +120,7 @@ class Site:
     """One dashboard.
 
     :param secret: signs the tokens of forms.
+    :param replica: where lists and counts are read; None: the database itself.
     """
 
     chancy: Chancy
@@ -126,6 +129,7 @@ class Site:
     masked: Masked
     secret: bytes
     keep_audit_days: float
+    replica: Replica | None
     looks: Looks = field(default_factory=Looks)
     #: The actions in batches that go on.
     tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
@@ -139,6 +143,16 @@ class Site:
         if not isinstance(control, SqlStore):
             raise Refused(501, "the dashboard needs an application on Postgres")
         return control
+
+    @property
+    def lists(self) -> SqlStore:
+        """Where the lists and counts of the database are read: may be behind it."""
+        return self.replica or self.store
+
+    @property
+    def stores(self) -> Mapping[str, SqlStore]:
+        """Where jobs are listed and counted, by the name of their broker."""
+        return {**sql_stores(self.chancy.broker), DEFAULT_BROKER: self.lists}
 
     @property
     def audit(self) -> Audit:
@@ -291,6 +305,7 @@ class View:
             here=here,
             back=f"{here}?{query}" if query else here,
             done=entry,
+            behind_s=self.site.replica and await self.site.replica.behind_s(),
             theme=self._theme(),
             **context,
         )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
 
 from chancy.app.checkup.rounds import examine
+from chancy.broker.optional import SqlStore
 from chancy.broker.values import WorkerRecord
+from chancy.errors import BrokerError
 from chancy.plugin.finding import Finding, Severity
 from chancy.plugins.cron import Cron
 from chancy.plugins.dashboard.audit import SQL
@@ -24,6 +26,8 @@ SILENT_S = 10.0
 _LATE_S = 60.0
 #: The most running jobs of all queues that are counted.
 _RUNNING = 50_000
+#: Seconds that another server than the database may take for its counts.
+_SHARD_S = 2.0
 #: The most lines about what needs attention.
 _LINES = 20
 #: Jobs that one worker runs at a time by executor, unless the queue says otherwise.
@@ -97,6 +101,11 @@ class Snapshot:
     attention: Sequence[Attention]
     checkup: tuple[Finding, int] | None
 
+    def broker_of(self, name: str | None) -> str | None:
+        """The broker that keeps the jobs of a queue, if that is not the database."""
+        status = None if name is None else self.queue(name)
+        return None if status is None else status.elsewhere
+
     def queue(self, name: str) -> QueueStatus | None:
         return next((status for status in self.queues if status.name == name), None)
 
@@ -127,7 +136,7 @@ class Snapshots:
     async def _look(self) -> Snapshot:
         site, looks = self._site, self._site.looks
         chancy = site.chancy
-        counts = await self._counts()
+        counts, away = await self._counts()
         declared = {queue.name: queue for queue in await chancy.control.queues()}
         workers = await looks.get("workers", chancy.get_workers, keep_s=2.0)
         letters = await looks.get("letters", self._letters, keep_s=10.0)
@@ -136,7 +145,7 @@ class Snapshots:
         ]
         problems = await looks.get("cron problems", self._cron_problems, keep_s=10.0)
         found = sorted(filter(_wrong, site.findings), key=badness)
-        lines = [*_attention(queues, workers, letters), *problems]
+        lines = [*_attention(queues, workers, letters), *problems, *map(_missing, away)]
         return Snapshot(
             queues=queues,
             workers=sorted(workers, key=lambda one: (one.host, one.pid)),
@@ -157,20 +166,36 @@ class Snapshots:
 
         return await site.looks.get("checkup", look, keep_s=keep_s)
 
-    async def _counts(self) -> Mapping[str, _Counts]:
-        tables = SQL.on(self._site.store)
-        found = {
-            name: _Counts(pending=pending, scheduled=scheduled, held=aside, oldest_s=oldest_s)
-            for name, pending, oldest_s, scheduled, aside in sorted(
-                await tables.fetch("queue_counts", MOST + 1), key=itemgetter(0)
-            )
-        }
+    async def _counts(self) -> tuple[Mapping[str, _Counts], Sequence[str]]:
+        """The counts of all queues, and the brokers that are missing in them."""
+        found: dict[str, _Counts] = {}
+        away: list[str] = []
+        for name, store in self._site.stores.items():
+            if name == DEFAULT_BROKER:
+                await self._count(store, found)
+                continue
+            try:
+                async with asyncio.timeout(_SHARD_S):
+                    await self._count(store, found)
+            except (BrokerError, TimeoutError):
+                away.append(name)
+        return dict(sorted(found.items())), away
+
+    async def _count(self, store: SqlStore, found: dict[str, _Counts]) -> None:
+        tables = SQL.on(store)
+        for name, pending, oldest_s, scheduled, aside in await tables.fetch(
+            "queue_counts", MOST + 1
+        ):
+            one = found.setdefault(name, _Counts())
+            one.pending += pending
+            one.scheduled += scheduled
+            one.held += aside
+            one.oldest_s = max(filter(None, (one.oldest_s, oldest_s)), default=oldest_s)
         for name, count in await tables.fetch("running_counts", _RUNNING):
-            found.setdefault(name, _Counts()).running = count
+            found.setdefault(name, _Counts()).running += count
         if self._site.plugin(GlobalLimits) is not None:
             for name, count in await tables.fetch("ruled_counts", MOST + 1):
                 found.setdefault(name, _Counts()).held += count
-        return found
 
     async def _letters(self) -> int | None:
         plugin = self._site.plugin(DeadLetters)
@@ -255,6 +280,13 @@ def _reasons(status: QueueStatus, workers: int) -> Iterator[str]:
         yield f"all of its {status.slots:,} slots are taken"
     if status.held:
         yield "its rules hold jobs back, or no worker knows their functions"
+
+
+def _missing(broker: str) -> Attention:
+    text = (
+        f"The broker {broker} is unavailable: its jobs are missing here, and wait until it is back."
+    )
+    return Attention(level="bad", text=text, path="queues", query={})
 
 
 def _attention(

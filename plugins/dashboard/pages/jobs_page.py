@@ -19,6 +19,7 @@ from chancy.plugins.dashboard.snapshot import Snapshots
 from chancy.plugins.dashboard.undertaking import announced, deed
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.dead_letter.store import Letters
+from chancy.queue.queue import DEFAULT_BROKER
 from chancy.states import State
 
 #: The most jobs of one action.
@@ -38,7 +39,8 @@ _TABS = (
 
 async def show(view: View) -> Response:
     site, text, after = view.site, view.query("q") or "", view.query("after")
-    problem, page = None, None
+    problem, page, broker = None, None, None
+    snapshot = await Snapshots(site).get()
     try:
         wanted = parse(text, site.masked)
     except SearchError as error:
@@ -47,9 +49,15 @@ async def show(view: View) -> Response:
         if wanted.id is not None:
             return RedirectResponse(view.url(f"jobs/{wanted.id}"), 303)
 
+        broker = view.query("broker") or snapshot.broker_of(wanted.queue)
+        stores = site.stores
+        if broker == DEFAULT_BROKER or broker not in stores:
+            broker = None
+        store = stores[broker or DEFAULT_BROKER]
+
         async def look() -> JobPage:
             return await find_page(
-                site.store,
+                store,
                 wanted,
                 after,
                 allows=view.searches,
@@ -59,7 +67,7 @@ async def show(view: View) -> Response:
 
         # A search by arguments finds only functions whose arguments this person may see.
         whose = view.person.name if wanted.args or wanted.meta else None
-        page = await site.looks.get(("jobs", text, after, whose), look)
+        page = await site.looks.get(("jobs", broker, text, after, whose), look)
     return await view.render(
         "jobs.html",
         400 if problem else 200,
@@ -69,7 +77,8 @@ async def show(view: View) -> Response:
         page=page,
         tabs=[(name, with_states(text, states), states) for name, states in _TABS],
         chosen=frozenset() if problem else parse(text, site.masked).states,
-        snapshot=await Snapshots(site).get(),
+        snapshot=snapshot,
+        broker=broker,
         arguments=lambda job: line(job.arguments, site.masked) if view.shows(job.func) else "",
         qualifiers=QUALIFIERS,
     )

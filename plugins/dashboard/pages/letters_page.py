@@ -85,7 +85,7 @@ async def show_group(view: View) -> Response:
     _plugin(view)
     site, fingerprint = view.site, view.path("fingerprint")
     at, id = _after(view) or (FOREVER, HIGH)
-    tables = SQL.on(site.store)
+    tables = SQL.on(site.lists)
     rows = await tables.fetch("group_page", fingerprint, at, id, _PAGE + 1)
     letters = [_letter(row) for row in rows]
     if not letters:

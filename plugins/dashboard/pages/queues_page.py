@@ -36,7 +36,7 @@ async def overview(view: View) -> Response:
             return None  # without their index this would read the whole history
         wanted = Search(states=frozenset({State.FAILED}))
         return await find_page(
-            site.store, wanted, None, allows=view.shows, failures=True, ruled=False
+            site.lists, wanted, None, allows=view.shows, failures=True, ruled=False
         )
 
     page = await site.looks.get("failures", failures, keep_s=2.0)

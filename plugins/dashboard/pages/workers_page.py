@@ -52,7 +52,7 @@ async def show(view: View) -> Response:
     ids = [worker.id for worker in shown]
 
     async def look() -> Sequence[Sequence[Any]]:
-        return await SQL.on(site.store).fetch("worker_jobs", ids, MOST + 1, _JOBS)
+        return await SQL.on(site.lists).fetch("worker_jobs", ids, MOST + 1, _JOBS)
 
     rows = await site.looks.get(("workers", page), look)
     counts: dict[UUID, int] = {row[0]: row[1] for row in rows}
