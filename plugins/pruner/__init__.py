@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from chancy.broker.optional import SqlStore
+from chancy.broker.optional import SqlStore, sql_stores
 from chancy.checks import check_number
 from chancy.clock import Clock
 from chancy.errors import BrokerError, ConfigurationError, StatementFailed
@@ -102,9 +103,14 @@ class Pruner(Plugin):
         return [prune_command(plugin)]
 
     async def serve(self, runtime: Runtime) -> None:
-        broker, clock, leader = runtime.broker, runtime.clock, runtime.leader
-        if not isinstance(broker, SqlStore):
-            return
+        try:
+            async with asyncio.TaskGroup() as group:
+                for store in sql_stores(runtime.broker).values():
+                    group.create_task(self._serve(store, runtime.clock, runtime.leader))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None  # the service is restarted with all of them
+
+    async def _serve(self, broker: SqlStore, clock: Clock, leader: LeaderGate) -> None:
         sweep = PrunerSweep(broker, self.rules)
         days, rules = True, bool(self.rules)
         while True:

@@ -75,6 +75,8 @@ def test_the_examples_of_a_page_run(
     }
     if any("REDIS_URL" in block.text for block in page.blocks):
         environment["REDIS_URL"] = request.getfixturevalue("redis_url")
+    if any("SHARD_DSN" in block.text for block in page.blocks):
+        environment["SHARD_DSN"] = request.getfixturevalue("dsn")
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "tests.docs.rehearsal", page.path, tmp_path],
         cwd=ROOT,

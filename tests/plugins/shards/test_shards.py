@@ -1,0 +1,213 @@
+"""Queues whose jobs are spread over several Postgres servers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import psycopg
+import pytest
+
+from chancy import Chancy, Job, Queue, State, Worker
+from chancy.broker.values import Cancellation, JobFilter
+from chancy.embedded import PostgresServer
+from chancy.errors import BrokerUnavailable, ConfigurationError, PushError
+from chancy.job.unique import Unique
+from chancy.plugins.dashboard import DashboardPlugin
+from chancy.plugins.dashboard.job_rows import PAGE
+from chancy.plugins.leadership import ImmediateLeadership
+from chancy.plugins.pruner import Pruner
+from chancy.plugins.recovery import Recovery
+from chancy.plugins.shards import PostgresShards, shard_of
+from chancy.routing.router import RoutedBroker
+from tests.plugins.dashboard.browsing import ADMIN, browser, text_of
+from tests.support import jobs
+from tests.support.postgres_fixtures import OwnServer
+from tests.support.waiting import eventually
+
+MAIL = Queue("mail", executor="async", poll_interval_s=0.1)
+KEYS = [f"customer {number}" for number in range(40)]
+
+
+def note(key: object) -> Job[object]:
+    return jobs.note.job(value=key).with_queue("mail")
+
+
+def test_a_shard_that_is_added_takes_keys_and_moves_none_between_the_others() -> None:
+    keys = [str(number) for number in range(3_000)]
+    two = {key: shard_of(key, ("pg1", "pg2")) for key in keys}
+    three = {key: shard_of(key, ("pg3", "pg2", "pg1")) for key in keys}
+    moved = {key for key in keys if two[key] != three[key]}
+    assert {three[key] for key in moved} == {"pg3"}
+    assert 900 < len(moved) < 1_100
+    assert 1_400 < sum(shard == "pg1" for shard in two.values()) < 1_600
+
+
+async def test_what_cannot_be_spread_is_refused_before_it_is_stored(dsn: str) -> None:
+    for wrong in ({}, {"postgres": dsn}, {"Pg 1": dsn}, {"pg1": 5}):
+        with pytest.raises(ConfigurationError):
+            PostgresShards(wrong)  # type: ignore[arg-type]
+    shards = PostgresShards({"pg1": dsn})
+    with pytest.raises(ConfigurationError, match="no shard 'pg2'"):
+        shards.spread(MAIL, over=["pg2"])
+    queues = [*shards.spread(MAIL, by="value.customer"), *shards.spread(Queue("any"))]
+    assert [(one.name, one.broker) for one in queues] == [("mail/pg1", "pg1"), ("any/pg1", "pg1")]
+    async with Chancy(dsn, queues=queues, plugins=[shards]) as chancy:
+        with pytest.raises(PushError, match=r"spread over shards by 'value\.customer'"):
+            await chancy.push(note({"customer": None}))
+        unique = jobs.note.job(value=1).with_queue("any").with_unique(Unique())
+        with pytest.raises(PushError, match="spread the queue by an argument"):
+            await chancy.push(unique)
+        assert await chancy.counts() == {}
+
+
+@contextlib.asynccontextmanager
+async def spread_over(
+    dsn: str, servers: Mapping[str, PostgresServer], **settings: Any
+) -> AsyncGenerator[Chancy]:
+    jobs.noted.clear()
+    jobs.started.clear()
+    shards = PostgresShards({name: server.dsn() for name, server in servers.items()})
+    dashboard = DashboardPlugin()
+    for place in (dsn, *(server.dsn() for server in servers.values())):
+        await Chancy(place, plugins=[dashboard]).migrate()
+    plugins = [shards, dashboard, Recovery(sweep_s=0.2), ImmediateLeadership()]
+    plugins.append(Pruner(every_s=0.2))
+    queues = shards.spread(MAIL, by="value")
+    async with Chancy(dsn, queues=queues, plugins=plugins, pool_size=3) as chancy:
+        await chancy.delete_queue("default")
+        for queue in queues:
+            await chancy.declare(queue)
+        yield chancy
+
+
+def stored(dsn: str) -> list[str]:
+    """The keys of the jobs that a server has, finished or not."""
+    with psycopg.connect(dsn) as session:
+        return [
+            row[0]
+            for row in session.execute(
+                "select arguments->>'value' from chancy.jobs union all"
+                " select arguments->>'value' from chancy.finished_jobs"
+            )
+        ]
+
+
+async def test_jobs_of_a_key_stay_together_and_every_call_covers_all_shards(
+    dsn: str, own_server: OwnServer
+) -> None:
+    servers = {name: own_server() for name in ("pg1", "pg2")}
+    async with spread_over(dsn, servers) as chancy:
+        references = await chancy.push_many(note(key) for key in KEYS * 2)
+        pg1, pg2 = (stored(server.dsn()) for server in servers.values())
+        assert sorted(pg1 + pg2) == sorted(KEYS * 2)
+        assert set(pg1).isdisjoint(pg2)
+        assert len(pg1) > 10 < len(pg2)
+        counts = {name: one.pending for name, one in (await chancy.counts()).items()}
+        assert counts == {"mail/pg1": len(pg1), "mail/pg2": len(pg2)}
+        assert len(await chancy.find_jobs(JobFilter(limit=100))) == 80
+        by_queue = JobFilter(queue="mail/pg2", limit=100)
+        assert len(await chancy.find_jobs(by_queue)) == len(pg2)
+        for reference in references[:3]:
+            assert "no workers" in [reason.why for reason in await chancy.why(reference.id)]
+        async with browser(chancy, ADMIN) as ada:
+            queues = text_of(await ada.get("queues"))
+            assert f"mail/pg2 pg2 pending {len(pg2)}" in queues
+            listed = text_of(await ada.get("jobs?q=queue:mail/pg1"))
+            assert f"{min(len(pg1), PAGE)} jobs, " in listed
+            assert "mail/pg1" in listed
+            assert "mail/pg2" not in listed
+            listed = text_of(await ada.get("jobs?broker=pg2"))
+            assert f"{min(len(pg2), PAGE)} jobs, " in listed
+            assert "mail/pg2" in listed
+            assert "There is no job yet" in text_of(await ada.get("jobs?broker=postgres"))
+        gone = await chancy.cancel(*(one.id for one in references[:10]))
+        assert set(gone.values()) == {Cancellation.CANCELLED}
+        later = [await chancy.push(note(key).with_delay(0.3)) for key in KEYS[:6]]
+        async with Worker(chancy) as worker:
+            assert worker.queues == ("mail/pg1", "mail/pg2")
+            assert [await one.result(10) for one in later] == KEYS[:6]
+            await eventually(lambda: len(jobs.noted) == 76)
+        assert await chancy.counts() == {}
+    servers["pg3"] = own_server()
+    before = {name: Counter(stored(server.dsn())) for name, server in servers.items()}
+    async with spread_over(dsn, servers) as chancy:
+        await chancy.push_many(note(key) for key in KEYS)
+        new = {
+            name: Counter(stored(server.dsn())) - before[name] for name, server in servers.items()
+        }
+        assert sorted(key for keys in new.values() for key in keys.elements()) == sorted(KEYS)
+        assert new["pg1"].keys() < before["pg1"].keys()
+        assert new["pg2"].keys() < before["pg2"].keys()
+        assert new["pg3"]
+    assert stored(dsn) == []
+
+
+async def test_a_shard_that_is_down_leaves_the_others_going(
+    dsn: str, own_server: OwnServer
+) -> None:
+    servers = {name: own_server() for name in ("pg1", "pg2")}
+    by_shard = {shard_of(key, ("pg1", "pg2")): key for key in KEYS}
+    async with spread_over(dsn, servers) as chancy, Worker(chancy) as worker:
+        await eventually(lambda: len(worker.queues) == 2)
+        servers["pg2"].stop("immediate")
+        for _ in range(3):
+            assert await (await chancy.push(note(by_shard["pg1"]))).result(10) == by_shard["pg1"]
+        with pytest.raises(BrokerUnavailable, match="the shard pg2 is unavailable"):
+            await chancy.push(note(by_shard["pg2"]))
+        assert isinstance(chancy.broker, RoutedBroker)
+        _, missing = await chancy.broker.counted()
+        assert missing.keys() == {"pg2"}
+        assert "the shard pg2 is unavailable" in missing["pg2"]
+        async with browser(chancy, ADMIN) as ada:
+            assert "The broker pg2 is unavailable" in text_of(await ada.get())
+        servers["pg2"].start()
+        back = await chancy.push(note(by_shard["pg2"]))
+        assert await back.result(20) == by_shard["pg2"]
+
+
+async def test_each_shard_is_recovered_and_pruned(dsn: str, own_server: OwnServer) -> None:
+    servers = {name: own_server() for name in ("pg1", "pg2")}
+    day = datetime.now(UTC).date() - timedelta(days=9)
+    for server in servers.values():
+        with psycopg.connect(server.dsn(), autocommit=True) as session:
+            dates = f"from ('{day} 00:00+00') to ('{day + timedelta(days=1)} 00:00+00')"
+            session.execute(
+                f"create table chancy.finished_jobs_{day:%Y%m%d} partition of chancy.finished_jobs"
+                f" for values {dates}".encode()
+            )
+
+    def partitions(server: PostgresServer) -> set[str]:
+        with psycopg.connect(server.dsn()) as session:
+            found = session.execute(
+                "select relname from pg_class where relname ~ '^finished_jobs_2'"
+            )
+            return {name.removeprefix("finished_jobs_") for (name,) in found}
+
+    ahead = f"{datetime.now(UTC).date() + timedelta(days=7):%Y%m%d}"
+
+    def pruned(server: PostgresServer) -> bool:
+        found = partitions(server)
+        return ahead in found and f"{day:%Y%m%d}" not in found
+
+    async with spread_over(dsn, servers) as chancy:
+        references = await chancy.push_many(note(key) for key in KEYS)
+        for server in servers.values():
+            with psycopg.connect(server.dsn(), autocommit=True) as session:
+                # As if a worker held them and died.
+                session.execute(LOST.encode())
+        async with Worker(chancy):
+            ended = [await one.wait(20) for one in references]
+            for server in servers.values():
+                await eventually(partial(pruned, server))
+    assert {(job.state, job.crashes) for job in ended} == {(State.SUCCEEDED, 1)}
+
+
+LOST = """
+update chancy.jobs set state = 1, worker_id = gen_random_uuid(), lease = gen_random_uuid(),
+  claimed_at = now(), attempt = 1
+"""
