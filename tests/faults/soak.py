@@ -16,6 +16,12 @@ from matplotlib.figure import Figure
 from chancy import BrokerError, Chancy
 from tests.faults import jobs, tables
 
+#: Versions of its row that a job leaves behind, and the bytes of each with its index entries: by
+#: the push (346) and by the claim (297). Measured with 40,000 jobs of the soak.
+VERSIONS, VERSION_BYTES = 2, 325
+#: Seconds between two vacuums (autovacuum_naptime), and between two faults, which is the longest
+#: time for which jobs pile up.
+NAP_S, OUTAGE_S = 60, 30
 #: The size of the tables of jobs that have not ended, of those that have, and of all others.
 SIZES = """
 select coalesce(sum(size) filter (where name = 'jobs'), 0)::bigint,
@@ -53,6 +59,16 @@ class Window:
     other_mb: float
 
 
+def cycle_mb(jobs_per_s: float) -> float:
+    """MB that the table of live jobs takes up between two vacuums in which one fault occurs.
+
+    Space is used again after a vacuum and never returned, so that the size of the file is that of
+    the worst cycle so far. Later cycles are like earlier ones: if nothing leaks, the worst one of
+    them is larger by less than a whole cycle.
+    """
+    return jobs_per_s * VERSIONS * VERSION_BYTES * (NAP_S + OUTAGE_S) / 2**20
+
+
 @dataclass(slots=True)
 class Readings:
     """Takes the readings."""
@@ -60,6 +76,7 @@ class Readings:
     dsn: str
     worker: psutil.Process
     dashboard: psutil.Process
+    jobs_per_s: float
     began: float = field(default_factory=time.monotonic)
     windows: list[Window] = field(default_factory=list[Window])
     #: Seconds from the push of each probe to its end, since the last window.
@@ -107,15 +124,15 @@ class Readings:
         """Check that nothing but the history grows: the last quarter over the second one."""
         quarter = len(self.windows) // 4
         early, late = self.windows[quarter : 2 * quarter], self.windows[-quarter:]
-        for name, slack in (
-            ("worker_mb", 15),
-            ("dashboard_mb", 15),
-            ("worker_descriptors", 15),
-            ("dashboard_descriptors", 15),
-            ("jobs_mb", 50),
+        for name, factor, slack in (
+            ("worker_mb", 1.15, 15),
+            ("dashboard_mb", 1.15, 15),
+            ("worker_descriptors", 1.15, 15),
+            ("dashboard_descriptors", 1.15, 15),
+            ("jobs_mb", 1.0, cycle_mb(self.jobs_per_s)),
         ):
             before, after = (_median(part, name) for part in (early, late))
-            assert after <= 1.15 * before + slack, f"{name}: {before:g}, then {after:g}"
+            assert after <= factor * before + slack, f"{name}: {before:g}, then {after:g}"
 
     def write(self, into: Path, totals: dict[str, object]) -> None:
         """Write ``soak.json`` and ``soak.svg``."""

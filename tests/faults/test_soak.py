@@ -177,7 +177,7 @@ async def test_hours_of_load_with_a_fault_every_half_minute(
     await asyncio.to_thread(fleet.wait_until_ready)
     faults = Faults(replicated, fleet, chance)
     page, address = dashboard()
-    readings = Readings(dsn, psutil.Process(faults.elder.pid), page)
+    readings = Readings(dsn, psutil.Process(faults.elder.pid), page, JOBS_PER_S)
     until = time.monotonic() + SECONDS
 
     def over() -> bool:
