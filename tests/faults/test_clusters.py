@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import psutil
@@ -107,3 +109,32 @@ async def test_a_queue_that_needs_what_no_machine_has_is_broken(
     worker = start_worker(dsn, executor="dask", options=encode_options(options))
     lacks = "queue_broken queue=load why=no worker of the Dask cluster has {'GPU': 1}"
     await eventually(lambda: lacks in worker.said(), timeout=DEADLINE_S)
+
+
+async def test_a_cluster_that_adapts_has_machines_while_there_are_jobs(
+    chancy: Chancy, dsn: str, book: Book, start_worker: StartWorker
+) -> None:
+    distributed = pytest.importorskip("distributed")
+    make = partial(
+        distributed.LocalCluster,
+        n_workers=0,
+        threads_per_worker=1,
+        host="127.0.0.1",
+        dashboard_address=None,
+    )
+    cluster: Any = await asyncio.to_thread(make)
+    try:
+        cluster.adapt(minimum=0, maximum=2, interval="100ms", wait_count=5)
+        options = DaskOptions(address=cluster.scheduler_address, ahead=2)
+        start_worker(dsn, executor="dask", options=encode_options(options))
+        references = await chancy.push_many(
+            jobs.work.job(str(book), number, 0.5) for number in range(6)
+        )
+        for reference in references:
+            await succeeded(reference, crashes=0)
+        # A machine that has a job is not taken out of service, and one that has none is.
+        assert set(book.count("begin").values()) == {1}
+        await eventually(lambda: not cluster.scheduler_info["workers"], timeout=DEADLINE_S)
+        await succeeded(await chancy.push(jobs.work.job(str(book), 7)), crashes=0)
+    finally:
+        await asyncio.to_thread(cluster.close)
