@@ -17,6 +17,7 @@ from chancy.errors import BrokerUnavailable, ConfigurationError, PushError
 from chancy.job.definition import Job
 from chancy.job.ids import new_id
 from chancy.plugin.plugin import Plugin
+from chancy.plugin.pushing import PushContext
 from chancy.plugin.runtime import BrokerContext
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.drivers.base import Connection
@@ -153,7 +154,7 @@ class PostgresShards(Plugin):
             for name in dict.fromkeys((*shards, *self._dsns))
         ]
 
-    def pushing(self, job: Job[Any]) -> Job[Any]:
+    def pushing(self, job: Job[Any], context: PushContext) -> Job[Any]:
         spread = self._spreads.get(job.queue)
         if spread is None:
             return job
