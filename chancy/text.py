@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 
 
 def shown(value: object) -> str:
@@ -70,3 +71,8 @@ def elapsed(seconds: float) -> str:
     if seconds < 7_200:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
+
+
+def written(at: datetime) -> str:
+    """A time for people, in UTC: ``2030-01-07 05:00:00Z``."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"

@@ -13,6 +13,7 @@ from chancy.broker.values import QueuePosition, WorkerRecord
 from chancy.job.definition import HOLD, QueuedJob
 from chancy.queue.queue import Queue
 from chancy.states import State
+from chancy.text import written
 
 #: The maximum number of workers, or of running jobs, in one reason.
 _MAX_LISTED = 5
@@ -112,7 +113,7 @@ async def diagnose(broker: Broker, id: UUID, explain: Explain = _nothing) -> Seq
 
 
 def _finished(job: QueuedJob) -> Iterator[Reason]:
-    at = "" if job.finished_at is None else f" at {job.finished_at.isoformat()}"
+    at = "" if job.finished_at is None else f" at {written(job.finished_at)}"
     yield Reason(
         Why.FINISHED,
         f"the job {_ENDED.get(job.state, job.state.label)}{at}, in attempt {_attempt(job)}",
@@ -148,7 +149,7 @@ def _running(
     if job.stop_asked_at is not None:
         yield Reason(
             Why.ASKED_TO_STOP,
-            f"the job was asked to stop at {job.stop_asked_at.isoformat()}, and is still running",
+            f"the job was asked to stop at {written(job.stop_asked_at)}, and is still running",
         )
 
 
@@ -156,7 +157,7 @@ def _scheduled(
     job: QueuedJob, place: QueuePosition, workers: Sequence[WorkerRecord]
 ) -> Iterator[Reason]:
     if place.due_s > 0:
-        at = "" if job.run_at is None else f", at {job.run_at.isoformat()}"
+        at = "" if job.run_at is None else f", at {written(job.run_at)}"
         if job.errors and job.attempt:
             yield Reason(
                 Why.RETRY,
@@ -241,7 +242,7 @@ def _unserved(
         )
         return
     if queue.paused:
-        until = "" if queue.resume_at is None else f" until {queue.resume_at.isoformat()}"
+        until = "" if queue.resume_at is None else f" until {written(queue.resume_at)}"
         yield Reason(Why.PAUSED, f"the queue {name!r} is paused{until}")
     if not workers:
         yield Reason(Why.NO_WORKERS, "no worker is running")
@@ -283,7 +284,7 @@ def _past(job: QueuedJob) -> Iterator[Reason]:
     if job.expires_at is not None and not job.attempt and not job.crashes:
         yield Reason(
             Why.EXPIRES,
-            f"the job is cancelled unless it starts by {job.expires_at.isoformat()}",
+            f"the job is cancelled unless it starts by {written(job.expires_at)}",
         )
     if job.crashes:
         yield Reason(

@@ -15,7 +15,7 @@ import click
 
 from chancy.job.definition import QueuedJob
 from chancy.serialization.sealed import redacted
-from chancy.text import storable
+from chancy.text import storable, written
 
 _CELL = 60
 
@@ -39,7 +39,7 @@ def cell(value: object) -> str:
         case True | False:
             return "yes" if value else "no"
         case datetime():
-            return value.strftime("%Y-%m-%d %H:%M:%SZ")
+            return written(value)
         case _:
             text = storable(str(value), 4_000).replace("\n", "\\n").replace("\t", "\\t")
             return text if len(text) <= _CELL else f"{text[: _CELL - 1]}…"

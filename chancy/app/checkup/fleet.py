@@ -10,7 +10,7 @@ from chancy.broker.values import WorkerRecord
 from chancy.plugin.finding import Finding, Severity
 from chancy.queue.queue import Queue
 from chancy.routing.router import RoutedBroker
-from chancy.text import elapsed
+from chancy.text import elapsed, written
 
 #: Seconds for which the event loop of a worker may be blocked.
 _BLOCKED_S = 30.0
@@ -104,7 +104,7 @@ def _queue(
         todo = f"chancy queue declare {name}"
         yield Finding("queues", f"{jobs}; it is not declared", todo, Severity.ERROR)
     elif queue.paused:
-        until = "" if queue.resume_at is None else f" until {queue.resume_at.isoformat()}"
+        until = "" if queue.resume_at is None else f" until {written(queue.resume_at)}"
         yield Finding("queues", f"{jobs}; it is paused{until}", f"chancy queue resume {name}")
     elif not serving:
         why = f"none of {_count(alive)} serves it" if alive else "no worker is running"

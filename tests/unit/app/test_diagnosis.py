@@ -69,7 +69,7 @@ async def test_a_paused_queue(bench: Bench) -> None:
     await bench.broker.pause("default", resume_at=until)
     why, text = await said(bench, id)
     assert why == [Why.PAUSED]
-    assert "until 2030-01-02T00:00:00+00:00" in text
+    assert "until 2030-01-02 00:00:00Z" in text
 
 
 async def test_tags_that_no_worker_has(bench: Bench) -> None:
