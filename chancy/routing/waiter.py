@@ -67,6 +67,9 @@ class RoutedWaiter:
                 if waiting.done() and not gone:
                     return waiting.result()
                 found = await self._find(id)
+                if gone and found is None:
+                    # It may have moved to a broker that was asked before the one that it left.
+                    found = await self._find(id)
                 if found is not None and found != name:
                     break
                 if gone:

@@ -11,6 +11,7 @@ from typing import Any
 
 from chancy import Claim, Job, JobContext, Outcome, Plugin, Runtime, Settlement, State
 from chancy.attempt import Raised
+from chancy.plugin.pushing import PushContext
 
 logger = logging.getLogger("shop")
 
@@ -40,7 +41,7 @@ class KeyLimit(Plugin):
     def get_dependencies(self) -> Sequence[str]:
         return ["chancy.retry"]  # judge after it
 
-    def pushing(self, job: Job[Any]) -> Job[Any]:
+    def pushing(self, job: Job[Any], context: PushContext) -> Job[Any]:
         if self.by in job.arguments:
             return job.with_meta(shop_key=str(job.arguments[self.by]))
         return job
@@ -61,12 +62,12 @@ class KeyLimit(Plugin):
             if not self._running[key]:
                 del self._running[key]
 
-    def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
+    def judging(self, claim: Claim, outcome: Outcome, decision: Settlement) -> Settlement:
         if isinstance(outcome, Raised) and outcome.failure.is_a("shop_plugins.KeyIsBusy"):
             return Settlement(
                 claim.id, claim.lease, State.SCHEDULED, delay_s=self.delay_s, refund=True
             )
-        return verdict
+        return decision
 
 
 class OutcomeCounter(Plugin):

@@ -49,7 +49,7 @@ def check_claimed_before_each_run(dsn: str, book: Book) -> None:
     )
     begun = book.count("begin")
     beyond = {n: (times, claims.get(n)) for n, times in begun.items() if times > claims.get(n, 0)}
-    assert beyond == {}, "started, and claimed so often"
+    assert beyond == {}, f"jobs by how often they started and were claimed: {beyond}"
 
 
 def find_overlaps(

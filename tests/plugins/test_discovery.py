@@ -166,7 +166,7 @@ def test_a_broker_that_lacks_something_is_named_with_the_plugin() -> None:
     with pytest.raises(
         ConfigurationError,
         match=r"test_discovery\.Demanding' requires a broker with SQL statements; MemoryBroker "
-        "offers jobs that expire, notices, unique jobs",
+        "offers jobs on hold, jobs that expire, notices, unique jobs",
     ):
         Chancy(broker=MemoryBroker(), plugins=[Demanding()])
 

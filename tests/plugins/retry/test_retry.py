@@ -321,7 +321,10 @@ RULE = {"error": "shop.Busy", "policy": {"policy": "never"}}
             {"policy": {"policy": "fennel", "cap_s": "5"}},
             "Fennel: cap_s='5' must be a number from 0",
         ),
-        ({"policy": {"policy": "linear", "step_s": 1, "jitter": "x"}}, "one of none, equal, full"),
+        (
+            {"policy": {"policy": "linear", "step_s": 1, "jitter": "x"}},
+            "one of 'none', 'equal', 'full', 'around'",
+        ),
         ({"rules": [RULE | {"delay": 1}]}, "a rule has no setting 'delay': it takes error, policy"),
         ({"rules": [RULE | {"policy": {"policy": "x"}}]}, "is one of constant, linear"),
         (

@@ -164,7 +164,7 @@ def test_limits_may_be_a_list(intake: JobPreparation) -> None:
     [
         (5, "limits=5 must be a list of Limit"),
         ("5", "limits='5' must be a list of Limit"),
-        ([5], "5 is not a Limit"),
+        ([5], "limits: 5 is not a Limit"),
         ([Limit.time(5), Limit.time(6)], "there are two limits of time"),
     ],
 )

@@ -210,6 +210,7 @@ async def look_around(scene: Scene, chancy: Chancy) -> None:
     await redis.workers()
     await redis.stop_requests(first)
     await redis.client.run("listed", QUEUE.name, 10)
+    await redis.next_s(QUEUE.name)
 
 
 async def keep_up(scene: Scene, chancy: Chancy) -> None:

@@ -185,5 +185,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         values=(2, 1),
     ),
     # Those who look
-    **dict.fromkeys(("fetch", "position", "find", "counts", "queues", "workers", "listed"), LOOK),
+    **dict.fromkeys(
+        ("fetch", "position", "find", "counts", "queues", "workers", "listed", "next_s"), LOOK
+    ),
 }

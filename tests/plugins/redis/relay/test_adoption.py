@@ -60,8 +60,8 @@ async def test_all_that_a_job_has_behind_it_comes_along(chancy: Chancy) -> None:
         """update chancy.jobs set priority = 9, attempt = 2, crashes = 1, max_attempts = 5,
         limits = '{"time": 60}', run_at = now() - interval '1 minute',
         pushed_at = now() - interval '1 hour', errors = chancy.with_failure(
-          chancy.with_failure(null, '{"types": ["a.B"], "message": "one ü"}', 1, id),
-          '{"types": ["a.C"], "message": "two"}', 2, null)""",
+          chancy.with_failure(null, '{"types": ["a.B"], "message": "one ü"}', 1, id, now(), now()),
+          '{"types": ["a.C"], "message": "two"}', 2, null, now(), now())""",
     )
     before = (await chancy.control.get([id]))[id]
     assert await (await adoption(chancy))("fast") == (1, False, False)
