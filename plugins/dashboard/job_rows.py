@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -92,6 +92,10 @@ def _source(wanted: Search, *, failures: bool) -> _Source | None:
         return _Source("running", "the longest running first", "up", not rest and not queue)
     if only is State.SCHEDULED:
         return _Source("scheduled", "the next one first", "up", not rest and not queue)
+    if only is State.HELD:
+        return _Source(
+            "held", "by queue, in the order of their push", "held", not rest and not queue
+        )
     if only is State.PENDING and queue:
         return _Source("pending", "in the order in which they run", "place", not rest)
     if only is State.FAILED and failures:
@@ -113,7 +117,6 @@ async def find_page(
     *,
     allows: Callable[[str], bool] | None,
     failures: bool,
-    ruled: bool,
 ) -> JobPage:
     """A page of matching jobs.
 
@@ -121,11 +124,8 @@ async def find_page(
     :param allows: whether arguments and meta of a function's jobs may be looked into; None: those
         of all. A search for them finds no others, and its pages do not depend on them.
     :param failures: whether the index of failed jobs exists.
-    :param ruled: whether that of jobs that rules hold does.
     """
     tables = _Tables(SQL.on(store), allows)
-    if wanted.states == frozenset({State.HELD}):
-        return await _held(tables, wanted, after, ruled=ruled)
     source = _source(wanted, failures=failures)
     if source is None:
         return await _both(tables, wanted, after)
@@ -141,26 +141,6 @@ async def find_page(
         after=found.edge if more else None,
         scanned=found.rows if more else None,
     )
-
-
-async def _held(tables: _Tables, wanted: Search, after: str | None, *, ruled: bool) -> JobPage:
-    """Held jobs: those that no worker knows, then those that rules hold."""
-    jobs: list[JobRow] = []
-    order = "by queue and function or partition"
-    for name in ("set_aside", "ruled") if ruled else ("set_aside",):
-        own, _, position = (after or "").partition(".")
-        if after is not None and own != name:
-            continue
-        found = await tables.fetch(_Source(name, "", "held", False), wanted, position, SCANNED)
-        jobs += [replace(job, position=f"{name}.{job.position}") for job in found.jobs]
-        if len(jobs) > PAGE:
-            jobs = jobs[:PAGE]
-            return JobPage(jobs=jobs, order=order, after=jobs[-1].position, scanned=None)
-        if found.rows >= SCANNED:
-            edge = f"{name}.{found.edge}"
-            return JobPage(jobs=jobs, order=order, after=edge, scanned=found.rows)
-        after = None
-    return JobPage(jobs=jobs, order=order, after=None, scanned=None)
 
 
 async def _both(tables: _Tables, wanted: Search, after: str | None) -> JobPage:
@@ -289,16 +269,20 @@ def _position(key: str, after: str | None, queue: str | None) -> dict[str, str |
                 return _place(int(first), int(second)) if after else _place(_HIGHEST, 0)
             case _:
                 if after:
-                    own, name, priority, pos = json.loads(after)
-                    return {"queue": str(own), "key": str(name), **_place(int(priority), int(pos))}
-                return {"queue": queue or "", "key": "", **_place(_HIGHEST, 0)}
+                    own, pos = json.loads(after)
+                    return {"queue": str(own), "pos": _pos(int(pos))}
+                return {"queue": queue or "", "pos": 0}
     except (TypeError, ValueError):
         return _position(key, None, queue)
 
 
 def _place(priority: int, pos: int) -> dict[str, str | int]:
     bounded = max(-_HIGHEST, min(_HIGHEST, priority))
-    return {"priority": bounded, "pos": max(0, min(2**63 - 1, pos))}
+    return {"priority": bounded, "pos": _pos(pos)}
+
+
+def _pos(pos: int) -> int:
+    return max(0, min(2**63 - 1, pos))
 
 
 def _row(row: Sequence[Any]) -> JobRow:

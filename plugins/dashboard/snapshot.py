@@ -15,7 +15,6 @@ from chancy.plugins.cron import Cron
 from chancy.plugins.dashboard.audit import SQL
 from chancy.plugins.dashboard.site import MOST, Site
 from chancy.plugins.dead_letter import DeadLetters, LetterFilter
-from chancy.plugins.limits import GlobalLimits
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 
 #: The limits of `chancy doctor`: seconds of an open transaction, and of a due job that waits.
@@ -183,19 +182,16 @@ class Snapshots:
 
     async def _count(self, store: SqlStore, found: dict[str, _Counts]) -> None:
         tables = SQL.on(store)
-        for name, pending, oldest_s, scheduled, aside in await tables.fetch(
+        for name, pending, oldest_s, scheduled, held in await tables.fetch(
             "queue_counts", MOST + 1
         ):
             one = found.setdefault(name, _Counts())
             one.pending += pending
             one.scheduled += scheduled
-            one.held += aside
+            one.held += held
             one.oldest_s = max(filter(None, (one.oldest_s, oldest_s)), default=oldest_s)
         for name, count in await tables.fetch("running_counts", _RUNNING):
             found.setdefault(name, _Counts()).running += count
-        if self._site.plugin(GlobalLimits) is not None:
-            for name, count in await tables.fetch("ruled_counts", MOST + 1):
-                found.setdefault(name, _Counts()).held += count
 
     async def _letters(self) -> int | None:
         plugin = self._site.plugin(DeadLetters)

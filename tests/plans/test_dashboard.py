@@ -120,7 +120,6 @@ async def test_pages_and_counts_read_no_table_of_jobs_as_a_whole(chancy: Chancy,
                         None,
                         allows=lambda func: True,
                         failures=True,
-                        ruled=True,
                     )
             async with store.watched(f"{upkeep} groups", wrong):
                 groups = await Letters(store).groups(limit=50)
@@ -136,7 +135,6 @@ def _statements(mark: str) -> list[tuple[Any, ...]]:
     return [
         ("queue_counts", MOST + 1),
         ("running_counts", MOST + 1),
-        ("ruled_counts", MOST + 1),
         ("worker_jobs", [_WORKER], MOST + 1, 10),
         ("group_page", mark, FOREVER, HIGH, 50),
         ("group_ids", mark, NEVER, LOW, FOREVER, 500, True),

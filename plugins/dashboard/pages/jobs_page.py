@@ -62,7 +62,6 @@ async def show(view: View) -> Response:
                 after,
                 allows=view.searches,
                 failures=site.has_letters,
-                ruled=site.has_limits,
             )
 
         # A search by arguments finds only functions whose arguments this person may see.

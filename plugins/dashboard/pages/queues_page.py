@@ -35,9 +35,7 @@ async def overview(view: View) -> Response:
         if site.plugin(DeadLetters) is None:
             return None  # without their index this would read the whole history
         wanted = Search(states=frozenset({State.FAILED}))
-        return await find_page(
-            site.lists, wanted, None, allows=view.shows, failures=True, ruled=False
-        )
+        return await find_page(site.lists, wanted, None, allows=view.shows, failures=True)
 
     page = await site.looks.get("failures", failures, keep_s=2.0)
     span = SPANS.get(view.query("span") or "", SPANS["1h"])

@@ -1,12 +1,12 @@
--- Returns every declared queue, and every queue with pending, scheduled or set aside jobs: how
+-- Returns every declared queue, and every queue with pending, scheduled or held jobs: how
 -- many it has of each, up to p_most, and the seconds for which its oldest pending job has been
 -- due, taking the first of each priority for its oldest.
--- Index: jobs_pending, jobs_dashboard_scheduled and jobs_set_aside, by loose scans of their
+-- Index: jobs_pending, jobs_dashboard_scheduled and jobs_held, by loose scans of their
 -- queues, and of the priorities of each. The plan is pinned: before a vacuum, the planner
 -- prefers to read the whole table for each queue. plpgsql keeps the plan: to plan it takes 4 ms.
 -- No locks. Safe to repeat.
 create function {schema}.dashboard_counts(p_most int)
-returns table (queue text, pending bigint, oldest_s float8, scheduled bigint, set_aside bigint)
+returns table (queue text, pending bigint, oldest_s float8, scheduled bigint, held bigint)
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
@@ -34,15 +34,13 @@ begin
       select j.queue from {schema}.jobs j
       where j.state = 2 and j.queue > l.queue order by j.queue limit 1)
     from later l where l.queue is not null),
-  aside (queue) as (
-    (select j.queue from {schema}.jobs j
-     where j.state = 3 and j.meta ? 'unknown_function' order by j.queue limit 1)
+  kept (queue) as (
+    (select j.queue from {schema}.jobs j where j.state + 0 = 3 order by j.queue limit 1)
     union all
     select (
       select j.queue from {schema}.jobs j
-      where j.state = 3 and j.meta ? 'unknown_function' and j.queue > a.queue
-      order by j.queue limit 1)
-    from aside a where a.queue is not null)
+      where j.state + 0 = 3 and j.queue > k.queue order by j.queue limit 1)
+    from kept k where k.queue is not null)
   select n.queue,
     (select count(*) from (
       select from {schema}.jobs j where j.state = 0 and j.queue = n.queue limit p_most) c),
@@ -60,12 +58,12 @@ begin
       select from {schema}.jobs j where j.state = 2 and j.queue = n.queue limit p_most) c),
     (select count(*) from (
       select from {schema}.jobs j
-      where j.state = 3 and j.meta ? 'unknown_function' and j.queue = n.queue limit p_most) c)
+      where j.state + 0 = 3 and j.queue = n.queue limit p_most) c)
   from (
     select q.name as queue from {schema}.queues q
     union select w.queue from waiting w
     union select l.queue from later l
-    union select a.queue from aside a) n
+    union select k.queue from kept k) n
   where n.queue is not null;
 end
 $$
