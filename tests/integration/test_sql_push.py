@@ -256,7 +256,8 @@ def test_a_duplicate_names_the_job_that_is_there(dsn: str) -> None:
 
 async def test_hostile_text_is_data(chancy: Chancy, dsn: str) -> None:
     evil = {"value": "'; drop schema chancy cascade; --\\ $$ \u202e\x1b[2J"}
-    async with Worker(chancy):
+    async with Worker(chancy) as worker:
+        await eventually(lambda: worker.listening)
         [(id,)] = ask(
             dsn,
             "select chancy.push('async', 'tests.support.jobs.note', %s, unique_key => %s)",
