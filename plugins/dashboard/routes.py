@@ -197,7 +197,7 @@ async def _problem(
 
     :param away: the database cannot be reached.
     """
-    if view is None:  # nobody is known here: the message alone
+    if view is None:  # without a user there is no menu: the message alone
         return PlainTextResponse(f"chancy: {message}\n", status)
     title = "No database" if away else "Not done"
     return await view.render("problem.html", status, title=title, message=message, away=away)

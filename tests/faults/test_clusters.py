@@ -114,7 +114,7 @@ async def test_a_queue_that_needs_what_no_machine_has_is_broken(
 async def test_a_cluster_that_adapts_has_machines_while_there_are_jobs(
     chancy: Chancy, dsn: str, book: Book, start_worker: StartWorker
 ) -> None:
-    distributed = pytest.importorskip("distributed")
+    distributed = pytest.importorskip("distributed", reason="needs Dask: make clusters")
     make = partial(
         distributed.LocalCluster,
         n_workers=0,
