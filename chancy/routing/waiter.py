@@ -43,17 +43,29 @@ class RoutedWaiter:
         A job that no broker has yet is waited for at every broker.
         """
         name = self._brokers.broker_of_job(id) or await self._find(id)
-        if name is not None:
-            return await self._wait_where_known(name, id, timeout_s)
-        return await self._wait_everywhere(id, timeout_s)
+        if name is None:
+            return await self._wait_everywhere(id, timeout_s)
+        started, left_s = self._clock.monotonic(), timeout_s
+        while True:
+            found = await self._wait_where_known(name, id, left_s)
+            if not isinstance(found, str):
+                return found
+            name = found
+            if timeout_s is not None:
+                left_s = max(0.0, timeout_s - (self._clock.monotonic() - started))
 
-    async def _wait_where_known(self, name: str, id: UUID, timeout_s: float | None) -> QueuedJob:
+    async def _wait_where_known(
+        self, name: str, id: UUID, timeout_s: float | None
+    ) -> QueuedJob | str:
         """Wait at one broker, and check at times whether another has the job.
 
         The broker may remove the job before its completion is reported, and another have its
         history; or another broker may take over the job.
+
+        :return: the finished job, or the name of the broker that has the job now: another one, or
+            the same one, if the job was moved away and came back.
         """
-        started, pause_s = self._clock.monotonic(), _RECHECK_S
+        pause_s = _RECHECK_S
         await self._brokers.ready(name)
         waiting = asyncio.create_task(self._waiters[name].wait(id, timeout_s))
         try:
@@ -70,18 +82,14 @@ class RoutedWaiter:
                 if gone and found is None:
                     # It may have moved to a broker that was asked before the one that it left.
                     found = await self._find(id)
-                if found is not None and found != name:
-                    break
+                if found is not None and (gone or found != name):
+                    return found
                 if gone:
                     return waiting.result()
                 pause_s = min(2 * pause_s, _MAX_RECHECK_S)
         finally:
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
-        left_s = timeout_s
-        if timeout_s is not None:
-            left_s = max(0.0, timeout_s - (self._clock.monotonic() - started))
-        return await self._waiters[found].wait(id, left_s)
 
     async def _find(self, id: UUID) -> str | None:
         """The broker that has a job; None if no available broker has it.

@@ -77,8 +77,11 @@ class Serving(Running, Protocol):
         """The queues for whose jobs from a broker there is no room, sorted."""
         ...
 
-    def claim_waiting(self, session: BrokerSession, queues: Collection[str]) -> None:
-        """Claim from those of these queues that rest."""
+    def claim_waiting(self, session: BrokerSession, queues: Collection[str], unheard: bool) -> None:
+        """Claim from those of these queues that rest.
+
+        :param unheard: whether notifications of their jobs may have been lost.
+        """
         ...
 
 

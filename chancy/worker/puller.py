@@ -118,13 +118,17 @@ class Puller:
         """Whether it claims nothing until it is woken."""
         return self._rests_since is not None
 
-    def claim_found(self) -> None:
+    def claim_found(self, unheard: bool) -> None:
         """Claim for a survey that has found jobs, unless a claim follows anyway, or the poll
-        interval is longer than surveys are apart and has not passed."""
+        interval is longer than surveys are apart and has not passed.
+
+        :param unheard: notifications of the jobs may have been lost; the poll interval is for jobs
+            without a notification, and does not matter then.
+        """
         if self._rests_since is not None:
             interval_s = self.queue.poll_interval_s
             rested_s = self._clock.monotonic() - self._rests_since
-            if interval_s <= SURVEY_EVERY_S or rested_s >= interval_s:
+            if unheard or interval_s <= SURVEY_EVERY_S or rested_s >= interval_s:
                 self.wake(thorough=True)
 
     def pause(self, paused: bool) -> None:

@@ -288,11 +288,14 @@ class QueueSet:
             if self._closed or worker.occupied(session)
         )
 
-    def claim_waiting(self, session: BrokerSession, queues: Collection[str]) -> None:
-        """Claim from those of these queues that rest."""
+    def claim_waiting(self, session: BrokerSession, queues: Collection[str], unheard: bool) -> None:
+        """Claim from those of these queues that rest.
+
+        :param unheard: whether notifications of their jobs may have been lost.
+        """
         for name in queues:
             if name in self._serving:
-                self._serving[name].claim_waiting(session)
+                self._serving[name].claim_waiting(session, unheard)
 
     def held(self) -> set[UUID]:
         """Ids of the jobs that run or wait to run here."""

@@ -298,11 +298,12 @@ class QueueWorker:
         puller = self._pullers.get(session)
         return puller is not None and puller.occupied
 
-    def claim_waiting(self, session: BrokerSession) -> None:
-        """Claim from a broker that has jobs, unless that continues anyway."""
+    def claim_waiting(self, session: BrokerSession, unheard: bool) -> None:
+        """Claim from a broker that has jobs, unless that continues anyway; see
+        `chancy.worker.puller.Puller.claim_found`."""
         puller = self._pullers.get(session)
         if puller is not None:
-            puller.claim_found()
+            puller.claim_found(unheard)
 
     def claim_no_more(self) -> None:
         """Stop claiming. A claim in progress is the last one."""

@@ -44,8 +44,9 @@ class SurveyedQueues(NamedTuple):
     poll_interval_s: Callable[[], float]
     #: Returns the queues for whose jobs there is no room, sorted.
     occupied: Callable[[], Sequence[str]]
-    #: Claims from those of these queues that rest.
-    claim: Callable[[Collection[str]], None]
+    #: Claims from those of these queues that rest; the second argument says whether notifications
+    #: of their jobs may have been lost, so that poll intervals do not matter.
+    claim: Callable[[Collection[str], bool], None]
     #: Stops a job on request, if it runs here, or the worker itself.
     stop: Callable[[UUID], object]
     #: Called when queues were declared, changed, paused, resumed or deleted.
@@ -77,6 +78,8 @@ class Surveyor:
         #: Surveys since the last one that counted the crowd, that one included.
         self._surveys = 0
         self._due = False
+        #: Whether notifications may have been lost since the last survey.
+        self._unheard = True
         self._stirred = asyncio.Event()
         crowd.on_call(self._stirred.set)
 
@@ -84,23 +87,25 @@ class Surveyor:
         """Survey now, or a little later in a large crowd: notifications may have been lost."""
         self._crowd.forget()
         self._surveys = 0
-        self._due = True
+        self._due = self._unheard = True
         self._stirred.set()
 
     async def serve(self, queues: SurveyedQueues) -> None:
         """Survey until cancelled."""
+        self._unheard = True
         while True:
             self._due = False
             occupied = queues.occupied()[:_MOST_OCCUPIED]
             # In a large crowd, in which another survey follows soon, an old place does no harm.
             count = self._surveys % (1 + self._crowd.size // _COUNTED) == 0
             self._surveys = 1 if count else self._surveys + 1
+            unheard, self._unheard = self._unheard, False
             survey = await self._broker.survey(self._worker_id(), occupied, count=count)
             self._crowd.learn(survey)
             for id in survey.stopping:
                 queues.stop(id)
             if survey.waiting:
-                queues.claim(survey.waiting)
+                queues.claim(survey.waiting, unheard)
             if self._version != survey.queues_version:
                 # The first one may have been read before the queues were.
                 self._version = survey.queues_version

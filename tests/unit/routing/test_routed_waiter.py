@@ -18,6 +18,7 @@ from chancy.routing.waiter import RoutedWaiter
 from chancy.states import State
 from chancy.testing.memory import MemoryBroker
 from tests.support.two_brokers import FailingBroker, TwoBrokers
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -90,6 +91,31 @@ async def test_jobs_lost_by_their_broker_are_found_in_the_history(
     assert (await waits.wait(wanted.id, 10)).state is State.CANCELLED
     with pytest.raises(JobError, match="does not keep finished jobs"):
         await waits.wait(lost.id, 10)
+
+
+async def test_a_job_that_moves_away_and_comes_back_is_waited_for(
+    planes: BrokerSet, waits: RoutedWaiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a job that is adopted, runs, and is archived between two polls of the history."""
+    monkeypatch.setattr("chancy.results.waiter._LISTENING_S", 0.01)
+    wanted = job()
+    await planes.all["postgres"].push([wanted])
+    get = planes.all["postgres"].get
+    away = asyncio.Event()
+
+    async def gone_once(ids: Sequence[uuid.UUID]) -> Mapping[uuid.UUID, QueuedJob]:
+        if away.is_set():
+            return await get(ids)
+        away.set()
+        return {}
+
+    waiting = asyncio.create_task(waits.wait(wanted.id, 10))
+    inner = waits._waiters["postgres"]
+    await eventually(lambda: wanted.id in inner._wanted and inner._wanted[wanted.id].seen)
+    monkeypatch.setattr(planes.all["postgres"], "get", gone_once)
+    await eventually(away.is_set)
+    await planes.all["postgres"].cancel([wanted.id])
+    assert (await waiting).state is State.CANCELLED
 
 
 async def test_many_new_waiters_share_few_queries(

@@ -166,11 +166,21 @@ async def test_survey_wakes_a_queue_that_has_rested_for_its_poll_interval(
     await eventually(lambda: puller.resting)
     if rested_s:
         clock.advance(rested_s - 2)
-        puller.claim_found()
+        puller.claim_found(False)
         await _turns()
         assert claims.thorough == [True]
         clock.advance(2)
-    puller.claim_found()
+    puller.claim_found(False)
+    await eventually(lambda: claims.thorough == [True, True])
+
+
+@pytest.mark.parametrize("surveyed", [True])
+async def test_poll_interval_does_not_delay_jobs_whose_notifications_were_lost(
+    puller: Puller, claims: Claims
+) -> None:
+    puller.queue = Queue(name="q", executor="async", poll_interval_s=60)
+    await eventually(lambda: puller.resting)
+    puller.claim_found(True)
     await eventually(lambda: claims.thorough == [True, True])
 
 

@@ -26,7 +26,9 @@ class Scene:
     surveys: list[Sequence[str]] = field(default_factory=list[Sequence[str]])
     counts: list[bool] = field(default_factory=list[bool])
     called: list[Sequence[str]] = field(default_factory=list[Sequence[str]])
-    claimed: list[Collection[str]] = field(default_factory=list[Collection[str]])
+    claimed: list[tuple[Collection[str], bool]] = field(
+        default_factory=list[tuple[Collection[str], bool]]
+    )
     stopped: list[uuid.UUID] = field(default_factory=list[uuid.UUID])
     changes: int = 0
     occupied: Sequence[str] = ()
@@ -59,7 +61,7 @@ class Scene:
             SurveyedQueues(
                 poll_interval_s=lambda: self.poll_interval_s,
                 occupied=lambda: self.occupied,
-                claim=self.claimed.append,
+                claim=lambda queues, unheard: self.claimed.append((queues, unheard)),
                 stop=self.stopped.append,
                 on_changed=self._changed,
             )
@@ -121,7 +123,18 @@ async def test_worker_claims_from_the_queues_found_and_stops_the_jobs_found(scen
     job = uuid.uuid4()
     scene.survey_ = scene.survey_._replace(waiting=["a", "b"], stopping=[job])
     await scene.surveys_in(6)
-    assert (scene.claimed[0], scene.stopped[0]) == (["a", "b"], job)
+    assert (scene.claimed[0], scene.stopped[0]) == ((["a", "b"], False), job)
+
+
+async def test_survey_after_lost_notifications_says_so(scene: Scene) -> None:
+    scene.survey_ = scene.survey_._replace(waiting=["a"])
+    await scene.surveys_in(6)
+    assert scene.claimed
+    assert not any(unheard for _, unheard in scene.claimed)
+    scene.claimed.clear()
+    scene.surveyor.soon()
+    await scene.surveys_in(20)
+    assert [unheard for _, unheard in scene.claimed[:2]] == [True, False]
 
 
 async def test_queues_are_read_again_once_their_version_changes(scene: Scene) -> None:
