@@ -57,7 +57,7 @@ async def work(tenant: str, number: int = 0, fail: int = 0, snooze: bool = False
 def refused(tenant: str) -> None:
     """Finds a service busy at its first attempt."""
     if "rate_limited" not in current_job().meta:
-        raise RateLimited(0.5)
+        raise RateLimited(3)
 
 
 @job(queue="ruled", max_attempts=1)

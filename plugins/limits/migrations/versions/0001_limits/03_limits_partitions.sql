@@ -1,11 +1,13 @@
 -- Partitions with held jobs. A partition that may run has a turn: its place in the ring. Otherwise
 -- it is blocked by a group without a free slot, or waits for a time.
--- All its held jobs come after the position (after_priority, after_pos).
+-- All its held jobs come after the position (after_priority, after_pos). Of a turn that fair shares
+-- have begun, unfinished is how many jobs may still start; null: the turn has not begun.
 create table {schema}.limits_partitions (
   queue text,
   key text,
   priority smallint not null,
   turn bigint,
+  unfinished int,
   blocked text,
   ready_at timestamptz,
   after_priority smallint not null,

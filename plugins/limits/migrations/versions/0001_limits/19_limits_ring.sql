@@ -25,7 +25,7 @@ declare
     where r.by_no > 0 and r.kind in ('concurrency', 'sequential')));
   v_turns_each int; v_parts text[]; v_lanes smallint[]; v_turns bigint[];
   c_keys text[]; c_tids tid[]; c_ids uuid[]; c_priorities smallint[]; c_positions bigint[];
-  c_takes boolean[]; c_oks boolean[]; c_blocked text[]; c_ready timestamptz[];
+  c_takes boolean[]; c_shares int[]; c_oks boolean[]; c_blocked text[]; c_ready timestamptz[];
 begin
   select coalesce(array_agg(r.key order by r.priority desc, r.turn), '{}'),
     array_agg(r.priority order by r.priority desc, r.turn),
@@ -55,16 +55,17 @@ begin
   -- The first jobs of each partition, and one more, which shows whether there are others.
   select array_agg(c.key order by c.place, c.nth), array_agg(c.tid order by c.place, c.nth),
     array_agg(c.id order by c.place, c.nth), array_agg(c.priority order by c.place, c.nth),
-    array_agg(c.pos order by c.place, c.nth), array_agg(c.nth <= c.take order by c.place, c.nth)
-  into c_keys, c_tids, c_ids, c_priorities, c_positions, c_takes
+    array_agg(c.pos order by c.place, c.nth), array_agg(c.nth <= c.take order by c.place, c.nth),
+    array_agg(c.take order by c.place, c.nth)
+  into c_keys, c_tids, c_ids, c_priorities, c_positions, c_takes, c_shares
   from (
     select r.key, r.place, r.take, j.tid, j.id, j.priority, j.pos,
       row_number() over (partition by r.place order by j.priority desc, j.pos) as nth
     from (
       select u.key, u.place, p.after_priority, p.after_pos,
         case when v_fair is null then v_take
-          else v_turns_each * coalesce((v_fair -> 'weights' ->>
-            {schema}.limits_group(u.key, v_fair_by, cardinality(s.bys)))::int, 1) end as take
+          else coalesce(p.unfinished, v_turns_each * coalesce((v_fair -> 'weights' ->>
+            {schema}.limits_group(u.key, v_fair_by, cardinality(s.bys)))::int, 1)) end as take
       from unnest(v_parts) with ordinality as u (key, place)
       cross join lateral (
         select * from {schema}.limits_partitions p
@@ -107,22 +108,31 @@ begin
     where j.state = 3 and j.ctid = any (array(select chosen.tid from chosen))
     for update of j skip locked) l;
   -- A partition without further jobs goes; one that cannot run now waits; the others keep their turn,
-  -- or with fair shares get a new one.
+  -- or with fair shares get a new one once theirs is finished.
   with job as materialized (
     select c.*, t.id is not null as taken
-    from unnest(c_keys, c_ids, c_priorities, c_positions, c_blocked, c_ready)
-      with ordinality as c (key, id, priority, pos, blocked, ready_at, no)
+    from unnest(c_keys, c_ids, c_priorities, c_positions, c_blocked, c_ready, c_shares)
+      with ordinality as c (key, id, priority, pos, blocked, ready_at, share, no)
     left join unnest(ids) as t (id) on t.id = c.id
   ), rest as (
     select distinct on (j.key) j.key, j.priority, j.pos, j.blocked, j.ready_at
     from job j where not j.taken order by j.key, j.no
   ), part as materialized (
-    select u.key, r.priority, r.pos, r.blocked, r.ready_at, f.taken,
+    select u.key, r.priority, r.pos, r.blocked, r.ready_at, f.unfinished, u.place,
       (select p.ctid from {schema}.limits_partitions p
        where p.queue = s.queue and p.key = u.key) as tid
-    from unnest(v_parts) as u (key)
+    from unnest(v_parts) with ordinality as u (key, place)
     left join rest r on r.key = u.key
-    left join (select j.key, bool_or(j.taken) as taken from job j group by j.key) f on f.key = u.key
+    left join (
+      select j.key, max(j.share) - count(*) filter (where j.taken) as unfinished
+      from job j group by j.key) f on f.key = u.key
+  ), stays as materialized (
+    -- New turns in the order of the old ones.
+    select o.*, case
+      when o.blocked is null and o.ready_at is null
+        and (o.priority <> v_lanes[o.place] or (v_fair is not null and o.unfinished = 0))
+      then nextval('{schema}.limits_turns') end as new_turn
+    from (select * from part a where a.pos is not null order by a.place) o
   ), done as (
     delete from {schema}.limits_partitions p
     where p.ctid = any (array(select d.tid from part d where d.pos is null))
@@ -131,13 +141,11 @@ begin
   set after_priority = r.priority, after_pos = r.pos - 1, priority = r.priority,
     blocked = r.blocked, ready_at = case when r.blocked is null then r.ready_at end,
     turn = case
-      when r.blocked is not null or r.ready_at is not null then null
-      when r.priority <> p.priority or (v_fair is not null and r.taken)
-      then nextval('{schema}.limits_turns')
-      else p.turn end
-  from part r
-  where p.key = r.key and r.pos is not null
-    and p.ctid = any (array(select a.tid from part a where a.pos is not null));
+      when r.blocked is null and r.ready_at is null then coalesce(r.new_turn, p.turn) end,
+    unfinished = case
+      when v_fair is not null and r.new_turn is null and r.unfinished > 0 then r.unfinished end
+  from stays r
+  where p.key = r.key and p.ctid = any (array(select o.tid from stays o));
   -- Each lane starts at its first partition that keeps its turn, or behind those that were read.
   select coalesce(jsonb_object_agg(l.priority, l.turn), '{}') || ring ||
       coalesce(jsonb_object_agg(l.priority, l.turn) filter (where l.read), '{}')
