@@ -26,10 +26,11 @@ from chancy.queue.rules import Rule
 
 QUEUE = "ruled"
 PLAIN = "no rules"
+UNBOUND = "GlobalConcurrency that does not bind"
 SEQUENCES = "Sequential, 1,000 keys"
 #: The rules by the start of their figure, with the bar of the ratio to no rules, and the keys.
 DRAINS: dict[str, tuple[Rule, float, int]] = {
-    "GlobalConcurrency that does not bind": (GlobalConcurrency(100_000), 0.7, 1),
+    UNBOUND: (GlobalConcurrency(100_000), 0.7, 1),
     "GlobalConcurrency(1) of 10,000 keys": (GlobalConcurrency(1, by="key_"), 0.4, 10_000),
     SEQUENCES: (Sequential(by="key_"), 0.3, 1_000),
     "FairShare, 1,000 keys": (FairShare(by="key_"), 0.4, 1_000),
@@ -37,6 +38,11 @@ DRAINS: dict[str, tuple[Rule, float, int]] = {
 #: Peers with jobs that run one after the other by key: the `queueName` of graphile-worker and the
 #: `lock` of procrastinate.
 SEQUENTIAL_PEERS = (systems.GRAPHILE_WORKER, systems.PROCRASTINATE)
+#: Peers with a limit of all workers together: the `concurrency` of a queue of DBOS, and the
+#: `concurrency_limit` of an entrypoint of pgqueuer.
+CONCURRENT_PEERS = (systems.PGQUEUER, systems.DBOS)
+#: The peers of a figure, and the setting with which their roles keep its rule.
+RULED_PEERS = {SEQUENCES: (SEQUENTIAL_PEERS, "keys"), UNBOUND: (CONCURRENT_PEERS, "limit")}
 BINDING = "GlobalConcurrency(10), 8 workers"
 POSSIBLE = "10 slots / (1 ms + a claim)"
 HELD = "GlobalConcurrency(1) of 1,000 keys under a held snapshot"
@@ -58,6 +64,9 @@ def measure(bench: Bench) -> Iterator[Measurement]:
             case Sequential():
                 usual = 100_000
                 yield from _peers(bench, title, bench.size(keys, least=1))
+            case GlobalConcurrency(limit, by=None):
+                usual = 20_000
+                yield from _peers(bench, title, limit)
             case FairShare() if bench.size.full:
                 usual = 300_000
             case _:
@@ -74,13 +83,14 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     yield _idle(bench)
 
 
-def _peers(bench: Bench, title: str, keys: int) -> Iterator[Measurement]:
-    """Sequences of the peers that have them; graphile-worker keeps them without a local queue."""
-    keyed_peers = [
-        replace(system, settings={**system.settings, "keys": keys})
-        for system in systems.peers(bench, SEQUENTIAL_PEERS)
+def _peers(bench: Bench, title: str, value: int) -> Iterator[Measurement]:
+    """The peers that have the rule; graphile-worker keeps sequences without a local queue."""
+    those, setting = RULED_PEERS[title]
+    ruled = [
+        replace(system, settings={**system.settings, setting: value})
+        for system in systems.peers(bench, those)
     ]
-    yield from measure_each(bench, keyed_peers, title, partial(_peer, title, bench.size(20_000)))
+    yield from measure_each(bench, ruled, title, partial(_peer, title, bench.size(20_000)))
 
 
 def _peer(title: str, most: int, deployment: Deployment) -> Iterator[Measurement]:
@@ -125,10 +135,10 @@ def _beside(
     for name, ruled in ((f"{figure}, beside it {PLAIN}", False), (figure, True)):
         _fill(bench, rules if ruled else (), _jobs(jobs, keys))
         against = {PLAIN: f"{figure}, beside it {PLAIN}"} if ruled else {}
-        if ruled and title == SEQUENCES:
+        if ruled and title in RULED_PEERS:
             against |= {
                 system.name: system.figure(title)
-                for system in systems.peers(bench, SEQUENTIAL_PEERS)
+                for system in systems.peers(bench, RULED_PEERS[title][0])
                 if not system.absence()
             }
         yield _drain(bench, jobs, name, against)

@@ -92,7 +92,7 @@ class SimulatedWorker:
         queues = SurveyedQueues(
             poll_interval_s=lambda: 0.5,
             occupied=lambda: (),
-            claim=lambda _: None,
+            claim=lambda *_: None,
             stop=lambda _: None,
             on_changed=lambda: None,
         )

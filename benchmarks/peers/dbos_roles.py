@@ -50,6 +50,7 @@ class Roles(Peer):
         DBOS.launch()
         await DBOS.register_queue_async(
             _QUEUE,
+            concurrency=self.settings.get("limit"),
             worker_concurrency=self.settings["concurrency"],
             polling_interval_sec=self.settings["poll"],
         )

@@ -42,6 +42,6 @@ class Roles(Peer):
         async def noop(job: Any) -> None:
             ran(json.loads(job.payload)["number"])
 
-        queuer.entrypoint("noop")(noop)
+        queuer.entrypoint("noop", concurrency_limit=self.settings.get("limit", 0))(noop)
         self.ready()
         await queuer.run(batch_size=self.settings["batch"])
