@@ -7,6 +7,7 @@ import signal
 
 pytest_plugins = [
     "tests.support.chromium",
+    "tests.support.introspection",
     "tests.support.leftovers",
     "tests.support.postgres_fixtures",
     "tests.support.redis_fixtures",

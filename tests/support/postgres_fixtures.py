@@ -27,7 +27,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import TupleRow
 
 from chancy.embedded import PostgresServer
-from tests.support import leftovers
+from tests.support import leftovers, recycling
 from tests.support.proxy import Proxy
 
 # The shared server need not survive a power cut; crashes of the *server* are tested with
@@ -56,6 +56,7 @@ class Run:
     owner: bool = True
     given: bool = False
     session: psycopg.Connection[TupleRow] | None = None
+    recycling: recycling.Recycling = field(default_factory=recycling.Recycling)
     #: When the run began, by UTC.
     day: date = field(default_factory=lambda: datetime.now(UTC).date())
 
@@ -91,7 +92,8 @@ class Run:
         return found.fetchall() if found.description else []
 
     def close(self) -> None:
-        """Close the session."""
+        """Close the sessions."""
+        self.recycling.close()
         if self.session is not None:
             self.session.close()
 
@@ -229,6 +231,7 @@ def _made_once(run: Run, name: str, template: str | None, migrate: Callable[[str
             run.drop(half)
             run.make(half, template)
             migrate(_named(run.dsn, half))
+            recycling.prepare(_named(run.dsn, half))
             names = sql.Identifier(half), sql.Identifier(name)
             connection.execute(sql.SQL("alter database {} rename to {}").format(*names))
     return name
@@ -236,15 +239,23 @@ def _made_once(run: Run, name: str, template: str | None, migrate: Callable[[str
 
 @contextmanager
 def _database(run: Run, request: pytest.FixtureRequest, template: str | None) -> Generator[str]:
-    name = f"test_{run.name}_{secrets.token_hex(6)}"
-    run.make(name, template)
-    if template is not None and (today := _today()) != run.day:
-        _move_days(_named(run.dsn, name), run.day, today)
+    # The template has the partitions of the day on which the run began.
+    recycled = _today() == run.day and bool(request.getfixturevalue("recycled"))
+    name = run.recycling.take(template) if template and recycled else None
+    if name is None:
+        name = f"test_{run.name}_{secrets.token_hex(6)}"
+        run.make(name, template)
+        if template is not None and (today := _today()) != run.day:
+            _move_days(_named(run.dsn, name), run.day, today)
+    kept = False
     try:
         yield _named(run.dsn, name)
         alive = _sessions(run, name)
+        if template and recycled and not alive:
+            kept = run.recycling.keep(template, name, _named(run.dsn, name))
     finally:
-        run.drop(name)
+        if not kept:
+            run.drop(name)
     if alive:
         pytest.fail(f"{request.node.nodeid} left connections open: {'; '.join(alive)}")
 
@@ -280,12 +291,22 @@ def _sessions(run: Run, name: str) -> list[str]:
     connected = sql.SQL(
         "select format('%s (%s): %s', pid, application_name, query) from pg_stat_activity"
         " where datname = {} and backend_type = 'client backend'"
+        " and application_name <> 'test recycling'"
     ).format(sql.Literal(name))
     while True:
         rows = run.execute(connected)
         if not rows or time.monotonic() > deadline:
             return [str(row[0]) for row in rows]
         time.sleep(0.01)
+
+
+@pytest.fixture(scope="session")
+def recycled() -> bool:
+    """Whether a test may get a database that an earlier one has used, emptied; see `recycling`.
+
+    Override it where tests read sizes, statistics or plans.
+    """
+    return True
 
 
 @pytest.fixture
