@@ -12,14 +12,17 @@ import ast
 import asyncio
 import importlib
 import inspect
+import json
 import os
 import re
+import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psycopg
 
@@ -27,6 +30,8 @@ from tests.docs.pages import Block, Page
 
 #: Commands that are run; others are the reader's own business.
 _RUN = ("chancy ", "python ", "pytest ")
+#: Characters that a shell understands, besides quotes.
+_OF_THE_SHELL = frozenset("$`|&;<>(){}*?~")
 _DSN = re.compile(r"postgresql://[^\"'\s]*")
 _PATIENCE_S = 60.0
 #: Blocks that are not run: for the reader alone, or code of another library on a page that
@@ -34,12 +39,65 @@ _PATIENCE_S = 60.0
 LEFT_OUT = frozenset({"no-run", "other"})
 
 
+class CommandLine:
+    """Runs ``chancy`` in processes that are forked from one that has imported it.
+
+    A process that starts anew takes half a second of CPU time for that. Make it before the page is
+    run: the forked processes have nothing of the page.
+    """
+
+    def __init__(self) -> None:
+        self._ours, theirs = socket.socketpair()
+        self._pid = os.fork()
+        if self._pid == 0:
+            self._ours.close()
+            self._serve(theirs)
+        theirs.close()
+        self._ours.settimeout(_PATIENCE_S)
+        self._replies = self._ours.makefile()
+
+    def run(self, words: list[str]) -> subprocess.CompletedProcess[str]:
+        """Run ``chancy`` with these words to its end, with this process's environment."""
+        output = Path(".chancy-output")
+        request = [words, dict(os.environ), str(output.absolute())]
+        self._ours.sendall(f"{json.dumps(request)}\n".encode())
+        code = int(self._replies.readline())
+        return subprocess.CompletedProcess(words, code, output.read_text(encoding="utf-8"))
+
+    def close(self) -> None:
+        self._replies.close()
+        self._ours.close()
+        os.waitpid(self._pid, 0)
+
+    def _serve(self, line: socket.socket) -> NoReturn:
+        """In the process that forks: read requests until their end."""
+        from chancy.cli.main import main
+
+        with line, line.makefile() as requests:
+            for request in requests:
+                words, environment, output = json.loads(request)
+                pid = os.fork()
+                if pid == 0:
+                    os.environ.clear()
+                    os.environ.update(environment)
+                    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+                    for number, opened in enumerate((os.open(os.devnull, os.O_RDONLY), file, file)):
+                        os.dup2(opened, number)
+                    os.chdir(Path(output).parent)
+                    sys.argv[:] = ["chancy", *words]
+                    main()
+                _, status = os.waitpid(pid, 0)
+                line.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+        os._exit(0)
+
+
 class Rehearsal:
     """One page, its files in the current directory."""
 
-    def __init__(self, page: Page, dsn: str) -> None:
+    def __init__(self, page: Page, dsn: str, chancy: CommandLine) -> None:
         self._page = page
         self._dsn = dsn
+        self._chancy = chancy
         self._names: dict[str, Any] = {"__name__": "__main__"}
         self._runner = asyncio.Runner()
         self.done = 0
@@ -127,15 +185,19 @@ class Rehearsal:
     def _call(self, command: list[str], block: Block, *, said: str = "") -> str:
         """Run a command to its end; returns what it printed."""
         expected = next((int(word[5:]) for word in block.words if word.startswith("exit=")), 0)
-        done = subprocess.run(
-            command,
-            input=said,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=_PATIENCE_S,
-        )
+        words = shlex.split(command[-1])
+        if words[0] == "chancy" and not _OF_THE_SHELL & set(command[-1]):
+            done = self._chancy.run(words[1:])
+        else:
+            done = subprocess.run(
+                command,
+                input=said,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+                timeout=_PATIENCE_S,
+            )
         assert done.returncode == expected, (
             f"{block}: {command[-1]} exited with {done.returncode}:\n{done.stdout}"
         )
@@ -181,10 +243,12 @@ def matches(said: str, shown: str) -> bool:
 
 def main(page: str, directory: str) -> None:
     os.chdir(directory)
-    sys.path.insert(0, directory)
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    rehearsal = Rehearsal(Page(Path(page)), os.environ["CHANCY_DSN"])
+    chancy = CommandLine()
+    sys.path.insert(0, directory)
+    rehearsal = Rehearsal(Page(Path(page)), os.environ["CHANCY_DSN"], chancy)
     rehearsal.run()
+    chancy.close()
     sys.stdout.write(f"{rehearsal.done} blocks done\n")
 
 
