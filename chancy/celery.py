@@ -2,7 +2,7 @@
 
     from chancy.celery import serve_tasks, shared_task
 
-    serve_tasks(chancy)  # an application that is open: `with chancy:`
+    serve_tasks(chancy)
 
     @shared_task(bind=True, max_retries=4)
     def send(self, to):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -41,9 +42,10 @@ class SyncBroker(Protocol):
 
 
 class BlockingCalls:
-    """The ``sync_…`` calls of `chancy.app.Chancy`, used as ``with Chancy(dsn) as chancy``.
+    """The ``sync_…`` calls of `chancy.app.Chancy`. They are thread-safe.
 
-    They are thread-safe.
+    The first call connects, and the connections are closed when the process ends. ``with chancy:``
+    closes them at the end of the block; calls after it need another block.
     """
 
     def __init__(self) -> None:
@@ -52,12 +54,14 @@ class BlockingCalls:
         self._own_queues = {"default"}
         # The number of open `with` blocks of all threads.
         self._inside = 0
+        self._entered = False
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
         with self._lock:
             if not self._inside:
                 self._sync = self._open_sync()
+                self._entered = True
             self._inside += 1
         return self
 
@@ -129,9 +133,21 @@ class BlockingCalls:
 
     @property
     def _sync_broker(self) -> SyncBroker:
-        if self._sync is None:
-            raise ConfigurationError("sync_… calls need `with Chancy(dsn) as chancy:`")
-        return self._sync
+        """The broker. Without `with`, the first call opens it until the process ends."""
+        # Without the lock, which a thread of the parent may have held at a fork.
+        if (broker := self._sync) is not None:
+            return broker
+        with self._lock:
+            if self._sync is None:
+                if self._entered:
+                    raise ConfigurationError(
+                        "this application was opened and closed by `with chancy:`: make sync_… "
+                        "calls inside such a block"
+                    )
+                self._sync = self._open_sync()
+                self._inside += 1
+                atexit.register(self.__exit__, None, None, None)
+            return self._sync
 
     def sync_push(
         self, job: Job[R], *, within: object | None = None, validate: bool = True

@@ -1,7 +1,5 @@
 """The requests of the shop: ``flask --app shop run``."""
 
-import atexit
-from contextlib import ExitStack
 from typing import Any
 
 from flask import Flask, abort, request
@@ -10,12 +8,6 @@ from sqlalchemy import update
 from tables import Item, Order, sessions
 
 app = Flask(__name__)
-
-# Open for as long as the process lives. The first push connects, so a server may import this
-# module and fork.
-opened = ExitStack()
-opened.enter_context(chancy)
-atexit.register(opened.close)
 
 
 @app.post("/orders")

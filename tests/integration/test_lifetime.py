@@ -88,7 +88,7 @@ def test_threads_come_and_go(dsn: str) -> None:
         chancy.sync_push(jobs.note.job(5))
     with psycopg.connect(dsn) as session:
         assert session.execute("select count(*) from chancy.jobs").fetchone() == (41,)
-    with pytest.raises(ConfigurationError, match="with Chancy"):
+    with pytest.raises(ConfigurationError, match="inside such a block"):
         chancy.sync_push(jobs.note.job(6))
 
 
@@ -117,6 +117,45 @@ with Chancy({dsn!r}) as chancy:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     with psycopg.connect(dsn) as session:
         assert session.execute("select count(*) from chancy.jobs").fetchone() == (201,)
+
+
+def test_the_first_sync_call_opens_the_application_until_the_process_ends(dsn: str) -> None:
+    code = f"""
+import atexit, os, threading
+import psycopg
+from chancy import Chancy, Queue
+from tests.support import jobs
+
+def sessions():
+    with psycopg.connect({dsn!r}) as session:
+        query = "select count(*) from pg_stat_activity where application_name like 'chancy%'"
+        return session.execute(query).fetchone()[0]
+
+def push():
+    reference = chancy.sync_push(jobs.note.job(0))
+    assert chancy.sync_get_job(reference.id).id == reference.id
+
+chancy = Chancy({dsn!r}, queues=[Queue("async", executor="async")])
+atexit.register(lambda: print("at the end", sessions()))
+threads = [threading.Thread(target=push) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+with chancy:
+    push()
+push()
+print("open", sessions() > 0, flush=True)
+if not (pid := os.fork()):
+    push()
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+"""
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, check=True, timeout=60, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("open True\nat the end 0\n", "")
+    with psycopg.connect(dsn) as session:
+        assert session.execute("select count(*) from chancy.jobs").fetchone() == (7,)
 
 
 class Unwilling(CompletionWaiter):

@@ -20,7 +20,6 @@ from chancy import (
     JobCancelled,
     JobFailed,
     Queue,
-    Reference,
     State,
     WaitTimeout,
     Worker,
@@ -299,9 +298,10 @@ def test_an_application_that_is_closed_ends_the_waits_for_many(
     assert [one for one in caplog.records if one.levelname == "ERROR"] == []
 
 
-def test_sync_waiting_needs_an_open_application(dsn: str) -> None:
-    with pytest.raises(ConfigurationError, match="sync_… calls need"):
-        Chancy(dsn).sync_wait_for(uuid.uuid4())
-    nowhere: Reference[object] = Reference(uuid.uuid4(), Chancy(dsn))
-    with pytest.raises(ConfigurationError, match="sync_… calls need"):
-        sync_gather([nowhere])
+def test_sync_calls_after_a_with_block_are_refused(dsn: str) -> None:
+    with Chancy(dsn) as chancy:
+        reference = chancy.sync_push(jobs.note.job(0))
+    with pytest.raises(ConfigurationError, match="inside such a block"):
+        chancy.sync_wait_for(reference.id)
+    with pytest.raises(ConfigurationError, match="inside such a block"):
+        sync_gather([reference])
