@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import click
 
 from chancy.cli.exits import code_of, complain
+from chancy.plugin.commands import OFFER
 
 #: The location and the help line of each command, so that `chancy --help` imports none of them.
 COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -85,6 +86,12 @@ ELSEWHERE: Mapping[str, str] = {
 WORDS = "chancy.words"
 
 
+def _offer(*args: Any) -> Any:
+    from chancy.cli import shell_completion
+
+    return shell_completion.ids(*args)
+
+
 class Commands(click.Group):
     """The root command. It turns chancy's errors into one line on stderr and an exit code."""
 
@@ -94,8 +101,12 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        # Jobs and applications are importable from the current directory, as with `python -m`.
+        if (here := os.getcwd()) not in sys.path:
+            sys.path.insert(0, here)
         # Plugin commands depend on --app, which follows the name of the command.
         ctx.meta[WORDS] = tuple(args)
+        ctx.meta[OFFER] = _offer
         try:
             name, command, rest = super().resolve_command(ctx, args)
         except click.UsageError:
@@ -112,7 +123,13 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             from chancy.cli import extensions
 
-            return extensions.find(cmd_name, words=ctx.meta.get(WORDS, ()), taken=COMMANDS)
+            try:
+                return extensions.find(cmd_name, words=ctx.meta.get(WORDS, ()), taken=COMMANDS)
+            except (Exception, SystemExit):
+                # A completion may print nothing: the shell would show it in the middle of the line.
+                if ctx.resilient_parsing:
+                    return click.Command(cmd_name)
+                raise
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
         found: click.Command = getattr(importlib.import_module(module), attribute)
         return found
@@ -123,10 +140,6 @@ class Commands(click.Group):
             formatter.write_dl(sorted(lines.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
-        # Jobs and applications are importable from the current directory, as with `python -m`.
-        here = os.getcwd()
-        if here not in sys.path:
-            sys.path.insert(0, here)
         _warn_of_variables()
         try:
             return super().invoke(ctx)

@@ -1,21 +1,19 @@
-"""Shell completion of queues, functions and ids of jobs. Only ids are read from the database."""
+"""Shell completion of queues, functions and ids. Only ids are read from the database."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import sys
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import click
 from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
-    from chancy.broker.values import JobFilter
+    from chancy.app.app import Chancy
     from chancy.cli.options import CommandTarget
-    from chancy.job.definition import QueuedJob
 
 #: The most names that are offered.
 _MOST = 200
@@ -61,35 +59,61 @@ def job_ids(context: click.Context, parameter: click.Parameter, begun: str) -> l
         "wait": {State.PENDING, State.SCHEDULED, State.HELD, State.RUNNING},
         "why": {State.PENDING, State.SCHEDULED, State.HELD, State.FAILED},
     }.get(context.info_name or "", set())
+
+    async def newest(chancy: Chancy) -> list[tuple[UUID, str]]:
+        wanted = JobFilter(states=frozenset(states), limit=_NEWEST)
+        found = sorted(
+            await chancy.find_jobs(wanted), key=lambda job: job.state is not State.FAILED
+        )
+        return [(job.id, f"{job.state.label} {job.queue} {job.func}") for job in found]
+
+    return ids(context, parameter, begun, newest)
+
+
+def worker_ids(
+    context: click.Context, parameter: click.Parameter, begun: str
+) -> list[CompletionItem]:
+    """The ids of the workers that are alive."""
+
+    async def newest(chancy: Chancy) -> list[tuple[UUID, str]]:
+        found = await chancy.get_workers()
+        return [(one.id, f"{one.host} {one.pid}") for one in found if not one.dead]
+
+    return ids(context, parameter, begun, newest)
+
+
+def ids(
+    context: click.Context,
+    parameter: click.Parameter,
+    begun: str,
+    newest: Callable[[Chancy], Awaitable[Iterable[tuple[UUID, str]]]],
+) -> list[CompletionItem]:
+    """The ids that `newest` reads, without those that are on the line already."""
+
+    async def found() -> list[tuple[UUID, str]]:
+        async with asyncio.timeout(_PATIENCE_S), _target(context).application() as chancy:
+            return list(await newest(chancy))
+
     # Nothing may be printed: the shell would show it in the middle of the line.
     logging.disable()
     try:
-        wanted = JobFilter(states=frozenset(states), limit=_NEWEST)
-        found = asyncio.run(_newest(_target(context), wanted))
+        offered = asyncio.run(found())
     except (Exception, SystemExit):
         return []
-    given = {str(id) for id in context.params.get("ids") or ()}
-    fitting = [job for job in found if str(job.id).startswith(begun) and str(job.id) not in given]
-    fitting.sort(key=lambda job: job.state is not State.FAILED)
-    return [
-        CompletionItem(str(job.id), help=f"{job.state.label} {job.queue} {job.func}")
-        for job in fitting[:_OFFERED]
+    given = context.params.get(parameter.name or "")
+    written = {str(id) for id in given} if isinstance(given, Sequence) else set[str]()
+    fitting = [
+        CompletionItem(str(id), help=description)
+        for id, description in offered
+        if str(id).startswith(begun) and str(id) not in written
     ]
-
-
-async def _newest(target: CommandTarget, wanted: JobFilter) -> list[QueuedJob]:
-    async with asyncio.timeout(_PATIENCE_S):
-        async with target.application() as chancy:
-            return list(await chancy.find_jobs(wanted))
+    return fitting[:_OFFERED]
 
 
 def _target(context: click.Context) -> CommandTarget:
     """The application that the options typed so far select."""
     from chancy.cli.options import SHARED, CommandTarget
 
-    # As for a command that runs: see `chancy.cli.main`.
-    if (here := os.getcwd()) not in sys.path:
-        sys.path.insert(0, here)
     return CommandTarget({name: context.params.get(name) for name in SHARED})
 
 

@@ -263,7 +263,7 @@ def list_(target: CommandTarget, json_: bool) -> None:
 
 @worker.command()
 @on_target
-@click.argument("id", type=click.UUID)
+@click.argument("id", type=click.UUID, shell_complete=shell_completion.worker_ids)
 @as_json
 def stop(target: CommandTarget, id: UUID, json_: bool) -> None:
     """Ask a worker to shut down as at SIGTERM. Exits with 1 if there is no such worker.

@@ -6,10 +6,13 @@ import json
 import math
 import re
 import sys
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+from uuid import UUID
 
 import click
+from click.shell_completion import CompletionItem
 
 from chancy.text import storable
 
@@ -22,6 +25,33 @@ _MOST_S = 1e10
 
 #: ``--json``, for the parameter ``json_``.
 as_json = click.option("--json", "json_", is_flag=True, help="Print JSON for a script.")
+
+
+#: In the ``meta`` of a click context: an `Offer`, of the application that the command line selects.
+OFFER = "chancy.offer"
+
+if TYPE_CHECKING:
+    from chancy.plugin.runtime import Application
+
+    #: The newest ids, each with a description.
+    Newest = Callable[[Application], Awaitable[Iterable[tuple[UUID, str]]]]
+    Offer = Callable[[click.Context, click.Parameter, str, Newest], list[CompletionItem]]
+
+
+class Id(click.types.UUIDParameterType):
+    """An argument type: an id, which the shell completes. Nothing is printed or raised meanwhile.
+
+    :param newest: reads the ids; it may take 3 seconds, connecting included.
+    """
+
+    def __init__(self, newest: Newest) -> None:
+        self._newest = newest
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        offer: Offer | None = ctx.meta.get(OFFER)
+        return [] if offer is None else offer(ctx, param, incomplete, self._newest)
 
 
 def complain(message: str) -> None:

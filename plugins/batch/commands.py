@@ -7,7 +7,7 @@ from uuid import UUID
 
 import click
 
-from chancy.plugin.commands import as_json, refuse
+from chancy.plugin.commands import Id, as_json, refuse
 from chancy.plugin.runtime import Application, CommandLine
 from chancy.plugin.tables import facts
 from chancy.plugin.tracking.commands import cancel_group, listing, show_list
@@ -23,6 +23,11 @@ from chancy.states import State
 
 #: The most failed or cancelled jobs that `show` prints.
 _BAD = 20
+
+
+async def _newest(chancy: Application) -> Sequence[tuple[UUID, str]]:
+    found = await BatchCalls(chancy.broker).find(BatchFilter(limit=200))
+    return [(one.id, f"{one.state.label} {one.name}") for one in found]
 
 
 @click.group()
@@ -58,7 +63,7 @@ def _cells(record: BatchRecord) -> Sequence[object]:
 
 
 @batch.command()
-@click.argument("id", type=click.UUID)
+@click.argument("id", type=Id(_newest))
 @as_json
 @click.pass_obj
 def show(cli: CommandLine, id: UUID, json_: bool) -> None:
@@ -105,7 +110,7 @@ def show(cli: CommandLine, id: UUID, json_: bool) -> None:
 
 
 @batch.command()
-@click.argument("id", type=click.UUID)
+@click.argument("id", type=Id(_newest))
 @as_json
 @click.pass_obj
 def cancel(cli: CommandLine, id: UUID, json_: bool) -> None:

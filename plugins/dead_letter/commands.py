@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import UUID
 
 import click
 
-from chancy.plugin.commands import NO, as_json, complain, refuse
+from chancy.plugin.commands import NO, Id, as_json, complain, refuse
 from chancy.plugin.runtime import Application, CommandLine
 from chancy.plugin.tables import facts
 from chancy.plugins.dead_letter import DeadLetters
@@ -29,6 +29,11 @@ from chancy.plugins.dead_letter.store import (
 )
 
 T = TypeVar("T")
+
+
+async def _newest(chancy: Application) -> Sequence[tuple[UUID, str]]:
+    found = await Letters(chancy.broker).find(LetterFilter(), limit=200)
+    return [(one.id, f"{one.queue} {one.func} {one.error}") for one in found]
 
 
 @click.group()
@@ -160,7 +165,7 @@ def groups(line: CommandLine, limit: int, before: UUID | None, json_: bool) -> N
 
 
 @dead.command()
-@click.argument("id", type=click.UUID)
+@click.argument("id", type=Id(_newest))
 @as_json
 @click.pass_obj
 def show(line: CommandLine, id: UUID, json_: bool) -> None:
@@ -198,7 +203,7 @@ def _describe(line: CommandLine, letter: DeadLetter) -> None:
 
 
 @dead.command()
-@click.argument("ids", type=click.UUID, nargs=-1)
+@click.argument("ids", type=Id(_newest), nargs=-1)
 @filtered
 @click.option("--all", "all_", is_flag=True, help="All dead letters that match the filters.")
 @click.option("--limit", type=click.IntRange(1), help="The most dead letters, oldest first.")
@@ -292,7 +297,7 @@ def _report_replayed(
 
 
 @dead.command()
-@click.argument("ids", type=click.UUID, nargs=-1)
+@click.argument("ids", type=Id(_newest), nargs=-1)
 @filtered
 @state
 @click.option("--all", "all_", is_flag=True, help="All dead letters that match the filters.")

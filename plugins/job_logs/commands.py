@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 import click
 
-from chancy.plugin.commands import as_json, complain, refuse
+from chancy.broker.values import JobFilter
+from chancy.plugin.commands import Id, as_json, complain, refuse
 from chancy.plugin.runtime import Application, CommandLine
 from chancy.plugin.tables import facts
 from chancy.plugins.job_logs.lines import SQL, STEP, LogLine, read
@@ -16,8 +17,13 @@ from chancy.plugins.job_logs.lines import SQL, STEP, LogLine, read
 _LOOK_S, _LATE_S = 0.5, 2.0
 
 
+async def _newest(chancy: Application) -> Sequence[tuple[UUID, str]]:
+    found = await chancy.broker.find(JobFilter(limit=200))
+    return [(job.id, f"{job.state.label} {job.queue} {job.func}") for job in found]
+
+
 @click.command("job logs")
-@click.argument("id", type=click.UUID)
+@click.argument("id", type=Id(_newest))
 @click.option("--follow", "-f", is_flag=True, help="Wait for further lines until the job ends.")
 @as_json
 @click.pass_obj

@@ -10,7 +10,7 @@ from uuid import UUID
 import click
 
 from chancy.errors import PushError
-from chancy.plugin.commands import as_json, refuse
+from chancy.plugin.commands import Id, as_json, refuse
 from chancy.plugin.runtime import Application, CommandLine
 from chancy.plugin.tables import facts
 from chancy.plugin.tracking.commands import cancel_group, listing, show_list
@@ -26,6 +26,11 @@ from chancy.plugins.workflow.record import (
 from chancy.plugins.workflow.reference import WorkflowReference, waiter_for
 
 T = TypeVar("T")
+
+
+async def _newest(chancy: Application) -> Sequence[tuple[UUID, str]]:
+    found = await WorkflowCalls(chancy.broker).find(WorkflowFilter(limit=200))
+    return [(one.id, f"{one.state.label} {one.name}") for one in found]
 
 
 @click.group()
@@ -59,7 +64,7 @@ def _cells(record: WorkflowRecord) -> Sequence[object]:
 
 
 @workflow.command()
-@click.argument("id", type=click.UUID)
+@click.argument("id", type=Id(_newest))
 @as_json
 @click.pass_obj
 def show(cli: CommandLine, id: UUID, json_: bool) -> None:
@@ -99,7 +104,7 @@ def show(cli: CommandLine, id: UUID, json_: bool) -> None:
 
 
 @workflow.command()
-@click.argument("id", type=click.UUID)
+@click.argument("id", type=Id(_newest))
 @click.option(
     "--format",
     "format_",
@@ -131,7 +136,7 @@ def export(cli: CommandLine, id: UUID, format_: str) -> None:
 
 
 @workflow.command()
-@click.argument("id", type=click.UUID)
+@click.argument("id", type=Id(_newest))
 @as_json
 @click.pass_obj
 def cancel(cli: CommandLine, id: UUID, json_: bool) -> None:
@@ -147,7 +152,7 @@ def cancel(cli: CommandLine, id: UUID, json_: bool) -> None:
 
 
 @workflow.command()
-@click.argument("id", type=click.UUID)
+@click.argument("id", type=Id(_newest))
 @click.option("--from", "step", help="Also run this step and all steps after it again.")
 @as_json
 @click.pass_obj
@@ -167,7 +172,7 @@ def retry(cli: CommandLine, id: UUID, step: str | None, json_: bool) -> None:
 
 
 @workflow.command()
-@click.argument("id", type=click.UUID)
+@click.argument("id", type=Id(_newest))
 @click.argument("name")
 @click.option("--payload", help="The result of the step, as JSON.")
 @as_json

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
-from chancy import Chancy, Job
+from chancy import Chancy, Job, Queue, Worker
 from chancy.cli import settings
 from chancy.embedded import free_port
 from chancy.errors import ConfigurationError
+from chancy.plugins.batch import Batch, Batches
+from chancy.plugins.workflow import Workflow, Workflows
+from tests.support import jobs
 from tests.support.command import SHOP, alone, inside
 from tests.support.sources import ROOT
 from tests.support.waiting import eventually
@@ -250,6 +256,7 @@ def test_the_shell_completes_queues_and_functions(tmp_path: Path) -> None:
     assert completed(tmp_path, f"chancy worker {app} --queues mailing,mai") == ["mailing,mail-now"]
     assert completed(tmp_path, f"chancy push {app} comp") == ["completed.send"]
     assert completed(tmp_path, "chancy push --app=nowhere comp") == []
+    assert completed(tmp_path, "chancy workflow show --app=nowhere ") == []
 
 
 async def test_the_shell_completes_ids_of_jobs_and_prints_nothing_without_a_database(
@@ -271,3 +278,35 @@ async def test_the_shell_completes_ids_of_jobs_and_prints_nothing_without_a_data
     await offers(f"chancy job cancel {ids[0]} ", *ids[1:])
     away = {"CHANCY_DSN": f"postgresql://postgres@127.0.0.1:{free_port()}/nowhere"}
     assert completed(tmp_path, "chancy job show ", **away) == []
+
+
+async def test_the_shell_completes_ids_of_dead_letters_workflows_batches_and_workers(
+    dsn: str, tmp_path: Path
+) -> None:
+    (tmp_path / "grouped.py").write_text(
+        "from chancy import Chancy\n"
+        "from chancy.plugins.batch import Batches\n"
+        "from chancy.plugins.workflow import Workflows\n"
+        "chancy = Chancy(plugins=[Batches(), Workflows()])\n"
+    )
+    flows, batches = Workflows(), Batches()
+    queues = [Queue("async", executor="async")]
+    async with Chancy(dsn, queues=queues, plugins=[flows, batches]) as chancy:
+        await chancy.migrate()
+        flow = await flows.push(chancy, Workflow("one").add(jobs.note.job(0), "step"))
+        batch = await batches.push(chancy, Batch(name="one"), [jobs.note.job(0)])
+        async with Worker(chancy) as worker:
+            dead = await chancy.push(jobs.fail.job().with_max_attempts(1))
+            await dead.wait(30)
+            offered = {
+                "workflow show": flow.id, "batch cancel": batch.id, "dead replay": dead.id,
+                "worker stop": worker.worker_id,
+            }  # fmt: skip
+            for command, id in offered.items():
+                line = f"chancy {command} --app=grouped {str(id)[:4]}"
+
+                async def found(line: str = line, id: UUID = id) -> bool:
+                    offers = partial(completed, tmp_path, line, CHANCY_DSN=dsn)
+                    return await asyncio.to_thread(offers) == [str(id)]
+
+                await eventually(found)
