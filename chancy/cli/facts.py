@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from chancy.broker.values import QueueCounts
 from chancy.cli import bounds, output
 from chancy.queue.queue import DEFAULT_BROKER, Queue
+from chancy.queue.rules import plain_rules
 
 if TYPE_CHECKING:
     from chancy.app.app import Chancy
@@ -20,6 +21,7 @@ COLUMNS = (
     "broker",
     "executor",
     "concurrency",
+    "rules",
     "limits",
     "options",
     "tags",
@@ -44,6 +46,7 @@ def row(queue: Queue, counts: Counts, broken: int) -> list[object]:
         queue.broker,
         queue.executor,
         queue.concurrency,
+        ", ".join(_shown_rule(rule) for rule in plain_rules(queue.rules)) or None,
         bounds.shown_limits(queue.limits),
         bounds.shown_options(queue.options),
         tags,
@@ -51,6 +54,14 @@ def row(queue: Queue, counts: Counts, broken: int) -> list[object]:
         state if queue.keep_finished else f"{state}, keeps no history",
         *shown(counts, queue.name),
     ]
+
+
+def _shown_rule(rule: Mapping[str, Any]) -> str:
+    """A rule in a few characters, such as ``rate 600/60s by host``."""
+    size = f" {rule['limit']}" if "limit" in rule else ""
+    if "allowed" in rule:
+        size = f" {rule['allowed']}/{rule['per_s']:g}s"
+    return f"{rule['rule']}{size}" + (f" by {rule['by']}" if rule["by"] else "")
 
 
 def shown(counts: Counts, name: str) -> list[object]:
@@ -75,6 +86,7 @@ def facts(queue: Queue) -> dict[str, Any]:
         "poll_interval_s": queue.poll_interval_s,
         "keep_finished": queue.keep_finished,
         "limits": bounds.plain_limits(queue.limits),
+        "rules": plain_rules(queue.rules),
         "options": bounds.plain_options(queue.options),
         "broker": queue.broker,
         "broker_options": queue.broker_options,

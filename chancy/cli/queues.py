@@ -128,7 +128,7 @@ def _print(
 ) -> None:
     rows = [facts.row(queue, counts, len(_broken(workers, queue.name))) for queue, _ in found]
     rows += [
-        [name, "(not declared)", *[None] * 6, "", *facts.shown(counts, name)]
+        [name, "(not declared)", *[None] * 7, "", *facts.shown(counts, name)]
         for name in _undeclared(found, counts)
     ]
     for one in rows:

@@ -4,7 +4,6 @@ order, on all workers together. A plugin enforces them."""
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -67,6 +66,9 @@ class RateLimit:
         if self.burst is not None:
             check_number(self.burst, "RateLimit: burst", 1, _MAX_JOBS)
         _check_by(self.by, "RateLimit")
+        # As it is stored, so that a declared rule equals its stored one.
+        object.__setattr__(self, "per", self.per_s)
+        object.__setattr__(self, "burst", self.allowed if self.burst is None else self.burst)
 
     @property
     def per_s(self) -> float:
@@ -163,7 +165,12 @@ def check_rules(values: object, where: str) -> tuple[Rule, ...]:
 
 def encode_rules(rules: tuple[Rule, ...]) -> str | None:
     """Return rules as the JSON string that is stored; None if there are none."""
-    return json.dumps([_encoded(rule) for rule in rules]) if rules else None
+    return json.dumps(plain_rules(rules)) if rules else None
+
+
+def plain_rules(rules: tuple[Rule, ...]) -> list[dict[str, Any]]:
+    """Return rules as JSON values."""
+    return [_encoded(rule) for rule in rules]
 
 
 def _encoded(rule: Rule) -> dict[str, Any]:
@@ -172,7 +179,6 @@ def _encoded(rule: Rule) -> dict[str, Any]:
         case GlobalConcurrency(limit=limit):
             stored["limit"] = limit
         case RateLimit(allowed=allowed, burst=burst):
-            burst = math.ceil(allowed) if burst is None else burst
             stored |= {"allowed": allowed, "per_s": rule.per_s, "burst": burst}
         case FairShare(weights=weights):
             stored["weights"] = dict(weights)

@@ -239,7 +239,8 @@ class Worker:
         if kept:
             logger.warning(
                 "queue_settings_kept queue=%s settings=%s: the queue exists, and its stored "
-                "settings hold; `chancy queue declare %s --upsert` with options changes them",
+                "settings hold; change them by `chancy queue declare %s --upsert` with options, or "
+                "by declare(queue, upsert=True)",
                 queue.name,
                 ",".join(kept),
                 queue.name,

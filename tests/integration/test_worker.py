@@ -17,7 +17,7 @@ import psutil
 import psycopg
 import pytest
 
-from chancy import Cancellation, Chancy, GlobalConcurrency, Job, Queue, State, Worker
+from chancy import Cancellation, Chancy, GlobalConcurrency, Job, Queue, RateLimit, State, Worker
 from chancy.attempt.settlement import Settlement
 from chancy.broker.transaction import TransactionHook
 from chancy.errors import BrokerUnavailable, ConfigurationError, SchemaMismatch
@@ -251,7 +251,8 @@ async def test_a_worker_refuses_tables_of_another_version(empty_dsn: str) -> Non
 async def test_a_worker_names_settings_of_a_queue_that_the_stored_ones_override(
     dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    mail = Queue("mail", executor="async", rules=(GlobalConcurrency(5),), tags=frozenset({"a"}))
+    rules = (GlobalConcurrency(5), RateLimit(60, per=timedelta(minutes=1)))
+    mail = Queue("mail", executor="async", rules=rules, tags=frozenset({"a"}))
     video = Queue("video", executor="async", concurrency=3)
     async with Chancy(dsn) as chancy:
         await chancy.declare(replace(mail, paused=True))

@@ -111,9 +111,8 @@ def _encode_rules(rules: Sequence[Rule]) -> str:
         match rule:
             case GlobalConcurrency(limit=limit):
                 most = str(limit)
-            case RateLimit(allowed=allowed):
-                rate = repr(allowed / rule.per_s)
-                burst = str(allowed if rule.burst is None else rule.burst)
+            case RateLimit():
+                rate, burst = repr(rule.allowed / rule.per_s), str(rule.burst)
             case _:
                 raise AssertionError(rule)  # refused by check_rules
     return f"{most} {rate} {burst}" if rules else ""

@@ -15,7 +15,7 @@ from psycopg import sql
 from chancy import Chancy, Limit, Queue
 from chancy.postgres.schema import migrate as tables
 from chancy.queue.executor_options import AsyncOptions, ThreadOptions
-from chancy.queue.rules import GlobalConcurrency
+from chancy.queue.rules import FairShare, GlobalConcurrency, RateLimit
 from tests.support.command import inside
 
 
@@ -84,6 +84,21 @@ async def test_upsert_changes_the_given_settings_alone() -> None:
             command = ["queue", "declare", "mail", *options, "--upsert"]
             await asyncio.to_thread(inside, *command, dsn=DSN)
             assert expected in await chancy.get_queues()
+
+
+def test_queue_list_shows_rules() -> None:
+    rules = (RateLimit(600, per=60, by="host"), GlobalConcurrency(5), FairShare("tenant_id"))
+
+    async def declare() -> None:
+        async with Chancy(DSN) as chancy:
+            await chancy.declare(Queue("crawl", rules=rules))
+
+    asyncio.run(declare())
+    shown = inside("queue", "list", dsn=DSN).out
+    assert "rate 600/60s by host, concurrency 5, fair by tenant_id" in shown
+    listed = {one["name"]: one for one in inside("queue", "list", "--json", dsn=DSN).json}
+    assert listed["default"]["rules"] == []
+    assert listed["crawl"]["rules"][1] == {"rule": "concurrency", "by": None, "limit": 5}
 
 
 def test_a_queue_is_declared_with_limits_and_options() -> None:
