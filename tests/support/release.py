@@ -110,9 +110,8 @@ def check_versions(metadata: Metadata, tag: str | None) -> None:
         raise Wrong(f"the tag is {tag}, and the version in pyproject.toml {version}")
     if tag is not None and version not in released:
         raise Wrong(f"CHANGELOG.md has no section [{version}], but {released}")
-    newest = next((one for one in released if one != "Unreleased"), None)
-    if newest not in (None, version):
-        raise Wrong(f"CHANGELOG.md ends with {newest}, and the version is {version}")
+    if released and released[0] != version:
+        raise Wrong(f"CHANGELOG.md begins with {released[0]}, and the version is {version}")
     click.echo(f"versions: {version}")
 
 
