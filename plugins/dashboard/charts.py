@@ -38,7 +38,7 @@ SPANS: Mapping[str, Span] = {
     name: Span(name=name, span=span, step=step, label=label)
     for name, span, step, label in (
         ("1h", timedelta(hours=1), timedelta(minutes=1), timedelta(minutes=10)),
-        ("24h", timedelta(hours=24), timedelta(minutes=20), timedelta(hours=4)),
+        ("24h", timedelta(hours=24), timedelta(hours=1), timedelta(hours=4)),
         ("7d", timedelta(days=7), timedelta(hours=3), timedelta(days=1)),
     )
 }

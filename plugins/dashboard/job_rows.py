@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,8 +18,9 @@ from chancy.states import State
 
 #: Jobs of a page.
 PAGE = 50
-#: Rows that a page reads to find jobs by their content: few at first, then more.
-_SOME, SCANNED = 500, 5_000
+#: The most rows of a table that a page reads to find jobs by their content, the rows of one
+#: statement, and the seconds after which a page begins no further one.
+SCANNED, _SOME, _SCAN_S = 5_000, 500, 0.1
 
 #: The bounds of ids and times.
 LOW, HIGH = UUID(int=0), UUID(int=2**128 - 1)
@@ -81,7 +83,10 @@ class _Source(NamedTuple):
 class _Found(NamedTuple):
     jobs: Sequence[JobRow]
     rows: int
+    #: Where the last row is.
     edge: str | None
+    #: Whether there may be rows behind it.
+    more: bool
 
 
 def _source(wanted: Search, *, failures: bool) -> _Source | None:
@@ -134,12 +139,11 @@ async def find_page(
     if len(found.jobs) > PAGE:
         page = found.jobs[:PAGE]
         return JobPage(jobs=page, order=source.order, after=page[-1].position, scanned=None)
-    more = found.rows >= budget
     return JobPage(
         jobs=found.jobs,
         order=source.order,
-        after=found.edge if more else None,
-        scanned=found.rows if more else None,
+        after=found.edge if found.more else None,
+        scanned=found.rows if found.more else None,
     )
 
 
@@ -151,13 +155,9 @@ async def _both(tables: _Tables, wanted: Search, after: str | None) -> JobPage:
     parts: list[_Found] = []
     for name in ("of_worker" if wanted.worker and not wanted.states else "live", "finished"):
         source = _Source(name, "", "id", exact)
-        parts.append(await tables.fetch(source, wanted, after, budget))
+        parts.append(await tables.fetch(source, wanted, after, budget, _SCAN_S / 2))
     # One of the tables may have been read less far than the other.
-    edges = [
-        part.edge
-        for part in parts
-        if part.edge is not None and part.rows >= budget and len(part.jobs) <= PAGE
-    ]
+    edges = [part.edge for part in parts if part.edge and part.more and len(part.jobs) <= PAGE]
     edge = max(edges, default=None)
     jobs = sorted((job for part in parts for job in part.jobs), key=_by_id, reverse=True)
     if edge is not None:
@@ -195,7 +195,7 @@ async def find_batch(
     if len(found.jobs) > limit:
         jobs = found.jobs[:limit]
         return jobs, jobs[-1].position
-    return found.jobs, found.edge if found.rows >= SCANNED else None
+    return found.jobs, found.edge if found.more else None
 
 
 class _Tables:
@@ -209,13 +209,31 @@ class _Tables:
         self._limit = limit
 
     async def fetch(
-        self, source: _Source, wanted: Search, after: str | None, budget: int
+        self,
+        source: _Source,
+        wanted: Search,
+        after: str | None,
+        budget: int,
+        scan_s: float = _SCAN_S,
     ) -> _Found:
-        """The next jobs of a source that match, of up to ``budget`` rows."""
-        if budget > _SOME:
-            found = await self.fetch(source, wanted, after, _SOME)
-            if found.rows < _SOME or len(found.jobs) > self._limit:
-                return found
+        """The next jobs of a source that match, of up to ``budget`` rows, and of those that are read
+        in about ``scan_s`` seconds."""
+        jobs: list[JobRow] = []
+        rows, until = 0, time.monotonic() + scan_s
+        while True:
+            size = min(_SOME, budget - rows)
+            found = await self._read(source, wanted, after, size)
+            jobs += found.jobs
+            rows += found.rows
+            over = len(jobs) > self._limit or rows >= budget or time.monotonic() > until
+            if over or not found.more:
+                return _Found(jobs, rows, found.edge or after, found.more)
+            after = found.edge
+
+    async def _read(
+        self, source: _Source, wanted: Search, after: str | None, size: int
+    ) -> _Found:
+        """The jobs that match among the next ``size`` rows."""
         position = json.dumps(_position(source.key, after, wanted.queue))
         rows = await self._tables.fetch(
             "job_page",
@@ -230,13 +248,14 @@ class _Tables:
             wanted.error,
             wanted.since_s,
             source.name,
-            budget,
+            size,
             self._limit + 1,
             position,
-            await self._allowed(source, wanted, budget, position),
+            await self._allowed(source, wanted, size, position),
         )
         jobs = [_row(row[2:]) for row in rows if row[3] is not None]
-        return _Found(jobs, int(rows[0][0]), rows[0][1])
+        scanned = int(rows[0][0])
+        return _Found(jobs, scanned, rows[0][1], scanned >= size)
 
     async def _allowed(
         self, source: _Source, wanted: Search, budget: int, position: str

@@ -14,10 +14,12 @@ from chancy.plugins.metrics.tally import COUNTS, PLACES, Totals, TotalsByFunctio
 
 SQL = PluginSql("chancy.plugins.metrics", "metrics")
 
-#: The seconds that rows cover: reports of workers, minutes, hours; and the age in seconds at which
-#: rows are added up to the next ones.
-REPORT, MINUTE, HOUR = 0, 60, 3_600
-_ROLL_UPS = ((REPORT, MINUTE, 60.0), (MINUTE, HOUR, 48 * 3_600.0))
+#: The steps of rows: reports of workers, minutes, minutes that are also part of their hour, hours.
+REPORT, MINUTE, COVERED, HOUR = 0, 60, -60, 3_600
+#: Which rows are added up to which, how old they are, and whether they stay.
+_ROLL_UPS = ((REPORT, MINUTE, 60.0, False), (MINUTE, HOUR, 120.0, True))
+#: Seconds for which minutes are read, and after which they are removed.
+_MINUTES_S, _COVERED_S = 48 * 3_600.0, 49 * 3_600.0
 #: Rows that one statement adds up or removes.
 _STEP = 5_000
 
@@ -70,12 +72,17 @@ class MetricsTable:
 
     async def roll_up(self, keep_days: float) -> None:
         """Add up old rows, and remove those of hours that are over ``keep_days`` days old."""
-        for step, following, older_s in _ROLL_UPS:
-            while True:
-                ((rows,),) = await self._tables.fetch("roll_up", step, following, older_s, _STEP)
-                if rows < _STEP:
-                    break
-        await self._tables.fetch("prune", keep_days * 86_400.0, _STEP)
+        for step, following, older_s, keep in _ROLL_UPS:
+            await self._repeat("roll_up", step, following, older_s, _STEP, keep)
+        for step, older_s in ((COVERED, _COVERED_S), (HOUR, keep_days * 86_400.0)):
+            await self._repeat("prune", step, older_s, _STEP)
+
+    async def _repeat(self, statement: str, *parameters: object) -> None:
+        """Run a statement until it finds fewer rows than it may take."""
+        while True:
+            ((rows,),) = await self._tables.fetch(statement, *parameters)
+            if rows < _STEP:
+                break
 
     async def read(
         self,
@@ -97,9 +104,14 @@ class MetricsTable:
         """The totals of all workers since the hour began, by the clock of the database."""
         return add_up(await self._read(None, float(HOUR), None, None, True, True))
 
-    async def _read(self, *parameters: object) -> Sequence[MetricsPoint]:
+    async def _read(
+        self, span_s: float | None, step_s: float, *parameters: object
+    ) -> Sequence[MetricsPoint]:
         points: list[MetricsPoint] = []
-        for at, queue, func, *rest in await self._tables.fetch("read", *parameters):
+        whole_hours = step_s % HOUR == 0
+        for at, queue, func, *rest in await self._tables.fetch(
+            "read", span_s, step_s, *parameters, whole_hours, _MINUTES_S
+        ):
             counts, (wait_s, run_s, waits, runs) = rest[: len(COUNTS)], rest[len(COUNTS) :]
             totals = Totals(
                 **dict(zip(COUNTS, counts, strict=True)),

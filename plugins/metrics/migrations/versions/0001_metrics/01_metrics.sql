@@ -1,6 +1,7 @@
 -- What became of jobs, by queue and function. step: the seconds that a row covers from `at` on; 0: a
 -- report of one worker, which the next roll-up adds to its minute. Reports are inserted and never
--- updated, so workers do not wait for each other.
+-- updated, so workers do not wait for each other. -60: a minute that is also part of the row of its hour,
+-- for readers of shorter steps.
 -- waits, runs: jobs by waiting time and run time; place n counts those below 2^(n - 1) ms, the last
 -- place the rest.
 create table {schema}.metrics (
