@@ -66,9 +66,11 @@ insert into chancy_bench.metrics
 select s.step, date_bin(s.step * interval '1 s', now() - n * s.step * interval '1 s', 'epoch'),
   'queue ' || q, 'shop.task', 900, 9, 9, 0, 0, 0, 0, 0, 1.0, 1.0,
   array_fill(40::bigint, array[24]), array_fill(40::bigint, array[24])
-from (values (60, 2880), (3600, 120)) as s (step, number)
-cross join lateral generate_series(0, s.number) as n
+from (values (60, 0, 2880), (3600, 49, 168)) as s (step, first, last)
+cross join lateral generate_series(s.first, s.last) as n
 cross join generate_series(1, 5) as q"""
+#: What the leader does every half minute.
+_ROLL_UP = "select chancy_bench.metrics_roll_up(60, 3600, 120, 1000000, true)"
 
 
 def measure(bench: Bench) -> Iterator[Measurement]:
@@ -86,6 +88,7 @@ def measure(bench: Bench) -> Iterator[Measurement]:
         control.run(_PENDING, bench.size(PENDING // part))
         control.run(_FAILED, KINDS, KINDS, bench.size(FAILED // part))
         control.run(_METRICS)
+        control.run(_ROLL_UP)
         control.run("vacuum (analyze)")
         bench.rest()
         yield from asyncio.run(_measure(bench))
