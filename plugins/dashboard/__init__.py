@@ -129,5 +129,9 @@ class Dashboard:
             read_dsn=plugin.read_dsn,
         )
 
+    async def end_streams(self) -> None:
+        """End the streams of open pages, for which a server that stops would wait."""
+        await self._serve.live.end()
+
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await self._serve(scope, receive, send)

@@ -21,8 +21,8 @@ _EVERY_S, _AT_LEAST_S = 1.0, 5.0
 _LOST = "event: lost\ndata:\n\n"
 #: Seconds between two checkups.
 _CHECKED_S = 60.0
-#: Seconds after which a stream ends, and its page opens another one. A server that stops waits for
-#: open streams, and cannot tell them that it does.
+#: Seconds after which a stream ends, and its page opens another one. A server other than ours waits
+#: for open streams when it stops, and cannot tell them that it does.
 _LASTS_S = 15.0
 
 
@@ -38,6 +38,13 @@ class Live:
         self._task: asyncio.Task[None] | None = None
         #: Whether the database could not be reached at the last look.
         self._lost = False
+        self._ended = False
+
+    async def end(self) -> None:
+        """End all streams: the server stops."""
+        async with self._changed:
+            self._ended = True
+            self._changed.notify_all()
 
     async def stream(self, view: View) -> Response:
         """The stream of one page."""
@@ -62,10 +69,10 @@ class Live:
             self._leave()
 
     async def _change(self, timeout_s: float) -> bool:
-        """Wait for pages to be told something; False if nothing was in time."""
+        """Wait for pages to be told something; False if nothing was in time, or streams end."""
         try:
             async with asyncio.timeout(timeout_s), self._changed:
-                return await self._changed.wait()
+                return not self._ended and await self._changed.wait() and not self._ended
         except TimeoutError:
             return False
 

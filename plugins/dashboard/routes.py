@@ -73,7 +73,7 @@ def build(
     secret: str | None,
     keep_audit_days: float,
     read_dsn: str | None,
-) -> ASGIApp:
+) -> Guarded:
     """The ASGI application of a dashboard."""
     site = Site(
         chancy=chancy,
@@ -107,14 +107,18 @@ def build(
     handlers = {404: _not_found(site), 405: _not_found(site)}
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
     app.router.redirect_slashes = False
-    return _Guarded(app)
+    return Guarded(app, live)
 
 
-class _Guarded:
-    """Adds the headers to every response."""
+class Guarded:
+    """Adds the headers to every response.
 
-    def __init__(self, app: ASGIApp) -> None:
+    :param live: the streams of open pages.
+    """
+
+    def __init__(self, app: ASGIApp, live: Live) -> None:
         self._app = app
+        self.live = live
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -14,12 +14,20 @@ import uvicorn
 from chancy.errors import ConfigurationError
 from chancy.plugins.dashboard import Dashboard
 
-#: Seconds for which requests may go on after an interruption; streams are open for ever.
+#: Seconds for which requests may go on after an interruption.
 _GRACE_S = 1
 
 
 class _DashboardServer(uvicorn.Server):
     """Ends as usual on SIGTERM, as a worker does. uvicorn raises the signal again at the end."""
+
+    def __init__(self, config: uvicorn.Config, dashboard: Dashboard) -> None:
+        super().__init__(config)
+        self._dashboard = dashboard
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._dashboard.end_streams()
+        await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if sig == signal.SIGTERM:
@@ -54,11 +62,13 @@ async def serve(
         bound.bind((host, port))
     except OSError as error:
         bound.close()
-        raise ConfigurationError(f"cannot listen at {host}:{port}: {error.strerror}") from None
+        raise ConfigurationError(
+            f"cannot listen at {host}:{port}: {error.strerror}: choose another address or port"
+        ) from None
     bound.listen()  # from now on connections wait until uvicorn takes them
     shown = f"[{host}]" if ":" in host else host
     announce(f"http://{shown}:{bound.getsockname()[1]}/")
-    server = _DashboardServer(config)
+    server = _DashboardServer(config, dashboard)
     running = asyncio.create_task(server.serve(sockets=[bound]))
     try:
         await asyncio.shield(running)
