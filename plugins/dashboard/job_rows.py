@@ -135,7 +135,7 @@ async def find_page(
     if source is None:
         return await _both(tables, wanted, after)
     budget = PAGE + 1 if source.exact else SCANNED
-    found = await tables.fetch(source, wanted, after, budget)
+    found = await tables.fetch(source, wanted, after, budget, _SCAN_S)
     if len(found.jobs) > PAGE:
         page = found.jobs[:PAGE]
         return JobPage(jobs=page, order=source.order, after=page[-1].position, scanned=None)
@@ -191,7 +191,7 @@ async def find_batch(
     else:
         source = _Source("live", "", "id", False)
     tables = _Tables(SQL.on(store), allows, limit)
-    found = await tables.fetch(source, wanted, after, SCANNED)
+    found = await tables.fetch(source, wanted, after, SCANNED, _SCAN_S)
     if len(found.jobs) > limit:
         jobs = found.jobs[:limit]
         return jobs, jobs[-1].position
@@ -214,10 +214,12 @@ class _Tables:
         wanted: Search,
         after: str | None,
         budget: int,
-        scan_s: float = _SCAN_S,
+        scan_s: float,
     ) -> _Found:
-        """The next jobs of a source that match, of up to ``budget`` rows, and of those that are read
-        in about ``scan_s`` seconds."""
+        """The next jobs of a source that match, of up to ``budget`` rows.
+
+        :param scan_s: the seconds after which no further rows are read.
+        """
         jobs: list[JobRow] = []
         rows, until = 0, time.monotonic() + scan_s
         while True:
@@ -230,9 +232,7 @@ class _Tables:
                 return _Found(jobs, rows, found.edge or after, found.more)
             after = found.edge
 
-    async def _read(
-        self, source: _Source, wanted: Search, after: str | None, size: int
-    ) -> _Found:
+    async def _read(self, source: _Source, wanted: Search, after: str | None, size: int) -> _Found:
         """The jobs that match among the next ``size`` rows."""
         position = json.dumps(_position(source.key, after, wanted.queue))
         rows = await self._tables.fetch(

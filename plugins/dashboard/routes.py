@@ -57,6 +57,7 @@ _AWAY = (
     "The database cannot be reached. Workers go on with the jobs that they run, and claim no "
     "others until it is back. Look at its server and its log; this page tries again every 5 s."
 )
+_TITLES = {403: "Not allowed", 404: "Not found"}
 _STATIC = {
     "dashboard.css": "text/css",
     "dashboard.js": "text/javascript",
@@ -203,7 +204,8 @@ async def _problem(
     """
     if view is None:  # without a user there is no menu: the message alone
         return PlainTextResponse(f"chancy: {message}\n", status)
-    title = "No database" if away else "Not done"
+    title = "No database" if away else _TITLES.get(status, "Not done")
+    message = f"{message[:1].upper()}{message[1:]}".removesuffix(".") + "."
     return await view.render("problem.html", status, title=title, message=message, away=away)
 
 

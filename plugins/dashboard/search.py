@@ -126,6 +126,10 @@ def _value(name: str, value: str) -> dict[str, object]:
             if not found:
                 raise SearchError(f"{value!r} is not an age such as 30m, 2h or 7d")
             return {"since_s": float(found[1]) * _UNITS[found[2]]}
+        case "tag":
+            raise SearchError(
+                "jobs have no tags: push them with meta, and search for meta.NAME:VALUE"
+            )
         case _:
             known = " ".join(QUALIFIERS)
             raise SearchError(f"there is no qualifier {name!r}; there are {known}")

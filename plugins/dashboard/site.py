@@ -18,6 +18,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 from uuid import UUID
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
@@ -476,6 +477,12 @@ def _module(path: str) -> str:
     return path.rpartition(".")[0]
 
 
+def _breakable(name: str) -> Markup:
+    """A long name, which a browser may break behind its underscores and dots."""
+    text = escape(_shown(name))
+    return Markup(re.sub(r"([_.]+)", r"\1<wbr>", text)) if len(name) > 20 else text
+
+
 def _shown(value: Any) -> Any:
     """Every string of a page: control characters and marks that change the direction of text are
     shown as escapes. Markup is left alone."""
@@ -506,6 +513,7 @@ def _environment() -> Environment:
         "short": _short,
         "last_name": _last_name,
         "module": _module,
+        "breakable": _breakable,
     }
     found.filters.update(filters)
     found.globals.update(Action=Action)

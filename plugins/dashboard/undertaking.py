@@ -86,9 +86,12 @@ class Deed:
         return cast(Any, self.store)
 
     async def note(
-        self, action: Action, subject: str, detail: Mapping[str, Any] | None = None, *, jobs: int
+        self, action: str, subject: str, detail: Mapping[str, Any] | None = None, *, jobs: int
     ) -> None:
-        """Write the entry of the audit."""
+        """Write the entry of the audit.
+
+        :param action: an `Action`, or what exactly was done of it.
+        """
         self.entry = await self._audit.add(self._who, str(action), subject, detail, jobs=jobs)
 
 

@@ -77,7 +77,8 @@ async def _pause(view: View, *, paused: bool) -> Response:
         entries = Entries(act.broker)
         if not await (entries.pause(name) if paused else entries.resume(name)):
             raise Refused(404, f"there is no cron entry {name!r}")
-        await act.note(Action.PAUSE_CRON, f"cron:{name}", {"paused": paused}, jobs=0)
+        what = Action.PAUSE_CRON if paused else "resume cron entry"
+        await act.note(what, f"cron:{name}", jobs=0)
     return view.done(act.entry, "cron")
 
 

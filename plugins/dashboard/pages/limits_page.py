@@ -60,9 +60,13 @@ async def show_panel(view: View) -> Response:
     panel = view.site.panels.get(view.path("name"))
     if panel is None:
         raise Refused(404, "no plugin of this application has such a panel")
-    rows = await view.site.looks.get(
-        ("panel", panel.name), lambda: panel.rows(view.site.chancy), keep_s=2.0
-    )
+    try:
+        rows = await view.site.looks.get(
+            ("panel", panel.name), lambda: panel.rows(view.site.chancy), keep_s=2.0
+        )
+    except Exception as error:  # of a plugin: its server may be away
+        why = f"{type(error).__name__}: {error}"[:500]
+        raise Refused(502, f"the plugin cannot show {panel.title} now: {why}") from error
     masked = view.site.masked
     return await view.render(
         "panel.html",

@@ -117,7 +117,7 @@ async def pause(view: View) -> Response:
     async with deed(view) as act:
         if not await act.store.catalog.pause(name, None):
             raise Refused(404, f"there is no queue {name!r}")
-        await act.note(Action.PAUSE_QUEUE, f"queue:{name}", {"paused": True}, jobs=0)
+        await act.note(Action.PAUSE_QUEUE, f"queue:{name}", jobs=0)
     return view.done(act.entry, "queues")
 
 
@@ -127,7 +127,7 @@ async def resume(view: View) -> Response:
     async with deed(view) as act:
         if not await act.store.catalog.resume(name):
             raise Refused(404, f"there is no queue {name!r}")
-        await act.note(Action.PAUSE_QUEUE, f"queue:{name}", {"paused": False}, jobs=0)
+        await act.note("resume queue", f"queue:{name}", jobs=0)
     return view.done(act.entry, "queues")
 
 

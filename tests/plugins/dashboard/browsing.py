@@ -66,7 +66,7 @@ async def browser(
 
 def text_of(response: httpx.Response) -> str:
     """The text of a page, without its markup."""
-    body = response.text.partition("<main")[2].partition(">")[2]
+    body = response.text.partition("<main")[2].partition(">")[2].replace("<wbr>", "")
     return unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", body)))
 
 

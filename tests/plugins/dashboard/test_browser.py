@@ -57,7 +57,7 @@ async def test_an_operator_steers_queues_and_jobs(shop_dsn: str) -> None:
         await it.open("queues")
         async with Worker(chancy, queues=["mail"]):
             await it.press("Resume")
-            await expect(page.get_by_role("status")).to_contain_text("pause queue")
+            await expect(page.get_by_role("status")).to_contain_text("resume queue")
 
             async def sent() -> bool:
                 return "mail" not in await chancy.counts()

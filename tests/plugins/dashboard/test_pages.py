@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -22,8 +23,9 @@ from starlette.routing import Mount
 from chancy import Chancy, ConfigurationError, Job, JobFilter, Reference, State, Worker
 from chancy.asgi import chancy_lifespan
 from chancy.broker import SqlStore
+from chancy.plugin import Application, Panel, Plugin
 from chancy.plugins.batch import Batch, Batches
-from chancy.plugins.dashboard import Action, Dashboard, Person, audit, live, snapshot
+from chancy.plugins.dashboard import Action, Dashboard, Person, audit, job_rows, live, snapshot
 from chancy.plugins.dashboard.job_rows import PAGE, find_page
 from chancy.plugins.dashboard.redaction import MASKED, Masked
 from chancy.plugins.dashboard.search import Search, SearchError, parse
@@ -32,7 +34,15 @@ from chancy.plugins.dashboard.snapshot import Snapshots
 from chancy.plugins.dashboard.undertaking import Deed, start
 from chancy.plugins.dead_letter import DeadLetters, LetterFilter
 from chancy.plugins.job_logs.lines import SQL, HeldLine, store
-from tests.plugins.dashboard.browsing import ADMIN, OPERATOR, browser, by_header, site_of, text_of
+from tests.plugins.dashboard.browsing import (
+    ADMIN,
+    OPERATOR,
+    VIEWER,
+    browser,
+    by_header,
+    site_of,
+    text_of,
+)
 from tests.plugins.dashboard.scene import application, fail
 from tests.plugins.dashboard.shop import merge, send_receipt, tire
 from tests.support.waiting import eventually
@@ -88,18 +98,44 @@ async def test_pages_of_jobs_hold_each_job_once(shop: Chancy, q: str) -> None:
     assert set(found) == {job.id for job in expected}
 
 
-async def _found(chancy: Chancy, q: str) -> list[UUID]:
-    """The jobs of all pages of a search."""
+@pytest.mark.parametrize("q", ["func:send", "state:pending queue:mail arg.order:7"])
+async def test_a_search_goes_on_from_where_its_time_was_up(
+    shop: Chancy, q: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_rows, "_SOME", 20)
+    jobs = [send_receipt.job(order=n % 9) for n in range(150)]
+    pushed = await shop.push_many(jobs)
+    matching = {
+        one.id for one, job in zip(pushed, jobs, strict=True) if job.arguments["order"] == 7
+    }
+    pages: list[int] = []
+    for scan_s in (60.0, -1.0):
+        monkeypatch.setattr(job_rows, "_SCAN_S", scan_s)
+        found = await _found(shop, q, pages)
+        assert len(found) == len(set(found))
+        assert set(found) == (matching if "arg" in q else {one.id for one in pushed})
+    quick, slow = pages
+    assert slow >= 8 > quick
+
+
+async def _found(chancy: Chancy, q: str, pages: list[int] | None = None) -> list[UUID]:
+    """The jobs of all pages of a search.
+
+    :param pages: receives their number.
+    """
     wanted, found, after = parse(q, Masked(MASKED)), list[UUID](), None
     assert isinstance(chancy.control, SqlStore)
-    while True:
+    for number in itertools.count(1):
         page = await find_page(
             chancy.control, wanted, after, allows=lambda func: True, failures=True
         )
         found += [job.id for job in page.jobs]
         after = page.after
         if after is None:
+            if pages is not None:
+                pages.append(number)
             return found
+    raise AssertionError
 
 
 def _filter(wanted: Search) -> JobFilter:
@@ -184,7 +220,7 @@ async def test_a_full_queue_hides_no_count_of_another(
 
 
 @pytest.mark.parametrize(
-    "q", ["state:gone", "id:7", "since:2", "foo:bar", "queue:", "arg.:1", '"', "x" * 501]
+    "q", ["state:gone", "id:7", "since:2", "foo:bar", "tag:x", "queue:", "arg.:1", '"', "x" * 501]
 )
 def test_searches_that_cannot_be_read_are_refused(q: str) -> None:
     with pytest.raises(SearchError):
@@ -638,6 +674,27 @@ async def test_viewers_share_one_look(shop: Chancy, monkeypatch: pytest.MonkeyPa
 def test_an_application_without_the_plugin_is_refused(dsn: str) -> None:
     with pytest.raises(ConfigurationError, match="lacks the plugin"):
         Dashboard(Chancy(dsn))
+
+
+class _Broken(Plugin):
+    """A plugin whose panel cannot be read."""
+
+    @classmethod
+    def get_identifier(cls) -> str:
+        return "shop.broken"
+
+    def panels(self) -> Sequence[Panel]:
+        async def rows(_: Application) -> Sequence[Mapping[str, Any]]:
+            raise OSError("the warehouse is away")
+
+        return [Panel(name="broken", title="Warehouse", rows=rows)]
+
+
+async def test_a_panel_that_cannot_be_read_says_why(shop_dsn: str) -> None:
+    async with application(shop_dsn, _Broken()) as shop, browser(shop, VIEWER) as vera:
+        page = await vera.get("panels/broken")
+    assert page.status_code == 502
+    assert "cannot show Warehouse now: OSError: the warehouse is away." in text_of(page)
 
 
 async def test_the_checkup_shows_what_the_doctor_finds(shop: Chancy) -> None:

@@ -48,14 +48,14 @@ insert into chancy.dashboard_audit (
 select clock_timestamp() - v.ago * interval '1 minute', v.who, v.action, v.subject,
   v.detail::jsonb, v.jobs, false, case when v.ended then clock_timestamp() end, v.error
 from (values
-  (3000, 'eve', 'pause queue', 'queue:billing', '{"paused": true}', 0, true, null),
-  (2990, 'eve', 'pause queue', 'queue:billing', '{"paused": false}', 0, true, null),
+  (3000, 'eve', 'pause queue', 'queue:billing', null, 0, true, null),
+  (2990, 'eve', 'resume queue', 'queue:billing', null, 0, true, null),
   (400, 'olaf', 'change queue', 'queue:mail', '{"concurrency": 8, "before": 32}', 0, true, null),
   (70, 'eve', 'purge dead letters', 'queue:feeds', '{"fingerprint": "5f1c"}', 4120, true,
    'DeadlockDetected: the database was asked for two things at once, and gave neither of them'),
   (2, 'margarethe.von.hohenstein@shop.example.com', 'replay dead letters', 'queue:billing',
    '{"fingerprint": "9c3f", "rate": 50}', 1500, false, null),
-  (1, 'eve', 'pause queue', 'queue:mail', '{"paused": true}', 0, true, null))
+  (1, 'eve', 'pause queue', 'queue:mail', null, 0, true, null))
   as v (ago, who, action, subject, detail, jobs, ended, error)"""
 METRICS = """
 insert into chancy.metrics
