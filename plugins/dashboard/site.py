@@ -480,7 +480,9 @@ def _module(path: str) -> str:
 def _breakable(name: str) -> Markup:
     """A long name, which a browser may break behind its underscores and dots."""
     text = escape(_shown(name))
-    return Markup(re.sub(r"([_.]+)", r"\1<wbr>", text)) if len(name) > 20 else text
+    if len(name) <= 20:
+        return text
+    return Markup(re.sub(r"([_.]+)", r"\1<wbr>", str(text)))
 
 
 def _shown(value: Any) -> Any:
