@@ -12,8 +12,8 @@ from chancy.plugins.metrics import MetricsPoint, Totals
 #: The size of a chart in its own units, and the room for its axes.
 WIDTH, HEIGHT = 480, 150
 LEFT, _BOTTOM, _TOP, _RIGHT = 56, 22, 10, 34
-#: The most lines of the grid.
-_LINES = 4
+#: The most lines of the grid of counts, and the distance of two labels.
+_LINES, _ROOM = 4, 14
 #: The shares of jobs whose waits are drawn, and their names.
 SHARES = {0.5: "half", 0.95: "95 %", 0.99: "99 %"}
 #: The lines of the grid of waits, in seconds: each about ten times as long as the one before.
@@ -128,11 +128,14 @@ def waits(
     for index in sorted(found[0.5]):
         said = ", ".join(f"{SHARES[share]} {shown(line[index])}" for share, line in found.items())
         shapes.append(_area(index, steps, said))
-    rows = [
-        (_height(math.log(edge / low) / part), name)
-        for edge, name in _WAITS.items()
-        if low <= edge <= top
-    ]
+    rows: list[tuple[float, str]] = []
+    for edge, name in _WAITS.items():
+        if low <= edge <= top:
+            y = _height(math.log(edge / low) / part)
+            if rows and edge == top and rows[-1][0] - y < _ROOM:
+                rows.pop()
+            if not rows or edge == top or rows[-1][0] - y >= _ROOM:
+                rows.append((y, name))
     return Chart(shapes=shapes, rows=rows, columns=_columns(steps, span))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -131,6 +131,8 @@ async def find_page(
     :param failures: whether the index of failed jobs exists.
     """
     tables = _Tables(SQL.on(store), allows)
+    if wanted.queue and not wanted.states and not wanted.worker:
+        return await _of_queue(tables, wanted, after)
     source = _source(wanted, failures=failures)
     if source is None:
         return await _both(tables, wanted, after)
@@ -167,6 +169,38 @@ async def _both(tables: _Tables, wanted: Search, after: str | None) -> JobPage:
         return JobPage(jobs=jobs, order="newest first", after=jobs[-1].position, scanned=None)
     scanned = sum(part.rows for part in parts) if edge is not None and not exact else None
     return JobPage(jobs=jobs, order="newest first", after=edge, scanned=scanned)
+
+
+async def _of_queue(tables: _Tables, wanted: Search, after: str | None) -> JobPage:
+    """Jobs of a queue in all states, one index after the other: beside millions of other jobs the
+    newest rows of the tables may hold none of them. Those without an index by queue come last."""
+    exact = not wanted.by_content
+    sources = (
+        _Source("running", "", "up", False),
+        _Source("pending", "", "place", exact),
+        _Source("ended", "", "down", exact),
+        _Source("scheduled", "", "up", False),
+        _Source("held", "", "held", False),
+    )
+    order = "running and pending first, then finished, scheduled and held"
+    name, _, position = (after or "").partition(":")
+    begin = next((no for no, source in enumerate(sources) if source.name == name), 0)
+    jobs: list[JobRow] = []
+    rows, until = 0, time.monotonic() + _SCAN_S
+    for source in sources[begin:]:
+        budget = PAGE + 1 - len(jobs) if source.exact else SCANNED
+        left_s = until - time.monotonic()
+        found = await tables.fetch(source, wanted, position or None, budget, left_s)
+        position = ""
+        rows += found.rows
+        jobs += (replace(job, position=f"{source.name}:{job.position}") for job in found.jobs)
+        if len(jobs) > PAGE:
+            page = jobs[:PAGE]
+            return JobPage(jobs=page, order=order, after=page[-1].position, scanned=None)
+        if found.more:
+            edge = f"{source.name}:{found.edge}"
+            return JobPage(jobs=jobs, order=order, after=edge, scanned=rows)
+    return JobPage(jobs=jobs, order=order, after=None, scanned=None)
 
 
 def _by_id(job: JobRow) -> UUID:

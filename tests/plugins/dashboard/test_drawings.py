@@ -89,6 +89,13 @@ def test_each_wait_is_between_two_named_lines(place: int) -> None:
         assert min(heights) <= line[1] <= max(heights)
 
 
+def test_labels_of_waits_do_not_overlap() -> None:
+    rows = waits([_point(9, 1), _point(5, 23)], SPANS["1h"], NOW, str).rows
+    heights = [y for y, _ in rows]
+    assert all(below - above >= 14 for below, above in pairwise(heights))
+    assert (rows[0][1], rows[-1][1]) == ("1 ms", "years")
+
+
 @pytest.mark.parametrize(
     ("count", "names"),
     [

@@ -86,6 +86,7 @@ async def test_every_page_answers_without_any_job(shop: Chancy) -> None:
         "func:send",
         "state:pending,scheduled",
         "queue:mail",
+        "queue:mail func:send",
     ],
 )
 async def test_pages_of_jobs_hold_each_job_once(shop: Chancy, q: str) -> None:
@@ -98,7 +99,22 @@ async def test_pages_of_jobs_hold_each_job_once(shop: Chancy, q: str) -> None:
     assert set(found) == {job.id for job in expected}
 
 
-@pytest.mark.parametrize("q", ["func:send", "state:pending queue:mail arg.order:7"])
+async def test_a_queue_is_found_behind_more_jobs_of_others_than_a_page_reads(shop: Chancy) -> None:
+    job = send_receipt.job(order=1).with_queue("feeds")
+    pushed = await shop.push_many([job, job.with_delay(timedelta(hours=1))])
+    await _sql(
+        shop,
+        "insert into chancy.jobs (id, pos, state, queue, func) select"
+        " ('ffffffff-ffff-7fff-8fff-' || lpad(to_hex(n), 12, '0'))::uuid,"
+        " nextval('chancy.positions'), 0, 'mail', 'shop.x' from generate_series(1, 6000) as n",
+    )
+    async with browser(shop, VIEWER) as vera:
+        page = await vera.get("jobs?q=queue:feeds")
+    for reference in pushed:
+        assert str(reference.id) in page.text
+
+
+@pytest.mark.parametrize("q", ["func:send", "queue:mail arg.order:7"])
 async def test_a_search_goes_on_from_where_its_time_was_up(
     shop: Chancy, q: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
