@@ -277,6 +277,7 @@ async def test_an_operator_stops_a_worker_by_the_keyboard(shop_dsn: str, tmp_pat
         assert it.wrong == []
 
 
+@pytest.mark.timeout(300)  # axe-core reads each page twice
 async def test_every_page_is_safe_quiet_and_accessible(shop_dsn: str) -> None:
     async with staged(shop_dsn) as chancy, tab(chancy) as it:
         hostile = await chancy.push(
