@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, get_args
 
 from chancy.attempt.failure import Failure
@@ -24,13 +25,23 @@ from chancy.errors import ConfigurationError
 from chancy.job.definition import Job
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.pushing import PushContext
+from chancy.states import State
 
 try:
     from opentelemetry import context as contexts
     from opentelemetry import metrics, propagate, trace
     from opentelemetry.context import Context
     from opentelemetry.metrics import MeterProvider
-    from opentelemetry.trace import Link, Span, SpanKind, StatusCode, TracerProvider
+    from opentelemetry.trace import (
+        Link,
+        NonRecordingSpan,
+        Span,
+        SpanContext,
+        SpanKind,
+        StatusCode,
+        TraceFlags,
+        TracerProvider,
+    )
 except ImportError as missing:  # pragma: no cover
     raise ConfigurationError(
         "the plugin chancy.opentelemetry needs opentelemetry-api: "
@@ -41,10 +52,14 @@ __all__ = ["OpenTelemetry", "in_child"]
 
 #: The key of a job's meta that holds the trace context, as the propagators write it.
 KEY = "trace"
+#: What the carrier of a trace that is not sampled has by the W3C's format, most often alone.
+_TRACEPARENT = "traceparent"
+_UNSAMPLED = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f][02468ace])")
 #: The outcomes by their class, in the words of the attribute ``chancy.outcome``.
 _NAMES: Mapping[type, str] = {
     kind: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower() for kind in get_args(Outcome)
 }
+_STATES: Mapping[State, str] = {state: state.name.lower() for state in State}
 #: Upper bounds of the histogram in seconds: those of the conventions, and longer ones.
 _BOUNDS_S = (
     0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60, 300, 1_800,
@@ -102,7 +117,7 @@ class OpenTelemetry(Plugin):
         current = contexts.get_current()
         if not _is_dropped(current):
             if job.id is not None:
-                attributes = attributes | {"messaging.message.id": str(job.id)}
+                attributes = {**attributes, "messaging.message.id": str(job.id)}
             span = self._tracer.start_span(
                 f"push {job.func}", kind=SpanKind.PRODUCER, attributes=attributes
             )
@@ -114,20 +129,24 @@ class OpenTelemetry(Plugin):
 
     @contextmanager
     def around(self, context: JobContext) -> Generator[None]:
-        pushed = _extracted(context.meta)
-        if _is_dropped(pushed):
-            with _attached(pushed):
+        pushed, dropped = _extracted(context.meta)
+        if dropped:
+            token = contexts.attach(pushed)
+            try:
                 yield
+            finally:
+                contexts.detach(token)
             return
         span = self._start(context, pushed)
         running = trace.set_span_in_context(span, pushed)
         carrier: dict[str, str] = {}
         propagate.inject(carrier, running)
         context.carry(**{KEY: carrier})
+        token = contexts.attach(running)
         try:
-            with _attached(running):
-                yield
+            yield
         finally:
+            contexts.detach(token)
             if context.outcome is not None and span.is_recording():
                 _record(span, context.outcome)
             span.end()
@@ -136,17 +155,22 @@ class OpenTelemetry(Plugin):
         runs: defaultdict[tuple[str, str, str, str, str], list[float]] = defaultdict(list)
         for settlements, is_stale in ((batch, False), (stale, True)):
             for settlement in settlements:
-                claim, outcome = settlement.claim, settlement.outcome
-                if claim is None or outcome is None or isinstance(outcome, Released | SetAside):
+                claim, outcome = settlement.claim, settlement.unusual
+                if claim is None:
                     continue
-                state = "stale" if is_stale else settlement.state.name.lower()
-                error, _ = _error(outcome)
-                runs[claim.queue, claim.func, state, _NAMES[type(outcome)], error].append(
-                    outcome.elapsed_s
-                )
+                state = "stale" if is_stale else _STATES[settlement.state]
+                if outcome is None:
+                    run = claim.queue, claim.func, state, "returned", ""
+                    runs[run].append(settlement.elapsed_s)
+                elif not isinstance(outcome, Released | SetAside):
+                    run = claim.queue, claim.func, state, _NAMES[type(outcome)], _error(outcome)[0]
+                    runs[run].append(outcome.elapsed_s)
         for (queue, func, state, name, error), durations in runs.items():
-            attributes = _attributes("run", "process", queue, func)
-            attributes |= {"chancy.outcome": name, "chancy.state": state}
+            attributes = {
+                **_attributes("run", "process", queue, func),
+                "chancy.outcome": name,
+                "chancy.state": state,
+            }
             if error:
                 attributes["error.type"] = error
             self._consumed.add(len(durations), attributes)
@@ -154,7 +178,8 @@ class OpenTelemetry(Plugin):
                 self._durations.record(duration_s, attributes)
 
     def _start(self, job: JobContext, pushed: Context) -> Span:
-        attributes = _attributes("run", "process", job.queue, job.func) | {
+        attributes = {
+            **_attributes("run", "process", job.queue, job.func),
             "messaging.message.id": str(job.id),
             "chancy.attempt": job.attempt,
             "chancy.max_attempts": job.max_attempts,
@@ -175,18 +200,27 @@ class OpenTelemetry(Plugin):
 def in_child(job: JobContext) -> Generator[None]:
     """Make the span of the attempt, which the worker has started, the current one in an executor
     process."""
-    with _attached(_extracted(job.meta)):
+    context, _ = _extracted(job.meta)
+    with _attached(context):
         yield
 
 
-def _extracted(meta: Mapping[str, Any]) -> Context:
-    """The trace context in the meta of a job; an empty one without one."""
+def _extracted(meta: Mapping[str, Any]) -> tuple[Context, bool]:
+    """The trace context in the meta of a job, an empty one without one, and whether it says that
+    the trace is not sampled."""
     carrier = meta.get(KEY)
     if not isinstance(carrier, Mapping):
-        return Context()
+        return Context(), False
+    parent = carrier.get(_TRACEPARENT)
+    if len(carrier) == 1 and isinstance(parent, str) and (found := _UNSAMPLED.fullmatch(parent)):
+        # The usual case where few traces are sampled: a third of what the propagators take.
+        trace_id, span_id, flags = found.groups()
+        span = SpanContext(int(trace_id, 16), int(span_id, 16), True, TraceFlags(int(flags, 16)))
+        return trace.set_span_in_context(NonRecordingSpan(span), Context()), True
     # Other programs push jobs, too.
     texts = {name: value for name, value in carrier.items() if isinstance(value, str)}
-    return propagate.extract(texts, Context())
+    context = propagate.extract(texts, Context())
+    return context, _is_dropped(context)
 
 
 def _is_dropped(context: Context) -> bool:
@@ -204,7 +238,8 @@ def _attached(context: Context) -> Generator[None]:
         contexts.detach(token)
 
 
-def _attributes(operation: str, kind: str, queue: str, func: str) -> dict[str, str | int]:
+@lru_cache(maxsize=4_096)
+def _attributes(operation: str, kind: str, queue: str, func: str) -> Mapping[str, str | int]:
     """By the semantic conventions of OpenTelemetry for messaging and code."""
     return {
         "messaging.system": "chancy",

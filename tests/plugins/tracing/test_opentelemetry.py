@@ -6,7 +6,9 @@ from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from uuid import uuid4
 
-from opentelemetry import trace
+import pytest
+from opentelemetry import baggage, propagate, trace
+from opentelemetry.context import Context
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -17,6 +19,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from chancy import Chancy, Plugin, Queue, State, Worker
 from chancy.context.context import JobContext
+from chancy.plugins import opentelemetry
 from chancy.plugins.batch import Batch, Batches, BatchState
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.opentelemetry import OpenTelemetry
@@ -156,6 +159,31 @@ async def test_jobs_of_a_dropped_trace_have_no_spans(dsn: str) -> None:
     trace_id, span_id, flags = str(done.result).split()
     assert (trace_id, span_id) == (f"{context.trace_id:032x}", f"{context.span_id:016x}")
     assert not int(flags, 16) & trace.TraceFlags.SAMPLED
+
+
+@pytest.mark.parametrize(
+    "carrier",
+    [
+        {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"},
+        {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-02"},
+        {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-03"},
+        {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-000"},
+        {"traceparent": f"00-{'0' * 32}-b7ad6b7169203331-00"},
+        {"traceparent": f"00-0af7651916cd43dd8448eb211c80319c-{'0' * 16}-00"},
+        {
+            "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00",
+            "tracestate": "vendor=1",
+            "baggage": "tenant=7",
+        },
+    ],
+)
+def test_a_trace_context_is_read_as_the_propagators_read_it(carrier: dict[str, str]) -> None:
+    expected = propagate.extract(carrier, Context())
+    found, dropped = opentelemetry._extracted({"trace": carrier})
+    span = trace.get_current_span(found).get_span_context()
+    assert span == trace.get_current_span(expected).get_span_context()
+    assert baggage.get_all(found) == baggage.get_all(expected)
+    assert dropped == (span.is_valid and not span.trace_flags.sampled)
 
 
 async def test_batches_workflows_and_replays_are_in_the_trace_of_the_request(dsn: str) -> None:
