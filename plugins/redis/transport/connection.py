@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any, cast
 
 from hiredis import Reader, pack_command
@@ -156,17 +157,18 @@ class RedisConnection(asyncio.Protocol):
 
 
 class Connector:
-    """Opens connections to one server.
+    """Opens connections to one server; belongs to one event loop.
 
     :param place: the server; None: the only one, or the primary that Sentinel names.
     :param timeout_s: seconds for a connection.
     """
 
     def __init__(self, location: Location, place: Place | None = None, *, timeout_s: float) -> None:
-        self._location = location
         self._timeout_s = timeout_s
-        self._named = location.sentinel if place is None else None
-        if place is None and self._named is None and location.places:
+        self._sentinels: Sentinels | None = None
+        if place is None and location.sentinel is not None:
+            self._sentinels = Sentinels(location, location.sentinel, timeout_s)
+        elif place is None and location.places:
             place = location.places[0]
         # It holds the parsed options, which take a millisecond to make.
         self._about: Any = location.server(place)
@@ -184,8 +186,10 @@ class Connector:
         about, wire = self._about, None
         try:
             async with asyncio.timeout(limit_s):
-                if self._named is not None:
-                    about = self._location.server(await self._primary(self._named))
+                if self._sentinels is not None:
+                    place = await self._sentinels.primary()
+                    about = copy(about)
+                    about.host, about.port = place
                 wire = await _open(about, hear)
                 await self._greet(about, wire, limit_s)
         except BaseException as error:
@@ -195,27 +199,6 @@ class Connector:
                 _name_the_server(about, error, limit_s)
             raise
         return wire
-
-    async def _primary(self, name: str) -> Place:
-        """Ask the Sentinels in turn for the primary."""
-        failed: Exception = errors.ConnectionError(f"no Sentinel knows the primary {name!r}")
-        for place in self._location.places:
-            # Another Sentinel must still be asked in time.
-            limit_s = self._timeout_s / 4
-            sentinel = Connector(self._location.of_sentinel(place), timeout_s=limit_s)
-            try:
-                wire = await sentinel.wire()
-                try:
-                    asked = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name)
-                    found = await wire.command(asked, limit_s)
-                finally:
-                    wire.close()
-            except (errors.RedisError, OSError) as error:
-                failed = error
-            else:
-                if found is not None:
-                    return found[0].decode(), int(found[1])
-        raise failed
 
     async def _greet(self, about: Any, wire: RedisConnection, timeout_s: float) -> None:
         greetings = list[Sequence[Value]]()
@@ -228,14 +211,66 @@ class Connector:
         if about.db:
             greetings.append(("SELECT", about.db))
         greetings.append(("CLIENT", "SETNAME", "chancy"))
-        if self._named is not None:
+        if self._sentinels is not None:
             greetings.append(("ROLE",))
         answers = await wire.commands(greetings, timeout_s)
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
-        if self._named is not None and answers[-1][0] != b"master":
+        if self._sentinels is not None and answers[-1][0] != b"master":
             raise errors.ReadOnlyError(f"{about.host}:{about.port} is no primary any more")
+
+
+class Sentinels:
+    """Asks the Sentinels for the primary; belongs to one event loop.
+
+    Calls that wait for the same answer share it: a promotion closes all connections of a process at
+    once, and each new one would otherwise have to ask through another connection.
+
+    :param name: the name by which they know the primary.
+    :param timeout_s: seconds for the connection to the primary, of which each Sentinel gets a part.
+    """
+
+    def __init__(self, location: Location, name: str, timeout_s: float) -> None:
+        self._name = name
+        # Another Sentinel must still be asked in time.
+        self._limit_s = timeout_s / 4
+        self._connectors = [
+            Connector(location.of_sentinel(place), timeout_s=self._limit_s)
+            for place in location.places
+        ]
+        self._asking = asyncio.Lock()
+        self._answers = 0
+        self._last: Place | None = None
+
+    async def primary(self) -> Place:
+        """The primary that the first Sentinel to answer names.
+
+        Raises errors of redis-py, and `OSError`.
+        """
+        before = self._answers
+        async with self._asking:
+            if self._last is None or self._answers == before:
+                self._last = await self._ask()
+                self._answers += 1
+            return self._last
+
+    async def _ask(self) -> Place:
+        failed: Exception = errors.ConnectionError(f"no Sentinel knows the primary {self._name!r}")
+        for connector in self._connectors:
+            try:
+                wire = await connector.wire()
+                try:
+                    asked = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._name)
+                    found = await wire.command(asked, self._limit_s)
+                finally:
+                    wire.close()
+            except (errors.RedisError, OSError) as error:
+                failed = error
+            else:
+                if found is not None:
+                    return found[0].decode(), int(found[1])
+        raise failed
 
 
 async def _open(about: Any, hear: Callable[[Any], None] | None) -> RedisConnection:

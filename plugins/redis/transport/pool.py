@@ -41,6 +41,11 @@ class ConnectionPool:
         self._idle: list[tuple[float, RedisConnection]] = []
         self._closings = 0
 
+    @property
+    def lost(self) -> bool:
+        """Whether the server has closed the shared connection since its last use."""
+        return self._shared is not None and self._shared.ended.done()
+
     async def exchange(
         self, commands: Sequence[Sequence[Value]], timeout_s: float | None = None
     ) -> list[Any]:

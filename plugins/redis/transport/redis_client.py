@@ -41,9 +41,20 @@ class _LoopConnections:
     def __init__(self, client: RedisClient) -> None:
         settings, location = client.settings, client.location
         self.turns = asyncio.Semaphore(settings.max_connections)
+        self._cached = set[str]()
         self.connector = Connector(location, timeout_s=settings.connect_timeout_s)
         self.pool = ConnectionPool(self.connector, settings.timeout_s)
         self.router = ClusterRouter(settings, location, client.known) if location.cluster else None
+
+    def cached(self) -> set[str]:
+        """Digests of the scripts that the server has run, as far as it is still the same.
+
+        A server that lacks a script refuses it, which costs a second call: a new primary would
+        refuse one in each of the many calls that wait for it.
+        """
+        if self.pool.lost:
+            self._cached.clear()
+        return self._cached
 
     async def close(self) -> None:
         cancelled = self.pool.close()
@@ -55,6 +66,7 @@ class _LoopConnections:
 
     def doubt(self) -> None:
         """Look for the servers again: one did not reply as expected."""
+        self._cached.clear()
         self.pool.renew()
         if self.router is not None:
             self.router.doubt()
@@ -108,9 +120,10 @@ class RedisClient:
             have: they may still be durable.
         :param timeout_s: other seconds for the reply than those of the settings.
         """
-        script = script_of(name)
+        script, cached = script_of(name), self._way().cached()
+        hows = (("EVALSHA", script.digest), ("EVAL", script.text))
         reply: Reply = None
-        for how in (("EVALSHA", script.digest), ("EVAL", script.text)):
+        for how in hows if script.digest in cached else hows[1:]:
             parts = (*how, len(keys), *keys, *args)
             if replicas:
                 group = (keys[0], (parts,))
@@ -121,6 +134,7 @@ class RedisClient:
                 break
         if isinstance(reply, Exception):
             raise reply
+        cached.add(script.digest)
         return reply
 
     async def run_many(
@@ -133,9 +147,15 @@ class RedisClient:
         if not calls:
             return []
         groups: list[Group] = []
+        cached = self._way().cached()
         for call in calls:
-            parts = ("EVALSHA", script_of(call.script).digest, len(call.keys), *call.keys)
-            groups.append((call.keys[0], ((*parts, *call.args),)))
+            script = script_of(call.script)
+            known = script.digest in cached
+            how = ("EVALSHA", script.digest) if known else ("EVAL", script.text)
+            # The first of several calls stores the script for the others.
+            cached.add(script.digest)
+            parts = (*how, len(call.keys), *call.keys, *call.args)
+            groups.append((call.keys[0], (parts,)))
         declared = all(script_of(call.script).declared for call in calls)
         replies = await self._send(groups, declared, timeout_s, replicas)
         for at, reply in enumerate(replies):

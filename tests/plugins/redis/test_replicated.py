@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, closing, contextmanager
@@ -99,8 +100,8 @@ async def test_replicas_are_waited_for_in_a_cluster(
 
 
 @contextmanager
-def sentinel(primary: RedisServer, folder: Path) -> Generator[int]:
-    """One that promotes at once; gives its port."""
+def sentinel(primary: RedisServer, folder: Path, *, replicas: int = 1) -> Generator[int]:
+    """One that promotes at once, and knows the primary and its replicas; gives its port."""
     port, config = free_port(), folder / "sentinel.conf"
     config.write_text(
         f"port {port}\nbind 127.0.0.1\ndir {folder}\nlogfile {folder / 'log'}\n"
@@ -109,19 +110,19 @@ def sentinel(primary: RedisServer, folder: Path) -> Generator[int]:
     )
     process = subprocess.Popen([primary.binary, str(config), "--sentinel"])
     try:
-        until(lambda: _knows(port), "Sentinel knows no replica", lambda: "")
+        until(lambda: _knows(port, replicas), "Sentinel knows no replica", lambda: "")
         yield port
     finally:
         process.kill()
         process.wait()
 
 
-def _knows(port: int) -> bool:
-    """Whether Sentinel knows the primary and its replica."""
+def _knows(port: int, replicas: int) -> bool:
+    """Whether Sentinel knows the primary and its replicas."""
     try:
         with closing(redis.Redis(port=port, protocol=2)) as client:
             found: Any = command_sync(client, "SENTINEL", "REPLICAS", "shop")
-            return len(found) == 1 and b"s_down" not in str(found).encode()
+            return len(found) == replicas and b"s_down" not in str(found).encode()
     except redis.ConnectionError:
         return False
 
@@ -142,11 +143,34 @@ async def test_all_follow_the_primary_that_sentinel_names(own_redis: Start, tmp_
                 await eventually(partial(_answers, call))
             counts = (await made.broker.counts())["default"]
             assert (counts.pending, counts.scheduled) == (2, 1), "each was there, once"
+        # A refused script would cost a second call, in each of the many that wait by then.
+        assert b"NOSCRIPT" not in replica.ask("INFO errorstats")
         sentinel_of: Any = Sentinel
         with closing(sentinel_of([("127.0.0.1", port)]).master_for("shop")) as client:
             services = Services(client)
             assert (await services.list()).new == ["a"]
             services.close()
+
+
+async def test_connections_that_are_opened_at_once_ask_sentinel_once(
+    own_redis: Start, tmp_path: Path
+) -> None:
+    with sentinel(own_redis(), tmp_path, replicas=0) as port:
+        client = RedisClient(RedisSettings(url=f"redis://127.0.0.1:{port}/0", sentinel="shop"))
+        with closing(redis.Redis(port=port, protocol=2)) as asked:
+
+            def connections() -> int:
+                told: Any = command_sync(asked, "INFO", "stats")
+                return int(told["total_connections_received"])
+
+            before = connections()
+            # As the pushes that a replica has to receive do: each has a connection of its own.
+            wires = await asyncio.gather(*(client.wire("jobs") for _ in range(40)))
+            assert connections() == before + 1
+        for wire in wires:
+            assert await wire.command(("PING",), 5) == b"PONG"
+            wire.close()
+        await client.close()
 
 
 async def _answers(call: Callable[[], Awaitable[object]]) -> bool:
