@@ -9,6 +9,7 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -45,7 +46,9 @@ class Pushes:
         self._chancy = chancy
         self._book = book
         self.acknowledged: dict[int, float] = {}
-        self.refused = 0
+        self.ids: dict[int, UUID] = {}
+        #: Those that were pushed again after an error.
+        self.repeated = set[int]()
         self.over = False
 
     async def run(self) -> None:
@@ -58,12 +61,13 @@ class Pushes:
         await asyncio.gather(*pushes)
 
     async def _push(self, number: int) -> None:
-        job = jobs.work.job(str(self._book), number, random.uniform(0, 0.1)).with_id(new_id())
+        id = self.ids[number] = new_id()
+        job = jobs.work.job(str(self._book), number, random.uniform(0, 0.1)).with_id(id)
         while not self.over or number not in self.acknowledged:
             try:
                 await self._chancy.push(job)
             except BrokerError:
-                self.refused += 1
+                self.repeated.add(number)
                 await asyncio.sleep(0.1)
             else:
                 self.acknowledged[number] = time.monotonic()
