@@ -80,7 +80,7 @@ def outcomes(points: Sequence[MetricsPoint], span: Span, now: datetime) -> Chart
         counts = {
             "succeeded": totals.succeeded,
             "retried": totals.retried,
-            "failed": totals.failed + totals.crashed,
+            "failed": totals.failed + totals.crashed + totals.rescued,
         }
         for kind, count in counts.items():
             if not count:
@@ -174,7 +174,7 @@ def rate(totals: Totals, span: Span) -> str:
 
 
 def _ended(totals: Totals) -> int:
-    return totals.succeeded + totals.failed + totals.crashed
+    return totals.succeeded + totals.failed + totals.crashed + totals.rescued
 
 
 def _steps(span: Span, now: datetime) -> list[datetime]:

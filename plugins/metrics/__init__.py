@@ -83,6 +83,8 @@ class Metrics(Plugin):
         #: The pushes of this process, by queue and function.
         self._pushed: Counter[tuple[str, str]] = Counter()
         self._pushing = Lock()
+        #: The workers that this plugin serves. The id of one changes when it was declared dead.
+        self._runtimes: list[Runtime] = []
         self._storing: asyncio.Task[None] | None = None
         self._gauges: Gauges | None = None
         self._registry: CollectorRegistry | None = None
@@ -215,13 +217,18 @@ class Metrics(Plugin):
     async def _work(self, runtime: Runtime, table: MetricsTable) -> None:
         clock, leader = runtime.clock, runtime.leader
         rolled_at = clock.monotonic()
+        self._runtimes.append(runtime)
+        self._tally.workers |= {runtime.worker_id}
         try:
             while True:
                 await clock.sleep(self.every_s * random.uniform(0.8, 1.2))
                 self._storing = asyncio.create_task(self._store(table))
                 # A stop does not cancel a statement that may have stored them.
                 await asyncio.shield(self._storing)
+                self._tally.workers = frozenset(one.worker_id for one in self._runtimes)
                 try:
+                    if leader.leading:
+                        await self._collect(table)
                     self._gauges = await self._look(runtime.broker, leader)
                     if leader.leading and clock.monotonic() > rolled_at + _ROLL_UP_S:
                         await table.roll_up(self.keep_days)
@@ -230,7 +237,14 @@ class Metrics(Plugin):
                     self._gauges = None
                     logger.warning("metrics_look_failed error=%s", error)
         finally:
+            self._runtimes.remove(runtime)
             await self._store_last(table, clock)
+
+    async def _collect(self, table: MetricsTable) -> None:
+        """Expose what the database has counted, too. It is stored already."""
+        collected = await table.collect()
+        with self._moving:
+            self._taken.give(collected)
 
     async def _look(self, broker: Broker, leader: LeaderGate) -> Gauges | None:
         return await look(broker) if leader.leading and self._registry is not None else None

@@ -42,7 +42,9 @@ class JobsCollector(Collector):
         """The metrics at this moment."""
         totals = self._totals()
         jobs = CounterMetricFamily(
-            "chancy_jobs", "Attempts by outcome.", labels=["queue", "func", "outcome"]
+            "chancy_jobs",
+            "Attempts by outcome, and waiting jobs that were cancelled or expired.",
+            labels=["queue", "func", "outcome"],
         )
         stale = CounterMetricFamily(
             "chancy_stale_settlements",
@@ -61,12 +63,16 @@ class JobsCollector(Collector):
         runs = HistogramMetricFamily(
             "chancy_job_run_seconds", "Run time of attempts.", labels=["queue", "func"]
         )
+        ends = HistogramMetricFamily(
+            "chancy_job_total_seconds", "Time from due until ended.", labels=["queue"]
+        )
         for queue, some in by_queue.items():
+            ends.add_metric([queue], _buckets(some.ends), some.wait_s + some.run_s)
             stale.add_metric([queue], some.stale)
             waits.add_metric([queue], _buckets(some.waits), some.wait_s)
         for (queue, func), some in totals.items():
             runs.add_metric([queue, func], _buckets(some.runs), some.run_s)
-        yield from (jobs, stale, waits, runs)
+        yield from (jobs, stale, waits, runs, ends)
         if self._pushed is not None:
             pushed = CounterMetricFamily(
                 "chancy_jobs_pushed", "Jobs that this process has pushed.", labels=["queue", "func"]

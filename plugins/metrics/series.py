@@ -46,6 +46,10 @@ class MetricsPoint:
         """The seconds that a share of the jobs ran at most; None without jobs."""
         return quantile(self.totals.runs, share)
 
+    def total_s(self, share: float) -> float | None:
+        """The seconds within which a share of the jobs had ended once they were due."""
+        return quantile(self.totals.ends, share)
+
 
 class MetricsTable:
     """The table of metrics in the database of an application.
@@ -68,7 +72,16 @@ class MetricsTable:
             [some.run_s for _, some in rows],
             [json.dumps(some.waits) for _, some in rows],
             [json.dumps(some.runs) for _, some in rows],
+            [json.dumps(some.ends) for _, some in rows],
         )
+
+    async def collect(self) -> TotalsByFunction:
+        """What the database has counted since the last call of any worker: waiting jobs that were
+        cancelled, and those that expired."""
+        return {
+            (queue, func): Totals(cancelled=cancelled, expired=expired)
+            for queue, func, cancelled, expired in await self._tables.fetch("collect", _STEP)
+        }
 
     async def roll_up(self, keep_days: float) -> None:
         """Add up old rows, and remove those of hours that are over ``keep_days`` days old."""
@@ -112,13 +125,14 @@ class MetricsTable:
         for at, queue, func, *rest in await self._tables.fetch(
             "read", span_s, step_s, *parameters, whole_hours, _MINUTES_S
         ):
-            counts, (wait_s, run_s, waits, runs) = rest[: len(COUNTS)], rest[len(COUNTS) :]
+            counts, (wait_s, run_s, waits, runs, ends) = rest[: len(COUNTS)], rest[len(COUNTS) :]
             totals = Totals(
                 **dict(zip(COUNTS, counts, strict=True)),
                 wait_s=wait_s,
                 run_s=run_s,
                 waits=_counts(waits),
                 runs=_counts(runs),
+                ends=_counts(ends),
             )
             moment = datetime.fromtimestamp(at, UTC)
             points.append(MetricsPoint(at=moment, queue=queue, func=func, totals=totals))

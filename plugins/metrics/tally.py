@@ -6,6 +6,8 @@ import math
 from bisect import bisect, bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import add
+from uuid import UUID
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Settlement
@@ -27,17 +29,22 @@ _LONGEST_S = 1e9
 class Totals:
     """What became of the jobs of one function in one queue.
 
+    :param cancelled: also those that were cancelled while they waited, which have no times.
+    :param expired: those that had not started by their time.
     :param wait_s: seconds from when they were due until they were claimed, added up.
     :param run_s: seconds for which they ran, added up.
     :param waits: jobs by waiting time; see `BOUNDS`.
     :param runs: jobs by run time.
+    :param ends: jobs by the time from when they were due until they ended: both together.
     """
 
     succeeded: int = 0
     failed: int = 0
     retried: int = 0
     crashed: int = 0
+    rescued: int = 0
     cancelled: int = 0
+    expired: int = 0
     snoozed: int = 0
     released: int = 0
     stale: int = 0
@@ -45,6 +52,7 @@ class Totals:
     run_s: float = 0.0
     waits: list[int] = field(default_factory=lambda: [0] * PLACES)
     runs: list[int] = field(default_factory=lambda: [0] * PLACES)
+    ends: list[int] = field(default_factory=lambda: [0] * PLACES)
 
     def add(self, other: Totals) -> None:
         """Add other totals to these."""
@@ -52,6 +60,7 @@ class Totals:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.waits = [one + more for one, more in zip(self.waits, other.waits, strict=True)]
         self.runs = [one + more for one, more in zip(self.runs, other.runs, strict=True)]
+        self.ends = [one + more for one, more in zip(self.ends, other.ends, strict=True)]
 
 
 #: The names of the counts of `Totals`.
@@ -60,7 +69,9 @@ COUNTS = (
     "failed",
     "retried",
     "crashed",
+    "rescued",
     "cancelled",
+    "expired",
     "snoozed",
     "released",
     "stale",
@@ -74,6 +85,8 @@ class Tally:
 
     def __init__(self) -> None:
         self._totals: TotalsByFunction = {}
+        #: The workers of this process. A crash of a job of another one is a rescue.
+        self.workers: frozenset[UUID] = frozenset()
 
     def add(self, batch: Sequence[Settlement], stale: Sequence[Settlement]) -> None:
         """Count settlements that were stored, and stale ones.
@@ -108,6 +121,8 @@ class Tally:
 
     def _count_unusual(self, claim: Claim, settlement: Settlement) -> None:
         totals, name = self._of((claim.queue, claim.func)), _name(settlement)
+        if name == "crashed" and self.workers and claim.worker_id not in self.workers:
+            name = "rescued"
         setattr(totals, name, getattr(totals, name) + 1)
         if name not in ("snoozed", "released"):
             _add_times(totals, [claim.waited_s or 0.0], [settlement.elapsed_s])
@@ -139,6 +154,7 @@ class Tally:
 def _add_times(totals: Totals, waits: list[float], runs: list[float]) -> None:
     """Add the times of jobs. Sorts the lists."""
     totals.run_s += sum(runs)
+    _add_places(totals.ends, list(map(add, waits, runs)))
     _add_places(totals.runs, runs)
     _add_places(totals.waits, waits)
     totals.wait_s += sum(waits[bisect(waits, 0.0) : bisect_left(waits, _LONGEST_S)])

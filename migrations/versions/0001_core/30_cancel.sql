@@ -3,6 +3,7 @@
 -- deadlock.
 -- Index: the primary keys of jobs and awaited, finished_jobs_id. Locks: rows of jobs, skipping
 -- locked ones.
+-- If a plugin supplies the function on_cancelled(uuid[]), it gets the jobs before waiting ones end.
 create function {schema}.cancel(p_ids uuid[]) returns table (id uuid, what text)
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -14,6 +15,11 @@ declare
 begin
   if exists (select from {schema}.queues q where not q.keep_finished) then
     insert into {schema}.recently_finished (ids) values (v_locked);
+  end if;
+  if has_function_privilege(to_regprocedure(
+    format('%I.on_cancelled(uuid[])', {schema_text})), 'execute')
+  then
+    execute format('select %I.on_cancelled($1)', {schema_text}) using v_locked;
   end if;
   return query
   with ended as (

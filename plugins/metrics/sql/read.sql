@@ -8,16 +8,10 @@ select
   extract(epoch from date_bin($2::float8 * interval '1 second', m.at, 'epoch'))::float8 as at,
   case when $5::boolean then m.queue else '' end as queue,
   case when $6::boolean then m.func else '' end as func,
-  sum(m.succeeded)::bigint,
-  sum(m.failed)::bigint,
-  sum(m.retried)::bigint,
-  sum(m.crashed)::bigint,
-  sum(m.cancelled)::bigint,
-  sum(m.snoozed)::bigint,
-  sum(m.released)::bigint,
-  sum(m.stale)::bigint,
-  sum(m.wait_s)::float8,
-  sum(m.run_s)::float8,
+  sum(m.succeeded)::bigint, sum(m.failed)::bigint, sum(m.retried)::bigint,
+  sum(m.crashed)::bigint, sum(m.rescued)::bigint, sum(m.cancelled)::bigint,
+  sum(m.expired)::bigint, sum(m.snoozed)::bigint, sum(m.released)::bigint,
+  sum(m.stale)::bigint, sum(m.wait_s)::float8, sum(m.run_s)::float8,
   array[
     coalesce(sum(m.waits[1]::float8), 0), coalesce(sum(m.waits[2]::float8), 0),
     coalesce(sum(m.waits[3]::float8), 0), coalesce(sum(m.waits[4]::float8), 0),
@@ -45,6 +39,20 @@ select
     coalesce(sum(m.runs[19]::float8), 0), coalesce(sum(m.runs[20]::float8), 0),
     coalesce(sum(m.runs[21]::float8), 0), coalesce(sum(m.runs[22]::float8), 0),
     coalesce(sum(m.runs[23]::float8), 0), coalesce(sum(m.runs[24]::float8), 0)
+  ]::bigint[]::text,
+  array[
+    coalesce(sum(m.ends[1]::float8), 0), coalesce(sum(m.ends[2]::float8), 0),
+    coalesce(sum(m.ends[3]::float8), 0), coalesce(sum(m.ends[4]::float8), 0),
+    coalesce(sum(m.ends[5]::float8), 0), coalesce(sum(m.ends[6]::float8), 0),
+    coalesce(sum(m.ends[7]::float8), 0), coalesce(sum(m.ends[8]::float8), 0),
+    coalesce(sum(m.ends[9]::float8), 0), coalesce(sum(m.ends[10]::float8), 0),
+    coalesce(sum(m.ends[11]::float8), 0), coalesce(sum(m.ends[12]::float8), 0),
+    coalesce(sum(m.ends[13]::float8), 0), coalesce(sum(m.ends[14]::float8), 0),
+    coalesce(sum(m.ends[15]::float8), 0), coalesce(sum(m.ends[16]::float8), 0),
+    coalesce(sum(m.ends[17]::float8), 0), coalesce(sum(m.ends[18]::float8), 0),
+    coalesce(sum(m.ends[19]::float8), 0), coalesce(sum(m.ends[20]::float8), 0),
+    coalesce(sum(m.ends[21]::float8), 0), coalesce(sum(m.ends[22]::float8), 0),
+    coalesce(sum(m.ends[23]::float8), 0), coalesce(sum(m.ends[24]::float8), 0)
   ]::bigint[]::text
 from {schema}.metrics as m
 cross join (
@@ -54,7 +62,7 @@ cross join (
       date_trunc('hour', statement_timestamp(), 'UTC')) as first,
     date_trunc('hour', statement_timestamp() - $8::float8 * interval '1 second', 'UTC') as minutes) as t
 where (
-    (m.step in (0, 60) and m.at >= t.first)
+    (m.step in (-1, 0, 60) and m.at >= t.first)
     or (m.step = 3600 and m.at >= t.first and ($7::boolean or m.at < t.minutes))
     or (m.step = -60 and m.at >= greatest(t.first, t.minutes) and not $7::boolean))
   and ($3::text is null or m.queue = $3::text)

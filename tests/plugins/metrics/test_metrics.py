@@ -87,13 +87,90 @@ async def test_each_ending_is_counted_once(metered: str) -> None:
     totals = point.totals
     assert point.func == work.job("").func
     assert (totals.succeeded, totals.failed, totals.retried, totals.snoozed) == (4, 1, 2, 1)
-    assert (sum(totals.waits), sum(totals.runs)) == (7, 7)
+    assert (sum(totals.waits), sum(totals.runs), sum(totals.ends)) == (7, 7, 7)
     assert totals.run_s >= 4 * 0.02
     slowest, median = point.run_s(0.99), point.run_s(0.3)
     assert slowest is not None
     assert median is not None
     assert slowest >= 0.016
     assert slowest > median
+    total, wait = point.total_s(0.5), point.wait_s(0.5)
+    assert total is not None
+    assert wait is not None
+    assert total >= max(wait, median)
+
+
+async def test_waiting_jobs_that_are_cancelled_or_expire_are_counted(
+    metered: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    func = work.job("").func
+
+    def exposed(text: str, outcome: str) -> float:
+        labels = f'func="{func}",outcome="{outcome}",queue="counted"'
+        found = re.search(rf"chancy_jobs_total\{{{re.escape(labels)}\}} (\S+)", text)
+        return float(found[1]) if found else 0.0
+
+    async with served(metered, caplog) as (chancy, _, port):
+        later = work.job("fine").with_delay(3_600)
+        *waiting, late = await chancy.push_many([later, later, later, later])
+        tables.ask(metered, f"select chancy.cancel('{{{waiting[0].id}}}')")
+        await chancy.cancel(waiting[1].id, waiting[2].id)
+        expire = f"update chancy.jobs set expires_at = now() where id = '{late.id}' returning 1"
+        tables.ask(metered, expire)
+
+        async def scraped() -> bool:
+            _, text = await asyncio.to_thread(get, port, "/metrics")
+            return (exposed(text, "cancelled"), exposed(text, "expired")) == (3, 1)
+
+        await eventually(scraped)
+        [point] = await Metrics().read(chancy, HOUR, HOUR, by_func=True)
+    assert (point.totals.cancelled, point.totals.expired) == (3, 1)
+    assert (sum(point.totals.waits), sum(point.totals.ends)) == (0, 0)
+    assert tables.ask(metered, "select distinct step from chancy.metrics") == [(0,)]
+
+
+async def test_cancellations_are_not_counted_while_no_worker_collects_them(metered: str) -> None:
+    async with application(metered, Metrics()) as chancy:
+        for at in ("30 minutes", "2 hours", "2 hours"):
+            reference = await chancy.push(work.job("fine"))
+            await chancy.cancel(reference.id)
+            tables.ask(
+                metered, f"update chancy.metrics set at = now() - interval '{at}' returning 1"
+            )
+    assert tables.ask(metered, "select count(*) from chancy.metrics") == [(2,)]
+
+
+async def test_a_role_without_privileges_on_metrics_cancels_jobs(metered: str) -> None:
+    role = f"canceller_{secrets.token_hex(4)}"
+    async with application(metered, Metrics()) as chancy:
+        reference = await chancy.push(work.job("fine"))
+        with psycopg.connect(metered, autocommit=True) as connection:
+            connection.execute(f"create role {role}")
+            try:
+                connection.execute(f"grant usage on schema chancy to {role}")
+                connection.execute(f"grant all on all tables in schema chancy to {role}")
+                connection.execute(f"revoke all on chancy.metrics from {role}")
+                connection.execute(f"set role {role}")
+                found = connection.execute("select what from chancy.cancel(%s)", [[reference.id]])
+                assert found.fetchall() == [("cancelled",)]
+            finally:
+                connection.execute("reset role")
+                connection.execute(f"drop owned by {role}")
+                connection.execute(f"drop role {role}")
+    assert tables.ask(metered, "select count(*) from chancy.metrics") == [(0,)]
+
+
+async def test_jobs_of_a_dead_worker_count_as_rescued(metered: str) -> None:
+    metrics = Metrics(every_s=0.1)
+    async with application(metered, metrics) as chancy:
+        reference = await chancy.push(work.job("fine"))
+        claimed_by_dead = """update chancy.jobs set state = 1, worker_id = gen_random_uuid(),
+            lease = gen_random_uuid(), claimed_at = now(), attempt = 1 returning 1"""
+        tables.ask(metered, claimed_by_dead)
+        async with Worker(chancy):
+            await reference.wait(30)
+        [point] = await metrics.read(chancy, HOUR, HOUR)
+    assert (point.totals.rescued, point.totals.crashed, point.totals.succeeded) == (1, 0, 1)
 
 
 async def test_old_metrics_are_rolled_up_and_removed(metered: str) -> None:
@@ -179,6 +256,8 @@ def test_times_are_counted_in_the_places_of_their_histograms() -> None:
     assert (a.succeeded, a.failed, b.succeeded) == (3, 1, 1)
     assert {place: number for place, number in enumerate(a.waits) if number} == {0: 2, 1: 1, 23: 1}
     assert {place: number for place, number in enumerate(a.runs) if number} == {1: 1, 2: 2, 23: 1}
+    # 0.5 + 1, 1.5 + 3 and ∞ + 3 ms, and 1e9 - 1 s
+    assert {place: number for place, number in enumerate(a.ends) if number} == {1: 1, 3: 1, 23: 2}
     assert [a.wait_s, a.run_s] == pytest.approx([0.002, 1e9 + 0.007])
     assert (b.waits[0], b.runs[0]) == (1, 1)
 
@@ -477,7 +556,7 @@ async def test_a_web_process_exposes_what_all_workers_have_stored(metered: str) 
     ahead = "update chancy.metrics set at = at + interval '1 min' returning 1"  # an hour may begin
     before = """insert into chancy.metrics
         select step, at - interval '2 h', queue, func, succeeded, failed, retried, crashed,
-        cancelled, snoozed, released, stale, wait_s, run_s, waits, runs
+        rescued, cancelled, expired, snoozed, released, stale, wait_s, run_s, waits, runs, ends
         from chancy.metrics returning 1"""
     tables.ask(metered, ahead)
     tables.ask(metered, before)

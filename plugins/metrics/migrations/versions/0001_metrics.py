@@ -14,6 +14,7 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     run = context.config.attributes["run"]
+    run("drop function {schema}.on_cancelled")
     run("drop function {schema}.queue_backlog")
     run("drop function {schema}.queue_unfinished")
     run("drop function {schema}.metrics_roll_up")

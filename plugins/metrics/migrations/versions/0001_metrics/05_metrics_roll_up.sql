@@ -27,16 +27,17 @@ begin
     returning *
   ), kept as (
     insert into {schema}.metrics
-    select -g.step, g.at, g.queue, g.func, g.succeeded, g.failed, g.retried, g.crashed, g.cancelled,
-      g.snoozed, g.released, g.stale, g.wait_s, g.run_s, g.waits, g.runs
+    select -g.step, g.at, g.queue, g.func, g.succeeded, g.failed, g.retried, g.crashed, g.rescued,
+      g.cancelled, g.expired, g.snoozed, g.released, g.stale, g.wait_s, g.run_s, g.waits, g.runs, g.ends
     from gone g
     where p_keep
   ), added as (
     insert into {schema}.metrics
     select p_next, date_bin(p_next * interval '1 second', g.at, 'epoch'), g.queue, g.func,
-      sum(g.succeeded), sum(g.failed), sum(g.retried), sum(g.crashed), sum(g.cancelled),
-      sum(g.snoozed), sum(g.released), sum(g.stale), sum(g.wait_s), sum(g.run_s),
-      {schema}.metrics_sum(g.waits), {schema}.metrics_sum(g.runs)
+      sum(g.succeeded), sum(g.failed), sum(g.retried), sum(g.crashed), sum(g.rescued),
+      sum(g.cancelled), sum(g.expired), sum(g.snoozed), sum(g.released), sum(g.stale),
+      sum(g.wait_s), sum(g.run_s), {schema}.metrics_sum(g.waits), {schema}.metrics_sum(g.runs),
+      {schema}.metrics_sum(g.ends)
     from gone g
     group by 2, 3, 4)
   select count(*) into v_rows from gone;
