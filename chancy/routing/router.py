@@ -14,7 +14,7 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Note, Settlement
 from chancy.broker.contract import Broker, Heartbeat, never
 from chancy.broker.notices import Subscription, Topic
-from chancy.broker.optional import LetterSource, SqlStore, for_upkeep
+from chancy.broker.optional import KeepsRules, LetterSource, SqlStore, for_upkeep
 from chancy.broker.transaction import TransactionHook
 from chancy.broker.values import Capability, PreparedJob, Promotion, QueueCounts, WorkerRecord
 from chancy.clock import Clock
@@ -120,6 +120,11 @@ class RoutedBroker(JobLookups):
         await self.refresh_placement([queue])
         name = self._placement.of(queue)
         return name, await self.brokers.ready(name)
+
+    async def next_s(self, queue: str) -> float | None:
+        """See `chancy.broker.optional.KeepsRules`; None, too, if its broker keeps no rules."""
+        _, broker = await self.broker_of(queue)
+        return await broker.next_s(queue) if isinstance(broker, KeepsRules) else None
 
     def by_broker(self, settlements: Sequence[Settlement]) -> Mapping[str, list[Settlement]]:
         """Settlements by the broker of their leases, as far as known."""

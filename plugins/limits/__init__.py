@@ -12,7 +12,7 @@ from chancy.attempt.settlement import Settlement
 from chancy.broker.contract import Broker
 from chancy.broker.optional import KeepsRules, SqlClaims, SqlStore
 from chancy.broker.transaction import Transaction
-from chancy.broker.values import Capability
+from chancy.broker.values import Capability, JobFilter
 from chancy.checks import check_number
 from chancy.job.definition import QueuedJob
 from chancy.plugin.leader import elected
@@ -21,6 +21,7 @@ from chancy.plugin.runtime import Application, QueueClaims, Runtime
 from chancy.plugins.limits.ruled_claims import SQL, RuledClaims, TimedClaims
 from chancy.postgres.schema.component import Migrations
 from chancy.queue.queue import DEFAULT_BROKER, Queue
+from chancy.queue.rules import GlobalConcurrency, RateLimit, Rule
 from chancy.states import State
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ __all__ = ["GlobalLimits"]
 
 #: Held jobs and blocked partitions of a queue that one sweep examines.
 _STEP = 1_000
+#: The running jobs that an explanation lists.
+_MOST_HOLDERS = 5
 #: Turns of the leader for one turn of another worker.
 _RARELY = 3
 #: Seconds between two turns while no queue has rules.
@@ -94,11 +97,12 @@ class GlobalLimits(Plugin):
 
     async def why_held(self, app: Application, job: QueuedJob) -> str | None:
         found = await SQL.on(app.broker).fetch("why", job.id)
-        if not found:
-            return None
-        ((full, holders, rate, ready_s, paused, ahead, key, blocking, held),) = found
         queues = {queue.name: queue for queue in await app.broker.queues()}
         rules = queues[job.queue].rules if job.queue in queues else ()
+        if not found:
+            elsewhere = rules and queues[job.queue].broker != DEFAULT_BROKER
+            return await _held_elsewhere(app.broker, job, rules) if elsewhere else None
+        ((full, holders, rate, ready_s, paused, ahead, key, blocking, held),) = found
 
         def named(number: int) -> str:
             return str(rules[number - 1]) if number <= len(rules) else "a rule of its queue"
@@ -109,8 +113,7 @@ class GlobalLimits(Plugin):
                 f"replayed, or skipped: chancy limits skip {job.queue} {shlex.quote(key)}"
             )
         elif holders:
-            running = ", ".join(holders[:5]) + (", …" if len(holders) > 5 else "")
-            text = f"held by {named(full)}: the jobs {running} run"
+            text = f"held by {named(full)}: {_listed(holders)}"
         elif rate is not None:
             ready_s = max(ready_s, 0.0)
             what = "a job asked for a pause, which ends" if paused else "its next token is there"
@@ -132,3 +135,29 @@ class GlobalLimits(Plugin):
             await elected(leader, clock, (_RARELY - 1) * self.every_s * random.uniform(0.8, 1.2))
             ((queues,),) = await tables.fetch("sweep", _STEP, self.every_s / 2)
             swept_at = clock.monotonic()
+
+
+async def _held_elsewhere(broker: Broker, job: QueuedJob, rules: Sequence[Rule]) -> str | None:
+    """Why a job of a queue whose broker keeps its rules does not start."""
+    place = await broker.position(job.id) if job.state is State.PENDING else None
+    if place is None:
+        return None
+    for rule in rules:
+        if isinstance(rule, GlobalConcurrency) and place.running >= rule.limit:
+            states = frozenset({State.RUNNING})
+            wanted = JobFilter(states=states, queue=job.queue, limit=_MOST_HOLDERS + 1)
+            holders = [str(holder.id) for holder in await broker.find(wanted)]
+            return f"held by {rule}: {_listed(holders)}"
+        if isinstance(rule, RateLimit) and isinstance(broker, KeepsRules):
+            next_s = await broker.next_s(job.queue)
+            if next_s is not None:
+                return (
+                    f"held by {rule}: its next token is there, or a pause ends, in {next_s:.1f} s"
+                )
+    return None
+
+
+def _listed(holders: Sequence[str]) -> str:
+    """The jobs that have the slots of a rule, some of them by id."""
+    more = ", …" if len(holders) > _MOST_HOLDERS else ""
+    return f"the jobs {', '.join(holders[:_MOST_HOLDERS])}{more} run"

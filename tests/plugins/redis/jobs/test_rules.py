@@ -19,8 +19,9 @@ from chancy import (
     State,
     Worker,
 )
+from chancy.app.diagnosis import Why
 from chancy.attempt.settlement import Settlement
-from chancy.broker.values import WorkerRecord
+from chancy.broker.values import JobFilter, WorkerRecord
 from chancy.job.ids import new_id
 from chancy.plugins.redis import RedisBroker, RedisPlugin
 from chancy.queue.rules import Rule
@@ -125,6 +126,31 @@ async def test_a_job_that_raised_rate_limited_pauses_the_queue(application: Appl
         )
         assert await redis.claim("ruled", worker_id=worker_id, limit=1) == []
         assert 3_500 < (await redis.next_s("ruled") or 0.0) <= 3_600
+
+
+async def held_by(chancy: Chancy, id: UUID) -> list[str]:
+    return [text for why, text in await chancy.why(id) if why is Why.HELD]
+
+
+async def test_rules_explain_why_a_job_waits(application: Application) -> None:
+    slots = GlobalConcurrency(1)
+    async with application(slots) as chancy:
+        first, second = await chancy.push_many(work.job(tenant="a", number=n) for n in range(2))
+        await chancy.broker.declare(queue(slots), upsert=True)
+        redis, worker_id = await claiming(chancy, slots)
+        assert await held_by(chancy, second.id) == []
+        [running] = await redis.claim("ruled", worker_id=worker_id, limit=20)
+        assert running.id == first.id
+        assert await held_by(chancy, second.id) == [f"held by {slots}: the jobs {first.id} run"]
+        assert await held_by(chancy, first.id) == []
+        rate = RateLimit(1, per=3_600.0)
+        await chancy.broker.declare(queue(rate), upsert=True)
+        redis, worker_id = await claiming(chancy, rate)
+        assert len(await redis.claim("ruled", worker_id=worker_id, limit=20)) == 1
+        third = await chancy.push(work.job(tenant="a", number=2))
+        [text] = await held_by(chancy, third.id)
+        assert text.startswith("held by RateLimit(allowed=1, per=3600.0, ")
+        assert text.partition(": ")[2].startswith("its next token is there, or a pause ends, in 3")
 
 
 async def test_rules_change_while_workers_run(application: Application, book: Book) -> None:
