@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from threading import Lock
@@ -45,6 +45,8 @@ __all__ = ["Metrics", "MetricsPoint", "Totals"]
 logger = logging.getLogger("chancy.metrics")
 #: The address that `Metrics` serves, and the number of the worker process of a supervisor.
 _LISTEN, _NUMBER = "CHANCY_METRICS", "CHANCY_WORKER_NUMBER"
+#: Pushes that are counted at a time.
+_MOST_PUSHES = 1_000
 #: Seconds between two roll-ups of the leader.
 _ROLL_UP_S = 30.0
 #: Seconds for which the last report may take when the worker stops.
@@ -80,7 +82,8 @@ class Metrics(Plugin):
         self._tally, self._taken, self._unstored = Tally(), Tally(), Tally()
         #: Held while totals move from the tally: a scrape, in its own thread, misses none.
         self._moving = Lock()
-        #: The pushes of this process, by queue and function.
+        #: Pushes of this process that are not counted yet, and the counts, by queue and function.
+        self._pushes: deque[tuple[str, str]] = deque()
         self._pushed: Counter[tuple[str, str]] = Counter()
         self._pushing = Lock()
         #: The workers that this plugin serves. The id of one changes when it was declared dead.
@@ -103,12 +106,22 @@ class Metrics(Plugin):
         return frozenset() if self.listen is None else frozenset({Capability.SQL})
 
     def pushing(self, job: Job[Any], context: PushContext) -> Job[Any]:
-        key = job.queue, job.func
-        with self._pushing:  # any thread may push
-            if key not in self._pushed and len(self._pushed) >= MOST_FUNCTIONS:
-                key = job.queue, OTHER
-            self._pushed[key] += 1
+        # Any thread may push: to note a push takes a third of what a lock and a count take.
+        self._pushes.append((job.queue, job.func))
+        if len(self._pushes) >= _MOST_PUSHES:
+            self._count_pushes()
         return job
+
+    def _count_pushes(self) -> Mapping[tuple[str, str], int]:
+        """All pushes of this process, by queue and function."""
+        with self._pushing:
+            noted = Counter(self._pushes.popleft() for _ in range(len(self._pushes)))
+            for (queue, func), number in noted.items():
+                key = queue, func
+                if key not in self._pushed and len(self._pushed) >= MOST_FUNCTIONS:
+                    key = queue, OTHER
+                self._pushed[key] += number
+            return dict(self._pushed)
 
     def settled(self, batch: Sequence[Settlement], stale: Sequence[Settlement]) -> None:
         self._tally.add(batch, stale)
@@ -132,7 +145,7 @@ class Metrics(Plugin):
                 ) from None
             self._registry = CollectorRegistry()
             self._registry.register(
-                JobsCollector(self._now, lambda: self._gauges, pushed=self._get_pushed)
+                JobsCollector(self._now, lambda: self._gauges, pushed=self._count_pushes)
             )
         return self._registry
 
@@ -148,10 +161,6 @@ class Metrics(Plugin):
         from chancy.plugins.metrics.web_endpoint import MetricsEndpoint
 
         return MetricsEndpoint(chancy)
-
-    def _get_pushed(self) -> Mapping[tuple[str, str], int]:
-        with self._pushing:
-            return dict(self._pushed)
 
     def _now(self) -> TotalsByFunction:
         """The totals since the process has started."""

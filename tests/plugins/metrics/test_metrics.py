@@ -11,6 +11,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -22,9 +23,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from chancy import BrokerUnavailable, Chancy, ConfigurationError, Queue, Worker
+from chancy import BrokerUnavailable, Chancy, ConfigurationError, Job, Queue, Worker
 from chancy.attempt.settlement import Settlement
 from chancy.plugin.plugin import Plugin
+from chancy.plugin.pushing import PUSH
 from chancy.plugins import metrics as metrics_plugin
 from chancy.plugins.metrics import Metrics, Totals
 from chancy.plugins.metrics import endpoint as endpoints
@@ -227,6 +229,21 @@ def test_a_worker_counts_a_bounded_number_of_functions() -> None:
     other = totals[claim.queue, OTHER]
     assert (other.succeeded, other.stale, other.wait_s) == (10, 10, 0.0)
     assert tally.totals == {}
+
+
+def test_pushes_of_many_threads_are_counted_by_a_bounded_number_of_functions() -> None:
+    metrics, jobs = Metrics(), [Job(func=f"a.f{number}") for number in range(MOST_FUNCTIONS + 10)]
+
+    def push(_: int) -> None:
+        for pushed in jobs:
+            metrics.pushing(pushed, PUSH)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(push, range(4)))
+    [family] = (one for one in metrics.registry.collect() if one.name == "chancy_jobs_pushed")
+    counts = {sample.labels["func"]: sample.value for sample in family.samples}
+    assert sum(counts.values()) == 4 * len(jobs)
+    assert (len(counts), counts[OTHER]) == (MOST_FUNCTIONS + 1, 4 * 10)
 
 
 async def test_the_horizon_counts_the_transactions_since_the_oldest_snapshot(metered: str) -> None:
