@@ -54,6 +54,9 @@ class SimulatedWorker:
     def encode_arguments(self, func: str, arguments: str) -> str:
         return arguments
 
+    def encode_line(self, func: str, line: str) -> str:
+        return line
+
     @property
     def prepare_stored(self) -> PrepareStored | None:
         return None

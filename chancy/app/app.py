@@ -270,6 +270,17 @@ class Chancy(BlockingCalls):
         """
         return result if self.hooks.payloads is None else self.hooks.payloads.result(func, result)
 
+    def encode_line(self, func: str, line: str) -> str:
+        """A line that a job has logged as it is stored, for plugins that store lines."""
+        return line if self.hooks.payloads is None else self.hooks.payloads.line(func, line)
+
+    def decode_line(self, stored: str) -> str:
+        """A stored line as the job has logged it.
+
+        :raises UnreadablePayload: it is encrypted with a key that this application does not have.
+        """
+        return stored if self.hooks.payloads is None else self.hooks.payloads.read_line(stored)
+
     @property
     def payload_tables(self) -> Sequence[PayloadTable]:
         """The tables of all plugins with payloads that a codec has encoded."""

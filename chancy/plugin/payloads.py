@@ -15,7 +15,7 @@ from chancy.attempt.outcome import Outcome, Raised, Returned
 from chancy.context.checkpoints import KEY as CHECKPOINTS
 from chancy.errors import UnreadablePayload
 from chancy.job.definition import QueuedJob
-from chancy.serialization.sealed import MARK, key_of, redacted
+from chancy.serialization.sealed import MARK, key_of, redacted, stored_json
 
 logger = logging.getLogger("chancy.plugins")
 
@@ -38,6 +38,8 @@ class Payload(StrEnum):
     FAILURE = "failure"
     #: The values of a job's checkpoints.
     CHECKPOINTS = "checkpoints"
+    #: A JSON string: a line that a job has logged, of the plugin `JobLogs`.
+    LOG = "log lines"
 
 
 class PayloadCodec(Protocol):
@@ -49,7 +51,7 @@ class PayloadCodec(Protocol):
     def encode(self, func: str, payload: Payload, text: str) -> str:
         """The JSON text to store in place of a JSON text, or the same text.
 
-        :param func: the path of the job's function.
+        :param func: the path of the job's function; "" for a signal, and to decode a log line.
         """
         ...
 
@@ -143,6 +145,24 @@ class StoredPayloads:
             return failure
         value = json.loads(encoded)
         return Failure(types=failure.types, message=str(redacted(value)), args=(value,))
+
+    def line(self, func: str, line: str) -> str:
+        """A line that a job has logged as it is stored; a note in its place if that fails."""
+        text = json.dumps(line)
+        try:
+            encoded = self._codec.encode(func, Payload.LOG, text)
+        except Exception:
+            logger.exception("log_line_not_encoded func=%s", func)
+            return "(the line could not be encoded)"
+        return line if encoded == text else encoded
+
+    def read_line(self, stored: str) -> str:
+        """A stored line as the job has logged it.
+
+        :raises UnreadablePayload: it cannot be decoded.
+        """
+        value = stored_json(stored)
+        return stored if value is None else str(self._value("", Payload.LOG, value))
 
     def result(self, func: str, value: Any) -> Any:
         """A stored result, decoded from JSON, as the function has returned it.

@@ -68,6 +68,10 @@ class Runtime(Protocol):
         """Checked and encoded arguments as they are stored; see `Plugin.codec`."""
         ...
 
+    def encode_line(self, func: str, line: str) -> str:
+        """A line that a job has logged as it is stored; see `Plugin.codec`."""
+        ...
+
     @property
     def prepare_stored(self) -> PrepareStored | None:
         """Passes a job that is stored already through `Plugin.pushing`, before it is pushed; see
@@ -131,6 +135,13 @@ class Application(Protocol):
 
     def decode_result(self, func: str, result: Any) -> Any:
         """A stored result, as JSON, as the function has returned it; see `Plugin.codec`.
+
+        :raises UnreadablePayload: it is encrypted with a key that is not known here.
+        """
+        ...
+
+    def decode_line(self, stored: str) -> str:
+        """A stored line as the job has logged it; see `Plugin.codec`.
 
         :raises UnreadablePayload: it is encrypted with a key that is not known here.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,6 +38,17 @@ def key_of(value: Any) -> str | None:
     """The id of the key with which a value is encrypted; None if it is not encrypted."""
     found = opened(value)
     return None if found is None else found[0]
+
+
+def stored_json(text: str) -> Any:
+    """The encrypted value that a text column holds; None for any other text."""
+    if not text.startswith(f"{{{MARK}"):
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return None if key_of(value) is None else value
 
 
 def redaction(key: str) -> str:

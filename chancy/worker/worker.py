@@ -186,6 +186,10 @@ class Worker:
         """Checked and encoded arguments as they are stored."""
         return self._app.encode_arguments(func, arguments)
 
+    def encode_line(self, func: str, line: str) -> str:
+        """A line that a job has logged as it is stored."""
+        return self._app.encode_line(func, line)
+
     @property
     def prepare_stored(self) -> PrepareStored | None:
         """Passes stored jobs through the hook `pushing`; None if no plugin overrides it."""

@@ -36,6 +36,7 @@ class Encryption(Plugin):
     :param results: also encrypt results, and the values of steps.
     :param errors: also encrypt the messages, traces, notes and causes of errors. Their types stay
         readable, for retries and for groups of dead letters.
+    :param logs: also encrypt the lines that the plugin ``JobLogs`` stores.
     :raises ConfigurationError: a setting is not valid, or cryptography is not installed.
     """
 
@@ -46,10 +47,12 @@ class Encryption(Plugin):
         functions: Sequence[str] | None = None,
         results: bool = True,
         errors: bool = True,
+        logs: bool = True,
     ) -> None:
         self.keyring = Keyring(keys)
         self.results = check_flag(results, "results")
         self.errors = check_flag(errors, "errors")
+        self.logs = check_flag(logs, "logs")
         self.functions = functions
         if functions is not None:
             patterns = check_instances(functions, str, "functions", "pass a list of patterns")
@@ -86,6 +89,7 @@ class _FernetCodec:
                 (Payload.RESULT, settings.results),
                 (Payload.CHECKPOINTS, settings.results),
                 (Payload.FAILURE, settings.errors),
+                (Payload.LOG, settings.logs),
             )
             if not wanted
         }
@@ -99,7 +103,9 @@ class _FernetCodec:
 
     def decode(self, func: str, payload: Payload, text: str) -> str:
         value = json.loads(text)
-        what = f"{func}: the {payload.value} {'is' if payload is Payload.RESULT else 'are'}"
+        what = (
+            f"{func or 'a job'}: the {payload.value} {'is' if payload is Payload.RESULT else 'are'}"
+        )
         found = opened(value)
         if found is not None:
             key, data, rest = found

@@ -25,6 +25,7 @@ from chancy.plugins.job_logs.lines import (
     LogLine,
     attach,
     detach,
+    plain,
     prune_step,
     read,
     read_last,
@@ -87,14 +88,15 @@ class JobLogs(Plugin):
         :param after: only lines with a higher number: that of the last line of a page.
         :param limit: the most lines, 1 to 10,000.
         :raises ConfigurationError: the limit is out of range, or the broker does not offer SQL.
+        :raises UnreadablePayload: a line is encrypted with a key that is not known here.
         """
         check_number(limit, "limit", 1, 10_000)
-        return await read(SQL.on(chancy.broker), id, after, limit)
+        return plain(chancy, await read(SQL.on(chancy.broker), id, after, limit))
 
     async def read_last(self, chancy: Application, id: UUID, limit: int = 200) -> Sequence[LogLine]:
         """Read the last lines of a job, in order; see `read`."""
         check_number(limit, "limit", 1, 10_000)
-        return await read_last(SQL.on(chancy.broker), id, limit)
+        return plain(chancy, await read_last(SQL.on(chancy.broker), id, limit))
 
     async def serve(self, runtime: Runtime) -> None:
         if not isinstance(runtime.broker, SqlStore):

@@ -11,7 +11,7 @@ from chancy.broker.values import JobFilter
 from chancy.plugin.commands import Id, as_json, complain, refuse
 from chancy.plugin.runtime import Application, CommandLine
 from chancy.plugin.tables import facts
-from chancy.plugins.job_logs.lines import SQL, STEP, LogLine, read
+from chancy.plugins.job_logs.lines import SQL, STEP, LogLine, read, shown
 
 #: Seconds between two looks for new lines, and for which the last lines of an ended job may arrive.
 _LOOK_S, _LATE_S = 0.5, 2.0
@@ -56,7 +56,7 @@ async def _show(
     tables, clock = SQL.on(chancy.broker), chancy.clock
     after, dropped, left_s = 0, False, _LATE_S
     while True:
-        for line in (lines := await read(tables, id, after, STEP)):
+        for line in (lines := shown(await read(tables, id, after, STEP))):
             show(line)
             after, dropped = line.number, line.last
         if len(lines) == STEP:

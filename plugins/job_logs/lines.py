@@ -6,14 +6,15 @@ import logging
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from chancy.plugin.runtime import Runtime
+from chancy.plugin.runtime import Application, Runtime
 from chancy.plugin.tables import PluginSql, PluginTables, utc
+from chancy.serialization.sealed import redacted, stored_json
 from chancy.text import storable
 
 SQL = PluginSql("chancy.plugins.job_logs", "the logs of jobs")
@@ -67,6 +68,7 @@ class HeldLine(NamedTuple):
     text: str
     size: int
     worker_id: UUID | None = None
+    func: str = ""
 
 
 class LineBuffer(logging.Handler):
@@ -100,17 +102,18 @@ class LineBuffer(logging.Handler):
         except Exception:
             self.handleError(record)
             return
-        size = len(text.encode()) + LINE_BYTES
         level = min(max(record.levelno, 0), 1_000)
-        line = HeldLine(job_id, record.created, attempt, level, text, size, worker_id)
+        func = str(getattr(record, "func", ""))
+        line = HeldLine(job_id, record.created, attempt, level, text, _size(text), worker_id, func)
         with self._guard:
-            if self._is_own(line):
-                self._add(line)
+            if (worker := self._worker_of(line)) is not None:
+                self._add(line, worker)
             else:
                 self._add_early(line)
 
-    def _is_own(self, line: HeldLine) -> bool:
-        return any(worker.worker_id == line.worker_id for worker in self._workers)
+    def _worker_of(self, line: HeldLine) -> Runtime | None:
+        workers = (worker for worker in self._workers if worker.worker_id == line.worker_id)
+        return next(workers, None)
 
     def _add_early(self, line: HeldLine) -> None:
         self._early.append(line)
@@ -118,7 +121,9 @@ class LineBuffer(logging.Handler):
         while self._early_bytes > _MAX_EARLY:
             self._early_bytes -= self._early.popleft().size
 
-    def _add(self, line: HeldLine) -> None:
+    def _add(self, line: HeldLine, worker: Runtime) -> None:
+        text = worker.encode_line(line.func, line.text)
+        line = line._replace(text=text, size=_size(text))
         used = self._by_job.pop(line.job_id, 0)
         self._by_job[line.job_id] = used + line.size
         if len(self._by_job) > _MAX_JOBS:
@@ -137,8 +142,8 @@ class LineBuffer(logging.Handler):
             self._workers.append(worker)
             early, self._early, self._early_bytes = self._early, deque(), 0
             for line in early:
-                if self._is_own(line):
-                    self._add(line)
+                if line.worker_id == worker.worker_id:
+                    self._add(line, worker)
 
     def leave(self, worker: Runtime) -> None:
         """The opposite of `serve`."""
@@ -165,6 +170,10 @@ class LineBuffer(logging.Handler):
         with self._guard:
             dropped, self._dropped = self._dropped, 0
             return dropped
+
+
+def _size(text: str) -> int:
+    return len(text.encode()) + LINE_BYTES
 
 
 def attach(buffer: LineBuffer) -> None:
@@ -200,12 +209,12 @@ async def store(tables: PluginTables, lines: Sequence[HeldLine]) -> None:
 
 
 async def read(tables: PluginTables, id: UUID, after: int, limit: int) -> Sequence[LogLine]:
-    """Lines of a job in order, after that of this number."""
+    """Lines of a job in order, after that of this number, as they are stored."""
     return list(map(_line, await tables.fetch("read", id, after, limit)))
 
 
 async def read_last(tables: PluginTables, id: UUID, limit: int) -> Sequence[LogLine]:
-    """The last lines of a job, in order."""
+    """The last lines of a job, in order, as they are stored."""
     return list(map(_line, reversed(await tables.fetch("read_last", id, limit))))
 
 
@@ -213,6 +222,24 @@ def _line(row: Sequence[Any]) -> LogLine:
     number, at, attempt, level, total, text = row
     last = total >= MAX_JOB
     return LogLine(number=number, at=utc(at), attempt=attempt, level=level, text=text, last=last)
+
+
+def plain(chancy: Application, lines: Sequence[LogLine]) -> Sequence[LogLine]:
+    """Lines as the job has logged them.
+
+    :raises UnreadablePayload: one is encrypted with a key that is not known here.
+    """
+    return [replace(line, text=chancy.decode_line(line.text)) for line in lines]
+
+
+def shown(lines: Sequence[LogLine]) -> Sequence[LogLine]:
+    """Lines to show to people, with a word in place of an encrypted one."""
+    return [replace(line, text=_shown(line.text)) for line in lines]
+
+
+def _shown(text: str) -> str:
+    value = stored_json(text)
+    return text if value is None else str(redacted(value))
 
 
 async def prune_step(tables: PluginTables, after: UUID | None) -> UUID | None:

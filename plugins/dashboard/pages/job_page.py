@@ -21,6 +21,7 @@ from chancy.plugins.dashboard.site import Refused, View, uuid_of
 from chancy.plugins.dashboard.undertaking import deed
 from chancy.plugins.dead_letter import DeadLetter, DeadLetters
 from chancy.plugins.job_logs import JobLogs, LogLine
+from chancy.plugins.job_logs.lines import SQL, read_last, shown
 from chancy.serialization.sealed import key_of
 from chancy.states import State
 
@@ -62,9 +63,9 @@ async def show(view: View) -> Response:
         reasons = await site.looks.get(("why", id), lambda: chancy.why(id))
     shows = view.shows(job.func)
     lines: Sequence[LogLine] = ()
-    if shows and (logs := site.plugin(JobLogs)):
-        reading = partial(logs.read_last, chancy, id, _MAX_LINES)
-        lines = await site.looks.get(("log", id), reading)
+    if shows and site.plugin(JobLogs):
+        reading = partial(read_last, SQL.on(chancy.broker), id, _MAX_LINES)
+        lines = shown(await site.looks.get(("log", id), reading))
     meta = {key: value for key, value in job.meta.items() if key not in _KNOWN}
     return await view.render(
         "job.html",

@@ -50,6 +50,16 @@ async def plain(value: Any) -> Any:
     return value
 
 
+@job(queue="async")
+async def log(card: str) -> None:
+    current_job().log(f"{card} is charged")
+
+
+@job(queue="process")
+def log_in_process(card: str) -> None:
+    current_job().log(f"{card} is charged")
+
+
 def charge(card: str) -> str:
     charged.append(card)
     return card.upper()

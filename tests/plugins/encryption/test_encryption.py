@@ -18,6 +18,7 @@ from chancy.plugins.dashboard.redaction import MASKED, Masked, line, tree
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.encryption import VARIABLE, Encryption
 from chancy.plugins.encryption.rotation import Rotation
+from chancy.plugins.job_logs import JobLogs
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.workflow import Each, From, Workflow, Workflows
 from chancy.queue.rules import GlobalConcurrency
@@ -77,6 +78,46 @@ async def test_arguments_steps_and_results_are_encrypted_with_every_executor(
     assert text.count('"encrypted": "k1"') > 2
     assert SECRET not in text
     assert SECRET.upper() not in text
+
+
+@pytest.mark.parametrize(
+    ("queues", "job"),
+    [
+        (ASYNC, secret_jobs.log.job(card=SECRET)),
+        (OTHERS[1:], secret_jobs.log_in_process.job(card=SECRET)),
+    ],
+)
+async def test_lines_of_job_logs_are_encrypted(
+    dsn: str, queues: list[Queue], job: Job[Any]
+) -> None:
+    logs = JobLogs(every_s=0.05)
+    async with Chancy(dsn, queues=queues, plugins=[Encryption(ONE), logs]) as chancy:
+        await chancy.migrate()
+        async with Worker(chancy):
+            reference = await chancy.push(job)
+            await reference.result(30)
+            [line] = await eventually(lambda: logs.read(chancy, reference.id))
+        assert line.text == f"{SECRET} is charged"
+        [line] = await logs.read_last(chancy, reference.id)
+        assert line.text == f"{SECRET} is charged"
+    assert SECRET not in dump(dsn, (*TABLES, "job_logs"))
+    app = "tests.plugins.job_logs.logging_jobs:application"
+    shown = await asyncio.to_thread(command.inside, "job", "logs", reference.id, app=app, dsn=dsn)
+    assert shown.out.rstrip().endswith("INFO encrypted (key k1)")
+    async with Chancy(dsn, plugins=[Encryption({"k2": K2}), logs]) as chancy:
+        with pytest.raises(UnreadablePayload, match="with the key 'k1'"):
+            await logs.read(chancy, reference.id)
+
+
+async def test_lines_of_job_logs_are_left_alone_on_request(dsn: str) -> None:
+    logs = JobLogs(every_s=0.05)
+    async with Chancy(dsn, queues=ASYNC, plugins=[Encryption(ONE, logs=False), logs]) as chancy:
+        await chancy.migrate()
+        async with Worker(chancy):
+            reference = await chancy.push(secret_jobs.log.job(card=SECRET))
+            [line] = await eventually(lambda: logs.read(chancy, reference.id))
+    assert line.text == f"{SECRET} is charged"
+    assert f"{SECRET} is charged" in dump(dsn, ("job_logs",))
 
 
 async def test_jobs_in_redis_are_encrypted(dsn: str, redis_url: str) -> None:

@@ -126,7 +126,9 @@ def test_a_buffer_is_bounded_by_job_and_in_all() -> None:
     log(early := uuid4())
     assert buffer.take() == []
     assert buffer._early_bytes <= _MAX_EARLY
-    buffer.serve(cast("Any", SimpleNamespace(worker_id=worker_id)))
+    buffer.serve(
+        cast("Any", SimpleNamespace(worker_id=worker_id, encode_line=lambda _, line: line))
+    )
     assert [line.job_id for line in buffer.take()] == [early]
 
     flooding = uuid4()

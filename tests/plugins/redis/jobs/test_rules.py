@@ -21,7 +21,7 @@ from chancy import (
 )
 from chancy.app.diagnosis import Why
 from chancy.attempt.settlement import Settlement
-from chancy.broker.values import JobFilter, WorkerRecord
+from chancy.broker.values import WorkerRecord
 from chancy.job.ids import new_id
 from chancy.plugins.redis import RedisBroker, RedisPlugin
 from chancy.queue.rules import Rule
