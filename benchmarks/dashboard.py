@@ -64,8 +64,9 @@ from failed"""
 _METRICS = """
 insert into chancy_bench.metrics
 select s.step, date_bin(s.step * interval '1 s', now() - n * s.step * interval '1 s', 'epoch'),
-  'queue ' || q, 'shop.task', 900, 9, 9, 0, 0, 0, 0, 0, 1.0, 1.0,
-  array_fill(40::bigint, array[24]), array_fill(40::bigint, array[24])
+  'queue ' || q, 'shop.task', 900, 9, 9, 0, 0, 0, 0, 0, 0, 0, 1.0, 1.0,
+  array_fill(40::bigint, array[24]), array_fill(40::bigint, array[24]),
+  array_fill(40::bigint, array[24])
 from (values (60, 0, 2880), (3600, 49, 168)) as s (step, first, last)
 cross join lateral generate_series(s.first, s.last) as n
 cross join generate_series(1, 5) as q"""
