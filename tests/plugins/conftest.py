@@ -8,11 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from chancy import Chancy, Plugin
 from chancy.plugins.batch import Batches
 from chancy.plugins.workflow import Workflows
 from tests.plugins.workflow.fleet import SEED
-from tests.support.postgres_fixtures import _database, extended_template, find_run
+from tests.support.postgres_fixtures import _database, find_run, template_with
 
 # Makes the assertions of the contract as readable as those of a test module.
 pytest.register_assert_rewrite("chancy.testing.plugin")
@@ -22,7 +21,7 @@ logger = logging.getLogger("tests.plugins")
 
 @pytest.fixture(scope="session")
 def flows_template(pytestconfig: pytest.Config, template: str) -> str:
-    return _template_of(pytestconfig, template, Workflows())
+    return template_with(pytestconfig, template, Workflows())
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def flows_dsn(request: pytest.FixtureRequest, flows_template: str) -> Iterator[s
 
 @pytest.fixture(scope="session")
 def batches_template(pytestconfig: pytest.Config, template: str) -> str:
-    return _template_of(pytestconfig, template, Batches())
+    return template_with(pytestconfig, template, Batches())
 
 
 @pytest.fixture
@@ -42,13 +41,6 @@ def batches_dsn(request: pytest.FixtureRequest, batches_template: str) -> Iterat
     """As `dsn`, with the tables of batches."""
     with _database(find_run(request.config), request, batches_template) as name:
         yield name
-
-
-def _template_of(config: pytest.Config, template: str, plugin: Plugin) -> str:
-    def migrate(dsn: str) -> None:
-        Chancy(dsn, plugins=[plugin]).sync_migrate()
-
-    return extended_template(config, template, plugin.get_identifier().rpartition(".")[2], migrate)
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import TupleRow
 
+from chancy import Plugin
 from chancy.embedded import PostgresServer
 from tests.support import leftovers, recycling
 from tests.support.proxy import Proxy
@@ -56,6 +57,8 @@ class Run:
     owner: bool = True
     given: bool = False
     session: psycopg.Connection[TupleRow] | None = None
+    #: Templates that this process has made or found.
+    made: set[str] = field(default_factory=set)
     recycling: recycling.Recycling = field(default_factory=recycling.Recycling)
     #: When the run began, by UTC.
     day: date = field(default_factory=lambda: datetime.now(UTC).date())
@@ -220,8 +223,22 @@ def extended_template(
     return _made_once(find_run(config), f"{template}_{name}", template, migrate)
 
 
+def template_with(config: pytest.Config, template: str, *plugins: Plugin) -> str:
+    """The name of a clone of a template that has the tables of plugins, too."""
+
+    def migrate(dsn: str) -> None:
+        from chancy import Chancy
+
+        Chancy(dsn, plugins=plugins).sync_migrate()
+
+    names = [plugin.get_identifier().rpartition(".")[2] for plugin in plugins]
+    return extended_template(config, template, "_".join(names), migrate)
+
+
 def _made_once(run: Run, name: str, template: str | None, migrate: Callable[[str], object]) -> str:
     """The name of a database that the first process that needs it creates."""
+    if name in run.made:
+        return name
     with closing(psycopg.connect(run.dsn, autocommit=True)) as connection:
         # A session lock: it is released with the connection even if this process dies.
         connection.execute("select pg_advisory_lock(%s)", (_MIGRATING,))
@@ -234,6 +251,7 @@ def _made_once(run: Run, name: str, template: str | None, migrate: Callable[[str
             recycling.prepare(_named(run.dsn, half))
             names = sql.Identifier(half), sql.Identifier(name)
             connection.execute(sql.SQL("alter database {} rename to {}").format(*names))
+    run.made.add(name)
     return name
 
 

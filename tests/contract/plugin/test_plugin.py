@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -29,6 +29,28 @@ from chancy.testing.memory import MemoryBroker
 from chancy.testing.plugin import PluginContract
 from tests.plugins.auditor import Auditor, Clerk
 from tests.plugins.ledger import Ledger
+from tests.support.postgres_fixtures import _database, find_run, template_with
+
+
+class OnTables(PluginContract):
+    """On a database that has the tables of the plugin, made once for all tests of a class."""
+
+    @pytest.fixture
+    def plugin_dsn(
+        self,
+        request: pytest.FixtureRequest,
+        plugin: Plugin,
+        companions: Sequence[Plugin],
+        shipped_template: str,
+    ) -> Iterator[str]:
+        template = template_with(request.config, shipped_template, *companions, plugin)
+        with _database(find_run(request.config), request, template) as dsn:
+            yield dsn
+
+    def test_tables_go_up_down_and_up_again(
+        self, plugin: Plugin, companions: Sequence[Plugin], empty_dsn: str
+    ) -> None:
+        super().test_tables_go_up_down_and_up_again(plugin, companions, empty_dsn)
 
 
 class TestRetry(PluginContract):
@@ -43,34 +65,22 @@ class TestRecovery(PluginContract):
         return Recovery()
 
 
-class TestPruner(PluginContract):
+class TestPruner(OnTables):
     @pytest.fixture
     def plugin(self) -> Plugin:
         return Pruner(rules=[Prune(keep_last=10)])
 
-    @pytest.fixture
-    def plugin_dsn(self, empty_dsn: str) -> str:
-        return empty_dsn
 
-
-class TestRedis(PluginContract):
+class TestRedis(OnTables):
     @pytest.fixture
     def plugin(self, redis_url: str) -> Plugin:
         return RedisPlugin(url=redis_url)
 
-    @pytest.fixture
-    def plugin_dsn(self, empty_dsn: str) -> str:
-        return empty_dsn
 
-
-class TestReprioritize(PluginContract):
+class TestReprioritize(OnTables):
     @pytest.fixture
     def plugin(self) -> Plugin:
         return Reprioritize(rules=[Aging(every=timedelta(minutes=5))])
-
-    @pytest.fixture
-    def plugin_dsn(self, empty_dsn: str) -> str:
-        return empty_dsn
 
 
 class TestEncryption(PluginContract):
@@ -79,27 +89,19 @@ class TestEncryption(PluginContract):
         return Encryption({"k1": new_key()})
 
 
-class TestLeadership(PluginContract):
+class TestLeadership(OnTables):
     @pytest.fixture
     def plugin(self) -> Plugin:
         return Leadership()
 
-    @pytest.fixture
-    def plugin_dsn(self, empty_dsn: str) -> str:
-        return empty_dsn
 
-
-class TestDeadLetters(PluginContract):
+class TestDeadLetters(OnTables):
     @pytest.fixture
     def plugin(self) -> Plugin:
         return DeadLetters()
 
-    @pytest.fixture
-    def plugin_dsn(self, empty_dsn: str) -> str:
-        return empty_dsn
 
-
-class TestLedger(PluginContract):
+class TestLedger(OnTables):
     @pytest.fixture
     def plugin(self) -> Plugin:
         return Ledger()
@@ -107,10 +109,6 @@ class TestLedger(PluginContract):
     @pytest.fixture
     def companions(self) -> Sequence[Plugin]:
         return Clerk(), Auditor()
-
-    @pytest.fixture
-    def plugin_dsn(self, empty_dsn: str) -> str:
-        return empty_dsn
 
 
 class TestAuditor(TestLedger):

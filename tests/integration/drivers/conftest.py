@@ -17,6 +17,12 @@ def chosen(request: pytest.FixtureRequest) -> Driver:
 
 
 @pytest.fixture
+def empty_dsn(dsn: str) -> str:
+    """Sessions do not care for tables, and databases with tables are used again."""
+    return dsn
+
+
+@pytest.fixture
 async def session(chosen: Driver, empty_dsn: str) -> AsyncIterator[Connection]:
     connection = await chosen.connect(empty_dsn, application_name="test session")
     yield connection

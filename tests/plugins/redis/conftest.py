@@ -6,12 +6,19 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from chancy.plugins.redis import RedisBroker, RedisSettings
+from chancy.plugins.redis import RedisBroker, RedisPlugin, RedisSettings
+from tests.support.postgres_fixtures import template_with
 
 # Makes the assertions of the contract as readable as those of a test module.
 pytest.register_assert_rewrite("chancy.testing.conformance")
 
 from chancy.testing.conformance.bench import Bench  # noqa: E402  rewriting comes first
+
+
+@pytest.fixture(scope="session")
+def template(pytestconfig: pytest.Config, template: str) -> str:
+    """With the tables of the plugin: to migrate takes longer than most tests."""
+    return template_with(pytestconfig, template, RedisPlugin(url="redis://127.0.0.1"))
 
 
 @pytest.fixture

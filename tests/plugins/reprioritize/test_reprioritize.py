@@ -40,9 +40,7 @@ def connection(dsn: str) -> Iterator[psycopg.Connection[Any]]:
 
 @pytest.fixture
 async def broker(dsn: str) -> AsyncIterator[PostgresBroker]:
-    chancy = Chancy(dsn, plugins=[Reprioritize(rules=[Aging(every=MINUTE)])])
-    chancy.sync_migrate()
-    async with chancy:
+    async with Chancy(dsn, plugins=[Reprioritize(rules=[Aging(every=MINUTE)])]) as chancy:
         assert isinstance(chancy.broker, PostgresBroker)
         yield chancy.broker
 

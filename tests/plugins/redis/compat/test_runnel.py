@@ -140,7 +140,7 @@ def _lagging(given: dict[str, str]) -> set[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=20,
+        timeout=45,
     )
     assert lag.returncode == 0, lag.stderr
     return {one["processor"] for one in json.loads(lag.stdout)}
@@ -201,7 +201,7 @@ def test_a_processor_that_is_not_there_is_an_error(redis_url: str) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=20,
+        timeout=45,
     )
     assert done.returncode == 1
     assert "there is no processor nope; declared are large/check, orders/bill" in done.stderr
