@@ -7,8 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
-from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chancy.checks import check_instance
 from chancy.errors import ConfigurationError
@@ -21,6 +20,9 @@ from chancy.queue.executor_options import (
     ThreadOptions,
 )
 from chancy.text import choices, shown
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 #: The entry point group of executors of others: ``name = "package.module:KIND"``.
 GROUP = "chancy.executors"
@@ -120,7 +122,10 @@ EXECUTORS = ("process", "thread", "async")
 
 
 @cache
-def _installed() -> dict[str, metadata.EntryPoint]:
+def _installed() -> dict[str, EntryPoint]:
+    # Not at the top: an executor process needs no entry points, and it is a sixth of its start.
+    from importlib import metadata
+
     return {point.name: point for point in metadata.entry_points(group=GROUP)}
 
 
