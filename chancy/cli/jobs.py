@@ -229,7 +229,7 @@ def release(target: CommandTarget, ids: tuple[UUID, ...], key: str | None, json_
     if json_:
         output.script({"released": count})
     else:
-        output.line(f"{count:,} jobs released")
+        output.line(f"{count:,} job{'s' * (count != 1)} released")
     if count < max(len(set(ids)), 1):
         sys.exit(NO)
 

@@ -111,7 +111,7 @@ async def test_every_way_in_and_every_change_keeps_a_job_on_hold(dsn: str) -> No
 def test_the_command_releases_by_id_and_by_key(dsn: str) -> None:
     with Chancy(dsn) as chancy:
         held = chancy.sync_push_many([note(1), note(2)])
-    assert inside("job", "release", held[0].id, dsn=dsn).out == "1 jobs released\n"
+    assert inside("job", "release", held[0].id, dsn=dsn).out == "1 job released\n"
     inside("job", "release", held[0].id, dsn=dsn, code=1)
     assert inside("job", "release", "--key", "k", "--json", dsn=dsn).out == '{"released": 1}\n'
     inside("job", "release", "--key", "k", dsn=dsn, code=1)
