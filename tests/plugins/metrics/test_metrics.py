@@ -147,18 +147,18 @@ async def test_a_role_without_privileges_on_metrics_cancels_jobs(metered: str) -
     async with application(metered, Metrics()) as chancy:
         reference = await chancy.push(work.job("fine"))
         with psycopg.connect(metered, autocommit=True) as connection:
-            connection.execute(f"create role {role}")
+            connection.execute(f"create role {role}".encode())
             try:
-                connection.execute(f"grant usage on schema chancy to {role}")
-                connection.execute(f"grant all on all tables in schema chancy to {role}")
-                connection.execute(f"revoke all on chancy.metrics from {role}")
-                connection.execute(f"set role {role}")
+                connection.execute(f"grant usage on schema chancy to {role}".encode())
+                connection.execute(f"grant all on all tables in schema chancy to {role}".encode())
+                connection.execute(f"revoke all on chancy.metrics from {role}".encode())
+                connection.execute(f"set role {role}".encode())
                 found = connection.execute("select what from chancy.cancel(%s)", [[reference.id]])
                 assert found.fetchall() == [("cancelled",)]
             finally:
                 connection.execute("reset role")
-                connection.execute(f"drop owned by {role}")
-                connection.execute(f"drop role {role}")
+                connection.execute(f"drop owned by {role}".encode())
+                connection.execute(f"drop role {role}".encode())
     assert tables.ask(metered, "select count(*) from chancy.metrics") == [(0,)]
 
 
