@@ -17,7 +17,7 @@ unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test browser pictures collected check mypy pyright imports architecture chaos clusters soak mutants redis-versions postgres-versions pythons bench bench-peers bench-publish docs docs-serve docs-deploy format dist release-check changelog constraints clean
+.PHONY: help venv demo test browser pictures collected check mypy pyright imports architecture chaos cluster-libraries clusters soak mutants redis-versions postgres-versions pythons bench bench-peers bench-publish docs docs-serve docs-deploy format dist release-check changelog constraints clean
 
 help:
 	@echo "make venv         a virtual environment in $(VENV) with everything installed"
@@ -26,6 +26,7 @@ help:
 	@echo "make pictures     a picture of each page of the dashboard in pictures/, to look at"
 	@echo "make check        format, lint, types, import contracts, architecture"
 	@echo "make chaos        the long tests: of broken processes, servers and networks, of a million rows, of more variants"
+	@echo "make clusters     the tests of executors on clusters of Dask and Ray"
 	@echo "make soak HOURS=2  a load with a fault every half minute; a plot of what grows"
 	@echo "make mutants      mutations that break promises: each must fail an everyday test"
 	@echo "make redis-versions  the tests of the Redis plugin on Redis 6.2 and 7.0"
@@ -92,7 +93,7 @@ imports: venv
 architecture: venv
 	$(BIN)/python -m pytest -q tests/architecture
 
-chaos: venv clusters
+chaos: cluster-libraries
 	$(BIN)/python -m pytest -m chaos
 
 # Leaves soak/soak.json and soak/soak.svg. RATE=500 jobs a second.
@@ -100,9 +101,12 @@ soak: venv
 	CHANCY_SOAK_HOURS=$(or $(HOURS),2) CHANCY_SOAK_RATE=$(or $(RATE),500) CHANCY_SOAK_INTO=soak \
 	  $(BIN)/python -m pytest -o log_cli=true -o log_cli_level=WARNING tests/faults/test_soak.py
 
-# Dask, for the tests of clusters.
-clusters: venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dask]"
+# Dask and Ray, which are large.
+cluster-libraries: venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dask,ray]"
+
+clusters: cluster-libraries
+	$(BIN)/python -m pytest -m chaos -k "dask or ray or adapts" tests/contract/executor tests/faults/test_clusters.py
 
 mutants: venv
 	$(BIN)/python -u -m tests.support.mutants

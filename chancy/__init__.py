@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         AsyncOptions,
         DaskOptions,
         ProcessOptions,
+        RayOptions,
         ThreadOptions,
     )
     from chancy.queue.queue import Queue
@@ -111,6 +112,7 @@ __all__ = [
     "QueuedJob",
     "RateLimit",
     "RateLimited",
+    "RayOptions",
     "Reference",
     "References",
     "Retry",
@@ -160,7 +162,7 @@ _NAMES = {
     "job.unique": "Unique",
     "plugin.plugin": "Plugin",
     "plugin.runtime": "Runtime",
-    "queue.executor_options": "AsyncOptions DaskOptions ProcessOptions ThreadOptions",
+    "queue.executor_options": "AsyncOptions DaskOptions ProcessOptions RayOptions ThreadOptions",
     "queue.queue": "Queue",
     "queue.rules": "FairShare GlobalConcurrency RateLimit Sequential",
     "results.reference": "Reference References as_completed gather sync_as_completed sync_gather",

@@ -17,6 +17,7 @@ from chancy.queue.executor_options import (
     DaskOptions,
     ExecutorOptions,
     ProcessOptions,
+    RayOptions,
     ThreadOptions,
 )
 from chancy.text import choices, shown
@@ -113,6 +114,12 @@ _KINDS = {
     "dask": ExecutorKind(
         options=DaskOptions,
         factory="chancy.executors.cluster.on_dask:dask_executor",
+        concurrency=lambda: 256,
+        unsupported=every_limit,
+    ),
+    "ray": ExecutorKind(
+        options=RayOptions,
+        factory="chancy.executors.cluster.on_ray:ray_executor",
         concurrency=lambda: 256,
         unsupported=every_limit,
     ),

@@ -127,6 +127,46 @@ class DaskOptions(ClusterOptions):
         check_instance(self.address, str, "address", "as in tcp://scheduler:8786")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayOptions(ClusterOptions):
+    """Options of a ``ray`` queue. See `ClusterOptions` for the others.
+
+    :param address: of the Ray Client server of the cluster's head.
+    :param num_cpus: cores that one job takes up; fractions are allowed.
+    :param num_gpus: GPUs that one job takes up; a fraction of one, or a whole number.
+    :param resources: custom resources of Ray, as in ``{"TPU": 1}``.
+    """
+
+    address: str = "ray://127.0.0.1:10001"
+    num_cpus: float = 1.0
+    num_gpus: float = 0.0
+
+    def __post_init__(self) -> None:
+        ClusterOptions.__post_init__(self)
+        check_instance(self.address, str, "address", "as in ray://head:10001")
+        if not self.address.startswith("ray://"):
+            raise ConfigurationError(
+                f"address={shown(self.address)} must be that of a Ray Client server, as in "
+                "ray://head:10001"
+            )
+        check_number(self.num_cpus, "num_cpus", 0.001, 2**40, whole=False)
+        check_number(self.num_gpus, "num_gpus", 0, 2**40, whole=False)
+        if self.num_gpus > 1 and self.num_gpus % 1:
+            raise ConfigurationError(
+                f"num_gpus={self.num_gpus} must be whole: jobs can share one GPU only"
+            )
+        if self.resources is not None and (own := self.resources.keys() & {"CPU", "GPU"}):
+            raise ConfigurationError(
+                f"resources must not contain {min(own)!r}: set num_{min(own).lower()}s instead"
+            )
+
+    @property
+    def needs(self) -> Mapping[str, float]:
+        """All that one job takes up, by the names of Ray."""
+        gpus = {"GPU": self.num_gpus} if self.num_gpus else {}
+        return {"CPU": self.num_cpus, **gpus, **(self.resources or {})}
+
+
 def encode_options(options: ExecutorOptions | None) -> str | None:
     """Return the options that differ from the defaults, as the JSON string that is stored."""
     if options is None:

@@ -44,6 +44,7 @@ def test_every_public_name_is_in_the_api() -> None:
         chancy.ThreadOptions,
         chancy.AsyncOptions,
         chancy.DaskOptions,
+        chancy.RayOptions,
         chancy.Job,
         chancy.job,
         PostgresServer,

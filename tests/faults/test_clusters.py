@@ -1,8 +1,9 @@
-"""Jobs on clusters of Dask whose processes are killed while they run."""
+"""Jobs on clusters of Dask and Ray whose processes are killed while they run."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -16,7 +17,7 @@ from chancy.results.reference import Reference
 from tests.faults import jobs, oracles
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
-from tests.support.clusters import DaskProcesses
+from tests.support.clusters import KINDS, ClusterProcesses
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.chaos
@@ -25,17 +26,17 @@ pytestmark = pytest.mark.chaos
 DEADLINE_S = 120.0
 
 
-@pytest.fixture
-def dask() -> Iterator[DaskProcesses]:
-    cluster = DaskProcesses()
-    yield cluster
-    cluster.close()
+@pytest.fixture(params=KINDS)
+def cluster(request: pytest.FixtureRequest) -> Iterator[ClusterProcesses]:
+    made = KINDS[request.param]()
+    yield made
+    made.close()
 
 
-def serving(cluster: DaskProcesses) -> dict[str, Any]:
+def serving(cluster: ClusterProcesses, **settings: Any) -> dict[str, Any]:
     """Settings of a worker process; a job is stopped before it can be rescued."""
-    options = encode_options(DaskOptions(address=cluster.address, contact_timeout_s=1.5))
-    return {"executor": "dask", "options": options, "heartbeat_timeout_s": 4.0}
+    options = encode_options(cluster.options(**{"contact_timeout_s": 1.5, **settings}))
+    return {"executor": cluster.name, "options": options, "heartbeat_timeout_s": 4.0}
 
 
 async def first_run(book: Book, number: int = 1) -> psutil.Process:
@@ -56,7 +57,7 @@ async def reference(chancy: Chancy, dsn: str, book: Book) -> Reference:
 
 async def test_a_killed_process_of_the_cluster_costs_its_job_a_crash_and_no_other_anything(
     chancy: Chancy,
-    dask: DaskProcesses,
+    cluster: ClusterProcesses,
     dsn: str,
     book: Book,
     reference: Reference,
@@ -65,7 +66,7 @@ async def test_a_killed_process_of_the_cluster_costs_its_job_a_crash_and_no_othe
     others = await chancy.push_many(
         jobs.work.job(str(book), number, 0.2) for number in range(2, 12)
     )
-    start_worker(dsn, **serving(dask))
+    start_worker(dsn, **serving(cluster))
     running = await first_run(book)
     parent = running.parent()
     assert parent is not None
@@ -78,43 +79,45 @@ async def test_a_killed_process_of_the_cluster_costs_its_job_a_crash_and_no_othe
 
 
 async def test_jobs_of_a_killed_worker_end_in_the_cluster_before_they_run_again(
-    dask: DaskProcesses, dsn: str, book: Book, reference: Reference, start_worker: StartWorker
+    cluster: ClusterProcesses, dsn: str, book: Book, reference: Reference, start_worker: StartWorker
 ) -> None:
-    worker = start_worker(dsn, **serving(dask))
+    worker = start_worker(dsn, **serving(cluster))
     await first_run(book)
     worker.kill()
-    start_worker(dsn, **serving(dask))
+    start_worker(dsn, **serving(cluster))
     await succeeded(reference, crashes=1)
     assert oracles.find_overlaps(book) == []
 
 
-async def test_a_killed_scheduler_costs_no_attempt(
-    dask: DaskProcesses, dsn: str, book: Book, reference: Reference, start_worker: StartWorker
+async def test_a_killed_head_costs_no_attempt(
+    cluster: ClusterProcesses, dsn: str, book: Book, reference: Reference, start_worker: StartWorker
 ) -> None:
-    worker = start_worker(dsn, **serving(dask))
+    worker = start_worker(dsn, **serving(cluster))
     await first_run(book)
-    dask.scheduler.kill()
-    await eventually(lambda: "queue_broken" in worker.log.read_text())
-    dask.close()
-    dask.start()
+    cluster.kill_head()
+    await eventually(lambda: "queue_broken" in worker.log.read_text(), timeout=DEADLINE_S)
+    cluster.close()
+    cluster.start()
     await succeeded(reference, crashes=0)
     assert oracles.find_overlaps(book) == []
     assert "queue_recovered" in worker.log.read_text()
 
 
 async def test_a_queue_that_needs_what_no_machine_has_is_broken(
-    dask: DaskProcesses, dsn: str, start_worker: StartWorker
+    cluster: ClusterProcesses, dsn: str, start_worker: StartWorker
 ) -> None:
-    options = DaskOptions(address=dask.address, resources={"GPU": 1})
-    worker = start_worker(dsn, executor="dask", options=encode_options(options))
-    lacks = "queue_broken queue=load why=no worker of the Dask cluster has {'GPU': 1}"
-    await eventually(lambda: lacks in worker.said(), timeout=DEADLINE_S)
+    worker = start_worker(dsn, **serving(cluster, contact_timeout_s=8.0, resources={"license": 1}))
+    lacks = re.compile(r"queue_broken queue=load why=no \w+ of the \w+ cluster has .*'license': 1")
+    await eventually(lambda: lacks.search(worker.said()), timeout=DEADLINE_S)
 
 
 async def test_a_cluster_that_adapts_has_machines_while_there_are_jobs(
     chancy: Chancy, dsn: str, book: Book, start_worker: StartWorker
 ) -> None:
-    distributed = pytest.importorskip("distributed", reason="needs Dask: make clusters")
+    distributed = pytest.importorskip(
+        "distributed",
+        reason="distributed is not installed: the command `make clusters` installs it",
+    )
     make = partial(
         distributed.LocalCluster,
         n_workers=0,

@@ -1,85 +1,86 @@
-"""Clusters of Dask for tests, each of several processes."""
+"""Clusters of Dask and Ray for tests, each of several processes."""
 
 from __future__ import annotations
 
 import atexit
 import os
+import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import psutil
 import pytest
 
+from chancy.embedded import free_port
 from chancy.queue.executor_kind import EXECUTORS
-from chancy.queue.executor_options import DaskOptions
+from chancy.queue.executor_options import ClusterOptions, DaskOptions, RayOptions
 from tests.support.leftovers import lasting
+from tests.support.waiting import eventually_sync
 
-CLUSTERS = ("dask",)
+CLUSTERS = ("dask", "ray")
+#: Executors whose jobs have processes of their own.
+ISOLATED = ("process", *CLUSTERS)
 ROOT = Path(__file__).parents[2]
-
 
 #: Parameters for what holds in the executors of chancy and on clusters.
 ANYWHERE = [*EXECUTORS, *(pytest.param(name, marks=pytest.mark.chaos) for name in CLUSTERS)]
 
 
-@cache
-def cluster_options(executor: str) -> DaskOptions:
-    """Options for a cluster that the tests of this process share, started at its first use."""
-    assert executor in CLUSTERS
-    cluster = DaskProcesses()
-    atexit.register(cluster.close)
-    lasting.update(cluster.pids)
-    cluster.wait_until_ready()
-    return DaskOptions(address=cluster.address)
+class ClusterProcesses:
+    """The processes of a cluster, which are killed at the end with all that they have started."""
 
-
-class DaskProcesses:
-    """A scheduler, and workers with nannies, in processes of their own."""
+    #: The name of the executor, and the library that it needs.
+    name: str
+    library: str
+    environment: Mapping[str, str] = {}
 
     def __init__(self, workers: int = 2) -> None:
-        pytest.importorskip("distributed")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.address = f"tcp://127.0.0.1:{self.port}"
+        missing = f"{self.library} is not installed: the command `make clusters` installs it"
+        pytest.importorskip(self.library, reason=missing)
         self._workers = workers
         self._processes: list[subprocess.Popen[bytes]] = []
         self.start()
 
     def start(self) -> None:
         """Start the cluster, at the same address each time."""
-        self.scheduler = self._run("scheduler", "--host", "127.0.0.1", "--port", str(self.port))
-        self._run("worker", self.address, "--nworkers", str(self._workers), "--nthreads", "1")
+        raise NotImplementedError
+
+    def kill_head(self) -> None:
+        """Kill what schedules the jobs of the cluster."""
+        raise NotImplementedError
+
+    def wait_until_ready(self) -> None:
+        """Wait until it takes jobs."""
+        raise NotImplementedError
+
+    def options(self, **settings: Any) -> ClusterOptions:
+        """Options of a queue on this cluster."""
+        raise NotImplementedError
 
     def _run(self, *words: str) -> subprocess.Popen[bytes]:
-        program = [sys.executable, "-m", "distributed.cli.dask_" + words[0], *words[1:]]
         process = subprocess.Popen(
-            [*program, "--no-dashboard"],
+            [sys.executable, "-m", *words],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": str(ROOT), **self.environment},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
         self._processes.append(process)
         return process
 
-    def wait_until_ready(self) -> None:
-        distributed: Any = import_module("distributed")
-        with distributed.Client(self.address, timeout=120, set_as_default=False) as client:
-            client.wait_for_workers(self._workers, timeout=120)
-
     @property
     def pids(self) -> list[int]:
         return [process.pid for process in self._processes]
 
     def close(self) -> None:
-        """Kill it, with all that its processes have started."""
         for process in self._processes:
             if process.poll() is None:
                 for below in psutil.Process(process.pid).children(recursive=True):
@@ -88,3 +89,97 @@ class DaskProcesses:
                 process.kill()
             process.wait()
         self._processes.clear()
+
+
+class DaskProcesses(ClusterProcesses):
+    """A scheduler, and workers with nannies, in processes of their own."""
+
+    name, library = "dask", "distributed"
+
+    def __init__(self, workers: int = 2) -> None:
+        self.port = free_port()
+        self.address = f"tcp://127.0.0.1:{self.port}"
+        super().__init__(workers)
+
+    def start(self) -> None:
+        port = str(self.port)
+        self._scheduler = self._dask("scheduler", "--host", "127.0.0.1", "--port", port)
+        self._dask("worker", self.address, "--nworkers", str(self._workers), "--nthreads", "1")
+
+    def _dask(self, *words: str) -> subprocess.Popen[bytes]:
+        return self._run("distributed.cli.dask_" + words[0], *words[1:], "--no-dashboard")
+
+    def kill_head(self) -> None:
+        self._scheduler.kill()
+
+    def wait_until_ready(self) -> None:
+        distributed: Any = import_module("distributed")
+        with distributed.Client(self.address, timeout=120, set_as_default=False) as client:
+            client.wait_for_workers(self._workers, timeout=120)
+
+    def options(self, **settings: Any) -> DaskOptions:
+        return DaskOptions(address=self.address, **settings)
+
+
+class RayProcesses(ClusterProcesses):
+    """The head of a Ray cluster, with as many cores as there are to be workers."""
+
+    name = library = "ray"
+    # The head forks a process for each client: with fork support of gRPC some of them die.
+    environment: Mapping[str, str] = {
+        "RAY_AUTH_MODE": "disabled",
+        "GRPC_ENABLE_FORK_SUPPORT": "0",
+    }
+
+    def __init__(self, workers: int = 2) -> None:
+        self._ports = free_port(), free_port()
+        self._folder = Path(mkdtemp(prefix="chancy-ray-"))
+        super().__init__(workers)
+
+    def start(self) -> None:
+        port, client_port = self._ports
+        self._run(
+            "ray.scripts.scripts", "start", "--head", "--block", "--node-ip-address=127.0.0.1",
+            f"--port={port}", f"--ray-client-server-port={client_port}",
+            f"--num-cpus={self._workers}", "--include-dashboard=false", "--disable-usage-stats",
+            f"--temp-dir={self._folder}", f"--object-store-memory={100 * 2**20}",
+            # It would refuse ports of the test that are among those of its workers.
+            "--min-worker-port=0", "--max-worker-port=0",
+        )  # fmt: skip
+
+    def kill_head(self) -> None:
+        self.close()
+
+    def wait_until_ready(self) -> None:
+        port = self._ports[1]
+        eventually_sync(lambda: _answers(port), timeout=120)
+
+    def options(self, **settings: Any) -> RayOptions:
+        return RayOptions(address=f"ray://127.0.0.1:{self._ports[1]}", **settings)
+
+    def close(self) -> None:
+        super().close()
+        # Its daemons are not its children.
+        for process in psutil.process_iter(["cmdline"]):
+            if any(str(self._folder) in word for word in process.info["cmdline"] or ()):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as connection:
+        return connection.connect_ex(("127.0.0.1", port)) == 0
+
+
+KINDS: dict[str, type[ClusterProcesses]] = {"dask": DaskProcesses, "ray": RayProcesses}
+
+
+@cache
+def cluster_options(executor: str) -> ClusterOptions:
+    """Options for a cluster that the tests of this process share, started at its first use."""
+    cluster = KINDS[executor](workers=3)
+    atexit.register(cluster.close)
+    lasting.update(cluster.pids)
+    cluster.wait_until_ready()
+    return cluster.options()

@@ -137,13 +137,18 @@ class ClusterExecutor:
 
     A lost host is a crash of its job. If the scheduler is lost, no job is at fault: those that have
     not started are released at once, and the others when their hosts have stopped them.
+
+    :param connect_s: seconds that a connection may take.
     """
 
-    def __init__(self, setup: ExecutorSetup, cluster: Cluster) -> None:
+    def __init__(
+        self, setup: ExecutorSetup, cluster: Cluster, *, connect_s: float = _CONNECT_S
+    ) -> None:
         assert isinstance(setup.options, ClusterOptions)
         self._setup = setup
         self._options = setup.options
         self._cluster = cluster
+        self._connect_s = connect_s
         self._log_relay = LogRelay()
         self._known: set[str] = set()
         self._broken: str | None = "it has not connected to the cluster yet"
@@ -274,7 +279,7 @@ class ClusterExecutor:
         while True:
             try:
                 await self._close()
-                async with asyncio.timeout(_CONNECT_S):
+                async with asyncio.timeout(self._connect_s):
                     await self._cluster.connect(self._received)
                 self._lost.clear()
                 self._connected = True

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from chancy.executors.base import Executor
-from chancy.queue.executor_kind import EXECUTORS
 from tests.contract.executor.calls import DEADLINE_S, Place, started
+from tests.support.clusters import ANYWHERE, CLUSTERS, cluster_options
 
 
 @pytest.fixture(autouse=True)
@@ -25,9 +25,11 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-@pytest.fixture(params=EXECUTORS)
+@pytest.fixture(params=ANYWHERE)
 def name(request: pytest.FixtureRequest) -> str:
     found: str = request.param
+    if found in CLUSTERS:
+        cluster_options(found)  # starts it before the test has its deadline
     return found
 
 

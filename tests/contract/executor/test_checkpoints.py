@@ -152,7 +152,7 @@ async def test_a_job_can_be_stopped_while_a_checkpoint_is_being_stored(
         await eventually(lambda: store.asked)
         stop = Cancelled("somebody asked for it")
         it.interrupt(claim, stop)
-        assert await end_of(running) is stop
+        assert await end_of(running) == stop
         store.open.set()
         # What comes too late harms nobody.
         later = claim_of("two_checkpoints", path=str(tmp_path / "marks"))

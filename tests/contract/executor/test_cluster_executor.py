@@ -30,7 +30,7 @@ from chancy.executors.cluster.messages import (
 from chancy.executors.setup import ExecutorSetup
 from chancy.job.limits import NO_LIMITS, Limits
 from chancy.queue.executor_kind import decode_options
-from chancy.queue.executor_options import DaskOptions, encode_options
+from chancy.queue.executor_options import DaskOptions, RayOptions, encode_options
 from chancy.queue.queue import Queue
 from tests.contract.executor.calls import Place, claim_of, end_of, find
 from tests.contract.executor.test_checkpoints import Store
@@ -293,3 +293,21 @@ def test_options_are_checked_and_stored() -> None:
     for given in wrong:
         with pytest.raises(ConfigurationError):
             DaskOptions(**given)
+
+
+def test_options_of_ray_are_checked_and_stored() -> None:
+    options = RayOptions(num_cpus=0.5, num_gpus=2, resources={"TPU": 1})
+    text = encode_options(options)
+    assert text == '{"resources": {"TPU": 1}, "num_cpus": 0.5, "num_gpus": 2}'
+    assert decode_options(text, "ray") == options
+    assert options.needs == {"CPU": 0.5, "GPU": 2, "TPU": 1}
+    assert RayOptions().needs == {"CPU": 1.0}
+    wrong: dict[str, dict[str, Any]] = {
+        "as in ray://head:10001": {"address": "head:6379"},
+        "num_cpus": {"num_cpus": 0},
+        "num_gpus=1.5 must be whole": {"num_gpus": 1.5},
+        "set num_gpus instead": {"resources": {"GPU": 1}},
+    }
+    for why, given in wrong.items():
+        with pytest.raises(ConfigurationError, match=why):
+            RayOptions(**given)

@@ -12,17 +12,8 @@ from chancy.executors.base import Executor
 from chancy.job.limits import Limit, encode_limits
 from tests.contract.executor.calls import claim_of, run, started
 from tests.contract.executor.control_jobs import AT
-from tests.support.clusters import ANYWHERE, CLUSTERS, cluster_options
 
 FUNCTIONS = ["answer", "answer_async", "answer_later"]
-
-
-@pytest.fixture(params=ANYWHERE)
-def name(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    if found in CLUSTERS:
-        cluster_options(found)  # starts it before the test has its deadline
-    return found
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

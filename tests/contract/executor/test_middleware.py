@@ -27,6 +27,7 @@ from chancy.plugin.hooks import AroundHook
 from chancy.worker.middleware import AroundHooks
 from tests.contract.executor.calls import Place, claim_of, end_of, result, run, started
 from tests.contract.executor.jobs import tenant
+from tests.support.clusters import ISOLATED
 from tests.support.waiting import eventually
 
 Hook = Callable[[JobContext], AbstractAsyncContextManager[object] | AbstractContextManager[object]]
@@ -99,7 +100,7 @@ async def test_only_the_job_sees_the_variables_of_its_hooks(
     name: str, one: Executor, function: str
 ) -> None:
     """A child has none of them."""
-    expected = "nobody" if name == "process" else "shop"
+    expected = "nobody" if name in ISOLATED else "shop"
     for _ in range(2):
         seen = await result(about(one, named("shop")), function, new="changed by the job")
         assert seen == ([expected, "changed by the job"] if "later" in function else expected)
@@ -109,7 +110,7 @@ async def test_only_the_job_sees_the_variables_of_its_hooks(
 
 
 async def test_concurrent_jobs_share_no_variables(name: str) -> None:
-    if name == "process":
+    if name in ISOLATED:
         return  # its children see none
     tenants: dict[UUID, str] = {}
 
@@ -161,7 +162,7 @@ async def test_the_stack_of_a_job_is_closed_in_the_event_loop(
 
     claim = claim_of(function, path=str(place.other))
     outcome = await about(one, around).run(claim)
-    if name == "process":
+    if name in ISOLATED:
         assert isinstance(outcome, Raised)
         assert outcome.failure.is_a("chancy.errors.NoCurrentJob")
     else:
@@ -244,7 +245,7 @@ async def test_a_surrounded_job_can_be_interrupted(
     running = asyncio.create_task(it.run(claim))
     await place.has_started()
     assert it.interrupt(claim, ASKED) is True
-    assert await end_of(running) is ASKED
+    assert await end_of(running) == ASKED
     assert said == ["hook enters", "hook leaves"]
     assert it.interrupt(claim, ASKED) is False
 
