@@ -15,12 +15,14 @@ import asyncpg
 #: Object ids from here on are of types that are made in a database.
 _FIRST_OF_DATABASE = 16_384
 _known: dict[frozenset[int], Any] = {}
+#: With members that its annotations leave out.
+_CONNECTION: Any = asyncpg.Connection
 
 
 class _Asking:
     """The method of asyncpg's connection, with a memory."""
 
-    ask = asyncpg.Connection._introspect_types
+    ask: Any = _CONNECTION._introspect_types
 
     async def answer(self: Any, typeoids: Iterable[int], timeout: float | None) -> Any:
         wanted = frozenset(typeoids)
@@ -35,4 +37,4 @@ class _Asking:
 
 def pytest_configure() -> None:
     """Have the sessions of this process share the answers."""
-    asyncpg.Connection._introspect_types = _Asking.answer
+    _CONNECTION._introspect_types = _Asking.answer
