@@ -15,7 +15,7 @@ from chancy.errors import ConfigurationError
 from chancy.plugins.dashboard import Dashboard
 
 #: Seconds for which requests may go on after an interruption.
-_GRACE_S = 1
+_GRACE_S = 5
 
 
 class _DashboardServer(uvicorn.Server):
