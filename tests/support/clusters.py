@@ -30,8 +30,10 @@ CLUSTERS = ("dask", "ray")
 ISOLATED = ("process", *CLUSTERS)
 ROOT = Path(__file__).parents[2]
 
+# On a busy machine of two cores a job takes 5 s on Ray, and a test has up to 28 of them.
+_MARKS = [pytest.mark.chaos, pytest.mark.timeout(600)]
 #: Parameters for what holds in the executors of chancy and on clusters.
-ANYWHERE = [*EXECUTORS, *(pytest.param(name, marks=pytest.mark.chaos) for name in CLUSTERS)]
+ANYWHERE = [*EXECUTORS, *(pytest.param(name, marks=_MARKS) for name in CLUSTERS)]
 
 
 class ClusterProcesses:

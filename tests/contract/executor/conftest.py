@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from chancy.executors.base import Executor
+from chancy.queue.executor_kind import EXECUTORS
 from tests.contract.executor.calls import DEADLINE_S, Place, started
 from tests.support.clusters import ANYWHERE, CLUSTERS, cluster_options
 
@@ -25,8 +26,15 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-@pytest.fixture(params=ANYWHERE)
+@pytest.fixture(params=EXECUTORS)
 def name(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+@pytest.fixture(params=ANYWHERE)
+def anywhere(request: pytest.FixtureRequest) -> str:
+    """The name of an executor, also of those on clusters."""
     found: str = request.param
     if found in CLUSTERS:
         cluster_options(found)  # starts it before the test has its deadline

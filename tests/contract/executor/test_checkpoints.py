@@ -23,6 +23,11 @@ TWO = [
 ]
 
 
+@pytest.fixture
+def name(anywhere: str) -> str:
+    return anywhere
+
+
 class Store:
     """Keeps what checkpoints give, as a worker does."""
 

@@ -16,6 +16,11 @@ from tests.contract.executor.control_jobs import AT
 FUNCTIONS = ["answer", "answer_async", "answer_later"]
 
 
+@pytest.fixture
+def name(anywhere: str) -> str:
+    return anywhere
+
+
 @pytest.mark.parametrize("function", FUNCTIONS)
 async def test_a_job_puts_itself_off(one: Executor, function: str) -> None:
     for how, until in (("snooze", timedelta(seconds=1.5)), ("snooze until", AT)):

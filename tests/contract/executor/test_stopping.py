@@ -33,6 +33,11 @@ from tests.support.waiting import eventually
 ASKED = Cancelled("somebody asked")
 
 
+@pytest.fixture
+def name(anywhere: str) -> str:
+    return anywhere
+
+
 def limited(claim: Claim, *limits: Limit) -> Claim:
     return claim._replace(limits=encode_limits(limits))
 
