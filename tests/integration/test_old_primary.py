@@ -19,6 +19,12 @@ from tests.support.waiting import eventually
 QUEUES = [Queue(name="async", executor="async")]
 
 
+@pytest.fixture
+def recycled() -> bool:
+    """A process remembers the servers of a DSN."""
+    return False
+
+
 @pytest.mark.parametrize("driver", ["asyncpg", pytest.param("psycopg", marks=pytest.mark.chaos)])
 async def test_an_old_primary_that_still_answers_is_not_used(
     replicated: ReplicatedPostgres, driver: Name

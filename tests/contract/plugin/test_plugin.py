@@ -47,7 +47,7 @@ class OnTables(PluginContract):
         with _database(find_run(request.config), request, template) as dsn:
             yield dsn
 
-    def test_tables_go_up_down_and_up_again(
+    def test_tables_go_up_down_and_up_again(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, plugin: Plugin, companions: Sequence[Plugin], empty_dsn: str
     ) -> None:
         super().test_tables_go_up_down_and_up_again(plugin, companions, empty_dsn)
