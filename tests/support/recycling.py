@@ -19,7 +19,10 @@ from tests.support import leftovers
 #: Emptied databases of each template to keep: more are in use at a time by few tests.
 _KEPT = 4
 _OPTIONS = "-c statement_timeout=1s -c lock_timeout=1s -c session_replication_role=replica"
-_PREPARE = files("tests.support").joinpath("recycling.sql").read_text(encoding="utf-8")
+_PREPARE = [
+    files("tests.support").joinpath(name).read_text(encoding="utf-8")
+    for name in ("recycling.sql", "recycling_clean.sql")
+]
 
 Session = psycopg.Connection[TupleRow]
 
@@ -27,7 +30,8 @@ Session = psycopg.Connection[TupleRow]
 def prepare(dsn: str) -> None:
     """Add to a template what empties its clones."""
     with psycopg.connect(dsn) as session:
-        session.execute(_PREPARE.encode())
+        for statements in _PREPARE:
+            session.execute(statements.encode())
 
 
 class Recycling:
