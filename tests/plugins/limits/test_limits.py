@@ -215,7 +215,7 @@ async def test_weights_share_the_starts_however_many_a_claim_takes(dsn: str, roo
         await chancy.push_many(work.job("ab"[n % 2], n) for n in range(100))
         dead = tables.ask(dsn, DEAD_WORKER)[0][0]
         with psycopg.connect(dsn, autocommit=True) as connection:
-            claim = CLAIM.replace("20", str(room))
+            claim = CLAIM.replace("20", str(room)).encode()
             claims = [connection.execute(claim, [dead]).fetchall() for _ in range(56 // room)]
     starts = Counter[str]()
     for claimed in claims:
