@@ -278,8 +278,6 @@ async def test_a_closed_application_raises_a_clear_error() -> None:
     chancy = Chancy("postgresql://localhost/nothing")
     with pytest.raises(BrokerUnavailable, match="is not open: use `async with Chancy"):
         await chancy.get_workers()
-    with pytest.raises(ConfigurationError, match="with Chancy"):
-        chancy.sync_push(jobs.note.job(value=1))
 
 
 async def open_blocking(chancy: Chancy) -> None:

@@ -320,5 +320,5 @@ def test_two_entries_of_one_name_are_refused() -> None:
 
 def test_the_guide_has_every_parameter_of_an_entry() -> None:
     guide = page("docs/guides/cron.md")
-    fields = [cell.strip("`") for cell in guide.column("What an entry says")]
+    fields = [cell.strip("`") for cell in guide.column("Parameters of an entry")]
     assert fields == list(Entry.__dataclass_fields__)

@@ -53,8 +53,8 @@ class ScriptTimes:
     def counted(self) -> tuple[int, int]:
         """How many scripts the server has run, and how many microseconds that took."""
         told: Any = self.client.info("commandstats")
-        found = told.get("cmdstat_evalsha", {"calls": 0, "usec": 0})
-        return found["calls"], found["usec"]
+        found = [told[key] for key in ("cmdstat_eval", "cmdstat_evalsha") if key in told]
+        return sum(one["calls"] for one in found), sum(one["usec"] for one in found)
 
     def took_us(self) -> Mapping[str, Sequence[float]]:
         """The runs of each script, the shortest first."""
