@@ -22,6 +22,7 @@ from benchmarks.control import SCHEMA
 from benchmarks.history import History
 from benchmarks.jobs import noop
 from benchmarks.measurement import BenchmarkFailed, Measurement, quantile
+from benchmarks.meters import Meter
 from chancy import Chancy, Queue
 from chancy.plugins.batch import Batches
 from chancy.plugins.cron import Cron
@@ -160,41 +161,48 @@ async def _fetch(chancy: Chancy, path: str) -> str:
 
 
 async def _watch(bench: Bench, chancy: Chancy, viewers: int, figure: str) -> Measurement:
-    """What pages that stay open cost Postgres, while jobs are pushed each second."""
+    """What open pages cost Postgres, beyond the job that is pushed each second."""
     lasting_s = 10.0 if bench.size.quick else 60.0
     times_ms: list[float] = []
     paths = itertools.cycle(["", "queues", "jobs?q=state:failed", "dead-letters", "audit"])
     async with _served(chancy) as address, _pushing(chancy):
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         async with httpx.AsyncClient(base_url=address, limits=limits, timeout=30) as client:
+            meter = bench.meter()
+            unwatched = await _server_cores(meter, lasting_s)
             open_pages = [
                 asyncio.create_task(_view(client, path, times_ms))
                 for path in itertools.islice(paths, viewers)
             ]
             await asyncio.sleep(2)
             times_ms.clear()
-            meter = bench.meter()
-            before, began = meter.server_cpu_s(), time.monotonic()
-            await asyncio.sleep(lasting_s)
-            used_s, passed_s = meter.server_cpu_s(), time.monotonic() - began
+            watched = await _server_cores(meter, lasting_s)
             for page in open_pages:
                 page.cancel()
             ended = await asyncio.gather(*open_pages, return_exceptions=True)
     failed = [one for one in ended if isinstance(one, Exception)]
     if failed or not times_ms:
         raise BenchmarkFailed(f"a page did not stay open: {failed[:1]}")
-    share = 0.0 if used_s is None or before is None else (used_s - before) / passed_s
     return Measurement(
         figure=f"{figure}, cores of Postgres",
         unit="cores",
-        value=share,
+        value=watched - unwatched,
         details={
-            "updates/s": len(times_ms) / passed_s,
+            "updates/s": len(times_ms) / lasting_s,
             "p95 ms": quantile(times_ms, 0.95),
+            "cores without": unwatched,
             **meter.others(),
         },
-        missing="" if used_s is not None else "the process of the server is unknown",
+        missing="" if watched else "the process of the server is unknown",
     )
+
+
+async def _server_cores(meter: Meter, lasting_s: float) -> float:
+    """The processor time of the server in a second; 0 if its process is unknown."""
+    before, began = meter.server_cpu_s(), time.monotonic()
+    await asyncio.sleep(lasting_s)
+    after, passed_s = meter.server_cpu_s(), time.monotonic() - began
+    return 0.0 if before is None or after is None else (after - before) / passed_s
 
 
 async def _view(client: httpx.AsyncClient, path: str, times_ms: list[float]) -> None:
