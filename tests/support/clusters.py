@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
@@ -36,7 +37,7 @@ _MARKS = [pytest.mark.chaos, pytest.mark.timeout(600)]
 ANYWHERE = [*EXECUTORS, *(pytest.param(name, marks=_MARKS) for name in CLUSTERS)]
 
 
-class ClusterProcesses:
+class ClusterProcesses(ABC):
     """The processes of a cluster, which are killed at the end with all that they have started."""
 
     #: The name of the executor, and the library that it needs.
@@ -51,21 +52,21 @@ class ClusterProcesses:
         self._processes: list[subprocess.Popen[bytes]] = []
         self.start()
 
+    @abstractmethod
     def start(self) -> None:
         """Start the cluster, at the same address each time."""
-        raise NotImplementedError
 
+    @abstractmethod
     def kill_head(self) -> None:
         """Kill what schedules the jobs of the cluster."""
-        raise NotImplementedError
 
+    @abstractmethod
     def wait_until_ready(self) -> None:
         """Wait until it takes jobs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def options(self, **settings: Any) -> ClusterOptions:
         """Options of a queue on this cluster."""
-        raise NotImplementedError
 
     def _run(self, *words: str) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(

@@ -3,7 +3,8 @@
 -- deadlock.
 -- Index: the primary keys of jobs and awaited, finished_jobs_id. Locks: rows of jobs, skipping
 -- locked ones.
--- If a plugin supplies the function on_cancelled(uuid[]), it gets the jobs before waiting ones end.
+-- If a plugin supplies the function on_cancelled(uuid[]), it gets the jobs before waiting ones end. An
+-- error of it is a warning: jobs are cancelled all the same.
 create function {schema}.cancel(p_ids uuid[]) returns table (id uuid, what text)
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -19,7 +20,11 @@ begin
   if has_function_privilege(to_regprocedure(
     format('%I.on_cancelled(uuid[])', {schema_text})), 'execute')
   then
-    execute format('select %I.on_cancelled($1)', {schema_text}) using v_locked;
+    begin
+      execute format('select %I.on_cancelled($1)', {schema_text}) using v_locked;
+    exception when others then
+      raise warning 'on_cancelled failed: %', sqlerrm;
+    end;
   end if;
   return query
   with ended as (

@@ -162,6 +162,15 @@ async def test_a_role_without_privileges_on_metrics_cancels_jobs(metered: str) -
     assert tables.ask(metered, "select count(*) from chancy.metrics") == [(0,)]
 
 
+async def test_jobs_are_cancelled_although_they_cannot_be_counted(metered: str) -> None:
+    async with application(metered, Metrics()) as chancy:
+        reference = await chancy.push(work.job("fine"))
+        with psycopg.connect(metered, autocommit=True) as connection:
+            connection.execute("alter table chancy.metrics add check (cancelled = 0)")
+        await chancy.cancel(reference.id)
+        assert (await reference.wait(10)).state is State.CANCELLED
+
+
 async def test_jobs_of_a_dead_worker_count_as_rescued(metered: str) -> None:
     metrics = Metrics(every_s=0.1)
     async with application(metered, metrics) as chancy:
