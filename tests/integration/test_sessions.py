@@ -123,7 +123,10 @@ async def test_long_statements_of_plugins_delay_no_upkeep(dsn: str) -> None:
         blocked = [
             asyncio.create_task(store.fetch("select pg_advisory_lock_shared(1)")) for _ in range(4)
         ]
-        waiting = "select count(*) = 3 from pg_locks where locktype = 'advisory' and not granted"
+        waiting = (
+            "select count(*) = 3 from pg_locks where locktype = 'advisory' and not granted and"
+            " database = (select oid from pg_database where datname = current_database())"
+        )
         await eventually(lambda: holder.fetchval(waiting))
         before = await holder.fetchval("select beat_at from chancy.workers")
         await chancy.broker.beat(worker.worker_id)

@@ -70,7 +70,10 @@ def held_up(dsn: str, rows: int) -> list[float]:
             report.execute(LOOK.encode())
             upgrade = threads.submit(schema.upgrade, dsn)
             until = time.monotonic() + 3.0
-            waiting = "select 1 from pg_locks where not granted and mode = 'AccessExclusiveLock'"
+            waiting = (
+                "select 1 from pg_locks where not granted and mode = 'AccessExclusiveLock'"
+                " and database = (select oid from pg_database where datname = current_database())"
+            )
             seen = 0
             with psycopg.connect(dsn, autocommit=True) as watch:
                 while time.monotonic() < until:

@@ -28,6 +28,11 @@ from tests.support.waiting import eventually_sync
 Found = list[dict[str, Any]]
 
 
+@pytest.fixture(scope="session")
+def recycled() -> bool:
+    return False
+
+
 def examined(dsn: str, *options: object, code: int | None = 1, **settings: str) -> Found:
     """The findings that need action."""
     answer = inside("doctor", "--json", *options, dsn=dsn, code=code, **settings)

@@ -278,6 +278,7 @@ def alone_on(dsn: str) -> bool:
         row = connection.execute(
             "select count(*) from pg_stat_activity"
             " where datname = current_database() and backend_type = 'client backend'"
+            " and application_name <> 'test recycling'"
         ).fetchone()
     return row is not None and row[0] == 1
 

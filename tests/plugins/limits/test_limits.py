@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -34,13 +35,13 @@ from chancy.plugins.limits import GlobalLimits
 from chancy.plugins.limits.partitions import Partitions
 from chancy.plugins.retry import Retries
 from chancy.plugins.workflow import Workflow, Workflows
-from chancy.queue.rules import Rule
+from chancy.queue.rules import Rule, encode_rules
 from chancy.retry import Constant
 from tests.faults import tables
 from tests.plugins.limits import jobs
 from tests.plugins.limits.jobs import Book, refused, transfer, work
 from tests.support.locks import BLOCKED
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, eventually_sync
 
 #: Starts of a queue by the clock of the database, one after the other.
 STARTS = "select claimed_at from chancy.finished_jobs order by claimed_at"
@@ -341,6 +342,33 @@ async def test_a_lost_state_is_repaired(dsn: str, book: Book) -> None:
         for reference in references:
             assert (await reference.wait(30)).state is State.SUCCEEDED
     assert book.most["a"] == 1
+
+
+def test_a_rescued_job_comes_before_those_held_behind_it(dsn: str) -> None:
+    """Whenever held jobs get a turn, which they cannot take before it."""
+    rules = encode_rules((Sequential("tenant"),))
+    ((worker,),) = tables.ask(dsn, DEAD_WORKER)
+    with psycopg.connect(dsn, autocommit=True) as session:
+        session.execute(
+            "insert into chancy.queues (name, rules) values ('ruled', %s)", [rules]
+        )
+        push = """select chancy.push('ruled', 'shop.work', '{"tenant": "a"}')"""
+        session.execute(push)
+        claim = "select id from chancy.limits_claim(%s, gen_random_uuid(), 'ruled', 20)"
+        ((first,),) = session.execute(claim, [worker]).fetchall()
+        session.execute(push)
+        assert session.execute(claim, [worker]).fetchall() == [], "the second one is held"
+        session.execute(
+            "select chancy.requeue(array[id], array[lease], '{0}', '{0}', '{null}', '{null}',"
+            " '{f}', '{t}', '{null}', '{f}') from chancy.jobs where id = %s",
+            [first],
+        )
+
+        def claimed_beside_a_turn() -> list[tuple[UUID]]:
+            session.execute("select chancy.limits_sweep(1000, 0)")
+            return session.execute(claim, [worker]).fetchall()
+
+        assert eventually_sync(claimed_beside_a_turn, timeout=5) == [(first,)]
 
 
 async def test_held_jobs_run_when_the_rules_are_removed_or_changed(dsn: str, book: Book) -> None:

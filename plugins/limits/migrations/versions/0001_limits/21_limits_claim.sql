@@ -23,7 +23,8 @@ declare
   v_rules jsonb; v_paused boolean; v_now timestamptz; v_began timestamptz; v_room int; v_front boolean;
   v_live record; v_part record; v_lanes jsonb;
   v_ids uuid[]; v_keys text[]; v_running boolean[]; v_old int; v_block boolean;
-  v_ring smallint; v_to smallint; v_above smallint := 32767; v_read_front boolean := false;
+  v_ring smallint; v_to smallint; v_above smallint := 32767;
+  v_front_read boolean := false; v_whole_front boolean := false;
   v_hints jsonb; v_before jsonb;
 begin
   -- A pause waits for claims under way: they take no job that is pushed after it.
@@ -93,8 +94,10 @@ begin
       select * into v_part from {schema}.limits_intake(
         s, v_ids, v_keys, v_running, v_now, v_room, v_to, v_front, v_block);
       s.hints := v_part.hints; s.ring := v_part.ring; s.before := s.hints;
-      v_read_front := v_read_front or v_front;
-      v_front := false;
+      -- A read above the ring leaves the front below it to the next one.
+      v_front_read := v_front_read or v_front;
+      v_whole_front := v_whole_front or (v_front and v_to = -32768);
+      v_front := v_front and v_to > -32768;
       if v_part.seen < v_room or 'fair' = any (s.kinds) then
         v_above := v_to;
       end if;
@@ -133,16 +136,16 @@ begin
   update {schema}.limits_queues q
   set hints = s.hints, ring = s.ring, clock = s.clock, claimed_at = s.claimed_at,
     before = case
-      when v_read_front then s.hints
+      when v_whole_front then s.hints
       when s.marked_at < v_now - interval '0.05 second' then (
         select coalesce(jsonb_object_agg(h.key, least(
           h.value::bigint, (s.hints ->> h.key)::bigint)), '{}') from jsonb_each_text(v_hints) h)
       else v_before end,
     marked_at = case
-      when v_read_front or s.marked_at < v_now - interval '0.05 second' then v_now
+      when v_whole_front or s.marked_at < v_now - interval '0.05 second' then v_now
       else s.marked_at end,
     front_at = case
-      when v_read_front
+      when v_front_read
       then v_now + greatest(interval '0.5 second', 20 * (clock_timestamp() - v_began))
       else s.front_at end
   where q.queue = p_queue;
