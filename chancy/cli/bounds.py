@@ -17,7 +17,7 @@ from chancy.queue.queue import DEFAULT_BROKER
 
 _MIB = 2**20
 #: The parameters of commands that become the executor options of a queue.
-OPTIONS = ("max_jobs", "max_memory", "initializer", "grace", "cooperative")
+OPTIONS = ("max_jobs", "max_memory", "initializer", "grace", "weight", "cooperative")
 _OPTIONS = (
     click.option(
         "--time-limit", type=float, metavar="S", help="The maximum seconds of one attempt."
@@ -49,6 +49,12 @@ _OPTIONS = (
         help="process, async: seconds a job has to clean up when it is stopped.",
     ),
     click.option(
+        "--weight",
+        type=int,
+        metavar="N",
+        help="process: the share of the queue when several wait for the same children.",
+    ),
+    click.option(
         "--cooperative",
         is_flag=True,
         help="thread: the functions check current_job().cancelled.",
@@ -74,6 +80,7 @@ def bounded(function: Callable[..., None]) -> Callable[..., None]:
         max_memory: int | None,
         initializer: str | None,
         grace: float | None,
+        weight: int | None,
         cooperative: bool,
         **kwargs: Any,
     ) -> None:
@@ -87,6 +94,7 @@ def bounded(function: Callable[..., None]) -> Callable[..., None]:
             "max_memory_bytes": None if max_memory is None else max_memory * _MIB,
             "initializer": initializer,
             "grace_s": grace,
+            "weight": weight,
             "cooperative": cooperative or None,
         }
         named = {name: value for name, value in given.items() if value is not None}

@@ -28,12 +28,15 @@ class ProcessOptions(ExecutorOptions):
         each child calls before its first job.
     :param grace_s: seconds that a job has to clean up after its time limit or a cancel; then its
         child is killed.
+    :param weight: share of the queue when several queues wait for the same children: with 3, it
+        keeps a child three times as long, and for three times as many jobs, as a queue with 1.
     """
 
     max_jobs: int | None = None
     max_memory_bytes: int | None = None
     initializer: str | None = None
     grace_s: float = 5.0
+    weight: int = 1
 
     def __post_init__(self) -> None:
         if self.max_jobs is not None:
@@ -43,6 +46,7 @@ class ProcessOptions(ExecutorOptions):
         if self.initializer is not None:
             check_function_path(self.initializer)
         check_number(self.grace_s, "grace_s", 0, 3_600, whole=False, unit="seconds")
+        check_number(self.weight, "weight", 1, 100)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

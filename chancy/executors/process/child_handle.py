@@ -84,6 +84,8 @@ class ChildProcess:
         #: Gets the callbacks.
         self.owner = owner
         self._lent_at = self._loop.time()
+        #: Number of calls that it has answered since it was lent.
+        self.answered = 0
         #: Whether the executor that has borrowed it gives it no more calls.
         self.draining = False
         self._options = options
@@ -140,6 +142,7 @@ class ChildProcess:
         self.owner = owner
         self.draining = False
         self._lent_at = self._loop.time()
+        self.answered = 0
 
     @property
     def lent_s(self) -> float:
@@ -301,7 +304,7 @@ class ChildProcess:
     # Frames
 
     def _receive(self, received: list[Frame]) -> None:
-        answered = False
+        answered = 0
         for frame in received:
             kind, number, elapsed_s, _ = frame
             if kind == frames.RETURNED_NONE:  # most of them
@@ -310,8 +313,9 @@ class ChildProcess:
                 self._prefetch.answer(number, outcome)
             else:
                 continue
-            answered = True
+            answered += 1
         if answered:
+            self.answered += answered
             now = self._loop.time()
             self._prefetch.advance(now)
             self._check_memory(now)

@@ -12,6 +12,7 @@ import math
 import sys
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from time import perf_counter
 
 from chancy.attempt.claim import Claim
@@ -24,7 +25,7 @@ from chancy.executors.process import memory
 from chancy.executors.process import protocol as frames
 from chancy.executors.process.attempt import ProcessAttempt
 from chancy.executors.process.child_handle import STOPPED, ChildProcess
-from chancy.executors.process.group import ChildGroup, ChildKind
+from chancy.executors.process.group import ChildGroup, ChildKind, turn_is_over
 from chancy.executors.process.logs import LogRelay, RelayRecord
 from chancy.executors.process.pool import ChildPool
 from chancy.executors.process.prefetch import LATE_S
@@ -39,8 +40,6 @@ logger = logging.getLogger("chancy.executors.process")
 _PATIENCE_S = 1.0
 #: The same while no executor process is running.
 _PATIENCE_BROKEN_S = 5.0
-#: Seconds after which an executor process is released if other executors wait for one.
-_TURN_S = 0.05
 #: Seconds for which an executor process is kept for an executor that had to release its attempts:
 #: more than a puller takes to notice that there is room.
 _RESERVED_S = 0.7
@@ -51,7 +50,7 @@ class ProcessExecutor:
     in its main thread; coroutine functions run in an event loop there.
 
     It borrows executor processes from a pool while it has calls. If other executors wait, it gives
-    one back after a while, as soon as that has ended the job it runs.
+    one back after as many turns as its weight, as soon as that has ended the job it runs.
 
     Calls are prefetched: as many as an executor process runs in 10 ms at its current pace, and one
     while they take less than 50 ms. `slots` grows and shrinks accordingly. Calls that it has not
@@ -70,6 +69,7 @@ class ProcessExecutor:
     ) -> None:
         assert isinstance(setup.options, ProcessOptions)
         self.concurrency = setup.concurrency
+        self.weight = setup.options.weight
         self._find = setup.find
         self._known: set[str] = set()
         self._options = setup.options
@@ -78,7 +78,7 @@ class ProcessExecutor:
         self._relay_record = relay or LogRelay().relay
         self._pool = setup.pool or ChildPool(setup.concurrency)
         self._kind = ChildKind(
-            options=self._options,
+            options=replace(self._options, weight=1),  # queues of all weights share them
             max_payload=setup.max_payload,
             completion=setup.callbacks.completion,
             environment=setup.environment,
@@ -330,14 +330,14 @@ class ProcessExecutor:
         self._progress_at = self._now()
         assert self._group is not None
         contended = self._group.contended(self)
-        if contended and child.lent_s > _TURN_S:
+        if contended and turn_is_over(self.weight, child.answered, child.lent_s):
             child.drain()
         if child.depth != child.counted:
             self._count_slots()
         self._dispatch()
         if child.held:
             return
-        if contended and child in self._children:
+        if contended and child.answered >= self.weight and child in self._children:
             self._give_back(child)
         elif not self._waiting:
             self.check_at(self._progress_at + LATE_S)

@@ -32,6 +32,14 @@ BOOT_S = 60.0
 STOP_GRACE_S = 2.0
 #: Seconds without a job after which an executor process may be stopped for one of another kind.
 IDLE_S = 5.0
+#: Seconds for which an executor of weight 1 keeps an executor process that others wait for.
+TURN_S = 0.05
+
+
+def turn_is_over(weight: int, answered: int, lent_s: float) -> bool:
+    """Whether an executor gives its executor process to one that waits, between two jobs: after
+    ``weight`` turns, of `TURN_S` or of one job that takes longer."""
+    return answered >= weight and lent_s > weight * TURN_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +93,11 @@ class ChildUser(ChildOwner, Protocol):
         ...
 
     @property
+    def weight(self) -> int:
+        """Its share; see `ProcessOptions`."""
+        ...
+
+    @property
     def borrowed(self) -> int:
         """Number of executor processes that it has borrowed."""
         ...
@@ -124,7 +137,7 @@ class ChildGroup:
     each to one executor at a time.
 
     An executor that waits gets the next one that is released; of several, the one with the fewest
-    does.
+    for its weight does.
     """
 
     def __init__(self, kind: ChildKind, pool: GroupHost) -> None:
@@ -236,7 +249,7 @@ class ChildGroup:
             return
         self._waiting = {user: None for user in self._waiting if user.waits}
         if self._waiting:
-            user = min(self._waiting, key=lambda each: each.borrowed)
+            user = min(self._waiting, key=lambda each: each.borrowed / each.weight)
             del self._waiting[user]
             child.lend(user)
             user.lent(child)

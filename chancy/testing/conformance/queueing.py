@@ -41,6 +41,7 @@ class QueuePromises(Promises):
                 max_memory_bytes=2**40,
                 initializer="shop.start.warm",
                 grace_s=0.25,
+                weight=100,
             ),
         ],
     )

@@ -12,6 +12,7 @@ import pytest
 from chancy.attempt.outcome import Lost, Released, Returned
 from chancy.executors import executor
 from chancy.executors.base import Executor
+from chancy.executors.process.group import turn_is_over
 from chancy.executors.process.pool import ChildPool
 from chancy.queue.executor_options import ProcessOptions
 from tests.contract.executor.calls import (
@@ -115,6 +116,43 @@ async def test_shared_child_comes_free_for_a_queue_between_jobs_of_a_busy_one(
     assert not backlog[-1].done()
     ends = [await end_of(one) for one in backlog]
     assert all(isinstance(end, Returned) for end in ends)
+
+
+@pytest.mark.parametrize("job_s", [0.0005, 0.003, 0.02, 0.06, 1.0, 600.0])
+@pytest.mark.parametrize("weight", [2, 3, 10])
+def test_turns_of_a_queue_take_its_weight_times_as_long(weight: int, job_s: float) -> None:
+    def turn(weight: int) -> int:
+        jobs = 1
+        while not turn_is_over(weight, jobs, jobs * job_s):
+            jobs += 1
+        return jobs
+
+    # A turn ends with a job, so that a short one is longer by up to a job.
+    assert (turn(1) - 1) * weight <= turn(weight) <= turn(1) * weight
+
+
+async def test_shared_child_runs_more_jobs_of_a_queue_with_a_greater_weight(
+    stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.executors.process.executor._PATIENCE_S", 60.0)
+    pool = ChildPool(1)
+    heavy = await queue(stack, pool, options=ProcessOptions(weight=3))
+    light = await queue(stack, pool)
+    assert len(children()) == 1
+    ended: list[str] = []
+
+    async def backlog(name: str, it: Executor, jobs: int) -> None:
+        async def one() -> None:
+            # Longer than a turn, so that only the number of jobs counts.
+            assert isinstance(await it.run(claim_of("busy", seconds=0.06)), Returned)
+            ended.append(name)
+
+        await asyncio.gather(*(one() for _ in range(jobs)))
+
+    await asyncio.gather(backlog("heavy", heavy, 16), backlog("light", light, 8))
+    # One by one in the order of the turns: the first of the heavy queue is of any length.
+    turns = "".join(name[0] for name in ended).lstrip("h")
+    assert turns.startswith("lhhhlhhhlhhhl"), ended
 
 
 async def test_shared_children_that_stay_occupied_release_the_job_and_come_free_for_its_queue(

@@ -103,7 +103,7 @@ def test_queue_list_shows_rules() -> None:
 
 def test_a_queue_is_declared_with_limits_and_options() -> None:
     bounds = ["--time-limit=1.5", "--memory-limit=512", "--max-jobs=100", "--max-memory=1024"]
-    more = ["--initializer=shop.start.warm", "--grace=0"]
+    more = ["--initializer=shop.start.warm", "--grace=0", "--weight=3"]
     stored = inside("queue", "declare", "reports", *bounds, *more, "--json", dsn=DSN).json
     assert stored["limits"] == {"time_s": 1.5, "memory_bytes": 512 * 2**20}
     assert stored["options"] == {
@@ -111,6 +111,7 @@ def test_a_queue_is_declared_with_limits_and_options() -> None:
         "max_memory_bytes": 2**30,
         "initializer": "shop.start.warm",
         "grace_s": 0,
+        "weight": 3,
     }
     inside("queue", "declare", "polite", "--executor=thread", "--time-limit=9", "--cooperative",
            dsn=DSN)  # fmt: skip

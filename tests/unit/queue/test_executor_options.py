@@ -34,6 +34,8 @@ WHOLE = "must be a whole number from 1 to "
         (ProcessOptions, {"grace_s": -1}, "grace_s=-1 must be a number from 0 to 3,600 seconds"),
         (ProcessOptions, {"grace_s": math.nan}, "grace_s=nan must be"),
         (ProcessOptions, {"grace_s": "5"}, "grace_s='5' must be"),
+        (ProcessOptions, {"weight": 0}, "weight=0 must be a whole number from 1 to 100"),
+        (ProcessOptions, {"weight": 1.5}, "weight=1.5 must be"),
         (AsyncOptions, {"grace_s": 3_601}, "grace_s=3601 must be"),
         (AsyncOptions, {"grace_s": math.inf}, "grace_s=inf must be"),
         (AsyncOptions, {"grace_s": 10**400}, "must be a number from 0 to 3,600 seconds"),
