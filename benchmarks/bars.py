@@ -133,7 +133,7 @@ def _burdens() -> Iterator[Bar]:
     for detail, bound in (("p99 ms", 1.5), ("RSS MB", 1.1), ("jobs MB", 1.5), ("finished MB", 1.2)):
         of = Reading(case="steady", figure=f"steady, {detail}, last window")
         yield _most(f"half an hour of steady load, {detail}, last / first", bound, of)
-    for where in ("behind a hint", "from the front"):
+    for where in ("behind a hint", "of a short scan", "from the front"):
         of = Reading(case="sustained", figure=f"claim pages {where}")
         yield _most(f"pages of a claim {where}, after steady work / before", 2.0, of)
     of = Reading(case="beside", figure="drain of .* finished jobs", detail="/ none")

@@ -31,6 +31,9 @@ RATE, PUSH = 2_000, 40
 SECONDS, WINDOW_S = 240.0, 20.0
 
 _LIMIT = 100
+# Positions behind the last one at which a short scan starts: that of 1.5 s ago, since a position
+# is known to be committed after two to three samples, each half a second after the one before.
+_UNSETTLED = RATE * 3 // 2
 _REGISTER = "insert into chancy_bench.workers (id, host, pid) values ($1, 'sustained', 0)"
 # Pages that claims and pushes touch in the index that claims scan, including the worker's scans
 # from the front.
@@ -84,7 +87,8 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     yield from found
     yield _ratio("sustained, last window / first", found[-1].value, found[0].value)
     yield _ratio("claim pages behind a hint, after / before", after[0], before[0])
-    yield _ratio("claim pages from the front, after / before", after[1], before[1])
+    yield _ratio("claim pages of a short scan, after / before", after[1], before[1])
+    yield _ratio("claim pages from the front, after / before", after[2], before[2])
 
 
 async def _produce(
@@ -156,8 +160,9 @@ def _windows(
         )
 
 
-async def _claim_pages(bench: Bench) -> tuple[int, int]:
-    """The pages of a claim of 100 after the last position, and of one from the front.
+async def _claim_pages(bench: Bench) -> tuple[int, int, int]:
+    """The pages of a claim of 100 after the last position, of a short scan at this rate, and of a
+    claim from the front.
 
     Pushes jobs for this purpose and deletes them afterwards.
     """
@@ -169,12 +174,14 @@ async def _claim_pages(bench: Bench) -> tuple[int, int]:
         async with bench.application() as app:
             await app.push_many([_make(number=SLOTS) for _ in range(_LIMIT)])
         behind = await explained(session, worker, QUEUE.name, [0], [hint], _LIMIT)
+        settled = max(0, hint - _UNSETTLED)
+        short = await explained(session, worker, QUEUE.name, [0], [settled], _LIMIT)
         front = await explained(session, worker, QUEUE.name, None, None, _LIMIT)
         await session.execute("delete from chancy_bench.jobs")
         await session.execute("delete from chancy_bench.workers where id = $1", worker)
     finally:
         await session.close()
-    return behind, front
+    return behind, short, front
 
 
 def _ratio(figure: str, last: float, first: float) -> Measurement:

@@ -24,6 +24,8 @@ class FrontScans:
     def __init__(self) -> None:
         self._next_at = 0.0
         self._took_s = 0.0
+        #: Whether scans are slow, and therefore rare.
+        self.slow = False
 
     def due(self, now: float) -> bool:
         return now >= self._next_at
@@ -35,5 +37,6 @@ class FrontScans:
         """
         # A single slow scan, as on a busy machine, must not delay the next one much.
         usual_s, self._took_s = min(took_s, self._took_s), took_s
+        self.slow = usual_s > _SLOW_S
         pause_s = usual_s / _SHARE * max(1.0, usual_s / _SLOW_S)
         self._next_at = now + min(max(pause_s, _LEAST_S), _MOST_S)

@@ -17,6 +17,7 @@ from chancy.postgres.drivers import Name
 from chancy.postgres.front_scans import FrontScans
 from chancy.testing.conformance.bench import Bench, prepared, settlement
 from tests.faults import tables
+from tests.plans import functions
 from tests.support import jobs
 from tests.support.locks import BLOCKED
 from tests.support.proxy import Proxy
@@ -200,3 +201,61 @@ async def test_large_jobs_run_over_a_slow_line(
                 await reference.wait(30)
             found = await pusher.get_jobs([reference.id for reference in references])
     assert [job.attempt for job in found.values()] == [1] * 12
+
+
+async def test_late_push_is_found_beside_a_held_snapshot_without_reading_its_dead_entries(
+    bench: Bench, broker: PostgresBroker, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.postgres.claim.hints._SAMPLE_S", 0.0)
+    monkeypatch.setattr("chancy.postgres.claim.hints._TRAIL_S", 3_600.0)
+    with psycopg.connect(dsn) as holder, psycopg.connect(dsn) as late:
+        holder.execute("set transaction isolation level repeatable read")
+        holder.execute("select count(*) from chancy.jobs")
+        tables.ask(
+            dsn,
+            "with dead as (insert into chancy.jobs (id, pos, state, queue, func)"
+            " select gen_random_uuid(), nextval('chancy.positions'), 0, 'default', 'a.b'"
+            " from generate_series(1, 20000) returning id) select count(*) from dead",
+        )
+        tables.ask(
+            dsn, "with gone as (delete from chancy.jobs returning id) select count(*) from gone"
+        )
+        await bench.running(prepared())
+        hints = broker._claims._states[bench.worker_id, "default"].hints
+        monkeypatch.setattr(hints._front_scans, "slow", True)
+        monkeypatch.setattr(hints._front_scans, "ended", lambda *_, **__: None)
+        monkeypatch.setattr(hints._front_scans, "due", lambda _: False)
+        monkeypatch.setattr(hints._short_scans, "due", lambda _: True)
+
+        async def settled() -> bool:
+            """Other databases of the server may have transactions in progress."""
+            await bench.running(prepared())
+            return hints._settled >= 20_000
+
+        await eventually(settled)
+        (job,) = late.execute("select chancy.push('default', 'shop.jobs.work')").fetchone() or ()
+        for _ in range(5):
+            await bench.running(prepared())
+        late.commit()
+        plan = hints.plan(0.0, thorough=False)
+        assert plan is not None
+        assert [one.id for one in await bench.claim(thorough=False)] == [job]
+        await bench.push(prepared())
+        claim = (
+            f"select from chancy.claim('{bench.worker_id}', gen_random_uuid(), 'default', 1, 9,"
+            " %s, %s)"
+        )
+
+        def pages(*lanes: list[int]) -> int:
+            found = 0
+            with psycopg.connect(dsn) as connection:
+                for _ in range(2):  # the first one plans
+                    explain = f"explain (analyze, buffers, format json) {claim}"
+                    ((found_plan,),) = tables.ask(connection, explain, lanes)
+                    found = functions.buffers(found_plan[0]["Plan"])
+                    connection.rollback()
+            return found
+
+        short, front = pages([0], plan[1]), pages([], [])
+        assert short < 60, (short, front)
+        assert front > 300, (short, front)

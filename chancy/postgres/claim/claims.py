@@ -126,11 +126,12 @@ class PostgresClaims:
         if state.generation != generation:
             # A new session, perhaps to another server whose sequence is behind.
             state.hints, state.generation = ClaimHints(), generation
-        if state.hints.needs_last:
-            ((position,),) = await self._lane.fetch(self._sql.last_position)
-            state.hints.learn_last(position or 0)
-        thorough, state.rescan = thorough or state.rescan, False
         started = time.monotonic()
+        if state.hints.sample_due(started):
+            ((drawn, oldest, following),) = await self._lane.fetch(self._sql.last_position)
+            state.hints.sample(drawn or 0, oldest, following, now=started)
+            started = time.monotonic()
+        thorough, state.rescan = thorough or state.rescan, False
         hints = state.hints.plan(started, thorough=thorough)
         if hints is None:
             found, funcs = await self._take(

@@ -158,6 +158,7 @@ def _of_chancy() -> Iterator[tuple[str, Measurement]]:
     for figure, value in (
         ("sustained, last window / first", 0.99),
         ("claim pages behind a hint, after / before", 1.1),
+        ("claim pages of a short scan, after / before", 1.4),
         ("claim pages from the front, after / before", 9.0),
     ):
         yield "sustained", Measurement(figure=figure, unit="ratio", value=value)

@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from chancy.attempt.claim import Claim
-from chancy.postgres.claim.hints import ClaimHints
+from chancy.postgres.claim.hints import ClaimHints, CommittedPosition
 
 LEASE = uuid.uuid4()
 QUICK_S, SLOW_S = 0.001, 1.0
@@ -166,3 +166,60 @@ def test_number_of_hints_is_limited() -> None:
     plan = made.plan(0.0, thorough=False)
     assert plan is not None
     assert len(plan[0]) <= 1_000
+
+
+def test_position_is_committed_once_transactions_of_its_time_have_ended() -> None:
+    made = CommittedPosition()
+    front = made.position
+    # The last position, the oldest transaction in progress, the next one.
+    made.sample(10, 100, 100, now=0.0)
+    made.sample(20, 100, 103, now=1.0)
+    made.sample(30, 102, 105, now=2.0)
+    assert made.position == front
+    made.sample(40, 103, 107, now=3.0)
+    assert made.position == 10
+    # The first sample after 30 was drawn saw 107 as the next one.
+    made.sample(50, 106, 110, now=4.0)
+    assert made.position == 10
+    made.sample(60, 107, 120, now=5.0)
+    assert made.position == 30
+    assert not made.due(5.4)
+    assert made.due(5.6)
+
+
+def with_short_scans() -> ClaimHints:
+    """The hints after a complete slow scan, which found all jobs up to position 50."""
+    made = without_front_scans(*claims(100, priority=5), *claims(90))
+    for step in range(3):
+        made.sample(50, step, step, now=1.0 + step)
+    assert made.plan(4.0, thorough=True) is None
+    made.learn_front([], full=False, now=4.0, took_s=SLOW_S)
+    return made
+
+
+def test_short_scans_start_where_everything_was_claimed_and_are_rare() -> None:
+    made = with_short_scans()
+    assert made.plan(5.0, thorough=False) == ([5, 0], [50, 50])
+    made.learn([], full=False, took_s=0.001)
+    assert made.plan(5.019, thorough=False) == ([5, 0], [100, 90])
+    made.learn([], full=False, took_s=0.001)
+    assert made.plan(5.022, thorough=False) == ([5, 0], [50, 50])
+
+
+def test_short_scan_that_leaves_jobs_is_continued_behind_the_claimed_ones() -> None:
+    made = with_short_scans()
+    assert made.plan(5.0, thorough=False) == ([5, 0], [50, 50])
+    made.learn(claims(60, 61), full=True, took_s=QUICK_S)
+    assert made.plan(5.01, thorough=False) == ([5, 0], [100, 61])
+    made = with_short_scans()
+    made.plan(5.0, thorough=False)
+    made.learn(claims(70, 71, priority=5), full=True, took_s=QUICK_S)
+    assert made.plan(5.01, thorough=False) == ([5, 0], [71, 50])
+
+
+def test_quick_scans_from_the_front_need_no_short_ones() -> None:
+    made = with_short_scans()
+    made.learn_last(100)
+    made.learn_front([], full=False, now=5.0, took_s=QUICK_S)
+    assert not made.sample_due(1_000.0)
+    assert made.plan(5.01, thorough=False) == ([5, 0], [100, 90])
