@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import logging
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
-from uuid import UUID
+from types import ModuleType
 
 import pytest
+from click.testing import CliRunner
 
 from chancy import Chancy, Job, Queue, Worker
 from chancy.cli import settings
+from chancy.cli.main import cli
 from chancy.embedded import free_port
 from chancy.errors import ConfigurationError
 from chancy.plugins.batch import Batch, Batches
 from chancy.plugins.workflow import Workflow, Workflows
 from tests.support import jobs
-from tests.support.command import SHOP, alone, inside
+from tests.support.command import SHOP, alone, environment, inside
 from tests.support.sources import ROOT
-from tests.support.waiting import eventually
 
 _PASSWORD = "s3cret-Pässwort"
 
@@ -32,6 +32,15 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for key in settings.KEYS:
         monkeypatch.delenv(f"CHANCY_{key.upper()}", raising=False)
     return tmp_path
+
+
+def module(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, text: str) -> None:
+    """Write a module that commands in this process import, and this test alone."""
+    (folder / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(folder)
+    # Set first, so that it is gone after the test, too.
+    monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    del sys.modules[name]
 
 
 def test_options_come_before_the_environment_before_the_file(
@@ -106,13 +115,15 @@ def test_without_a_database_it_raises_a_clear_error() -> None:
 
 
 def test_an_application_without_a_dsn_can_be_imported_and_its_plugins_listed(
-    directory: Path,
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (directory / "shop.py").write_text(SHOP)
-    answer = alone("plugins", "list", "--app=shop", "--json", cwd=directory)
+    module(monkeypatch, directory, "shop", SHOP)
+    answer = inside("plugins", "list", "--app=shop", "--json")
     assert "chancy.retry" in {one["plugin"] for one in answer.json}
-    for line in ("queue list", "worker", "migrate upgrade"):
-        answer = alone(*line.split(), "--app=shop", cwd=directory, code=2)
+    refused = [
+        inside(*line, "--app=shop", code=2) for line in (["queue", "list"], ["migrate", "upgrade"])
+    ]
+    for answer in (*refused, alone("worker", "--app=shop", cwd=directory, code=2)):
         assert "chancy: this application has no DSN: pass Chancy(" in answer.err
         assert "or set CHANCY_DSN (commands take --dsn, too)" in answer.err
         assert "Traceback" not in answer.err
@@ -155,19 +166,20 @@ def test_a_dsn_that_cannot_be_read_does_not_show_its_password() -> None:
     ],
 )
 def test_a_wrong_app_is_explained(
-    directory: Path, dsn: str, monkeypatch: pytest.MonkeyPatch, app: str, said: str
+    directory: Path, monkeypatch: pytest.MonkeyPatch, app: str, said: str
 ) -> None:
-    more = "\nSHELF = [1, 2]\ndef boom():\n    return 1 / 0\n"
-    (directory / "shop.py").write_text(SHOP + more)
-    (directory / "needy.py").write_text("import not_installed\n")
-    (directory / "extra.py").write_text(
-        "raise ModuleNotFoundError(\"it needs: pip install 'more[extra]'\", name='extra_module')\n"
+    extra = (
+        "raise ModuleNotFoundError(\"it needs: pip install 'more[extra]'\", name='extra_module')"
     )
-    (directory / "broken.py").write_text("raise RuntimeError('at import')\n")
-    monkeypatch.syspath_prepend(directory)
-    for name in ("shop", "needy", "extra", "broken"):
-        monkeypatch.delitem(__import__("sys").modules, name, raising=False)
-    answer = inside("queue", "list", "--app", app, dsn=dsn, code=2)
+    modules = {
+        "shop": SHOP + "\nSHELF = [1, 2]\ndef boom():\n    return 1 / 0\n",
+        "needy": "import not_installed\n",
+        "extra": f"{extra}\n",
+        "broken": "raise RuntimeError('at import')\n",
+    }
+    for name, text in modules.items():
+        module(monkeypatch, directory, name, text)
+    answer = inside("queue", "list", "--app", app, dsn="postgresql://127.0.0.1:1/x", code=2)
     assert said in answer.err
     assert "Traceback" not in answer.err
 
@@ -177,11 +189,7 @@ def test_the_current_directory_is_importable_and_the_app_takes_the_dsn(
 ) -> None:
     (directory / "shop.py").write_text(SHOP)
     (directory / "pyproject.toml").write_text(f'[tool.chancy]\napp = "shop:make"\ndsn = "{dsn}"\n')
-    program = Path(__import__("sys").executable).with_name("chancy")
-    import subprocess
-
-    from tests.support.command import environment
-
+    program = Path(sys.executable).with_name("chancy")
     done = subprocess.run(
         [program, "push", "shop.add", "--arg", "a=1", "--json"],
         cwd=directory, env=environment(), capture_output=True, text=True, check=False,
@@ -191,16 +199,16 @@ def test_the_current_directory_is_importable_and_the_app_takes_the_dsn(
     assert (listed["func"], listed["max_attempts"]) == ("shop.add", 7)
 
 
-def test_an_option_that_the_app_does_not_follow_is_an_error(directory: Path, dsn: str) -> None:
-    (directory / "fixed.py").write_text(
-        f"from chancy import Chancy\nchancy = Chancy({dsn!r}, schema='chancy')\n"
-    )
-    alone("queue", "list", "--app=fixed", "--dsn", dsn, "--schema=chancy", cwd=directory)
+def test_an_option_that_the_app_does_not_follow_is_an_error(
+    directory: Path, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f"from chancy import Chancy\nchancy = Chancy({dsn!r}, schema='chancy')\n"
+    module(monkeypatch, directory, "fixed", text)
+    inside("queue", "list", "--app=fixed", "--dsn", dsn, "--schema=chancy")
     other = "postgresql://127.0.0.1/other"
-    answer = alone("queue", "list", "--app=fixed", "--dsn", other, cwd=directory, code=2)
+    answer = inside("queue", "list", "--app=fixed", "--dsn", other, code=2)
     assert "--dsn: the application fixed sets its own value" in answer.err
-    env = {"CHANCY_DSN": other}
-    assert "default" in alone("queue", "list", "--app=fixed", cwd=directory, env=env).out
+    assert "default" in inside("queue", "list", "--app=fixed", dsn=other).out
 
 
 def test_settings_alone_make_an_application(directory: Path, empty_dsn: str) -> None:
@@ -225,70 +233,90 @@ def test_a_misspelled_variable_is_warned_of_with_the_nearest_name() -> None:
     assert inside("plugins", "list", queus="mail", worker_number="1").err == ""
 
 
-def completed(folder: Path, line: str, **more: str) -> list[str]:
-    """What bash offers after a line; nothing may go to stderr, which the shell shows."""
+def bash(line: str, **more: str) -> dict[str, str]:
+    """The variables by which bash asks what may follow a line."""
     words = line.split(" ")
-    program = "from chancy.cli.main import cli; cli(prog_name='chancy')"
-    env = {
-        "_CHANCY_COMPLETE": "bash_complete",
-        "COMP_WORDS": line,
-        "COMP_CWORD": str(len(words) - 1),
-        "PYTHONPATH": str(ROOT),
-    }
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", program],
-        env={**os.environ, **env, **more}, cwd=folder, capture_output=True, text=True, timeout=30,
-        check=False,
-    )  # fmt: skip
+    asked = {"_CHANCY_COMPLETE": "bash_complete", "COMP_WORDS": line}
+    return {**asked, "COMP_CWORD": str(len(words) - 1), **more}
+
+
+def offers(stdout: str) -> list[str]:
+    return [one.partition(",")[2] for one in stdout.splitlines() if one]
+
+
+def completed(line: str, **more: str) -> list[str]:
+    """What bash offers after a line; nothing may go to stderr, which the shell shows."""
+    try:
+        done = CliRunner().invoke(cli, env=bash(line, **more), prog_name="chancy")
+    finally:
+        logging.disable(logging.NOTSET)
     assert done.stderr == ""
-    return [one.partition(",")[2] for one in done.stdout.splitlines() if one]
+    return offers(done.stdout)
 
 
 def test_the_shell_completes_queues_and_functions(tmp_path: Path) -> None:
+    """In processes of their own, which have no functions but those of the application."""
     (tmp_path / "completed.py").write_text(
         "from chancy import Chancy, Queue, job\n"
         "chancy = Chancy(queues=[Queue(name='mailing')])\n"
         "@job(queue='mail-now')\n"
         "def send(): ...\n"
     )
-    app = "--app=completed"
-    assert completed(tmp_path, f"chancy queue pause {app} mai") == ["mail-now", "mailing"]
-    assert completed(tmp_path, f"chancy worker {app} --queues mailing,mai") == ["mailing,mail-now"]
-    assert completed(tmp_path, f"chancy push {app} comp") == ["completed.send"]
-    assert completed(tmp_path, "chancy push --app=nowhere comp") == []
-    assert completed(tmp_path, "chancy workflow show --app=nowhere ") == []
+    program = "from chancy.cli.main import cli; cli(prog_name='chancy')"
+    for line, expected in (
+        ("chancy queue pause --app=completed mai", ["mail-now", "mailing"]),
+        ("chancy worker --app=completed --queues mailing,mai", ["mailing,mail-now"]),
+        ("chancy push --app=completed comp", ["completed.send"]),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", program], env=bash(line, PYTHONPATH=str(ROOT)),
+            cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert (offers(done.stdout), done.stderr) == (expected, "")
 
 
+def test_the_shell_completes_nothing_of_an_application_that_cannot_be_imported() -> None:
+    assert completed("chancy push --app=nowhere comp") == []
+    assert completed("chancy workflow show --app=nowhere ") == []
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a completion take as long as it may on a busy machine."""
+    monkeypatch.setattr("chancy.cli.shell_completion._PATIENCE_S", 60.0)
+
+
+@pytest.mark.usefixtures("patient")
 async def test_the_shell_completes_ids_of_jobs_and_prints_nothing_without_a_database(
-    dsn: str, tmp_path: Path
+    dsn: str,
 ) -> None:
     async with Chancy(dsn, allow=["builtins.print"]) as chancy:
         first, second = [await chancy.push(Job(func="builtins.print")) for _ in range(2)]
         later = await chancy.push(Job(func="builtins.print").with_delay(600))
-    here = {"CHANCY_DSN": dsn}
     ids = [str(one.id) for one in (later, second, first)]
 
-    async def offers(line: str, *expected: str) -> None:
-        # Under load, one completion may run out of its time, and offers nothing.
-        await eventually(lambda: completed(tmp_path, line, **here) == [*expected])
+    async def offered(line: str, dsn: str = dsn) -> list[str]:
+        return await asyncio.to_thread(completed, line, CHANCY_DSN=dsn)
 
-    await offers("chancy job show ", *ids)
-    await offers(f"chancy job show {ids[1]}", ids[1])
-    await offers("chancy job retry ", ids[0])
-    await offers(f"chancy job cancel {ids[0]} ", *ids[1:])
-    away = {"CHANCY_DSN": f"postgresql://postgres@127.0.0.1:{free_port()}/nowhere"}
-    assert completed(tmp_path, "chancy job show ", **away) == []
+    assert await offered("chancy job show ") == ids
+    assert await offered(f"chancy job show {ids[1]}") == [ids[1]]
+    assert await offered("chancy job retry ") == [ids[0]]
+    assert await offered(f"chancy job cancel {ids[0]} ") == ids[1:]
+    away = f"postgresql://postgres@127.0.0.1:{free_port()}/nowhere"
+    assert await offered("chancy job show ", away) == []
 
 
+@pytest.mark.usefixtures("patient")
 async def test_the_shell_completes_ids_of_dead_letters_workflows_batches_and_workers(
-    dsn: str, tmp_path: Path
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "grouped.py").write_text(
+    text = (
         "from chancy import Chancy\n"
         "from chancy.plugins.batch import Batches\n"
         "from chancy.plugins.workflow import Workflows\n"
         "chancy = Chancy(plugins=[Batches(), Workflows()])\n"
     )
+    module(monkeypatch, tmp_path, "grouped", text)
     flows, batches = Workflows(), Batches()
     queues = [Queue("async", executor="async")]
     async with Chancy(dsn, queues=queues, plugins=[flows, batches]) as chancy:
@@ -304,9 +332,5 @@ async def test_the_shell_completes_ids_of_dead_letters_workflows_batches_and_wor
             }  # fmt: skip
             for command, id in offered.items():
                 line = f"chancy {command} --app=grouped {str(id)[:4]}"
-
-                async def found(line: str = line, id: UUID = id) -> bool:
-                    offers = partial(completed, tmp_path, line, CHANCY_DSN=dsn)
-                    return await asyncio.to_thread(offers) == [str(id)]
-
-                await eventually(found)
+                found = await asyncio.to_thread(completed, line, CHANCY_DSN=dsn)
+                assert found == [str(id)]

@@ -349,9 +349,7 @@ def test_a_rescued_job_comes_before_those_held_behind_it(dsn: str) -> None:
     rules = encode_rules((Sequential("tenant"),))
     ((worker,),) = tables.ask(dsn, DEAD_WORKER)
     with psycopg.connect(dsn, autocommit=True) as session:
-        session.execute(
-            "insert into chancy.queues (name, rules) values ('ruled', %s)", [rules]
-        )
+        session.execute("insert into chancy.queues (name, rules) values ('ruled', %s)", [rules])
         push = """select chancy.push('ruled', 'shop.work', '{"tenant": "a"}')"""
         session.execute(push)
         claim = "select id from chancy.limits_claim(%s, gen_random_uuid(), 'ruled', 20)"
