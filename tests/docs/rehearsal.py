@@ -1,9 +1,12 @@
-"""Runs the examples of one page in the order in which a reader would:
-``python -m tests.docs.rehearsal PAGE DIRECTORY``, with the database in CHANCY_DSN.
+"""Runs the examples of pages in the order in which a reader would, with the database in CHANCY_DSN.
 
 A block that begins with the name of a file becomes that file, and a Python one is imported. The
 other Python blocks share one namespace and one event loop. Commands run in a shell, and print
 what the page shows, where ``…`` stands for anything. Of the SQL what says ``run`` is run.
+
+``python -m tests.docs.rehearsal`` reads requests, see `Forks`, and runs each page in a process that
+is forked from one that has imported chancy, its commands and its plugins: a process that starts
+anew takes a second of CPU time for that. So are the commands of a page.
 """
 
 from __future__ import annotations
@@ -21,12 +24,17 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, TextIO
 
 import psycopg
 
+from chancy import Chancy
+from chancy.cli.main import COMMANDS, main
 from tests.docs.pages import Block, Page
+
+Perform = Callable[[list[str]], object]
 
 #: Commands that are run; others are the reader's own business.
 _RUN = ("chancy ", "python ", "pytest ")
@@ -34,16 +42,57 @@ _RUN = ("chancy ", "python ", "pytest ")
 _OF_THE_SHELL = frozenset("$`|&;<>(){}*?~")
 _DSN = re.compile(r"postgresql://[^\"'\s]*")
 _PATIENCE_S = 60.0
+#: Seconds for one page, all of its commands and programs: far above what a busy machine needs.
+PAGE_S = 240
 #: Blocks that are not run: for the reader alone, or code of another library on a page that
 #: describes the move from it.
 LEFT_OUT = frozenset({"no-run", "other"})
 
 
-class CommandLine:
-    """Runs ``chancy`` in processes that are forked from one that has imported it.
+class Forks:
+    """Asks for processes that are forked from one that has imported what they need.
 
-    A process that starts anew takes half a second of CPU time for that. Make it before the page is
-    run: the forked processes have nothing of the page.
+    :param send: sends a line to that process, which runs `serve`.
+    :param replies: the lines that it answers with.
+    """
+
+    def __init__(self, send: Callable[[str], object], replies: TextIO) -> None:
+        self._send = send
+        self._replies = replies
+
+    def run(self, words: list[str], environment: Mapping[str, str], output: Path) -> int:
+        """Run a process with these words, in the folder of its output, to its end.
+
+        :returns: its exit code.
+        """
+        self._send(json.dumps([words, dict(environment), str(output.absolute())]) + "\n")
+        reply = self._replies.readline()
+        assert reply, "the process that forks has ended"
+        return int(reply)
+
+
+def serve(requests: Iterable[str], reply: Callable[[str], object], perform: Perform) -> None:
+    """In the process that forks: handle requests until their end."""
+    for request in requests:
+        words, environment, output = json.loads(request)
+        pid = os.fork()
+        if pid == 0:
+            os.environ.clear()
+            os.environ.update(environment)
+            file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            for number, opened in enumerate((os.open(os.devnull, os.O_RDONLY), file, file)):
+                os.dup2(opened, number)
+            os.chdir(Path(output).parent)
+            perform(words)
+            sys.exit()
+        _, status = os.waitpid(pid, 0)
+        reply(f"{os.waitstatus_to_exitcode(status)}\n")
+
+
+class CommandLine:
+    """Runs ``chancy`` in forks of this process, without a trace of the page.
+
+    Make it before the page is run.
     """
 
     def __init__(self) -> None:
@@ -51,17 +100,18 @@ class CommandLine:
         self._pid = os.fork()
         if self._pid == 0:
             self._ours.close()
-            self._serve(theirs)
+            with theirs, theirs.makefile() as requests:
+                serve(requests, lambda line: theirs.sendall(line.encode()), self._main)
+            os._exit(0)
         theirs.close()
         self._ours.settimeout(_PATIENCE_S)
         self._replies = self._ours.makefile()
+        self._forks = Forks(lambda line: self._ours.sendall(line.encode()), self._replies)
 
     def run(self, words: list[str]) -> subprocess.CompletedProcess[str]:
         """Run ``chancy`` with these words to its end, with this process's environment."""
         output = Path(".chancy-output")
-        request = [words, dict(os.environ), str(output.absolute())]
-        self._ours.sendall(f"{json.dumps(request)}\n".encode())
-        code = int(self._replies.readline())
+        code = self._forks.run(words, os.environ, output)
         return subprocess.CompletedProcess(words, code, output.read_text(encoding="utf-8"))
 
     def close(self) -> None:
@@ -69,26 +119,10 @@ class CommandLine:
         self._ours.close()
         os.waitpid(self._pid, 0)
 
-    def _serve(self, line: socket.socket) -> NoReturn:
-        """In the process that forks: read requests until their end."""
-        from chancy.cli.main import main
-
-        with line, line.makefile() as requests:
-            for request in requests:
-                words, environment, output = json.loads(request)
-                pid = os.fork()
-                if pid == 0:
-                    os.environ.clear()
-                    os.environ.update(environment)
-                    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-                    for number, opened in enumerate((os.open(os.devnull, os.O_RDONLY), file, file)):
-                        os.dup2(opened, number)
-                    os.chdir(Path(output).parent)
-                    sys.argv[:] = ["chancy", *words]
-                    main()
-                _, status = os.waitpid(pid, 0)
-                line.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
-        os._exit(0)
+    @staticmethod
+    def _main(words: list[str]) -> None:
+        sys.argv[:] = ["chancy", *words]
+        main()
 
 
 class Rehearsal:
@@ -186,7 +220,8 @@ class Rehearsal:
         """Run a command to its end; returns what it printed."""
         expected = next((int(word[5:]) for word in block.words if word.startswith("exit=")), 0)
         words = shlex.split(command[-1])
-        if words[0] == "chancy" and not _OF_THE_SHELL & set(command[-1]):
+        unquoted = re.sub("'[^']*'", "", command[-1])
+        if words[0] == "chancy" and not _OF_THE_SHELL & set(unquoted):
             done = self._chancy.run(words[1:])
         else:
             done = subprocess.run(
@@ -241,11 +276,13 @@ def matches(said: str, shown: str) -> bool:
     return re.fullmatch("".join(parts), there) is not None
 
 
-def main(page: str, directory: str) -> None:
-    os.chdir(directory)
+def perform(words: list[str]) -> None:
+    """Run one page in the current directory; it is killed if it takes too long."""
+    (page,) = words
+    signal.alarm(PAGE_S)
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     chancy = CommandLine()
-    sys.path.insert(0, directory)
+    sys.path.insert(0, os.getcwd())
     rehearsal = Rehearsal(Page(Path(page)), os.environ["CHANCY_DSN"], chancy)
     rehearsal.run()
     chancy.close()
@@ -253,4 +290,9 @@ def main(page: str, directory: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    for module, _, _ in (place.partition(":") for place, _ in COMMANDS.values()):
+        importlib.import_module(module)
+    # The default plugins, and what migrations need.
+    Chancy("postgresql://localhost").hooks.components  # noqa: B018
+    importlib.import_module("alembic.command")
+    serve(sys.stdin, lambda line: os.write(1, line.encode()), perform)

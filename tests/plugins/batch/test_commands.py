@@ -8,7 +8,7 @@ import pytest
 
 from chancy import Chancy, Plugin
 from chancy.plugins.batch import Batch, Batches
-from chancy.testing.plugin import PluginContract
+from tests.contract.plugin.test_plugin import OnTables
 from tests.plugins.batch import jobs as batch_jobs
 from tests.plugins.batch.batching import execute, working
 from tests.plugins.batch.jobs import act, said
@@ -18,14 +18,10 @@ BATCHES = Batches()
 NOBODY = str(UUID(int=9))
 
 
-class TestBatches(PluginContract):
+class TestBatches(OnTables):
     @pytest.fixture
     def plugin(self) -> Plugin:
         return Batches()
-
-    @pytest.fixture
-    def plugin_dsn(self, empty_dsn: str) -> str:
-        return empty_dsn
 
 
 def batch_(dsn: str, *words: object, code: int = 0) -> Answer:

@@ -14,6 +14,7 @@ import pytest
 from chancy import JobFilter, State
 from chancy.plugins.batch import Batch, Batches, BatchState
 from chancy.plugins.dead_letter import DeadLetters
+from chancy.plugins.redis import RedisPlugin
 from chancy.routing.router import RoutedBroker
 from tests.plugins.batch import jobs as batch_jobs
 from tests.plugins.batch.batching import callbacks, called, counts, eventually_counts
@@ -21,8 +22,14 @@ from tests.plugins.batch.jobs import act as numbered
 from tests.plugins.batch.jobs import adding, failing, held, ran, retried, said, winding
 from tests.plugins.batch.two_stores import act, application, call, there, worker, working
 from tests.plugins.workflow.running import execute
+from tests.support.postgres_fixtures import template_with
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
+
+
+@pytest.fixture(scope="session")
+def template(pytestconfig: pytest.Config, template: str) -> str:
+    return template_with(pytestconfig, template, RedisPlugin(), Batches())
 
 
 async def test_jobs_of_both_brokers_count(dsn: str, redis_url: str) -> None:

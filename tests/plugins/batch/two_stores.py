@@ -49,7 +49,6 @@ async def application(dsn: str, url: str, batches: Batches) -> AsyncGenerator[Ch
     plugins = [RedisPlugin(url=url), batches, SOON, DeadLetters(sweep_s=0.1), Recovery(sweep_s=0.2)]
     queues = [ASYNC, FAST, BRIEF]
     async with Chancy(dsn, queues=queues, plugins=plugins, no_default_plugins=True) as chancy:
-        await chancy.migrate()
         for queue in (FAST, BRIEF):
             await chancy.declare(queue)
         yield chancy

@@ -14,7 +14,6 @@ from chancy import Chancy, Job
 from chancy.plugins.cron import Cron, Entry
 from chancy.plugins.cron.firing import Firing
 from chancy.plugins.cron.store import Entries
-from chancy.postgres.schema import migrate as schema
 from tests.support import jobs
 
 #: Every second; the past is made by `long_ago`.
@@ -28,11 +27,6 @@ def hourly() -> str:
 
 def entry(name: str = "one", schedule: str | None = None, **changes: Any) -> Entry:
     return replace(Entry(name, schedule or hourly(), jobs.note.job(value=name)), **changes)
-
-
-def migrate(dsn: str) -> None:
-    """Make the tables of cron in a database that has the core's."""
-    schema.upgrade(dsn, components=Chancy(dsn, plugins=[Cron()]).hooks.components)
 
 
 def execute(dsn: str, statement: str, *parameters: object) -> list[Any]:

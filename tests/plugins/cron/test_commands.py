@@ -10,29 +10,23 @@ import pytest
 
 from chancy.cli.options import with_target
 from chancy.plugins.cron import Cron
-from tests.plugins.cron.clockwork import execute, migrate, pushed
+from tests.plugins.cron.clockwork import execute, pushed
 from tests.support.command import Answer, inside
-
-
-@pytest.fixture
-def cron_dsn(dsn: str) -> str:
-    migrate(dsn)
-    return dsn
 
 
 def cron(dsn: str, *words: object, code: int = 0) -> Answer:
     return inside("cron", *words, code=code, dsn=dsn, plugins="chancy.cron")
 
 
-def test_an_entry_from_its_beginning_to_its_end(cron_dsn: str) -> None:
+def test_an_entry_from_its_beginning_to_its_end(dsn: str) -> None:
     said = cron(
-        cron_dsn,
+        dsn,
         *("add", "report", "0 6 * * mon-fri", "tests.support.jobs.note", "--arg", 'value="x"'),
         *("--zone", "Europe/Berlin", "--overlap", "skip", "--jitter", "30", "--grace", "5"),
         *("--misfire", "all", "--backfill", "7", "--priority", "3", "--max-attempts", "2"),
     )
     assert said.out.startswith("cron entry report: next tick at 20")
-    (one,) = cron(cron_dsn, "list", "--json").json
+    (one,) = cron(dsn, "list", "--json").json
     expected = {
         "name": "report",
         "schedule": "0 6 * * mon-fri",
@@ -53,23 +47,23 @@ def test_an_entry_from_its_beginning_to_its_end(cron_dsn: str) -> None:
         "problem": None,
     }
     assert expected.items() <= one.items()
-    assert cron(cron_dsn, "pause", "report").out == "cron entry report is paused\n"
-    assert "paused" in cron(cron_dsn, "list").out
-    id = cron(cron_dsn, "run", "report").out.strip()
-    assert cron(cron_dsn, "run", "report", "--json").json["id"] != id
-    assert pushed(cron_dsn) == [{"entry": "report", "manual": True}] * 2
-    resumed = cron(cron_dsn, "resume", "report", "--json").json
+    assert cron(dsn, "pause", "report").out == "cron entry report is paused\n"
+    assert "paused" in cron(dsn, "list").out
+    id = cron(dsn, "run", "report").out.strip()
+    assert cron(dsn, "run", "report", "--json").json["id"] != id
+    assert pushed(dsn) == [{"entry": "report", "manual": True}] * 2
+    resumed = cron(dsn, "resume", "report", "--json").json
     assert resumed == {"entry": "report", "found": True}
-    newest, oldest = cron(cron_dsn, "history", "report", "--json").json
+    newest, oldest = cron(dsn, "history", "report", "--json").json
     assert (oldest["job_id"], oldest["manual"], oldest["skipped"]) == (id, True, None)
     assert newest["fired_at"] > oldest["fired_at"]
-    assert "manual" in cron(cron_dsn, "history", "report", "--limit", "1").out
-    assert cron(cron_dsn, "remove", "report").out == "cron entry report is removed\n"
-    assert cron(cron_dsn, "list", "--json").json == []
-    assert execute(cron_dsn, "select from chancy.cron_ticks") == []
+    assert "manual" in cron(dsn, "history", "report", "--limit", "1").out
+    assert cron(dsn, "remove", "report").out == "cron entry report is removed\n"
+    assert cron(dsn, "list", "--json").json == []
+    assert execute(dsn, "select from chancy.cron_ticks") == []
 
 
-def test_the_next_ticks_are_shown_in_both_times(cron_dsn: str) -> None:
+def test_the_next_ticks_are_shown_in_both_times(dsn: str) -> None:
     words = (
         "report",
         "30 7 * * *",
@@ -79,28 +73,28 @@ def test_the_next_ticks_are_shown_in_both_times(cron_dsn: str) -> None:
         "--zone",
         "Asia/Tokyo",
     )
-    cron(cron_dsn, "add", *words)
-    ticks = cron(cron_dsn, "next", "report", "--count", "3", "--json").json
+    cron(dsn, "add", *words)
+    ticks = cron(dsn, "next", "report", "--count", "3", "--json").json
     moments = [datetime.fromisoformat(one["utc"]) for one in ticks]
     now = datetime.now(UTC)
     assert now < moments[0] <= now + timedelta(days=1)
     assert [b - a for a, b in pairwise(moments)] == [timedelta(days=1)] * 2
     assert all(one["local"].endswith("T07:30:00+09:00") for one in ticks)
     assert all(one["utc"].endswith("T22:30:00+00:00") for one in ticks)
-    table = cron(cron_dsn, "next", "report").out.splitlines()
+    table = cron(dsn, "next", "report").out.splitlines()
     assert table[0].split() == ["Asia/Tokyo", "UTC"]
     assert len(table) == 6
     assert "07:30:00 +0900" in table[1]
 
 
-def test_no_is_one_and_a_mistake_is_two(cron_dsn: str) -> None:
+def test_no_is_one_and_a_mistake_is_two(dsn: str) -> None:
     add = "add", "one", "@daily", "tests.support.jobs.note", "--arg", "value=1"
-    cron(cron_dsn, *add)
-    said = cron(cron_dsn, *add, code=1)
+    cron(dsn, *add)
+    said = cron(dsn, *add, code=1)
     assert said.err == "chancy: cron entry 'one' exists: pass --upsert to replace it\n"
-    assert cron(cron_dsn, *add, "--upsert", "--json").json["name"] == "one"
+    assert cron(dsn, *add, "--upsert", "--json").json["name"] == "one"
     for command in ("pause", "resume", "remove", "run", "next", "history"):
-        said = cron(cron_dsn, command, "no\x1b[31mbody", code=1)
+        said = cron(dsn, command, "no\x1b[31mbody", code=1)
         assert said.err == "chancy: there is no cron entry 'no\\x1b[31mbody'\n"
     for words, why in (
         (("two", "@sometimes", "tests.support.jobs.note", "--arg", "value=1"), "is not a schedule"),
@@ -113,24 +107,24 @@ def test_no_is_one_and_a_mistake_is_two(cron_dsn: str) -> None:
         ),
         (("two", "@daily", "tests.support.jobs.note", "--misfire", "x"), "'x' is not one of"),
     ):
-        assert why in cron(cron_dsn, "add", *words, code=2).err
-    assert len(cron(cron_dsn, "list", "--json").json) == 1
-    cron(cron_dsn, "add", "two", "@daily", "elsewhere.jobs.run", "--no-validate")
-    assert len(cron(cron_dsn, "list", "--json").json) == 2
+        assert why in cron(dsn, "add", *words, code=2).err
+    assert len(cron(dsn, "list", "--json").json) == 1
+    cron(dsn, "add", "two", "@daily", "elsewhere.jobs.run", "--no-validate")
+    assert len(cron(dsn, "list", "--json").json) == 2
 
 
-def test_invalid_rows_are_reported_on_stderr(cron_dsn: str) -> None:
+def test_invalid_rows_are_reported_on_stderr(dsn: str) -> None:
     execute(
-        cron_dsn,
+        dsn,
         "insert into chancy.cron_entries (name, expression, func, problem)"
         " values ('odd', 'never', 'a.b', E'\\x1b[31m no')",
     )
-    said = cron(cron_dsn, "list")
+    said = cron(dsn, "list")
     assert "invalid" in said.out
     assert said.err == "chancy: cron entry 'odd' cannot be fired: '\\x1b[31m no'\n"
-    assert "is not a schedule" in cron(cron_dsn, "next", "odd", code=2).err
-    execute(cron_dsn, "update chancy.cron_entries set zone = '/etc/passwd', expression = '@daily'")
-    assert "is not a time zone" in cron(cron_dsn, "next", "odd", code=2).err
+    assert "is not a schedule" in cron(dsn, "next", "odd", code=2).err
+    execute(dsn, "update chancy.cron_entries set zone = '/etc/passwd', expression = '@daily'")
+    assert "is not a time zone" in cron(dsn, "next", "odd", code=2).err
 
 
 def test_without_its_tables_the_commands_give_advice(dsn: str) -> None:

@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chancy.plugins.cron import Misfire, Overlap
-from tests.plugins.cron.clockwork import ago, clockwork, entry, execute, migrate, pushed, ticks
-
-
-@pytest.fixture(autouse=True)
-def tables(dsn: str) -> None:
-    migrate(dsn)
+from tests.plugins.cron.clockwork import ago, clockwork, entry, execute, pushed, ticks
 
 
 async def test_ticks_during_a_pause_are_not_caught_up(dsn: str) -> None:

@@ -28,15 +28,9 @@ from tests.plugins.cron.clockwork import (
     entry,
     execute,
     hourly,
-    migrate,
     pushed,
     ticks,
 )
-
-
-@pytest.fixture(autouse=True)
-def tables(dsn: str) -> None:
-    migrate(dsn)
 
 
 async def test_a_tick_pushes_its_job_and_identifies_itself(dsn: str) -> None:

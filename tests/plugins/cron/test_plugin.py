@@ -14,29 +14,19 @@ from chancy.plugins.cron import Cron, Entry
 from chancy.plugins.cron.firing import Firing
 from chancy.plugins.cron.store import MAX_ENTRIES
 from chancy.testing.memory import MemoryBroker
-from chancy.testing.plugin import PluginContract
+from tests.contract.plugin.test_plugin import OnTables
 from tests.docs.pages import page
-from tests.plugins.cron.clockwork import EVERY_SECOND, ago, entry, execute, migrate, pushed
+from tests.plugins.cron.clockwork import EVERY_SECOND, ago, entry, execute, pushed
 from tests.support import jobs, typed_jobs
 from tests.support.waiting import eventually
 
 ASYNC = Queue(name="async", executor="async")
 
 
-class TestCron(PluginContract):
+class TestCron(OnTables):
     @pytest.fixture
     def plugin(self) -> Plugin:
         return Cron(entry())
-
-    @pytest.fixture
-    def plugin_dsn(self, empty_dsn: str) -> str:
-        return empty_dsn
-
-
-@pytest.fixture
-def cron_dsn(dsn: str) -> str:
-    migrate(dsn)
-    return dsn
 
 
 def names(dsn: str) -> list[str]:
@@ -44,13 +34,13 @@ def names(dsn: str) -> list[str]:
 
 
 @pytest.mark.parametrize("driver", ["asyncpg", pytest.param("psycopg", marks=pytest.mark.chaos)])
-async def test_a_worker_stores_its_entries_and_runs_their_jobs(cron_dsn: str, driver: Any) -> None:
+async def test_a_worker_stores_its_entries_and_runs_their_jobs(dsn: str, driver: Any) -> None:
     jobs.noted.clear()
     cron = Cron(entry("each", EVERY_SECOND), entry("seldom"))
-    async with Chancy(cron_dsn, plugins=[cron], queues=[ASYNC], driver=driver) as chancy:
+    async with Chancy(dsn, plugins=[cron], queues=[ASYNC], driver=driver) as chancy:
         async with Worker(chancy, queues=["async"]):
             await eventually(lambda: len(jobs.noted) >= 2)
-        assert names(cron_dsn) == ["each", "seldom"]
+        assert names(dsn) == ["each", "seldom"]
         fired = [one for one in await cron.history(chancy, "each") if one.job_id]
         assert fired[-1].job_id is not None
         done = await chancy.get_job(fired[-1].job_id)
@@ -59,9 +49,9 @@ async def test_a_worker_stores_its_entries_and_runs_their_jobs(cron_dsn: str, dr
     assert all(0 <= (one.fired_at - one.tick).total_seconds() < 1 for one in fired)
 
 
-async def test_changes_at_run_time_apply_within_seconds(cron_dsn: str) -> None:
+async def test_changes_at_run_time_apply_within_seconds(dsn: str) -> None:
     cron = Cron()
-    async with Chancy(cron_dsn, plugins=[cron]) as chancy, Worker(chancy, queues=[]):
+    async with Chancy(dsn, plugins=[cron]) as chancy, Worker(chancy, queues=[]):
 
         def fired(name: str) -> Callable[[], Coroutine[Any, Any, object]]:
             async def ask() -> object:
@@ -104,100 +94,98 @@ async def started(dsn: str, cron: Cron) -> None:
         await eventually(lambda: {one.name for one in cron.entries} <= set(names(dsn)))
 
 
-async def test_a_deployment_takes_entries_over_and_the_old_ones_lapse(cron_dsn: str) -> None:
+async def test_a_deployment_takes_entries_over_and_the_old_ones_lapse(dsn: str) -> None:
     old = Cron(entry("both"), entry("gone"), lapse_s=4)
     new = Cron(entry("both", job=entry("other").job), entry("added"))
     ticks = "select last_tick from chancy.cron_entries where name = 'both'"
     value = "select arguments->>'value' from chancy.cron_entries where name = 'both'"
     async with (
-        Chancy(cron_dsn, plugins=[old], no_default_plugins=True) as chancy,
+        Chancy(dsn, plugins=[old], no_default_plugins=True) as chancy,
         Worker(chancy, queues=[]),
     ):
-        await eventually(lambda: names(cron_dsn) == ["both", "gone"])
-        execute(cron_dsn, "update chancy.cron_entries set paused_at = now() where name = 'both'")
-        ago(cron_dsn, "both", "3 hours")
-        before = execute(cron_dsn, ticks)
-        await started(cron_dsn, new)
-        assert names(cron_dsn) == ["added", "both", "gone"]
+        await eventually(lambda: names(dsn) == ["both", "gone"])
+        execute(dsn, "update chancy.cron_entries set paused_at = now() where name = 'both'")
+        ago(dsn, "both", "3 hours")
+        before = execute(dsn, ticks)
+        await started(dsn, new)
+        assert names(dsn) == ["added", "both", "gone"]
         stored = execute(
-            cron_dsn,
+            dsn,
             "select arguments->>'value', paused_at is not null from chancy.cron_entries"
             " where name = 'both'",
         )
         assert stored == [("other", True)]
-        assert execute(cron_dsn, ticks) == before
+        assert execute(dsn, ticks) == before
         # The old one is still alive, and says what is in its code: it does not take "both" back.
-        execute(cron_dsn, "update chancy.cron_entries set lapses_at = now()")
+        execute(dsn, "update chancy.cron_entries set lapses_at = now()")
         soon = "select min(lapses_at) > now() + interval '2 s' from chancy.cron_entries "
-        await eventually(
-            lambda: execute(cron_dsn, soon + "where name in ('both', 'gone')") == [(True,)]
-        )
-        assert execute(cron_dsn, value) == [("other",)]
+        await eventually(lambda: execute(dsn, soon + "where name in ('both', 'gone')") == [(True,)])
+        assert execute(dsn, value) == [("other",)]
     # It has been gone for longer than it outlives its workers.
-    execute(cron_dsn, "update chancy.cron_entries set lapses_at = now() where name = 'gone'")
-    ago(cron_dsn, "gone", "1 hour")
-    ago(cron_dsn, "added", "1 hour")
-    async with Chancy(cron_dsn, plugins=[new], no_default_plugins=True) as chancy:
+    execute(dsn, "update chancy.cron_entries set lapses_at = now() where name = 'gone'")
+    ago(dsn, "gone", "1 hour")
+    ago(dsn, "added", "1 hour")
+    async with Chancy(dsn, plugins=[new], no_default_plugins=True) as chancy:
         async with Worker(chancy, queues=[]):
-            await eventually(lambda: pushed(cron_dsn))
-        assert [one["entry"] for one in pushed(cron_dsn)] == ["added"]
+            await eventually(lambda: pushed(dsn))
+        assert [one["entry"] for one in pushed(dsn)] == ["added"]
         sources = {one.name: one.source for one in await new.get_all(chancy)}
     assert sources == {"added": "code", "both": "code", "gone": "lapsed"}
 
 
 async def test_an_entry_of_a_live_worker_does_not_lapse_when_the_server_clock_changes(
-    cron_dsn: str,
+    dsn: str,
 ) -> None:
     """The clock of the server is put forward by hours, or both were suspended."""
     cron = Cron(entry("mine"))
-    app = Chancy(cron_dsn, plugins=[cron], no_default_plugins=True)
+    app = Chancy(dsn, plugins=[cron], no_default_plugins=True)
     async with app, Worker(app, queues=[]):
-        await eventually(lambda: names(cron_dsn) == ["mine"])
-        execute(cron_dsn, "update chancy.cron_entries set lapses_at = now() - interval '2 h'")
-        ago(cron_dsn, "mine", "1 hour")
-        await eventually(lambda: pushed(cron_dsn))
+        await eventually(lambda: names(dsn) == ["mine"])
+        execute(dsn, "update chancy.cron_entries set lapses_at = now() - interval '2 h'")
+        ago(dsn, "mine", "1 hour")
+        await eventually(lambda: pushed(dsn))
 
 
-async def test_a_removed_entry_stays_away_until_a_worker_starts_with_it(cron_dsn: str) -> None:
+async def test_a_removed_entry_stays_away_until_a_worker_starts_with_it(dsn: str) -> None:
     cron = Cron(entry(), lapse_s=1.0)
-    chancy = Chancy(cron_dsn, plugins=[cron], no_default_plugins=True)
+    chancy = Chancy(dsn, plugins=[cron], no_default_plugins=True)
     async with chancy, Worker(chancy, queues=[]):
-        await eventually(lambda: names(cron_dsn))
+        await eventually(lambda: names(dsn))
         await cron.remove(chancy, "one")
         await cron.add(chancy, entry("two", EVERY_SECOND))
-        await eventually(lambda: len(pushed(cron_dsn)) >= 2)
-        assert names(cron_dsn) == ["two"]
-    await started(cron_dsn, Cron(entry()))
-    assert names(cron_dsn) == ["one", "two"]
+        await eventually(lambda: len(pushed(dsn)) >= 2)
+        assert names(dsn) == ["two"]
+    await started(dsn, Cron(entry()))
+    assert names(dsn) == ["one", "two"]
 
 
-async def test_each_worker_stores_the_entries_of_a_plugin_that_several_share(cron_dsn: str) -> None:
+async def test_each_worker_stores_the_entries_of_a_plugin_that_several_share(dsn: str) -> None:
     cron = Cron(entry())
-    await started(cron_dsn, cron)
-    chancy = Chancy(cron_dsn, plugins=[cron], no_default_plugins=True)
+    await started(dsn, cron)
+    chancy = Chancy(dsn, plugins=[cron], no_default_plugins=True)
     async with chancy:
         assert await cron.remove(chancy, "one")
-    await started(cron_dsn, cron)
-    assert names(cron_dsn) == ["one"]
+    await started(dsn, cron)
+    assert names(dsn) == ["one"]
 
 
 async def test_applications_on_two_databases_fire_the_ticks_of_one_plugin(
-    cron_dsn: str, empty_dsn: str
+    dsn: str, empty_dsn: str
 ) -> None:
     cron = Cron(entry("each", EVERY_SECOND))
     async with (
-        Chancy(cron_dsn, plugins=[cron], no_default_plugins=True) as first,
+        Chancy(dsn, plugins=[cron], no_default_plugins=True) as first,
         Chancy(empty_dsn, plugins=[cron], no_default_plugins=True) as second,
     ):
         await second.migrate()
         async with Worker(first, queues=[]):
-            await eventually(lambda: pushed(cron_dsn))
+            await eventually(lambda: pushed(dsn))
             async with Worker(second, queues=[]):
                 await eventually(lambda: pushed(empty_dsn))
 
 
 async def test_a_worker_whose_service_failed_does_not_store_its_entries_again(
-    cron_dsn: str, monkeypatch: pytest.MonkeyPatch
+    dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A removed entry, or one that a newer worker has changed, stays as it is."""
     failures = 0
@@ -205,21 +193,21 @@ async def test_a_worker_whose_service_failed_does_not_store_its_entries_again(
 
     async def step(self: Firing) -> float:
         nonlocal failures
-        if names(cron_dsn) == ["two"] and failures == 0:
+        if names(dsn) == ["two"] and failures == 0:
             failures += 1
             raise RuntimeError("once")
         return await original(self)
 
     monkeypatch.setattr(Firing, "step", step)
     cron = Cron(entry())
-    chancy = Chancy(cron_dsn, plugins=[cron], no_default_plugins=True)
+    chancy = Chancy(dsn, plugins=[cron], no_default_plugins=True)
     async with chancy, Worker(chancy, queues=[]):
-        await eventually(lambda: names(cron_dsn) == ["one"])
+        await eventually(lambda: names(dsn) == ["one"])
         await cron.remove(chancy, "one")
         await cron.add(chancy, entry("two", EVERY_SECOND))
-        await eventually(lambda: pushed(cron_dsn))
+        await eventually(lambda: pushed(dsn))
         assert failures == 1
-        assert names(cron_dsn) == ["two"]
+        assert names(dsn) == ["two"]
 
 
 async def test_without_postgres_it_does_nothing_and_logs_it(
@@ -274,25 +262,25 @@ def test_arguments_of_typed_functions_are_stored_by_their_annotations() -> None:
         Entry("one", "@daily", typed_jobs.later.job(at.date(), timedelta(days=1)))  # type: ignore[arg-type]
 
 
-async def test_a_function_that_is_not_there_is_refused(cron_dsn: str) -> None:
+async def test_a_function_that_is_not_there_is_refused(dsn: str) -> None:
     cron = Cron()
     job = Job(func="tests.support.jobs.nothing")
-    async with Chancy(cron_dsn, plugins=[cron]) as chancy:
+    async with Chancy(dsn, plugins=[cron]) as chancy:
         with pytest.raises(PushError, match="no function 'nothing'"):
             await cron.add(chancy, entry(job=job))
-        assert names(cron_dsn) == []
+        assert names(dsn) == []
         assert await cron.add(chancy, entry(job=job), validate=False)
 
 
-async def test_there_are_only_so_many_entries(cron_dsn: str) -> None:
+async def test_there_are_only_so_many_entries(dsn: str) -> None:
     cron = Cron()
     execute(
-        cron_dsn,
+        dsn,
         "insert into chancy.cron_entries (name, expression, func)"
         " select 'e' || n, '@daily', 'a.b' from generate_series(1, %s) as n",
         MAX_ENTRIES,
     )
-    async with Chancy(cron_dsn, plugins=[cron]) as chancy:
+    async with Chancy(dsn, plugins=[cron]) as chancy:
         with pytest.raises(ConfigurationError, match="already 10,000 entries"):
             await cron.add(chancy, entry())
         assert await cron.add(chancy, entry("e7"), upsert=True)

@@ -33,16 +33,15 @@ from chancy.retry import Constant
 from tests.faults import tables
 from tests.plugins.job_logs.logging_jobs import in_loop, in_process, in_thread
 from tests.support.command import inside
+from tests.support.postgres_fixtures import template_with
 from tests.support.waiting import eventually
 
 APP = "tests.plugins.job_logs.logging_jobs:application"
 
 
-@pytest.fixture
-def logged(dsn: str) -> str:
-    """The DSN of a database with the table of logs."""
-    Chancy(dsn, plugins=[JobLogs()]).sync_migrate()
-    return dsn
+@pytest.fixture(scope="session")
+def template(pytestconfig: pytest.Config, template: str) -> str:
+    return template_with(pytestconfig, template, JobLogs())
 
 
 def held(job_id: UUID, text: str, attempt: int = 1) -> HeldLine:
@@ -50,7 +49,7 @@ def held(job_id: UUID, text: str, attempt: int = 1) -> HeldLine:
 
 
 async def test_lines_of_every_executor_are_stored_and_followed(
-    logged: str, monkeypatch: pytest.MonkeyPatch
+    dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commands, "_LOOK_S", 0.1)
     monkeypatch.setattr(commands, "_LATE_S", 1.0)
@@ -61,7 +60,7 @@ async def test_lines_of_every_executor_are_stored_and_followed(
         Queue("threaded", executor="thread"),
         Queue("forked", executor="process", concurrency=1),
     ]
-    async with Chancy(logged, queues=queues, plugins=[plugin, Retries(Constant(0.01))]) as chancy:
+    async with Chancy(dsn, queues=queues, plugins=[plugin, Retries(Constant(0.01))]) as chancy:
         async with Worker(chancy):
             jobs = [in_loop.job(fails=True), in_thread.job(), in_process.job()]
             references = await chancy.push_many(jobs)
@@ -87,21 +86,21 @@ async def test_lines_of_every_executor_are_stored_and_followed(
 
     async def run(*words: object, code: int = 0) -> str:
         words = ("job", "logs", *words)
-        return (await asyncio.to_thread(inside, *words, code=code, app=APP, dsn=logged)).out
+        return (await asyncio.to_thread(inside, *words, code=code, app=APP, dsn=dsn)).out
 
     printed = (await run(references[0].id, "--json")).splitlines()
     assert [json.loads(line)["text"] for line in printed] == ["begun, 1", "begun, 2"]
     assert " 1 ERROR from a child" in await run(references[2].id)
     assert await run(uuid4(), code=1) == ""
     assert "job logs [OPTIONS] ID" in await run("--help")
-    unknown = await asyncio.to_thread(inside, "job", "logs", uuid4(), code=2, dsn=logged)
+    unknown = await asyncio.to_thread(inside, "job", "logs", uuid4(), code=2, dsn=dsn)
     assert "The plugin chancy.job_logs provides it" in unknown.err
 
 
-async def test_a_job_has_a_megabyte_over_all_of_its_attempts(logged: str) -> None:
+async def test_a_job_has_a_megabyte_over_all_of_its_attempts(dsn: str) -> None:
     id, other = uuid4(), uuid4()
     text = "x" * 9_968
-    async with Chancy(logged, plugins=[JobLogs()]) as chancy:
+    async with Chancy(dsn, plugins=[JobLogs()]) as chancy:
         table = SQL.on(chancy.broker)
         for attempt in (1, 2):
             lines = [held(id, text, attempt)] * 60
@@ -159,13 +158,13 @@ def test_the_level_of_the_logger_is_lowered_while_lines_are_stored() -> None:
     assert lines.level == before
 
 
-async def test_applications_in_one_process_store_the_lines_of_their_own_jobs(logged: str) -> None:
+async def test_applications_in_one_process_store_the_lines_of_their_own_jobs(dsn: str) -> None:
     queues = [Queue("looped", executor="async"), Queue("threaded", executor="thread")]
     plugins = [JobLogs(every_s=0.05), JobLogs(every_s=0.05)]
     idle = JobLogs()
     async with (
-        Chancy(logged, queues=queues[:1], plugins=[plugins[0]]) as one,
-        Chancy(logged, queues=queues[1:], plugins=[plugins[1]]) as other,
+        Chancy(dsn, queues=queues[:1], plugins=[plugins[0]]) as one,
+        Chancy(dsn, queues=queues[1:], plugins=[plugins[1]]) as other,
         Worker(one),
         Worker(other),
     ):
@@ -174,13 +173,13 @@ async def test_applications_in_one_process_store_the_lines_of_their_own_jobs(log
             await reference.wait(20)
             await eventually(partial(plugins[0].read, one, reference.id))
     # The workers have stored their last lines.
-    texts = tables.ask(logged, "select line from chancy.job_logs order by line")
+    texts = tables.ask(dsn, "select line from chancy.job_logs order by line")
     assert texts == [("a\\x00b\nc",), ("begun, 1",)]
     assert idle._buffer.take() == []
 
 
 async def test_lines_wait_while_the_database_is_unavailable(
-    logged: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     plugin = JobLogs(every_s=0.05)
     failures = 0
@@ -191,7 +190,7 @@ async def test_lines_wait_while_the_database_is_unavailable(
         raise BrokerUnavailable("it is away")
 
     queue = Queue("looped", executor="async")
-    async with Chancy(logged, queues=[queue], plugins=[plugin]) as chancy, Worker(chancy):
+    async with Chancy(dsn, queues=[queue], plugins=[plugin]) as chancy, Worker(chancy):
         with monkeypatch.context() as patch:
             patch.setattr("chancy.plugins.job_logs.store", unavailable)
             reference = await chancy.push(in_loop.job())
@@ -202,9 +201,9 @@ async def test_lines_wait_while_the_database_is_unavailable(
     assert postponed == ["job_logs_postponed lines=1 error=it is away"]
 
 
-async def test_lines_are_removed_with_their_job(logged: str) -> None:
+async def test_lines_are_removed_with_their_job(dsn: str) -> None:
     queue = Queue("looped", executor="async")
-    async with Chancy(logged, queues=[queue], plugins=[JobLogs()]) as chancy:
+    async with Chancy(dsn, queues=[queue], plugins=[JobLogs()]) as chancy:
         table = SQL.on(chancy.broker)
         waiting = (await chancy.push(in_loop.job())).id
         gone = [uuid4() for _ in range(150)]
@@ -215,5 +214,5 @@ async def test_lines_are_removed_with_their_job(logged: str) -> None:
         while after is not None:
             steps, after = steps + 1, await prune_step(table, after)
     assert steps == 3
-    left = tables.ask(logged, "select job_id from chancy.job_logs order by number")
+    left = tables.ask(dsn, "select job_id from chancy.job_logs order by number")
     assert [UUID(str(id)) for (id,) in left] == [waiting, recent, recent]

@@ -48,6 +48,7 @@ from chancy.states import State
 from chancy.testing.memory import MemoryBroker
 from tests.faults import tables
 from tests.plugins.metrics.jobs import block, work
+from tests.support.postgres_fixtures import template_with
 from tests.support.two_brokers import TwoBrokers
 from tests.support.waiting import eventually
 from tests.unit.attempt.test_judge import claimed
@@ -65,11 +66,9 @@ EACH_STATE = """insert into chancy.jobs (id, pos, state, queue, func, run_at)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 
-@pytest.fixture
-def metered(dsn: str) -> str:
-    """The DSN of a database with the tables of metrics."""
-    application(dsn, Metrics()).sync_migrate()
-    return dsn
+@pytest.fixture(scope="session")
+def template(pytestconfig: pytest.Config, template: str) -> str:
+    return template_with(pytestconfig, template, Metrics())
 
 
 def application(dsn: str, *plugins: Plugin) -> Chancy:
@@ -77,10 +76,10 @@ def application(dsn: str, *plugins: Plugin) -> Chancy:
     return Chancy(dsn, queues=[queue], plugins=[*plugins, Retries(Constant(0.01))])
 
 
-async def test_each_ending_is_counted_once(metered: str) -> None:
+async def test_each_ending_is_counted_once(dsn: str) -> None:
     metrics = Metrics(every_s=0.1)
     endings = ["fine", "fine", "fail", "retry", "snooze"]
-    async with application(metered, metrics) as chancy:
+    async with application(dsn, metrics) as chancy:
         async with Worker(chancy):
             for reference in await chancy.push_many(work.job(ending) for ending in endings):
                 await reference.wait(20)
@@ -103,7 +102,7 @@ async def test_each_ending_is_counted_once(metered: str) -> None:
 
 
 async def test_waiting_jobs_that_are_cancelled_or_expire_are_counted(
-    metered: str, caplog: pytest.LogCaptureFixture
+    dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     func = work.job("").func
 
@@ -112,13 +111,13 @@ async def test_waiting_jobs_that_are_cancelled_or_expire_are_counted(
         found = re.search(rf"chancy_jobs_total\{{{re.escape(labels)}\}} (\S+)", text)
         return float(found[1]) if found else 0.0
 
-    async with served(metered, caplog) as (chancy, _, port):
+    async with served(dsn, caplog) as (chancy, _, port):
         later = work.job("fine").with_delay(3_600)
         *waiting, late = await chancy.push_many([later, later, later, later])
-        tables.ask(metered, f"select chancy.cancel('{{{waiting[0].id}}}')")
+        tables.ask(dsn, f"select chancy.cancel('{{{waiting[0].id}}}')")
         await chancy.cancel(waiting[1].id, waiting[2].id)
         expire = f"update chancy.jobs set expires_at = now() where id = '{late.id}' returning 1"
-        tables.ask(metered, expire)
+        tables.ask(dsn, expire)
 
         async def scraped() -> bool:
             _, text = await asyncio.to_thread(get, port, "/metrics")
@@ -128,25 +127,23 @@ async def test_waiting_jobs_that_are_cancelled_or_expire_are_counted(
         [point] = await Metrics().read(chancy, HOUR, HOUR, by_func=True)
     assert (point.totals.cancelled, point.totals.expired) == (3, 1)
     assert (sum(point.totals.waits), sum(point.totals.ends)) == (0, 0)
-    assert tables.ask(metered, "select distinct step from chancy.metrics") == [(0,)]
+    assert tables.ask(dsn, "select distinct step from chancy.metrics") == [(0,)]
 
 
-async def test_cancellations_are_not_counted_while_no_worker_collects_them(metered: str) -> None:
-    async with application(metered, Metrics()) as chancy:
+async def test_cancellations_are_not_counted_while_no_worker_collects_them(dsn: str) -> None:
+    async with application(dsn, Metrics()) as chancy:
         for at in ("30 minutes", "2 hours", "2 hours"):
             reference = await chancy.push(work.job("fine"))
             await chancy.cancel(reference.id)
-            tables.ask(
-                metered, f"update chancy.metrics set at = now() - interval '{at}' returning 1"
-            )
-    assert tables.ask(metered, "select count(*) from chancy.metrics") == [(2,)]
+            tables.ask(dsn, f"update chancy.metrics set at = now() - interval '{at}' returning 1")
+    assert tables.ask(dsn, "select count(*) from chancy.metrics") == [(2,)]
 
 
-async def test_a_role_without_privileges_on_metrics_cancels_jobs(metered: str) -> None:
+async def test_a_role_without_privileges_on_metrics_cancels_jobs(dsn: str) -> None:
     role = f"canceller_{secrets.token_hex(4)}"
-    async with application(metered, Metrics()) as chancy:
+    async with application(dsn, Metrics()) as chancy:
         reference = await chancy.push(work.job("fine"))
-        with psycopg.connect(metered, autocommit=True) as connection:
+        with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute(f"create role {role}".encode())
             try:
                 connection.execute(f"grant usage on schema chancy to {role}".encode())
@@ -159,40 +156,40 @@ async def test_a_role_without_privileges_on_metrics_cancels_jobs(metered: str) -
                 connection.execute("reset role")
                 connection.execute(f"drop owned by {role}".encode())
                 connection.execute(f"drop role {role}".encode())
-    assert tables.ask(metered, "select count(*) from chancy.metrics") == [(0,)]
+    assert tables.ask(dsn, "select count(*) from chancy.metrics") == [(0,)]
 
 
-async def test_jobs_are_cancelled_although_they_cannot_be_counted(metered: str) -> None:
-    async with application(metered, Metrics()) as chancy:
+async def test_jobs_are_cancelled_although_they_cannot_be_counted(dsn: str) -> None:
+    async with application(dsn, Metrics()) as chancy:
         reference = await chancy.push(work.job("fine"))
-        with psycopg.connect(metered, autocommit=True) as connection:
+        with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute("alter table chancy.metrics add check (cancelled = 0)")
         await chancy.cancel(reference.id)
         assert (await reference.wait(10)).state is State.CANCELLED
 
 
-async def test_jobs_of_a_dead_worker_count_as_rescued(metered: str) -> None:
+async def test_jobs_of_a_dead_worker_count_as_rescued(dsn: str) -> None:
     metrics = Metrics(every_s=0.1)
-    async with application(metered, metrics) as chancy:
+    async with application(dsn, metrics) as chancy:
         reference = await chancy.push(work.job("fine"))
         claimed_by_dead = """update chancy.jobs set state = 1, worker_id = gen_random_uuid(),
             lease = gen_random_uuid(), claimed_at = now(), attempt = 1 returning 1"""
-        tables.ask(metered, claimed_by_dead)
+        tables.ask(dsn, claimed_by_dead)
         async with Worker(chancy):
             await reference.wait(30)
         [point] = await metrics.read(chancy, HOUR, HOUR)
     assert (point.totals.rescued, point.totals.crashed, point.totals.succeeded) == (1, 0, 1)
 
 
-async def test_old_metrics_are_rolled_up_and_removed(metered: str) -> None:
+async def test_old_metrics_are_rolled_up_and_removed(dsn: str) -> None:
     metrics = Metrics()
-    async with application(metered, metrics) as chancy:
+    async with application(dsn, metrics) as chancy:
         table = MetricsTable(chancy.broker)
         totals = Totals(succeeded=3, run_s=0.5, runs=[0] * 9 + [3] + [0] * (PLACES - 10))
         for _ in range(2):
             await table.report({("counted", "a.b"): totals, ("counted", "a.c"): totals})
         await table.roll_up(90)
-        assert tables.ask(metered, "select distinct step from chancy.metrics") == [(0,)]
+        assert tables.ask(dsn, "select distinct step from chancy.metrics") == [(0,)]
         # A minute stays for readers of minutes, beside the hour that holds it.
         for age, rows in (
             ("2 minutes", {60: 2}),
@@ -204,12 +201,10 @@ async def test_old_metrics_are_rolled_up_and_removed(metered: str) -> None:
             ("1 hour", {3_600: 2}),
             ("90 days", {}),
         ):
-            tables.ask(metered, f"update chancy.metrics set at = at - interval '{age}' returning 1")
+            tables.ask(dsn, f"update chancy.metrics set at = at - interval '{age}' returning 1")
             await table.roll_up(90)
             if rows is not None:
-                found = tables.ask(
-                    metered, "select abs(step), count(*) from chancy.metrics group by 1"
-                )
+                found = tables.ask(dsn, "select abs(step), count(*) from chancy.metrics group by 1")
                 assert dict(found).items() >= rows.items()
                 assert bool(found) is bool(rows)
             for step in (HOUR, timedelta(minutes=1)):
@@ -255,13 +250,13 @@ def test_pushes_of_many_threads_are_counted_by_a_bounded_number_of_functions() -
     assert (len(counts), counts[OTHER]) == (MOST_FUNCTIONS + 1, 4 * 10)
 
 
-async def test_the_horizon_counts_the_transactions_since_the_oldest_snapshot(metered: str) -> None:
-    async with application(metered, Metrics()) as chancy:
-        with psycopg.connect(metered) as report:
+async def test_the_horizon_counts_the_transactions_since_the_oldest_snapshot(dsn: str) -> None:
+    async with application(dsn, Metrics()) as chancy:
+        with psycopg.connect(dsn) as report:
             report.execute("set transaction isolation level repeatable read")
             report.execute("select count(*) from chancy.jobs")
             for _ in range(5):
-                tables.ask(metered, "select txid_current()")
+                tables.ask(dsn, "select txid_current()")
             assert (await look(chancy.broker)).horizon_transactions >= 5
 
 
@@ -322,11 +317,11 @@ async def served(
 
 
 async def test_prometheus_and_the_files_of_deploy_find_the_metrics(
-    metered: str, caplog: pytest.LogCaptureFixture
+    dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     succeeded = {"queue": "counted", "func": work.job("").func, "outcome": "succeeded"}
-    tables.ask(metered, EACH_STATE)
-    async with served(metered, caplog) as (chancy, _, port):
+    tables.ask(dsn, EACH_STATE)
+    async with served(dsn, caplog) as (chancy, _, port):
         for reference in await chancy.push_many(work.job("fine") for _ in range(5)):
             await reference.wait(20)
 
@@ -415,11 +410,11 @@ def stored(dsn: str) -> int:
 
 
 async def test_counters_do_not_fall_while_a_report_is_stored_or_fails(
-    metered: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    dsn: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reports = HeldReports(monkeypatch)
     reports.failures = 1
-    async with served(metered, caplog) as (chancy, worker, port):
+    async with served(dsn, caplog) as (chancy, worker, port):
         await chancy.push_many(work.job("fine") for _ in range(5))
         await eventually(lambda: worker.settled == 5)
         await reports.under_way.wait()
@@ -430,19 +425,19 @@ async def test_counters_do_not_fall_while_a_report_is_stored_or_fails(
 
         async def all_stored() -> bool:
             seen.add(succeeded((await asyncio.to_thread(get, port, "/metrics"))[1]))
-            return stored(metered) == 5
+            return stored(dsn) == 5
 
         await eventually(all_stored)
     assert seen == {5.0}
     assert "metrics_postponed" in caplog.text
-    assert stored(metered) == 5
+    assert stored(dsn) == 5
 
 
 async def test_a_stop_during_a_report_loses_no_count(
-    metered: str, monkeypatch: pytest.MonkeyPatch
+    dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reports = HeldReports(monkeypatch)
-    async with application(metered, Metrics(every_s=0.1)) as chancy, Worker(chancy) as worker:
+    async with application(dsn, Metrics(every_s=0.1)) as chancy, Worker(chancy) as worker:
         await chancy.push_many(work.job("fine") for _ in range(5))
         await reports.under_way.wait()
         await eventually(lambda: worker.settled == 5)
@@ -450,13 +445,13 @@ async def test_a_stop_during_a_report_loses_no_count(
         await eventually(lambda: not worker.queues)
         reports.go_on.set()
         await stopping
-    assert stored(metered) == 5
+    assert stored(dsn) == 5
 
 
 async def test_the_endpoint_stays_while_the_database_is_unavailable(
-    metered: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    dsn: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with served(metered, caplog) as (_, _, port):
+    async with served(dsn, caplog) as (_, _, port):
 
         async def leads() -> bool:
             status, text = await asyncio.to_thread(get, port, "/metrics")
@@ -481,16 +476,16 @@ async def test_the_endpoint_stays_while_the_database_is_unavailable(
 
 
 async def test_a_port_in_use_is_logged_once_and_counts_are_stored(
-    metered: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    dsn: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics_plugin, "_LISTEN_AGAIN_S", 0.05)
     caplog.set_level("INFO", "chancy.metrics")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        chancy = application(metered, Metrics(every_s=0.1, listen=f"127.0.0.1:{port}"))
+        chancy = application(dsn, Metrics(every_s=0.1, listen=f"127.0.0.1:{port}"))
         async with chancy, Worker(chancy):
             await (await chancy.push(work.job("fine"))).wait(20)
-            await eventually(lambda: stored(metered) == 1)
+            await eventually(lambda: stored(dsn) == 1)
             taken.close()
             await eventually(lambda: "metrics_served" in caplog.text)
             assert (await asyncio.to_thread(get, port, "/healthz")) == (200, "ok\n")
@@ -512,15 +507,15 @@ def test_an_address_that_cannot_be_served_is_refused_at_once(
 
 
 async def test_scalers_get_true_counts_or_a_refusal(
-    metered: str, caplog: pytest.LogCaptureFixture
+    dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     other, queues = TwoBrokers(), ("kept", "far", "gone")
-    tables.ask(metered, HELD.replace("QUEUE", "kept"))
-    async with served(metered, caplog, other) as (chancy, _, port):
+    tables.ask(dsn, HELD.replace("QUEUE", "kept"))
+    async with served(dsn, caplog, other) as (chancy, _, port):
         await chancy.declare(Queue("far", broker="memory"))
         await chancy.pause_queue("far")
         await chancy.push_many(work.job("fine").with_queue("far") for _ in range(3))
-        tables.ask(metered, "insert into chancy.queues (name, broker) values ('gone', 'no')")
+        tables.ask(dsn, "insert into chancy.queues (name, broker) values ('gone', 'no')")
 
         async def scale(queue: str) -> tuple[int, str]:
             return await asyncio.to_thread(get, port, f"/scale/{queue}")
@@ -542,11 +537,11 @@ async def test_scalers_get_true_counts_or_a_refusal(
         assert (await scale("far"))[0] == 503
 
 
-def test_a_scaler_needs_no_rights_on_the_tables(metered: str) -> None:
-    tables.ask(metered, HELD.replace("QUEUE", "kept"))
-    tables.ask(metered, "insert into chancy.queues (name, broker) values ('far', 'redis')")
+def test_a_scaler_needs_no_rights_on_the_tables(dsn: str) -> None:
+    tables.ask(dsn, HELD.replace("QUEUE", "kept"))
+    tables.ask(dsn, "insert into chancy.queues (name, broker) values ('far', 'redis')")
     role = f"scaler_{secrets.token_hex(4)}"
-    with psycopg.connect(metered, autocommit=True) as connection:
+    with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(f"create role {role}".encode())
         try:
             connection.execute(f"grant usage on schema chancy to {role}".encode())
@@ -563,31 +558,31 @@ def test_a_scaler_needs_no_rights_on_the_tables(metered: str) -> None:
             connection.execute(f"reset role; drop owned by {role}; drop role {role}".encode())
 
 
-async def test_counts_that_stopped_say_so(metered: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_counts_that_stopped_say_so(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
     tables.ask(
-        metered,
+        dsn,
         "insert into chancy.jobs (id, pos, state, queue, func) select gen_random_uuid(), n, 0,"
         " 'deep', 'a.b' from generate_series(1, 10001) as n returning 1",
     )
-    async with application(metered, Metrics()) as chancy:
+    async with application(dsn, Metrics()) as chancy:
         found = await look(chancy.broker)
     assert found.jobs["pending"] == {"deep": 10_000}
     assert found.capped == {("pending", "deep")}
 
 
-async def test_a_web_process_exposes_what_all_workers_have_stored(metered: str) -> None:
-    async with application(metered, Metrics(every_s=0.1)) as chancy, Worker(chancy):
+async def test_a_web_process_exposes_what_all_workers_have_stored(dsn: str) -> None:
+    async with application(dsn, Metrics(every_s=0.1)) as chancy, Worker(chancy):
         await (await chancy.push(work.job("fine"))).wait(20)
-        await eventually(lambda: stored(metered) == 1)
+        await eventually(lambda: stored(dsn) == 1)
     ahead = "update chancy.metrics set at = at + interval '1 min' returning 1"  # an hour may begin
     before = """insert into chancy.metrics
         select step, at - interval '2 h', queue, func, succeeded, failed, retried, crashed,
         rescued, cancelled, expired, snoozed, released, stale, wait_s, run_s, waits, runs, ends
         from chancy.metrics returning 1"""
-    tables.ask(metered, ahead)
-    tables.ask(metered, before)
+    tables.ask(dsn, ahead)
+    tables.ask(dsn, before)
     metrics = Metrics()
-    chancy = application(metered, metrics)
+    chancy = application(dsn, metrics)
     site = Starlette(routes=[Mount("/metrics", metrics.asgi(chancy))])
     transport = httpx.ASGITransport(site)
     async with chancy, httpx.AsyncClient(transport=transport, base_url="http://web") as client:
@@ -601,16 +596,16 @@ async def test_a_web_process_exposes_what_all_workers_have_stored(metered: str) 
 
 
 async def test_a_worker_that_can_take_no_jobs_is_not_ready(
-    metered: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    dsn: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endpoints, "_DATABASE_S", 0.3)
-    async with served(metered, caplog) as (_, worker, port):
+    async with served(dsn, caplog) as (_, worker, port):
 
         async def ready() -> tuple[int, str]:
             return await asyncio.to_thread(get, port, "/readyz")
 
         await eventually(lambda: asyncio.to_thread(lambda: get(port, "/readyz")[0] == 200))
-        with psycopg.connect(metered) as connection:
+        with psycopg.connect(dsn) as connection:
             connection.execute("lock table chancy.workers in access exclusive mode")
             assert await ready() == (503, "the database has not responded within 0.3 s\n")
             connection.rollback()
@@ -624,10 +619,10 @@ async def test_a_worker_that_can_take_no_jobs_is_not_ready(
 
 
 async def test_a_blocked_worker_is_reported(
-    metered: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    dsn: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endpoints, "_LOOP_S", 0.2)
-    async with served(metered, caplog) as (chancy, worker, port):
+    async with served(dsn, caplog) as (chancy, worker, port):
         assert await eventually(lambda: asyncio.to_thread(get, port, "/readyz")) == (200, "ok\n")
         looking = asyncio.create_task(asyncio.to_thread(_first_bad, port))
         await chancy.push(block.job(1.5))

@@ -58,9 +58,7 @@ async def test_an_idle_worker_opens_few_connections(
             listed = command_sync(client, "CLIENT LIST")
             return [each for each in listed if each["name"] == "chancy"]
 
-        async with Chancy(dsn, plugins=[redis], queues=[queue]) as chancy:
-            await chancy.migrate()
-            async with Worker(chancy):
-                await orders.send(*(Order(key=n, seq=n) for n in range(20)))
-                await eventually(lambda: seen.total() == 20 * processors)
-                await eventually(lambda: len(chancys()) <= most, timeout=10)
+        async with Chancy(dsn, plugins=[redis], queues=[queue]) as chancy, Worker(chancy):
+            await orders.send(*(Order(key=n, seq=n) for n in range(20)))
+            await eventually(lambda: seen.total() == 20 * processors)
+            await eventually(lambda: len(chancys()) <= most, timeout=10)

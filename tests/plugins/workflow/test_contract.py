@@ -6,14 +6,10 @@ import pytest
 
 from chancy import Plugin
 from chancy.plugins.workflow import Workflows
-from chancy.testing.plugin import PluginContract
+from tests.contract.plugin.test_plugin import OnTables
 
 
-class TestWorkflows(PluginContract):
+class TestWorkflows(OnTables):
     @pytest.fixture
     def plugin(self) -> Plugin:
         return Workflows()
-
-    @pytest.fixture
-    def plugin_dsn(self, empty_dsn: str) -> str:
-        return empty_dsn

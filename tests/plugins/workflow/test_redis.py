@@ -6,6 +6,7 @@ import pytest
 
 from chancy import Chancy, JobFilter, PushError, job
 from chancy.plugins.dead_letter import DeadLetters
+from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.workflow import (
     Each,
     From,
@@ -18,7 +19,14 @@ from chancy.routing.router import RoutedBroker
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.running import stopped
 from tests.plugins.workflow.two_stores import fast, states, working
+from tests.support.postgres_fixtures import template_with
 from tests.support.waiting import eventually
+
+
+@pytest.fixture(scope="session")
+def template(pytestconfig: pytest.Config, template: str) -> str:
+    return template_with(pytestconfig, template, RedisPlugin(), Workflows())
+
 
 APPS: list[Chancy] = []
 

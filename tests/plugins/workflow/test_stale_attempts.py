@@ -8,10 +8,18 @@ import pytest
 
 from chancy import Settlement, State, current_job, job
 from chancy.context.context import JobContext
+from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.workflow import From, Workflow, Workflows
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.two_stores import fast, states, working
+from tests.support.postgres_fixtures import template_with
 from tests.support.waiting import eventually
+
+
+@pytest.fixture(scope="session")
+def template(pytestconfig: pytest.Config, template: str) -> str:
+    return template_with(pytestconfig, template, RedisPlugin(), Workflows())
+
 
 #: The attempts that began, and what each of them waits for.
 attempts: list[JobContext] = []

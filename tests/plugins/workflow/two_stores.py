@@ -31,7 +31,6 @@ async def working(dsn: str, url: str, flows: Workflows) -> AsyncGenerator[Chancy
     plugins = [RedisPlugin(url=url), flows, SOON, DeadLetters(sweep_s=0.1)]
     queues = [ASYNC, FAST, BRIEF]
     async with Chancy(dsn, queues=queues, plugins=plugins, no_default_plugins=True) as chancy:
-        await chancy.migrate()
         for queue in (FAST, BRIEF):
             await chancy.declare(queue)
         async with Worker(chancy):

@@ -83,7 +83,6 @@ def opened(
     sys.modules.pop(APP, None)
     shop = Shop(folder, environment)
     try:
-        shop.program.app.chancy.sync_migrate()
         yield shop
     finally:
         shop.program.app.close()

@@ -27,7 +27,6 @@ NEAR = Queue(name="near", executor="async")
 async def chancy(dsn: str, redis_url: str) -> AsyncIterator[Chancy]:
     plugins = [RedisPlugin(url=redis_url)]
     async with Chancy(dsn, queues=[FAST, NEAR], plugins=plugins, pool_size=3) as made:
-        await made.migrate()
         yield made
 
 
@@ -86,7 +85,6 @@ async def test_an_outage_of_redis_leaves_other_queues_going(
 ) -> None:
     server = own_redis(appendonly="yes")
     plugins = [RedisPlugin(url=server.url, timeout_s=0.5, connect_timeout_s=0.5)]
-    await Chancy(dsn, plugins=plugins).migrate()
     async with (
         Chancy(dsn, queues=[FAST, NEAR], plugins=plugins, pool_size=3) as chancy,
         Worker(chancy),
@@ -157,14 +155,15 @@ async def test_a_worker_that_starts_while_redis_is_unavailable_reports_it(
     server = own_redis()
     server.stop()
     plugins = [RedisPlugin(url=server.url)]
-    async with Chancy(dsn, queues=[FAST, NEAR], plugins=plugins) as chancy:
-        await chancy.migrate()
-        async with Worker(chancy) as worker:
-            await eventually(lambda: "queue_broken queue=fast" in caplog.text)
-            assert "is not open" not in caplog.text
-            failed = [one for one in caplog.records if "queue_failed" in one.getMessage()]
-            assert "Redis is unavailable: " in failed[0].getMessage()
-            assert all(one.exc_info is None for one in failed), "a trace that says nothing more"
-            await asyncio.to_thread(server.start)
-            await eventually(lambda: "fast" in worker.queues, timeout=30)
-            assert await (await chancy.push(note(1))).result(10) == 1
+    async with (
+        Chancy(dsn, queues=[FAST, NEAR], plugins=plugins) as chancy,
+        Worker(chancy) as worker,
+    ):
+        await eventually(lambda: "queue_broken queue=fast" in caplog.text)
+        assert "is not open" not in caplog.text
+        failed = [one for one in caplog.records if "queue_failed" in one.getMessage()]
+        assert "Redis is unavailable: " in failed[0].getMessage()
+        assert all(one.exc_info is None for one in failed), "a trace that says nothing more"
+        await asyncio.to_thread(server.start)
+        await eventually(lambda: "fast" in worker.queues, timeout=30)
+        assert await (await chancy.push(note(1))).result(10) == 1

@@ -86,7 +86,7 @@ async def make(redis_url: str, dsn: str) -> AsyncIterator[Callable[..., Any]]:
                 settings |= {"dsn": dsn, "pool_size": 2}
             made = Chancy(queues=queues, plugins=chosen, no_default_plugins=True, **settings)
             await stack.enter_async_context(made)
-            if "dsn" in settings:
+            if any(one.migrations() for one in chosen[1:]):
                 await made.migrate()
             return made
 

@@ -53,7 +53,6 @@ async def application(dsn: str, url: str, cron: Cron) -> AsyncGenerator[Chancy]:
     async with Chancy(
         dsn, queues=[FAST], plugins=plugins, pool_size=3, no_default_plugins=True
     ) as made:
-        await made.migrate()
         yield made
 
 

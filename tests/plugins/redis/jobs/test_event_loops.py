@@ -16,7 +16,7 @@ CROWD = 50
 
 
 def test_an_application_lives_in_one_event_loop_after_the_other(
-    empty_dsn: str, redis_url: str, caplog: pytest.LogCaptureFixture
+    dsn: str, redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     queues = [
         Queue(name="async", executor="async", concurrency=CROWD),
@@ -24,12 +24,11 @@ def test_an_application_lives_in_one_event_loop_after_the_other(
     ]
     # Few connections, so that callers wait for them.
     chancy = Chancy(
-        empty_dsn,
+        dsn,
         queues=queues,
         plugins=[RedisPlugin(url=redis_url, max_connections=2)],
         pool_size=2,
     )
-    chancy.sync_migrate()
 
     async def crowd() -> None:
         assert isinstance(chancy.broker, RoutedSqlBroker)

@@ -34,7 +34,6 @@ async def chancy(dsn: str, redis_url: str) -> AsyncIterator[Chancy]:
     async with Chancy(
         dsn, queues=QUEUES, plugins=plugins, no_default_plugins=True, pool_size=4
     ) as made:
-        await made.migrate()
         yield made
 
 

@@ -107,8 +107,8 @@ async def stage(
     redis_url: str,
     tmp_path: Path,
 ) -> Stage:
-    async with make(dsn, redis_url) as chancy:
-        await chancy.migrate()
+    async with make(dsn, redis_url):
+        pass  # it declares its queues
     return Stage(births, dsn, redis_url, tmp_path, survived)
 
 

@@ -51,7 +51,6 @@ def application(request: pytest.FixtureRequest, dsn: str) -> Application:
         plugin = RedisPlugin(url=url, cluster=clustered)
         return Chancy(dsn, queues=[queue(*rules)], plugins=[plugin], pool_size=2)
 
-    make().sync_migrate()
     return make
 
 

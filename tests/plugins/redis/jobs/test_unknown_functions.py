@@ -34,7 +34,6 @@ async def test_jobs_set_aside_run_once_a_worker_knows_them(
 ) -> None:
     old, new = applications
     async with old, new:
-        await old.migrate()
         async with Worker(old):
             waiting = await old.push_many(of_other.job(n) for n in range(300))
             known = await old.push_many(of_one.job(n) for n in range(10))
@@ -59,7 +58,6 @@ async def test_jobs_that_stay_in_postgres_run_once_a_worker_knows_them(
 ) -> None:
     old, new = applications
     async with old, new:
-        await old.migrate()
         # A step of a workflow is not moved to Redis.
         await old.control.declare(SHARED)
         sql = (

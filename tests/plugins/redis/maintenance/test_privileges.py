@@ -82,7 +82,6 @@ async def application(dsn: str, url: str, seen: set[int]) -> AsyncGenerator[Chan
     plugin.services.service(Feed)
     queue = Queue(name="far", executor="async", broker="redis")
     async with Chancy(dsn, queues=[queue], plugins=[plugin], pool_size=4) as chancy:
-        await chancy.migrate()
         yield chancy
 
 

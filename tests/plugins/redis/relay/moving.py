@@ -21,7 +21,6 @@ async def application(
 ) -> AsyncGenerator[Chancy]:
     redis = RedisPlugin(url=url, timeout_s=0.5, connect_timeout_s=0.5)
     async with Chancy(dsn, queues=[queue], plugins=[redis, *plugins], pool_size=3) as chancy:
-        await chancy.migrate()
         await chancy.declare(queue)
         yield chancy
 

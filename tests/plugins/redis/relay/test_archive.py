@@ -41,7 +41,6 @@ async def application(dsn: str, url: str) -> AsyncGenerator[Chancy]:
     async with Chancy(
         dsn, queues=QUEUES, plugins=plugins, no_default_plugins=True, pool_size=4
     ) as chancy:
-        await chancy.migrate()
         yield chancy
 
 

@@ -225,7 +225,6 @@ async def test_services_run_beside_a_worker(dsn: str, redis_url: str) -> None:
     raw = connect_notes(redis_url, cluster=False)
     try:
         async with Chancy(dsn, plugins=[redis]) as chancy:
-            await chancy.migrate()
             id = await redis.services.start("beat")
             async with Worker(chancy):
                 await eventually(lambda: raw.llen(f"ticks:{id}") > 3)

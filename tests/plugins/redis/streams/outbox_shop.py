@@ -58,7 +58,6 @@ async def opened(dsn: str, url: str, **options: Any) -> AsyncGenerator[Shop]:
     )
     try:
         async with Chancy(dsn, plugins=[redis], pool_size=3) as chancy:
-            await chancy.migrate()
             yield Shop(chancy, redis, stream)
     finally:
         await stream.link.close()

@@ -8,8 +8,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from chancy import Chancy
-from chancy.plugins.redis import RedisPlugin
 from chancy.postgres.statements import load
 from tests.plans import functions
 from tests.support.waiting import eventually_sync
@@ -25,7 +23,6 @@ TAKEN = 250
 
 @pytest.fixture
 def connection(dsn: str) -> Any:
-    Chancy(dsn, plugins=[RedisPlugin()]).sync_migrate()
     # What the driver prepared by itself would be lost with all others in ``explained``.
     with psycopg.connect(dsn, autocommit=True, prepare_threshold=None) as made:
         made.execute("alter table chancy.redis_events set (autovacuum_enabled = off)")

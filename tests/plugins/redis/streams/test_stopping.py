@@ -176,7 +176,6 @@ async def test_partitions_are_handed_over_while_the_last_jobs_have_their_time(
     async with Chancy(
         dsn, queues=[Queue(name="work", executor="async")], plugins=[redis]
     ) as chancy:
-        await chancy.migrate()
         worker = Worker(chancy)
         await worker.start()
         await stream.send(Order(order_id=1))

@@ -25,11 +25,9 @@ async def test_a_worker_runs_processors_and_hands_over_at_its_end(dsn: str, redi
             seen.extend(order.seq for order in batch)
 
     try:
-        async with Chancy(dsn, plugins=[redis]) as chancy:
-            await chancy.migrate()
-            async with Worker(chancy):
-                await orders.send(*(Order(key=number % 4, seq=number) for number in range(100)))
-                await eventually(lambda: sorted(seen) == list(range(100)))
+        async with Chancy(dsn, plugins=[redis]) as chancy, Worker(chancy):
+            await orders.send(*(Order(key=number % 4, seq=number) for number in range(100)))
+            await eventually(lambda: sorted(seen) == list(range(100)))
         for number in range(4):
             owner: Any = await orders.link.command(
                 "HGET", orders.keys.own(number, "handle"), "owner"

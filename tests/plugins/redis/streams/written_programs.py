@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 
-from chancy import Chancy
 from chancy.plugins.redis import RedisPlugin
 from tests.plugins.redis.streams.orders import Order
 
@@ -23,8 +22,6 @@ def shop_env(
     )
 
     async def prepare() -> None:
-        async with Chancy(dsn, plugins=[plugin]) as chancy:
-            await chancy.migrate()
         await orders.send(*(Order(order_id=number) for number in numbers))
         await plugin.streams.link.close()
 
