@@ -1,20 +1,18 @@
-"""Queues whose jobs are spread over several Postgres servers."""
+"""Queues whose jobs are spread over several Postgres servers, which are databases of one here."""
 
 from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
 
 import psycopg
 import pytest
 
 from chancy import Chancy, Job, Queue, State, Worker
 from chancy.broker.values import Cancellation, JobFilter
-from chancy.embedded import PostgresServer
 from chancy.errors import BrokerUnavailable, ConfigurationError, PushError
 from chancy.job.unique import Unique
 from chancy.plugins.dashboard import DashboardPlugin
@@ -26,7 +24,8 @@ from chancy.plugins.shards import PostgresShards, shard_of
 from chancy.routing.router import RoutedBroker
 from tests.plugins.dashboard.browsing import ADMIN, browser, text_of
 from tests.support import jobs
-from tests.support.postgres_fixtures import OwnServer
+from tests.support.postgres_fixtures import _database, find_run, template_with
+from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 
 MAIL = Queue("mail", executor="async", poll_interval_s=0.1)
@@ -65,17 +64,33 @@ async def test_what_cannot_be_spread_is_refused_before_it_is_stored(dsn: str) ->
         assert await chancy.counts() == {}
 
 
+@pytest.fixture(scope="session")
+def template(pytestconfig: pytest.Config, template: str) -> str:
+    return template_with(pytestconfig, template, DashboardPlugin())
+
+
+@pytest.fixture
+def servers(request: pytest.FixtureRequest, template: str) -> Iterator[dict[str, str]]:
+    """The DSNs of two shards."""
+    with contextlib.ExitStack() as stack:
+        yield {
+            name: stack.enter_context(_database(find_run(request.config), request, template))
+            for name in ("pg1", "pg2")
+        }
+
+
+@pytest.fixture
+def third(request: pytest.FixtureRequest, template: str) -> Iterator[str]:
+    with _database(find_run(request.config), request, template) as dsn:
+        yield dsn
+
+
 @contextlib.asynccontextmanager
-async def spread_over(
-    dsn: str, servers: Mapping[str, PostgresServer], **settings: Any
-) -> AsyncGenerator[Chancy]:
+async def spread_over(dsn: str, servers: Mapping[str, str]) -> AsyncGenerator[Chancy]:
     jobs.noted.clear()
     jobs.started.clear()
-    shards = PostgresShards({name: server.dsn() for name, server in servers.items()})
-    dashboard = DashboardPlugin()
-    for place in (dsn, *(server.dsn() for server in servers.values())):
-        await Chancy(place, plugins=[dashboard]).migrate()
-    plugins = [shards, dashboard, Recovery(sweep_s=0.2), ImmediateLeadership()]
+    shards = PostgresShards(servers)
+    plugins = [shards, DashboardPlugin(), Recovery(sweep_s=0.2), ImmediateLeadership()]
     plugins.append(Pruner(every_s=0.2))
     queues = shards.spread(MAIL, by="value")
     async with Chancy(dsn, queues=queues, plugins=plugins, pool_size=3) as chancy:
@@ -98,12 +113,11 @@ def stored(dsn: str) -> list[str]:
 
 
 async def test_jobs_of_a_key_stay_together_and_every_call_covers_all_shards(
-    dsn: str, own_server: OwnServer
+    dsn: str, servers: dict[str, str], third: str
 ) -> None:
-    servers = {name: own_server() for name in ("pg1", "pg2")}
     async with spread_over(dsn, servers) as chancy:
         references = await chancy.push_many(note(key) for key in KEYS * 2)
-        pg1, pg2 = (stored(server.dsn()) for server in servers.values())
+        pg1, pg2 = (stored(server) for server in servers.values())
         assert sorted(pg1 + pg2) == sorted(KEYS * 2)
         assert set(pg1).isdisjoint(pg2)
         assert len(pg1) > 10 < len(pg2)
@@ -133,13 +147,11 @@ async def test_jobs_of_a_key_stay_together_and_every_call_covers_all_shards(
             assert [await one.result(10) for one in later] == KEYS[:6]
             await eventually(lambda: len(jobs.noted) == 76)
         assert await chancy.counts() == {}
-    servers["pg3"] = own_server()
-    before = {name: Counter(stored(server.dsn())) for name, server in servers.items()}
+    servers["pg3"] = third
+    before = {name: Counter(stored(server)) for name, server in servers.items()}
     async with spread_over(dsn, servers) as chancy:
         await chancy.push_many(note(key) for key in KEYS)
-        new = {
-            name: Counter(stored(server.dsn())) - before[name] for name, server in servers.items()
-        }
+        new = {name: Counter(stored(server)) - before[name] for name, server in servers.items()}
         assert sorted(key for keys in new.values() for key in keys.elements()) == sorted(KEYS)
         assert new["pg1"].keys() < before["pg1"].keys()
         assert new["pg2"].keys() < before["pg2"].keys()
@@ -148,13 +160,14 @@ async def test_jobs_of_a_key_stay_together_and_every_call_covers_all_shards(
 
 
 async def test_a_shard_that_is_down_leaves_the_others_going(
-    dsn: str, own_server: OwnServer
+    dsn: str, servers: dict[str, str], proxy: Proxy
 ) -> None:
-    servers = {name: own_server() for name in ("pg1", "pg2")}
+    servers["pg2"] = proxy.dsn(servers["pg2"])
     by_shard = {shard_of(key, ("pg1", "pg2")): key for key in KEYS}
     async with spread_over(dsn, servers) as chancy, Worker(chancy) as worker:
         await eventually(lambda: len(worker.queues) == 2)
-        servers["pg2"].stop("immediate")
+        proxy.refuse()
+        proxy.cut()
         for _ in range(3):
             assert await (await chancy.push(note(by_shard["pg1"]))).result(10) == by_shard["pg1"]
         with pytest.raises(BrokerUnavailable, match="the shard pg2 is unavailable"):
@@ -165,24 +178,23 @@ async def test_a_shard_that_is_down_leaves_the_others_going(
         assert "the shard pg2 is unavailable" in missing["pg2"]
         async with browser(chancy, ADMIN) as ada:
             assert "The broker pg2 is unavailable" in text_of(await ada.get())
-        servers["pg2"].start()
+        proxy.heal()
         back = await chancy.push(note(by_shard["pg2"]))
         assert await back.result(20) == by_shard["pg2"]
 
 
-async def test_each_shard_is_recovered_and_pruned(dsn: str, own_server: OwnServer) -> None:
-    servers = {name: own_server() for name in ("pg1", "pg2")}
+async def test_each_shard_is_recovered_and_pruned(dsn: str, servers: dict[str, str]) -> None:
     day = datetime.now(UTC).date() - timedelta(days=9)
     for server in servers.values():
-        with psycopg.connect(server.dsn(), autocommit=True) as session:
+        with psycopg.connect(server, autocommit=True) as session:
             dates = f"from ('{day} 00:00+00') to ('{day + timedelta(days=1)} 00:00+00')"
             session.execute(
                 f"create table chancy.finished_jobs_{day:%Y%m%d} partition of chancy.finished_jobs"
                 f" for values {dates}".encode()
             )
 
-    def partitions(server: PostgresServer) -> set[str]:
-        with psycopg.connect(server.dsn()) as session:
+    def partitions(server: str) -> set[str]:
+        with psycopg.connect(server) as session:
             found = session.execute(
                 "select relname from pg_class where relname ~ '^finished_jobs_2'"
             )
@@ -190,14 +202,14 @@ async def test_each_shard_is_recovered_and_pruned(dsn: str, own_server: OwnServe
 
     ahead = f"{datetime.now(UTC).date() + timedelta(days=7):%Y%m%d}"
 
-    def pruned(server: PostgresServer) -> bool:
+    def pruned(server: str) -> bool:
         found = partitions(server)
         return ahead in found and f"{day:%Y%m%d}" not in found
 
     async with spread_over(dsn, servers) as chancy:
         references = await chancy.push_many(note(key) for key in KEYS)
         for server in servers.values():
-            with psycopg.connect(server.dsn(), autocommit=True) as session:
+            with psycopg.connect(server, autocommit=True) as session:
                 # As if a worker held them and died.
                 session.execute(LOST.encode())
         async with Worker(chancy):
