@@ -6,14 +6,14 @@ import importlib
 import json
 import sys
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
 from uuid import UUID
 
 import pytest
 
-from chancy import Chancy, QueuedJob
+from chancy import Chancy, QueuedJob, Worker
 from tests.support.command import Started, command, started
 from tests.support.sources import ROOT
 
@@ -41,6 +41,29 @@ class Shop:
                 yield process
             finally:
                 sys.stdout.write(process.log)  # shown where a test fails
+
+    @contextmanager
+    def serving(self) -> Generator[None]:
+        """A worker in this process, in the event loop of the program's calls."""
+        app, stack = self.program.app, AsyncExitStack()
+
+        async def start(_: Chancy) -> None:
+            # Commands of a test open the application that `app()` returns.
+            chancy = await stack.enter_async_context(app._make())
+            worker = Worker(
+                chancy, queues=[app.name], heartbeat_s=0.2, heartbeat_timeout_s=30.0,
+                shutdown_timeout_s=0.5,
+            )  # fmt: skip
+            await stack.enter_async_context(worker)
+
+        async def stop(_: Chancy) -> None:
+            await stack.aclose()
+
+        app.run(start)
+        try:
+            yield
+        finally:
+            app.run(stop)
 
     def counts(self) -> dict[str, int]:
         """Unfinished jobs by queue."""

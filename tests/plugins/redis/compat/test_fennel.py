@@ -83,7 +83,7 @@ def test_values_and_many_results(shop: Shop) -> None:
         assert [one.result() for one in done] == [0.01]
         assert not pending
 
-    with shop.worker():
+    with shop.serving():
         results = [echo.delay(value=value) for value in values]
         assert gather(results) == values
         assert echo.delay(value=1, more=nested).get() == [1, nested]
@@ -125,7 +125,7 @@ def test_waiting_ends_in_time(shop: Shop) -> None:
 @with_settings(retry_backoff="tests.plugins.redis.compat.fennel_shop.late")
 def test_a_retry_waits(shop: Shop) -> None:
     x = shop.program.count.delay(str(shop.folder / "notes"))
-    with shop.worker():
+    with shop.serving():
         eventually_sync(lambda: x.status() == "RETRY")
         assert shop.program.echo.delay(value=1).get() == 1, "it holds up nobody"
         with pytest.raises(Timeout):
@@ -137,7 +137,7 @@ def test_a_retry_waits(shop: Shop) -> None:
 @with_settings(retry_backoff="tests.plugins.redis.compat.fennel_shop.at_once")
 def test_tries_are_counted(shop: Shop) -> None:
     x = shop.program.count.delay(str(shop.folder / "notes"))
-    with shop.worker(), pytest.raises(TaskFailed, match="ValueError: again"):
+    with shop.serving(), pytest.raises(TaskFailed, match="ValueError: again"):
         x.get()
     assert len(shop.notes("notes")) == 4, "three retries"
     assert x.status() == "DEAD"
@@ -149,7 +149,7 @@ def test_without_results(shop: Shop) -> None:
     x = shop.program.echo.delay(value=1)
     with pytest.raises(ResultsDisabled):
         x.get()
-    with shop.worker():
+    with shop.serving():
 
         def gone() -> bool:
             try:
@@ -196,10 +196,10 @@ def test_a_record_that_is_gone_hurts_no_other(shop: Shop, redis_url: str) -> Non
         assert client.delete(b"{shop:jobs:0}:j:" + UUID(lost.uuid).bytes) == 1
     with pytest.raises(JobNotFound):
         lost.status()
-    with shop.worker() as worker:
+    with shop.serving():
         assert other.get(20) == 1
         eventually_sync(lambda: shop.counts() == {})
-        assert worker.process.poll() is None
+        assert shop.program.echo.delay(value=3).get() == 3
 
 
 @pytest.mark.row("F03", "F04")
@@ -244,7 +244,7 @@ def test_due_jobs_run_in_time_and_not_before(shop: Shop) -> None:
     """A second after its first attempt failed: as many as there were attempts."""
     program = shop.program
     x = program.count.delay(str(shop.folder / "notes"))
-    with shop.worker():
+    with shop.serving():
         eventually_sync(lambda: len(shop.notes("notes")) == 1)
         first = (shop.folder / "notes").stat().st_mtime
         while len(shop.notes("notes")) == 1:

@@ -60,7 +60,7 @@ def test_dead_letters_are_read_and_replayed_once(shop: Shop) -> None:
     def about(job: Job) -> bool:
         return job.task.endswith(".until")
 
-    with shop.worker():
+    with shop.serving():
         with pytest.raises(TaskFailed, match="not yet"):
             x.get()
         with pytest.raises(TaskFailed, match="baz"):
@@ -228,7 +228,7 @@ def test_the_command_line(shop: Shop) -> None:
         assert f"job {id} does not exist" in said(shop, "task", id, code=1)["error"]
     dead = shop.program.fail.delay("baz")
     assert said(shop, "task", dead.uuid)["state"] == "pending"
-    with shop.worker():
+    with shop.serving():
         eventually_sync(lambda: len(read_dead(shop.program.app)) == 1)
         found = eventually_sync(lambda: _with_heartbeats(said(shop, "info")))
         assert [queue["name"] for queue in found["queues"]] == ["shop"]

@@ -68,7 +68,7 @@ def test_all_that_is_kept_can_be_asked_for(shop: Shop, client: redis.Redis) -> N
         check_that_there_is_no(nobody, shop)
     done, again = program.echo.delay(value="12"), program.count.delay(str(shop.folder / "notes"))
     dead = program.fail.delay("baz")
-    with shop.worker():
+    with shop.serving():
         assert done.get() == "12"
         with pytest.raises(TaskFailed):
             dead.get()
