@@ -33,7 +33,7 @@ from chancy.errors import ConfigurationError
 from chancy.job.definition import Job, JobFactory, job
 from chancy.job.limits import Limit
 from chancy.results.reference import Reference
-from chancy.retry import Constant, Exponential, Jitter, Never, Policy
+from chancy.retry import Constant, Exponential, Jitter, Policy, PolicyOrFalse
 from chancy.states import State
 
 __all__ = ["AsyncResult", "Task", "TaskRequest", "serve_tasks", "shared_task"]
@@ -214,12 +214,12 @@ def shared_task(
         task = Task(default_retry_delay)
         run = _bound(function, task) if bind else function
         policy = _policy(default_retry_delay, retry_backoff, retry_backoff_max, retry_jitter)
-        retry: dict[type[BaseException] | str, Policy] = dict.fromkeys(autoretry_for, policy)
+        retry: dict[type[BaseException] | str, PolicyOrFalse] = dict.fromkeys(autoretry_for, policy)
         decorated: Any = job(
             queue=queue,
             priority=priority,
             max_attempts=_MOST_ATTEMPTS if max_retries is None else max_retries + 1,
-            retry={**retry, Exception: Never()},  # the first that fits
+            retry={Exception: False, **retry},
             limits=() if time_limit is None else (Limit.time(time_limit),),
             expires_at=expires,
         )(run)

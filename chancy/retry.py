@@ -11,7 +11,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from chancy.checks import check_choice, check_number
 from chancy.errors import ConfigurationError
@@ -23,7 +23,6 @@ __all__ = [
     "Fennel",
     "Jitter",
     "Linear",
-    "Never",
     "Policy",
     "PolicyChoice",
     "Polynomial",
@@ -69,10 +68,12 @@ class Jitter(StrEnum):
                 return random.uniform(delay_s / 2, delay_s * 1.5)
 
 
-class _Stored:
-    """The JSON form of a policy, shared by all of them."""
+class _Delaying:
+    """The JSON form of a policy, and the bounds on its attempts and delays."""
 
     __slots__ = ()
+
+    max_attempts: int | None
 
     def as_json(self) -> dict[str, Any]:
         stored: dict[str, Any] = {"policy": _NAMES[type(self)]}
@@ -81,14 +82,6 @@ class _Stored:
             if field.name != "max_attempts" or value is not None:
                 stored[field.name] = str(value) if isinstance(value, Jitter) else value
         return stored
-
-
-class _Delaying(_Stored):
-    """A policy with retries: the bounds on its attempts and delays."""
-
-    __slots__ = ()
-
-    max_attempts: int | None
 
     def after(self, attempt: int) -> float | None:
         """Seconds to wait after this attempt, counted from 1; None: there is no further attempt."""
@@ -198,18 +191,12 @@ class Fennel(_Delaying):
         return float(min(math.floor(self.cap_s), random.randrange(scale // 3, 2 * scale)))
 
 
-@dataclass(frozen=True, slots=True)
-class Never(_Stored):
-    """No retry: the job fails for good at the first failure."""
-
-    def after(self, attempt: int) -> None:
-        return None
-
-
-Policy = Constant | Linear | Polynomial | Exponential | Fennel | Never
+Policy = Constant | Linear | Polynomial | Exponential | Fennel
+#: A policy, or False: the job fails for good at the first failure.
+PolicyOrFalse = Policy | Literal[False]
 #: One policy for all errors, or policies by the type of the error: an exception class or its name
 #: with the module. The policy of the class nearest to the error's own applies.
-PolicyChoice = Policy | Mapping[type[BaseException] | str, Policy]
+PolicyChoice = PolicyOrFalse | Mapping[type[BaseException] | str, PolicyOrFalse]
 
 _TYPES: dict[str, type[Policy]] = {
     "constant": Constant,
@@ -217,21 +204,23 @@ _TYPES: dict[str, type[Policy]] = {
     "polynomial": Polynomial,
     "exponential": Exponential,
     "fennel": Fennel,
-    "never": Never,
 }
 _NAMES: dict[type, str] = {kind: name for name, kind in _TYPES.items()}
 
 
-def policy_from(stored: object) -> Policy:
-    """The policy that ``as_json`` wrote, or that was written by hand in this form.
+def policy_from(stored: object) -> PolicyOrFalse:
+    """The policy that ``as_json`` wrote, or that was written by hand in this form; or False.
 
     :raises ConfigurationError: ``stored`` is not a policy, or has a key that the policy lacks.
     """
+    if stored is False:
+        return False
     name = stored.get("policy") if isinstance(stored, Mapping) else None
     if not isinstance(stored, Mapping) or not isinstance(name, str) or name not in _TYPES:
         raise ConfigurationError(
             f"{shown(stored)} is not a retry policy: pass a mapping whose key 'policy' is one of "
-            f"{', '.join(_TYPES)}, such as {{'policy': 'constant', 'delay_s': 5}}"
+            f"{', '.join(_TYPES)}, such as {{'policy': 'constant', 'delay_s': 5}}, or False for "
+            "no retry"
         )
     values = {key: value for key, value in stored.items() if key != "policy"}
     settings = {one.name: one.default is MISSING for one in fields(_TYPES[name])}
@@ -254,34 +243,39 @@ def error_name(error: object) -> str:
     return error
 
 
-def chosen(choice: object, max_attempts: int) -> tuple[dict[str, Any], int]:
+def chosen(choice: object, max_attempts: int) -> tuple[Any, int]:
     """What a job with this choice stores under `KEY`, and the attempts it may have.
 
     :param max_attempts: the attempts of a job whose policy sets none.
     :raises ConfigurationError: ``choice`` is no policy, and no mapping of errors to policies.
     """
+    if choice is False:
+        return False, max_attempts
     if isinstance(choice, Policy):
-        most = getattr(choice, "max_attempts", None)
-        return choice.as_json(), max_attempts if most is None else most
+        return choice.as_json(), choice.max_attempts or max_attempts
     if not isinstance(choice, Mapping) or not choice or len(choice) > _MAX_ERRORS:
         raise ConfigurationError(
             f"retry={shown(choice)} is not a retry policy: pass one of chancy.retry, such as "
-            f"Exponential(max_attempts=20), or a dict of 1 to {_MAX_ERRORS} exception types with "
-            "a policy each"
+            f"Exponential(max_attempts=20), False for no retry, or a dict of 1 to {_MAX_ERRORS} "
+            "exception types with a policy or False each"
         )
     by_name: dict[str, Any] = {}
     for error, policy in choice.items():
-        if not isinstance(policy, Policy):
+        name = error_name(error)
+        if policy is False:
+            by_name[name] = False
+        elif isinstance(policy, Policy):
+            by_name[name] = policy.as_json()
+            max_attempts = max(max_attempts, policy.max_attempts or 0)
+        else:
             raise ConfigurationError(
-                f"retry: {shown(policy)}, for {error_name(error)}, is not a retry policy: pass one "
-                "of chancy.retry, such as Constant(5)"
+                f"retry: {shown(policy)}, for {name}, is not a retry policy: pass one of "
+                "chancy.retry, such as Constant(5), or False for no retry"
             )
-        by_name[error_name(error)] = policy.as_json()
-        max_attempts = max(max_attempts, getattr(policy, "max_attempts", None) or 0)
     return {ERRORS: by_name}, max_attempts
 
 
-def choice_from(stored: object) -> Policy | dict[str, Policy]:
+def choice_from(stored: object) -> PolicyOrFalse | dict[str, PolicyOrFalse]:
     """The policy, or the policies by the name of the error type, that `chosen` wrote.
 
     :raises ConfigurationError: ``stored`` is neither.
@@ -297,7 +291,7 @@ def check_keys(what: str, given: Mapping[object, object], settings: Mapping[str,
 
     :param settings: for each whether it is required.
     """
-    accepted = f"it takes {', '.join(settings) or 'no settings'}"
+    accepted = f"it takes {', '.join(settings)}"
     for key in given:
         if key not in settings:
             raise ConfigurationError(f"{what} has no setting {shown(key)}: {accepted}")
@@ -315,9 +309,8 @@ def _check(policy: Policy, **bounds: tuple[float, float]) -> None:
     name = type(policy).__name__
     for field, (low, high) in bounds.items():
         check_number(getattr(policy, field), f"{name}: {field}", low, high, whole=False)
-    most = getattr(policy, "max_attempts", None)
-    if most is not None:
-        check_number(most, f"{name}: max_attempts", 1, _MAX_ATTEMPTS)
-    if not isinstance(policy, Fennel | Never):
+    if policy.max_attempts is not None:
+        check_number(policy.max_attempts, f"{name}: max_attempts", 1, _MAX_ATTEMPTS)
+    if not isinstance(policy, Fennel):
         jitter = check_choice(policy.jitter, f"{name}: jitter", Jitter)  # a string from JSON
         object.__setattr__(policy, "jitter", jitter)

@@ -122,7 +122,7 @@ class Job(Generic[R_co]):
         return replace(self, max_attempts=max_attempts)
 
     def with_retry(self, retry: PolicyChoice) -> Self:
-        """Return a copy with this retry policy, or one for each type of error.
+        """Return a copy with this retry policy, or one for each type of error; False: no retry.
 
         The policy is stored in the job's ``meta["retry"]``. Its ``max_attempts``, or the largest
         of several, becomes that of the job.

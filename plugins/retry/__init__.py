@@ -19,8 +19,8 @@ from chancy.plugin.plugin import Plugin
 from chancy.retry import (
     KEY,
     MAX_DELAY_S,
-    Never,
     Policy,
+    PolicyOrFalse,
     Polynomial,
     check_keys,
     choice_from,
@@ -47,6 +47,9 @@ _PERMANENT = (
     "chancy.errors.UnreadablePayload",
     "chancy.errors.UnsupportedLimit",
 )
+
+#: What a rule for any error is for.
+_BASES = (error_name(Exception), error_name(BaseException))
 
 DEFAULT = Polynomial()
 
@@ -83,12 +86,13 @@ class Rule:
 
     :param error: an exception class, or its name as failures record it, ``module.QualifiedName``.
         It covers its subclasses too, unless they have rules of their own. ``chancy.TimedOut`` and
-        ``chancy.MemoryExceeded`` cover the time and memory limits.
+        ``chancy.MemoryExceeded`` cover the time and memory limits, and so does `Exception`.
+    :param policy: False: no retry.
     :raises ConfigurationError: ``error`` is no exception type, or ``policy`` is no policy.
     """
 
     error: str | type[BaseException]
-    policy: Policy | Custom
+    policy: PolicyOrFalse | Custom
 
     def __post_init__(self) -> None:
         error_name(self.error)
@@ -110,8 +114,8 @@ class Retries(Plugin):
     Control results are not changed: ``raise chancy.Retry(…)`` sets its own delay while the job has
     attempts left, and ``return chancy.Snooze(…)`` is not a failure.
 
-    :param policy: the default policy. A job waits n⁴ seconds after attempt n, give or take a half:
-        with 25 attempts, the default, about three weeks in all.
+    :param policy: the default policy; False: no retry. By default, a job waits n⁴ seconds after
+        attempt n, give or take a half: with 25 attempts, the default, about three weeks in all.
     :param rules: at most one for each type. The rule nearest to the error's own type applies.
     :param crashes_cost_attempts: whether an attempt whose worker or executor process died is used
         up like a failed one. The job runs again at once while it has attempts left. Without this
@@ -121,7 +125,7 @@ class Retries(Plugin):
 
     def __init__(
         self,
-        policy: Annotated[Policy | Custom, _FromFile(_read_policy)] = DEFAULT,
+        policy: Annotated[PolicyOrFalse | Custom, _FromFile(_read_policy)] = DEFAULT,
         *,
         rules: Sequence[Annotated[Rule, _FromFile(_read_rule)]] = (),
         crashes_cost_attempts: bool = False,
@@ -129,7 +133,7 @@ class Retries(Plugin):
         self.policy = _check_policy(policy)
         self.crashes_cost_attempts = check_flag(crashes_cost_attempts, "crashes_cost_attempts")
         self.rules = tuple(check_instances(rules, Rule, "rules", "pass a list of Rule(…)"))
-        self._by_name: dict[str, Policy | Custom] = {}
+        self._by_name: dict[str, PolicyOrFalse | Custom] = {}
         for rule in self.rules:
             if rule.name in self._by_name:
                 raise ConfigurationError(
@@ -149,6 +153,8 @@ class Retries(Plugin):
         match outcome:
             case Raised() | TimedOut() | MemoryExceeded():
                 types = decision.failure.types if decision.failure else ()
+                if not isinstance(outcome, Raised):  # limits raise nothing, and have no base class
+                    types = (*types, *_BASES)
                 delay_s = self._delay_s(claim, outcome, types)
             case _:
                 return decision
@@ -158,6 +164,8 @@ class Retries(Plugin):
 
     def _delay_s(self, claim: Claim, outcome: Outcome, types: tuple[str, ...]) -> float | None:
         policy = self._policy(claim, types)
+        if policy is False:
+            return None
         if isinstance(policy, Policy):
             return policy.after(claim.attempt)
         try:
@@ -171,7 +179,7 @@ class Retries(Plugin):
             return DEFAULT.after(claim.attempt)
         return min(max(float(delay_s), 0.0), MAX_DELAY_S)
 
-    def _policy(self, claim: Claim, types: tuple[str, ...]) -> Policy | Custom:
+    def _policy(self, claim: Claim, types: tuple[str, ...]) -> PolicyOrFalse | Custom:
         """The most specific policy: of the job, then of the error, then of the application."""
         own = _own_policy(claim)
         if isinstance(own, dict):
@@ -183,13 +191,13 @@ class Retries(Plugin):
         nearest = next(known, None)
         rule = self._by_name.get(nearest) if nearest else None
         if nearest and rule is None:
-            return Never()
+            return False
         if own is not None:
             return own
         return self.policy if rule is None else rule
 
 
-def _own_policy(claim: Claim) -> Policy | dict[str, Policy] | None:
+def _own_policy(claim: Claim) -> PolicyOrFalse | dict[str, PolicyOrFalse] | None:
     """The policy in the meta of the job, or those by the name of the error type; None: it has none,
     or one that cannot be read."""
     try:
@@ -219,12 +227,12 @@ def _charged(claim: Claim, outcome: Lost, decision: Settlement) -> Settlement:
     )
 
 
-def _check_policy(policy: Policy | Custom) -> Policy | Custom:
-    if isinstance(policy, Policy):
+def _check_policy(policy: PolicyOrFalse | Custom) -> PolicyOrFalse | Custom:
+    if policy is False or isinstance(policy, Policy):
         return policy
     if isinstance(policy, type) or not callable(policy) or inspect.iscoroutinefunction(policy):
         raise ConfigurationError(
             f"{shown(policy)} is not a retry policy: pass Constant(…), Linear(…), Polynomial(…), "
-            "Exponential(…), Fennel(), Never(), or a sync function of claim and outcome"
+            "Exponential(…), Fennel(), False, or a sync function of claim and outcome"
         )
     return policy

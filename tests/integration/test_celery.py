@@ -36,6 +36,12 @@ def fetch(key):  # type: ignore[no-untyped-def]
     raise (KeyError if key == "missing" else ValueError)(key)
 
 
+@shared_task(autoretry_for=(Exception,), max_retries=1, retry_backoff=0.01)
+def fetch_again(key):  # type: ignore[no-untyped-def]
+    tried.append((key, 0))
+    raise ValueError(key)
+
+
 @pytest.fixture
 async def app(dsn: str) -> AsyncIterator[Chancy]:
     tried.clear()
@@ -70,8 +76,12 @@ async def test_retries_are_those_of_the_task(app: Chancy) -> None:
         insisted: AsyncResult = insist.delay("tea")
         assert insisted.get(timeout=20) == ["tests.integration.test_celery.insist", "tea"]
         assert tried == [(insisted.id, 0), (insisted.id, 1)]
-        for key, attempts in (("missing", 2), ("broken", 1)):
-            failed: AsyncResult = fetch.delay(key)
+        for task, key, attempts in (
+            (fetch, "missing", 2),
+            (fetch, "broken", 1),
+            (fetch_again, "any", 2),
+        ):
+            failed: AsyncResult = task.delay(key)
             with pytest.raises(JobFailed):
                 failed.get(timeout=20)
             eventually_sync(failed.failed)

@@ -30,7 +30,6 @@ from chancy import (
 )
 from chancy.errors import BrokerUnavailable, ConfigurationError
 from chancy.plugins.retry import Retries
-from chancy.retry import Never
 from tests.support import jobs
 from tests.support.waiting import eventually, eventually_sync
 
@@ -44,7 +43,7 @@ where application_name = 'chancy waiting' and datname = current_database()
 
 @pytest.fixture
 async def chancy(dsn: str) -> AsyncIterator[Chancy]:
-    async with Chancy(dsn, queues=[SELDOM], plugins=[Retries(Never())]) as made:
+    async with Chancy(dsn, queues=[SELDOM], plugins=[Retries(False)]) as made:
         yield made
 
 
@@ -195,7 +194,7 @@ def working(dsn: str) -> Generator[None]:
 
     def work() -> None:
         async def main() -> None:
-            app = Chancy(dsn, queues=[SELDOM], plugins=[Retries(Never())])
+            app = Chancy(dsn, queues=[SELDOM], plugins=[Retries(False)])
             async with app as chancy, Worker(chancy):
                 ready.set()
                 await asyncio.to_thread(stop.wait)

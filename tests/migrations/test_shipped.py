@@ -18,7 +18,6 @@ from chancy.plugins.pruner import Prune, Pruner
 from chancy.plugins.reprioritize import Aging, Reprioritize
 from chancy.plugins.retry import Retries
 from chancy.postgres.schema import migrate as schema
-from chancy.retry import Never
 from chancy.testing.structure import structure
 from tests.migrations.conftest import NEWEST
 from tests.support import jobs
@@ -64,7 +63,7 @@ async def work(dsn: str) -> None:
     """Something of all of them: a tick, a retry that is not, a letter, its replay, a rule."""
     letters, pruner = DeadLetters(), Pruner(rules=[Prune(keep_last=0)])
     cron = Cron(Entry("often", "* * * * * *", jobs.note.job(0)), poll_s=0.1)
-    plugins = [letters, pruner, cron, Reprioritize(rules=[AGING]), Retries(Never())]
+    plugins = [letters, pruner, cron, Reprioritize(rules=[AGING]), Retries(False)]
     queue = Queue(name="async", executor="async")
     async with Chancy(dsn, queues=[queue], plugins=plugins) as chancy, Worker(chancy):
         failed = await chancy.push(jobs.fail.job())

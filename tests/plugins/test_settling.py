@@ -11,7 +11,6 @@ from chancy import Chancy, Queue, Settlement, State, Worker
 from chancy.broker.transaction import Transaction
 from chancy.plugin.plugin import Plugin
 from chancy.plugins.retry import Retries
-from chancy.retry import Never
 from tests.plugins.recovery.test_recovery import orphan
 from tests.support import jobs
 
@@ -51,7 +50,7 @@ def make_book(dsn: str) -> None:
 
 async def test_it_receives_every_final_settlement(dsn: str) -> None:
     make_book(dsn)
-    plugins = [Ledger(), Retries(Never())]
+    plugins = [Ledger(), Retries(False)]
     async with Chancy(dsn, queues=[ASYNC], plugins=plugins) as chancy:
         good = await chancy.push(jobs.note.job("good"))
         bad = await chancy.push(jobs.fail.job())

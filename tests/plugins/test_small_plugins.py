@@ -14,7 +14,6 @@ import pytest
 
 from chancy import Chancy, Queue, State, Worker, job
 from chancy.plugins.retry import Retries
-from chancy.retry import Never
 from chancy.testing.plugin import PluginContract
 from tests.support.sources import ROOT
 from tests.support.waiting import eventually
@@ -45,7 +44,7 @@ def shop_plugins(monkeypatch: pytest.MonkeyPatch) -> Generator[ModuleType]:
 
 def application(dsn: str, *plugins: Any) -> Chancy:
     queue = Queue("small", executor="async", concurrency=10)
-    return Chancy(dsn, queues=[queue], plugins=[Retries(Never()), *plugins])
+    return Chancy(dsn, queues=[queue], plugins=[Retries(False), *plugins])
 
 
 async def test_the_limit_by_key_holds_and_costs_no_attempt(

@@ -23,6 +23,7 @@ from chancy import (
 from chancy.plugins.redis import RedisSettings
 from chancy.plugins.redis.streams import BlockingEvents, Events, Halt, Record, Stream, Streams
 from chancy.results.reference import References
+from chancy.retry import Exponential
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -32,7 +33,7 @@ def add(a: int, b: int = 0) -> int:
     return a + b
 
 
-@job(queue="mail", max_attempts=5)
+@job(queue="mail", retry={ConnectionError: Exponential(base_s=5), Exception: False})
 async def send(to: str, *, at: datetime | None = None) -> datetime:
     return at or AT
 

@@ -17,7 +17,7 @@ from chancy.plugins.dead_letter import DeadLetter, DeadLetters, LetterFilter
 from chancy.plugins.dead_letter.store import Letters
 from chancy.plugins.pruner import Pruner
 from chancy.plugins.retry import Retries
-from chancy.retry import Constant, Jitter, Never
+from chancy.retry import Constant, Jitter
 from chancy.testing.memory import MemoryBroker
 from tests.faults import jobs as perils
 from tests.plugins.dead_letter.letters import ASYNC, DEAD, execute, failed, filed, letters, working
@@ -65,7 +65,7 @@ async def test_succeeded_and_cancelled_jobs_are_no_dead_letters(dsn: str) -> Non
 
 async def test_a_queue_without_history_has_dead_letters(dsn: str) -> None:
     plain = Queue(name="async", executor="async", keep_finished=False)
-    async with working(dsn, Retries(Never()), queue=plain) as chancy:
+    async with working(dsn, Retries(False), queue=plain) as chancy:
         reference = await chancy.push(jobs.fail.job())
         assert (await reference.wait(10)).state is State.FAILED
         assert (await letter(chancy, reference.id)).reason == "failed"
@@ -122,7 +122,7 @@ async def test_a_job_that_cannot_be_called_fails_with_the_reason(
 
 
 async def test_limits_are_reasons(dsn: str) -> None:
-    async with working(dsn, Retries(Never())) as chancy:
+    async with working(dsn, Retries(False)) as chancy:
         reference = await chancy.push(jobs.nap.job(60).with_limits(Limit.time(0.1)))
         await reference.wait(10)
         assert (await letter(chancy, reference.id)).reason == "timed_out"
@@ -170,7 +170,7 @@ async def test_after_a_fix_a_replay_succeeds_with_a_fresh_budget(
 
 
 async def test_a_replay_that_dies_is_a_letter_that_names_the_one_before(dsn: str) -> None:
-    async with working(dsn, Retries(Never())) as chancy:
+    async with working(dsn, Retries(False)) as chancy:
         first = await chancy.push(jobs.fail.job())
         await first.wait(10)
         id = await DEAD.replay(chancy, first.id)
@@ -184,7 +184,7 @@ async def test_an_id_that_is_pushed_again_and_dies_again_is_the_letter_of_its_la
 ) -> None:
     id = uuid4()
     job = Job(func="tests.support.jobs.fail", arguments={"message": "one"}, queue="async", id=id)
-    async with working(dsn, Retries(Never())) as chancy:
+    async with working(dsn, Retries(False)) as chancy:
         await (await chancy.push(job)).wait(10)
         assert await DEAD.replay(chancy, id)
         again = Job(
@@ -225,7 +225,7 @@ async def test_a_hook_that_fails_is_repaired_by_the_sweep(
 ) -> None:
     """While the table is away the jobs settle; once it is back the letters are written."""
     execute(dsn, "alter table chancy.dead_letters rename to away")
-    async with working(dsn, Retries(Never())) as chancy:
+    async with working(dsn, Retries(False)) as chancy:
         one, two = await chancy.push(jobs.fail.job()), await chancy.push(jobs.fail.job())
         for reference in (one, two):
             assert (await reference.wait(10)).state is State.FAILED
@@ -240,7 +240,7 @@ async def test_a_hook_that_fails_is_repaired_by_the_sweep(
 
 @pytest.mark.chaos
 async def test_a_table_that_is_locked_holds_nothing_up_for_long(dsn: str) -> None:
-    async with working(dsn, Retries(Never()), DeadLetters(sweep_s=0.2)) as chancy:
+    async with working(dsn, Retries(False), DeadLetters(sweep_s=0.2)) as chancy:
         with psycopg.connect(dsn) as holder:
             holder.execute("lock table chancy.dead_letters")
             reference = await chancy.push(jobs.fail.job())

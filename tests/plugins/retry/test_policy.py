@@ -24,7 +24,6 @@ from chancy.retry import (
     Fennel,
     Jitter,
     Linear,
-    Never,
     Policy,
     Polynomial,
     policy_from,
@@ -89,18 +88,15 @@ policies = st.one_of(
     st.builds(Exponential, base_s=seconds, factor=st.floats(1, 1e6), cap_s=seconds, jitter=jitters),
     st.builds(Fennel, cap_s=seconds),
     st.builds(Polynomial, base_s=seconds, power=st.floats(0, 10), cap_s=seconds, jitter=jitters),
-    st.builds(Never),
 )
 
 
 @given(policies, st.integers(1, 10_000))
 def test_no_delay_is_beyond_its_bounds(policy: Policy, attempt: int) -> None:
     delay_s = policy.after(attempt)
-    if delay_s is None:
-        assert policy == Never()
-    else:
-        assert math.isfinite(delay_s)
-        assert 0 <= delay_s <= getattr(policy, "cap_s", MAX_DELAY_S)
+    assert delay_s is not None
+    assert math.isfinite(delay_s)
+    assert 0 <= delay_s <= getattr(policy, "cap_s", MAX_DELAY_S)
 
 
 @given(policies)
@@ -126,8 +122,8 @@ def test_a_policy_is_part_of_a_job() -> None:
         "other": 1,
     }
     assert work.job().max_attempts == 20
-    changed = work.job.with_retry(Never())()
-    assert dict(changed.meta) == {"retry": {"policy": "never"}, "other": 1}
+    changed = work.job.with_retry(False)()
+    assert dict(changed.meta) == {"retry": False, "other": 1}
     assert changed.max_attempts == 20
 
 
@@ -184,20 +180,27 @@ def test_a_producer_imports_no_plugin_and_no_worker() -> None:
         (lambda: Constant(1, max_attempts=0), r"Constant: max_attempts=0 must be"),
         (lambda: JOB.with_retry({}), "is not a retry policy: pass one of chancy.retry"),
         (lambda: JOB.with_retry(5), "retry=5 is not a retry policy"),  # type: ignore[arg-type]
+        (lambda: JOB.with_retry(True), "retry=True is not .* False for no retry"),  # type: ignore[arg-type]
+        (lambda: JOB.with_retry(0), "retry=0 is not a retry policy"),  # type: ignore[arg-type]
         (lambda: JOB.with_retry({Busy: 5}), "5, for .*Busy, is not"),  # type: ignore[dict-item]
-        (lambda: JOB.with_retry({"Busy": Never()}), "not an exception type"),
+        (
+            lambda: JOB.with_retry({Busy: None}),  # type: ignore[dict-item]
+            "None, for .*Busy, is not a retry policy: pass one of .*, or False for no retry",
+        ),
+        (lambda: JOB.with_retry({"Busy": False}), "not an exception type"),
         (lambda: Fennel(cap_s=1e9), r"Fennel: cap_s=1000000000.0 must be"),
         (lambda: Retries(5), "5 is not a retry policy: pass Constant"),  # type: ignore[arg-type]
-        (lambda: Retries(Never), "not a retry policy: pass Constant"),  # type: ignore[arg-type]
-        (lambda: Rule("ValueError", Never()), "such as 'builtins.ValueError'"),
-        (lambda: Rule(int, Never()), "not an exception type"),  # type: ignore[arg-type]
+        (lambda: Retries(Fennel), "not a retry policy: pass Constant"),  # type: ignore[arg-type]
+        (lambda: Retries(True), "True is not a retry policy"),  # type: ignore[arg-type]
+        (lambda: Rule("ValueError", False), "such as 'builtins.ValueError'"),
+        (lambda: Rule(int, False), "not an exception type"),  # type: ignore[arg-type]
         (lambda: Rule(Busy, None), "None is not a retry policy"),  # type: ignore[arg-type]
         (lambda: Retries({"policy": "x"}), "not a retry policy"),  # type: ignore[arg-type]
-        (lambda: Retries(rules=[Never()]), "not a Rule"),  # type: ignore[list-item]
-        (lambda: Retries(rules=Rule(Busy, Never())), "a list of Rule"),  # type: ignore[arg-type]
+        (lambda: Retries(rules=[False]), "not a Rule"),  # type: ignore[list-item]
+        (lambda: Retries(rules=Rule(Busy, False)), "a list of Rule"),  # type: ignore[arg-type]
         (lambda: Retries(crashes_cost_attempts="no"), "True or False"),  # type: ignore[arg-type]
         (
-            lambda: Retries(rules=[Rule(Busy, Never()), Rule(Busy, Constant(1))]),
+            lambda: Retries(rules=[Rule(Busy, False), Rule(Busy, Constant(1))]),
             "two rules have the error type .*Busy",
         ),
     ],

@@ -29,7 +29,16 @@ from chancy.attempt.outcome import (
 from chancy.attempt.settlement import Settlement
 from chancy.errors import ConfigurationError
 from chancy.plugins.retry import Custom, Retries, Rule
-from chancy.retry import MAX_DELAY_S, Constant, Exponential, Fennel, Jitter, Linear, Never, Policy
+from chancy.retry import (
+    MAX_DELAY_S,
+    Constant,
+    Exponential,
+    Fennel,
+    Jitter,
+    Linear,
+    Policy,
+    PolicyOrFalse,
+)
 from tests.support.waiting import eventually
 
 
@@ -108,7 +117,7 @@ RULES = Retries(
     rules=[
         Rule("builtins.Exception", Constant(2)),
         Rule(Busy, Constant(3)),
-        Rule("builtins.LookupError", Never()),
+        Rule("builtins.LookupError", False),
         Rule("chancy.TimedOut", Constant(4)),
     ],
 )
@@ -123,7 +132,7 @@ RULES = Retries(
         (raised(KeyError()), None),
         (raised(KeyboardInterrupt()), 1),  # no rule: the default
         (TimedOut(1.0), 4),
-        (MemoryExceeded(1), 1),
+        (MemoryExceeded(1), 2),  # a limit counts as an exception
     ],
 )
 def test_the_rule_nearest_to_the_error_comes_first(outcome: Outcome, delay_s: float | None) -> None:
@@ -138,7 +147,7 @@ def test_the_rule_nearest_to_the_error_comes_first(outcome: Outcome, delay_s: fl
     [raised(ValueError()), raised(Busy()), raised(KeyError()), TimedOut(1.0), MemoryExceeded(1)],
 )
 def test_the_policy_of_a_job_comes_before_the_rules_of_the_application(outcome: Outcome) -> None:
-    own, never = (json.dumps({"retry": policy.as_json()}) for policy in (Constant(5), Never()))
+    own, never = (json.dumps({"retry": stored}) for stored in (Constant(5).as_json(), False))
     assert decision(RULES, outcome, claim(meta=own)).delay_s == 5
     assert decision(RULES, outcome, claim(meta=never)).state is State.FAILED
 
@@ -169,6 +178,18 @@ def test_a_job_has_policies_by_the_type_of_the_error(
     assert found.state is (State.FAILED if delay_s is None else State.SCHEDULED)
 
 
+@pytest.mark.parametrize("outcome", [raised(KeyError()), TimedOut(1.0), MemoryExceeded(1)])
+def test_a_job_that_retries_one_kind_of_error_retries_nothing_else(outcome: Outcome) -> None:
+    choice: dict[type[BaseException] | str, PolicyOrFalse] = {Busy: Constant(5), Exception: False}
+    own = claim(meta=json.dumps(attempt.job.with_retry(choice)(name="x").meta))
+    assert decision(Retries(), outcome, own).state is State.FAILED
+    assert decision(Retries(), raised(VeryBusy()), own).delay_s == 5
+    choice |= {"chancy.TimedOut": Constant(6), "chancy.MemoryExceeded": Constant(6)}
+    limited = claim(meta=json.dumps(attempt.job.with_retry(choice)(name="x").meta))
+    delay_s = None if isinstance(outcome, Raised) else 6
+    assert decision(Retries(), outcome, limited).delay_s == delay_s
+
+
 def test_the_rule_of_an_error_holds_if_the_policy_of_the_job_cannot_be_read() -> None:
     assert decision(RULES, raised(Busy()), claim(meta='{"retry": {"policy": "?"}}')).delay_s == 3
 
@@ -194,7 +215,7 @@ def test_a_rule_may_say_otherwise_of_what_is_hopeless() -> None:
         ("{}", 1),
         ('{"other": 5}', 1),
         (json.dumps({"retry": Constant(6).as_json()}), 6),
-        (json.dumps({"retry": Never().as_json()}), None),
+        (json.dumps({"retry": False}), None),
     ],
 )
 def test_a_job_brings_its_policy_along(meta: str | None, delay_s: float | None) -> None:
@@ -281,18 +302,19 @@ def test_a_settings_file_names_policies_as_the_meta_of_a_job_does() -> None:
         policy={"policy": "fennel"},
         rules=[
             {"error": "shop.bank.Busy", "policy": {"policy": "constant", "delay_s": 5}},
-            {"error": "shop.bank.Refused", "policy": {"policy": "never"}},
+            {"error": "shop.bank.Refused", "policy": False},
         ],
     )
     assert found.policy == Fennel()
     busy, refused = found.rules
     assert (busy.name, busy.policy) == ("shop.bank.Busy", Constant(5))
-    assert refused.policy == Never()
-    for policy in (Linear(2), Exponential(base_s=9, jitter=Jitter.FULL), Never()):
+    assert refused.policy is False
+    assert from_file(policy=False).policy is False
+    for policy in (Linear(2), Exponential(base_s=9, jitter=Jitter.FULL)):
         assert from_file(policy=policy.as_json()).policy == policy
 
 
-RULE = {"error": "shop.Busy", "policy": {"policy": "never"}}
+RULE = {"error": "shop.Busy", "policy": False}
 
 
 @pytest.mark.parametrize(
@@ -300,19 +322,20 @@ RULE = {"error": "shop.Busy", "policy": {"policy": "never"}}
     [
         (
             {"policy": {}},
-            "'policy' is one of constant, linear, polynomial, exponential, fennel, never",
+            "'policy' is one of constant, linear, polynomial, exponential, fennel, .* or False",
         ),
         ({"policy": "fennel"}, "'fennel' is not a retry policy: pass a mapping whose key"),
         ({"policy": 5}, "5 is not a retry policy: pass Constant"),
         ({"policy": {"polcy": "fennel"}}, r"'polcy': .* a mapping whose key 'policy' is one of"),
         ({"policy": {"policy": "fenel"}}, r"'fenel'} is not .* is one of constant, linear"),
-        ({"policy": {"policy": ["never"]}}, "is one of constant, linear"),
+        ({"policy": {"policy": ["fennel"]}}, "is one of constant, linear"),
         ({"policy": {"cap_s": 5}}, "'cap_s': .* is one of constant, linear"),
         (
             {"policy": {"policy": "constant", "delay_s": 5, "jit": 1}},
             "'constant' has no setting 'jit': it takes delay_s, jitter",
         ),
-        ({"policy": {"policy": "never", "cap_s": 1}}, "no setting 'cap_s': it takes no settings"),
+        ({"policy": {"policy": "never"}}, "is one of constant, linear"),
+        ({"policy": True}, "True is not a retry policy"),
         (
             {"policy": {"policy": "constant"}},
             "'constant' needs the setting 'delay_s': it takes delay_s, jitter",
@@ -354,7 +377,7 @@ def errors() -> Iterator[dict[str, list[Exception]]]:
 
 
 def test_an_explicit_retry_time_is_not_changed() -> None:
-    hopeless = Retries(Never(), rules=[Rule(control.Retry, Never())])
+    hopeless = Retries(False, rules=[Rule(control.Retry, False)])
     failure = Failure.of(control.Retry(5, "busy"))
     outcome = Raised(failure, again=timedelta(seconds=5))
     for attempt, state in ((1, State.SCHEDULED), (2, State.SCHEDULED), (3, State.FAILED)):
@@ -367,7 +390,7 @@ def test_an_explicit_retry_time_is_not_changed() -> None:
 async def test_jobs_run_again_when_they_should(
     dsn: str, errors: dict[str, list[Exception]]
 ) -> None:
-    retry = Retries(Constant(3600), rules=[Rule(Busy, Constant(0.3)), Rule(Refused, Never())])
+    retry = Retries(Constant(3600), rules=[Rule(Busy, Constant(0.3)), Rule(Refused, False)])
     made = {
         "brings its own": attempt.job.with_retry(Constant(0.2, max_attempts=4)),
         "ruled": attempt.job,
