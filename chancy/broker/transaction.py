@@ -40,11 +40,10 @@ class TransactionHook(NamedTuple):
     name: str
     states: frozenset[State]
     write: Callable[[Transaction, Sequence[Settlement]], Awaitable[None]]
-    concerns: Callable[[Settlement], bool] | None = None
+    concerns: Callable[[Sequence[Settlement]], list[Settlement]] | None = None
 
     def wanted(self, batch: Sequence[Settlement]) -> list[Settlement]:
         """Return the settlements of a batch that the hook applies to."""
-        states, concerns = self.states, self.concerns
-        if concerns is None:
-            return [item for item in batch if item.state in states]
-        return [item for item in batch if item.state in states and concerns(item)]
+        states = self.states
+        found = [item for item in batch if item.state in states]
+        return self.concerns(found) if found and self.concerns is not None else found

@@ -47,7 +47,6 @@ Ts = TypeVarTuple("Ts")
 
 Judging = Callable[[Claim, Outcome, Settlement], Settlement]
 Settled = Callable[[Sequence[Settlement], Sequence[Settlement]], None]
-Concerns = Callable[[Settlement], bool]
 
 
 class AroundHook(NamedTuple):
@@ -86,7 +85,7 @@ class Hooks:
         )
         self.panels: tuple[Panel, ...] = _panels(self.plugins)
         self._judging: tuple[tuple[Containment, Judging], ...] = tuple(
-            (_contained(plugin, "judging"), _checked(plugin.judging))
+            (_contained(plugin, "judging"), plugin.judging)
             for plugin in self.plugins
             if type(plugin).judging is not Plugin.judging
         )
@@ -285,7 +284,14 @@ class Hooks:
                 carried = claim._replace(arguments=None, meta=None)
         default = decision = judge(claim, outcome, carried)
         for contained, judging in self._judging:
-            decision = contained.call(decision, claim.id, judging, claim, outcome, decision)
+            # Without a call of `Containment.call`: every outcome comes here.
+            try:
+                judged = judging(claim, outcome, decision)
+                if judged is not decision:
+                    check_decision(judged, decision)
+                    decision = judged
+            except BaseException as error:  # a sync call cannot be cancelled
+                contained.failed(error, claim.id)
         if carried is None or (decision is default and default.claim is not None):
             return decision
         if isinstance(outcome, Raised) and outcome.error is not None:
@@ -297,25 +303,25 @@ def _contained(plugin: Plugin, hook: str) -> Containment:
     return Containment(plugin.get_identifier(), hook)
 
 
-def _checked(judging: Judging) -> Judging:
-    def checked(claim: Claim, outcome: Outcome, decision: Settlement) -> Settlement:
-        judged = judging(claim, outcome, decision)
-        if judged is not decision:
-            check_decision(judged, decision)
-        return judged
+def _concerning(
+    contained: Containment, concerns: Callable[[Settlement], object]
+) -> Callable[[Sequence[Settlement]], list[Settlement]]:
+    """The settlements for which `settling_concerns` returns True. If it fails, the job is settled
+    without the plugin."""
 
-    return checked
-
-
-def _concerning(contained: Containment, concerns: Concerns) -> Concerns:
-    """`settling_concerns`; False if it fails: the job is settled without the plugin."""
-
-    def concerning(settlement: Settlement) -> bool:
-        concerned: object = contained.call(False, settlement.id, concerns, settlement)
-        if concerned is True or concerned is False:
-            return concerned
-        what = "settling_concerns()", "a bool"
-        return contained.call(False, settlement.id, refuse, concerned, *what)
+    def concerning(batch: Sequence[Settlement]) -> list[Settlement]:
+        found: list[Settlement] = []
+        for settlement in batch:
+            # Without a call of `Containment.call`: every settlement comes here.
+            try:
+                concerned = concerns(settlement)
+                if concerned is True:
+                    found.append(settlement)
+                elif concerned is not False:
+                    refuse(concerned, "settling_concerns()", "a bool")
+            except BaseException as error:  # a sync call cannot be cancelled
+                contained.failed(error, settlement.id)
+        return found
 
     return concerning
 

@@ -71,8 +71,10 @@ class RecordedOutcomes(ABC, Generic[R, E]):
 
     def __contains__(self, id: UUID) -> bool:
         """Whether a job is tracked and has a recent attempt in this process."""
-        return id in self._recorded or bool(
-            (self._aged and id in self._aged)
+        # Empty ones first: the hash of an id takes longer than all of these.
+        return bool(
+            (self._recorded and id in self._recorded)
+            or (self._aged and id in self._aged)
             or (self._reported and id in self._reported)
             or (self._reported_before and id in self._reported_before)
         )

@@ -100,8 +100,10 @@ async def test_each_plugin_receives_the_settlements_that_concern_it(
 ) -> None:
     first, second, third = await bench.running(prepared(), prepared(), prepared())
     clerk, idle = Clerk("clerk"), Clerk("idle")
-    some = clerk.inside()._replace(concerns=lambda one: one.id != second.id)
-    none = idle.inside()._replace(concerns=lambda one: False)
+    some = clerk.inside()._replace(
+        concerns=lambda batch: [one for one in batch if one.id != second.id]
+    )
+    none = idle.inside()._replace(concerns=lambda batch: [])
     await bench.broker.settle([failed(first), failed(second)], inside=[none, some])
     assert seen(dsn) == {first.id: "clerk"}
     # Where a batch concerns nobody there is no transaction that they could have a place in.
