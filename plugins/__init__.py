@@ -10,8 +10,18 @@ from chancy.plugins.limits import GlobalLimits
 from chancy.plugins.pruner import Pruner
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.retry import Retries
+from chancy.plugins.workflow.workflows import Workflows
 
 
 def standard() -> list[Plugin]:
     """The default plugins of an application."""
-    return [Leadership(), Retries(), Recovery(), DeadLetters(), Pruner(), GlobalLimits(), Cron()]
+    return [
+        Leadership(),
+        Retries(),
+        Recovery(),
+        DeadLetters(),
+        Pruner(),
+        GlobalLimits(),
+        Cron(),
+        Workflows(),
+    ]

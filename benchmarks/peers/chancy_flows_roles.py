@@ -23,7 +23,7 @@ class Roles(chancy_roles.Roles):
 
     async def push_chain(self, steps: int) -> int:
         made = chain("chain", *(self._make(number=number) for number in range(steps)))
-        await _FLOWS.push(self._app, made)
+        await self._app.push(made)
         return steps
 
     async def push_fan(self, steps: int) -> int:
@@ -32,5 +32,5 @@ class Roles(chancy_roles.Roles):
         for number, name in enumerate(names):
             flow.add(self._make(number=number), name, after="out")
         flow.add(self._make(number=steps + 1), "in", after=names)
-        await _FLOWS.push(self._app, flow)
+        await self._app.push(flow)
         return len(flow)

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, overload
 from uuid import UUID
 
 from chancy.app.backlog import Backlog, backlogs
@@ -17,9 +17,9 @@ from chancy.app.default_plugins import compose
 from chancy.app.diagnosis import Reason, diagnose
 from chancy.app.known_queues import KnownQueues
 from chancy.app.lifetime import Lifetime
-from chancy.app.preparation import JobPreparation, noting, parts
+from chancy.app.preparation import JobPreparation, not_a_job, noting, parts
 from chancy.app.selection import JobSelection, SelectedJobs
-from chancy.app.sync import BlockingCalls, SyncBroker
+from chancy.app.sync import BlockingCalls, SyncBroker, T
 from chancy.app.wiring import Substitute, Wiring
 from chancy.broker.contract import Broker
 from chancy.broker.optional import Releasing, SqlStore, StoppingWorkers
@@ -33,18 +33,27 @@ from chancy.broker.values import (
 )
 from chancy.checks import check_instance, resolve_dsn
 from chancy.clock import Clock, SystemClock
-from chancy.errors import ConfigurationError
+from chancy.errors import ConfigurationError, PushError
 from chancy.job.definition import NAMED_QUEUES, Job, QueuedJob, R
 from chancy.job.registry import Registry
 from chancy.plugin.hooks import Hooks
 from chancy.plugin.plugin import Plugin
-from chancy.plugin.pushing import PUSH, PUSH_WITHIN, PrepareStored, PushContext, PushWay
+from chancy.plugin.pushing import (
+    PUSH,
+    PUSH_WITHIN,
+    PreparedPush,
+    PrepareStored,
+    Pushable,
+    PushContext,
+    PushWay,
+)
 from chancy.plugin.runtime import BrokerContext
 from chancy.plugin.tables import PayloadTable
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.drivers.base import Connection
 from chancy.postgres.schema import migrate as tables
 from chancy.postgres.schema.component import Component
+from chancy.postgres.within import bind
 from chancy.queue.queue import Queue, check_resume_at, name_of, queue_of, queues_of
 from chancy.results.reference import Reference, References, checked, reference_to, result_of
 from chancy.routing.placement import check_move
@@ -173,17 +182,30 @@ class Chancy(BlockingCalls):
 
     # Pushing
 
+    @overload
     async def push(
         self, job: Job[R], *, within: object | None = None, validate: bool = True
-    ) -> Reference[R]:
+    ) -> Reference[R]: ...
+    @overload
+    async def push(
+        self, job: Pushable[T], *, within: object | None = None, validate: bool = True
+    ) -> T: ...
+    async def push(
+        self, job: Job[Any] | Pushable[Any], *, within: object | None = None, validate: bool = True
+    ) -> Any:
         """Push a job. When this returns, the job is stored and a worker has been notified.
 
+        :param job: a job, or a workflow.
         :param within: a connection with an open transaction of the caller: the job is stored when
             it commits. See ``chancy.postgres.within.ACCEPTED``.
         :param validate: False to push a function that this process cannot import.
         :raises PushError: the job cannot be stored; nothing was written.
         :raises BrokerError: the database did not store it within 15 seconds.
         """
+        if not isinstance(job, Job):
+            pushed = self._prepare_other(job, within, validate=validate)
+            await pushed.store(self.broker, None if within is None else bind(within))
+            return pushed.reference
         prepared = self._prepare(job, within, validate=validate)
         if unknown := self._known.unknown([prepared]):
             await self._known.check(unknown, self.broker)
@@ -485,6 +507,14 @@ class Chancy(BlockingCalls):
     def _prepare(self, job: Job[Any], within: object | None, *, validate: bool) -> PreparedJob:
         context = PUSH if within is None else PUSH_WITHIN
         return self._preparation.prepare(job, validate=validate, context=context)
+
+    def _prepare_other(
+        self, value: Pushable[T], within: object | None, *, validate: bool
+    ) -> PreparedPush[T]:
+        found = self.hooks.prepare_push(self, value, within=within is not None, validate=validate)
+        if found is None:
+            raise PushError(not_a_job(value))
+        return found
 
     def _tables(self) -> tuple[str, str, tuple[Component, ...]]:
         return self.dsn, self.schema, self.hooks.components

@@ -42,6 +42,10 @@ class BackgroundBroker:
         self._sql = Statements(schema)
         self._routed = routed
 
+    @property
+    def connection(self) -> None:
+        """None: it has sessions of its own."""
+
     def run(self, work: Callable[[Broker], Awaitable[T]]) -> T:
         """Run a coroutine function with the broker, and return its result."""
         return self._background.run(lambda broker, _: work(broker))

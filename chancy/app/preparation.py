@@ -21,7 +21,7 @@ from chancy.job.ids import new_id, new_ids
 from chancy.job.limits import Limit, LimitType, check_limits, encode_limits
 from chancy.job.registry import Registry
 from chancy.job.unique import Unique, UniqueKey
-from chancy.plugin.pushing import PUSH, Change, PushContext
+from chancy.plugin.pushing import PUSH, Change, Pushable, PushContext
 from chancy.queue.executor_kind import unsupported
 from chancy.queue.queue import PLAIN_WITH_TIME, Queue
 from chancy.serialization.codec import encode
@@ -102,7 +102,7 @@ class JobPreparation:
     ) -> PreparedJob:
         """Prepare a job. ``id`` is a new id for a job without its own."""
         if not isinstance(job, Job):
-            raise PushError(_not_a_job(job))
+            raise PushError(not_a_job(job))
         if self._pushing is not None:
             job = self._pushing(job, context)
         signature = self._check(job, validate=validate)
@@ -281,7 +281,11 @@ def noting(stored: int) -> Generator[None]:
         raise
 
 
-def _not_a_job(job: object) -> str:
+def not_a_job(job: object) -> str:
+    """Why a value cannot be pushed, and what to push instead."""
+    if isinstance(job, Pushable):
+        kind = type(job).__name__
+        return f"no plugin of this application pushes a {kind}: pass its plugin in plugins=[…]"
     if isinstance(job, JobFactory):
         return f"{shown(job.func)}.job makes jobs: call it with the arguments, .job(...)"
     if callable(job) and isinstance(getattr(job, "job", None), JobFactory):

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar, overload
 from uuid import UUID
 
 from chancy.app.known_queues import KnownQueues
@@ -18,8 +18,10 @@ from chancy.broker.values import PreparedJob
 from chancy.errors import ConfigurationError
 from chancy.job.definition import Job, QueuedJob
 from chancy.plugin.hooks import Hooks
+from chancy.plugin.pushing import PreparedPush, Pushable
 from chancy.postgres.schema import migrate as tables
 from chancy.postgres.schema.component import Component
+from chancy.postgres.within import bind_blocking, run_blocking
 from chancy.queue.queue import Queue, queue_of
 from chancy.results.reference import Reference, References, checked, reference_to
 
@@ -29,6 +31,11 @@ T = TypeVar("T")
 
 class SyncBroker(Protocol):
     """The broker of the ``sync_…`` calls: `BackgroundBroker`, or a substitute in tests."""
+
+    @property
+    def connection(self) -> object | None:
+        """The connection of the calling thread on which pushes run without ``within``, if any."""
+        ...
 
     def push(
         self, jobs: Sequence[PreparedJob], *, within: object | None = None
@@ -106,6 +113,11 @@ class BlockingCalls:
     def _prepare(self, job: Job[Any], within: object | None, *, validate: bool) -> PreparedJob:
         raise NotImplementedError
 
+    def _prepare_other(
+        self, value: Pushable[T], within: object | None, *, validate: bool
+    ) -> PreparedPush[T]:
+        raise NotImplementedError
+
     _known: KnownQueues
 
     def _prepared(
@@ -149,10 +161,26 @@ class BlockingCalls:
                 atexit.register(self.__exit__, None, None, None)
             return self._sync
 
+    @overload
     def sync_push(
         self, job: Job[R], *, within: object | None = None, validate: bool = True
-    ) -> Reference[R]:
+    ) -> Reference[R]: ...
+    @overload
+    def sync_push(
+        self, job: Pushable[T], *, within: object | None = None, validate: bool = True
+    ) -> T: ...
+    def sync_push(
+        self, job: Job[Any] | Pushable[Any], *, within: object | None = None, validate: bool = True
+    ) -> Any:
         """`push` for code without an event loop."""
+        if not isinstance(job, Job):
+            within = self._sync_broker.connection if within is None else within
+            pushed = self._prepare_other(job, within, validate=validate)
+            if within is None:
+                self._sync_broker.run(lambda broker: pushed.store(broker, None))
+            else:
+                run_blocking(_within(pushed, self.broker, within))
+            return pushed.reference
         prepared = self._prepare(job, within, validate=validate)
         if unknown := self._known.unknown([prepared]):
             self._sync_broker.run(partial(self._known.check, unknown))
@@ -217,3 +245,7 @@ class BlockingCalls:
     def sync_migrate(self) -> None:
         """`migrate` for code without an event loop."""
         tables.upgrade(*self._tables())
+
+
+async def _within(pushed: PreparedPush[Any], broker: Broker, connection: object) -> None:
+    await pushed.store(broker, bind_blocking(connection))

@@ -41,6 +41,7 @@ DEFAULT: Mapping[str, str] = {
     "dead": "List, show, replay and purge dead letters.",
     "limits": "Show partitions of queues with rules; skip failed jobs that block them.",
     "prune": "Prune the history once.",
+    "workflow": "List, show, cancel, retry, signal and export workflows.",
 }
 
 #: The variables of the environment that chancy reads. Docs: docs/reference/settings.md.
@@ -79,7 +80,6 @@ ELSEWHERE: Mapping[str, str] = {
     "encryption": "chancy.encryption",
     "job logs": "chancy.job_logs",
     "redis": "chancy.redis",
-    "workflow": "chancy.workflows",
 }
 
 #: The key of a context's ``meta`` that has the command line after the program.

@@ -151,6 +151,10 @@ class ConnectionCalls:
                 self._opened = self._open()
             return self._opened
 
+    @property
+    def connection(self) -> object:
+        return connections[self.broker.alias]
+
     def push(
         self, jobs: Sequence[PreparedJob], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
@@ -160,7 +164,7 @@ class ConnectionCalls:
         self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
         if self._routed:
-            here = connections[self.broker.alias] if within is None else within
+            here = self.connection if within is None else within
             return self._background.push_many(chunks, within=here)
         return run_blocking(self.broker.push_many(chunks, within=within))
 

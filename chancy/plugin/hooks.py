@@ -23,7 +23,7 @@ from chancy.plugin.finding import Finding, Severity
 from chancy.plugin.leader import LeaderGate, Unelected
 from chancy.plugin.payloads import StoredPayloads
 from chancy.plugin.plugin import AroundContext, Plugin
-from chancy.plugin.pushing import Change, PushContext
+from chancy.plugin.pushing import Change, PreparedPush, Pushable, PushContext
 from chancy.plugin.runtime import Application, BrokerContext, Panel, QueueClaims, Runtime
 from chancy.plugin.tables import PayloadTable
 from chancy.postgres.schema.component import Migrations, ordered
@@ -205,6 +205,16 @@ class Hooks:
                 )
             found = claims or found
         return found
+
+    def prepare_push(
+        self, app: Application, value: Pushable[Any], *, within: bool, validate: bool
+    ) -> PreparedPush[Any] | None:
+        """A value in place of a job, prepared by its plugin; None if no plugin pushes it."""
+        for plugin in self.plugins:
+            found = plugin.prepare_push(app, value, within=within, validate=validate)
+            if found is not None:
+                return found
+        return None
 
     @property
     def pushing(self) -> Change | None:

@@ -25,7 +25,7 @@ from chancy.job.definition import Job, QueuedJob
 from chancy.plugin.finding import Finding
 from chancy.plugin.leader import LeaderGate
 from chancy.plugin.payloads import PayloadCodec
-from chancy.plugin.pushing import PushContext
+from chancy.plugin.pushing import PreparedPush, Pushable, PushContext
 from chancy.plugin.runtime import Application, BrokerContext, Panel, QueueClaims, Runtime
 from chancy.plugin.tables import PayloadTable
 from chancy.postgres.schema.component import Migrations
@@ -118,6 +118,18 @@ class Plugin:
         limits may change. A tick that is refused is skipped, and its history says so.
         """
         return job
+
+    def prepare_push(
+        self, chancy: Application, value: Pushable[Any], *, within: bool, validate: bool
+    ) -> PreparedPush[Any] | None:
+        """Check and encode a value that `Chancy.push` got in place of a job, such as a workflow.
+
+        :param within: whether the transaction is the caller's.
+        :param validate: False for functions that this process cannot import.
+        :returns: None if this plugin does not push such values: the next plugin is called.
+        :raises PushError: the value cannot be stored.
+        """
+        return None
 
     def codec(self) -> PayloadCodec | None:
         """How payloads of jobs are stored, for example encrypted; None: as they are.

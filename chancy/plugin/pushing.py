@@ -1,14 +1,19 @@
-"""The ways by which jobs come in, as the hook `pushing` of plugins gets them."""
+"""The ways by which jobs come in, and what is pushed beside jobs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
+from chancy.broker.contract import Broker
 from chancy.broker.values import PreparedJob
 from chancy.job.definition import Job
+from chancy.postgres.within.calls import Fetch
+
+T_co = TypeVar("T_co", covariant=True)
 
 
 class PushWay(StrEnum):
@@ -45,6 +50,27 @@ Change = Callable[[Job[Any], PushContext], Job[Any]]
 #: Passes a job that is stored already, and that a plugin pushes, through the hooks. Its arguments
 #: are as they are stored.
 PrepareStored = Callable[[Job[Any], PushWay], PreparedJob]
+
+
+class Pushable(Generic[T_co]):
+    """A value that `Chancy.push` takes in place of a job, such as a workflow; it returns a T_co.
+
+    A plugin stores it: see `Plugin.prepare_push`.
+    """
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPush(Generic[T_co]):
+    """A value that is checked and encoded, to be stored.
+
+    :param store: stores it by a broker or, in a transaction of the caller's, by its statements.
+    :param reference: the return value of the push.
+    """
+
+    store: Callable[[Broker, Fetch | None], Awaitable[None]]
+    reference: T_co
 
 
 def columns(prepared: PreparedJob) -> str:

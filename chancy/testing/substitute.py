@@ -81,6 +81,10 @@ class SandboxSyncBroker:
         self._broker = broker
         self._finish = finish
 
+    @property
+    def connection(self) -> None:
+        """None: there is no database."""
+
     def push(
         self, jobs: Sequence[PreparedJob], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:

@@ -44,7 +44,7 @@ from chancy.plugins.batch.record import (
     On,
     batch_facts,
 )
-from chancy.plugins.batch.reference import BatchReference, BatchWaiter, waiter_for
+from chancy.plugins.batch.reference import BatchReference
 from chancy.plugins.batch.sweep import BatchSweep
 from chancy.postgres.schema.component import Migrations, RoleKind
 from chancy.postgres.within import run_blocking
@@ -65,7 +65,7 @@ __all__ = [
 ]
 
 
-class Batches(GroupPlugin[BatchRef, BatchJobOutcome, BatchState]):
+class Batches(GroupPlugin[BatchRef, BatchJobOutcome]):
     """Counts ended jobs of batches, and pushes callbacks, in the transactions that settle them.
 
     A service reports outcomes that a settlement could not report: the worker of the job within
@@ -123,9 +123,6 @@ class Batches(GroupPlugin[BatchRef, BatchJobOutcome, BatchState]):
 
     def _sweep(self, broker: Broker, clock: Clock) -> BatchSweep:
         return BatchSweep(broker, clock, self._outcomes, keep_days=self.keep_days)
-
-    def _waiter_for(self, broker: Broker, clock: Clock) -> BatchWaiter:
-        return waiter_for(broker, clock)
 
     # For applications
 
@@ -205,7 +202,7 @@ class Batches(GroupPlugin[BatchRef, BatchJobOutcome, BatchState]):
     def reference(self, chancy: Pushing, id: UUID) -> BatchReference:
         """A handle to a batch by its id. Raises `TypeError` if the id is not a `UUID`."""
 
-        return BatchReference(id, chancy, self._waiter(chancy))
+        return BatchReference(id, chancy)
 
     async def find(
         self, chancy: Application, wanted: BatchFilter | None = None

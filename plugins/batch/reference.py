@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -19,26 +19,24 @@ from chancy.states import State
 BatchWaiter = GroupWaiter[BatchState]
 
 
-def waiter_for(broker: Broker, clock: Clock) -> BatchWaiter:
-    """A waiter for batches of a broker."""
-    calls = BatchCalls(broker)
-
-    async def look(id: UUID) -> GroupStatus[BatchState] | None:
-        state = await calls.state(id)
-        return None if state is None else GroupStatus(state.label, state.final, state)
-
-    return GroupWaiter(broker, clock, "batch", look)
-
-
 class BatchReference(GroupReference[Pushing, BatchState]):
     """A handle to one batch. Its id is known before the push commits."""
 
     __slots__ = ("_calls",)
     kind = "batch"
 
-    def __init__(self, id: UUID, chancy: Pushing, waiter: Callable[[], BatchWaiter]) -> None:
-        super().__init__(id, chancy, waiter)
+    def __init__(self, id: UUID, chancy: Pushing) -> None:
+        super().__init__(id, chancy)
         self._calls = BatchCalls(chancy.broker)
+
+    def _waiter_for(self, broker: Broker, clock: Clock) -> BatchWaiter:
+        calls = BatchCalls(broker)
+
+        async def look(id: UUID) -> GroupStatus[BatchState] | None:
+            state = await calls.state(id)
+            return None if state is None else GroupStatus(state.label, state.final, state)
+
+        return GroupWaiter(broker, clock, "batch", look)
 
     async def get(self) -> BatchRecord | None:
         """The current batch; None if it is not committed, or was purged."""

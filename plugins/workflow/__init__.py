@@ -1,58 +1,25 @@
-"""Workflows: graphs of steps, where each step may take the results of steps before it."""
+"""Workflows: graphs of steps, where each step may take the results of steps before it.
 
-from __future__ import annotations
+Names are imported on first use: every application has the plugin, and few have workflows.
+"""
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
-
-from chancy.attempt.claim import Claim
-from chancy.attempt.outcome import Outcome
-from chancy.attempt.settlement import Settlement
-from chancy.broker.contract import Broker
-from chancy.broker.optional import SqlStore
-from chancy.broker.transaction import Transaction
-from chancy.clock import Clock
-from chancy.plugin.runtime import Application, Panel, Runtime
-from chancy.plugin.tables import PayloadTable, facts
-from chancy.plugin.tracking.groups import GroupPlugin
-from chancy.plugins.workflow.calls import WorkflowCalls
-from chancy.plugins.workflow.description import Workflow, chain, chord, group
-from chancy.plugins.workflow.extension import Extension
-from chancy.plugins.workflow.outcomes import (
-    SQL,
-    RecordedAttempt,
-    StepOutcome,
-    StepOutcomes,
-    advance_statement,
-    ref_of,
-)
-from chancy.plugins.workflow.preparation import prepared
-from chancy.plugins.workflow.record import (
-    StepRecord,
-    StepState,
-    WorkflowFilter,
-    WorkflowProgress,
-    WorkflowRecord,
-    WorkflowState,
-)
-from chancy.plugins.workflow.reference import (
-    Ended,
-    WorkflowFailed,
-    WorkflowReference,
-    WorkflowWaiter,
-    waiter_for,
-)
-from chancy.plugins.workflow.sources import Each, From
-from chancy.plugins.workflow.starts import Starts
-from chancy.plugins.workflow.step import OnFailure, Step
-from chancy.plugins.workflow.sweep import WorkflowSweep
-from chancy.postgres.schema.component import Migrations, RoleKind
-from chancy.postgres.within import bind, bind_blocking, run_blocking
 
 if TYPE_CHECKING:
-    import click
+    from chancy.plugins.workflow.description import Workflow, chain, chord, group
+    from chancy.plugins.workflow.record import (
+        StepRecord,
+        StepState,
+        WorkflowFilter,
+        WorkflowProgress,
+        WorkflowRecord,
+        WorkflowState,
+    )
+    from chancy.plugins.workflow.reference import WorkflowFailed, WorkflowReference
+    from chancy.plugins.workflow.sources import Each, From
+    from chancy.plugins.workflow.step import OnFailure, Step
+    from chancy.plugins.workflow.workflows import Workflows
 
 __all__ = [
     "Each",
@@ -74,193 +41,25 @@ __all__ = [
     "group",
 ]
 
-
-class Workflows(GroupPlugin[RecordedAttempt, StepOutcome, Ended]):
-    """Runs workflows: the transaction that settles a step starts the steps that wait for it.
-
-    A service reports outcomes that a settlement could not report: the worker of the step within
-    seconds, otherwise the leader; other workers sweep rarely, so a leader is not required. Install
-    the plugin in every worker whose queues have steps: without it, outcomes wait for the leader's
-    sweep.
-
-    :param keep_days: days for which ended workflows are kept; None: for ever.
-    :param sweep_s: seconds between two sweeps of the leader.
-    :raises ConfigurationError: a setting is out of range.
-    """
-
-    groups = "workflows"
-
-    def __init__(self, *, keep_days: int | None = 30, sweep_s: float = 5.0) -> None:
-        super().__init__(keep_days=keep_days, sweep_s=sweep_s)
-        self._starts = Starts()
-
-    def migrations(self) -> Migrations | None:
-        return Migrations(
-            name="workflows",
-            package="chancy.plugins.workflow.migrations",
-            head="0001",
-            grants={
-                RoleKind.PRODUCER: {
-                    "workflows": "select, insert, update",
-                    "workflows_steps": "select, insert, update",
-                    "workflows_joins": "select, insert, update",
-                    "workflows_signals": "select, insert",
-                    "workflows_starts": "select, insert",
-                    "workflows_timers": "select, insert, update",
-                }
-            },
-        )
-
-    def payload_tables(self) -> Sequence[PayloadTable]:
-        return [PayloadTable("workflows_steps", SQL), PayloadTable("workflows_signals", SQL)]
-
-    def commands(self) -> Sequence[click.Command]:
-        from chancy.plugins.workflow.commands import workflow
-
-        return [workflow]
-
-    def panels(self) -> Sequence[Panel]:
-        return [Panel(name="workflows", title="Workflows", rows=_panel_rows)]
-
-    # In a worker
-
-    def judging(self, claim: Claim, outcome: Outcome, decision: Settlement) -> Settlement:
-        # The decision stays as it is: only a claim names the step of its job.
-        if claim.meta is not None and (ref := ref_of(claim.meta)) is not None:
-            self._outcomes.record(claim.id, RecordedAttempt(ref, outcome.elapsed_s))
-        return decision
-
-    def _recorded(self) -> StepOutcomes:
-        return StepOutcomes()
-
-    async def _write(self, tx: Transaction, outcomes: Sequence[StepOutcome]) -> None:
-        advance = advance_statement(tx.schema, outcomes, most=self._starts.most)
-        ((_, pieces),) = await tx.fetch(*advance)
-        if pieces:
-            self._starts.add(pieces)
-
-    def _sweep(self, broker: Broker, clock: Clock) -> WorkflowSweep:
-        keep, left = self.keep_days, self._starts
-        return WorkflowSweep(broker, clock, self._outcomes, keep_days=keep, left=left)
-
-    async def serve(self, runtime: Runtime) -> None:
-        if not isinstance(runtime.broker, SqlStore):
-            return
-        starting = asyncio.create_task(
-            self._starts.serve(SQL.on(runtime.broker), runtime.clock), name="chancy workflows"
-        )
-        try:
-            await super().serve(runtime)
-        finally:
-            starting.cancel()
-            await asyncio.wait([starting])
-
-    def _waiter_for(self, broker: Broker, clock: Clock) -> WorkflowWaiter:
-        return waiter_for(broker, clock)
-
-    # For applications
-
-    async def push(
-        self,
-        chancy: Application,
-        workflow: Workflow,
-        *,
-        within: object | None = None,
-        validate: bool = True,
-    ) -> WorkflowReference:
-        """Store a workflow, and start the steps that wait for no other.
-
-        :param within: a connection in a transaction of the caller's, as for `Chancy.push`.
-        :param validate: False to push functions that this process cannot import.
-        :raises PushError: the workflow is invalid; names the step. Nothing was written.
-        """
-        stored = prepared(chancy, workflow, validate=validate, within=within is not None)
-        fetch = None if within is None else bind(within)
-        await WorkflowCalls(chancy.broker).push(stored, fetch)
-        return self.reference(chancy, stored.id)
-
-    def sync_push(
-        self, chancy: Application, workflow: Workflow, *, within: object, validate: bool = True
-    ) -> WorkflowReference:
-        """`push` for code without an event loop, in a transaction of the caller's."""
-        stored = prepared(chancy, workflow, validate=validate, within=True)
-        run_blocking(WorkflowCalls(chancy.broker).push(stored, bind_blocking(within)))
-        return self.reference(chancy, stored.id)
-
-    def reference(self, chancy: Application, id: UUID) -> WorkflowReference:
-        """A handle to a workflow by its id. Raises `TypeError` if the id is not a `UUID`."""
-
-        return WorkflowReference(id, chancy, self._waiter(chancy))
-
-    async def signal(
-        self,
-        chancy: Application,
-        id: UUID,
-        name: str,
-        payload: Any = None,
-        *,
-        within: object | None = None,
-    ) -> bool:
-        """`WorkflowReference.signal` for a workflow by its id."""
-        return await self.reference(chancy, id).signal(name, payload, within=within)
-
-    def sync_signal(
-        self, chancy: Application, id: UUID, name: str, payload: Any = None, *, within: object
-    ) -> bool:
-        """`signal` for code without an event loop, in a transaction of the caller's."""
-        return self.reference(chancy, id).sync_signal(name, payload, within=within)
-
-    async def find(
-        self, chancy: Application, wanted: WorkflowFilter | None = None
-    ) -> Sequence[WorkflowRecord]:
-        """Workflows by a filter, newest first."""
-        return await WorkflowCalls(chancy.broker).find(wanted or WorkflowFilter())
-
-    async def extend(
-        self,
-        chancy: Application,
-        more: Workflow,
-        *,
-        before: Sequence[str] = (),
-        within: object | None = None,
-        validate: bool = True,
-    ) -> None:
-        """In a running step: add steps to its workflow. They wait for it unless they name others.
-
-        Steps that an earlier attempt has added stay unchanged. An attempt that has lost its lease
-        adds nothing.
-
-        :param more: the steps; its name and id are ignored. They may wait for steps of the
-            workflow by name.
-        :param before: names of steps of the workflow that will wait for the last of these.
-        :param within: a connection in a transaction of the caller's. Commit soon: the row of the
-            job is locked until then.
-        :raises PushError: the steps cannot be added. Nothing was written.
-        :raises LeaseLost: another worker has the job, or it has ended.
-        """
-        tables = SQL.on(chancy.broker)
-        extension = Extension(
-            more, before, tables.schema, chancy, validate=validate, within=within is not None
-        )
-        await extension.add(tables.store.fetch if within is None else bind(within))
-
-    def sync_extend(
-        self,
-        chancy: Application,
-        more: Workflow,
-        *,
-        within: object,
-        before: Sequence[str] = (),
-        validate: bool = True,
-    ) -> None:
-        """`extend` for plain functions, in a transaction of the caller's."""
-        schema = SQL.on(chancy.broker).schema
-        extension = Extension(more, before, schema, chancy, validate=validate, within=True)
-        run_blocking(extension.add(bind_blocking(within)))
+#: The names of each module.
+_NAMES = {
+    "description": "Workflow chain chord group",
+    "record": "StepRecord StepState WorkflowFilter WorkflowProgress WorkflowRecord WorkflowState",
+    "reference": "WorkflowFailed WorkflowReference",
+    "sources": "Each From",
+    "step": "OnFailure Step",
+    "workflows": "Workflows",
+}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
-async def _panel_rows(chancy: Application) -> Sequence[Mapping[str, Any]]:
-    """The newest workflows, for the dashboard."""
-    return [
-        facts(one) for one in await WorkflowCalls(chancy.broker).find(WorkflowFilter(limit=100))
-    ]
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'chancy.plugins.workflow' has no attribute {name!r}")
+    found = import_module(f"chancy.plugins.workflow.{_MODULES[name]}")
+    value = globals()[name] = getattr(found, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

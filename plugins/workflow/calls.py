@@ -11,6 +11,7 @@ from chancy.broker.contract import Broker
 from chancy.broker.values import Cancellation
 from chancy.errors import PushError, StatementFailed
 from chancy.plugin.tracking.groups import GroupCalls
+from chancy.plugins.workflow.encoding import Prepared
 from chancy.plugins.workflow.outcomes import (
     SQL,
     StepOutcome,
@@ -19,7 +20,6 @@ from chancy.plugins.workflow.outcomes import (
     refusal_failure,
 )
 from chancy.plugins.workflow.payload import encoded
-from chancy.plugins.workflow.preparation import Prepared
 from chancy.plugins.workflow.record import (
     StepRecord,
     WorkflowProgress,

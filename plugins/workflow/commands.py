@@ -23,7 +23,7 @@ from chancy.plugins.workflow.record import (
     WorkflowRecord,
     WorkflowState,
 )
-from chancy.plugins.workflow.reference import WorkflowReference, waiter_for
+from chancy.plugins.workflow.reference import WorkflowReference
 
 T = TypeVar("T")
 
@@ -211,7 +211,7 @@ def _run_or_refuse(cli: CommandLine, work: Callable[[Application], Awaitable[T]]
 
 
 def _reference(chancy: Application, id: UUID) -> WorkflowReference:
-    return WorkflowReference(id, chancy, lambda: waiter_for(chancy.broker, chancy.clock))
+    return WorkflowReference(id, chancy)
 
 
 async def _load(

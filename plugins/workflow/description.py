@@ -14,6 +14,8 @@ from uuid import UUID
 from chancy.errors import PushError
 from chancy.job.definition import Job
 from chancy.job.ids import new_id
+from chancy.plugin.pushing import Pushable
+from chancy.plugins.workflow.reference import WorkflowReference
 from chancy.plugins.workflow.sources import prefixes, step_names
 from chancy.plugins.workflow.step import (
     MISSING,
@@ -40,11 +42,11 @@ _NAME = re.compile(r"[^\x00-\x1f\x7f{}\"\\]{1,100}")
 
 
 @dataclass(slots=True)
-class Workflow:
+class Workflow(Pushable[WorkflowReference]):
     """A graph of steps: each runs after the steps it waits for, and may take their results.
 
     ``add`` and its siblings return the workflow, so calls can be chained. The graph is checked as
-    a whole, and stored, only by ``push`` of the plugin.
+    a whole, and stored, only by `Chancy.push`.
 
     :param name: 1 to 100 characters; need not be unique.
     :param id: makes a repeated push of the same workflow a no-op.

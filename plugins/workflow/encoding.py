@@ -109,6 +109,21 @@ def _fill(column: list[T], count: int, usual: T) -> None:
     column.extend([usual] * (count - len(column)))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A workflow that passed every check.
+
+    :param sinks: the number of steps that no other step waits for.
+    :param outer: pairs of a step that is stored already and a new one that waits for it.
+    """
+
+    id: UUID
+    name: str
+    sinks: int
+    columns: Columns
+    outer: Sequence[tuple[str, str]] = ()
+
+
 class StepEncoding:
     """Checks and encodes the jobs of steps.
 

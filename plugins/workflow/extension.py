@@ -11,8 +11,9 @@ from chancy.context.context import JobContext, current_job
 from chancy.errors import LeaseLost, PushError
 from chancy.plugin.runtime import Application
 from chancy.plugins.workflow.description import MAX_STEPS, Workflow
+from chancy.plugins.workflow.encoding import Prepared
 from chancy.plugins.workflow.outcomes import KEY, SQL
-from chancy.plugins.workflow.preparation import Preparation, Prepared
+from chancy.plugins.workflow.preparation import Preparation
 from chancy.plugins.workflow.sources import Many, One, Source, sources_of
 from chancy.plugins.workflow.step import Step
 from chancy.postgres.within.calls import Fetch

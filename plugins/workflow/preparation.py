@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
 
 from chancy.errors import ConfigurationError, PushError
 from chancy.job.definition import Job
@@ -15,7 +13,7 @@ from chancy.job.registry import Registry
 from chancy.plugin.pushing import Change, PushContext, PushWay
 from chancy.plugin.runtime import Application
 from chancy.plugins.workflow.description import MAX_EDGES, UNDO, Workflow
-from chancy.plugins.workflow.encoding import Columns, StepEncoding
+from chancy.plugins.workflow.encoding import Prepared, StepEncoding
 from chancy.plugins.workflow.results import ResultTypes
 from chancy.plugins.workflow.sources import NO_SOURCES, Many, One, Source, inside, sources_of
 from chancy.plugins.workflow.step import Step
@@ -28,21 +26,6 @@ _COMPARED = 1_000
 _SHOWN = 10
 
 _END = ("",)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """A workflow that passed every check.
-
-    :param sinks: the number of steps that no other step waits for.
-    :param outer: pairs of a step that is stored already and a new one that waits for it.
-    """
-
-    id: UUID
-    name: str
-    sinks: int
-    columns: Columns
-    outer: Sequence[tuple[str, str]] = ()
 
 
 def prepared(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -29,20 +29,6 @@ Ended = tuple[WorkflowState, str | None]
 WorkflowWaiter = GroupWaiter[Ended]
 
 
-def waiter_for(broker: Broker, clock: Clock) -> WorkflowWaiter:
-    """A waiter for workflows of a broker."""
-    tables = SQL.on(broker)
-
-    async def look(id: UUID) -> GroupStatus[Ended] | None:
-        found = await tables.fetch("await", [id])
-        if not found:
-            return None
-        state = WorkflowState(found[0][1])
-        return GroupStatus(state.label, state.final, (state, found[0][2]))
-
-    return GroupWaiter(broker, clock, "workflow", look)
-
-
 class WorkflowFailed(JobError):
     """The error of `WorkflowReference.result` for a workflow that failed or was compensated.
 
@@ -65,9 +51,21 @@ class WorkflowReference(GroupReference[Application, Ended]):
     __slots__ = ("_calls",)
     kind = "workflow"
 
-    def __init__(self, id: UUID, chancy: Application, waiter: Callable[[], WorkflowWaiter]) -> None:
-        super().__init__(id, chancy, waiter)
+    def __init__(self, id: UUID, chancy: Application) -> None:
+        super().__init__(id, chancy)
         self._calls = WorkflowCalls(chancy.broker, chancy.max_payload)
+
+    def _waiter_for(self, broker: Broker, clock: Clock) -> WorkflowWaiter:
+        tables = SQL.on(broker)
+
+        async def look(id: UUID) -> GroupStatus[Ended] | None:
+            found = await tables.fetch("await", [id])
+            if not found:
+                return None
+            state = WorkflowState(found[0][1])
+            return GroupStatus(state.label, state.final, (state, found[0][2]))
+
+        return GroupWaiter(broker, clock, "workflow", look)
 
     async def get(self) -> WorkflowRecord | None:
         """The current workflow; None if it is not committed, or was purged."""

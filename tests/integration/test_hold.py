@@ -90,7 +90,7 @@ async def test_every_way_in_and_every_change_keeps_a_job_on_hold(dsn: str) -> No
                 "select chancy.push('async', 'a.b', meta => '{\"hold\": \"k\"}')"
             )
         await batches.push(app, Batch(name="b", on_finish=note(8)), [])
-        await workflows.push(app, Workflow("w").add(note(9), "only"))
+        await app.push(Workflow("w").add(note(9), "only"))
         await cron.add(app, Entry("e", "* * * * * *", note(10)))
         await cron.run(app, "e")
         dead = tables.ask(dsn, DIE)[0][0]
@@ -124,9 +124,8 @@ async def test_a_key_that_cannot_be_stored_is_refused(dsn: str, key: Any) -> Non
     async with Chancy(dsn) as chancy:
         with pytest.raises(PushError, match="must be a string of 1 to 200 characters"):
             await chancy.push(job)
-        workflows = Workflows()
         with pytest.raises(PushError, match="must be a string of 1 to 200 characters"):
-            await workflows.push(chancy, Workflow("w").add(job, "only"))
+            await chancy.push(Workflow("w").add(job, "only"))
     pushed = "select chancy.push('async', 'a.b', meta => jsonb_build_object('hold', %s::{}))"
     pushed = pushed.format("int" if key == 7 else "text").replace("%s", f"'{key}'")
     with pytest.raises(psycopg.Error, match="must be a string of 1 to 200 characters"):

@@ -232,7 +232,7 @@ async def test_a_value_that_is_no_job_is_refused_with_a_hint(chancy: Chancy, dsn
         ("note", "is not a Job"),
     ):
         with pytest.raises(PushError, match=hint):
-            await chancy.push(thing)  # type: ignore[arg-type]
+            await chancy.push(thing)  # type: ignore[call-overload]
     assert count(dsn) == 0
 
 

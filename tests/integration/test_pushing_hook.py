@@ -93,12 +93,12 @@ async def _push(app: Chancy, dsn: str) -> None:
     async with await psycopg.AsyncConnection.connect(dsn) as connection:
         await app.push(note(5), within=connection)
         await app.push_many([note(6)], within=connection)
-        await WORKFLOWS.push(app, Workflow("w").add(note(7), "only"), within=connection)
+        await app.push(Workflow("w").add(note(7), "only"), within=connection)
 
 
 async def _workflow(app: Chancy, dsn: str) -> None:
     flow = Workflow("steps").add(note(1), "one", undo=note(2)).add(extend.job(), "two")
-    await WORKFLOWS.push(app, flow)
+    await app.push(flow)
     async with Worker(app):
         steps = "select count(*) from chancy.workflows_steps"
         await eventually(lambda: tables.ask(dsn, steps) == [(4,)])
@@ -160,7 +160,7 @@ def test_the_calls_without_an_event_loop_pass_the_plugins(dsn: str, chancy: Chan
         chancy.sync_push(note(1))
         chancy.sync_push_many([note(2)])
         chancy.sync_push(note(3), within=connection)
-        WORKFLOWS.sync_push(chancy, Workflow("w").add(note(4), "only"), within=connection)
+        chancy.sync_push(Workflow("w").add(note(4), "only"), within=connection)
         BATCHES.sync_push(chancy, Batch(name="b", on_finish=note(5)), [], within=connection)
     found = tables.ask(dsn, FOUND.format("true", "jobs") + " order by 3")
     ways = ["push", "push", "push+", "workflow+", "batch+"]

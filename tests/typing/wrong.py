@@ -33,9 +33,9 @@ async def results(chancy: Chancy) -> tuple[object, ...]:
     moment: int = chancy.sync_push(send.job("a")).sync_result()  # type: ignore[assignment]
     reference: Reference[str] = await chancy.push(add.job(1))  # type: ignore[arg-type]
     narrower: Job[bool] = add.job(1)  # type: ignore[assignment]
-    await chancy.push(add)  # type: ignore[arg-type]
-    await chancy.push(add.job)  # type: ignore[arg-type]
-    await chancy.push(add(1))  # type: ignore[arg-type]
+    await chancy.push(add)  # type: ignore[call-overload]
+    await chancy.push(add.job)  # type: ignore[call-overload]
+    await chancy.push(add(1))  # type: ignore[call-overload]
     (await chancy.push(add.job(1))).id = "x"  # type: ignore[assignment]
     return text, moment, reference, narrower
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, Generic, TypeVar
@@ -116,18 +116,32 @@ def check_limit(limit: int) -> None:
         raise ConfigurationError(f"limit={limit} must be from 1 to {MAX_FOUND:,}")
 
 
+#: One for each kind of group and broker, kept while a caller waits: it refers to its broker.
+_waiters: WeakValueDictionary[tuple[str, Broker], GroupWaiter[Any]] = WeakValueDictionary()
+
+
 class GroupReference(Generic[A, T]):
     """A handle to one group. Its id is known before the push commits."""
 
-    __slots__ = ("_chancy", "_waiter", "id")
+    __slots__ = ("_chancy", "id")
 
     #: The group, in errors.
     kind: ClassVar[str]
 
-    def __init__(self, id: UUID, chancy: A, waiter: Callable[[], GroupWaiter[T]]) -> None:
+    def __init__(self, id: UUID, chancy: A) -> None:
         self.id = checked(id, self.kind)
         self._chancy = chancy
-        self._waiter = waiter
+
+    @abstractmethod
+    def _waiter_for(self, broker: Broker, clock: Clock) -> GroupWaiter[T]:
+        """A waiter for such groups of a broker."""
+
+    def _waiter(self) -> GroupWaiter[T]:
+        key = self.kind, self._chancy.broker
+        waiter = _waiters.get(key)
+        if waiter is None:
+            waiter = _waiters[key] = self._waiter_for(self._chancy.broker, self._chancy.clock)
+        return waiter
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id})"
@@ -139,7 +153,7 @@ class GroupReference(Generic[A, T]):
         return hash(self.id)
 
 
-class GroupPlugin(Plugin, Generic[R, E, T]):
+class GroupPlugin(Plugin, Generic[R, E]):
     """A plugin that tracks groups of jobs, in the transactions that settle them.
 
     :param keep_days: days for which ended groups are kept; None: for ever.
@@ -157,8 +171,6 @@ class GroupPlugin(Plugin, Generic[R, E, T]):
         self.keep_days = keep_days
         self.sweep_s = sweep_s
         self._outcomes = self._recorded()
-        # One for each broker, kept while a caller waits: it refers to its broker.
-        self._waiters: WeakValueDictionary[Broker, GroupWaiter[T]] = WeakValueDictionary()
 
     @classmethod
     def get_identifier(cls) -> str:
@@ -173,9 +185,6 @@ class GroupPlugin(Plugin, Generic[R, E, T]):
 
     @abstractmethod
     def _sweep(self, broker: Broker, clock: Clock) -> GroupSweep[R, E]: ...
-
-    @abstractmethod
-    def _waiter_for(self, broker: Broker, clock: Clock) -> GroupWaiter[T]: ...
 
     #: Including states that are not final: releasing a job that was asked to stop cancels it.
     settling_states = frozenset(State)
@@ -196,15 +205,6 @@ class GroupPlugin(Plugin, Generic[R, E, T]):
     async def serve(self, runtime: Runtime) -> None:
         if isinstance(runtime.broker, SqlStore):
             await self._sweep(runtime.broker, runtime.clock).serve(runtime, self.sweep_s)
-
-    def _waiter(self, chancy: Application) -> Callable[[], GroupWaiter[T]]:
-        def waiter() -> GroupWaiter[T]:
-            found = self._waiters.get(chancy.broker)
-            if found is None:
-                found = self._waiters[chancy.broker] = self._waiter_for(chancy.broker, chancy.clock)
-            return found
-
-        return waiter
 
 
 async def _finals(tx: Transaction, batch: Sequence[Settlement]) -> Sequence[Settlement]:

@@ -185,8 +185,8 @@ def test_the_help_has_the_commands_of_the_default_plugins() -> None:
         ("quue", "No such command 'quue'. Did you mean 'queue'?"),
         ("workflows", "No such command 'workflows'. Did you mean 'workflow'?"),
         ("nothing", "No such command 'nothing'."),
-        ("workflow", "The plugin chancy.workflows provides it: pass the --app of an application "
-         "that uses this plugin, or set CHANCY_PLUGINS=chancy.workflows."),
+        ("batch", "The plugin chancy.batches provides it: pass the --app of an application "
+         "that uses this plugin, or set CHANCY_PLUGINS=chancy.batches."),
     ],
 )  # fmt: skip
 def test_a_command_that_is_not_there_is_explained(dsn: str, name: str, said: str) -> None:

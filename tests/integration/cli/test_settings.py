@@ -321,7 +321,7 @@ async def test_the_shell_completes_ids_of_dead_letters_workflows_batches_and_wor
     queues = [Queue("async", executor="async")]
     async with Chancy(dsn, queues=queues, plugins=[flows, batches]) as chancy:
         await chancy.migrate()
-        flow = await flows.push(chancy, Workflow("one").add(jobs.note.job(0), "step"))
+        flow = await chancy.push(Workflow("one").add(jobs.note.job(0), "step"))
         batch = await batches.push(chancy, Batch(name="one"), [jobs.note.job(0)])
         async with Worker(chancy) as worker:
             dead = await chancy.push(jobs.fail.job().with_max_attempts(1))

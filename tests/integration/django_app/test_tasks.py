@@ -14,7 +14,9 @@ from django_tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
 from django_tasks.signals import task_enqueued, task_finished
 
 from chancy import JobFailed, State
+from chancy.django import app
 from chancy.django.testing import run_jobs
+from chancy.plugins.workflow import chain
 from tests.integration.django_app import tasks
 from tests.support import django_project
 
@@ -54,6 +56,18 @@ def test_a_task_is_enqueued_in_the_transaction_and_read_in_it(dsn: str) -> None:
     assert None not in (result.enqueued_at, result.started_at, result.finished_at)
     found = tasks.add.get_result(result.id)
     assert (found.task.func, found.task.priority) == (tasks.add.func, -3)
+
+
+def test_a_workflow_is_pushed_in_the_transaction(dsn: str) -> None:
+    flow = chain("flow", tasks.note.job("a"), tasks.note.job("b"))
+    with transaction():
+        app().sync_push(flow)
+        Transaction.set_rollback(True)
+    assert stored(dsn) == 0
+    with transaction():
+        reference = app().sync_push(flow)
+        assert stored(dsn) == 0
+    assert (stored(dsn), reference.id) == (1, flow.id)
 
 
 def test_a_task_that_fails_is_tried_again_and_keeps_its_errors() -> None:

@@ -108,7 +108,7 @@ async def push(chancy: Chancy) -> None:
     workflows, batches = plugins[Workflows], plugins[Batches]
     assert isinstance(workflows, Workflows)
     assert isinstance(batches, Batches)
-    started = await workflows.push(chancy, flow)
+    started = await chancy.push(flow)
     batch = await batches.push(
         chancy, Batch(name="newsletter"), [merge.job(name=str(n)) for n in range(25)]
     )

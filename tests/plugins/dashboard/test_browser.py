@@ -146,7 +146,7 @@ async def _steer_workflows(it: Tab, chancy: Chancy) -> None:
     page, workflows = it.page, _plugin(chancy, Workflows)
     flow = Workflow("endless")
     flow.add(stay.job(feed="workflow"), "stay")
-    endless = await workflows.push(chancy, flow)
+    endless = await chancy.push(flow)
     await it.open("workflows")
     await page.get_by_role("link", name=re.compile("catalogue")).click()
     await expect(page.locator(".graph g")).to_have_count(6)

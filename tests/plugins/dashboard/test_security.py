@@ -405,7 +405,7 @@ async def test_names_results_and_panels_are_text(shop_dsn: str) -> None:
         assert isinstance(cron, Cron)
         flow = Workflow(name=TAGS)
         flow.add(send_receipt.job(order=1), TAGS)
-        started = await workflows.push(shop, flow)
+        started = await shop.push(flow)
         batch = await batches.push(shop, Batch(name=TAGS), [send_receipt.job(order=2)])
         await cron.add(shop, Entry("nightly", "0 3 * * *", send_receipt.job(order=3)))
         job = await shop.push(send_receipt.job(order=4))

@@ -244,7 +244,7 @@ async def test_steps_callbacks_and_ticks_are_encrypted(dsn: str) -> None:
     batch = Batch(name="pay", on_finish=secret_jobs.pay.job(card=SECRET))
     async with app:
         await cron.add(app, Entry("pay", "@yearly", secret_jobs.pay.job(card=SECRET)))
-        flow = await flows.push(app, workflow)
+        flow = await app.push(workflow)
         await batches.push(app, batch, [secret_jobs.pay.job(card=SECRET)])
         waiting = dump(dsn, tables)
         keyring = Encryption({"k1": K1, "k2": K2}).keyring

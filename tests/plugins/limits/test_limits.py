@@ -277,7 +277,7 @@ async def test_rules_hold_for_jobs_of_every_way_in(dsn: str, book: Book) -> None
             batch = await batches.push(chancy, Batch(name="letters"), [work.job("a", 3)])
             flow = Workflow("flow").add(work.job("a", 4), "first")
             flow.add(work.job("a", 5), "second", after="first")
-            steps = await flows.push(chancy, flow)
+            steps = await chancy.push(flow)
             # The second step is not in its queue yet.
             held = "select count(*) from chancy.jobs where meta -> 'limits' ? 'partition'"
             await eventually(lambda: tables.ask(dsn, held) == [(4,)])

@@ -202,7 +202,7 @@ async def test_batches_workflows_and_replays_are_in_the_trace_of_the_request(dsn
             flow = Workflow("flow").add(in_loop.job(), "a").add(in_thread.job(), "b", after="a")
             async with chancy.transaction() as transaction:
                 reference = await batches.push(chancy, batch, jobs, within=transaction)
-                await flows.push(chancy, flow, within=transaction)
+                await chancy.push(flow, within=transaction)
         assert await reference.finished(20) is BatchState.FAILED
         [letter] = await letters.find(chancy)
         broken.clear()

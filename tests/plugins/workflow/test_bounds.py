@@ -48,7 +48,7 @@ async def test_a_workflow_is_filled_to_its_bound_and_no_further(flows_dsn: str) 
     flow = Workflow("w").wait_for("go").add(fill.job().with_max_attempts(1), "fill")
     async with working(flows_dsn, FLOWS) as chancy:
         app.append(chancy)
-        reference = await FLOWS.push(chancy, flow)
+        reference = await chancy.push(flow)
 
         async def filled() -> bool:
             found = await reference.progress()
@@ -96,7 +96,7 @@ async def test_steps_that_undo_are_not_counted(
     flow.add(steps.mark.job(), "last", undo=steps.undo.job("last"), after="first")
     async with working(flows_dsn, FLOWS) as chancy:
         app.append(chancy)
-        reference = await FLOWS.push(chancy, flow)
+        reference = await chancy.push(flow)
         await reference.result(10)
         found = {one.name for one in await reference.steps() if one.undoes is None}
     assert found == {"first", "last", "a", "d"}

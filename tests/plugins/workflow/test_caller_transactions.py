@@ -22,8 +22,8 @@ async def test_a_signal_leaves_the_settings_of_the_transaction_alone(flows_dsn: 
     flows = Workflows()
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
         flow = Workflow("w").wait_for("go").add(steps.mark.job(), "end", after="go")
-        reference = await flows.push(chancy, flow)
-        one = (await flows.push(chancy, Workflow("w").add(steps.mark.job(), "a"))).id
+        reference = await chancy.push(flow)
+        one = (await chancy.push(Workflow("w").add(steps.mark.job(), "a"))).id
     with psycopg.connect(flows_dsn) as connection:
         cursor = psycopg.RawCursor(connection)
         cursor.execute(IDLE)
@@ -57,7 +57,7 @@ async def stubborn() -> str:
 async def test_cancelled_steps_are_retried_once_they_stopped(flows_dsn: str) -> None:
     flows = Workflows()
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, Workflow("w").add(stubborn.job(), "slow"))
+        reference = await chancy.push(Workflow("w").add(stubborn.job(), "slow"))
         await eventually(lambda: "began" in steps.ran)
         assert await reference.cancel()
         await eventually(lambda: "stopping" in steps.ran)

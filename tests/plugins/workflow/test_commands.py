@@ -29,7 +29,7 @@ async def failed(flows_dsn: str) -> str:
     )
     flow.add(steps.anything.job(From("bad")), "odd <name> & [x]").wait_for("go")
     async with working(flows_dsn, FLOWS) as chancy:
-        reference = await FLOWS.push(chancy, flow)
+        reference = await chancy.push(flow)
         await reference.wait(10)
     return str(reference.id)
 

@@ -36,7 +36,7 @@ async def test_any_step_that_asks_for_it_has_the_others_undone(flows_dsn: str, f
         policy: OnFailure = OnFailure.COMPENSATE if name == "saga" else OnFailure.FAIL
         flow.add(made, name, after="done", on_failure=policy)
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         before = WorkflowState.FAILING if first == "plain" else WorkflowState.COMPENSATING
         await eventually(lambda: is_in(reference, before))
         assert last in steps.ran
@@ -56,7 +56,7 @@ async def test_completed_steps_are_undone_in_reverse_order(flows_dsn: str) -> No
     flows = Workflows()
     steps.failing.add("pay")
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, saga())
+        reference = await chancy.push(saga())
         with pytest.raises(WorkflowFailed, match="step pay has failed") as caught:
             await reference.result(10)
         assert caught.value.state is WorkflowState.COMPENSATED
@@ -73,7 +73,7 @@ async def test_undoing_waits_for_what_still_runs(flows_dsn: str) -> None:
     flow.add(steps.once.job(), "bad", after="quick", on_failure="compensate")
     flow.add(steps.mark.job(), "never", after="slow")
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
 
         await eventually(lambda: is_in(reference, WorkflowState.COMPENSATING))
         assert not any(name.startswith("undo") for name in steps.ran)
@@ -87,7 +87,7 @@ async def test_an_undo_that_fails_stops_and_continues_when_it_is_retried(flows_d
     flows = Workflows()
     steps.failing |= {"pay", "undo hotel"}
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, saga())
+        reference = await chancy.push(saga())
         assert await reference.wait(10) is WorkflowState.FAILED
         assert steps.ran[-2:] == ["undo car", "undo hotel"]
         steps.failing.clear()
@@ -105,7 +105,7 @@ async def test_ignored_failures_are_never_undone(flows_dsn: str) -> None:
         flow.add(steps.once.job(), name, undo=steps.undo.job(name), on_failure=policy)
     flow.add(steps.once.job(), "pay", after=["ignored", "done"], on_failure="compensate")
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         assert await reference.wait(10) is WorkflowState.FAILED
         # As long as it compensates, nobody misses the job that is not there.
         execute(flows_dsn, "update chancy.workflows set state = 2, finished_at = null")
@@ -122,7 +122,7 @@ async def test_once_it_is_undone_nothing_else_of_it_counts(flows_dsn: str) -> No
     """Neither the replay of what had failed, nor a late end of which nobody knew."""
     flows = Workflows()
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
-        reference = await flows.push(chancy, saga().add(steps.mark.job(), "slow"))
+        reference = await chancy.push(saga().add(steps.mark.job(), "slow"))
 
         async def tell(step: str, state: State, *, again: bool = False) -> None:
             execute(flows_dsn, BEGUN.replace("select 1", "delete"), step)
@@ -149,7 +149,7 @@ async def test_the_sweep_makes_no_replay_count_once_it_is_undone(flows_dsn: str)
     flows, dead = Workflows(sweep_s=3600), DeadLetters()
     steps.failing |= {"pay", "undo hotel"}
     async with working(flows_dsn, flows, dead) as chancy:
-        reference = await flows.push(chancy, saga())
+        reference = await chancy.push(saga())
         assert await reference.wait(10) is WorkflowState.FAILED
         found = await dead.find(chancy)
         letters = {letter.meta["workflow"]["step"]: letter for letter in found}

@@ -12,8 +12,9 @@ from chancy.job.registry import Registry
 from chancy.plugins.batch import BatchState, On
 from chancy.plugins.workflow import Each, From, Workflow, WorkflowState, chain, chord, group
 from chancy.plugins.workflow.description import MAX_STEPS
+from chancy.plugins.workflow.encoding import Prepared
 from chancy.plugins.workflow.fit import fits
-from chancy.plugins.workflow.preparation import Preparation, Prepared
+from chancy.plugins.workflow.preparation import Preparation
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.steps import Page, Size
 

@@ -74,7 +74,7 @@ async def test_any_number_of_them_are_taken_when_the_first_begins_to_wait(
     flows_dsn: str, before: Before, count: int, most: int | None
 ) -> None:
     async with Chancy(flows_dsn, plugins=[FLOWS]) as chancy:
-        reference = await FLOWS.push(chancy, waiting(count, before))
+        reference = await chancy.push(waiting(count, before))
         assert execute(flows_dsn, ALL) == [(count,)]
         await end(flows_dsn, reference.id, "first", most=most)
         if most is not None:  # as a settlement, whose time is short
@@ -113,7 +113,7 @@ async def test_released_steps_are_locked_in_one_order(flows_dsn: str) -> None:
     flow.add(steps.mark.job(), "m", after=["right", "other"])
     flow.add(steps.mark.job(), "z", after=["left", "right", "other"])
     async with Chancy(flows_dsn, plugins=[FLOWS]) as chancy:
-        reference = await FLOWS.push(chancy, flow)
+        reference = await chancy.push(flow)
         await reference.signal("go", 1)
         with psycopg.connect(flows_dsn) as held:
             held.execute(HOLD.encode())
@@ -134,7 +134,7 @@ async def test_one_that_waits_in_a_piece_is_over_as_the_piece_is_started(flows_d
     flow.wait_for("go", after="first").wait_for("then", after="go")
     flow.add(steps.mark.job(), "last", after=["then", "b"])
     async with Chancy(flows_dsn, plugins=[FLOWS]) as chancy:
-        reference = await FLOWS.push(chancy, flow)
+        reference = await chancy.push(flow)
         for name in ("go", "then"):
             await reference.signal(name, 1)
         await end(flows_dsn, reference.id, "first", most=1)
@@ -154,7 +154,7 @@ async def test_they_are_counted_again_when_steps_are_run_again(flows_dsn: str) -
     flow = Workflow("w").add(steps.mark.job(), "first").wait_for("go", after="first")
     flow.add(steps.mark.job(), "bad", after="go").wait_for("late", after="bad")
     async with Chancy(flows_dsn, plugins=[FLOWS]) as chancy:
-        reference = await FLOWS.push(chancy, flow)
+        reference = await chancy.push(flow)
         for name in ("go", "late"):
             await reference.signal(name, 1)
         await end(flows_dsn, reference.id, "first")

@@ -74,7 +74,7 @@ async def test_a_step_fans_out_over_what_it_finds(flows_dsn: str, failures: int)
     fails.extend([None] * failures)
     async with working(flows_dsn, FLOWS) as chancy:
         app.append(chancy)
-        reference = await FLOWS.push(chancy, collecting(20))
+        reference = await chancy.push(collecting(20))
         assert await reference.result(10) == 2 * sum(range(20))
         found = {one.name: one for one in await reference.steps()}
     assert len(found) == 22
@@ -87,9 +87,9 @@ async def test_the_last_step_may_add_more_steps(flows_dsn: str) -> None:
     async with working(flows_dsn, FLOWS) as chancy:
         app.append(chancy)
         flow = Workflow("w").add(add.job({"uses": True}), "first")
-        assert await (await FLOWS.push(chancy, flow)).result(10) == "added"
+        assert await (await chancy.push(flow)).result(10) == "added"
         flow = Workflow("w").add(add.job({"blocking": True}), "first")
-        assert await (await FLOWS.push(chancy, flow)).result(10) == "added"
+        assert await (await chancy.push(flow)).result(10) == "added"
 
 
 @job(queue="async")
@@ -109,7 +109,7 @@ async def test_added_steps_may_be_composed_of_parts(flows_dsn: str) -> None:
         flow = (
             Workflow("w").add(add_line.job(), "first").add(steps.mark.job(), "end", after="first")
         )
-        reference = await FLOWS.push(chancy, flow)
+        reference = await chancy.push(flow)
 
         async def added() -> bool:
             found = {one.name: one for one in await reference.steps()}
@@ -126,7 +126,7 @@ async def test_steps_are_added_behind_ones_that_have_ended(flows_dsn: str) -> No
         app.append(chancy)
         flow = Workflow("w").add(steps.number.job(1), "one").add(steps.number.job(2), "two")
         flow.add(add.job({"after": ["one", "two"]}), "first", after=["one", "two"])
-        reference = await FLOWS.push(chancy, flow)
+        reference = await chancy.push(flow)
         assert await reference.wait(10) is WorkflowState.SUCCEEDED
         assert "added" in steps.ran
 
@@ -151,7 +151,7 @@ async def test_invalid_additions_are_refused(
         flow = Workflow("w").add(steps.mark.job(), "other").add(first, "first", after="other")
         flow.add(steps.mark.job(), "behind", after="first")
         flow.add(steps.mark.job(), "last", after="behind")
-        reference = await FLOWS.push(chancy, flow)
+        reference = await chancy.push(flow)
         assert await reference.wait(10) is WorkflowState.FAILED
     assert why in str(refused[0])
     assert execute(flows_dsn, "select count(*) from chancy.workflows_steps") == [(4,)]
@@ -184,7 +184,7 @@ async def test_an_attempt_that_does_not_count_any_more_adds_nothing(flows_dsn: s
     zombie.clear()
     async with working(flows_dsn, FLOWS) as chancy:
         app.append(chancy)
-        reference = await FLOWS.push(chancy, Workflow("w").add(linger.job(), "linger"))
+        reference = await chancy.push(Workflow("w").add(linger.job(), "linger"))
         await eventually(lambda: steps.ran == ["linger"])
         # As it is when another worker has claimed the job.
         execute(flows_dsn, "update chancy.jobs set lease = %s", uuid4())
@@ -211,7 +211,7 @@ async def test_a_failing_workflow_takes_no_more_steps_until_it_is_retried(flows_
     flow = Workflow("w").add(add_late.job(), "adds").add(steps.once.job(), "bad")
     async with working(flows_dsn, FLOWS) as chancy:
         app.append(chancy)
-        reference = await FLOWS.push(chancy, flow)
+        reference = await chancy.push(flow)
         await eventually(lambda: "late" in steps.ran)
         await eventually(lambda: is_in(reference, WorkflowState.FAILING))
         steps.gate.set()

@@ -55,7 +55,7 @@ async def test_the_last_of_what_runs_ends_it_in_whichever_order(
             for name in order:
                 flow.add(steps.once.job(), name)
                 flow.add(steps.once.job(), f"{name[0]} waits", after=name)
-            reference = await FLOWS.push(chancy, flow)
+            reference = await chancy.push(flow)
             await tell(flows_dsn, chancy, reference, "bad")
             for name in order:
                 assert await is_in(reference, waits), f"{name} of {order} runs yet"
@@ -68,7 +68,7 @@ async def test_a_service_that_fails_again_is_reported_again(flows_dsn: str) -> N
     async with Chancy(flows_dsn, plugins=[FLOWS]) as chancy:
         flow = Workflow("w").add(steps.once.job(), "y").add(steps.once.job(), "a", after="y")
         flow.add(steps.once.job(), "bad").add(steps.once.job(), "z").add(steps.once.job(), "bad z")
-        reference = await FLOWS.push(chancy, flow)
+        reference = await chancy.push(flow)
         await tell(flows_dsn, chancy, reference, "bad")
         await tell(flows_dsn, chancy, reference, "y")
         assert await reference.retry() == 1  # which begins "a", and "bad" again
@@ -93,7 +93,7 @@ async def test_an_end_beside_a_failure_looks_at_what_changes(
     for name in ("bad", "bad too", "zz"):
         flow.add(steps.once.job(), name, on_failure=policy)
     async with Chancy(flows_dsn, plugins=[FLOWS]) as chancy:
-        reference = await FLOWS.push(chancy, flow)
+        reference = await chancy.push(flow)
         # With the second one all that wait are passed over, once.
         for name in ("bad", "bad too"):
             await tell(flows_dsn, chancy, reference, name)

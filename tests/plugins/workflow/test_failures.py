@@ -28,7 +28,7 @@ async def test_a_failed_step_fails_the_workflow_and_nothing_else_begins(flows_ds
     flow.add(steps.mark.job(), "after bad", after="bad")
     flow.add(steps.mark.job(), "after slow", after="slow")
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         # Until nothing runs any more it is open how it ends.
         await eventually(lambda: is_in(reference, WorkflowState.FAILING))
         with pytest.raises(WaitTimeout, match="is failing"):
@@ -62,7 +62,7 @@ async def test_retries_of_a_job_are_nothing_of_the_workflow(flows_dsn: str) -> N
     flow = Workflow("w").add(steps.mark.job().with_max_attempts(50), "bad")
     flow.add(steps.mark.job(), "next", after="bad")
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         await eventually(lambda: len(steps.ran) > 2)
         steps.failing.clear()
         assert await reference.result(10) == "next"
@@ -74,7 +74,7 @@ async def test_an_ignored_failure_counts_as_done(flows_dsn: str) -> None:
     flow = Workflow("w").add(steps.once.job(), "bad", on_failure="ignore")
     flow.add(steps.maybe.job(From("bad")), "next")
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         assert await reference.result(10) == "None"
         assert await states(reference) == {"bad": "ignored", "next": "succeeded"}
 
@@ -85,7 +85,7 @@ async def test_a_cancelled_workflow_stops_what_runs(flows_dsn: str) -> None:
     flow.add(steps.mark.job().with_delay(3600), "later")
     flow.add(steps.mark.job(), "after", after=["slow", "later"])
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         await eventually(lambda: "slow" in steps.ran)
         assert await reference.cancel()
         with pytest.raises(JobCancelled):
@@ -113,7 +113,7 @@ async def test_steps_stopped_by_a_cancel_are_not_ignored_failures(
     flow.add(steps.mark.job().with_delay(3600), "later", on_failure="ignore")
     flow.add(steps.mark.job(), "after", after=["slow", "later"])
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         await eventually(lambda: "slow" in steps.ran)
         assert await reference.cancel()
 
@@ -139,7 +139,7 @@ async def test_a_retry_waits_until_stopped_steps_are_reported(flows_dsn: str) ->
     flows = Deaf()
     flow = Workflow("w").add(steps.held.job(), "slow", on_failure="ignore")
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         await eventually(lambda: "slow" in steps.ran)
         assert await reference.cancel()
         await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
@@ -157,7 +157,7 @@ async def test_a_job_of_a_step_that_is_cancelled_fails_the_workflow(flows_dsn: s
     flows = Workflows(sweep_s=0.1)
     flow = chain("w", steps.mark.job().with_delay(3600), steps.mark.job())
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         first = await reference.step("mark")
         assert first is not None
         assert first.job_id is not None
@@ -173,7 +173,7 @@ async def test_a_step_and_all_behind_it_run_again(flows_dsn: str) -> None:
     flow.add(steps.mark.job(), "join", after=["b", "side"])
     flow.add(steps.anything.job(Each("join")), "end")
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         await reference.result(10)
         with pytest.raises(PushError, match="is succeeded, and cannot be retried"):
             await reference.retry()
@@ -195,7 +195,7 @@ async def test_the_replay_of_a_dead_letter_resumes_its_workflow(flows_dsn: str) 
     flow.add(steps.mark.job(), "after bad", after="bad")
     flow.add(steps.mark.job(), "end", after=["after bad", "worse"])
     async with working(flows_dsn, flows, dead) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         assert await reference.wait(10) is WorkflowState.FAILED
 
         async def both() -> bool:
@@ -224,7 +224,7 @@ async def test_a_replay_of_a_step_that_was_retried_is_ignored(flows_dsn: str) ->
     steps.failing.add("bad")
     flow = Workflow("w").add(steps.once.job(), "bad").add(steps.mark.job(), "end", after="bad")
     async with working(flows_dsn, flows, dead) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         assert await reference.wait(10) is WorkflowState.FAILED
         steps.failing.clear()
         # The retried one waits, and the replay ends first.
@@ -246,7 +246,7 @@ async def test_a_step_that_was_asked_to_stop_and_should_go_back_ends(flows_dsn: 
     steps.failing.add("bad")
     flow = Workflow("w").add(steps.late.job().with_max_attempts(2), "bad")
     async with working(flows_dsn, flows, queue=brief) as chancy:
-        reference = await flows.push(chancy, flow.add(steps.mark.job(), "end", after="bad"))
+        reference = await chancy.push(flow.add(steps.mark.job(), "end", after="bad"))
         await eventually(lambda: "bad" in steps.ran)
         execute(flows_dsn, "update chancy.jobs set stop_asked_at = now()")
         steps.gate.set()

@@ -123,7 +123,7 @@ async def test_each_step_ends_once_despite_crashes(
         harming = asyncio.create_task(fleet.harm(until))
         while time.monotonic() < until:
             flow, before = graph(book, chance, queues)
-            pushed[(await FLOWS.push(chancy, flow)).id] = before
+            pushed[(await chancy.push(flow)).id] = before
             await asyncio.sleep(0.1)
         await harming
         for id, before in pushed.items():

@@ -45,7 +45,7 @@ async def pushed(chancy: Chancy, dsn: str, *, undo: bool) -> WorkflowReference:
     for name in names:
         flow.add(steps.mark.job(), name, undo=steps.undo.job(From(name)) if undo else None)
     flow.add(steps.mark.job(), "bad", after=names[:2], on_failure="compensate")
-    return await Workflows().push(chancy, flow)
+    return await chancy.push(flow)
 
 
 def end(dsn: str, flow: WorkflowReference, step: str, state: int) -> float:
@@ -99,7 +99,7 @@ async def test_a_step_that_most_are_behind_runs_again(flows_dsn: str) -> None:
         flow.add(steps.mark.job(), f"b{place}", after=both)
     async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
         among_small_ones(flows_dsn)
-        reference = await Workflows().push(chancy, flow)
+        reference = await chancy.push(flow)
         execute(flows_dsn, "delete from chancy.jobs")
         execute(flows_dsn, "update chancy.workflows_steps set state = 4")
         execute(flows_dsn, "update chancy.workflows_joins set missing = 0")
@@ -122,7 +122,7 @@ async def test_a_worker_runs_a_wide_fan_to_its_end_each_step_once(flows_dsn: str
     flow.add(steps.mark.job(), "end", after=names)
     flows = Workflows()
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         assert await reference.result(90) == "end"
     assert Counter(steps.ran) == Counter(["root", *names, "end"])
     assert (steps.ran[0], steps.ran[-1]) == ("root", "end")

@@ -41,7 +41,7 @@ async def test_a_step_that_succeeded_does_not_fail(flows_dsn: str) -> None:
     flow = Workflow("w").add(steps.held.job(), "held", undo=steps.undo.job("held"))
     flow.add(steps.mark.job(), "next", after="held", on_failure="compensate")
     async with running.working(flows_dsn, flows, queue=BRIEF) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         with psycopg.connect(flows_dsn) as connection:
             connection.execute("select from chancy.workflows_steps where name = 'held' for update")
             steps.gate.set()
@@ -63,7 +63,7 @@ async def test_a_late_success_of_a_lost_attempt_does_not_undo_the_failure(
     row. Where it was only taken for gone, nobody knows better than who has seen it succeed."""
     clock, notes, flows = ManualClock(), StepOutcomes(), Workflows()
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
-        reference = await flows.push(chancy, Workflow("w").add(steps.mark.job(), "a"))
+        reference = await chancy.push(Workflow("w").add(steps.mark.job(), "a"))
         step = await reference.step("a")
         assert step is not None
         assert step.job_id is not None

@@ -44,7 +44,7 @@ async def test_a_step_that_could_not_begin_is_not_gone(
     flow.add(steps.held.job(), "slow")
     flow.add(steps.once.job(), "late", after="quick", on_failure=policy)
     async with working(flows_dsn, flows, dead) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         await eventually(lambda: is_in(reference, WorkflowState.FAILING))
         await eventually(lambda: {"quick", "slow"} <= set(steps.ran))
         quick = await reference.step("quick")
@@ -78,7 +78,7 @@ async def test_a_step_whose_job_is_there_after_all_does_not_fail(flows_dsn: str)
     flows = Workflows()
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
         flow = Workflow("w").add(steps.mark.job(), "there").add(steps.mark.job(), "gone")
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         gone = await reference.step("gone")
         assert gone is not None
         assert gone.job_id is not None
@@ -103,7 +103,7 @@ create trigger refuse before update on chancy.workflows_steps for each row
 async def test_a_step_that_the_server_refuses_stops_no_other(flows_dsn: str) -> None:
     async with working(flows_dsn, Deaf()) as chancy:
         flow = Workflow("w").add(steps.mark.job(), "refused").add(steps.mark.job(), "taken")
-        reference = await Workflows().push(chancy, flow)
+        reference = await chancy.push(flow)
         await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
         await asyncio.to_thread(execute, flows_dsn, REFUSE)
         assert await sweep_of(chancy).turn() == 2
@@ -118,7 +118,7 @@ async def test_a_timer_that_the_server_refuses_stops_no_other(flows_dsn: str) ->
     async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
         flow = Workflow("w").wait_for("refused", timeout_s=0.01, default=1)
         flow.wait_for("taken", timeout_s=0.01, default=2)
-        reference = await Workflows().push(chancy, flow)
+        reference = await chancy.push(flow)
         await asyncio.to_thread(execute, flows_dsn, REFUSE)
         timers, rung = SignalTimeouts(chancy.broker), 0
 
@@ -137,7 +137,7 @@ async def test_a_replay_that_the_server_refuses_stops_no_other(flows_dsn: str) -
     steps.failing.update(names)
     flow = Workflow("w").add(steps.once.job(), "refused").add(steps.once.job(), "taken")
     async with working(flows_dsn, flows, dead) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         assert await reference.wait(10) is WorkflowState.FAILED
         jobs = [step.job_id for step in await reference.steps()]
     steps.failing.clear()
@@ -160,7 +160,7 @@ async def test_steps_with_open_dependencies_are_in_no_piece(flows_dsn: str) -> N
         for name in ("c", "d"):
             flow.add(steps.mark.job(), name, after="a")
         flow.add(steps.mark.job(), "join", after=["a", "b"])
-        reference = await Workflows().push(chancy, flow)
+        reference = await chancy.push(flow)
         left = "select names from chancy.workflows_starts"
         for step, pieces in (("a", [(["d"],)]), ("b", [(["d"],)])):
             found = await reference.step(step)

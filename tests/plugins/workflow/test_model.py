@@ -54,7 +54,7 @@ async def run(dsn: str, graphs: Sequence[model.Graph], flows: Workflows) -> None
         for graph in graphs:
             steps.ran.clear()
             steps.failing = {model.name(at) for at, node in enumerate(graph) if node.fails}
-            reference = await flows.push(chancy, model.described(graph))
+            reference = await chancy.push(model.described(graph))
             state = await reference.wait(20)
             await settled(dsn, chancy)
             assert await reference.wait(20) is state, "a final state is final"

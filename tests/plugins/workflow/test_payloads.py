@@ -33,14 +33,14 @@ async def test_steps_and_signals_may_be_as_large_as_the_application_says(flows_d
         APPS.append(chancy)
         flow = Workflow("w").add(size.job(LARGE), "size").add(grow.job(), "grow")
         flow.wait_for("go").add(size.job(From("go")), "signalled")
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         await reference.signal("go", LARGE)
         found = await reference.result(10)
         assert found == {"size": len(LARGE), "more": len(LARGE), "signalled": len(LARGE)}
         with psycopg.connect(flows_dsn) as connection:
-            flows.sync_push(chancy, Workflow("w").add(size.job(LARGE)), within=connection)
+            chancy.sync_push(Workflow("w").add(size.job(LARGE)), within=connection)
         with pytest.raises(PayloadTooLarge, match="the limit is 4,194,304"):
-            await flows.push(chancy, Workflow("w").add(size.job(LARGE * 2)))
+            await chancy.push(Workflow("w").add(size.job(LARGE * 2)))
         with pytest.raises(PayloadTooLarge, match="the limit is 4,194,304"):
             await reference.signal("go", LARGE * 2)
 

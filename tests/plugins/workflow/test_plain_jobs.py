@@ -31,6 +31,6 @@ async def test_plain_jobs_are_settled_without_the_plugin(
         assert [await one.result(10) for one in pushed] == [0, 1, 2, 3, 4]
         await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
         assert written == []
-        reference = await flows.push(chancy, chain("w", steps.number.job(5)))
+        reference = await chancy.push(chain("w", steps.number.job(5)))
         assert await reference.result(10) == 5
         assert written == [1]

@@ -42,7 +42,7 @@ async def test_steps_that_end_at_once_start_the_next_one_once(flows_dsn: str) ->
     audit.begin(flows_dsn)
     flows = Workflows()
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
-        ids = [(await flows.push(chancy, joining())).id for _ in range(TIMES)]
+        ids = [(await chancy.push(joining())).id for _ in range(TIMES)]
         async with contextlib.AsyncExitStack() as stack:
             connect = psycopg.AsyncConnection.connect
             sides = [
@@ -74,7 +74,7 @@ async def test_a_step_behind_two_starts_with_the_last_that_is_committed(
     audit.begin(flows_dsn)
     flows = Workflows()
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
-        flow = (await flows.push(chancy, joining())).id
+        flow = (await chancy.push(joining())).id
     first = await psycopg.AsyncConnection.connect(flows_dsn)
     other = await psycopg.AsyncConnection.connect(flows_dsn, autocommit=True)
     await psycopg.AsyncRawCursor(first).execute(*ends(flow, "left"))
@@ -116,7 +116,7 @@ async def test_ends_that_waited_for_a_failure_do_not_wait_for_each_other(flows_d
     execute(flows_dsn, PAUSE)
     flows = Workflows()
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
-        reference = await flows.push(chancy, joining().add(steps.mark.job(), "bad"))
+        reference = await chancy.push(joining().add(steps.mark.job(), "bad"))
         connect = psycopg.AsyncConnection.connect
         async with (
             await connect(flows_dsn) as bad,

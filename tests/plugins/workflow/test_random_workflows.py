@@ -31,7 +31,6 @@ from tests.plugins.workflow.random_workflows import (
     drawn,
     there,
 )
-from tests.plugins.workflow.run_worker import FLOWS
 from tests.plugins.workflow.running import execute, sweep_of
 from tests.support.waiting import eventually
 
@@ -146,7 +145,7 @@ async def play(
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(fleet.harm(time.monotonic() + harm_s))
         for one in drawings:
-            reference = await FLOWS.push(chancy, described(one, str(book)))
+            reference = await chancy.push(described(one, str(book)))
             runs.append(Run(one, reference, random.Random(chance.random()), dsn))
             tasks.create_task(runs[-1].follow())
             await asyncio.sleep(chance.uniform(0, 2 * harm_s / len(drawings)))

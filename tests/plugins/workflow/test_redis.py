@@ -46,7 +46,7 @@ async def test_steps_of_queues_of_both_brokers_pass_on_what_they_give(
     flows = Workflows()
     async with working(dsn, redis_url, flows) as chancy:
         assert isinstance(chancy.broker, RoutedBroker)
-        reference = await flows.push(chancy, mixed())
+        reference = await chancy.push(mixed())
         assert await reference.result(10) == 20
         assert set((await states(reference)).values()) == {"succeeded"}
         found = await chancy.broker.brokers.ready("redis")
@@ -61,7 +61,7 @@ async def test_a_step_of_a_redis_queue_fails_and_is_undone_and_retried(
     flow = Workflow("w").add(fast(steps.once.job()), "a", undo=fast(steps.undo.job(From("a"))))
     flow.add(fast(steps.once.job()), "bad", after="a", on_failure="compensate")
     async with working(dsn, redis_url, flows) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         assert await reference.wait(10) is WorkflowState.COMPENSATED
         assert steps.ran == ["a", "bad", "undo a"]
         bad = await reference.step("bad")
@@ -69,7 +69,7 @@ async def test_a_step_of_a_redis_queue_fails_and_is_undone_and_retried(
         assert bad.error == {"type": "builtins.ValueError", "message": "bad fails"}
         plain = Workflow("w").add(fast(steps.once.job()), "bad")
         plain.add(steps.mark.job(), "end", after="bad")
-        reference = await flows.push(chancy, plain)
+        reference = await chancy.push(plain)
         assert await reference.wait(10) is WorkflowState.FAILED
         steps.failing.clear()
         assert await reference.retry() == 1
@@ -82,7 +82,7 @@ async def test_a_running_step_is_stopped_when_its_workflow_is_cancelled(
     flows = Workflows(sweep_s=0.1)
     async with working(dsn, redis_url, flows) as chancy:
         flow = Workflow("w").add(fast(steps.held.job()), "slow")
-        reference = await flows.push(chancy, flow.add(steps.mark.job(), "end", after="slow"))
+        reference = await chancy.push(flow.add(steps.mark.job(), "end", after="slow"))
         await eventually(lambda: steps.ran == ["slow"])
         with pytest.raises(PushError, match="some of these steps still run"):
             await reference.retry("slow")
@@ -104,7 +104,7 @@ async def test_a_step_of_a_redis_queue_adds_steps(dsn: str, redis_url: str) -> N
     APPS.clear()
     async with working(dsn, redis_url, flows) as chancy:
         APPS.append(chancy)
-        reference = await flows.push(chancy, Workflow("w").add(grow.job(), "grow"))
+        reference = await chancy.push(Workflow("w").add(grow.job(), "grow"))
         assert await reference.wait(10) is WorkflowState.SUCCEEDED
         assert await states(reference) == {"grow": "succeeded", "more": "succeeded"}
 
@@ -117,7 +117,7 @@ async def test_the_replay_of_a_step_of_a_redis_queue_resumes_its_workflow(
     flow = Workflow("w").add(fast(steps.once.job()), "bad")
     flow.add(fast(steps.mark.job()), "end", after="bad")
     async with working(dsn, redis_url, flows) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         assert await reference.wait(10) is WorkflowState.FAILED
 
         async def filed() -> bool:

@@ -47,7 +47,7 @@ async def test_a_step_that_cannot_be_pushed_fails_by_its_own_policy(
     flow.add(steps.once.job(), "last", after="refused")
     execute(flows_dsn, REFUSE)
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         assert await reference.wait(20) is state
         found = await states(reference)
         assert found["first"] == "succeeded"
@@ -81,7 +81,7 @@ async def test_a_step_that_undoes_and_cannot_be_pushed_fails(flows_dsn: str) -> 
     steps.failing.add("bad")
     execute(flows_dsn, REFUSE)
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, saga("kept"))
+        reference = await chancy.push(saga("kept"))
         assert await reference.wait(20) is WorkflowState.FAILED
         await fails_for_good(reference)
         await asyncio.to_thread(execute, flows_dsn, "drop trigger refuse on chancy.jobs")
@@ -95,7 +95,7 @@ async def test_a_workflow_that_cannot_be_undone_holds_up_no_other(flows_dsn: str
     flows = Workflows()
     steps.failing |= {"kept", "done"}
     async with working(flows_dsn, flows) as chancy:
-        both = [await flows.push(chancy, saga(name)) for name in ("kept", "done")]
+        both = [await chancy.push(saga(name)) for name in ("kept", "done")]
         for one in both:
             assert await one.wait(10) is WorkflowState.FAILED
     await asyncio.to_thread(execute, flows_dsn, REFUSE)
@@ -117,7 +117,7 @@ async def test_a_released_step_that_cannot_be_pushed_fails(flows_dsn: str) -> No
     flow.add(steps.once.job(), "then", after="refused", on_failure="ignore")
     flow.add(steps.mark.job(), "last", after="then")
     async with working(flows_dsn, Deaf()) as chancy:
-        reference = await Workflows().push(chancy, flow)
+        reference = await chancy.push(flow)
         await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
         assert await sweep_of(chancy).turn() == 1
         found = await states(reference)
@@ -130,7 +130,7 @@ async def test_a_lost_step_releases_the_steps_that_can_be_pushed(flows_dsn: str)
         flow = Workflow("w").add(steps.once.job(), "gone", on_failure="ignore")
         for name in ("refused", "taken"):
             flow.add(steps.once.job(), name, after="gone", on_failure="ignore")
-        reference = await Workflows().push(chancy, flow)
+        reference = await chancy.push(flow)
         step = await reference.step("gone")
         assert step is not None
         assert step.job_id is not None
@@ -152,7 +152,7 @@ async def test_a_step_behind_a_signal_that_cannot_be_pushed_fails_by_itself(
     flow.add(steps.once.job(), "refused", after="go", on_failure="ignore")
     execute(flows_dsn, REFUSE)
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         if within:
             async with chancy.transaction() as transaction:
                 assert await reference.signal("go", 1, within=transaction)
@@ -168,7 +168,7 @@ async def test_an_end_that_is_refused_and_what_it_lets_go_are_two_failures(flows
     async with working(flows_dsn, Deaf()) as chancy:
         flow = Workflow("w").add(steps.once.job(), "first", on_failure="ignore")
         flow.add(steps.once.job(), "refused", after="first", on_failure="ignore")
-        reference = await Workflows().push(chancy, flow)
+        reference = await chancy.push(flow)
         await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
         await asyncio.to_thread(execute, flows_dsn, REFUSE)
         execute(

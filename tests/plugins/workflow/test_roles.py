@@ -38,14 +38,14 @@ async def test_a_producer_pushes_what_a_worker_runs(empty_dsn: str, redis_url: s
         partly = Workflow("partly").wait_for("go").add(steps.number.job(From("go")), "end")
         partly.add(steps.mark.job(), "refused", after="go", on_failure="ignore")
         async with application(RoleKind.PRODUCER) as chancy:
-            id = (await flows.push(chancy, flow)).id
+            id = (await chancy.push(flow)).id
             assert len(execute(empty_dsn, "select id from chancy.jobs where queue = 'fast'")) == 1
-            reference = await flows.push(chancy, asked)
+            reference = await chancy.push(asked)
             assert await reference.signal("one")
             assert await reference.signal("two", 7)
             assert not await reference.signal("two", 8)
             execute(empty_dsn, REFUSE)
-            third = (await flows.push(chancy, partly)).id
+            third = (await chancy.push(partly)).id
             assert await flows.signal(chancy, third, "go", 9)
         assert len(execute(empty_dsn, "select id from chancy.jobs where queue = 'fast'")) == 2
         async with application(RoleKind.WORKER) as chancy, Worker(chancy):

@@ -20,7 +20,7 @@ async def test_a_turn_rings_so_many_timers(flows_dsn: str, monkeypatch: pytest.M
     monkeypatch.setattr("chancy.plugins.workflow.timers._MOST_BATCHES", 2)
     async with Chancy(flows_dsn, plugins=[FLOWS]) as chancy:
         for _ in range(COUNT):
-            await FLOWS.push(chancy, Workflow("w").wait_for("go", timeout_s=3600, default=1))
+            await chancy.push(Workflow("w").wait_for("go", timeout_s=3600, default=1))
         execute(flows_dsn, "update chancy.workflows_timers set due_at = now()")
         timers = SignalTimeouts(chancy.broker)
         assert [await timers.turn() for _ in range(3)] == [4, 3, 0]
@@ -35,7 +35,7 @@ async def test_a_turn_forgets_so_many_workflows(
     monkeypatch.setattr("chancy.plugin.tracking.sweep.MAX_PURGES", 2)
     async with Chancy(flows_dsn, plugins=[FLOWS]) as chancy:
         for _ in range(COUNT):
-            await FLOWS.push(chancy, Workflow("w").add(steps.mark.job(), "a"))
+            await chancy.push(Workflow("w").add(steps.mark.job(), "a"))
         old = "update chancy.workflows set state = 4, finished_at = now() - interval '9 days'"
         execute(flows_dsn, old)
         sweep = sweep_of(chancy, 8)
@@ -48,7 +48,7 @@ async def test_a_turn_ends_so_many_workflows(
     monkeypatch.setattr("chancy.plugins.workflow.sweep._TURNED", 2)
     async with Chancy(flows_dsn, plugins=[FLOWS]) as chancy:
         for _ in range(COUNT):
-            await FLOWS.push(chancy, Workflow("w").wait_for("never"))
+            await chancy.push(Workflow("w").wait_for("never"))
         # As when the last steps of them that ran ended while another failed.
         execute(flows_dsn, "update chancy.workflows set state = 3, failed = 1")
         sweep = sweep_of(chancy)

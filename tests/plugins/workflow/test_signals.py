@@ -53,12 +53,12 @@ def waiting(name: str = "w") -> Workflow:
 async def test_a_payload_comes_back_as_its_type(flows_dsn: str) -> None:
     flows = Workflows()
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, waiting())
+        reference = await chancy.push(waiting())
         assert await flows.signal(chancy, reference.id, "approved", Approval("eve", AT))
         assert not await flows.signal(chancy, reference.id, "approved", Approval("bob", AT))
         assert await reference.result(10) == "eve 2031"
         flow = Workflow("w").wait_for("choice", Choice).add(chosen.job(From("choice")), "end")
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         assert await reference.signal("choice", Choice(what="bus"))
         assert await reference.result(10) == "bus"
 
@@ -66,7 +66,7 @@ async def test_a_payload_comes_back_as_its_type(flows_dsn: str) -> None:
 async def test_a_payload_that_does_not_fit_fails_the_step_that_takes_it(flows_dsn: str) -> None:
     flows = Workflows()
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, waiting())
+        reference = await chancy.push(waiting())
         assert await reference.signal("approved", {"by": 3})
         with pytest.raises(WorkflowFailed, match="step act has failed"):
             await reference.result(10)
@@ -79,7 +79,7 @@ class Nothing:
 async def test_a_payload_that_cannot_be_stored_is_refused(flows_dsn: str) -> None:
     flows = Workflows()
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
-        reference = await flows.push(chancy, waiting())
+        reference = await chancy.push(waiting())
         said = "the payload of signal 'approved'"
         with pytest.raises(PushError, match=f"^{said} cannot be stored as JSON: .* for Nothing"):
             await reference.signal("approved", Nothing())
@@ -95,9 +95,9 @@ async def test_the_payload_of_a_signal_is_validated_against_its_receiver(flows_d
     ignored.add(act.job(From("go")), "act")
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
         with pytest.raises(PushError, match=r"is Approval, and step 'go' \(signal 'go'\) returns"):
-            await flows.push(chancy, wrong)
+            await chancy.push(wrong)
         with pytest.raises(PushError, match="returns None when its failure is ignored"):
-            await flows.push(chancy, ignored)
+            await chancy.push(ignored)
     with pytest.raises(PushError, match="the default of step 'go': Input should be"):
         Workflow("w").wait_for("go", Approval, timeout_s=1, default=None)
 
@@ -108,14 +108,14 @@ async def test_a_default_is_of_the_type_too(flows_dsn: str) -> None:
     flow = Workflow("w").wait_for("go", Approval, timeout_s=0.05, default=given)
     flow.add(act_later.job(From("go")), "act")
     async with working(flows_dsn, flows) as chancy:
-        assert await (await flows.push(chancy, flow)).result(10) == "default"
+        assert await (await chancy.push(flow)).result(10) == "default"
 
 
 def test_a_signal_is_given_without_an_event_loop_with_its_transaction(flows_dsn: str) -> None:
     flows = Workflows()
     with Chancy(flows_dsn, plugins=[flows]) as chancy:
         with psycopg.connect(flows_dsn) as connection:
-            reference = flows.sync_push(chancy, waiting(), within=connection)
+            reference = chancy.sync_push(waiting(), within=connection)
         given = Approval("eve", AT)
         with psycopg.connect(flows_dsn) as connection:
             assert flows.sync_signal(chancy, reference.id, "approved", given, within=connection)
@@ -137,7 +137,7 @@ def test_a_signal_is_given_without_an_event_loop_with_its_transaction(flows_dsn:
 async def test_a_signal_in_a_transaction_counts_with_it(flows_dsn: str) -> None:
     flows = Workflows()
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, waiting())
+        reference = await chancy.push(waiting())
         connection = await psycopg.AsyncConnection.connect(flows_dsn)
         async with connection:
             await flows.signal(chancy, reference.id, "approved", {"by": 1}, within=connection)
@@ -153,7 +153,7 @@ async def test_a_signal_that_comes_early_is_kept_over_restarts(flows_dsn: str) -
     flow.add(act.job(From("approved")), "act")
     plugins = [flows, SOON]
     async with Chancy(flows_dsn, plugins=plugins) as chancy:
-        id = (await flows.push(chancy, flow)).id
+        id = (await chancy.push(flow)).id
         assert await flows.signal(chancy, id, "approved", Approval("eve", AT))
     flows = Workflows()
     async with Chancy(flows_dsn, queues=[ASYNC], plugins=[flows]) as chancy, Worker(chancy):
@@ -163,7 +163,7 @@ async def test_a_signal_that_comes_early_is_kept_over_restarts(flows_dsn: str) -
 async def test_a_workflow_that_was_cancelled_takes_no_signal(flows_dsn: str) -> None:
     flows = Workflows()
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
-        reference = await flows.push(chancy, waiting())
+        reference = await chancy.push(waiting())
         assert await reference.cancel()
         with pytest.raises(PushError, match="has ended"):
             await reference.signal("approved", Approval("eve", AT))
@@ -181,7 +181,7 @@ async def test_a_signal_that_comes_too_late_is_refused(flows_dsn: str, default: 
     else:
         flow.wait_for("go", timeout_s=0.01)
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         await reference.wait(10)
         with pytest.raises(PushError, match="step 'go' has ended without it"):
             await reference.signal("go", 1)

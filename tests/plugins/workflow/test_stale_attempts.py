@@ -44,7 +44,7 @@ async def test_the_attempt_that_counts_ends_its_step(dsn: str, redis_url: str, q
     flow = Workflow("w").add(fast(linger.job(), queue), "slow")
     flow.add(fast(steps.anything.job(From("slow")), queue), "end")
     async with working(dsn, redis_url, flows) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         await eventually(lambda: len(attempts) == 1)
         # As recovery does with the job of a worker that is silent: it runs again, here too.
         first = attempts[0]

@@ -73,7 +73,7 @@ def fan(*, gate: bool = False) -> Workflow:
 
 async def halted(chancy: Chancy, dsn: str, flows: Workflows) -> WorkflowReference:
     """A workflow of which three pieces wait to be started."""
-    reference = await flows.push(chancy, fan(gate=True))
+    reference = await chancy.push(fan(gate=True))
     await eventually(lambda: execute(dsn, PIECES) == [(2,), (2,), (1,)])
     assert execute(dsn, "select count(*) from chancy.jobs")[0][0] <= 2
     return reference
@@ -82,7 +82,7 @@ async def halted(chancy: Chancy, dsn: str, flows: Workflows) -> WorkflowReferenc
 async def test_the_worker_that_let_them_go_starts_all(flows_dsn: str) -> None:
     flows = Counting()
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, fan())
+        reference = await chancy.push(fan())
         assert await reference.wait(10) is WorkflowState.SUCCEEDED
         assert flows.counted.left == [3]
         assert execute(flows_dsn, PIECES) == []
@@ -160,7 +160,7 @@ async def test_a_workflow_that_another_session_holds_delays_no_caller(flows_dsn:
 
 
 async def halted_too(chancy: Chancy, dsn: str, flows: Workflows) -> WorkflowReference:
-    reference = await flows.push(chancy, fan())
+    reference = await chancy.push(fan())
     await eventually(lambda: len(execute(dsn, PIECES)) == 6)
     return reference
 
@@ -174,7 +174,7 @@ async def settled_at_once(dsn: str, flows: int, width: int) -> tuple[list[int], 
             flow = Workflow("w").add(steps.mark.job(), "out")
             for number in range(width):
                 flow.add(steps.mark.job(), f"n{number}", after="out")
-            reference = await Workflows().push(chancy, flow)
+            reference = await chancy.push(flow)
             out = await reference.step("out")
             assert out is not None
             assert out.job_id is not None
@@ -265,7 +265,7 @@ async def test_a_step_that_cannot_be_started_stops_no_other(flows_dsn: str) -> N
 
 async def test_unreported_steps_are_also_started_in_pieces(flows_dsn: str) -> None:
     async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
-        reference = await Workflows().push(chancy, fan())
+        reference = await chancy.push(fan())
         out = await reference.step("out")
         assert out is not None
         assert out.job_id is not None

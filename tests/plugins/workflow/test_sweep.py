@@ -53,7 +53,7 @@ async def test_the_worker_reports_outcomes_that_its_hook_could_not(
     flow = Workflow("w").add(steps.double.job(4), "four").add(steps.double.job(From("four")), "end")
     flow.add(steps.once.job(), "bad", after="end", on_failure="ignore")
     async with working(flows_dsn, flows, queue=queue) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         assert await reference.wait(20) is WorkflowState.SUCCEEDED
         end = await reference.step("end")
         assert end is not None
@@ -65,7 +65,7 @@ async def test_late_settlements_reach_the_hook(flows_dsn: str) -> None:
     flows = Workflows(sweep_s=3600)
     queue = Queue(name="async", executor="async", keep_finished=False)
     async with working(flows_dsn, flows, queue=queue) as chancy:
-        reference = await flows.push(chancy, chain("w", steps.held.job()))
+        reference = await chancy.push(chain("w", steps.held.job()))
         await eventually(lambda: steps.ran == ["held"])
         with psycopg.connect(flows_dsn) as connection:
             connection.execute("select from chancy.jobs for update")
@@ -87,7 +87,7 @@ async def test_a_step_may_complete_in_its_own_transaction(flows_dsn: str) -> Non
     flow = Workflow("w").add(complete.job(5), "own").add(steps.anything.job(From("own")), "next")
     async with working(flows_dsn, flows) as chancy:
         APP.append(chancy)
-        assert await (await flows.push(chancy, flow)).result(20) == 5
+        assert await (await chancy.push(flow)).result(20) == 5
 
 
 async def test_the_sweep_reports_unreported_outcomes(flows_dsn: str) -> None:
@@ -96,7 +96,7 @@ async def test_the_sweep_reports_unreported_outcomes(flows_dsn: str) -> None:
     flow = Workflow("w").add(steps.double.job(4), "four").add(steps.once.job(), "bad")
     flow.add(steps.double.job(From("four")), "eight")
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
         sweep = sweep_of(chancy)
         four = await reference.step("four")
@@ -120,7 +120,7 @@ async def test_the_sweep_starts_pending_undo_steps(flows_dsn: str) -> None:
     flows = Deaf()
     flow = Workflow("w").add(steps.once.job(), "done", undo=steps.undo.job(From("done")))
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, flow.wait_for("never"))
+        reference = await chancy.push(flow.wait_for("never"))
         await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
         sweep = sweep_of(chancy)
         assert await sweep.turn() == 1
@@ -136,7 +136,7 @@ async def test_the_sweep_starts_pending_undo_steps(flows_dsn: str) -> None:
 async def test_a_job_that_is_gone_fails_its_step(flows_dsn: str) -> None:
     flows = Workflows()
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
-        reference = await flows.push(chancy, chain("w", steps.mark.job(), steps.mark.job()))
+        reference = await chancy.push(chain("w", steps.mark.job(), steps.mark.job()))
         execute(flows_dsn, "delete from chancy.jobs")
         clock = ManualClock()
         sweep = sweep_of(chancy, clock=clock)
@@ -155,7 +155,7 @@ async def test_pruned_history_leaves_no_waiter_stuck(flows_dsn: str) -> None:
     flow = chain("w", steps.double.job(1), steps.double.job(From()))
     flow.wait_for("go", after="double 2").add(steps.double.job(From("double 2")), "d", after="go")
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
 
         async def waits() -> bool:
             found = await reference.step("go")
@@ -171,7 +171,7 @@ async def test_pruned_history_leaves_no_waiter_stuck(flows_dsn: str) -> None:
 async def test_signals_and_workflows_survive_restarts(flows_dsn: str) -> None:
     async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
         flow = Workflow("w").add(steps.mark.job(), "a").wait_for("go", after="a")
-        id = (await Workflows().push(chancy, flow)).id
+        id = (await chancy.push(flow)).id
         await Workflows().reference(chancy, id).signal("go", "went")
     async with working(flows_dsn, Workflows()) as chancy:
         assert await Workflows().reference(chancy, id).result(10) == "went"
@@ -187,7 +187,7 @@ async def test_the_sweep_goes_round_in_bounded_steps(
     async with working(flows_dsn, flows) as chancy:
         for _ in range(5):
             flow = Workflow("w").add(steps.mark.job(), "a").add(steps.mark.job(), "b")
-            ids.append((await flows.push(chancy, flow.wait_for("never"))).id)
+            ids.append((await chancy.push(flow.wait_for("never"))).id)
         await eventually(lambda: len(steps.ran) == 10)
         await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
         sweep = sweep_of(chancy)
@@ -199,12 +199,12 @@ async def test_the_sweep_goes_round_in_bounded_steps(
 async def test_old_workflows_are_forgotten(flows_dsn: str) -> None:
     flows = Workflows()
     async with working(flows_dsn, flows) as chancy:
-        done = [await flows.push(chancy, chain("w", steps.mark.job())) for _ in range(3)]
+        done = [await chancy.push(chain("w", steps.mark.job())) for _ in range(3)]
         for one in done:
             await one.wait(10)
-        over = await flows.push(chancy, Workflow("w").wait_for("never", timeout_s=3600))
+        over = await chancy.push(Workflow("w").wait_for("never", timeout_s=3600))
         assert await over.cancel()
-        open_ = await flows.push(chancy, Workflow("w").wait_for("never"))
+        open_ = await chancy.push(Workflow("w").wait_for("never"))
         old = "update chancy.workflows set finished_at = now() - interval '9 days' where id = %s"
         execute(flows_dsn, old, done[0].id)
         execute(flows_dsn, old, done[1].id)
@@ -232,7 +232,7 @@ async def test_a_workflow_outlives_a_worker_that_is_stopped(flows_dsn: str) -> N
     flows = Workflows()
     app = Chancy(flows_dsn, queues=[Queue(name="async", executor="async")], plugins=[flows])
     async with app as chancy:
-        reference = await flows.push(chancy, chain("w", *[steps.mark.job() for _ in range(60)]))
+        reference = await chancy.push(chain("w", *[steps.mark.job() for _ in range(60)]))
         async with Worker(chancy, queues=[ASYNC.name]):
             await eventually(lambda: len(steps.ran) >= 10)
         async with Worker(chancy, queues=[ASYNC.name]):
@@ -247,7 +247,7 @@ async def test_a_replay_whose_worker_died_resumes_its_workflow(flows_dsn: str) -
     steps.failing.add("bad")
     flow = Workflow("w").add(steps.once.job(), "bad").add(steps.mark.job(), "end", after="bad")
     async with working(flows_dsn, flows, dead) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         assert await reference.wait(10) is WorkflowState.FAILED
         bad = await reference.step("bad")
         assert bad is not None

@@ -41,7 +41,7 @@ async def test_a_default_is_the_result_when_no_signal_comes(flows_dsn: str, defa
     flow = Workflow("w").wait_for("go", timeout_s=0.1, default=default)
     flow.add(steps.anything.job(From("go")), "end")
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         assert await reference.result(10) == default
         with pytest.raises(PushError, match="has ended without it"):
             await reference.signal("go", "late")
@@ -54,10 +54,10 @@ async def test_without_a_default_the_step_fails(flows_dsn: str) -> None:
     flow.wait_for("go", after="done", timeout_s=timedelta(seconds=0.1), on_failure="compensate")
     other = Workflow("w").wait_for("go", timeout_s=0.1).add(steps.mark.job(), "end", after="go")
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         assert await reference.wait(10) is WorkflowState.COMPENSATED
         assert steps.ran == ["done", "undo done"]
-        reference = await flows.push(chancy, other)
+        reference = await chancy.push(other)
         with pytest.raises(WorkflowFailed, match="go has failed: SignalTimeout: no signal"):
             await reference.result(10)
         step = await reference.step("go")
@@ -79,7 +79,7 @@ async def test_a_timeout_may_cancel_the_workflow(flows_dsn: str) -> None:
     flow = Workflow("w").add(steps.held.job(), "slow")
     flow.wait_for("go", timeout_s=0.1, on_timeout="cancel")
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         with pytest.raises(JobCancelled, match="step go: no signal came within"):
             await reference.result(10)
 
@@ -93,7 +93,7 @@ async def test_waits_survive_restarts_and_count_from_their_beginning(flows_dsn: 
     async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
         flow = Workflow("w").wait_for("go", timeout_s=3600, default="nobody")
         flow.wait_for("later", after="go", timeout_s=3600, default="none")
-        id = (await Workflows().push(chancy, flow)).id
+        id = (await chancy.push(flow)).id
         assert execute(flows_dsn, TIMERS) == [("go", 1)]
         assert await SignalTimeouts(chancy.broker).turn() == 0
     execute(flows_dsn, DUE)
@@ -110,7 +110,7 @@ async def test_the_signal_and_the_timer_count_once(flows_dsn: str) -> None:
     flow = Workflow("w").wait_for("go", timeout_s=3600, default="nobody")
     flow.add(steps.anything.job(From("go")), "end")
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         execute(flows_dsn, DUE)
         assert await reference.signal("go", "somebody")
         assert await SignalTimeouts(chancy.broker).turn() == 1
@@ -125,7 +125,7 @@ async def test_a_wait_restarts_when_a_failed_workflow_continues(flows_dsn: str) 
     flow = Workflow("w").add(steps.once.job(), "bad")
     flow.wait_for("go", timeout_s=3600, default="nobody")
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         assert await reference.wait(10) is WorkflowState.FAILED
         execute(flows_dsn, DUE)
         await eventually(lambda: execute(flows_dsn, TIMERS) == [])
@@ -146,7 +146,7 @@ async def test_a_timer_that_was_due_while_its_workflow_had_failed_restarts(
     steps.failing.add("bad")
     flow = Workflow("w").add(steps.once.job(), "bad").wait_for("go", timeout_s=3600)
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         assert await reference.wait(10) is WorkflowState.FAILED
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
         store = SQL.on(chancy.broker)
@@ -184,7 +184,7 @@ async def test_a_timer_is_never_taken_from_a_step_that_waits_again(
     steps.failing.add("bad")
     flow = Workflow("w").add(steps.once.job(), "bad").wait_for("go", timeout_s=3600, default=1)
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         assert await reference.wait(10) is WorkflowState.FAILED
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
         reference = flows.reference(chancy, reference.id)
@@ -212,7 +212,7 @@ async def test_a_signal_that_comes_as_the_time_is_up_keeps_its_workflow(flows_ds
     flows = Workflows()
     flow = Workflow("w").wait_for("go", timeout_s=3600, on_timeout="cancel").wait_for("never")
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         execute(flows_dsn, DUE)
         assert await Late(chancy, lambda: reference.signal("go", 1)).turn() == 1
         assert await states(reference) == {"go": "succeeded", "never": "awaiting signal"}
@@ -224,7 +224,7 @@ async def test_included_and_added_waits_have_their_timers(flows_dsn: str) -> Non
     inner = Workflow("inner").wait_for("go", timeout_s=0.1, default=7)
     flow = Workflow("w").include(inner).add(steps.double.job(From("inner")), "end")
     async with working(flows_dsn, flows) as chancy:
-        assert await (await flows.push(chancy, flow)).result(10) == 14
+        assert await (await chancy.push(flow)).result(10) == 14
 
 
 @pytest.mark.parametrize(

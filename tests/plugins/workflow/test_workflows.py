@@ -34,7 +34,7 @@ async def test_steps_run_in_their_order_and_give_their_results(flows_dsn: str) -
     flow.add(steps.fetch.job("http://x"), "fetch").add(steps.count.job(From("fetch")), "count")
     flow.add(steps.double.job(From("count", "words")), "double")
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
         assert reference.id == flow.id
         assert await reference.result(10) == 6
         found = await reference.steps()
@@ -60,7 +60,7 @@ async def test_a_join_waits_for_all_and_runs_once(flows_dsn: str) -> None:
         flow.add(steps.mark.job(), f"leaf {place}", after="root")
     flow.add(steps.mark.job(), "end", after=[f"leaf {place}" for place in range(30)])
     async with working(flows_dsn, flows) as chancy:
-        assert await (await flows.push(chancy, flow)).result(10) == "end"
+        assert await (await chancy.push(flow)).result(10) == "end"
     assert steps.ran[0] == "root"
     assert steps.ran[-1] == "end"
     assert sorted(steps.ran[1:-1]) == sorted(f"leaf {place}" for place in range(30))
@@ -72,7 +72,7 @@ async def test_a_join_does_not_begin_before_the_last(flows_dsn: str) -> None:
     flow.add(steps.mark.job(), "behind quick", after="quick")
     flow.add(steps.mark.job(), "end", after=["slow", "quick", "behind quick"])
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
 
         async def two() -> bool:
             found = await reference.progress()
@@ -92,13 +92,13 @@ async def test_chains_groups_chords_and_sub_workflows(flows_dsn: str) -> None:
     both = Workflow("both").include(squares).include(line, "then", after="squares")
     both.add(steps.total.job(Each("squares", "then")), "sum")
     async with working(flows_dsn, flows) as chancy:
-        assert await (await flows.push(chancy, squares)).result(10) == 20
-        assert await (await flows.push(chancy, line)).result(10) == 16
-        reference = await flows.push(chancy, both)
+        assert await (await chancy.push(squares)).result(10) == 20
+        assert await (await chancy.push(line)).result(10) == 16
+        reference = await chancy.push(both)
         assert await reference.result(10) == 36
         ended = {one.name: one.finished_at for one in await reference.steps()}
         assert ended["squares/total"] < ended["then/number"]  # type: ignore[operator]
-        found = await flows.push(chancy, group("g", [steps.double.job(1), steps.double.job(2)]))
+        found = await chancy.push(group("g", [steps.double.job(1), steps.double.job(2)]))
         assert await found.result(10) == {"double": 2, "double 2": 4}
 
 
@@ -110,7 +110,7 @@ async def test_results_by_prefix_and_path(flows_dsn: str) -> None:
         steps.anything.job(Each(prefix="a ", path=("items", 1, "name"))), after=["a 1", "a 2", "b"]
     )
     async with working(flows_dsn, flows) as chancy:
-        assert await (await flows.push(chancy, flow)).result(10) == ["y", "y"]
+        assert await (await chancy.push(flow)).result(10) == ["y", "y"]
 
 
 async def test_missing_parts_of_a_result_are_left_out_of_the_call(flows_dsn: str) -> None:
@@ -119,7 +119,7 @@ async def test_missing_parts_of_a_result_are_left_out_of_the_call(flows_dsn: str
     flow.add(steps.default.job(From("source", "b")), "absent")
     flow.add(steps.anything.job(From("source", "a")), "null")
     async with working(flows_dsn, flows) as chancy:
-        found = await (await flows.push(chancy, flow)).result(10)
+        found = await (await chancy.push(flow)).result(10)
     assert found == {"absent": "default", "null": None}
 
 
@@ -128,10 +128,10 @@ async def test_a_signal_may_come_before_its_step_or_after_it(flows_dsn: str) -> 
     flow = Workflow("ask").add(steps.mark.job(), "first").wait_for("approved", after="first")
     flow.add(steps.anything.job(From("approved", "by")), "last")
     async with working(flows_dsn, flows) as chancy:
-        early = await flows.push(chancy, Workflow("e").include(flow, "x"))
+        early = await chancy.push(Workflow("e").include(flow, "x"))
         assert await early.signal("x/approved", {"by": "eve"})
         assert await early.result(10) == "eve"
-        late = await flows.push(chancy, flow)
+        late = await chancy.push(flow)
 
         async def waits() -> bool:
             one = await late.step("approved")
@@ -154,28 +154,41 @@ async def test_a_workflow_is_part_of_the_callers_transaction(flows_dsn: str) -> 
 
         async def undo() -> None:
             async with chancy.transaction() as tx:
-                undone.append(await flows.push(chancy, chain("a", steps.mark.job()), within=tx))
+                undone.append(await chancy.push(chain("a", steps.mark.job()), within=tx))
                 raise RuntimeError("undone")
 
         with pytest.raises(RuntimeError, match="undone"):
             await undo()
         async with chancy.transaction() as tx:
-            done = await flows.push(chancy, chain("a", steps.mark.job()), within=tx)
+            done = await chancy.push(chain("a", steps.mark.job()), within=tx)
         assert await done.result(10) == "mark"
         assert await undone[0].get() is None
         with psycopg.connect(flows_dsn) as connection:
-            sync = flows.sync_push(chancy, chain("b", steps.mark.job()), within=connection)
+            sync = chancy.sync_push(chain("b", steps.mark.job()), within=connection)
             connection.commit()
         assert await sync.result(10) == "mark"
+
+        def push() -> WorkflowReference:
+            with chancy:
+                return chancy.sync_push(chain("c", steps.mark.job()))
+
+        own = await asyncio.to_thread(push)
+        assert await own.result(10) == "mark"
+
+
+async def test_a_workflow_is_refused_without_the_plugin() -> None:
+    chancy = Chancy("postgresql://nowhere/nothing", no_default_plugins=True)
+    with pytest.raises(PushError, match="no plugin of this application pushes a Workflow"):
+        await chancy.push(chain("a", steps.mark.job()))
 
 
 async def test_the_same_workflow_is_pushed_once(flows_dsn: str) -> None:
     flows = Workflows()
     flow = chain("a", steps.mark.job())
     async with working(flows_dsn, flows) as chancy:
-        first = await flows.push(chancy, flow)
+        first = await chancy.push(flow)
         assert await first.result(10) == "mark"
-        again = await flows.push(chancy, flow)
+        again = await chancy.push(flow)
         assert again == first
         assert await again.result(10) == "mark"
         assert [one.id for one in await flows.find(chancy)] == [flow.id]
@@ -188,7 +201,7 @@ async def test_the_same_workflow_is_pushed_once(flows_dsn: str) -> None:
 async def test_waiting_ends_when_the_time_is_up(flows_dsn: str) -> None:
     flows = Workflows()
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, Workflow("w").wait_for("never"))
+        reference = await chancy.push(Workflow("w").wait_for("never"))
         with pytest.raises(WaitTimeout, match="is running after"):
             await reference.wait(0.1)
         with pytest.raises(WaitTimeout, match="is not there"):
@@ -205,7 +218,7 @@ async def test_steps_wait_for_their_time_and_keep_their_settings(flows_dsn: str)
     job = steps.mark.job().with_delay(3600).with_priority(7).with_meta(shop={"a": 1})
     flow = Workflow("w").add(steps.mark.job(), "first").add(job, "later", after="first")
     async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, flow)
+        reference = await chancy.push(flow)
 
         async def scheduled() -> bool:
             one = await reference.step("later")
@@ -227,7 +240,7 @@ async def test_two_workers_and_queues_without_history(flows_dsn: str) -> None:
     plain = Queue(name="async", executor="async", keep_finished=False)
     flow = chord("c", [steps.double.job(n) for n in range(200)], steps.total.job(Each()))
     async with working(flows_dsn, flows, queue=plain) as chancy, working(flows_dsn, others):
-        assert await (await flows.push(chancy, flow)).result(10) == 2 * sum(range(200))
+        assert await (await chancy.push(flow)).result(10) == 2 * sum(range(200))
 
 
 async def test_nothing_of_a_plain_job_is_looked_up(flows_dsn: str) -> None:
@@ -248,7 +261,7 @@ async def test_nothing_of_a_plain_job_is_looked_up(flows_dsn: str) -> None:
     async with working(flows_dsn, flows) as chancy:
         await (await chancy.push(steps.double.job(1).with_meta(a=1))).wait(10)
         assert told == []
-        await (await flows.push(chancy, chain("a", steps.mark.job()))).wait(10)
+        await (await chancy.push(chain("a", steps.mark.job()))).wait(10)
     assert len(told) == 1
 
 
@@ -259,4 +272,4 @@ async def test_an_application_without_postgres_is_refused() -> None:
     flows = Workflows()
     async with Chancy(broker=MemoryBroker(), plugins=[flows]) as chancy:
         with pytest.raises(ConfigurationError, match="workflows are kept in Postgres"):
-            await flows.push(chancy, chain("a", steps.mark.job()))
+            await chancy.push(chain("a", steps.mark.job()))

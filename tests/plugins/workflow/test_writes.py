@@ -84,7 +84,7 @@ async def test_the_end_of_a_step_writes_what_changes(
     flows_dsn: str, described: Callable[[int], Workflow], rows: dict[str, int]
 ) -> None:
     async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
-        flows = [await Workflows().push(chancy, described(count)) for count in (10, 10_000)]
+        flows = [await chancy.push(described(count)) for count in (10, 10_000)]
     few, many = (written(flows_dsn, flow.id) for flow in flows)
     assert few.rows == many.rows == rows
     assert many.log <= few.log + 200

@@ -148,7 +148,7 @@ async def test_a_retry_keeps_the_steps_of_plain_functions(sandbox: Sandbox, queu
 async def test_commands_without_tables_fail_with_advice(sandbox: Sandbox) -> None:
     tables = "Postgres.*SandboxBroker.*use an application on Postgres"
     with pytest.raises(ConfigurationError, match=tables):
-        await flows.push(app, chain("orders", where.job()))
+        await app.push(chain("orders", where.job()))
     with pytest.raises(ConfigurationError, match=tables):
         await batches.push(app, Batch(name="b"), [where.job()])
     with pytest.raises(ConfigurationError, match=tables):

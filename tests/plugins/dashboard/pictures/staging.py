@@ -213,14 +213,14 @@ async def _workflows(chancy: Chancy, shop: Shop) -> UUID:
         flow.add(shop.mail.send_receipt.job(order=0, to="buyers"), "notify", after=["publish"])
         return flow
 
-    started = await workflows.push(chancy, flow("import of the spring collection", True))
+    started = await chancy.push(flow("import of the spring collection", True))
 
     async def settled() -> bool:
         record = await started.get()
         return record is not None and record.state.final
 
     await eventually(settled)
-    await workflows.push(chancy, flow("import of a supplier with a name that does not end", False))
+    await chancy.push(flow("import of a supplier with a name that does not end", False))
     return started.id
 
 

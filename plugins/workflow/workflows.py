@@ -1,0 +1,233 @@
+"""`Workflows`, the plugin.
+
+Every application has it: what only workflows need is imported with the first of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Outcome
+from chancy.attempt.settlement import Settlement
+from chancy.broker.contract import Broker
+from chancy.broker.optional import SqlStore
+from chancy.broker.transaction import Transaction
+from chancy.clock import Clock
+from chancy.plugin.pushing import PreparedPush, Pushable
+from chancy.plugin.runtime import Application, Panel, Runtime
+from chancy.plugin.tables import PayloadTable, facts
+from chancy.plugin.tracking.groups import GroupPlugin
+from chancy.plugins.workflow.outcomes import (
+    SQL,
+    RecordedAttempt,
+    StepOutcome,
+    StepOutcomes,
+    advance_statement,
+    ref_of,
+)
+from chancy.plugins.workflow.starts import Starts
+from chancy.postgres.schema.component import Migrations, RoleKind
+from chancy.postgres.within import bind, bind_blocking, run_blocking
+from chancy.postgres.within.calls import Fetch
+
+if TYPE_CHECKING:
+    import click
+
+    from chancy.plugins.workflow.description import Workflow
+    from chancy.plugins.workflow.record import WorkflowFilter, WorkflowRecord
+    from chancy.plugins.workflow.reference import WorkflowReference
+    from chancy.plugins.workflow.sweep import WorkflowSweep
+
+
+class Workflows(GroupPlugin[RecordedAttempt, StepOutcome]):
+    """Runs workflows: the transaction that settles a step starts the steps that wait for it.
+
+    A service reports outcomes that a settlement could not report: the worker of the step within
+    seconds, otherwise the leader; other workers sweep rarely, so a leader is not required. Install
+    the plugin in every worker whose queues have steps: without it, outcomes wait for the leader's
+    sweep.
+
+    :param keep_days: days for which ended workflows are kept; None: for ever.
+    :param sweep_s: seconds between two sweeps of the leader.
+    :raises ConfigurationError: a setting is out of range.
+    """
+
+    groups = "workflows"
+
+    def __init__(self, *, keep_days: int | None = 30, sweep_s: float = 5.0) -> None:
+        super().__init__(keep_days=keep_days, sweep_s=sweep_s)
+        self._starts = Starts()
+
+    def migrations(self) -> Migrations | None:
+        return Migrations(
+            name="workflows",
+            package="chancy.plugins.workflow.migrations",
+            head="0001",
+            grants={
+                RoleKind.PRODUCER: {
+                    "workflows": "select, insert, update",
+                    "workflows_steps": "select, insert, update",
+                    "workflows_joins": "select, insert, update",
+                    "workflows_signals": "select, insert",
+                    "workflows_starts": "select, insert",
+                    "workflows_timers": "select, insert, update",
+                }
+            },
+        )
+
+    def payload_tables(self) -> Sequence[PayloadTable]:
+        return [PayloadTable("workflows_steps", SQL), PayloadTable("workflows_signals", SQL)]
+
+    def commands(self) -> Sequence[click.Command]:
+        from chancy.plugins.workflow.commands import workflow
+
+        return [workflow]
+
+    def panels(self) -> Sequence[Panel]:
+        return [Panel(name="workflows", title="Workflows", rows=_panel_rows)]
+
+    # In a worker
+
+    def judging(self, claim: Claim, outcome: Outcome, decision: Settlement) -> Settlement:
+        # The decision stays as it is: only a claim names the step of its job.
+        if claim.meta is not None and (ref := ref_of(claim.meta)) is not None:
+            self._outcomes.record(claim.id, RecordedAttempt(ref, outcome.elapsed_s))
+        return decision
+
+    def _recorded(self) -> StepOutcomes:
+        return StepOutcomes()
+
+    async def _write(self, tx: Transaction, outcomes: Sequence[StepOutcome]) -> None:
+        advance = advance_statement(tx.schema, outcomes, most=self._starts.most)
+        ((_, pieces),) = await tx.fetch(*advance)
+        if pieces:
+            self._starts.add(pieces)
+
+    def _sweep(self, broker: Broker, clock: Clock) -> WorkflowSweep:
+        from chancy.plugins.workflow.sweep import WorkflowSweep
+
+        keep, left = self.keep_days, self._starts
+        return WorkflowSweep(broker, clock, self._outcomes, keep_days=keep, left=left)
+
+    async def serve(self, runtime: Runtime) -> None:
+        if not isinstance(runtime.broker, SqlStore):
+            return
+        starting = asyncio.create_task(
+            self._starts.serve(SQL.on(runtime.broker), runtime.clock), name="chancy workflows"
+        )
+        try:
+            await super().serve(runtime)
+        finally:
+            starting.cancel()
+            await asyncio.wait([starting])
+
+    # For applications
+
+    def prepare_push(
+        self, chancy: Application, value: Pushable[Any], *, within: bool, validate: bool
+    ) -> PreparedPush[Any] | None:
+        from chancy.plugins.workflow.calls import WorkflowCalls
+        from chancy.plugins.workflow.description import Workflow
+        from chancy.plugins.workflow.preparation import prepared
+
+        if not isinstance(value, Workflow):
+            return None
+        stored = prepared(chancy, value, validate=validate, within=within)
+
+        async def store(broker: Broker, fetch: Fetch | None) -> None:
+            await WorkflowCalls(broker).push(stored, fetch)
+
+        return PreparedPush(store, self.reference(chancy, value.id))
+
+    def reference(self, chancy: Application, id: UUID) -> WorkflowReference:
+        """A handle to a workflow by its id. Raises `TypeError` if the id is not a `UUID`."""
+        from chancy.plugins.workflow.reference import WorkflowReference
+
+        return WorkflowReference(id, chancy)
+
+    async def signal(
+        self,
+        chancy: Application,
+        id: UUID,
+        name: str,
+        payload: Any = None,
+        *,
+        within: object | None = None,
+    ) -> bool:
+        """`WorkflowReference.signal` for a workflow by its id."""
+        return await self.reference(chancy, id).signal(name, payload, within=within)
+
+    def sync_signal(
+        self, chancy: Application, id: UUID, name: str, payload: Any = None, *, within: object
+    ) -> bool:
+        """`signal` for code without an event loop, in a transaction of the caller's."""
+        return self.reference(chancy, id).sync_signal(name, payload, within=within)
+
+    async def find(
+        self, chancy: Application, wanted: WorkflowFilter | None = None
+    ) -> Sequence[WorkflowRecord]:
+        """Workflows by a filter, newest first."""
+        from chancy.plugins.workflow.calls import WorkflowCalls
+        from chancy.plugins.workflow.record import WorkflowFilter
+
+        return await WorkflowCalls(chancy.broker).find(wanted or WorkflowFilter())
+
+    async def extend(
+        self,
+        chancy: Application,
+        more: Workflow,
+        *,
+        before: Sequence[str] = (),
+        within: object | None = None,
+        validate: bool = True,
+    ) -> None:
+        """In a running step: add steps to its workflow. They wait for it unless they name others.
+
+        Steps that an earlier attempt has added stay unchanged. An attempt that has lost its lease
+        adds nothing.
+
+        :param more: the steps; its name and id are ignored. They may wait for steps of the
+            workflow by name.
+        :param before: names of steps of the workflow that will wait for the last of these.
+        :param within: a connection in a transaction of the caller's. Commit soon: the row of the
+            job is locked until then.
+        :raises PushError: the steps cannot be added. Nothing was written.
+        :raises LeaseLost: another worker has the job, or it has ended.
+        """
+        from chancy.plugins.workflow.extension import Extension
+
+        tables = SQL.on(chancy.broker)
+        extension = Extension(
+            more, before, tables.schema, chancy, validate=validate, within=within is not None
+        )
+        await extension.add(tables.store.fetch if within is None else bind(within))
+
+    def sync_extend(
+        self,
+        chancy: Application,
+        more: Workflow,
+        *,
+        within: object,
+        before: Sequence[str] = (),
+        validate: bool = True,
+    ) -> None:
+        """`extend` for plain functions, in a transaction of the caller's."""
+        from chancy.plugins.workflow.extension import Extension
+
+        schema = SQL.on(chancy.broker).schema
+        extension = Extension(more, before, schema, chancy, validate=validate, within=True)
+        run_blocking(extension.add(bind_blocking(within)))
+
+
+async def _panel_rows(chancy: Application) -> Sequence[Mapping[str, Any]]:
+    """The newest workflows, for the dashboard."""
+    from chancy.plugins.workflow.calls import WorkflowCalls
+    from chancy.plugins.workflow.record import WorkflowFilter
+
+    return [
+        facts(one) for one in await WorkflowCalls(chancy.broker).find(WorkflowFilter(limit=100))
+    ]
