@@ -141,6 +141,7 @@ bench-publish: venv
 	-$(BIN)/python -m benchmarks.peers.installation
 	mkdir -p build
 	$(BIN)/python -m benchmarks.run --full --json build/bench.json
+	$(BIN)/python -m benchmarks.peers.current build/bench.json
 	$(BIN)/python -m benchmarks.plots build/bench.json --into docs/images
 	$(BIN)/python -m benchmarks.pages build/bench.json
 

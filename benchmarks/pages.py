@@ -145,9 +145,10 @@ def figures(head: Mapping[str, Any], found: Sequence[Summary], *, page: Path) ->
     if page == PERFORMANCE or not compared:  # the README has one table
         blocks.append("\n".join(_limits(found)))
     if compared:
-        blocks.append("\n".join(_systems(found)))
+        current = head.get("current", {})
+        blocks.append("\n".join(_systems(found, current)))
         if page == PERFORMANCE:
-            blocks.append("\n".join(_settings(found)))
+            blocks.append("\n".join(_settings(found, current)))
     plots = PLOTS if page == PERFORMANCE else {"throughput": PLOTS["throughput"]}
     for name, alt in plots.items():
         image = IMAGES / f"{name}.svg"
@@ -209,7 +210,7 @@ def _ruled(found: Sequence[Summary]) -> Iterator[str]:
         )
 
 
-def _systems(found: Sequence[Summary]) -> Iterator[str]:
+def _systems(found: Sequence[Summary], current: Mapping[str, str]) -> Iterator[str]:
     """A row for each system, in the order of the drains, with a dash for missing figures."""
     names = dict.fromkeys(
         one.system
@@ -221,7 +222,7 @@ def _systems(found: Sequence[Summary]) -> Iterator[str]:
     yield "|" + "---|" * (len(titles) + 1)
     notes = {one.system: one.note for one in found if one.case == "drain"}
     for name in names:
-        label = f"{name}, `async` queue" if name in OWN else _named(name, notes[name])
+        label = f"{name}, `async` queue" if name in OWN else _named(name, notes[name], current)
         cells = [_cell(name, found, *where) for _, *where in COLUMNS]
         yield f"| {label} | {' | '.join(cells)} |"
     for executor, remark in (("process", ", the default"), ("thread", "")):
@@ -232,20 +233,26 @@ def _systems(found: Sequence[Summary]) -> Iterator[str]:
             yield f"| chancy, history kept, `{executor}` queue{remark} | {' | '.join(cells)} |"
 
 
-def _settings(found: Sequence[Summary]) -> Iterator[str]:
+def _settings(found: Sequence[Summary], current: Mapping[str, str]) -> Iterator[str]:
     """The settings of the peers, which the first drain of each notes."""
-    yield "The workers of the other systems ran with these settings:"
+    versions = " in their current versions, unless the current one is named too," if current else ""
+    yield f"The workers of the other systems ran{versions} with these settings:"
     yield ""
     notes = {one.system: one.note for one in found if one.case == "drain" and not one.missing}
     for system, note in notes.items():
         if system not in OWN:
-            name, _, settings = note.partition(", ")
-            yield f"- {name}: {settings or 'default'}"
+            settings = note.partition(", ")[2]
+            yield f"- {_named(system, note, current)}: {settings or 'default'}"
 
 
-def _named(system: str, note: str) -> str:
-    """The name of a peer with its version, from the start of its note."""
-    return note.partition(",")[0] or system
+def _named(system: str, note: str, current: Mapping[str, str]) -> str:
+    """The name of a peer with its version, from the start of its note, and with its current
+    version if that is another one or not known."""
+    name = note.partition(",")[0] or system
+    if not current:
+        return name
+    newest = current.get(system, "unknown")
+    return name if name.endswith(f" {newest}") else f"{name} (current: {newest})"
 
 
 def _cell(system: str, found: Sequence[Summary], case: str, figure: str, detail: str) -> str:

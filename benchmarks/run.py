@@ -115,9 +115,12 @@ def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], list[Taken]]:
         for bench.round in range(1, rounds + 1):
             for name in options.cases:
                 bench.progress(f"round {bench.round} of {rounds}: {name}")
+                count = len(taken)
                 for found in CASES[name](bench):
                     bench.progress(f"  {found.figure}: {number(found.value)} {found.unit}")
                     taken.append(Taken(case=name, round=bench.round, measurement=found))
+                if len(taken) == count:
+                    bench.progress("  nothing to measure; some cases need --full, or a first round")
         head = {
             "started_at": started_at,
             "seconds": round(time.monotonic() - started, 1),

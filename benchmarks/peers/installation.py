@@ -76,14 +76,22 @@ def _runs(python: str) -> bool:
     return subprocess.run([python, "-c", ""], check=False, capture_output=True).returncode == 0
 
 
-def _install_node(system: System) -> None:
+def npm() -> Sequence[str] | None:
+    """The command of npm; None if there is none."""
     program = node()
-    npm = program and program.parents[1] / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-    if program is None or npm is None or not npm.exists():
+    script = program and program.parents[1] / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    if program is None or script is None or not script.exists():
+        return None
+    return [str(program), str(script)]
+
+
+def _install_node(system: System) -> None:
+    command = npm()
+    if command is None:
         raise Refused("needs Node and its npm")
     shutil.copy(system.requirements, system.directory / "package.json")
     options = ["--no-package-lock", "--no-audit", "--no-fund", "--loglevel", "error"]
-    _run([str(program), str(npm), "install", *options, "--prefix", str(system.directory)])
+    _run([*command, "install", *options, "--prefix", str(system.directory)])
 
 
 def _run(command: Sequence[str]) -> None:

@@ -52,6 +52,16 @@ def test_the_figures_of_a_run() -> None:
     assert "saq" not in text, "it has no figures"
 
 
+def test_a_peer_is_shown_with_its_current_version_if_that_is_another_one() -> None:
+    head = {**HEAD, "current": {"pgqueuer": "6.5.4", "graphile-worker": "10.0.0"}}
+    text = pages.figures(head, summaries(taken()), page=pages.PERFORMANCE)
+    assert "| pgqueuer 6.5.4 |" in text
+    assert "| graphile-worker 9.8.7 (current: 10.0.0) |" in text
+    assert "- graphile-worker 9.8.7 (current: 10.0.0): concurrentJobs=24" in text
+    assert "in their current versions, unless the current one is named too, with" in text
+    assert "current" not in pages.figures(HEAD, summaries(taken()), page=pages.README)
+
+
 def test_the_readme_has_one_table() -> None:
     text = pages.figures(HEAD, summaries(taken()), page=pages.README)
     assert sum(line.startswith("|---") for line in text.splitlines()) == 1
