@@ -173,6 +173,7 @@ async def _claim_pages(bench: Bench) -> tuple[int, int, int]:
         hint = await session.fetchval(_LAST_POSITION)
         async with bench.application() as app:
             await app.push_many([_make(number=SLOTS) for _ in range(_LIMIT)])
+        await explained(session, worker, QUEUE.name, [0], [hint], _LIMIT)  # reads the catalog
         behind = await explained(session, worker, QUEUE.name, [0], [hint], _LIMIT)
         settled = max(0, hint - _UNSETTLED)
         short = await explained(session, worker, QUEUE.name, [0], [settled], _LIMIT)
