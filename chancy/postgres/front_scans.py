@@ -30,6 +30,10 @@ class FrontScans:
     def due(self, now: float) -> bool:
         return now >= self._next_at
 
+    def hasten(self) -> None:
+        """Make the next scan due."""
+        self._next_at = 0.0
+
     def ended(self, now: float, *, took_s: float) -> None:
         """Schedule the next scan.
 

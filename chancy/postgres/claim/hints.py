@@ -140,8 +140,12 @@ class ClaimHints:
     def sample(self, drawn: int, oldest: int, following: int, *, now: float) -> None:
         """Note the last position that was drawn; see `CommittedPosition.sample`."""
         self.learn_last(drawn)
-        if self._commits.due(now):  # the last position may be asked for more often
-            self._commits.sample(drawn, oldest, following, now=now)
+        if not self._commits.due(now):  # the last position may be asked for more often
+            return
+        unknown = self._commits.position == _FRONT
+        self._commits.sample(drawn, oldest, following, now=now)
+        if unknown and self._commits.position != _FRONT:
+            self._front_scans.hasten()  # short scans begin after it
 
     def learn_last(self, position: int) -> None:
         """Note the last position that was drawn: new hints of priorities without jobs go there."""

@@ -192,7 +192,8 @@ def with_short_scans() -> ClaimHints:
     made = without_front_scans(*claims(100, priority=5), *claims(90))
     for step in range(3):
         made.sample(50, step, step, now=1.0 + step)
-    assert made.plan(4.0, thorough=True) is None
+    # At once, since short scans are possible after it: otherwise 15 s later.
+    assert made.plan(4.0, thorough=False) is None
     made.learn_front([], full=False, now=4.0, took_s=SLOW_S)
     return made
 
@@ -204,6 +205,8 @@ def test_short_scans_start_where_everything_was_claimed_and_are_rare() -> None:
     assert made.plan(5.019, thorough=False) == ([5, 0], [100, 90])
     made.learn([], full=False, took_s=0.001)
     assert made.plan(5.022, thorough=False) == ([5, 0], [50, 50])
+    made.sample(60, 9, 9, now=5.03)
+    assert made.plan(5.04, thorough=False) is not None
 
 
 def test_short_scan_that_leaves_jobs_is_continued_behind_the_claimed_ones() -> None:
