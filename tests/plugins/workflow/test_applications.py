@@ -12,11 +12,16 @@ from chancy import Chancy, WaitTimeout
 from chancy.broker.contract import Broker
 from chancy.plugins.batch import Batches
 from chancy.plugins.workflow import Workflows
+from tests.support.postgres_fixtures import template_with
+
+
+@pytest.fixture(scope="session")
+def template(pytestconfig: pytest.Config, template: str) -> str:
+    return template_with(pytestconfig, template, Workflows(), Batches())
 
 
 async def test_finished_waits_keep_no_reference_to_the_application(dsn: str) -> None:
     flows, batches = Workflows(), Batches()
-    Chancy(dsn, plugins=[flows, batches]).sync_migrate()
     brokers: list[weakref.ref[Broker]] = []
 
     async def wait() -> None:
@@ -28,7 +33,9 @@ async def test_finished_waits_keep_no_reference_to_the_application(dsn: str) -> 
                     await batches.reference(chancy, uuid4()).finished(0.01)
             brokers.append(weakref.ref(chancy.broker))
 
-    for _ in range(10):
+    # To walk what earlier tests left takes a second each time.
+    gc.freeze()
+    for _ in range(3):
         await wait()
     gc.collect()  # the waiters, which are the values of a dictionary
     gc.collect()  # their brokers, which are its keys

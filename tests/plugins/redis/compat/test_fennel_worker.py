@@ -44,7 +44,7 @@ def with_settings(**settings: str) -> pytest.MarkDecorator:
 @pytest.mark.row("F10")
 def test_as_many_run_at_once_as_are_allowed(shop: Shop) -> None:
     """Nine, of which one waits until the first of the others has ended."""
-    with shop.worker():
+    with shop.serving():
         for task in (shop.program.gate, shop.program.async_gate):
             name = task.func.__name__
             results = [task.delay(str(shop.folder / name)) for _ in range(9)]
@@ -200,7 +200,10 @@ TASKS = "from core import app\n\n@app.task\ndef double(n):\n    return 2 * n\n"
 @pytest.mark.row("F38")
 @pytest.mark.parametrize(
     "words",
-    [command("worker", "--app", "core:app"), [*FENNEL, "worker", "-a", "core:app"]],
+    [
+        pytest.param(command("worker", "--app", "core:app"), marks=pytest.mark.chaos),
+        [*FENNEL, "worker", "-a", "core:app"],
+    ],
     ids=["chancy", "fennel"],
 )
 def test_a_worker_imports_the_modules_of_the_pattern(shop: Shop, words: list[str]) -> None:

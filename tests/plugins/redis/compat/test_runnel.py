@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from chancy.errors import ConfigurationError
 from chancy.plugins.redis.compat.runnel import (
     LZ4,
     App,
@@ -24,6 +26,8 @@ from chancy.plugins.redis.compat.runnel import (
     RunnelException,
     Serializer,
 )
+from chancy.plugins.redis.compat.runnel.__main__ import runnel
+from chancy.plugins.redis.compat.runnel.worker import Worker
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.model.policy import Halt, Ignore, Quarantine
 from chancy.plugins.redis.transport.redis_client import RedisClient
@@ -193,18 +197,12 @@ def test_the_example_of_the_guide_runs(
 
 
 @pytest.mark.row("R38")
-def test_a_processor_that_is_not_there_is_an_error(redis_url: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.plugins.redis.compat.runnel_shop", "nope"],
-        cwd=ROOT,
-        env=environment({"SHOP_URL": redis_url}),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=45,
-    )
-    assert done.returncode == 1
-    assert "there is no processor nope; declared are large/check, orders/bill" in done.stderr
+def test_a_processor_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(
+        ConfigurationError,
+        match="there is no processor nope; declared are large/check, orders/bill",
+    ):
+        Worker(runnel_shop.app).start(["nope"])
 
 
 RUNNEL = [sys.executable, "-m", "chancy.plugins.redis.compat.runnel", "worker"]
@@ -269,19 +267,19 @@ def test_the_command_runs_the_processors_of_its_choice(redis_url: str, tmp_path:
     ],
 )
 def test_the_command_refuses_what_is_not_there(
-    redis_url: str, tmp_path: Path, words: list[str], reason: str
+    redis_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    reason: str,
 ) -> None:
     (tmp_path / "core.py").write_text(CORE)
-    done = subprocess.run(
-        [*RUNNEL, *words],
-        cwd=tmp_path,
-        env=environment({"SHOP_URL": redis_url}),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-    )
-    assert done.returncode == 2
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "core", raising=False)
+    done = CliRunner().invoke(runnel, ["worker", *words], env={"SHOP_URL": redis_url})
+    sys.modules.pop("core", None)
+    assert done.exit_code == 2
     assert reason in done.stderr
 
 

@@ -16,7 +16,7 @@ from tests.contract.broker.test_broker_model import hold_against_model
 from tests.support.redis_commands import command_sync
 
 
-@pytest.mark.parametrize("examples", [10, pytest.param(30, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("examples", [4, pytest.param(30, marks=pytest.mark.chaos)])
 @pytest.mark.timeout(600)
 def test_the_redis_broker_matches_the_model(redis_url: str, examples: int) -> None:
     settings = RedisSettings(url=redis_url)
