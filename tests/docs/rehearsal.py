@@ -290,9 +290,15 @@ def perform(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    for module, _, _ in (place.partition(":") for place, _ in COMMANDS.values()):
-        importlib.import_module(module)
-    # The default plugins, and what migrations need.
+    # What commands import when they are run: those of the default plugins, and of migrations.
     Chancy("postgresql://localhost").hooks.components  # noqa: B018
-    importlib.import_module("alembic.command")
+    for module in (
+        *(place.partition(":")[0] for place, _ in COMMANDS.values()),
+        "alembic.command",
+        "alembic.config",
+        "chancy.worker.worker",
+        "pydantic.main",
+        "pydantic.types",
+    ):
+        importlib.import_module(module)
     serve(sys.stdin, lambda line: os.write(1, line.encode()), perform)

@@ -40,7 +40,7 @@ LONG = {
 
 #: Pages that begin with an empty database. The others add to the tables that are there, and their
 #: queue ``default`` runs jobs in threads, not in processes as it is shipped.
-EMPTY = {"README", "first-steps"}
+EMPTY = {"README", "first-steps", "migrations"}
 
 
 def test_python_blocks_compile() -> None:

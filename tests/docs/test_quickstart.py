@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from tests.support.command import alone, environment, inside, started
+from tests.support.command import alone, inside, started
 from tests.support.sources import ROOT
 from tests.support.waiting import eventually_sync
 
@@ -21,31 +21,23 @@ def quickstart(tmp_path: Path) -> Path:
     return Path(shutil.copytree(ROOT / "examples" / "quickstart", tmp_path / "quickstart"))
 
 
-def test_the_script_pushes_and_a_worker_runs(quickstart: Path, empty_dsn: str) -> None:
-    env = {"CHANCY_DSN": empty_dsn}
-    with started([sys.executable, "push.py"], cwd=quickstart, env=env) as script:
-        eventually_sync(lambda: "pushed" in script.log)
-        alone("worker", "--app", "jobs:chancy", "--burst", cwd=quickstart, env=env)
-        assert script.process.wait(20) == 0
-        assert script.log.splitlines()[1:] == ["5", "Hello, Ann!"]
-
-
 def test_the_lines_of_the_readme(quickstart: Path, empty_dsn: str) -> None:
-    env = environment({"CHANCY_DSN": empty_dsn})
+    """Beside the script, which makes the tables, and waits for what a worker runs."""
+    env = {"CHANCY_DSN": empty_dsn}
     lines = [
         line.removeprefix("$ ").partition("   ")[0]
         for line in (quickstart / "README.md").read_text().splitlines()
         if line.startswith("$ chancy ") and ("--burst" in line or "worker" not in line)
     ]
     assert len(lines) == 4
-    for line in lines:
-        ours = line.replace("chancy", f"{sys.executable} -m chancy.cli", 1)
-        done = subprocess.run(
-            ours, shell=True, cwd=quickstart, env=env, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, (line, done.stderr)
-    (listed,) = inside("job", "list", "--json", dsn=empty_dsn).json
-    assert (listed["func"], listed["result"]) == ("jobs.add", 5)
+    with started([sys.executable, "push.py"], cwd=quickstart, env=env) as script:
+        eventually_sync(lambda: "pushed" in script.log)
+        for line in lines:
+            alone(*shlex.split(line)[1:], cwd=quickstart, env=env)
+        assert script.process.wait(20) == 0
+        assert script.log.splitlines()[1:] == ["5", "Hello, Ann!"]
+    listed = inside("job", "list", "--json", dsn=empty_dsn).json
+    assert [one["result"] for one in listed if one["func"] == "jobs.add"] == [5, 5]
 
 
 def test_the_embedded_worker_runs_until_sigterm(quickstart: Path, dsn: str) -> None:
