@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import gc
 import importlib
 import inspect
 import json
@@ -301,4 +302,6 @@ if __name__ == "__main__":
         "pydantic.types",
     ):
         importlib.import_module(module)
+    # A process that ends would walk all of it.
+    gc.freeze()
     serve(sys.stdin, lambda line: os.write(1, line.encode()), perform)
