@@ -17,7 +17,7 @@ unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test browser pictures collected check mypy pyright imports architecture chaos cluster-libraries clusters soak mutants redis-versions postgres-versions pythons bench bench-peers bench-publish docs docs-serve docs-deploy format dist release-check changelog constraints clean
+.PHONY: help venv demo test browser pictures collected check lint mypy pyright imports architecture chaos cluster-libraries clusters soak mutants redis-versions postgres-versions pythons bench bench-peers bench-publish docs docs-serve docs-deploy format dist release-check changelog constraints clean
 
 help:
 	@echo "make venv         a virtual environment in $(VENV) with everything installed"
@@ -76,9 +76,11 @@ collected: venv
 
 # Pyright takes longer than all others together: they run beside it, on a second processor.
 check: venv
+	$(MAKE) --no-print-directory -j2 pyright lint mypy imports architecture
+
+lint: venv
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(MAKE) --no-print-directory -j2 pyright mypy imports architecture
 
 mypy: venv
 	$(BIN)/mypy

@@ -78,32 +78,33 @@ async def test_a_job_of_an_application_that_cannot_be_imported_runs_here(
 
 
 async def test_a_killer_in_quarantine_takes_only_its_own_process(chancy: Chancy, dsn: str) -> None:
-    done = await run(chancy, dsn, jobs.killer.job(), crashes=2)
-    assert (done.state, done.crashes) == (State.FAILED, 3)
-    assert "crash 3 of 3" in done.errors[-1]["message"]
-    assert "SIGKILL" in done.errors[-1]["message"]
-
-
-async def test_a_quarantined_job_reaches_its_time_limit(chancy: Chancy, dsn: str) -> None:
-    done = await run(chancy, dsn, jobs.endless.job().with_limits(Limit.time(0.2)), crashes=2)
-    assert (done.state, done.errors[0]["types"][0]) == (State.FAILED, "chancy.TimedOut")
-
-
-async def test_a_quarantined_job_can_be_cancelled(chancy: Chancy, dsn: str) -> None:
+    """Beside it, jobs that reach their time limit and that are cancelled."""
     async with Worker(chancy):
         await chancy.pause_queue("loop")
-        reference = await chancy.push(jobs.endless.job().with_meta(tenant="ann"))
+        jobs_of = [
+            jobs.killer.job(),
+            jobs.endless.job().with_limits(Limit.time(0.2)),
+            jobs.endless.job(),
+        ]
+        killer, limited, cancelled = [
+            await chancy.push(job.with_meta(tenant="ann")) for job in jobs_of
+        ]
         set_crashes(dsn, 2)
         await chancy.resume_queue("loop")
 
         async def started() -> bool:
-            job = await reference.get()
+            job = await cancelled.get()
             return job is not None and "started" in job.meta
 
-        await eventually(started, timeout=30)
-        await chancy.cancel(reference.id)
-        done = await reference.wait(20)
-    assert done.state is State.CANCELLED
+        await eventually(started)
+        await chancy.cancel(cancelled.id)
+        assert (await cancelled.wait(40)).state is State.CANCELLED
+        done = await limited.wait(40)
+        assert (done.state, done.errors[0]["types"][0]) == (State.FAILED, "chancy.TimedOut")
+        done = await killer.wait(40)
+    assert (done.state, done.crashes) == (State.FAILED, 3)
+    assert "crash 3 of 3" in done.errors[-1]["message"]
+    assert "SIGKILL" in done.errors[-1]["message"]
 
 
 async def test_jobs_of_a_killed_worker_succeed_on_the_next_one(
@@ -111,7 +112,7 @@ async def test_jobs_of_a_killed_worker_succeed_on_the_next_one(
 ) -> None:
     """Each needs the open application; twice, so that the second half is quarantined."""
     gate, begun = tmp_path / "gate", tmp_path / "gate.begun"
-    many = [jobs.waiting.job(gate=str(gate)).with_meta(tenant="ann") for _ in range(6)]
+    many = [jobs.waiting.job(gate=str(gate)).with_meta(tenant="ann") for _ in range(2)]
     env = {"CHANCY_DSN": dsn, "PYTHONPATH": str(ROOT)}
     program = command("worker", "--app=tests.integration.quarantine_jobs:chancy", "--processes=1")
 
@@ -122,7 +123,7 @@ async def test_jobs_of_a_killed_worker_succeed_on_the_next_one(
 
     references = list(await chancy.push_many(many))
     with started(program, cwd=tmp_path, env=env) as supervisor:
-        for wanted in (6, 12):
+        for wanted in (2, 4):
             await begins(wanted)
             with psycopg.connect(dsn) as connection:
                 ((pid,),) = connection.execute("select pid from chancy.workers").fetchall()

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from chancy.embedded import PostgresServer
+from chancy.postgres.schema import migrate as schema
 from chancy.postgres.schema.component import Component
 from tests.migrations import next_release as later
+from tests.support.postgres_fixtures import core_template, new_database
 
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
 
@@ -27,6 +29,14 @@ NEWEST = pytest.mark.parametrize(
     ],
     indirect=True,
 )
+
+
+@pytest.fixture
+def core_dsn(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The DSN of a database with the tables of the core alone."""
+    template = core_template(request.config, lambda dsn: schema.upgrade(dsn, components=[]))
+    with new_database(request, template) as dsn:
+        yield dsn
 
 
 @pytest.fixture

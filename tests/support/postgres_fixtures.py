@@ -246,6 +246,24 @@ def template_with(config: pytest.Config, template: str, *plugins: Plugin) -> str
     return extended_template(config, template, "_".join(names), migrate)
 
 
+def core_template(config: pytest.Config, migrate: Callable[[str], object]) -> str:
+    """The name of a template that has been made from an empty database by ``migrate``."""
+    run = find_run(config)
+    return _made_once(run, f"{run.template}_core", None, migrate)
+
+
+@contextmanager
+def new_database(request: pytest.FixtureRequest, template: str) -> Generator[str]:
+    """The DSN of a clone of a template, which is dropped afterwards."""
+    run = find_run(request.config)
+    name = f"test_{run.name}_{secrets.token_hex(6)}"
+    run.make(name, template)
+    try:
+        yield _named(run.dsn, name)
+    finally:
+        run.drop(name)
+
+
 def _made_once(run: Run, name: str, template: str | None, migrate: Callable[[str], object]) -> str:
     """The name of a database that the first process that needs it creates."""
     if name in run.made:

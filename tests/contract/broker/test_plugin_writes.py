@@ -29,11 +29,19 @@ from chancy.testing.conformance.bench import Bench, prepared, settlement
 FAILED = frozenset({State.FAILED})
 
 
-@pytest.fixture(params=["asyncpg", "psycopg"])
-async def bench(request: pytest.FixtureRequest, dsn: str) -> AsyncIterator[Bench]:
+#: Where the driver has a say: in what a transaction that failed, or a lost session, leaves.
+EACH_DRIVER = pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+
+
+@pytest.fixture
+def driver() -> DriverName:
+    return "asyncpg"
+
+
+@pytest.fixture
+async def bench(driver: DriverName, dsn: str) -> AsyncIterator[Bench]:
     with psycopg.connect(dsn) as session:
         session.execute("create table seen (id uuid, by text)")
-    driver: DriverName = request.param
     broker = PostgresBroker(dsn, driver=driver)
     await broker.open()
     bench = Bench(broker)
@@ -74,6 +82,7 @@ async def test_brokers_say_whether_they_can(bench: Bench) -> None:
     assert Capability.SETTLING in bench.broker.capabilities
 
 
+@EACH_DRIVER
 async def test_it_is_written_with_the_settlement(bench: Bench, dsn: str) -> None:
     good, bad = await bench.running(prepared(), prepared())
     clerk = Clerk()
@@ -125,6 +134,7 @@ async def test_stale_settlements_send_no_notification(bench: Bench, dsn: str) ->
     assert len(clerk.told) == 1
 
 
+@EACH_DRIVER
 async def test_one_that_fails_is_undone_alone(
     bench: Bench, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -136,6 +146,7 @@ async def test_one_that_fails_is_undone_alone(
     assert "hook_failed plugin=broken hook=settling failures=1 settlements=1" in caplog.text
 
 
+@EACH_DRIVER
 async def test_one_that_takes_long_is_undone_alone(
     bench: Bench, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +173,7 @@ async def test_one_that_waits_for_something_else_is_undone_alone(
     assert await bench.state(claim.id) is State.FAILED
 
 
+@EACH_DRIVER
 async def test_one_that_loses_the_session_does_not_hold_up_the_settlement(
     bench: Bench, dsn: str
 ) -> None:
@@ -240,6 +252,7 @@ async def swallow(tx: Transaction, batch: Sequence[Settlement]) -> None:
         await tx.fetch("select 1 / 0")
 
 
+@EACH_DRIVER
 async def test_an_error_that_a_plugin_handles_does_not_change_the_outcomes(
     bench: Bench, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -271,6 +284,7 @@ async def test_a_plugin_may_handle_an_error_in_a_savepoint_of_its_own(
     assert "hook_failed" not in caplog.text
 
 
+@EACH_DRIVER
 @pytest.mark.parametrize("command", ["rollback", "commit", "release savepoint inside"])
 async def test_a_plugin_that_ends_the_transaction_does_not_change_the_outcomes(
     bench: Bench, caplog: pytest.LogCaptureFixture, command: str
@@ -286,6 +300,7 @@ async def test_a_plugin_that_ends_the_transaction_does_not_change_the_outcomes(
     assert "settlement_refused" not in caplog.text
 
 
+@EACH_DRIVER
 async def test_a_plugin_that_makes_the_commit_fail_does_not_change_the_outcomes(
     bench: Bench, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:

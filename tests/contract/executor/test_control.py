@@ -21,53 +21,51 @@ def name(anywhere: str) -> str:
     return anywhere
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
-async def test_a_job_puts_itself_off(one: Executor, function: str) -> None:
-    for how, until in (("snooze", timedelta(seconds=1.5)), ("snooze until", AT)):
-        outcome = await run(one, function, how=how)
-        assert isinstance(outcome, Snoozed), outcome
-        assert (outcome.until, outcome.asked) == (until, True)
-        assert outcome.elapsed_s >= 0
-
-
-@pytest.mark.parametrize("function", FUNCTIONS)
-async def test_a_job_cancels_itself(one: Executor, function: str) -> None:
-    outcome = await run(one, function, how="cancel")
-    assert isinstance(outcome, Cancelled)
-    assert outcome.why == "the order is gone: \\x00 ünï"
-    outcome = await run(one, function, how="cancel at length")
-    assert isinstance(outcome, Cancelled)
-    assert len(outcome.why) <= MAX_MESSAGE
-
-
 def failed_until(outcome: Outcome) -> tuple[str, datetime | timedelta | None]:
     assert isinstance(outcome, Raised), outcome
     return f"{outcome.failure.types[0]}: {outcome.failure.message}", outcome.again
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
-async def test_a_job_can_request_the_time_of_its_retry(one: Executor, function: str) -> None:
-    outcome = await run(one, function, how="retry")
-    assert failed_until(outcome) == ("chancy.attempt.control.Retry: busy", timedelta(minutes=1))
-    assert isinstance(outcome, Raised)
-    assert outcome.failure.causes == (("builtins.ValueError", "behind it"),)
-    assert "in answer" in outcome.failure.trace
-    again = await run(one, function, how="return retry")
-    assert failed_until(again) == ("chancy.attempt.control.Retry: busy", timedelta(minutes=1))
-    assert failed_until(await run(one, function, how="retry at"))[1] == AT
+async def test_a_job_puts_itself_off(one: Executor) -> None:
+    for function in FUNCTIONS:
+        for how, until in (("snooze", timedelta(seconds=1.5)), ("snooze until", AT)):
+            outcome = await run(one, function, how=how)
+            assert isinstance(outcome, Snoozed), outcome
+            assert (outcome.until, outcome.asked) == (until, True)
+            assert outcome.elapsed_s >= 0
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
-async def test_an_answer_that_cannot_be_fails_the_job_and_names_the_place(
-    one: Executor, function: str
-) -> None:
-    outcome = await run(one, function, how="bad")
-    text, again = failed_until(outcome)
-    assert text.startswith("chancy.errors.InvalidAnswer: Snooze(-1): a delay must be from 0")
-    assert again is None
-    assert isinstance(outcome, Raised)
-    assert "control_jobs.py" in outcome.failure.trace
-    assert isinstance(await run(one, function, how="else"), Returned)
+async def test_a_job_cancels_itself(one: Executor) -> None:
+    for function in FUNCTIONS:
+        outcome = await run(one, function, how="cancel")
+        assert isinstance(outcome, Cancelled)
+        assert outcome.why == "the order is gone: \\x00 ünï"
+        outcome = await run(one, function, how="cancel at length")
+        assert isinstance(outcome, Cancelled)
+        assert len(outcome.why) <= MAX_MESSAGE
+
+
+async def test_a_job_can_request_the_time_of_its_retry(one: Executor) -> None:
+    busy = "chancy.attempt.control.Retry: busy", timedelta(minutes=1)
+    for function in FUNCTIONS:
+        outcome = await run(one, function, how="retry")
+        assert failed_until(outcome) == busy
+        assert isinstance(outcome, Raised)
+        assert outcome.failure.causes == (("builtins.ValueError", "behind it"),)
+        assert "in answer" in outcome.failure.trace
+        assert failed_until(await run(one, function, how="return retry")) == busy
+        assert failed_until(await run(one, function, how="retry at"))[1] == AT
+
+
+async def test_an_answer_that_cannot_be_fails_the_job_and_names_the_place(one: Executor) -> None:
+    for function in FUNCTIONS:
+        outcome = await run(one, function, how="bad")
+        text, again = failed_until(outcome)
+        assert text.startswith("chancy.errors.InvalidAnswer: Snooze(-1): a delay must be from 0")
+        assert again is None
+        assert isinstance(outcome, Raised)
+        assert "control_jobs.py" in outcome.failure.trace
+        assert isinstance(await run(one, function, how="else"), Returned)
 
 
 async def test_a_job_with_limits_answers_as_well() -> None:

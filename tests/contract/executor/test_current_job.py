@@ -32,9 +32,8 @@ def told_of(claim: Claim) -> Claim:
     )
 
 
-@pytest.mark.parametrize("function", DESCRIBE)
-async def test_a_job_sees_its_own_attempt(one: Executor, function: str) -> None:
-    for _ in range(2):
+async def test_a_job_sees_its_own_attempt(one: Executor) -> None:
+    for function in [*DESCRIBE, *DESCRIBE]:
         claim = told_of(claim_of(function))
         outcome = await one.run(claim)
         assert isinstance(outcome, Returned), outcome
@@ -54,10 +53,9 @@ async def test_a_job_sees_its_own_attempt(one: Executor, function: str) -> None:
         current_job()
 
 
-@pytest.mark.parametrize("function", DESCRIBE)
-async def test_jobs_beside_each_other_see_each_their_own(name: str, function: str) -> None:
+async def test_jobs_beside_each_other_see_each_their_own(name: str) -> None:
     async with started(name, concurrency=4) as it:
-        claims = [claim_of(function) for _ in range(40)]
+        claims = [claim_of(function) for _ in range(20) for function in DESCRIBE]
         outcomes = await asyncio.gather(*map(it.run, claims))
     for claim, outcome in zip(claims, outcomes, strict=True):
         assert isinstance(outcome, Returned)
@@ -97,40 +95,39 @@ class Listener:
         self.heard.append((claim, progress))
 
 
-@pytest.mark.parametrize("function", ["tell", "tell_async", "tell_later"])
-async def test_the_last_word_is_received_before_the_end_and_few_before_it(
-    name: str, function: str
-) -> None:
+async def test_the_last_word_is_received_before_the_end_and_few_before_it(name: str) -> None:
     heard = Listener()
     async with started(name, report=heard) as it:
-        claim = claim_of(function, times=5_000)
-        outcome = await end_of(asyncio.create_task(it.run(claim)))
-        count = len(heard.heard)
-        assert isinstance(outcome, Returned), outcome
-        assert heard.heard[-1] == (claim, Progress(1.0, "step 5000"))
-        fractions = [progress.fraction for _, progress in heard.heard]
-        assert fractions == sorted(fractions)
-        # One each 50 ms, the first at once, the last at the end.
-        assert count <= 3 + outcome.elapsed_s / 0.05
-        # Longer than the pause between two words: no late one follows.
-        await asyncio.sleep(0.06)
-        assert len(heard.heard) == count
+        for function in ("tell", "tell_async", "tell_later"):
+            heard.heard.clear()
+            claim = claim_of(function, times=5_000)
+            outcome = await end_of(asyncio.create_task(it.run(claim)))
+            count = len(heard.heard)
+            assert isinstance(outcome, Returned), outcome
+            assert heard.heard[-1] == (claim, Progress(1.0, "step 5000"))
+            fractions = [progress.fraction for _, progress in heard.heard]
+            assert fractions == sorted(fractions)
+            # One each 50 ms, the first at once, the last at the end.
+            assert count <= 3 + outcome.elapsed_s / 0.05
+            # Longer than the pause between two words: no late one follows.
+            await asyncio.sleep(0.06)
+            assert len(heard.heard) == count
 
 
-@pytest.mark.parametrize("function", ["tell_and_wait", "tell_and_wait_async"])
-async def test_progress_is_stored_while_the_job_runs(
-    name: str, place: Place, function: str
-) -> None:
+async def test_progress_is_stored_while_the_job_runs(name: str, place: Place) -> None:
     heard = Listener()
     async with started(name, report=heard) as it:
-        claim = claim_of(function, until=str(place.until))
-        running = asyncio.create_task(it.run(claim))
-        await eventually(lambda: heard.heard)
-        assert heard.heard == [(claim, Progress(0.5, "half"))]
-        assert not running.done()
-        place.until.touch()
-        await end_of(running)
-        assert len(heard.heard) == 1
+        for function in ("tell_and_wait", "tell_and_wait_async"):
+            heard.heard.clear()
+            place.until.unlink(missing_ok=True)
+            claim = claim_of(function, until=str(place.until))
+            running = asyncio.create_task(it.run(claim))
+            await eventually(lambda: heard.heard)
+            assert heard.heard == [(claim, Progress(0.5, "half"))]
+            assert not running.done()
+            place.until.touch()
+            await end_of(running)
+            assert len(heard.heard) == 1
 
 
 async def test_a_listener_that_raises_harms_no_job(

@@ -195,20 +195,12 @@ async def test_runs_many_short_jobs(name: str) -> None:
     assert found == {number: None if number % 10 else number for number in range(3_000)}
 
 
-@pytest.mark.parametrize(
-    ("function", "arguments"),
-    [
-        ("fork_and_return", {}),
-        ("fork_and_return_async", {"later": False}),
-        ("fork_and_return_async", {"later": True}),
-    ],
-)
-async def test_a_job_that_forks_answers_once(
-    one: Executor, function: str, arguments: dict[str, object]
-) -> None:
+async def test_a_job_that_forks_answers_once(one: Executor) -> None:
     """The copy of the process ends where the job does: it would work on as the worker."""
     for _ in range(3):
-        assert await result(one, function, **arguments) == "the original"
+        assert await result(one, "fork_and_return") == "the original"
+        assert await result(one, "fork_and_return_async", later=False) == "the original"
+        assert await result(one, "fork_and_return_async", later=True) == "the original"
 
 
 @pytest.mark.parametrize("name", ["async", "thread"])

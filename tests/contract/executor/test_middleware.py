@@ -24,6 +24,7 @@ from chancy.context.context import JobContext, current_job
 from chancy.errors import NoCurrentJob
 from chancy.executors.base import Executor
 from chancy.plugin.hooks import AroundHook
+from chancy.queue.executor_kind import EXECUTORS
 from chancy.worker.middleware import AroundHooks
 from tests.contract.executor.calls import Place, claim_of, end_of, result, run, started
 from tests.contract.executor.jobs import tenant
@@ -32,6 +33,13 @@ from tests.support.waiting import eventually
 
 Hook = Callable[[JobContext], AbstractAsyncContextManager[object] | AbstractContextManager[object]]
 ASKED = Cancelled("somebody asked")
+#: What hooks and jobs share depends on where the jobs run; the rest of the hooks does not.
+EVERY = pytest.mark.parametrize("name", EXECUTORS)
+
+
+@pytest.fixture
+def name() -> str:
+    return "async"
 
 
 @pytest.fixture
@@ -95,13 +103,11 @@ async def test_hooks_are_entered_in_order_and_left_in_reverse(
     assert said == ["first enters", "second enters", "second leaves", "first leaves"]
 
 
-@pytest.mark.parametrize("function", ["say_tenant", "say_tenant_async", "say_tenant_later"])
-async def test_only_the_job_sees_the_variables_of_its_hooks(
-    name: str, one: Executor, function: str
-) -> None:
+@EVERY
+async def test_only_the_job_sees_the_variables_of_its_hooks(name: str, one: Executor) -> None:
     """A child has none of them."""
     expected = "nobody" if name in ISOLATED else "shop"
-    for _ in range(2):
+    for function in 2 * ("say_tenant", "say_tenant_async", "say_tenant_later"):
         seen = await result(about(one, named("shop")), function, new="changed by the job")
         assert seen == ([expected, "changed by the job"] if "later" in function else expected)
         assert tenant.get() == "nobody"
@@ -109,9 +115,8 @@ async def test_only_the_job_sees_the_variables_of_its_hooks(
         assert seen == (["nobody", "changed by the job"] if "later" in function else "nobody")
 
 
+@pytest.mark.parametrize("name", ["thread", "async"])
 async def test_concurrent_jobs_share_no_variables(name: str) -> None:
-    if name in ISOLATED:
-        return  # its children see none
     tenants: dict[UUID, str] = {}
 
     @contextmanager
@@ -147,6 +152,7 @@ async def test_hooks_see_the_job_and_how_it_ended(one: Executor) -> None:
         current_job()
 
 
+@EVERY
 @pytest.mark.parametrize("function", ["close_later", "close_later_async"])
 async def test_the_stack_of_a_job_is_closed_in_the_event_loop(
     name: str, one: Executor, place: Place, said: list[str], function: str
@@ -236,6 +242,7 @@ async def test_an_error_on_leaving_is_the_jobs_only_if_it_has_none(
     assert caplog.text.count("hook_failed plugin=shop.1 hook=around failures=1") == 1
 
 
+@EVERY
 @pytest.mark.parametrize("hook", [speaking, inline])
 async def test_a_surrounded_job_can_be_interrupted(
     one: Executor, place: Place, said: list[str], hook: Callable[[list[str], str], Hook]

@@ -60,17 +60,14 @@ async def test_an_interrupted_coroutine_cleans_up_first(one: Executor, place: Pl
     assert await result(one, "echo", value="next") == "next"
 
 
-@pytest.mark.parametrize("function", ["heed", "look"])
 async def test_a_plain_function_that_obeys_an_interrupt_ends_as_it_says(
-    one: Executor, place: Place, function: str
+    one: Executor, place: Place
 ) -> None:
-    assert await interrupted(one, place.waiting(function), place, ASKED) == ASKED
-    assert await result(one, "echo", value="next") == "next"
-
-
-async def test_a_job_gets_the_reason_why_it_is_to_end(one: Executor, place: Place) -> None:
     assert await interrupted(one, place.waiting("heed"), place, ASKED) == ASKED
     assert place.stopped.read_text() == "somebody asked"
+    place.started.unlink()
+    assert await interrupted(one, place.waiting("look"), place, ASKED) == ASKED
+    assert await result(one, "echo", value="next") == "next"
 
 
 async def test_a_plain_function_that_ignores_every_request(
@@ -186,27 +183,10 @@ KEPT: list[tuple[str, ExecutorOptions, str]] = [
 
 
 @pytest.mark.parametrize(("name", "options", "function"), KEPT)
-async def test_a_time_limit_stops_the_attempt(
+async def test_a_time_limit_stops_the_attempt_and_none_within_it(
     name: str, options: ExecutorOptions, function: str, place: Place
 ) -> None:
-    async with started(name, options=options) as it:
-        assert await result(it, "echo", value="warm") == "warm"
-        claim = limited(place.waiting(function), Limit.time(0.2))
-        outcome = await end_of(asyncio.create_task(it.run(claim)))
-        assert isinstance(outcome, TimedOut), outcome
-        assert outcome.limit_s == 0.2
-        assert outcome.elapsed_s == pytest.approx(0.2, abs=1.0)
-        assert place.started.exists()
-        assert place.stopped.exists() is (function != "wait_for_file")
-        place.until.touch()
-        assert await result(it, "echo", value="next") == "next"
-
-
-@pytest.mark.parametrize(("name", "options", "function"), KEPT)
-async def test_a_job_within_its_limits_knows_of_none(
-    name: str, options: ExecutorOptions, function: str, place: Place
-) -> None:
-    """The limits are the queue's, except for those that the job has of its own."""
+    # The limits are the queue's, except for those that a job has of its own.
     async with started(name, options=options, limits=Limits(time_s=0.001)) as it:
         claim = limited(place.waiting(function), Limit.time(60))
         running = asyncio.create_task(it.run(claim))
@@ -215,6 +195,18 @@ async def test_a_job_within_its_limits_knows_of_none(
         outcome = await end_of(running)
         assert isinstance(outcome, Returned)
         assert outcome.result in ('"waited"', '"was not asked"')
+        for path in (place.started, place.until, place.stopped):
+            path.unlink(missing_ok=True)
+        claim = limited(place.waiting(function), Limit.time(0.2))
+        outcome = await end_of(asyncio.create_task(it.run(claim)))
+        assert isinstance(outcome, TimedOut), outcome
+        assert outcome.limit_s == 0.2
+        assert outcome.elapsed_s == pytest.approx(0.2, abs=1.0)
+        assert place.started.exists()
+        assert place.stopped.exists() is (function != "wait_for_file")
+        place.until.touch()
+        echo = await it.run(limited(claim_of("echo_later", value="next"), Limit.time(60)))
+        assert isinstance(echo, Returned), echo
 
 
 async def test_a_thread_that_ignores_its_limit_ends_as_it_ends(place: Place) -> None:

@@ -75,7 +75,7 @@ def test_workers_are_replaced_when_they_die_and_drain_on_sigterm(shop: Path, dsn
         assert {os.getsid(pid) for pid in first} == {*first}
 
         os.kill(first[0], signal.SIGKILL)
-        eventually_sync(lambda: "child_died" in supervisor.log, timeout=1.0)
+        eventually_sync(lambda: "child_died" in supervisor.log)
         assert f"pid={first[0]} was killed by SIGKILL" in supervisor.log
         eventually_sync(lambda: supervisor.log.count("serving queues=default(") == 3)
         assert _living(supervisor) == {*_pids(supervisor)[1:]}
@@ -130,9 +130,9 @@ def test_a_worker_without_a_supervisor_ends_when_it_is_asked_to_stop(shop: Path,
 
 
 def test_workers_drain_when_the_supervisor_is_killed(shop: Path, dsn: str) -> None:
-    line = command("worker", "--app=shop", "--processes=2")
+    line = command("worker", "--app=shop", "--processes=1")
     with started(line, cwd=shop, env={"CHANCY_DSN": dsn}) as supervisor:
-        eventually_sync(lambda: supervisor.log.count("serving queues=default(") == 2)
+        eventually_sync(lambda: "serving queues=default(" in supervisor.log)
         children = _pids(supervisor)
         path = shop / "touched"
         inside("push", "shop.touch", "--no-validate", f'--arg=path="{path}"', "--arg=seconds=0.5",
@@ -170,7 +170,7 @@ def test_burst_ends_when_every_worker_is_done(shop: Path, dsn: str) -> None:
 
 
 def test_a_wrong_configuration_is_final(shop: Path, dsn: str) -> None:
-    line = command("worker", "--app=shop:nothing", "--processes=2")
+    line = command("worker", "--app=shop:nothing", "--processes=1")
     with started(line, cwd=shop, env={"CHANCY_DSN": dsn}) as supervisor:
         assert supervisor.process.wait(30) == 2
         assert "supervisor_gave_up exit_code=2" in supervisor.log
