@@ -118,8 +118,8 @@ async def test_rules_hold_while_workers_are_killed(
             )
             for number in range(JOBS)
         )
-    workers = [start_worker(dsn, **settings) for _ in range(3)]
-    for part in (0.2, 0.4, 0.6):
+    workers = [start_worker(dsn, **settings) for _ in range(2)]
+    for part in (0.25, 0.5):
         await eventually(functools.partial(has_finished, dsn, int(JOBS * part)), timeout=60.0)
         victim = workers.pop(draw.randrange(len(workers)))
         victim.wait_until_ready()

@@ -25,6 +25,7 @@ from chancy.postgres.schema.component import Component, Migrations, RoleKind
 from tests.plugins.ledger import Ledger
 from tests.plugins.pruner.finished import fill
 from tests.support.command import inside
+from tests.support.postgres_fixtures import new_database, template_with
 from tests.support.roles import COMPONENTS, Cast, P, V, W, execute, roles
 
 
@@ -32,6 +33,21 @@ from tests.support.roles import COMPONENTS, Cast, P, V, W, execute, roles
 def cast(empty_dsn: str) -> Iterator[Cast]:
     made = Cast(empty_dsn)
     with roles(empty_dsn, [*made.names.values()]):
+        yield made
+
+
+@pytest.fixture
+def migrated_dsn(request: pytest.FixtureRequest, shipped_template: str) -> Iterator[str]:
+    """The DSN of a database with the tables of all components."""
+    template = template_with(request.config, shipped_template, Ledger(), Cron())
+    with new_database(request, template) as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def migrated(migrated_dsn: str) -> Iterator[Cast]:
+    made = Cast(migrated_dsn)
+    with roles(migrated_dsn, [*made.names.values()]):
         yield made
 
 
@@ -49,18 +65,19 @@ def access(dsn: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", [*RoleKind])
-def test_grants_bear_to_be_repeated_and_by_hand_are_the_same(cast: Cast, kind: RoleKind) -> None:
-    schema.upgrade(cast.dsn, components=COMPONENTS)
-    options = ("migrate", "grants", "--role", cast.names[kind], "--kind", kind.value,
+def test_grants_bear_to_be_repeated_and_by_hand_are_the_same(
+    migrated: Cast, kind: RoleKind
+) -> None:
+    options = ("migrate", "grants", "--role", migrated.names[kind], "--kind", kind.value,
                "--app", f"{__name__}:application")  # fmt: skip
     printed = inside(*options, dsn="postgresql://nowhere").out
-    execute(cast.dsn, printed)
-    first = access(cast.dsn)
-    assert cast.names[kind] in str(first) or kind is RoleKind.OWNER
-    applied = inside(*options, "--apply", "--json", dsn=cast.dsn).json
-    assert access(cast.dsn) == first
+    execute(migrated.dsn, printed)
+    first = access(migrated.dsn)
+    assert migrated.names[kind] in str(first) or kind is RoleKind.OWNER
+    applied = inside(*options, "--apply", "--json", dsn=migrated.dsn).json
+    assert access(migrated.dsn) == first
     assert (applied["role"], applied["kind"], applied["applied"]) == (
-        cast.names[kind], kind.value, True,
+        migrated.names[kind], kind.value, True,
     )  # fmt: skip
     assert printed == "".join(f"{one};\n" for one in ("begin", *applied["statements"], "commit"))
 
@@ -104,7 +121,7 @@ async def test_tables_that_come_later_are_granted_by_another_run(cast: Cast) -> 
             await viewer.pause_queue("default")
 
 
-def test_a_plugin_declares_who_may_do_what_with_its_tables(cast: Cast) -> None:
+def test_a_plugin_declares_who_may_do_what_with_its_tables(migrated: Cast) -> None:
     """Instead of: workers write, viewers read. One whose name begins as another's has its own."""
     special = Component(
         Migrations(
@@ -114,16 +131,15 @@ def test_a_plugin_declares_who_may_do_what_with_its_tables(cast: Cast) -> None:
                     V: {}},
         ), "x.secrets",
     )  # fmt: skip
-    schema.upgrade(cast.dsn, components=COMPONENTS)
     execute(
-        cast.dsn, "create table chancy.ledger_secrets (a int, b int);"
+        migrated.dsn, "create table chancy.ledger_secrets (a int, b int);"
         "create sequence chancy.ledger_secrets_numbers; create sequence chancy.ledger_numbers;"
         "create table chancy.ledger_secrets_version (version_num text)",
     )  # fmt: skip
     everything = (*COMPONENTS, special)
     for kind in (W, P, V):
-        made = grants.statements(kind, cast.names[kind], "chancy", everything)
-        grants.apply(cast.dsn, "chancy", made)
+        made = grants.statements(kind, migrated.names[kind], "chancy", everything)
+        grants.apply(migrated.dsn, "chancy", made)
     for statement, allowed in {
         "select a from chancy.ledger_secrets": {W},
         "select b from chancy.ledger_secrets": set(),
@@ -135,10 +151,10 @@ def test_a_plugin_declares_who_may_do_what_with_its_tables(cast: Cast) -> None:
     }.items():
         for kind in (W, P, V):
             if kind in allowed:
-                execute(cast.of(kind), statement)
+                execute(migrated.of(kind), statement)
             else:
                 with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                    execute(cast.of(kind), statement)
+                    execute(migrated.of(kind), statement)
 
 
 async def test_a_worker_whose_pruner_has_rules_may_apply_them(cast: Cast) -> None:
@@ -209,24 +225,23 @@ HOSTILE = 'we"ird; drop schema chancy cascade; -- $chancy$ $chancy_$ :x %s {role
         ),
     ],
 )
-def test_a_hostile_name_of_a_role_is_a_name(empty_dsn: str, kind: RoleKind) -> None:
+def test_a_hostile_name_of_a_role_is_a_name(migrated_dsn: str, kind: RoleKind) -> None:
     name = f"{HOSTILE[:-2]}{secrets.token_hex(3)[:4]}\\"[-63:]
-    schema.upgrade(empty_dsn, components=COMPONENTS)
     psql = shutil.which("psql")
     assert psql, "postgresql-client is not installed"
-    with roles(empty_dsn, [name]):
+    with roles(migrated_dsn, [name]):
         for setting in ("on", "off"):
             text = "\n".join(f"{s};" for s in grants.statements(kind, name, "chancy", COMPONENTS))
             done = subprocess.run(
-                [psql, "-v", "ON_ERROR_STOP=1", "-q", empty_dsn],
+                [psql, "-v", "ON_ERROR_STOP=1", "-q", migrated_dsn],
                 input=f"set standard_conforming_strings = {setting};\n{text}",
                 capture_output=True, text=True, check=False, timeout=20,
             )  # fmt: skip
             assert (done.returncode, done.stderr) == (0, "")
-        grants.apply(empty_dsn, "chancy", grants.statements(kind, name, "chancy", COMPONENTS))
-        assert schema.revisions(empty_dsn)["core"] == schema.HEAD
+        grants.apply(migrated_dsn, "chancy", grants.statements(kind, name, "chancy", COMPONENTS))
+        assert schema.revisions(migrated_dsn)["core"] == schema.HEAD
         can = execute(
-            empty_dsn, f"select has_schema_privilege(rolname, 'chancy', 'usage') from pg_roles"
+            migrated_dsn, f"select has_schema_privilege(rolname, 'chancy', 'usage') from pg_roles"
             f" where rolname = {sql.Literal(name).as_string(None)}",
         )  # fmt: skip
         assert can == [(True,)]
