@@ -13,11 +13,13 @@ from tests.support.waiting import eventually
 
 
 @job(queue="load")
-async def work(book: str, number: int, seconds: float = 0.0) -> int:
-    """Sleeps without blocking the event loop."""
+async def work(book: str, number: int, seconds: float = 0.0, until: str = "") -> int:
+    """Sleeps without blocking the event loop, or until a file exists."""
     with books.run(book, number):
         if seconds:
             await asyncio.sleep(seconds)
+        if until:
+            await eventually(Path(until).exists, timeout=100.0)
     return number
 
 

@@ -202,10 +202,10 @@ async def test_nothing_outlives_a_killed_supervisor(
 
 
 async def test_a_signal_asks_for_a_line_of_status(dsn: str, start: Start) -> None:
-    with start("--processes=2") as supervisor:
-        await eventually(lambda: len(READY.findall(supervisor.log)) == 2, timeout=30)
+    with start("--processes=1") as supervisor:
+        await eventually(lambda: READY.findall(supervisor.log))
         supervisor.process.send_signal(signal.SIGUSR1)
-        await eventually(lambda: supervisor.log.count("child_status") == 2)
+        await eventually(lambda: "child_status" in supervisor.log)
         lines = re.findall(r"child_status number=(\d) pid=(\d+) state=works", supervisor.log)
         assert [int(pid) for _, pid in lines] == workers_of(supervisor)
         supervisor.process.terminate()

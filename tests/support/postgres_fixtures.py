@@ -42,6 +42,8 @@ SHARED_SETTINGS = {
     "shared_buffers": "256MB",
     "synchronous_commit": "on",
     "autovacuum": "on",
+    # It looks through every database each time, of which there are many.
+    "autovacuum_naptime": "10min",
     "max_wal_size": "512MB",
     "checkpoint_timeout": "1h",
 }

@@ -130,7 +130,7 @@ def test_ticks_are_those_that_a_scan_of_the_wall_clock_finds(examples: int) -> N
     compare()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_adjacent_windows_lose_and_double_no_tick(data: st.DataObject) -> None:
     zone = data.draw(st.sampled_from(ZONES))
@@ -146,7 +146,7 @@ def test_adjacent_windows_lose_and_double_no_tick(data: st.DataObject) -> None:
     assert whole[:3] == schedule.between(first, third, 3)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_a_clock_that_goes_back_repeats_no_tick(data: st.DataObject) -> None:
     zone = data.draw(st.sampled_from(ZONES))

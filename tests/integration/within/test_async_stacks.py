@@ -15,8 +15,18 @@ from tests.integration.within.stacks import ASYNC_STACKS, AsyncStack, assert_tol
 from tests.support import jobs
 from tests.support.waiting import eventually
 
+OWN = {"psycopg connection", "asyncpg connection", "AsyncSession on asyncpg"}
 #: Three statements of a bulk push.
 COUNT = 2 * CHUNK + 1
+#: For what takes long: the stacks over which the others lie, every day.
+LONG = pytest.mark.parametrize(
+    "stack",
+    [
+        pytest.param(make, marks=[] if name in OWN else pytest.mark.chaos, id=name)
+        for name, make in ASYNC_STACKS.items()
+    ],
+    indirect=True,
+)
 
 
 class Undo(Exception):
@@ -116,6 +126,7 @@ async def test_a_failed_transaction_gives_its_error(
     assert await chancy.find_jobs(JobFilter()) == []
 
 
+@LONG
 async def test_many_jobs(chancy: Chancy, stack: AsyncStack) -> None:
     with suppress(Undo):
         async with stack.transaction():

@@ -17,8 +17,18 @@ from tests.integration.within.stacks import SYNC_STACKS, SyncStack, assert_told,
 from tests.support import jobs
 from tests.support.waiting import eventually, eventually_sync
 
+OWN = {"psycopg connection", "Session", "Django's connection"}
 #: Three statements of a bulk push.
 COUNT = 2 * CHUNK + 1
+#: For what takes long: the stacks over which the others lie, every day.
+LONG = pytest.mark.parametrize(
+    "stack",
+    [
+        pytest.param(make, marks=[] if name in OWN else pytest.mark.chaos, id=name)
+        for name, make in SYNC_STACKS.items()
+    ],
+    indirect=True,
+)
 Opened = Callable[[str], AbstractContextManager[SyncStack]]
 
 
@@ -90,6 +100,7 @@ def test_a_failed_transaction_gives_its_error(chancy: Chancy, stack: SyncStack, 
     assert stored(dsn) == []
 
 
+@LONG
 def test_many_jobs(chancy: Chancy, stack: SyncStack, dsn: str) -> None:
     with suppress(Undo), stack.transaction():
         chancy.sync_push_many((jobs.note.job(value=n) for n in range(COUNT)), within=stack.within)
