@@ -30,6 +30,8 @@ async def pass_gate(name: str) -> None:
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chancy.worker.reconciler.EVERY_S", 0.1)
+    # Also where a look takes long, on a busy machine.
+    monkeypatch.setattr("chancy.worker.reconciler._SHARE", 1.0)
     begun.clear()
     gates.clear()
     gates.update(ended=asyncio.Event(), running=asyncio.Event())
