@@ -130,7 +130,7 @@ class Retries(Plugin):
         rules: Sequence[Annotated[Rule, _FromFile(_read_rule)]] = (),
         crashes_cost_attempts: bool = False,
     ) -> None:
-        self.policy = _check_policy(policy)
+        self.policy: PolicyOrFalse | Custom = _check_policy(policy)
         self.crashes_cost_attempts = check_flag(crashes_cost_attempts, "crashes_cost_attempts")
         self.rules = tuple(check_instances(rules, Rule, "rules", "pass a list of Rule(…)"))
         self._by_name: dict[str, PolicyOrFalse | Custom] = {}
