@@ -233,7 +233,7 @@ async def test_late_push_is_found_beside_a_held_snapshot_without_reading_its_dea
             return hints._settled >= 20_000
 
         await eventually(settled)
-        (job,) = late.execute("select chancy.push('default', 'shop.jobs.work')").fetchone() or ()
+        ((job,),) = tables.ask(late, "select chancy.push('default', 'shop.jobs.work')")
         for _ in range(5):
             await bench.running(prepared())
         late.commit()
