@@ -202,7 +202,7 @@ TASKS = "from core import app\n\n@app.task\ndef double(n):\n    return 2 * n\n"
     "words",
     [
         pytest.param(command("worker", "--app", "core:app"), marks=pytest.mark.chaos),
-        [*FENNEL, "worker", "-a", "core:app"],
+        [*FENNEL, "worker", "-a", "core:app", "-p", "1"],
     ],
     ids=["chancy", "fennel"],
 )
