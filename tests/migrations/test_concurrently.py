@@ -207,7 +207,7 @@ async def test_an_interrupted_build_is_done_again(
                 " where datname = current_database() and"
                 " (query like 'create index concurrently%' or query like '--%create index%')"
             )  # fmt: skip
-            assert process.wait(60) == 1
+            assert process.wait(100) == 1
             assert indexes(core_dsn) == [("slow_rows_kind", False)]
         else:
             process.send_signal(signal.SIGKILL)
