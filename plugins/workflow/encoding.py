@@ -33,6 +33,7 @@ class Columns:
 
     names: list[str] = field(default_factory=list[str])
     next: list[str] = field(default_factory=list[str])
+    joins: list[str] = field(default_factory=list[str])
     needs: list[int] = field(default_factory=list[int])
     jobs: list[UUID] = field(default_factory=list[UUID])
     queues: list[str] = field(default_factory=list[str])
@@ -67,7 +68,8 @@ class Columns:
         """
         return [
             _text(self.names),
-            _text([names.replace('"', '\\"') for names in self.next]),
+            _texts(self.next),
+            _texts(self.joins),
             f"{{{','.join(map(str, self.needs))}}}",
             self.jobs,
             _shared(self.queues),
@@ -103,6 +105,11 @@ def _text(values: Sequence[str | None]) -> str | None:
     array = f'{{"{joined}"}}'
     # Only None became an empty string.
     return array.replace('""', "null") if nones else array
+
+
+def _texts(arrays: Sequence[str]) -> str | None:
+    """The same of texts of arrays."""
+    return _text([array.replace('"', '\\"') for array in arrays])
 
 
 def _fill(column: list[T], count: int, usual: T) -> None:
@@ -152,6 +159,7 @@ class StepEncoding:
         sources: Mapping[str, Source],
         *,
         dependents: Sequence[str],
+        joins: Sequence[str],
         before: Sequence[str],
         on_failure: int = 0,
         undoes: str | None = None,
@@ -183,9 +191,8 @@ class StepEncoding:
                 "data elsewhere and pass references"
             )
         columns.names.append(name)
-        columns.next.append(
-            f'{{"{dependents[0]}"}}' if len(dependents) == 1 else _array(dependents)
-        )
+        columns.next.append(_array(dependents))
+        columns.joins.append(_array(joins))
         columns.needs.append(len(before))
         columns.previous.append(before[0] if len(before) == 1 else None)
         columns.arguments.append(arguments)
@@ -273,7 +280,7 @@ def _put(column: list[T | None], at: int, value: T | None) -> None:
 
 
 def _array(names: Sequence[str]) -> str:
-    return "{" + ",".join(f'"{name}"' for name in names) + "}"
+    return '{"' + '","'.join(names) + '"}' if names else "{}"
 
 
 def _encoded(sources: Mapping[str, Source]) -> str:

@@ -100,8 +100,8 @@ class Extension:
         if prepared is None:
             return None
         columns = prepared.columns
-        edges = zip(columns.names, columns.next, strict=True)
-        last = [name for name, next_ in edges if next_ == '{""}']
+        edges = zip(columns.names, columns.joins, strict=True)
+        last = [name for name, joins in edges if joins == '{""}']
         parameters: list[object] = [
             here.workflow,
             here.step,

@@ -88,6 +88,7 @@ class Preparation:
                 f"{MAX_EDGES:,}: put a step between two wide layers"
             )
         dependents = dependents_of(before, self._where)
+        joins = {name for name, waited in before.items() if len(waited) > 1}
         put = self._encoding.put
         for name, step in steps.items():
             try:
@@ -97,7 +98,8 @@ class Preparation:
                     name,
                     job,
                     sources,
-                    dependents=dependents[name] or _END,
+                    dependents=[one for one in dependents[name] if one not in joins],
+                    joins=[one for one in dependents[name] or _END if one == "" or one in joins],
                     before=before[name],
                     on_failure=step.on_failure,
                     wait=step.wait,
@@ -190,7 +192,7 @@ class Preparation:
                             f"{name!r} or a step that it waits for"
                         )
             self._encoding.put(
-                f"{UNDO}{name}", job, sources, dependents=(), before=[name], undoes=name
+                f"{UNDO}{name}", job, sources, dependents=(), joins=(), before=[name], undoes=name
             )  # fmt: skip
         except (PushError, ConfigurationError) as error:
             why = _hidden(job) or error

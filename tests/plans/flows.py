@@ -16,10 +16,12 @@ with flows as (
   insert into chancy.workflows (id, name, steps)
   select md5('w' || n)::uuid, 'chain', 10 from generate_series(%(first)s::int, %(last)s::int) as n
   returning id)
-insert into chancy.workflows_steps (workflow_id, name, place, state, needs, previous, next, job_id,
-  queue, priority, func, arguments, max_attempts)
+insert into chancy.workflows_steps (workflow_id, name, place, state, needs, previous, next, joins,
+  job_id, queue, priority, func, arguments, max_attempts)
 select f.id, 's' || p, p, case when p < 5 then 4 else 0 end, case when p = 0 then 0 else 1 end,
-  case when p > 0 then 's' || p - 1 end, array[case when p < 9 then 's' || p + 1 else '' end],
+  case when p > 0 then 's' || p - 1 end,
+  case when p < 9 then array['s' || p + 1] else '{}' end,
+  case when p < 9 then '{}' else array[''] end,
   md5(f.id::text || p)::uuid, 'q', 0, 'a.b', '{}', 3
 from flows as f, generate_series(0, 9) as p
 """
@@ -31,7 +33,7 @@ with flow as (
 ), joins as (
   insert into chancy.workflows_joins values (md5('fan')::uuid, 'in', %(width)s::int / 2),
     (md5('fan')::uuid, '', 1))
-insert into chancy.workflows_steps (workflow_id, name, place, state, needs, previous, next, job_id,
+insert into chancy.workflows_steps (workflow_id, name, place, state, needs, previous, joins, job_id,
   queue, priority, func, arguments, max_attempts)
 select md5('fan')::uuid, 'm' || n, n, case when n <= %(width)s::int / 2 then 4 else 0 end, 1, 'out',
   array['in'], md5('fan' || n)::uuid, 'q', 0, 'a.b', '{}'::jsonb, 3
@@ -65,7 +67,7 @@ with flows as (
   select md5('e' || n)::uuid, 'ended', 4, 2, now() - interval '2 days'
   from generate_series(%(first)s::int, %(last)s::int) as n
   returning id)
-insert into chancy.workflows_steps (workflow_id, name, place, state, needs, next, job_id, queue,
+insert into chancy.workflows_steps (workflow_id, name, place, state, needs, joins, job_id, queue,
   priority, func, arguments, max_attempts)
 select f.id, 's' || p, p, 4, 0, '{""}', md5(f.id::text || p)::uuid, 'q', 0, 'a.b', '{}', 3
 from flows as f, generate_series(0, 1) as p
@@ -77,11 +79,12 @@ with flow as (
   values (md5('long')::uuid, 'long', 4, %(length)s::int, now())
 ), joins as (
   insert into chancy.workflows_joins values (md5('long')::uuid, '', 0))
-insert into chancy.workflows_steps (workflow_id, name, place, state, needs, previous, next, job_id,
-  queue, priority, func, arguments, max_attempts)
+insert into chancy.workflows_steps (workflow_id, name, place, state, needs, previous, next, joins,
+  job_id, queue, priority, func, arguments, max_attempts)
 select md5('long')::uuid, 's' || n, n, 4, case when n = 0 then 0 else 1 end,
   case when n > 0 then 's' || n - 1 end,
-  array[case when n < %(length)s::int - 1 then 's' || n + 1 else '' end],
+  case when n < %(length)s::int - 1 then array['s' || n + 1] else '{}' end,
+  case when n < %(length)s::int - 1 then '{}' else array[''] end,
   md5('long' || n)::uuid, 'q', 0, 'a.b', '{}', 3
 from generate_series(0, %(length)s::int - 1) as n
 """

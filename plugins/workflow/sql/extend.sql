@@ -3,6 +3,7 @@
 -- Not to be repeated: the names are taken then.
 select {schema}.workflows_extend(
   $1::uuid, $2::text, $3::int, $4::uuid, $5::uuid, $6::int, $7::text[], $8::text[], $9::text[],
-  $10::text[], $11::text::text[], $12::text::text[], $13::text::int[], $14::uuid[], $15::text[], $16::smallint[],
-  $17::text[], $18::text, $19::text[], $20::timestamptz[], $21::float8[], $22::int[], $23::text[],
-  $24::text[], $25::smallint[], $26::text[], $27::text::text[])
+  $10::text[], $11::text::text[], $12::text::text[], $13::text::text[], $14::text::int[],
+  $15::uuid[], $16::text[], $17::smallint[], $18::text[], $19::text, $20::text[],
+  $21::timestamptz[], $22::float8[], $23::int[], $24::text[], $25::text[], $26::smallint[],
+  $27::text[], $28::text::text[])

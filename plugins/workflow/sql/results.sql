@@ -3,6 +3,7 @@
 select s.name, s.func, s.result::text
 from {schema}.workflows_steps as s
 where s.workflow_id = $1::uuid
-  and s.next = '{""}'
+  and s.next = '{}'
+  and s.joins = '{""}'
   and s.undoes is null
 order by s.place

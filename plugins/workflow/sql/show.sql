@@ -2,7 +2,7 @@
 -- finished. If that is null and the step has not ended, the step waits, or is about to end.
 -- Index: the primary keys; all steps of the workflow. No locks. Safe to repeat.
 select
-  s.name, s.place, s.state, s.run, s.next, s.on_failure, s.undoes, s.added_by, s.job_id, s.queue,
+  s.name, s.place, s.state, s.run, s.next || s.joins, s.on_failure, s.undoes, s.added_by, s.job_id, s.queue,
   s.func, {schema}.utc(s.finished_at), s.took_s, s.result::text, s.error::text,
   j.state, {schema}.utc(j.claimed_at), j.attempt,
   s.state = 0 and coalesce({schema}.workflows_ready($1::uuid, s.name, s.needs, s.previous), false)

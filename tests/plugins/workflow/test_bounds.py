@@ -105,7 +105,7 @@ async def test_steps_that_undo_are_not_counted(
 
 
 LARGE = """
-insert into chancy.workflows_steps (workflow_id, name, place, state, needs, next, job_id, queue,
+insert into chancy.workflows_steps (workflow_id, name, place, state, needs, joins, job_id, queue,
   priority, max_attempts, result)
 select '00000000-0000-0000-0000-000000000001', 'm' || n, n, 4, 0, '{in}', gen_random_uuid(), 'q', 0,
   1, to_jsonb(repeat('x', %s)) from generate_series(1, %s) as n

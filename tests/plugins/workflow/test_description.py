@@ -29,7 +29,8 @@ def test_a_workflow_becomes_columns() -> None:
     found = prepared(flow)
     columns = found.columns
     assert columns.names == ["a", "b", "c"]
-    assert columns.next == ['{"b","c"}', '{"c"}', '{""}']
+    assert columns.next == ['{"b"}', "{}", "{}"]
+    assert columns.joins == ['{"c"}', '{"c"}', '{""}']
     assert columns.needs == [0, 1, 2]
     assert columns.previous == [None, "a", None]
     assert columns.arguments == ['{"value":1}', "{}", "{}"]

@@ -19,7 +19,7 @@ WIDE = 20_000
 SOON_S = 15.0
 #: As the planner sees it, a workflow has three steps.
 SMALL = """
-insert into chancy.workflows_steps (workflow_id, name, place, state, needs, next, job_id, queue,
+insert into chancy.workflows_steps (workflow_id, name, place, state, needs, joins, job_id, queue,
   priority, func, arguments, max_attempts)
 select md5('w' || n)::uuid, 's' || p, p, 4, 0, '{""}', md5(n || 'w' || p)::uuid, 'q', 0, 'a.b',
   '{}', 3

@@ -42,8 +42,8 @@ async def test_a_step_that_cannot_be_pushed_fails_by_its_own_policy(
 ) -> None:
     flows = Workflows(sweep_s=0.1)
     flow = Workflow("w").add(steps.once.job(), "first", undo=steps.undo.job(From("first")))
-    flow.add(steps.once.job(), "refused", after="first", on_failure=policy)
     flow.add(steps.once.job(), "beside", after="first")
+    flow.add(steps.once.job(), "refused", after="first", on_failure=policy)
     flow.add(steps.once.job(), "last", after="refused")
     execute(flows_dsn, REFUSE)
     async with working(flows_dsn, flows) as chancy:

@@ -18,7 +18,7 @@ with flows as (
   select md5('w' || n)::uuid, 'old', 4, 1, now() - interval '9 days'
   from generate_series(1, %s) as n
   returning id)
-insert into chancy.workflows_steps (workflow_id, name, place, state, needs, next, job_id, queue,
+insert into chancy.workflows_steps (workflow_id, name, place, state, needs, joins, job_id, queue,
   priority, func, arguments, max_attempts)
 select id, 's', 0, 4, 0, array[''], id, 'q', 0, 'a.b', '{}', 3
 from flows

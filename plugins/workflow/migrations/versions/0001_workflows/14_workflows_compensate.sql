@@ -37,7 +37,8 @@ begin
   set missing = case when cardinality(v_names) > 0 then 1 else 0 end
   where j.workflow_id = p_id and j.name = '';
   update {schema}.workflows_steps s
-  set next = array[coalesce(n.next, '')], previous = n.previous,
+  set next = case when n.next is null then '{}' else array[n.next] end,
+    joins = case when n.next is null then array[''] else '{}' end, previous = n.previous,
     needs = case when n.previous is null then 0 else 1 end
   from (select p_id as id, u.name, lead(u.name) over w as next, lag(u.name) over w as previous
         from unnest(v_names) with ordinality as u (name, place) window w as (order by u.place)) as n

@@ -26,8 +26,8 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
-  v_ids uuid[]; v_names text[]; v_counts int[]; v_failed uuid[]; v_failed_names text[];
-  v_over uuid[]; v_left int := 0; v_pieces int; v_waiting boolean; v_undoing uuid[];
+  v_ids uuid[]; v_names text[]; v_failed uuid[]; v_failed_names text[];
+  v_over uuid[]; v_left int := 0; v_pieces int; v_undoing uuid[];
   v_all uuid[] := p_ids; v_heard uuid[] := '{}'; v_round int := 0;
 begin
   perform {schema}.workflows_lock(p_ids, p_alone);
@@ -51,38 +51,44 @@ begin
         as d (id, name, run, job, state, result, error, took_s)
       where s.workflow_id = any (array[d.id]) and s.name = d.name and s.run = d.run
         and s.state = 0
-      returning s.workflow_id as id, s.name, s.state, s.next, s.undoes
-    ), let_go as (
-      -- Most steps that end at once let the same ones go.
-      select t.id, t.name, sum(t.count)::int as count
+      returning s.workflow_id as id, s.name, s.state, s.next, s.joins, s.undoes
+    ), good as (
+      select d.id, d.next, d.joins
+      from done d
+      where d.state in (4, 7)
+        -- What is undone counts its undos alone: nothing else of it goes on.
+        and (d.undoes is not null or d.id <> all (v_undoing))
+    ), counted as (
+      update {schema}.workflows_joins j
+      set missing = j.missing - l.count
       from (
-        select d.id, unnest(d.next) as name, count(*) as count
-        from done d
-        where d.state in (4, 7)
-          -- What is undone counts its undos alone: nothing else of it goes on.
-          and (d.undoes is not null or d.id <> all (v_undoing))
-        group by d.id, d.next) as t
-      group by t.id, t.name order by t.id, t.name
-    ), failed as (
-      select d.id, d.name from done d where d.state in (5, 6))
-    select l.ids, l.names, l.counts, l.over, f.ids, f.names
-    into v_ids, v_names, v_counts, v_over, v_failed, v_failed_names
-    from (select array_agg(l.id) as ids, array_agg(l.name) as names, array_agg(l.count) as counts,
-            array_agg(l.id) filter (where l.name = '') as over
-          from let_go l) as l,
-      (select array_agg(f.id) as ids, array_agg(f.name) as names from failed f) as f;
+        -- Most steps that end at once have the same joins.
+        select t.id, t.name, sum(t.count)::int as count
+        from (
+          select g.id, unnest(g.joins) as name, count(*) as count
+          from good g
+          group by g.id, g.joins) as t
+        group by t.id, t.name order by t.id, t.name) as l
+      where j.workflow_id = any (array[l.id]) and j.name = l.name
+      returning j.workflow_id as id, j.name, j.missing
+    ), let_go as (
+      select g.id, unnest(g.next) as name from good g
+      union all
+      select c.id, c.name from counted c where c.missing <= 0 and c.name <> '')
+    select l.ids, l.names, c.over, f.ids, f.names
+    into v_ids, v_names, v_over, v_failed, v_failed_names
+    from (select array_agg(l.id) as ids, array_agg(l.name) as names from let_go l) as l,
+      (select array_agg(c.id) as over from counted c where c.missing <= 0 and c.name = '') as c,
+      (select array_agg(d.id) as ids, array_agg(d.name) as names
+       from done d where d.state in (5, 6)) as f;
     -- First, so that nothing begins that ended well beside it has let go.
     if v_failed is not null then
       perform {schema}.workflows_fail(v_failed, v_failed_names);
     end if;
+    if v_over is not null then
+      perform {schema}.workflows_finish(v_over);
+    end if;
     exit when v_ids is null;
-    with counted as (
-      update {schema}.workflows_joins j
-      set missing = j.missing - l.count
-      from unnest(v_ids, v_names, v_counts) as l (id, name, count)
-      where j.workflow_id = any (array[l.id]) and j.name = l.name
-      returning j.missing)
-    select count(*) > 0 into v_waiting from counted c where c.missing > 0;
     if p_most < cardinality(v_names) then
       with those as (
         select l.*, row_number() over (partition by l.id order by l.place) as nth
@@ -91,11 +97,7 @@ begin
         insert into {schema}.workflows_starts (workflow_id, names)
         select t.id, array_agg(t.name order by t.place)
         from those t
-        where (t.nth > p_most or t.place > 8 * p_most) and t.name <> ''
-          -- What waits for others yet is started by the last of those, and so never twice.
-          and not (v_waiting and exists (
-            select from {schema}.workflows_joins j
-            where j.workflow_id = t.id and j.name = t.name and j.missing > 0))
+        where t.nth > p_most or t.place > 8 * p_most
         group by t.id, (t.nth - 1) / coalesce(nullif(p_most, 0), 1000)
         returning id)
       select array_agg(t.id order by t.place), array_agg(t.name order by t.place),
@@ -106,9 +108,6 @@ begin
     end if;
     select h.o_ids, h.o_names, h.o_runs, h.o_payloads into p_ids, p_names, p_runs, p_results
     from {schema}.workflows_start(v_ids, v_names) h;
-    if v_over is not null then
-      perform {schema}.workflows_finish(v_over);
-    end if;
     exit when p_ids is null;
     v_round := v_round + 1;
     if v_round > 200 and p_most is not null then

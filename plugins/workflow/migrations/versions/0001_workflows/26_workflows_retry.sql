@@ -30,13 +30,13 @@ begin
     select n.name
     from behind b
     cross join lateral (
-      select o.next from {schema}.workflows_steps o
+      select o.next || o.joins as next from {schema}.workflows_steps o
       where o.workflow_id = p_id and o.name = b.name
       offset 0) as s
     cross join unnest(s.next) as n (name)
     where n.name <> '')
   select array_agg(s.name),
-    array(select unnest(d.next) from {schema}.workflows_steps d
+    array(select unnest(d.joins) from {schema}.workflows_steps d
       where d.workflow_id = p_id and d.state in (4, 7) and d.name in (select b.name from behind b))
   into v_names, v_let_go
   from {schema}.workflows_steps s

@@ -11,7 +11,7 @@ as $$
     select n.name
     from behind b
     cross join lateral (
-      select o.next from {schema}.workflows_steps o
+      select o.next || o.joins as next from {schema}.workflows_steps o
       where o.workflow_id = p_id and o.name = b.name
       offset 0) as s
     cross join unnest(s.next) as n (name)

@@ -19,9 +19,15 @@ declare
   v_ends int := cardinality(p_ends);
 begin
   update {schema}.workflows_steps s
-  set next = s.next || e.names
-  from (select p_id as id, e.name, array_agg(e.other) as names
-        from unnest(p_from, p_to) as e (name, other) group by e.name offset 0) as e
+  set next = s.next || coalesce(e.next, '{}'), joins = s.joins || coalesce(e.joins, '{}')
+  from (select p_id as id, e.name, array_agg(e.other) filter (where o.needs = 1) as next,
+          array_agg(e.other) filter (where o.needs > 1) as joins
+        from unnest(p_from, p_to) as e (name, other)
+        cross join lateral (
+          select o.needs from {schema}.workflows_steps o
+          where o.workflow_id = p_id and o.name = e.other
+          offset 0) as o
+        group by e.name offset 0) as e
   where s.workflow_id = e.id and s.name = e.name and s.state = 0;
   update {schema}.workflows_joins j
   set missing = j.missing - e.count
@@ -40,13 +46,25 @@ begin
     return;
   end if;
   update {schema}.workflows_steps s
-  set next = p_before
+  set joins = p_before
   from (select p_id as id, u.name from unnest(p_ends) as u (name) offset 0) as n
   where s.workflow_id = n.id and s.name = n.name;
   insert into {schema}.workflows_joins as j (workflow_id, name, missing)
   select p_id, u.name, 1 + v_ends
   from (select distinct b.name from unnest(p_before) as b (name) order by b.name) as u
   on conflict (workflow_id, name) do update set missing = j.missing + v_ends;
+  -- What waited for one step waits for several.
+  update {schema}.workflows_steps s
+  set next = array(select u.name from unnest(s.next) as u (name) where u.name <> all (b.names)),
+    joins = s.joins || b.names
+  from (select p_id as id, o.previous, array_agg(o.name) as names
+        from (select distinct u.name from unnest(p_before) as u (name)) as u
+        cross join lateral (
+          select o.name, o.previous from {schema}.workflows_steps o
+          where o.workflow_id = p_id and o.name = u.name and o.previous is not null
+          offset 0) as o
+        group by o.previous offset 0) as b
+  where s.workflow_id = b.id and s.name = b.previous;
   update {schema}.workflows_steps s
   set needs = s.needs + v_ends, previous = null
   from (select distinct p_id as id, u.name from unnest(p_before) as u (name) offset 0) as n

@@ -7,7 +7,7 @@
 -- the workflow, exclusively; then as its callees. Not to be repeated: the names are taken.
 create function {schema}.workflows_extend(
   p_id uuid, p_by text, p_run int, p_job uuid, p_lease uuid, p_most int, p_before text[],
-  p_from text[], p_to text[], p_ends text[], p_names text[], p_next text[], p_needs int[],
+  p_from text[], p_to text[], p_ends text[], p_names text[], p_next text[], p_joins text[], p_needs int[],
   p_jobs uuid[], p_queues text[], p_priorities smallint[], p_funcs text[], p_arguments text,
   p_froms text[], p_run_ats timestamptz[], p_delays float8[], p_max_attempts int[], p_limits text[],
   p_metas text[], p_on_failure smallint[], p_undoes text[], p_previous text[]
@@ -59,7 +59,7 @@ begin
   end if;
   update {schema}.workflows w set steps = w.steps + cardinality(p_names) where w.id = p_id;
   perform {schema}.workflows_insert(
-    p_id, v_flow.steps, p_names, p_next, p_needs, p_jobs, p_queues, p_priorities, p_funcs,
+    p_id, v_flow.steps, p_names, p_next, p_joins, p_needs, p_jobs, p_queues, p_priorities, p_funcs,
     p_arguments, p_froms, p_run_ats, p_delays, p_max_attempts, p_limits, p_metas, p_on_failure,
     p_undoes, p_previous, p_by);
   perform {schema}.workflows_attach(p_id, p_from, p_to, p_ends, p_before);
