@@ -27,7 +27,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
 import psycopg
 
@@ -57,7 +57,7 @@ class Forks:
     :param replies: the lines that it answers with.
     """
 
-    def __init__(self, send: Callable[[str], object], replies: TextIO) -> None:
+    def __init__(self, send: Callable[[str], object], replies: IO[str]) -> None:
         self._send = send
         self._replies = replies
 
