@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.sources import ROOT, code, parsed, shown, statements
+from tests.support.sources import ROOT, code, shown, statements
 
 _PURE = {
     "judge",
@@ -42,7 +42,7 @@ _OPTIONAL = (
 
 
 def _imports(path: Path) -> Iterator[str]:
-    for node in statements(parsed(path)):
+    for node in statements(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -59,7 +59,7 @@ def _is_front_door(name: str) -> bool:
 
 
 def _clock_reads(path: Path) -> Iterator[str]:
-    for node in ast.walk(parsed(path)):
+    for node in ast.walk(ast.parse(path.read_text())):
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.sources import ROOT, code, parsed, shown, statements
+from tests.support.sources import ROOT, code, shown, statements
 
 #: A module below this with a single importer is most often a piece of that importer.
 SMALL = 60
@@ -83,7 +83,7 @@ def test_no_class_is_defined_twice() -> None:
     for path in code("chancy", "plugins"):
         if _NOT_OURS & {*path.parts}:
             continue
-        for node in parsed(path).body:
+        for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(shown(path))
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
@@ -97,7 +97,7 @@ def test_no_module_name_has_two_meanings() -> None:
 
 
 def _imported(path: Path) -> Iterator[str]:
-    for node in statements(parsed(path)):
+    for node in statements(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -36,12 +35,6 @@ def _walk(path: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
 def code(*below: str) -> Iterator[Path]:
     """The Python modules of the product, or of some folders."""
     return files(".py", below=below or ("chancy", "plugins", "migrations"))
-
-
-@cache
-def parsed(path: Path) -> ast.Module:
-    """The syntax tree of a module, for all tests that read it."""
-    return ast.parse(path.read_text())
 
 
 def statements(tree: ast.AST) -> Iterator[ast.stmt]:
