@@ -179,6 +179,12 @@ class SharedSession:
         async with self._statements.session() as session:
             return await session.fetch(sql, *params, deadline_s=deadline_s)
 
+    async def command(self, sql: str) -> object:
+        """In a transaction."""
+        assert self._pinned is not None
+        self._statements.count(sql)
+        return await self._pinned.command(sql)
+
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[None]:
         async with self._statements.session() as session, session.transaction():

@@ -70,6 +70,11 @@ class ConnectionBroker(PostgresBroker):
         """Run one statement on Django's connection."""
         return bind_sync(connections[self.alias])(sql, *params)
 
+    async def command(self, sql: str) -> None:
+        """Run statements without parameters on Django's connection."""
+        with connections[self.alias].cursor() as cursor:
+            cursor.execute(sql)
+
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Any]:
         """A transaction of Django, or a savepoint in one."""

@@ -124,6 +124,14 @@ class FlakyConnection:
         self._switchboard.check(kind, number, self._real, answered=True)
         return rows
 
+    async def command(self, sql: str) -> object:
+        kind = self._switchboard.kind(sql)
+        number = self._switchboard.call(kind)
+        self._switchboard.check(kind, number, self._real)
+        tag = await self._real.command(sql)
+        self._switchboard.check(kind, number, self._real, answered=True)
+        return tag
+
     def transaction(self) -> AbstractAsyncContextManager[None]:
         return self._transaction()
 

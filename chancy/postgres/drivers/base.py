@@ -38,6 +38,10 @@ class Connection(Protocol):
         """Run one statement and return its rows in the server's order."""
         ...
 
+    async def command(self, sql: str) -> object:
+        """Run statements without parameters or rows, in one message."""
+        ...
+
     def transaction(self) -> AbstractAsyncContextManager[None]:
         """A READ COMMITTED transaction: committed on exit, rolled back on an exception."""
         ...

@@ -158,7 +158,7 @@ class Session(ABC):
         self.abort()
 
     async def command(self, sql: str) -> str:
-        """Run a statement without parameters or rows; return the server's command tag."""
+        """Run statements without parameters or rows; return the last one's command tag."""
         return await self._call(lambda: self._execute(sql))
 
     async def greet(self, pid: int, deadline_s: float | None) -> None:

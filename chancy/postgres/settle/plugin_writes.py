@@ -21,9 +21,11 @@ PLUGIN_S = 10.0
 _MOST_LOST = 3
 _SKIPPED_S = 10.0
 
-_SET_TIMEOUT = (
-    "select current_setting('statement_timeout'), set_config('statement_timeout', $1, true)"
-)
+# Two statements in one message: while a busy worker waits for a response, its event loop runs jobs,
+# up to 100 ms at a time.
+_BEGIN = "savepoint inside; set local statement_timeout = {ms}"
+# The timeout must not apply to the commit.
+_END = "set local statement_timeout to default; release savepoint inside"
 
 
 class PluginTransaction:
@@ -96,16 +98,14 @@ class PluginWrites:
     async def _write(
         self, session: Connection, hook: TransactionHook, batch: list[Settlement]
     ) -> None:
-        await session.fetch("savepoint inside")
-        ((previous, _),) = await session.fetch(_SET_TIMEOUT, str(int(STATEMENT_S * 1000)))
+        await session.command(_BEGIN.format(ms=int(STATEMENT_S * 1000)))
         tx = PluginTransaction(session, self._schema)
 
         async def attempt() -> None:
             await hook.write(tx, batch)
-            # The timeout must not apply to the commit. Both statements fail if the hook has
-            # handled the error of one of its own, or has ended the transaction.
-            await session.fetch(_SET_TIMEOUT, previous)
-            await session.fetch("release savepoint inside")
+            # Fails if the hook has handled the error of one of its own, or has ended the
+            # transaction.
+            await session.command(_END)
 
         try:
             await self._containment(hook).run(len(batch), attempt, limit_s=PLUGIN_S)
@@ -127,8 +127,7 @@ class PluginWrites:
     async def _undo(self, session: Connection, hook: TransactionHook, error: HookFailed) -> None:
         """Undo the writes of a hook, the timeout included, or else give up the session."""
         try:
-            await session.fetch("rollback to savepoint inside")
-            await session.fetch("release savepoint inside")
+            await session.command("rollback to savepoint inside; release savepoint inside")
         except Exception:
             session.abort()
             self._failed.add(hook.name)

@@ -53,6 +53,21 @@ async def test_steps_run_in_their_order_and_give_their_results(flows_dsn: str) -
     assert (progress.total, progress.succeeded, progress.fraction) == (3, 3, 1.0)
 
 
+async def test_steps_become_jobs_in_the_order_in_which_they_were_added(flows_dsn: str) -> None:
+    flow = Workflow("w").add(steps.mark.job(), "first")
+    added = ["z", "a", "y", "b", "x"]
+    for name in added:
+        flow.add(steps.held.job(), name, after="first")
+    flows = Workflows()
+    by_position = "select meta -> 'workflow' ->> 'step' from chancy.jobs order by pos"
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+        await eventually(lambda: "first" in steps.ran and len(execute(flows_dsn, by_position)) == 5)
+        assert [name for (name,) in execute(flows_dsn, by_position)] == added
+        steps.gate.set()
+        assert await reference.wait(10) is WorkflowState.SUCCEEDED
+
+
 async def test_a_join_waits_for_all_and_runs_once(flows_dsn: str) -> None:
     flows = Workflows()
     flow = Workflow("fan").add(steps.mark.job(), "root")

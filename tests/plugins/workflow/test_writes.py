@@ -88,4 +88,4 @@ async def test_the_end_of_a_step_writes_what_changes(
     few, many = (written(flows_dsn, flow.id) for flow in flows)
     assert few.rows == many.rows == rows
     assert many.log <= few.log + 200
-    assert many.log <= 1_500  # 790 for the next of a chain, 390 for one of a join
+    assert many.log <= 1_500  # 750 for the next of a chain, 350 for one of a join
