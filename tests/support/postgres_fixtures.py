@@ -382,12 +382,15 @@ class OwnServer(Protocol):
 
 
 @pytest.fixture
-def own_server(pytestconfig: pytest.Config) -> Iterator[OwnServer]:
+def own_server(pytestconfig: pytest.Config, server_dsn: str) -> Iterator[OwnServer]:
     """Starts a private server to stop, crash and restart: ``own_server()``.
 
     Its database ``postgres`` is migrated unless ``migrated=False``; further keywords are server
     settings. What it has written survives its death without fsync, which the machine outlives. The
     server is removed at the end of the test.
+
+    :param server_dsn: so that the server of the run, which owns the data to copy, is not begun in
+        the middle of a test.
     """
     servers: list[PostgresServer] = []
 
