@@ -58,10 +58,9 @@ async def test_steps_become_jobs_in_the_order_in_which_they_were_added(flows_dsn
     added = ["z", "a", "y", "b", "x"]
     for name in added:
         flow.add(steps.held.job(), name, after="first")
-    flows = Workflows()
     by_position = "select meta -> 'workflow' ->> 'step' from chancy.jobs order by pos"
-    async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, flow)
+    async with working(flows_dsn, Workflows()) as chancy:
+        reference = await chancy.push(flow)
         await eventually(lambda: "first" in steps.ran and len(execute(flows_dsn, by_position)) == 5)
         assert [name for (name,) in execute(flows_dsn, by_position)] == added
         steps.gate.set()
