@@ -189,7 +189,10 @@ class Showing(Plugin):
 
 def test_panels_are_collected_and_have_one_name_each() -> None:
     chancy = Chancy(DSN, plugins=[Showing("a", "x", "y"), Showing("b", "z")])
-    assert [panel.name for panel in chancy.hooks.panels] == ["dead-letters", "cron", "x", "y", "z"]
+    assert [panel.name for panel in chancy.hooks.panels] == [
+        *("dead-letters", "cron", "workflows"),
+        *("x", "y", "z"),
+    ]
     with pytest.raises(ConfigurationError, match="'a' and 'b' both have a panel 'x'"):
         Chancy(DSN, plugins=[Showing("a", "x"), Showing("b", "x")])
     with pytest.raises(ConfigurationError, match="cannot be the name of a panel"):
