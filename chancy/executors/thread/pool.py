@@ -141,17 +141,19 @@ class ThreadPool:
         gate = threading.Lock()
         gate.acquire()
         try:
-            while (call := self._next(gate)) is not None:
-                result = call.run() if call.start() else None
-                if forks.generation != generation:
-                    forks.end_copy()
-                self._results.append((call, result))
-                del call, result  # otherwise kept alive until the next one
-                if not self._notified and not (self._timed and self._calls):
-                    self._notified = True
-                    loop.call_soon_threadsafe(self._collect_notified)
-            if self._on_exit is not None:
-                self._on_exit()
+            try:
+                while (call := self._next(gate)) is not None:
+                    result = call.run() if call.start() else None
+                    if forks.generation != generation:
+                        forks.end_copy()
+                    self._results.append((call, result))
+                    del call, result  # otherwise kept alive until the next one
+                    if not self._notified and not (self._timed and self._calls):
+                        self._notified = True
+                        loop.call_soon_threadsafe(self._collect_notified)
+            finally:
+                if self._on_exit is not None:
+                    self._on_exit()
         except RuntimeError:
             if not loop.is_closed():
                 raise
