@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import signal
 
@@ -24,9 +23,6 @@ def pytest_configure() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Otherwise the first one to ask for the current event loop makes one that nobody closes, and
-    # the collector reports it in whatever test runs then.
-    asyncio.set_event_loop(None)
 
 
 def pytest_collection_finish() -> None:

@@ -153,10 +153,10 @@ async def test_a_job_can_be_stopped_while_a_checkpoint_is_being_stored(
             claim = claim_of(function, started=str(tmp_path / "begun"))
             running = asyncio.create_task(it.run(claim))
             await eventually(lambda: store.asked)
-            stop = Cancelled("somebody asked for it")
+            stop = Cancelled("cancelled by a user")
             it.interrupt(claim, stop)
             assert await end_of(running) == stop
             store.open.set()
-            # What comes too late harms nobody.
+            # The late answer has no effect on the next job.
             later = claim_of("two_checkpoints", path=str(tmp_path / "marks"))
             assert value_of(await it.run(later)) == [1, [1, "zwei"]]

@@ -7,8 +7,8 @@
 -- name is the end of the workflow. needs: the number of steps before it; previous: that step, if
 -- there is one. run: counts from 1, incremented by a retry: outcomes of an earlier run are ignored.
 -- on_failure: 0 fail, 1 ignore, 2 compensate. undoes: the step that it undoes. added_by: the step
--- that added it. A step without func waits for a signal, at most delay_s; arguments decide what follows: its default, or the cancellation of the
--- workflow, or nothing: the step fails.
+-- that added it. A step without func waits for a signal, at most delay_s; arguments decide what
+-- follows: its default, or the cancellation of the workflow, or nothing: the step fails.
 -- The columns that an outcome changes are the last ones: the WAL has what follows the first change.
 create table {schema}.workflows_steps (
   workflow_id uuid not null,

@@ -56,7 +56,7 @@ begin
       select d.id, d.next, d.joins
       from done d
       where d.state in (4, 7)
-        -- What is undone counts its undos alone: nothing else of it goes on.
+        -- While a workflow is undone, only its undo steps go on.
         and (d.undoes is not null or d.id <> all (v_undoing))
     ), counted as (
       update {schema}.workflows_joins j
