@@ -84,8 +84,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     finally:
         signal.signal(signal.SIGTERM, previous)
-    if options.json is not None:
-        options.json.write_text(json.dumps(as_json(head, taken), indent=1) + "\n")
     print(as_markdown(head, taken))
     return 0
 
@@ -99,7 +97,6 @@ def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], list[Taken]]:
     rounds = options.repeat or (1 if options.quick else 3)
     taken: list[Taken] = []
     started = time.monotonic()
-    started_at = datetime.now(UTC).isoformat(timespec="seconds")
     with server(options.dsn) as target, Control(target.dsn) as control:
         bench = Bench(
             dsn=target.dsn,
@@ -111,19 +108,8 @@ def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], list[Taken]]:
             started=started,
             systems=options.systems,
         )
-        # Round by round, not case by case, so that a noisy minute affects all cases alike.
-        for bench.round in range(1, rounds + 1):
-            for name in options.cases:
-                bench.progress(f"round {bench.round} of {rounds}: {name}")
-                count = len(taken)
-                for found in CASES[name](bench):
-                    bench.progress(f"  {found.figure}: {number(found.value)} {found.unit}")
-                    taken.append(Taken(case=name, round=bench.round, measurement=found))
-                if len(taken) == count:
-                    bench.progress("  nothing to measure; some cases need --full, or a first round")
         head = {
-            "started_at": started_at,
-            "seconds": round(time.monotonic() - started, 1),
+            "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "commit": machine.commit(),
             "machine": machine.machine(),
             "versions": machine.versions(control),
@@ -134,6 +120,20 @@ def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], list[Taken]]:
             "full": size.full,
             "scale": size.scale,
         }
+        # Round by round, not case by case, so that a noisy minute affects all cases alike.
+        for bench.round in range(1, rounds + 1):
+            for name in options.cases:
+                bench.progress(f"round {bench.round} of {rounds}: {name}")
+                count = len(taken)
+                for found in CASES[name](bench):
+                    bench.progress(f"  {found.figure}: {number(found.value)} {found.unit}")
+                    taken.append(Taken(case=name, round=bench.round, measurement=found))
+                if len(taken) == count:
+                    bench.progress("  nothing to measure; some cases need --full, or a first round")
+                head["seconds"] = round(time.monotonic() - started, 1)
+                if options.json is not None:
+                    # After each case: a run takes an hour, and what was measured must outlive it.
+                    options.json.write_text(json.dumps(as_json(head, taken), indent=1) + "\n")
     return head, taken
 
 
