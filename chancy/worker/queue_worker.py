@@ -83,7 +83,7 @@ class QueueWorker:
         self._executor = self._make_executor()
         claims = hooks.claiming(queue, session.broker, self._claim_again)
         settle: Callable[[Settlement], None] = (
-            self._adoption.settle if self._adoption else session.settler.add
+            self._adoption.settle if self._adoption else self._settle
         )
         prefetch_limit = limits.prefetch_limit
         if claims is not None:
@@ -256,6 +256,9 @@ class QueueWorker:
         for session, puller in self._pullers.items():
             # The control broker reads the paused state from the row with each claim.
             puller.pause(self.queue.paused and not session.control)
+
+    def _settle(self, settlement: Settlement) -> None:
+        self._session.settler.add(settlement, urgent=not self.runner.backlogged)
 
     def _settle_and_claim(self, settlement: Settlement) -> None:
         self._session.settler.add(settlement, self._claim_again)

@@ -107,6 +107,11 @@ class Runner:
         return free if free >= worth_it else 0
 
     @property
+    def backlogged(self) -> bool:
+        """Whether claims wait here."""
+        return bool(self._waiting)
+
+    @property
     def held(self) -> int:
         """Number of claims that wait or run here."""
         return len(self._waiting) + len(self._running)

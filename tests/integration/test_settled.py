@@ -29,12 +29,19 @@ async def waiting() -> None:
     await GATE.wait()
 
 
+@job(queue="counted")
+async def napping() -> None:
+    await asyncio.sleep(0.005)
+
+
 class Counter(Plugin):
     def __init__(self) -> None:
+        self.batches: list[int] = []
         self.stored: list[Settlement] = []
         self.stale: list[Settlement] = []
 
     def settled(self, batch: Sequence[Settlement], stale: Sequence[Settlement]) -> None:
+        self.batches.append(len(batch))
         self.stored += batch
         self.stale += stale
 
@@ -60,3 +67,15 @@ async def test_stored_and_stale_settlements_come_with_claim_and_outcome(dsn: str
     assert [item.id for item in counter.stale] == [lost.id]
     claims = [item.claim for item in counter.stored + counter.stale]
     assert {claim.queue for claim in claims if claim is not None} == {"counted"}
+
+
+async def test_outcomes_of_a_backlog_are_stored_together(dsn: str) -> None:
+    counter = Counter()
+    queue = Queue("counted", executor="async", concurrency=1)
+    async with Chancy(dsn, queues=[queue], plugins=[counter]) as chancy:
+        await chancy.push_many(napping.job() for _ in range(60))
+        async with Worker(chancy):
+            await eventually(lambda: len(counter.stored) == 60)
+            assert len(counter.batches) <= 30, "a transaction for each job"
+            alone = await chancy.push(napping.job())
+            assert (await alone.wait(10)).state is State.SUCCEEDED

@@ -170,3 +170,41 @@ async def test_an_interrupted_batch_is_written_by_the_next_run(
     assert store.settled == ids
     task.cancel()
     await asyncio.wait([task])
+
+
+async def test_settlements_without_urgency_are_gathered(store: Store, settler: Settler) -> None:
+    for _ in range(3):
+        settler.add(ended(), urgent=False)
+        await asyncio.sleep(0)
+    assert store.calls == []
+    await settler.empty.wait()
+    assert store.calls == [3]
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settlements without urgency wait for longer than a test takes."""
+    monkeypatch.setattr(settling, "_GATHER_S", 3_600.0)
+
+
+@pytest.mark.usefixtures("patient")
+async def test_an_urgent_settlement_takes_the_others_along(store: Store, settler: Settler) -> None:
+    settler.add(ended(), urgent=False)
+    settler.add(ended())
+    await settler.empty.wait()
+    assert store.calls == [2]
+    settler.add(ended(), urgent=False)
+    assert not settler.empty.is_set()
+    settler.add(ended())
+    await settler.empty.wait()
+    assert store.calls == [2, 2]
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_full_batch_and_a_flush_do_not_wait(store: Store, settler: Settler) -> None:
+    for _ in range(BATCH):
+        settler.add(ended(), urgent=False)
+    await settler.empty.wait()
+    settler.add(ended(), urgent=False)
+    await settler.flush(30)
+    assert store.calls == [BATCH, 1]
