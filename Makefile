@@ -137,15 +137,20 @@ bench: venv
 bench-peers: venv
 	$(BIN)/python -m benchmarks.peers.installation
 
+# What is measured in three rounds, some 50 minutes, and what in one, some 75.
+BENCH := limit,push,drain,latency,end_to_end,held,priorities,executors,claims,memory,costs,observability,workflows,workloads
+BENCH_LONG := limit,clients,sustained,beside,dashboard,fleet,limits,steady
+
 # On a clean tree, whose commit the pages name; a peer that cannot be installed has a row that says so.
 bench-publish: venv
 	@test -z "$$(git status --porcelain)" || { echo "commit your changes first"; exit 1; }
 	-$(BIN)/python -m benchmarks.peers.installation
 	mkdir -p build
-	$(BIN)/python -m benchmarks.run --full --json build/bench.json
+	$(BIN)/python -m benchmarks.run --full --cases $(BENCH) --json build/bench.json
+	$(BIN)/python -m benchmarks.run --full --repeat 1 --cases $(BENCH_LONG) --json build/long.json
 	$(BIN)/python -m benchmarks.peers.current build/bench.json
 	$(BIN)/python -m benchmarks.plots build/bench.json --into docs/images
-	$(BIN)/python -m benchmarks.pages build/bench.json
+	$(BIN)/python -m benchmarks.pages build/bench.json build/long.json
 
 # Without a warning, or it fails. The variable silences a notice of the theme about another program.
 docs: venv

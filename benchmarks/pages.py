@@ -1,8 +1,8 @@
-"""``python -m benchmarks.pages FILE.json``: writes the figures of a run into the pages.
+"""``python -m benchmarks.pages FILE.json…``: writes the figures of runs into the pages.
 
 Replaces the text between ``<!-- figures -->`` and ``<!-- /figures -->`` in README.md and
 docs/explanation/performance.md, and in docs/guides/limits.md if the run measured queues with rules.
-A run of that case alone replaces only the last one.
+A run of that case alone replaces only the last one. Of several runs the first with a case counts.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from benchmarks.readings import (
 )
 from benchmarks.report import bars_table, read
 from benchmarks.summary import Summary, summaries
+from benchmarks.workloads import PEERS
 
 BEGIN, END = "<!-- figures -->", "<!-- /figures -->"
 README, PERFORMANCE = Path("README.md"), Path("docs/explanation/performance.md")
@@ -154,6 +155,8 @@ def figures(head: Mapping[str, Any], found: Sequence[Summary], *, page: Path) ->
         image = IMAGES / f"{name}.svg"
         if (ROOT / image).exists():
             blocks.append(f"![{alt}]({Path(os.path.relpath(image, page.parent)).as_posix()})")
+    if page == PERFORMANCE and any(one.case == "workloads" for one in found):
+        blocks.append("\n".join(_workloads(found)))
     if page == PERFORMANCE:
         blocks += ["What it must reach, and whether it did in this run:"]
         blocks += ["\n".join(bars_table(judge(found)))]
@@ -169,6 +172,16 @@ def _conditions(head: Mapping[str, Any]) -> str:
         f"{settings['synchronous_commit']}, {versions['python']}, asyncpg "
         f"{versions['asyncpg']}. The limit is\nin the same run, without a queue. Commit "
         f"{head['commit'] or 'unknown'}, {head['started_at'][:10]}."
+        + "".join(map(_longer, head.get("others", ())))
+    )
+
+
+def _longer(head: Mapping[str, Any]) -> str:
+    """Which figures are from another run."""
+    rounds = "one round" if head["rounds"] == 1 else f"{head['rounds']} rounds"
+    return (
+        f" Those of {', '.join(f'`{case}`' for case in head['cases'])} are of {rounds},\n"
+        f"commit {head['commit'] or 'unknown'}, {head['started_at'][:10]}."
     )
 
 
@@ -208,6 +221,22 @@ def _ruled(found: Sequence[Summary]) -> Iterator[str]:
             f"| {one.figure} | {'–' if one.missing else f'{_rounded(one.median)} {one.unit}'} "
             f"| {ratios or '–'} | {'–' if wal is None else f'{_rounded(wal)} B'} |"
         )
+
+
+def _workloads(found: Sequence[Summary]) -> Iterator[str]:
+    """A row for each workload, with the systems that can have it."""
+    ours = [one for one in found if one.case == "workloads" and one.system == "chancy"]
+    peers = [system for system in PEERS if any(one.system == system.name for one in found)]
+    yield f"| workload | unit | chancy | {' | '.join(system.label for system in peers)} |"
+    yield "|" + "---|" * (len(peers) + 3)
+    for one in ours:
+        # Slow peers drain fewer of the jobs that the name of a figure starts with.
+        title = re.sub(r"^[\d,]+ (?=no-op)", "", one.figure)
+        cells = [
+            _cell(system.name, found, "workloads", re.escape(system.figure(title)), "")
+            for system in peers
+        ]
+        yield f"| {title} | {one.unit} | {_rounded(one.median)} | {' | '.join(cells)} |"
 
 
 def _systems(found: Sequence[Summary], current: Mapping[str, str]) -> Iterator[str]:
@@ -296,7 +325,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Rewrite the pages, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pages", description=__doc__)
     parser.add_argument(
-        "file", type=Path, metavar="FILE.json", help="output of benchmarks.run --json"
+        "files", type=Path, nargs="+", metavar="FILE.json", help="output of benchmarks.run --json"
     )
     parser.add_argument(
         "--draft",
@@ -304,13 +333,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="also a quick run, or uncommitted changes",
     )
     options = parser.parse_args(arguments)
-    head, taken = read(options.file)
-    if not options.draft and (head["quick"] or head["commit"].endswith("+") or not head["commit"]):
-        parser.error(
-            f"{options.file} is a quick run or of a tree with changes (commit {head['commit']}): "
-            "commit them and measure again, or write a draft with --draft"
-        )
-    found = summaries(taken)
+    heads: list[dict[str, Any]] = []
+    found: list[Summary] = []
+    for file in options.files:
+        head, taken = read(file)
+        commit = head["commit"]
+        if not options.draft and (head["quick"] or commit.endswith("+") or not commit):
+            parser.error(
+                f"{file} is a quick run or of a tree with changes (commit {commit}): "
+                "commit them and measure again, or write a draft with --draft"
+            )
+        known = {one.case for one in found}
+        added = [one for one in summaries(taken) if one.case not in known]
+        heads.append({**head, "cases": list(dict.fromkeys(one.case for one in added))})
+        found += added
+    head = {**heads[0], "others": heads[1:]}
     for page in _pages({one.case for one in found}):
         path = ROOT / page
         text = written(path.read_text(encoding="utf-8"), figures(head, found, page=page))

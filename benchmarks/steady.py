@@ -30,8 +30,8 @@ QUEUE = Queue(name="steady", executor="async")
 #: Jobs a second, and jobs per push; seconds of the case, and windows.
 RATE, PUSH = 2_000, 40
 SECONDS, WINDOWS = 1_800.0, 6
-#: Seconds before the first window: the history grows until the pruner deletes.
-_WARM_S = 180.0
+#: Seconds before the first window: the history grows until autovacuum frees pruned rows.
+_WARM_S = 600.0
 _RULES = [Prune(queue=QUEUE.name, older_than=timedelta(minutes=1))]
 _SIZE = """
 select (sum(pg_total_relation_size(relid)) / 1e6)::float8 from pg_stat_user_tables

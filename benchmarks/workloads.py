@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, LiteralString
 
 from benchmarks import systems
 from benchmarks.bench import Bench, wait_until
 from benchmarks.control import SCHEMA
-from benchmarks.drain import KEPT, measure_drain
+from benchmarks.deployment import CALL, Deployment, measure_each
+from benchmarks.drain import KEPT, drain, measure_drain
 from benchmarks.jobs import echo, fails_once, nap, noop, taking
 from benchmarks.measurement import Measurement, quantile
+from benchmarks.systems import System
 from chancy import Chancy, Job, Queue, Unique
 from chancy.postgres.broker import PostgresBroker
 
 _NOOP = "no-op jobs"
+_JOBS = 20_000
 _INSERT = "insert into chancy_bench.orders values ($1::int)"
-_TASKS = (1, 10, 100, 500)
+TASKS = (1, 10, 100, 500)
 _PROCESSES = 16
 _PUSHED = 4_000
 _BULK = 5_000
@@ -30,19 +33,90 @@ _BULK = 5_000
 _SIZES = ((10_000, 2_000), (100_000, 500))
 #: Milliseconds that jobs sleep, and how many do.
 _NAPS = ((10, 20_000), (100, 5_000))
+_SCHEDULED = 1_000_000
+#: How many jobs a queue of ours runs at a time by default.
+_AT_ONCE = 256
+PEERS = (systems.GRAPHILE_WORKER, systems.PGQUEUER, systems.PROCRASTINATE, systems.OBAN)
+#: The setting of that number, where it is not ``concurrency``.
+_CONCURRENCY = {systems.GRAPHILE_WORKER.name: "concurrentJobs", systems.PGQUEUER.name: "batch"}
+#: Queries of the two fastest for jobs that are not settled, without scheduled ones.
+_UNSETTLED: Mapping[str, LiteralString] = {
+    systems.GRAPHILE_WORKER.name: "select from graphile_worker.jobs"
+    " where run_at < now() + interval '1 hour'",
+    systems.PGQUEUER.name: "select from pgqueuer where execute_after < now() + interval '1 hour'",
+}
 
 
 def measure(bench: Bench) -> Iterator[Measurement]:
     """Each drain with its number of plain no-op jobs beside it; then pushes, then results."""
-    if not systems.own(bench):
-        return
-    yield from _drains(bench)
-    yield from _pushes(bench)
-    yield _awaited(bench)
+    if systems.own(bench):
+        yield from _drains(bench)
+    if bench.round == 1:
+        for title, settings, jobs in _peers_drains():
+            those = systems.peers(bench, systems.BEST if "later" in settings else PEERS)
+            loaded = [_loaded(system, settings) for system in those]
+            jobs = bench.size(jobs, quick=jobs // 4)
+            yield from measure_each(bench, loaded, title, partial(_peer_drain, title, jobs))
+        systems_ = [*systems.own(bench)[:1], *systems.peers(bench, PEERS)]
+        for tasks in TASKS:
+            title = f"single pushes by {tasks} tasks"
+            jobs = bench.size(_PUSHED, quick=1_000)
+            yield from measure_each(bench, systems_, title, partial(_by_tasks, title, jobs, tasks))
+    if systems.own(bench):
+        yield from _pushes(bench)
+        yield _awaited(bench)
+
+
+def _peers_drains() -> Iterator[tuple[str, dict[str, int], int]]:
+    """The drains of peers: the title, the settings of their roles, and the jobs."""
+    yield _NOOP, {}, _JOBS
+    for priorities in (5, 50):
+        yield f"{priorities} priorities", {"priorities": priorities}, _JOBS
+    yield "50 queues", {"queues": 50}, _JOBS
+    for size, jobs in _SIZES:
+        yield f"arguments of {size // 1_000} KB", {"bytes": size}, jobs
+    for ms, jobs in _NAPS:
+        yield f"jobs that sleep {ms} ms", {"sleep_ms": ms}, jobs
+    yield "beside scheduled jobs", {"later": 1}, _JOBS
+
+
+def _loaded(system: System, settings: Mapping[str, int]) -> System:
+    """A peer with a workload; sleeping jobs run as many at a time as ours."""
+    concurrency = _CONCURRENCY.get(system.name, "concurrency")
+    at_once = {concurrency: _AT_ONCE} if "sleep_ms" in settings else {}
+    ours = {name: value for name, value in settings.items() if name != "later"}
+    unfinished = _UNSETTLED[system.name] if "later" in settings else system.unfinished
+    return replace(system, settings={**system.settings, **ours, **at_once}, unfinished=unfinished)
+
+
+def _peer_drain(title: str, jobs: int, deployment: Deployment) -> Iterator[Measurement]:
+    system, bench = deployment.system, deployment.bench
+    if title == "beside scheduled jobs":
+        later = replace(system, settings={**system.settings, "later": 1})
+        scheduled = bench.size(_SCHEDULED, quick=100_000)
+        replace(deployment, system=later).ask("bulk", scheduled, CALL, 0)
+        title = f"beside {scheduled:,} scheduled jobs"
+    found = drain(deployment, min(jobs, system.most), {})
+    value = found.details["acknowledged jobs/s"]
+    yield replace(found, figure=system.figure(title), value=value)
+
+
+def _by_tasks(title: str, jobs: int, tasks: int, deployment: Deployment) -> Iterator[Measurement]:
+    system = deployment.system
+    meter = deployment.meter()
+    found = deployment.ask("tasks", jobs, tasks)
+    yield Measurement(
+        figure=title if system.own else system.figure(title),
+        unit="jobs/s",
+        value=jobs / found["seconds"],
+        details=meter.others(),
+        system="chancy" if system.own else system.name,
+        note="" if system.own else system.note,
+    )
 
 
 def _drains(bench: Bench) -> Iterator[Measurement]:
-    jobs = bench.size(20_000, quick=5_000)
+    jobs = bench.size(_JOBS, quick=5_000)
     plain = f"{jobs:,} {_NOOP}"
     yield _drain(bench, [KEPT], _noops(jobs), plain)
     against = {_NOOP: plain}
@@ -60,7 +134,7 @@ def _drains(bench: Bench) -> Iterator[Measurement]:
     for ms, count in _NAPS:
         made = [nap.job(number=n, ms=ms) for n in range(bench.size(count, quick=count // 4))]
         yield _drain(bench, [KEPT], made, f"jobs that sleep {ms} ms", against)
-    scheduled = bench.size(1_000_000, quick=100_000)
+    scheduled = bench.size(_SCHEDULED, quick=100_000)
     later = (noop.job(number=0).with_delay(86_400) for _ in range(scheduled))
     title = f"beside {scheduled:,} scheduled jobs"
     yield _drain(bench, [KEPT], _noops(jobs), title, against, beside=later)
@@ -104,9 +178,6 @@ def _drain(
 
 def _pushes(bench: Bench) -> Iterator[Measurement]:
     jobs = bench.size(_PUSHED, quick=1_000)
-    for tasks in _TASKS:
-        figure = f"single pushes by {tasks} tasks"
-        yield _push(bench, figure, jobs, partial(_by_tasks, jobs=jobs, tasks=tasks))
     yield _by_processes(bench, jobs)
     bench.control.run("drop table if exists orders")
     bench.control.run("create table orders (id int)")
@@ -137,16 +208,6 @@ def _push(
 
 def _job(number: int) -> Job:
     return noop.job(number=number).with_queue(KEPT.name)
-
-
-async def _by_tasks(app: Chancy, jobs: int, tasks: int) -> None:
-    numbers = iter(range(jobs))
-
-    async def push() -> None:
-        for number in numbers:
-            await app.push(_job(number))
-
-    await asyncio.gather(*(push() for _ in range(tasks)))
 
 
 async def _within(app: Chancy, jobs: int) -> None:
@@ -188,7 +249,8 @@ def push_some(work: tuple[str, int]) -> None:
 
     async def run() -> None:
         async with Chancy(dsn, schema=SCHEMA) as app:
-            await _by_tasks(app, jobs, 1)
+            for number in range(jobs):
+                await app.push(_job(number))
 
     asyncio.run(run())
 

@@ -10,18 +10,24 @@ from typing import Any
 from oban import Oban, worker
 from oban.schema import install
 
-from benchmarks.peers.peer import Peer, ran
+from benchmarks.peers.peer import LATER_S, Peer, Workload
 
 
 class Noop:
+    workload: Workload
+
     async def process(self, job: Any) -> None:
-        ran(job.args["number"])
+        await self.workload.run(job.args["number"])
 
 
-_worker: Any = worker(queue="default")(Noop)
+_worker: Any = worker(queue="queue_0")(Noop)
 
 
 class Roles(Peer):
+    def __init__(self, dsn: str, settings: Mapping[str, Any]) -> None:
+        super().__init__(dsn, settings)
+        Noop.workload = self.workload
+
     async def set_up(self) -> None:
         pool = await Oban.create_pool(self.dsn, min_size=1, max_size=2)
         await install(pool)
@@ -31,13 +37,24 @@ class Roles(Peer):
         self._oban = await self._make({})
 
     async def push(self, number: int) -> None:
-        await self._oban.enqueue(_worker.new({"number": number}))
+        await self._oban.enqueue(self._job(number))
 
     async def push_many(self, numbers: Sequence[int]) -> None:
-        await self._oban.enqueue_many([_worker.new({"number": number}) for number in numbers])
+        await self._oban.enqueue_many([self._job(number) for number in numbers])
+
+    def _job(self, number: int) -> Any:
+        load = self.workload
+        later = {"scheduled_in": LATER_S} if load.later else {}
+        return _worker.new(
+            load.arguments(number),
+            priority=number % load.priorities,
+            queue=f"queue_{number % load.queues}",
+            **later,
+        )
 
     async def work(self) -> None:
-        async with await self._make({"default": self.settings["concurrency"]}):
+        each = self.settings["concurrency"]
+        async with await self._make({f"queue_{n}": each for n in range(self.workload.queues)}):
             self.ready()
             await asyncio.Event().wait()
 

@@ -11,11 +11,41 @@ from typing import Any
 from benchmarks.tally import DIRECTORY, Tally
 
 _tally = Tally()
+#: How far in the future jobs are scheduled that must not run, in seconds.
+LATER_S = 86_400
 
 
 def ran(number: int) -> None:
     """Count a run. Called in the first line of each peer's job."""
     _tally.note(number)
+
+
+class Workload:
+    """The jobs of a workload other than plain no-ops, from the settings of its system.
+
+    :ivar priorities: how many there are; jobs are spread evenly over them.
+    :ivar queues: the same, of queues.
+    :ivar text: a further argument of each job.
+    :ivar sleep_s: how long each job sleeps.
+    :ivar later: whether jobs are scheduled `LATER_S` ahead.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.priorities: int = settings.get("priorities", 1)
+        self.queues: int = settings.get("queues", 1)
+        self.text = "x" * settings.get("bytes", 0)
+        self.sleep_s: float = settings.get("sleep_ms", 0) / 1_000
+        self.later = bool(settings.get("later"))
+
+    def arguments(self, number: int) -> dict[str, Any]:
+        """The arguments of a job; with a text only where the workload has one."""
+        return {"number": number, "text": self.text} if self.text else {"number": number}
+
+    async def run(self, number: int) -> None:
+        """The job."""
+        ran(number)
+        if self.sleep_s:
+            await asyncio.sleep(self.sleep_s)
 
 
 class Peer:
@@ -35,6 +65,7 @@ class Peer:
     def __init__(self, dsn: str, settings: Mapping[str, Any]) -> None:
         self.dsn = dsn
         self.settings = settings
+        self.workload = Workload(settings)
 
     async def set_up(self) -> None:
         """Create the tables in an empty database, if it needs any."""

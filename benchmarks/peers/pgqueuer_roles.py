@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import asyncpg
@@ -12,7 +13,12 @@ from pgqueuer import PgQueuer
 from pgqueuer.db import AsyncpgDriver, AsyncpgPoolDriver
 from pgqueuer.queries import Queries
 
-from benchmarks.peers.peer import Peer, ran
+from benchmarks.peers.peer import LATER_S, Peer
+
+
+def _name(queue: int) -> str:
+    """Its queues are entrypoints."""
+    return f"noop_{queue}"
 
 
 class Roles(Peer):
@@ -30,18 +36,23 @@ class Roles(Peer):
         self._queries = Queries(driver)
 
     async def push(self, number: int) -> None:
-        await self._queries.enqueue("noop", b'{"number":%d}' % number)
+        await self._queries.enqueue(_name(0), b'{"number":%d}' % number)
 
     async def push_many(self, numbers: Sequence[int]) -> None:
-        payloads = [b'{"number":%d}' % number for number in numbers]
-        await self._queries.enqueue(["noop"] * len(payloads), payloads, [0] * len(payloads))
+        load = self.workload
+        payloads = [json.dumps(load.arguments(number)).encode() for number in numbers]
+        names = [_name(number % load.queues) for number in numbers]
+        priorities = [number % load.priorities for number in numbers]
+        after = [timedelta(seconds=LATER_S)] * len(payloads) if load.later else None
+        await self._queries.enqueue(names, payloads, priorities, after)
 
     async def work(self) -> None:
         queuer = PgQueuer(AsyncpgDriver(await asyncpg.connect(self.dsn)))
 
         async def noop(job: Any) -> None:
-            ran(json.loads(job.payload)["number"])
+            await self.workload.run(json.loads(job.payload)["number"])
 
-        queuer.entrypoint("noop", concurrency_limit=self.settings.get("limit", 0))(noop)
+        for queue in range(self.workload.queues):
+            queuer.entrypoint(_name(queue), concurrency_limit=self.settings.get("limit", 0))(noop)
         self.ready()
         await queuer.run(batch_size=self.settings["batch"])

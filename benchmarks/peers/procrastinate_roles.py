@@ -9,7 +9,7 @@ from typing import Any
 
 import procrastinate
 
-from benchmarks.peers.peer import Peer, ran
+from benchmarks.peers.peer import LATER_S, Peer
 
 _SESSIONS = 20
 
@@ -21,8 +21,8 @@ class Roles(Peer):
         connector = procrastinate.PsycopgConnector(conninfo=dsn, max_size=_SESSIONS)
         self._app = procrastinate.App(connector=connector)
 
-        async def noop(number: int) -> None:
-            ran(number)
+        async def noop(number: int, text: str = "") -> None:
+            await self.workload.run(number)
 
         self._task = self._app.task(name="noop")(noop)
 
@@ -38,8 +38,17 @@ class Roles(Peer):
 
     async def push_many(self, numbers: Sequence[int]) -> None:
         keys = self.settings.get("keys")
+        load = self.workload
         if keys is None:
-            await self._task.batch_defer_async(*({"number": number} for number in numbers))
+            for part in range(load.priorities * load.queues):  # one priority and queue a call
+                those = numbers[part :: load.priorities * load.queues]
+                task = self._task.configure(
+                    priority=part % load.priorities,
+                    queue=f"queue {part % load.queues}",
+                    schedule_in={"seconds": LATER_S} if load.later else None,
+                )
+                if those:
+                    await task.batch_defer_async(*map(load.arguments, those))
             return
         for key in range(min(keys, len(numbers))):  # one lock a call
             task = self._task.configure(lock=f"key {key}")

@@ -67,11 +67,18 @@ if (verb === "work") {
 async function graphileWorker() {
   const { run, makeWorkerUtils, Logger } = require("graphile-worker");
   const logger = new Logger(() => () => {});
+  // The workload, as in peer.py; its queues are identifiers.
+  const { queues = 1, priorities = 1, bytes = 0, sleep_ms = 0, later = 0 } = settings;
+  const text = bytes ? { text: "x".repeat(bytes) } : {};
+  const job = async (payload) => {
+    tally.note(payload.number);
+    if (sleep_ms) await rest(sleep_ms);
+  };
   if (verb === "work") {
     return {
       work: () =>
         run({
-          taskList: { noop: async (payload) => tally.note(payload.number) },
+          taskList: Object.fromEntries(numbersFrom(0, queues).map((n) => [`noop ${n}`, job])),
           preset: {
             worker: {
               connectionString: dsn,
@@ -91,12 +98,14 @@ async function graphileWorker() {
   const client = await makeWorkerUtils({ connectionString: dsn, maxPoolSize: SESSIONS, logger });
   return {
     setUp: () => client.migrate(),
-    push: (number) => client.addJob("noop", { number }),
+    push: (number) => client.addJob("noop 0", { number }),
     pushMany: (found) =>
       client.addJobs(
         found.map((number) => ({
-          identifier: "noop",
-          payload: { number },
+          identifier: `noop ${number % queues}`,
+          payload: { number, ...text },
+          ...(priorities > 1 ? { priority: number % priorities } : {}),
+          ...(later ? { runAt: new Date(Date.now() + 86_400_000) } : {}),
           ...(settings.keys ? { queueName: `key ${number % settings.keys}` } : {}),
         })),
       ),
@@ -132,6 +141,16 @@ async function single(peer, jobs) {
     took.push(Math.round((performance.now() - at) * 1e6));
   }
   return { seconds: (performance.now() - began) / 1e3, took_ns: took };
+}
+
+async function tasks(peer, jobs, count) {
+  const began = performance.now();
+  let next = 0;
+  const push = async () => {
+    while (next < jobs) await peer.push(next++);
+  };
+  await Promise.all(numbersFrom(0, count).map(push));
+  return { seconds: (performance.now() - began) / 1e3 };
 }
 
 async function bulk(peer, jobs, call) {
@@ -179,6 +198,7 @@ async function offered(peer, jobs, rate) {
 const ROLES = {
   setup: [0, (peer) => peer.setUp().then(() => ({}))],
   single: [3, single],
+  tasks: [10, tasks],
   bulk: [null, bulk],
   paced: [3, paced],
   offered: [10, offered],

@@ -2,6 +2,7 @@
 
     setup                        create the tables
     single JOBS                  push one job after the other
+    tasks JOBS TASKS             push JOBS jobs, one after the other in each of TASKS tasks
     bulk JOBS CALL WARM          push CALL jobs a call; the first WARM jobs are not counted
     paced JOBS SECONDS           push one job every SECONDS
     offered JOBS RATE            push RATE jobs a second, whether or not earlier calls have returned
@@ -59,6 +60,11 @@ async def run(peer: Peer, verb: str, numbers: Sequence[str]) -> dict[str, Any]:
         (jobs,) = numbers
         await _open(peer, _ONE, warm=_WARM)
         return await _single(peer, int(jobs))
+    if verb == "tasks":
+        jobs, tasks = numbers
+        sessions = min(int(tasks), _MANY)
+        await _open(peer, sessions, warm=sessions)
+        return await _tasks(peer, int(jobs), int(tasks))
     if verb == "bulk":
         jobs, call, warm = numbers
         await _open(peer, peer.concurrency, warm=int(warm))
@@ -94,6 +100,18 @@ async def _single(peer: Peer, jobs: int) -> dict[str, Any]:
         await peer.push(number)
         took_ns.append(time.perf_counter_ns() - at)
     return {"seconds": time.perf_counter() - began, "took_ns": took_ns}
+
+
+async def _tasks(peer: Peer, jobs: int, tasks: int) -> dict[str, Any]:
+    numbers = iter(range(jobs))
+
+    async def push() -> None:
+        for number in numbers:
+            await peer.push(number)
+
+    began = time.perf_counter()
+    await asyncio.gather(*(push() for _ in range(tasks)))
+    return {"seconds": time.perf_counter() - began}
 
 
 async def _bulk(peer: Peer, jobs: int, call: int) -> dict[str, Any]:
