@@ -225,8 +225,9 @@ def _ruled(found: Sequence[Summary]) -> Iterator[str]:
 
 def _workloads(found: Sequence[Summary]) -> Iterator[str]:
     """A row for each workload, with the systems that can have it."""
-    ours = [one for one in found if one.case == "workloads" and one.system == "chancy"]
-    peers = [system for system in PEERS if any(one.system == system.name for one in found)]
+    loaded = [one for one in found if one.case == "workloads" and not one.missing]
+    ours = [one for one in loaded if one.system == "chancy"]
+    peers = [system for system in PEERS if any(one.system == system.name for one in loaded)]
     yield f"| workload | unit | chancy | {' | '.join(system.label for system in peers)} |"
     yield "|" + "---|" * (len(peers) + 3)
     for one in ours:

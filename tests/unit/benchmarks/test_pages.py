@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import pages
+from benchmarks.measurement import Measurement, Taken
 from benchmarks.report import as_json
 from benchmarks.summary import summaries
 from tests.support.sources import ROOT
@@ -105,6 +106,55 @@ def test_the_performance_page_has_the_bars_and_the_plots_that_are_there(
         pages.main([str(file)])
     assert pages.main([str(file), "--draft"]) == 0
     assert "| drop of a day of them, ms | ≤ 100 | 120 | **not met** |" in performance
+
+
+def test_workloads_are_beside_those_of_peers() -> None:
+    rates = (
+        ("20,000 no-op jobs", "chancy", 20_000.0, ""),
+        ("no-op jobs, graphile-worker", "graphile-worker", 10_000.0, ""),
+        ("no-op jobs, oban: cannot run: no", "oban", 0.0, "no"),
+        ("20 % failing once", "chancy", 5_000.0, ""),
+    )
+    run = [
+        *taken(),
+        *(
+            Taken(
+                case="workloads",
+                round=1,
+                measurement=Measurement(
+                    figure=figure, unit="jobs/s", value=rate, system=system, missing=missing
+                ),
+            )
+            for figure, system, rate, missing in rates
+        ),
+    ]
+    lines = pages.figures(HEAD, summaries(run), page=pages.PERFORMANCE).splitlines()
+    header = "| workload | unit | chancy | graphile-worker |"
+    assert lines[lines.index(header) + 2 :][:2] == [
+        "| no-op jobs | jobs/s | 20,000 | 10,000 |",
+        "| 20 % failing once | jobs/s | 5,000 | – |",
+    ]
+
+
+def test_of_several_runs_the_first_with_a_case_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    for page in (pages.README, pages.PERFORMANCE, pages.LIMITS):
+        path = tmp_path / page
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{pages.BEGIN}\n{pages.END}\n")
+    run, long = tmp_path / "run.json", tmp_path / "long.json"
+    without = [one for one in taken() if one.case not in ("beside", "sustained")]
+    run.write_text(json.dumps(as_json(HEAD, without)))
+    later = {**HEAD, "commit": "ba9876543210", "rounds": 1}
+    long.write_text(json.dumps(as_json(later, taken(rounds=1))))
+    assert pages.main([str(run), str(long)]) == 0
+    text = (tmp_path / pages.PERFORMANCE).read_text()
+    assert "Commit 0123456789ab, 2026-01-02." in text
+    assert "Those of `beside`, `sustained` are of one round,\ncommit ba9876543210" in text
+    assert "| drain of 20,000 async no-op jobs, one worker, history kept | 44,100 jobs/s" in text
+    assert "| drop of a day of them, ms | ≤ 100 | 120 | **not met** |" in text
 
 
 def test_a_run_of_limits_alone_writes_the_page_of_limits(
