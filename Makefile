@@ -138,8 +138,8 @@ bench-peers: venv
 	$(BIN)/python -m benchmarks.peers.installation
 
 # What is measured in three rounds, some 50 minutes, and what in one, some 75.
-BENCH := limit,push,drain,latency,end_to_end,held,priorities,executors,claims,memory,costs,observability,workflows,workloads
-BENCH_LONG := limit,clients,sustained,beside,dashboard,fleet,limits,steady
+BENCH := limit,clients,push,drain,latency,end_to_end,held,priorities,executors,claims,memory,costs,observability,workflows,workloads
+BENCH_LONG := limit,sustained,beside,dashboard,fleet,limits,steady
 
 # On a clean tree, whose commit the pages name; a peer that cannot be installed has a row that says so.
 bench-publish: venv
