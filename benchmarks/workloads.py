@@ -29,8 +29,9 @@ TASKS = (1, 10, 100, 500)
 _PROCESSES = 16
 _PUSHED = 4_000
 _BULK = 5_000
-#: Bytes of arguments, and how many jobs have them.
-_SIZES = ((10_000, 2_000), (100_000, 500))
+#: Bytes of arguments, and how many jobs have them: far more than a peer claims before it starts
+#: the first one, and with it the clock.
+_SIZES = ((10_000, 20_000), (100_000, 5_000))
 #: Milliseconds that jobs sleep, and how many do.
 _NAPS = ((10, 20_000), (100, 5_000))
 _SCHEDULED = 1_000_000
@@ -38,7 +39,7 @@ _SCHEDULED = 1_000_000
 _AT_ONCE = 256
 PEERS = (systems.GRAPHILE_WORKER, systems.PGQUEUER, systems.PROCRASTINATE, systems.OBAN)
 #: The setting of that number, where it is not ``concurrency``.
-_CONCURRENCY = {systems.GRAPHILE_WORKER.name: "concurrentJobs", systems.PGQUEUER.name: "batch"}
+_CONCURRENCY = {systems.GRAPHILE_WORKER.name: "concurrentJobs", systems.PGQUEUER.name: "limit"}
 #: Queries of the two fastest for jobs that are not settled, without scheduled ones.
 _UNSETTLED: Mapping[str, LiteralString] = {
     systems.GRAPHILE_WORKER.name: "select from graphile_worker.jobs"
