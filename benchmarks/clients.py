@@ -25,8 +25,8 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     """A drain by 1 to 32 worker processes, each beside pgbench with the same number of clients.
 
     The workers are idle until their queue is resumed. The rate counts until the last settlement is
-    committed. They have drained some jobs before: what a worker loads, opens and plans for its
-    first jobs takes a quarter of a second of CPU time, which is most of a short drain by many.
+    committed. They have drained some jobs before, so that what a worker loads, opens and plans for
+    its first jobs does not count.
     """
     if bench.round > 1 or not systems.own(bench) or bench.programs is None:
         return

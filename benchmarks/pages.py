@@ -138,6 +138,8 @@ COLUMNS: Sequence[tuple[str, str, str, str]] = (
 def figures(head: Mapping[str, Any], found: Sequence[Summary], *, page: Path) -> str:
     """The block between the marks of a page, including the existing plots."""
     blocks = [_conditions(head)]
+    if page != README:
+        blocks += map(_longer, head.get("others", ()))
     if page == LIMITS:
         ruled = [one for one in found if one.case == "limits"]
         verdicts = [one for one in judge(ruled) if one.reason != NOT_MEASURED]
@@ -172,7 +174,6 @@ def _conditions(head: Mapping[str, Any]) -> str:
         f"{settings['synchronous_commit']}, {versions['python']}, asyncpg "
         f"{versions['asyncpg']}. The limit is\nin the same run, without a queue. Commit "
         f"{head['commit'] or 'unknown'}, {head['started_at'][:10]}."
-        + "".join(map(_longer, head.get("others", ())))
     )
 
 
@@ -180,7 +181,7 @@ def _longer(head: Mapping[str, Any]) -> str:
     """Which figures are from another run."""
     rounds = "one round" if head["rounds"] == 1 else f"{head['rounds']} rounds"
     return (
-        f" Those of {', '.join(f'`{case}`' for case in head['cases'])} are of {rounds},\n"
+        f"The figures of {', '.join(f'`{case}`' for case in head['cases'])} are of {rounds},\n"
         f"commit {head['commit'] or 'unknown'}, {head['started_at'][:10]}."
     )
 

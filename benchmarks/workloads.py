@@ -58,11 +58,11 @@ def measure(bench: Bench) -> Iterator[Measurement]:
             loaded = [_loaded(system, settings) for system in those]
             jobs = bench.size(jobs, quick=jobs // 4)
             yield from measure_each(bench, loaded, title, partial(_peer_drain, title, jobs))
-        systems_ = [*systems.own(bench)[:1], *systems.peers(bench, PEERS)]
+        pushing = [*systems.own(bench)[:1], *systems.peers(bench, PEERS)]
         for tasks in TASKS:
             title = f"single pushes by {tasks} tasks"
             jobs = bench.size(_PUSHED, quick=1_000)
-            yield from measure_each(bench, systems_, title, partial(_by_tasks, title, jobs, tasks))
+            yield from measure_each(bench, pushing, title, partial(_by_tasks, title, jobs, tasks))
     if systems.own(bench):
         yield from _pushes(bench)
         yield _awaited(bench)

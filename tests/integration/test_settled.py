@@ -31,6 +31,7 @@ async def waiting() -> None:
 
 @job(queue="counted")
 async def napping() -> None:
+    """Takes long enough not to end in the same turn of the loop as the next one."""
     await asyncio.sleep(0.005)
 
 

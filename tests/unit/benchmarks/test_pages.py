@@ -76,14 +76,19 @@ def test_a_run_of_chancy_alone_has_no_comparison() -> None:
     assert "| system |" not in pages.figures(HEAD, alone, page=pages.README)
 
 
+def _make_pages(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages with old figures, in a new directory."""
+    monkeypatch.setattr(pages, "ROOT", root)
+    for page in (pages.README, pages.PERFORMANCE, pages.LIMITS):
+        path = root / page
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"before\n\n{pages.BEGIN}\n\nold\n\n{pages.END}\n\nafter\n")
+
+
 def test_the_performance_page_has_the_bars_and_the_plots_that_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages, "ROOT", tmp_path)
-    for page in (pages.README, pages.PERFORMANCE, pages.LIMITS):
-        path = tmp_path / page
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"before\n\n{pages.BEGIN}\n\nold\n\n{pages.END}\n\nafter\n")
+    _make_pages(tmp_path, monkeypatch)
     (tmp_path / pages.IMAGES).mkdir()
     (tmp_path / pages.IMAGES / "throughput.svg").touch()
     file = tmp_path / "run.json"
@@ -139,11 +144,7 @@ def test_workloads_are_beside_those_of_peers() -> None:
 def test_of_several_runs_the_first_with_a_case_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages, "ROOT", tmp_path)
-    for page in (pages.README, pages.PERFORMANCE, pages.LIMITS):
-        path = tmp_path / page
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{pages.BEGIN}\n{pages.END}\n")
+    _make_pages(tmp_path, monkeypatch)
     run, long = tmp_path / "run.json", tmp_path / "long.json"
     without = [one for one in taken() if one.case not in ("beside", "sustained")]
     run.write_text(json.dumps(as_json(HEAD, without)))
@@ -152,7 +153,7 @@ def test_of_several_runs_the_first_with_a_case_counts(
     assert pages.main([str(run), str(long)]) == 0
     text = (tmp_path / pages.PERFORMANCE).read_text()
     assert "Commit 0123456789ab, 2026-01-02." in text
-    assert "Those of `beside`, `sustained` are of one round,\ncommit ba9876543210" in text
+    assert "The figures of `beside`, `sustained` are of one round,\ncommit ba9876543210" in text
     assert "| drain of 20,000 async no-op jobs, one worker, history kept | 44,100 jobs/s" in text
     assert "| drop of a day of them, ms | ≤ 100 | 120 | **not met** |" in text
 
