@@ -103,7 +103,7 @@ class Settler:
             self._waiting_size += _size(settlement)
         if not self._wake.is_set():
             self.empty.clear()
-            if urgent or len(self._waiting) >= BATCH:
+            if urgent or len(self._waiting) >= BATCH or self._waiting_size >= BATCH_SIZE:
                 self._wake.set()
             elif self._timer is None:
                 self._timer = asyncio.get_running_loop().call_later(_GATHER_S, self._wake.set)

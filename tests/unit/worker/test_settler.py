@@ -202,6 +202,11 @@ async def test_an_urgent_settlement_takes_the_others_along(store: Store, settler
 
 @pytest.mark.usefixtures("patient")
 async def test_a_full_batch_and_a_flush_do_not_wait(store: Store, settler: Settler) -> None:
+    for _ in range(3):  # full by its characters
+        settler.add(ended("x" * 400), urgent=False)
+    await settler.empty.wait()
+    assert store.calls == [2, 1]
+    store.calls.clear()
     for _ in range(BATCH):
         settler.add(ended(), urgent=False)
     await settler.empty.wait()
