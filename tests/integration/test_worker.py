@@ -13,7 +13,6 @@ from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
-import psutil
 import psycopg
 import pytest
 
@@ -27,6 +26,7 @@ from chancy.results.reference import gather
 from chancy.retry import Exponential
 from chancy.worker.settler import BATCH_SIZE
 from tests.support import jobs
+from tests.support.children import executor_processes
 from tests.support.waiting import eventually
 
 QUEUES = [Queue(name="async", executor="async"), Queue(name="thread", executor="thread")]
@@ -318,12 +318,8 @@ async def test_process_queues_of_a_worker_share_its_children(dsn: str) -> None:
     names = [f"process-{number}" for number in range(4)]
     queues = [Queue(name=name, executor="process", concurrency=2) for name in names]
     async with Chancy(dsn, queues=queues) as app, Worker(app, queues=names, children=1):
-        pids = [
-            child.pid
-            for child in psutil.Process().children()
-            if "chancy.executors.process" in " ".join(child.cmdline())
-        ]
+        pids = executor_processes()
         assert len(pids) == 1
         made = [jobs.pid_of_sync.job().with_queue(name) for name in names * 5]
         results = await gather(await app.push_many(made), timeout_s=30.0)
-    assert {pid for pid, _ in results} == set(pids)
+    assert {pid for pid, _ in results} == pids

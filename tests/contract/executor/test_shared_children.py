@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
-import psutil
 import pytest
 
 from chancy.attempt.outcome import Lost, Released, Returned
@@ -24,6 +23,7 @@ from tests.contract.executor.calls import (
     result,
     run,
 )
+from tests.support.children import executor_processes
 from tests.support.waiting import eventually
 
 
@@ -52,26 +52,17 @@ async def queue(
     return made
 
 
-def children() -> set[int]:
-    """The child processes of executors. A test run has others, such as servers."""
-    return {
-        child.pid
-        for child in psutil.Process().children()
-        if "chancy.executors.process" in " ".join(child.cmdline())
-    }
-
-
 async def test_shared_children_of_many_queues_are_no_more_than_the_bound(
     stack: AsyncExitStack,
 ) -> None:
     pool = ChildPool(2)
     queues = [await queue(stack, pool) for _ in range(10)]
-    running = children()
+    running = executor_processes()
     assert len(running) == 2
     pids = [await result(it, "pid") for it in queues]
     assert set(pids) <= running
     all_at_once = await asyncio.gather(*(result(it, "pid") for it in queues for _ in range(5)))
-    assert set(all_at_once) == running == children()
+    assert set(all_at_once) == running == executor_processes()
     await eventually(lambda: all(it.slots >= 2 and it.broken is None for it in queues))
 
 
@@ -80,12 +71,12 @@ async def test_shared_children_by_default_are_one_for_each_core_or_for_the_great
 ) -> None:
     pool = ChildPool(None, 2)
     await queue(stack, pool, concurrency=1)
-    assert len(children()) == 1
+    assert len(executor_processes()) == 1
     await queue(stack, pool, concurrency=1)
     await queue(stack, pool, concurrency=2)
-    assert len(children()) == 2
+    assert len(executor_processes()) == 2
     await queue(stack, pool, concurrency=3)
-    assert len(children()) == 3
+    assert len(executor_processes()) == 3
 
 
 async def test_shared_children_run_no_more_jobs_of_a_queue_than_its_concurrency(
@@ -138,7 +129,7 @@ async def test_shared_child_runs_more_jobs_of_a_queue_with_a_greater_weight(
     pool = ChildPool(1)
     heavy = await queue(stack, pool, options=ProcessOptions(weight=3))
     light = await queue(stack, pool)
-    assert len(children()) == 1
+    assert len(executor_processes()) == 1
     ended: list[str] = []
 
     async def backlog(name: str, it: Executor, jobs: int) -> None:
@@ -193,10 +184,10 @@ async def test_shared_children_continue_when_one_of_their_queues_stops(
     assert not running.done()
     place.until.touch()
     assert isinstance(await end_of(running), Returned)
-    pids = children()
+    pids = executor_processes()
     assert pids
     await stack.aclose()
-    assert not children() & pids
+    assert not executor_processes() & pids
 
 
 async def test_shared_child_that_dies_costs_only_its_job(
@@ -217,9 +208,9 @@ async def test_shared_children_of_other_options_are_others_within_the_bound(
 ) -> None:
     pool = ChildPool(2)
     plain = await queue(stack, pool)
-    assert len(children()) == 2
+    assert len(executor_processes()) == 2
     recycled = await queue(stack, pool, options=ProcessOptions(max_jobs=1))
-    await eventually(lambda: len(children()) == 2)
+    await eventually(lambda: len(executor_processes()) == 2)
     pids: list[int] = [await result(recycled, "pid") for _ in range(3)]
     assert len(set(pids)) == 3
     first: int = await result(plain, "pid")
