@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import socket
+import threading
+import time
 from contextvars import copy_context
 from uuid import uuid4
 
@@ -13,8 +17,12 @@ from chancy.context.context import JobContext
 from chancy.context.host import DetachedHost
 from chancy.errors import Interrupted
 from chancy.executors.process.call import ChildCall, pack
+from chancy.executors.process.child.connection import ChildConnection
 from chancy.executors.process.child.interrupts import Interrupter
+from chancy.executors.process.child.requests import Request
+from chancy.executors.process.protocol import STORED, packed
 from chancy.job.limits import NO_LIMITS
+from tests.contract.executor.calls import DEADLINE_S
 
 
 @pytest.fixture
@@ -109,3 +117,31 @@ async def test_stops_a_coroutine_by_its_task(guard: Interrupter) -> None:
 
     assert await asyncio.create_task(guard.awaiting(work())) == "enough"
     assert guard.stopped
+
+
+def test_a_reply_arrives_whose_signal_another_thread_took(guard: Interrupter) -> None:
+    """The kernel gives a signal to any thread; Python runs its handler in the main thread, and does
+    not wake it."""
+    here, there = socket.socketpair()
+    connection = ChildConnection(here, guard, lambda frame: request.settle(None))
+    request = Request(connection)
+    waiter = threading.Thread(target=request.wait, args=(lambda: None,), daemon=True)
+
+    def reply() -> None:
+        there.sendall(packed(STORED, 1, 1.0))
+        signal.pthread_kill(waiter.ident or 0, signal.SIGURG)
+
+    before = signal.signal(signal.SIGURG, lambda signum, frame: connection.receive())
+    try:
+        waiter.start()
+        # Once this thread blocks: it must not run the handler by itself.
+        replying = threading.Timer(0.2, reply)
+        replying.start()
+        started = time.monotonic()
+        waiter.join(DEADLINE_S)
+        assert time.monotonic() < started + DEADLINE_S
+    finally:
+        signal.signal(signal.SIGURG, before)
+        replying.join()
+        here.close()
+        there.close()

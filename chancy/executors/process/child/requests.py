@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import threading
 from collections.abc import Callable, Generator
 from typing import Any, cast
@@ -48,6 +49,9 @@ class Request:
             self._connection.receive_until(lambda: self._done)
         else:
             while not self._gate.acquire(timeout=_CHECK_S):
+                # The kernel may have given the signal of the reply to any thread. A main thread
+                # that waits for this one would never run its handler.
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGURG)
                 check()
         self._raise_error()
 
