@@ -33,6 +33,7 @@ from chancy.text import shown, storable
 
 #: Control results: a function may return one instead of a result.
 _CONTROL = (Snooze, Cancel, Retry, RateLimited)
+_new = tuple.__new__
 #: The packages and modules whose frames are not part of a job's traceback.
 _EXECUTORS = f"{__package__}."
 
@@ -81,7 +82,8 @@ def returned(called: Callee, value: object, limit: int, began: float) -> Outcome
     """
     elapsed_s = perf_counter() - began
     if value is None and (called.batched or called.signature.none_fits):
-        return Returned(None, elapsed_s)
+        # Without the constructor: 0.1 µs less.
+        return _new(Returned, (None, elapsed_s))
     if isinstance(value, _CONTROL):
         return _controlled(value, elapsed_s)
     try:

@@ -151,8 +151,8 @@ class Signature:
             return self._decode(text)
         arguments: Any = None
         try:
-            arguments, end = codec.scan(text)  # one call less than decode
-        except (ValueError, RecursionError):
+            arguments, end = codec.scan(text, 0)  # one call less than decode
+        except (StopIteration, ValueError, RecursionError):
             end = -1  # decode reports the error
         if end != len(text):
             arguments = codec.decode(text)

@@ -39,6 +39,8 @@ logger = logging.getLogger("chancy.retry")
 #: called in the worker's event loop. A result below 0 counts as 0, one over a year as a year.
 Custom = Callable[[Claim, Outcome], float | None]
 
+# An attribute of an enumeration takes 0.1 µs, and every outcome comes here.
+_FAILED = State.FAILED
 #: Errors that no retry can fix.
 _PERMANENT = (
     "chancy.errors.InvalidArguments",
@@ -148,7 +150,7 @@ class Retries(Plugin):
     def judging(self, claim: Claim, outcome: Outcome, decision: Settlement) -> Settlement:
         if self.crashes_cost_attempts and isinstance(outcome, Lost):
             return _charged(claim, outcome, decision)
-        if decision.state is not State.FAILED or claim.attempt >= claim.max_attempts:
+        if decision.state is not _FAILED or claim.attempt >= claim.max_attempts:
             return decision
         match outcome:
             case Raised() | TimedOut() | MemoryExceeded():

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from asyncio.tasks import _enter_task, _leave_task, _unregister_task, current_task
+from asyncio.tasks import _unregister_task
 from collections.abc import Awaitable, Coroutine
 from contextvars import Context, copy_context
 from functools import partial
 from time import monotonic, perf_counter
 from types import CoroutineType
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 from chancy.attempt.claim import Claim
@@ -27,7 +27,7 @@ from chancy.context.context import CURRENT, JobContext
 from chancy.errors import Interrupted, UnsupportedLimit
 from chancy.executors import forks
 from chancy.executors.coroutine.stall_watch import LoopWatch
-from chancy.executors.coroutine.task_host import CoroutineHost
+from chancy.executors.coroutine.task_host import CoroutineHost, swap_current_task
 from chancy.executors.imports import load, needs_import
 from chancy.executors.invocation import (
     Callee,
@@ -161,13 +161,11 @@ class AsyncExecutor:
     ) -> Outcome:
         # `get_running_loop` reads the process id from the system, which takes 0.16 µs.
         loop = self._loop or self._find_loop()
-        consumer = cast("asyncio.Task[Any]", current_task(loop))
         host, self._spare = self._spare or CoroutineHost(loop), None
         work: Any = None
         outcome: Outcome | None = None
         generation = forks.generation
-        _leave_task(loop, consumer)
-        _enter_task(loop, host.task)
+        consumer = swap_current_task(loop, host.task)
         try:
             # Calling a coroutine function does not run its body, so it needs no context.
             work = called.function(**arguments)
@@ -183,8 +181,7 @@ class AsyncExecutor:
             else:
                 outcome = raised(error, began)
         finally:
-            _leave_task(loop, host.task)
-            _enter_task(loop, consumer)
+            swap_current_task(loop, consumer)
         if forks.generation != generation:
             forks.end_copy()
         if outcome is None:

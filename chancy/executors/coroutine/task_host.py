@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Coroutine, Generator
 from contextvars import Context
 from types import coroutine
@@ -10,6 +11,21 @@ from typing import Any
 
 from chancy.attempt.outcome import Outcome
 from chancy.executors import forks
+
+if sys.version_info >= (3, 12):
+    from asyncio.tasks import _swap_current_task as swap_current_task
+else:
+    _current: dict[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]
+    _current = vars(asyncio.tasks)["_current_tasks"]
+
+    def swap_current_task(
+        loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None
+    ) -> asyncio.Task[Any] | None:
+        """Make a task the current one of a loop; returns the one before. Half of the time of
+        ``_leave_task`` and ``_enter_task``."""
+        before = _current[loop]
+        _current[loop] = task
+        return before
 
 
 class CoroutineHost:

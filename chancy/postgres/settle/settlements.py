@@ -30,7 +30,7 @@ _FORGET_EVERY_S = 60.0
 
 T = TypeVar("T")
 
-_lock_order = attrgetter("id.int")
+_lock_order, _state = attrgetter("id.int"), attrgetter("state")
 # `State.final` is a property that takes a tenth of a microsecond for each job.
 _FIRST_FINAL = min(state for state in State if state.final)
 
@@ -51,8 +51,10 @@ class Settlements:
         # Rows are locked in the given order. Sorting prevents deadlocks between two workers that
         # settle the same attempts (a worker and its rescuer).
         ordered = sorted(settlements, key=_lock_order)
-        finals = [settlement for settlement in ordered if settlement.state >= _FIRST_FINAL]
-        others = [settlement for settlement in ordered if settlement.state < _FIRST_FINAL]
+        finals, others = ordered, list[Settlement]()
+        if any(state < _FIRST_FINAL for state in set(map(_state, ordered))):
+            finals = [settlement for settlement in ordered if settlement.state >= _FIRST_FINAL]
+            others = [settlement for settlement in ordered if settlement.state < _FIRST_FINAL]
         stale: set[UUID] = set()
         for batch in (*_batches(finals), *_batches(others)):
             stale |= await self._settle(batch, inside)
@@ -164,7 +166,7 @@ class Settlements:
             self._sql.finish,
             list(id),
             list(lease),
-            list(state),
+            _unless_all(state, State.SUCCEEDED),
             _unless_all(result, None),
             _failures(failure),
             _unless_all(refund, False),

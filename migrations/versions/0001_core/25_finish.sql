@@ -1,6 +1,6 @@
 -- Finishes attempts: moves the rows that still hold (id, lease) to finished_jobs, or deletes them
 -- where the queue does not keep its finished jobs. Failed jobs are always kept. Returns the
--- accepted ids.
+-- accepted ids. p_states: null: all of them succeeded (4).
 -- Index: the primary keys of jobs and awaited, once for each id. Locks: rows of jobs in the order
 -- given.
 -- The conditions on id and state are written so that only the primary key serves them. Plain
@@ -39,7 +39,7 @@ begin
       p_ids, p_leases, p_states, p_results, p_failures, p_refunds, p_crashes, p_metas
     ) as s (id, lease, state, result, failure, refund, crashed, meta)
     where j.id = any (array[s.id]) and j.lease = s.lease and j.state in (1, -1)
-    returning j.id, j.pos, s.state, j.queue, j.priority, j.func, j.arguments, j.run_at,
+    returning j.id, j.pos, coalesce(s.state, 4) as state, j.queue, j.priority, j.func, j.arguments, j.run_at,
       j.attempt, j.max_attempts, j.crashes, j.lease, j.worker_id, j.claimed_at, j.deadline_at,
       j.stop_asked_at, j.unique_key, j.limits, j.meta, j.errors, j.pushed_at,
       s.result, s.failure, s.refund, s.crashed, s.meta as change
