@@ -119,13 +119,23 @@ async def test_stops_a_coroutine_by_its_task(guard: Interrupter) -> None:
     assert guard.stopped
 
 
-def test_a_reply_arrives_whose_signal_another_thread_took(guard: Interrupter) -> None:
+@pytest.mark.parametrize("coroutine", [False, True])
+def test_a_reply_arrives_whose_signal_another_thread_took(
+    guard: Interrupter, coroutine: bool
+) -> None:
     """The kernel gives a signal to any thread; Python runs its handler in the main thread, and does
     not wake it."""
     here, there = socket.socketpair()
     connection = ChildConnection(here, guard, lambda frame: request.settle(None))
     request = Request(connection)
-    waiter = threading.Thread(target=request.wait, args=(lambda: None,), daemon=True)
+
+    async def awaiting() -> None:
+        await request
+
+    def wait() -> None:
+        asyncio.run(awaiting()) if coroutine else request.wait(lambda: None)
+
+    waiter = threading.Thread(target=wait, daemon=True)
 
     def reply() -> None:
         there.sendall(packed(STORED, 1, 1.0))

@@ -49,9 +49,7 @@ class Request:
             self._connection.receive_until(lambda: self._done)
         else:
             while not self._gate.acquire(timeout=_CHECK_S):
-                # The kernel may have given the signal of the reply to any thread. A main thread
-                # that waits for this one would never run its handler.
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGURG)
+                _let_main_receive()
                 check()
         self._raise_error()
 
@@ -66,11 +64,19 @@ class Request:
             yield from _wait(replied).__await__()
             if in_main:
                 self._connection.receive()
+            else:
+                _let_main_receive()
         self._raise_error()
 
     def _raise_error(self) -> None:
         if self._error is not None:
             raise self._error
+
+
+def _let_main_receive() -> None:
+    """Let the main thread handle frames. The kernel may have given the signal of a reply to any
+    thread, and a main thread that waits for this one would never run its handler."""
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGURG)
 
 
 async def _wait(replied: Any) -> None:
