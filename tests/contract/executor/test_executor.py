@@ -28,6 +28,11 @@ from tests.contract.executor.calls import (
 VALUE = {"text": "ünï – 🙂 \\u0000", "numbers": [1, -2.5, 1e300, True, None], "deep": {"": []}}
 
 
+@pytest.fixture
+def name(anywhere: str) -> str:
+    return anywhere
+
+
 async def test_gives_what_the_function_returns(one: Executor) -> None:
     for function in ("echo", "echo_async", "echo_later", "echo_awaitable", "echo_wrapped"):
         assert await result(one, function, value=VALUE) == VALUE
@@ -177,7 +182,6 @@ def test_default_concurrency() -> None:
 @pytest.mark.parametrize(
     "name",
     ["process", *(pytest.param(one, marks=pytest.mark.chaos) for one in ("thread", "async"))],
-    indirect=True,
 )
 async def test_runs_many_short_jobs(name: str) -> None:
     """Every outcome goes to the run that asked for it, of 3,000."""

@@ -24,17 +24,16 @@ from chancy.context.context import JobContext, current_job
 from chancy.errors import NoCurrentJob
 from chancy.executors.base import Executor
 from chancy.plugin.hooks import AroundHook
-from chancy.queue.executor_kind import EXECUTORS
 from chancy.worker.middleware import AroundHooks
 from tests.contract.executor.calls import Place, claim_of, end_of, result, run, started
 from tests.contract.executor.jobs import tenant
-from tests.support.clusters import ISOLATED
+from tests.support.clusters import ANYWHERE, ISOLATED
 from tests.support.waiting import eventually
 
 Hook = Callable[[JobContext], AbstractAsyncContextManager[object] | AbstractContextManager[object]]
 ASKED = Cancelled("somebody asked")
 #: What hooks and jobs share depends on where the jobs run; the rest of the hooks does not.
-EVERY = pytest.mark.parametrize("name", EXECUTORS)
+EVERY = pytest.mark.parametrize("name", ANYWHERE)
 
 
 @pytest.fixture
