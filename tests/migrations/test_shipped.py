@@ -35,7 +35,8 @@ def shipped() -> Sequence[Plugin]:
     found: dict[str, Plugin] = {}
     for folder in sorted((ROOT / "plugins").glob("*/migrations")):
         module = importlib.import_module(f"chancy.plugins.{folder.parent.name}")
-        for one in vars(module).values():
+        # A copy: a lazy import in another thread adds to the module.
+        for one in list(vars(module).values()):
             if not (isinstance(one, type) and issubclass(one, Plugin)):
                 continue
             if one.__module__.startswith(module.__name__):
