@@ -141,11 +141,11 @@ def test_a_reply_arrives_whose_signal_another_thread_took(
         there.sendall(packed(STORED, 1, 1.0))
         signal.pthread_kill(waiter.ident or 0, signal.SIGURG)
 
+    # Once this thread blocks: it must not run the handler by itself.
+    replying = threading.Timer(0.2, reply)
     before = signal.signal(signal.SIGURG, lambda signum, frame: connection.receive())
     try:
         waiter.start()
-        # Once this thread blocks: it must not run the handler by itself.
-        replying = threading.Timer(0.2, reply)
         replying.start()
         started = time.monotonic()
         waiter.join(DEADLINE_S)
