@@ -60,7 +60,7 @@ def measure(bench: Bench) -> Iterator[Measurement]:
             yield from measure_each(bench, loaded, title, partial(_peer_drain, title, jobs))
         pushing = [*systems.own(bench)[:1], *systems.peers(bench, PEERS)]
         for tasks in TASKS:
-            title = f"single pushes by {tasks} tasks"
+            title = f"single pushes by {tasks} task{'s' * (tasks > 1)}"
             jobs = bench.size(_PUSHED, quick=1_000)
             yield from measure_each(bench, pushing, title, partial(_by_tasks, title, jobs, tasks))
     if systems.own(bench):
