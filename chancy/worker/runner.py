@@ -127,7 +127,7 @@ class Runner:
         if not claims:
             return
         if not self._waiting:
-            self._progress_at = self._clock.monotonic()
+            self._progress_at, self._progress_finished = self._clock.monotonic(), self._finished
         self._log_all = debug_enabled()
         self._waiting.extend(claims)
         self.idle.clear()

@@ -39,8 +39,8 @@ begin
       p_ids, p_leases, p_states, p_results, p_failures, p_refunds, p_crashes, p_metas
     ) as s (id, lease, state, result, failure, refund, crashed, meta)
     where j.id = any (array[s.id]) and j.lease = s.lease and j.state in (1, -1)
-    returning j.id, j.pos, coalesce(s.state, 4) as state, j.queue, j.priority, j.func, j.arguments, j.run_at,
-      j.attempt, j.max_attempts, j.crashes, j.lease, j.worker_id, j.claimed_at, j.deadline_at,
+    returning j.id, j.pos, coalesce(s.state, 4::smallint) as state, j.queue, j.priority, j.func,
+      j.arguments, j.run_at, j.attempt, j.max_attempts, j.crashes, j.lease, j.worker_id, j.claimed_at, j.deadline_at,
       j.stop_asked_at, j.unique_key, j.limits, j.meta, j.errors, j.pushed_at,
       s.result, s.failure, s.refund, s.crashed, s.meta as change
   ), kept as (
