@@ -96,7 +96,7 @@ async def drain(app: Chancy, jobs: int, pids: list[int], *, batch: bool) -> Drai
         waits += await value(app, _LOCKS)
         await asyncio.sleep(0.02)
     if reference is not None:
-        await reference.finished(10)
+        await reference.wait(10)
     seconds = time.perf_counter() - started
     used_s = cpu(pids) - used_s
     return Drain(seconds, used_s, push_s, int(await value(app, _WAL) - wal), waits)

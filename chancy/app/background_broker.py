@@ -46,8 +46,8 @@ class BackgroundBroker:
     def connection(self) -> None:
         """None: it has sessions of its own."""
 
-    def run(self, work: Callable[[Broker], Awaitable[T]]) -> T:
-        """Run a coroutine function with the broker, and return its result."""
+    def run(self, work: Callable[[Broker], Awaitable[T]], *, waits: bool = False) -> T:
+        """Run a coroutine function with the broker, and return its result. It may always wait."""
         return self._background.run(lambda broker, _: work(broker))
 
     def begin(self, id: UUID, timeout_s: float | None) -> Future[QueuedJob]:

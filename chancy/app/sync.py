@@ -43,7 +43,7 @@ class SyncBroker(Protocol):
     def push_many(
         self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
     ) -> Mapping[UUID, UUID]: ...
-    def run(self, work: Callable[[Broker], Awaitable[T]]) -> T: ...
+    def run(self, work: Callable[[Broker], Awaitable[T]], *, waits: bool = False) -> T: ...
     def begin(self, id: UUID, timeout_s: float | None) -> Future[QueuedJob]: ...
     def close(self) -> None: ...
 
@@ -235,6 +235,14 @@ class BlockingCalls:
         Its callbacks run in the thread that listens, and must not block.
         """
         return self._sync_broker.begin(checked(id), timeout_s)
+
+    def sync_call(self, work: Callable[[Broker], Awaitable[T]], *, waits: bool = False) -> T:
+        """Run a coroutine function with the broker of the sync calls, and return its result. For
+        plugins whose calls have a form without an event loop.
+
+        :param waits: it may wait for what other processes commit.
+        """
+        return self._sync_broker.run(work, waits=waits)
 
     def sync_declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
         """`declare` for code without an event loop."""

@@ -173,8 +173,8 @@ class ConnectionCalls:
             return self._background.push_many(chunks, within=here)
         return run_blocking(self.broker.push_many(chunks, within=within))
 
-    def run(self, work: Callable[[Broker], Awaitable[T]]) -> T:
-        if self._routed:
+    def run(self, work: Callable[[Broker], Awaitable[T]], *, waits: bool = False) -> T:
+        if self._routed or waits:
             return self._background.run(work)
         return self.here(work)
 

@@ -152,6 +152,13 @@ class Application(Protocol):
         """The tables of all plugins with payloads that a codec has encoded."""
         ...
 
+    def sync_call(self, work: Callable[[Broker], Awaitable[T]], *, waits: bool = False) -> T:
+        """Run a coroutine function with the broker of the sync calls, and return its result.
+
+        :param waits: it may wait for what other processes commit.
+        """
+        ...
+
     async def push(
         self, job: Job, *, within: object | None = None, validate: bool = True
     ) -> Reference: ...

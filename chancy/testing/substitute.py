@@ -95,7 +95,7 @@ class SandboxSyncBroker:
     ) -> Mapping[UUID, UUID]:
         return _run_to_end(self._broker.push_many(chunks))
 
-    def run(self, work: Callable[[Broker], Awaitable[T]]) -> T:
+    def run(self, work: Callable[[Broker], Awaitable[T]], *, waits: bool = False) -> T:
         async def call() -> T:
             return await work(self._broker)
 

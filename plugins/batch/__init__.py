@@ -31,7 +31,6 @@ from chancy.plugins.batch.pushing import (
     BatchContext,
     Push,
     Pushing,
-    SyncPushing,
     blocking_transaction,
     transaction,
 )
@@ -150,17 +149,17 @@ class Batches(GroupPlugin[BatchRef, BatchJobOutcome]):
 
     def sync_push(
         self,
-        chancy: SyncPushing,
+        chancy: Pushing,
         batch: Batch,
         jobs: Iterable[Job[Any]],
         *,
         within: object,
         validate: bool = True,
-    ) -> UUID:
-        """`push` for code without an event loop, in the caller's transaction; returns the id."""
+    ) -> BatchReference:
+        """`push` for code without an event loop, in the caller's transaction."""
         push = Push(chancy, batch, jobs, validate=validate, within=True)
         run_blocking(push.push(blocking_transaction(chancy, within, validate=validate)))
-        return batch.id
+        return self.reference(chancy, batch.id)
 
     async def add(
         self,
@@ -188,7 +187,7 @@ class Batches(GroupPlugin[BatchRef, BatchJobOutcome]):
 
     def sync_add(
         self,
-        chancy: SyncPushing,
+        chancy: Pushing,
         jobs: Iterable[Job[Any]],
         *,
         within: object,

@@ -32,10 +32,6 @@ class Pushing(Application, Protocol):
 
     def transaction(self) -> AbstractAsyncContextManager[Connection]: ...
 
-
-class SyncPushing(Application, Protocol):
-    """`Pushing` for code without an event loop."""
-
     def sync_push_many(
         self, jobs: Iterable[Job[Any]], *, within: object | None = None, validate: bool = True
     ) -> References[Any]: ...
@@ -186,7 +182,7 @@ async def transaction(
     yield _Transaction(bind(within), push, schema)
 
 
-def blocking_transaction(chancy: SyncPushing, within: object, *, validate: bool) -> _Transaction:
+def blocking_transaction(chancy: Pushing, within: object, *, validate: bool) -> _Transaction:
     """`transaction` for coroutines that `run_blocking` runs."""
 
     async def push(jobs: Iterable[Job[Any]]) -> References[Any]:

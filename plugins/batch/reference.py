@@ -25,9 +25,9 @@ class BatchReference(GroupReference[Pushing, BatchState]):
     __slots__ = ("_calls",)
     kind = "batch"
 
-    def __init__(self, id: UUID, chancy: Pushing) -> None:
-        super().__init__(id, chancy)
-        self._calls = BatchCalls(chancy.broker)
+    def __init__(self, id: UUID, chancy: Pushing, broker: Broker | None = None) -> None:
+        super().__init__(id, chancy, broker)
+        self._calls = BatchCalls(self._broker)
 
     def _waiter_for(self, broker: Broker, clock: Clock) -> BatchWaiter:
         calls = BatchCalls(broker)
@@ -61,7 +61,7 @@ class BatchReference(GroupReference[Pushing, BatchState]):
         """
         return await self._calls.bad(self.id, after, limit)
 
-    async def finished(self, timeout_s: float | None = None) -> BatchState:
+    async def wait(self, timeout_s: float | None = None) -> BatchState:
         """Wait until all of its jobs have ended, and return its final state.
 
         Waiters are woken by notifications; all waiters of an application share one session. A batch
@@ -70,6 +70,14 @@ class BatchReference(GroupReference[Pushing, BatchState]):
         :raises WaitTimeout: it has not ended within ``timeout_s`` seconds. It continues.
         """
         return await self._waiter().wait(self.id, timeout_s)
+
+    def sync_get(self) -> BatchRecord | None:
+        """`get` for code without an event loop."""
+        return self._sync(lambda here: here.get())
+
+    def sync_wait(self, timeout_s: float | None = None) -> BatchState:
+        """`wait` for code without an event loop."""
+        return self._sync(lambda here: here.wait(timeout_s), waits=True)
 
     async def add(
         self, jobs: Iterable[Job[Any]], *, within: object | None = None, validate: bool = True

@@ -51,9 +51,9 @@ class WorkflowReference(GroupReference[Application, Ended]):
     __slots__ = ("_calls",)
     kind = "workflow"
 
-    def __init__(self, id: UUID, chancy: Application) -> None:
-        super().__init__(id, chancy)
-        self._calls = WorkflowCalls(chancy.broker, chancy.max_payload)
+    def __init__(self, id: UUID, chancy: Application, broker: Broker | None = None) -> None:
+        super().__init__(id, chancy, broker)
+        self._calls = WorkflowCalls(self._broker, chancy.max_payload)
 
     def _waiter_for(self, broker: Broker, clock: Clock) -> WorkflowWaiter:
         tables = SQL.on(broker)
@@ -116,6 +116,18 @@ class WorkflowReference(GroupReference[Application, Ended]):
                 raise JobCancelled(f"workflow {self.id} was cancelled{reason}")
             case _:
                 raise WorkflowFailed(self.id, state, why or "no reason")
+
+    def sync_get(self) -> WorkflowRecord | None:
+        """`get` for code without an event loop."""
+        return self._sync(lambda here: here.get())
+
+    def sync_wait(self, timeout_s: float | None = None) -> WorkflowState:
+        """`wait` for code without an event loop."""
+        return self._sync(lambda here: here.wait(timeout_s), waits=True)
+
+    def sync_result(self, timeout_s: float | None = None) -> Any:
+        """`result` for code without an event loop."""
+        return self._sync(lambda here: here.result(timeout_s), waits=True)
 
     async def signal(self, name: str, payload: Any = None, *, within: object | None = None) -> bool:
         """Send a signal to the step of this name. It is stored until the step waits for it.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 from uuid import UUID
 from weakref import WeakValueDictionary
 
@@ -34,6 +34,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 S = TypeVar("S", bound="GroupState")
 A = TypeVar("A", bound=Application)
+V = TypeVar("V")
 
 
 class LabelledEnum(IntEnum):
@@ -121,27 +122,41 @@ _waiters: WeakValueDictionary[tuple[str, Broker], GroupWaiter[Any]] = WeakValueD
 
 
 class GroupReference(Generic[A, T]):
-    """A handle to one group. Its id is known before the push commits."""
+    """A handle to one group. Its id is known before the push commits.
 
-    __slots__ = ("_chancy", "id")
+    The ``sync_…`` calls are for code without an event loop.
+
+    :param broker: the broker that is asked; None: the application's.
+    """
+
+    __slots__ = ("_broker", "_chancy", "id")
 
     #: The group, in errors.
     kind: ClassVar[str]
 
-    def __init__(self, id: UUID, chancy: A) -> None:
+    def __init__(self, id: UUID, chancy: A, broker: Broker | None = None) -> None:
         self.id = checked(id, self.kind)
         self._chancy = chancy
+        self._broker = chancy.broker if broker is None else broker
 
     @abstractmethod
     def _waiter_for(self, broker: Broker, clock: Clock) -> GroupWaiter[T]:
         """A waiter for such groups of a broker."""
 
     def _waiter(self) -> GroupWaiter[T]:
-        key = self.kind, self._chancy.broker
+        key = self.kind, self._broker
         waiter = _waiters.get(key)
         if waiter is None:
-            waiter = _waiters[key] = self._waiter_for(self._chancy.broker, self._chancy.clock)
+            waiter = _waiters[key] = self._waiter_for(self._broker, self._chancy.clock)
         return waiter
+
+    def _sync(self, call: Callable[[Self], Awaitable[V]], *, waits: bool = False) -> V:
+        """Make a call with the broker of the sync calls."""
+
+        async def work(broker: Broker) -> V:
+            return await call(type(self)(self.id, self._chancy, broker))
+
+        return self._chancy.sync_call(work, waits=waits)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id})"

@@ -13,8 +13,9 @@ from django_tasks import TaskResultStatus, default_task_backend
 from django_tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
 from django_tasks.signals import task_enqueued, task_finished
 
-from chancy import JobFailed, State
+from chancy import JobFailed, State, WaitTimeout
 from chancy.django import app
+from chancy.django.current import calls
 from chancy.django.testing import run_jobs
 from chancy.plugins.workflow import chain
 from tests.integration.django_app import tasks
@@ -67,7 +68,13 @@ def test_a_workflow_is_pushed_in_the_transaction(dsn: str) -> None:
     with transaction():
         reference = app().sync_push(flow)
         assert stored(dsn) == 0
+        assert reference.sync_get() is not None
     assert (stored(dsn), reference.id) == (1, flow.id)
+    try:
+        with pytest.raises(WaitTimeout, match="is running after"):
+            reference.sync_wait(0.05)
+    finally:
+        calls().close()
 
 
 def test_a_task_that_fails_is_tried_again_and_keeps_its_errors() -> None:

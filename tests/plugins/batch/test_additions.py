@@ -28,7 +28,7 @@ async def test_an_open_batch_gets_more_jobs_until_it_is_closed(batches_dsn: str)
         await eventually(lambda: not execute(batches_dsn, "select id from chancy.jobs"))
         assert await called(batches_dsn) == []
         assert await reference.close()
-        assert await reference.finished(10) is BatchState.SUCCEEDED
+        assert await reference.wait(10) is BatchState.SUCCEEDED
         assert not await reference.close()
         with pytest.raises(PushError, match="has ended"):
             await reference.add([act.job(5)])
@@ -54,7 +54,7 @@ async def test_a_running_job_adds_jobs_to_its_batch(batches_dsn: str) -> None:
     async with working(batches_dsn, batches) as chancy:
         batch_jobs.apps.append((chancy, batches))
         reference = await batches.push(chancy, callbacks(), [adding.job(0, 20)])
-        assert await reference.finished(20) is BatchState.SUCCEEDED
+        assert await reference.wait(20) is BatchState.SUCCEEDED
         assert await reference.progress() == counted(0, 21, 0, 0)
         assert await called(batches_dsn) == ["on finish", "on success"]
     assert execute(batches_dsn, "select * from chancy.batches_added") == []
@@ -110,7 +110,7 @@ async def test_blocking_code_adds_jobs_to_its_batch(batches_dsn: str) -> None:
     async with working(batches_dsn, batches) as chancy:
         batch_jobs.apps.append((chancy, batches))
         reference = await batches.push(chancy, callbacks(), [adding_there.job(batches_dsn, 3)])
-        assert await reference.finished(20) is BatchState.SUCCEEDED
+        assert await reference.wait(20) is BatchState.SUCCEEDED
         assert await reference.progress() == counted(0, 4, 0, 0)
 
 

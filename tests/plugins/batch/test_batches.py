@@ -19,7 +19,7 @@ async def test_all_succeed(batches_dsn: str) -> None:
     batches = Batches()
     async with working(batches_dsn, batches) as chancy:
         reference = await batches.push(chancy, callbacks(), [act.job(n) for n in range(30)])
-        assert await reference.finished(20) is BatchState.SUCCEEDED
+        assert await reference.wait(20) is BatchState.SUCCEEDED
         assert await called(batches_dsn) == ["on finish", "on success"]
         assert await reference.progress() == counted(0, 30, 0, 0)
         assert [one.on.label for one in await reference.callbacks() if one.pushed_at] == [
@@ -37,7 +37,7 @@ async def test_some_fail(batches_dsn: str) -> None:
     batch_jobs.failing.update({3, 7})
     async with working(batches_dsn, batches) as chancy:
         reference = await batches.push(chancy, callbacks(), [act.job(n) for n in range(10)])
-        assert await reference.finished(20) is BatchState.FAILED
+        assert await reference.wait(20) is BatchState.FAILED
         assert await called(batches_dsn) == ["on failure", "on finish"]
         assert await reference.progress() == counted(0, 8, 2, 0)
         bad = await reference.bad()
@@ -57,9 +57,9 @@ async def test_the_first_failure_is_reported_at_once_and_once(batches_dsn: str) 
         assert found.state is BatchState.RUNNING
         assert found.progress.fraction < 1
         with pytest.raises(WaitTimeout, match="is running after"):
-            await reference.finished(0.05)
+            await reference.wait(0.05)
         batch_jobs.gate.set()
-        assert await reference.finished(20) is BatchState.FAILED
+        assert await reference.wait(20) is BatchState.FAILED
         assert await called(batches_dsn) == ["on failure", "on finish"]
 
 
@@ -67,7 +67,7 @@ async def test_a_job_that_is_retried_counts_once(batches_dsn: str) -> None:
     batches = Batches()
     async with working(batches_dsn, batches) as chancy:
         reference = await batches.push(chancy, callbacks(), [retried.job(n) for n in range(5)])
-        assert await reference.finished(20) is BatchState.SUCCEEDED
+        assert await reference.wait(20) is BatchState.SUCCEEDED
         assert await reference.progress() == counted(0, 5, 0, 0)
         assert await called(batches_dsn) == ["on finish", "on success"]
     assert len(ran) == 17
@@ -77,7 +77,7 @@ async def test_an_empty_batch_has_ended(batches_dsn: str) -> None:
     batches = Batches()
     async with working(batches_dsn, batches) as chancy:
         reference = await batches.push(chancy, callbacks(), [])
-        assert await reference.finished(10) is BatchState.SUCCEEDED
+        assert await reference.wait(10) is BatchState.SUCCEEDED
         assert await called(batches_dsn) == ["on finish", "on success"]
         found = await reference.progress()
     assert found is not None
@@ -91,7 +91,7 @@ async def test_a_batch_is_cancelled(batches_dsn: str) -> None:
         reference = await batches.push(chancy, callbacks(), jobs)
         await eventually(lambda: ran == ["1"])
         assert await reference.cancel()
-        assert await reference.finished(20) is BatchState.CANCELLED
+        assert await reference.wait(20) is BatchState.CANCELLED
         assert await reference.progress() == counted(0, 0, 0, 701)
         assert await called(batches_dsn) == ["on finish"]
         assert not await reference.cancel()
@@ -110,7 +110,7 @@ async def test_a_job_that_was_asked_to_stop_and_should_go_back_is_cancelled(
         await eventually(lambda: ran == ["1"])
         execute(batches_dsn, "update chancy.jobs set stop_asked_at = now()")
         batch_jobs.gate.set()
-        assert await reference.finished(10) is BatchState.CANCELLED
+        assert await reference.wait(10) is BatchState.CANCELLED
         assert await called(batches_dsn) == ["on finish"]
 
 
@@ -143,7 +143,15 @@ def test_blocking_code_pushes_a_batch(batches_dsn: str) -> None:
         Chancy(batches_dsn, plugins=[batches]) as chancy,
         psycopg.connect(batches_dsn) as connection,
     ):
-        batches.sync_push(chancy, Batch(name="b"), [act.job(1), act.job(2)], within=connection)
+        reference = batches.sync_push(
+            chancy, Batch(name="b"), [act.job(1), act.job(2)], within=connection
+        )
+        connection.commit()
+        record = reference.sync_get()
+        with pytest.raises(WaitTimeout, match="is running after"):
+            reference.sync_wait(0.05)
+    assert record is not None
+    assert record.progress == counted(2, 0, 0, 0)
     assert execute(batches_dsn, "select pending from chancy.batches_shards") == [(2,)]
     assert execute(batches_dsn, "select count(*) from chancy.jobs") == [(2,)]
 

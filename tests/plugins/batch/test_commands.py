@@ -35,7 +35,7 @@ async def failed(batches_dsn: str) -> str:
     async with working(batches_dsn, BATCHES) as chancy:
         batch = Batch(name="shop", on_failure=said.job("on"), on_success=said.job("on"))
         reference = await BATCHES.push(chancy, batch, [act.job(n) for n in range(4)])
-        await reference.finished(10)
+        await reference.wait(10)
     return str(reference.id)
 
 

@@ -79,7 +79,7 @@ async def test_each_batch_ends_once_despite_crashes(
         found: list[BatchRecord] = []
         for id in ids:
             reference = BATCHES.reference(chancy, id)
-            await reference.finished(90)
+            await reference.wait(90)
             record = await reference.get()
             assert record is not None
             found.append(record)

@@ -239,7 +239,7 @@ async def live(dsn: str, size: int, may_grow: bool, events: list[tuple[object, .
                 await life.end([State.SUCCEEDED] * 50, told=True)
             await life.check()
             assert BatchState(life.model.state).final
-            assert await reference.finished(5) == life.model.state
+            assert await reference.wait(5) == life.model.state
             connection.execute("truncate chancy.jobs")
 
 

@@ -39,7 +39,7 @@ async def test_jobs_of_both_brokers_count(dsn: str, redis_url: str) -> None:
         assert isinstance(chancy.broker, RoutedBroker)
         jobs = [there(numbered.job(n), ("fast", "brief", "async")[n % 3]) for n in range(30)]
         reference = await batches.push(chancy, batch, [*jobs, there(retried.job(99))])
-        assert await reference.finished(20) is BatchState.SUCCEEDED
+        assert await reference.wait(20) is BatchState.SUCCEEDED
         assert await counts(reference) == (0, 31, 0, 0)
         await eventually(lambda: len(ran) == 35)
         assert sorted(one for one in ran if one.startswith("on ")) == ["on finish", "on success"]
@@ -53,7 +53,7 @@ async def test_replaying_a_failed_redis_job_completes_the_batch(dsn: str, redis_
     async with working(dsn, redis_url, batches) as chancy:
         jobs = [there(numbered.job(1)), numbered.job(2)]
         reference = await batches.push(chancy, callbacks(), jobs)
-        assert await reference.finished(10) is BatchState.FAILED
+        assert await reference.wait(10) is BatchState.FAILED
         assert await called(dsn) == ["on failure", "on finish"]
         ((id, state),) = await reference.bad()
         assert state is State.FAILED
@@ -65,7 +65,7 @@ async def test_replaying_a_failed_redis_job_completes_the_batch(dsn: str, redis_
         failing.clear()
         assert await letters.replay(chancy, id)
         await eventually_counts(reference, (0, 2, 0, 0))
-        assert await reference.finished(10) is BatchState.SUCCEEDED
+        assert await reference.wait(10) is BatchState.SUCCEEDED
         assert await called(dsn) == ["on failure", "on finish", "on success"]
 
 
@@ -77,7 +77,7 @@ async def test_events_without_an_end_count_once(
     async with working(dsn, redis_url, batches) as chancy:
         jobs = [there(winding.job(1), "fast"), there(winding.job(2), "brief")]
         reference = await batches.push(chancy, callbacks(), jobs)
-        assert await reference.finished(5) is BatchState.SUCCEEDED
+        assert await reference.wait(5) is BatchState.SUCCEEDED
         assert await called(dsn) == ["on finish", "on success"]
         assert sorted(ran)[:6] == ["1"] * 3 + ["2"] * 3
         assert await chancy.find_jobs(JobFilter(queue="brief")) == [], "it keeps nothing"
@@ -100,7 +100,7 @@ async def test_jobs_count_once_if_their_worker_is_killed_while_it_settles_them(
         assert await process.wait() == -signal.SIGKILL
         assert await counts(reference) == (2, 0, 0, 0)
         async with worker(chancy):
-            assert await reference.finished(20) is BatchState.SUCCEEDED
+            assert await reference.wait(20) is BatchState.SUCCEEDED
             assert await counts(reference) == (0, 2, 0, 0)
             await eventually(lambda: "success" in book.read_text())
     entered = book.read_text().split()
@@ -116,7 +116,7 @@ async def test_a_job_cancelled_before_its_start_never_runs(dsn: str, redis_url: 
         assert await reference.cancel()
         assert await counts(reference) == (0, 0, 0, 2)
         async with worker(chancy):
-            assert await reference.finished(10) is BatchState.CANCELLED
+            assert await reference.wait(10) is BatchState.CANCELLED
             assert await called(dsn) == ["on finish"]
         assert ran == ["on finish"]
 
@@ -128,7 +128,7 @@ async def test_cancelling_a_batch_stops_its_running_redis_jobs(dsn: str, redis_u
         reference = await batches.push(chancy, callbacks(), [there(held.job(1)), late])
         await eventually(lambda: ran == ["1"])
         assert await reference.cancel()
-        assert await reference.finished(10) is BatchState.CANCELLED
+        assert await reference.wait(10) is BatchState.CANCELLED
         assert await counts(reference) == (0, 0, 0, 2)
 
 
@@ -137,7 +137,7 @@ async def test_a_job_of_a_redis_queue_adds_jobs(dsn: str, redis_url: str) -> Non
     async with working(dsn, redis_url, batches) as chancy:
         batch_jobs.apps.append((chancy, batches))
         reference = await batches.push(chancy, Batch(name="b"), [there(adding.job(0, 2))])
-        assert await reference.finished(10) is BatchState.SUCCEEDED
+        assert await reference.wait(10) is BatchState.SUCCEEDED
         assert await counts(reference) == (0, 3, 0, 0)
 
 
@@ -148,7 +148,7 @@ async def test_an_open_batch_gets_jobs_of_redis_queues(dsn: str, redis_url: str)
         assert await reference.add([there(numbered.job(n)) for n in range(3)]) == 3
         await eventually(lambda: len(ran) == 3)
         await reference.close()
-        assert await reference.finished(10) is BatchState.SUCCEEDED
+        assert await reference.wait(10) is BatchState.SUCCEEDED
         assert await called(dsn) == ["on finish", "on success"]
 
 
@@ -161,15 +161,15 @@ async def test_callbacks_wait_for_a_redis_that_is_unavailable(
     batch = Batch(name="b", on_success=to, on_finish=to)
     async with working(dsn, server.url, batches) as chancy:
         first = await batches.push(chancy, Batch(name="first"), [there(numbered.job(1))])
-        assert await first.finished(10) is BatchState.SUCCEEDED
+        assert await first.wait(10) is BatchState.SUCCEEDED
         server.kill()
         jobs = [numbered.job(2), there(numbered.job(3))]
         reference = await batches.push(chancy, batch, jobs)
         other = await batches.push(chancy, Batch(name="other", on_finish=to), [numbered.job(4)])
         await eventually_counts(reference, (1, 1, 0, 0))
-        assert await other.finished(10) is BatchState.SUCCEEDED
+        assert await other.wait(10) is BatchState.SUCCEEDED
         assert len(execute(dsn, "select id from chancy.jobs where queue = 'fast'")) == 2
         server.start()
-        assert await reference.finished(20) is BatchState.SUCCEEDED
+        assert await reference.wait(20) is BatchState.SUCCEEDED
         await eventually(lambda: len(ran) == 7)
     assert sorted(ran) == ["1", "2", "3", "4", "on finish", "on finish", "on success"]

@@ -39,7 +39,7 @@ async def test_a_replay_that_succeeds_makes_its_batch_succeed(
     batch_jobs.failing.update({1, 2})
     async with working(batches_dsn, batches) as chancy:
         reference = await batches.push(chancy, callbacks(), [act.job(n) for n in range(4)])
-        assert await reference.finished(20) is BatchState.FAILED
+        assert await reference.wait(20) is BatchState.FAILED
         await idle(batches_dsn)
         # The first replay fails; the one after it is of that letter, or of the first one again.
         first, other = [id for id, _ in await reference.bad()]
@@ -56,7 +56,7 @@ async def test_a_replay_that_succeeds_makes_its_batch_succeed(
         for _ in range(2):  # it counts once
             assert await LETTERS.replay(chancy, other, force=True)
         await eventually_counts(reference, (0, 4, 0, 0))
-        assert await reference.finished(5) is BatchState.SUCCEEDED
+        assert await reference.wait(5) is BatchState.SUCCEEDED
         await idle(batches_dsn)
         assert await counts(reference) == (0, 4, 0, 0)
     told = [one for one in ran if one.startswith("on ")]
@@ -80,7 +80,7 @@ async def test_a_replay_may_end_before_its_first_job_is_reported(batches_dsn: st
             [BatchJobOutcome(BatchRef(id, letter), job, int(State.SUCCEEDED))]
         )
         reference = batches.reference(chancy, id)
-        assert await reference.finished(5) is BatchState.SUCCEEDED
+        assert await reference.wait(5) is BatchState.SUCCEEDED
         assert await counts(reference) == (0, 1, 0, 0)
         assert await sweep_of(chancy).turn() == 0
 
@@ -90,7 +90,7 @@ async def test_the_sweep_reports_a_replay_whose_worker_died(batches_dsn: str) ->
     batch_jobs.failing.add(1)
     async with working(batches_dsn, batches) as chancy:
         reference = await batches.push(chancy, callbacks(), [act.job(n) for n in (1, 2)])
-        assert await reference.finished(20) is BatchState.FAILED
+        assert await reference.wait(20) is BatchState.FAILED
         await idle(batches_dsn)
         ((letter, _),) = await reference.bad()
     # Of a replay that fails, and of one of that, their workers tell nothing.
@@ -106,7 +106,7 @@ async def test_the_sweep_reports_a_replay_whose_worker_died(batches_dsn: str) ->
         assert await sweep.turn() == 1
         assert await counts(reference) == (0, 1, 1, 0)
         assert await sweep.turn() == 1
-        assert await reference.finished(5) is BatchState.SUCCEEDED
+        assert await reference.wait(5) is BatchState.SUCCEEDED
         assert await counts(reference) == (0, 2, 0, 0)
         assert await sweep.turn() == 0
         pushed = {one.on.label: one.pushed_at is not None for one in await reference.callbacks()}

@@ -41,7 +41,7 @@ async def test_a_job_may_complete_in_its_own_transaction(batches_dsn: str) -> No
     async with working(batches_dsn, batches) as chancy:
         batch_jobs.apps.append((chancy, batches))
         reference = await batches.push(chancy, callbacks(), [complete.job(5)])
-        assert await reference.finished(20) is BatchState.SUCCEEDED
+        assert await reference.wait(20) is BatchState.SUCCEEDED
 
 
 async def test_the_sweep_reports_unreported_outcomes(batches_dsn: str) -> None:
@@ -54,7 +54,7 @@ async def test_the_sweep_reports_unreported_outcomes(batches_dsn: str) -> None:
         sweep = sweep_of(chancy)
         assert await sweep.turn() == 5
         assert await sweep.turn() == 0
-        assert await reference.finished(5) is BatchState.FAILED
+        assert await reference.wait(5) is BatchState.FAILED
         assert await counts(reference) == (0, 4, 1, 0)
         await eventually(lambda: "on finish" in ran)
 
@@ -74,7 +74,7 @@ async def test_a_job_that_is_gone_has_failed(batches_dsn: str, stopped: bool) ->
             execute(batches_dsn, "update chancy.batches set stop_asked_at = now()")
         assert await sweep.turn() == 3
         wanted = BatchState.CANCELLED if stopped else BatchState.FAILED
-        assert await reference.finished(5) is wanted
+        assert await reference.wait(5) is wanted
 
 
 async def test_pruned_history_leaves_no_waiter_stuck(batches_dsn: str) -> None:
@@ -89,7 +89,7 @@ async def test_pruned_history_leaves_no_waiter_stuck(batches_dsn: str) -> None:
         execute(batches_dsn, "truncate chancy.finished_jobs")
         assert await sweep_of(chancy).turn() == 0
         batch_jobs.gate.set()
-        assert await reference.finished(10) is BatchState.SUCCEEDED
+        assert await reference.wait(10) is BatchState.SUCCEEDED
 
 
 async def test_a_job_that_is_cancelled_alone_is_found_by_the_sweep(batches_dsn: str) -> None:
@@ -99,7 +99,7 @@ async def test_a_job_that_is_cancelled_alone_is_found_by_the_sweep(batches_dsn: 
         ((id,),) = execute(batches_dsn, "select id from chancy.jobs")
         await chancy.cancel(id)
         assert await sweep_of(chancy).turn() == 1
-        assert await reference.finished(5) is BatchState.CANCELLED
+        assert await reference.wait(5) is BatchState.CANCELLED
 
 
 async def test_close_and_cancel_survive_a_crash_after_the_first_transaction(
@@ -115,8 +115,8 @@ async def test_close_and_cancel_survive_a_crash_after_the_first_transaction(
         sweep = sweep_of(chancy)
         await sweep.turn()
         await sweep.turn()
-        assert await closed.finished(5) is BatchState.SUCCEEDED
-        assert await stopped.finished(5) is BatchState.CANCELLED
+        assert await closed.wait(5) is BatchState.SUCCEEDED
+        assert await stopped.wait(5) is BatchState.CANCELLED
         found = await running.get()
     assert found is not None
     assert found.state is BatchState.RUNNING
@@ -127,7 +127,7 @@ async def test_a_zombie_adds_nothing(batches_dsn: str) -> None:
     async with working(batches_dsn, batches) as chancy:
         batch_jobs.apps.append((chancy, Zombie(batches_dsn)))
         reference = await batches.push(chancy, callbacks(), [adding.job(0, 20)])
-        assert await reference.finished(20) is BatchState.FAILED
+        assert await reference.wait(20) is BatchState.FAILED
         assert await counts(reference) == (0, 0, 1, 0)
     assert execute(batches_dsn, "select count(*) from chancy.batches_jobs") == [(1,)]
 
@@ -174,7 +174,7 @@ async def test_old_batches_are_forgotten(batches_dsn: str) -> None:
     async with working(batches_dsn, batches) as chancy:
         done = [await batches.push(chancy, callbacks(), [act.job(1)]) for _ in range(3)]
         for one in done:
-            await one.finished(10)
+            await one.wait(10)
         open_ = await batches.push(chancy, Batch(name="b", open=True), [])
         old = "update chancy.batches set finished_at = now() - interval '9 days' where id = %s"
         execute(batches_dsn, old, done[0].id)

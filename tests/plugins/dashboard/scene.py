@@ -114,7 +114,7 @@ async def push(chancy: Chancy) -> None:
     )
     for reference in [*references, *fine]:
         await reference.wait(30)
-    await batch.finished(30)
+    await batch.wait(30)
 
     async def settled() -> bool:
         record = await started.get()

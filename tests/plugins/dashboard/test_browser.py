@@ -176,7 +176,7 @@ async def _steer_batch(it: Tab, chancy: Chancy) -> None:
     await it.open(f"batches/{batch.id}")
     await it.press("Cancel")
     await it.press("Cancel the batch and its jobs")
-    await batch.finished(30)
+    await batch.wait(30)
     record = await batch.get()
     assert record is not None
     assert (record.state.label, record.progress.cancelled) == ("cancelled", 3)

@@ -283,7 +283,7 @@ async def test_rules_hold_for_jobs_of_every_way_in(dsn: str, book: Book) -> None
             held = "select count(*) from chancy.jobs where meta -> 'limits' ? 'partition'"
             await eventually(lambda: tables.ask(dsn, held) == [(4,)])
             book.gate.set()
-            assert await batch.finished(timeout_s=30) is BatchState.SUCCEEDED
+            assert await batch.wait(timeout_s=30) is BatchState.SUCCEEDED
             assert await steps.result(timeout_s=30) is None
     assert book.of("a") == [0, 1, 2, 3, 4, 5]
     assert book.most["a"] == 1

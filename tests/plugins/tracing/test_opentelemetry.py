@@ -203,7 +203,7 @@ async def test_batches_workflows_and_replays_are_in_the_trace_of_the_request(dsn
             async with chancy.transaction() as transaction:
                 reference = await batches.push(chancy, batch, jobs, within=transaction)
                 await chancy.push(flow, within=transaction)
-        assert await reference.finished(20) is BatchState.FAILED
+        assert await reference.wait(20) is BatchState.FAILED
         [letter] = await letters.find(chancy)
         broken.clear()
         assert await letters.replay(chancy, letter.id) is not None

@@ -30,7 +30,7 @@ async def test_finished_waits_keep_no_reference_to_the_application(dsn: str) -> 
                 with pytest.raises(WaitTimeout):
                     await flows.reference(chancy, uuid4()).wait(0.01)
                 with pytest.raises(WaitTimeout):
-                    await batches.reference(chancy, uuid4()).finished(0.01)
+                    await batches.reference(chancy, uuid4()).wait(0.01)
             brokers.append(weakref.ref(chancy.broker))
 
     # To walk what earlier tests left takes a second each time.

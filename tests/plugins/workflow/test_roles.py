@@ -77,6 +77,6 @@ async def test_a_producer_pushes_batches_that_a_worker_runs(empty_dsn: str, redi
             await reference.close()
         async with application(RoleKind.WORKER) as chancy, Worker(chancy):
             found = batches.reference(chancy, reference.id)
-            assert await found.finished(10) is BatchState.SUCCEEDED
+            assert await found.wait(10) is BatchState.SUCCEEDED
             await eventually(lambda: len(ran) == 7)
     assert sorted(ran) == ["1", "2", "3", "4", "on finish", "on finish", "on success"]

@@ -16,6 +16,7 @@ from chancy.plugins.workflow import (
     StepState,
     Workflow,
     WorkflowFilter,
+    WorkflowRecord,
     WorkflowReference,
     Workflows,
     WorkflowState,
@@ -182,12 +183,15 @@ async def test_a_workflow_is_part_of_the_callers_transaction(flows_dsn: str) -> 
             connection.commit()
         assert await sync.result(10) == "mark"
 
-        def push() -> WorkflowReference:
+        def push() -> tuple[Any, WorkflowState, WorkflowRecord | None]:
             with chancy:
-                return chancy.sync_push(chain("c", steps.mark.job()))
+                own = chancy.sync_push(chain("c", steps.mark.job()))
+                return own.sync_result(10), own.sync_wait(10), own.sync_get()
 
-        own = await asyncio.to_thread(push)
-        assert await own.result(10) == "mark"
+        result, state, record = await asyncio.to_thread(push)
+        assert (result, state) == ("mark", WorkflowState.SUCCEEDED)
+        assert record is not None
+        assert record.state is WorkflowState.SUCCEEDED
 
 
 async def test_a_workflow_is_refused_without_the_plugin() -> None:

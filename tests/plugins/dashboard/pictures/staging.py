@@ -182,7 +182,7 @@ async def _batches(chancy: Chancy, shop: Shop) -> UUID:
     batch = await batches.push(chancy, Batch(name="import of the spring collection"), parts)
     letters = [newsletter.job(to=f"ann{n}@example.com") for n in range(400)]
     await batches.push(chancy, Batch(name="newsletter 12"), letters)
-    await batch.finished(30)
+    await batch.wait(30)
     return batch.id
 
 
