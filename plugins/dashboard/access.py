@@ -44,6 +44,8 @@ class Action(StrEnum):
     CANCEL_JOB = "cancel job"
     #: Run scheduled jobs now (queue:NAME).
     RUN_JOB = "run job now"
+    #: Release jobs on hold (queue:NAME).
+    RELEASE_JOB = "release job"
     #: Change the priority and the time of waiting jobs (queue:NAME).
     CHANGE_JOB = "change job"
     #: Replay dead letters (queue:NAME).
@@ -75,6 +77,7 @@ ROLES: Mapping[Action, Role] = {
     Action.VIEW_AUDIT: Role.OPERATOR,
     Action.CANCEL_JOB: Role.OPERATOR,
     Action.RUN_JOB: Role.OPERATOR,
+    Action.RELEASE_JOB: Role.OPERATOR,
     Action.CHANGE_JOB: Role.OPERATOR,
     Action.REPLAY_LETTER: Role.OPERATOR,
     Action.PURGE_LETTER: Role.ADMIN,

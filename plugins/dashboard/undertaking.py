@@ -57,6 +57,10 @@ class Session:
     async def run_now(self, ids: Sequence[UUID]) -> frozenset[UUID]:
         return frozenset(row[0] for row in await self.fetch(self._sql.run_now, list(ids)))
 
+    async def release(self, ids: Sequence[UUID]) -> int:
+        """Release jobs on hold; returns how many were on hold."""
+        return len(await self.fetch(self._sql.release, list(ids), None, len(ids)))
+
     async def prioritize(self, ids: Sequence[UUID], priority: int) -> int:
         """Give waiting jobs another priority; returns how many had another one."""
         ((count, _),) = await self.fetch(self._sql.prioritize, list(ids), priority)

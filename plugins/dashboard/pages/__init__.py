@@ -31,6 +31,7 @@ PAGES: tuple[tuple[str, str, Callable[[View], Awaitable[Response]]], ...] = (
     ("GET", "jobs", jobs_page.show),
     ("POST", "jobs/cancel", jobs_page.cancel),
     ("POST", "jobs/run", jobs_page.run_now),
+    ("POST", "jobs/release", jobs_page.release),
     ("POST", "jobs/replay", jobs_page.replay),
     ("POST", "jobs/change", job_page.change),
     ("POST", "jobs/cancel-all", bulk_page.cancel_all),

@@ -151,6 +151,22 @@ async def run_now(view: View) -> Response:
     return view.done(act.entry, "jobs")
 
 
+async def release(view: View) -> Response:
+    """Release jobs on hold. They are in Postgres, whatever the broker of their queue."""
+    jobs = await _chosen(view, Action.RELEASE_JOB)
+    ids = [job.id for job in jobs]
+    if asked := await _confirmed(view, ids, f"Release {len(ids)} jobs"):
+        return asked
+    async with deed(view) as act:
+        count = await act.store.release(ids)
+        if not count:
+            raise Refused(
+                409, "nothing was changed: only jobs that wait for a release can be released"
+            )
+        await act.note(Action.RELEASE_JOB, _subject(jobs), {"ids": ids}, jobs=count)
+    return view.done(act.entry, "jobs")
+
+
 async def replay(view: View) -> Response:
     """Push failed jobs again, by their dead letters."""
     if view.site.plugin(DeadLetters) is None:

@@ -290,6 +290,18 @@ async def test_jobs_are_cancelled_run_and_retried_one_by_one_and_together(shop: 
         assert "run job now" in audit
 
 
+async def test_a_job_on_hold_is_released(shop: Chancy) -> None:
+    held = await shop.push(send_receipt.job(order=1).with_hold("invoice"))
+    other = await shop.push(send_receipt.job(order=2))
+    async with browser(shop, OPERATOR) as olaf:
+        assert ">Release<" not in (await olaf.get(f"jobs/{other.id}")).text
+        assert ">Release<" in (await olaf.get(f"jobs/{held.id}")).text
+        _done(await olaf.post("jobs/release", {"id": str(held.id)}))
+        assert (await _state(held)) is State.PENDING
+        assert (await olaf.post("jobs/release", {"id": str(held.id)})).status_code == 409
+        assert "release job" in text_of(await olaf.get("audit"))
+
+
 async def test_an_action_whose_audit_fails_does_not_happen(shop: Chancy) -> None:
     reference = await shop.push(send_receipt.job(order=1))
     async with browser(shop, OPERATOR) as olaf:
