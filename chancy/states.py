@@ -49,6 +49,11 @@ class State(IntEnum):
             raise ValueError(f"{label!r} is not a state: one of {labels}") from None
 
 
+#: States that are not final, those of them in which no worker has the job, and the final ones.
+UNFINISHED = frozenset(state for state in State if not state.final)
+WAITING = UNFINISHED - {State.RUNNING}
+FINISHED = frozenset(State) - UNFINISHED
+
 #: The states that each state may change to. ``None`` stands for a job that does not exist yet.
 TRANSITIONS: Mapping[State | None, frozenset[State]] = MappingProxyType(
     {

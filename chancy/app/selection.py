@@ -26,7 +26,7 @@ from chancy.plugin.patterns import check_pattern, exact, like, matches
 from chancy.postgres.broker import PostgresBroker
 from chancy.queue.queue import DEFAULT_BROKER
 from chancy.routing.router import RoutedBroker
-from chancy.states import State
+from chancy.states import FINISHED, UNFINISHED, WAITING, State
 from chancy.text import nearest, shown
 
 #: The most jobs that one statement changes, and the most rows that one statement reads.
@@ -38,10 +38,6 @@ _MAX_AGE = timedelta(days=36_500)
 _YOUNG = timedelta(minutes=1)
 #: Lower than every id of a job.
 _FIRST = UUID(int=0)
-
-WAITING = frozenset({State.PENDING, State.SCHEDULED, State.HELD})
-UNFINISHED = WAITING | {State.RUNNING}
-FINISHED = frozenset(State) - UNFINISHED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

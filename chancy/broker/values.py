@@ -157,8 +157,16 @@ class JobFilter:
         check_number(self.limit, "limit")
 
 
+#: Where counts of jobs stop.
+MOST_COUNTED = 100_001
+
+
 class QueueCounts(NamedTuple):
-    """Counts of the live jobs of one queue by state; each count stops at 100,001."""
+    """Counts of the unfinished jobs of one queue by state; each stops at 100,001.
+
+    In Postgres, running, scheduled and held jobs are counted up to 100,001 of all queues together:
+    once a state has as many, the others of that state may be missing.
+    """
 
     pending: int = 0
     running: int = 0

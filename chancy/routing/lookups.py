@@ -7,14 +7,11 @@ from typing import Any
 from uuid import UUID
 
 from chancy.broker.contract import Broker
-from chancy.broker.values import Cancellation, JobFilter, QueueCounts, QueuePosition
+from chancy.broker.values import MOST_COUNTED, Cancellation, JobFilter, QueueCounts, QueuePosition
 from chancy.job.definition import QueuedJob
 from chancy.routing.members import BrokerSet
 
 _Got = Coroutine[Any, Any, Mapping[UUID, QueuedJob]]
-
-#: The maximum count, which stands for that many or more; see `QueueCounts`.
-_COUNT_CAP = 100_001
 
 
 class JobLookups:
@@ -112,5 +109,5 @@ class JobLookups:
                 broker = await self.brokers.ready(name)
                 for queue, here in (await broker.counts()).items():
                     pairs = zip(found.get(queue, QueueCounts()), here, strict=True)
-                    found[queue] = QueueCounts(*(min(a + b, _COUNT_CAP) for a, b in pairs))
+                    found[queue] = QueueCounts(*(min(a + b, MOST_COUNTED) for a, b in pairs))
         return found

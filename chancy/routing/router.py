@@ -16,7 +16,15 @@ from chancy.broker.contract import Broker, Heartbeat, never
 from chancy.broker.notices import Subscription, Topic
 from chancy.broker.optional import KeepsRules, LetterSource, SqlStore, for_upkeep
 from chancy.broker.transaction import TransactionHook
-from chancy.broker.values import Capability, PreparedJob, Promotion, QueueCounts, WorkerRecord
+from chancy.broker.values import (
+    MOST_COUNTED,
+    Capability,
+    JobFilter,
+    PreparedJob,
+    Promotion,
+    QueueCounts,
+    WorkerRecord,
+)
 from chancy.clock import Clock
 from chancy.errors import BrokerError
 from chancy.queue.queue import DEFAULT_BROKER, Queue
@@ -24,6 +32,7 @@ from chancy.routing.lookups import JobLookups
 from chancy.routing.members import BrokerSet, check_part
 from chancy.routing.partitioning import PushPartitioning
 from chancy.routing.placement import QueuePlacement, check_move
+from chancy.states import UNFINISHED
 
 logger = logging.getLogger("chancy.routing")
 
@@ -336,7 +345,14 @@ class RoutedBroker(JobLookups):
         if queue.broker not in self.brokers.all:
             return None
         broker = await self.brokers.ready(queue.broker)
-        return sum((await broker.counts()).get(queue.name, ()))
+        counts = await broker.counts()
+        live = sum(counts.get(queue.name, ()))
+        by_state = zip(*counts.values(), strict=True)
+        if not live and any(sum(found) >= MOST_COUNTED for found in by_state):
+            # So many jobs of other queues that those of this one may not have been counted.
+            wanted = JobFilter(states=UNFINISHED, queue=queue.name, limit=1)
+            live = len(await broker.find(wanted))
+        return live
 
     async def queues(self) -> Sequence[Queue]:
         started = self._clock.monotonic()

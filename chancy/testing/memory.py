@@ -16,6 +16,7 @@ from chancy.broker.contract import Heartbeat, never
 from chancy.broker.notices import Notice, NoticeKind, Subscription, Topic
 from chancy.broker.transaction import TransactionHook
 from chancy.broker.values import (
+    MOST_COUNTED,
     MOST_RUNNING,
     Cancellation,
     Capability,
@@ -34,7 +35,6 @@ from chancy.testing.clock import RealTime, StoreClock
 from chancy.testing.store import MemoryStore, Row, check_storable
 from chancy.testing.uniqueness import free_if_claimed, store_all
 
-_COUNT_CAP = 100_001
 #: Notices that a subscription buffers for a slow reader; older ones are dropped.
 MAX_NOTICES = 10_000
 
@@ -202,10 +202,10 @@ class MemoryBroker:
                 by_queue.setdefault(row.pushed.queue, Counter())[row.state] += 1
         return {
             queue: QueueCounts(
-                pending=min(counter[State.PENDING], _COUNT_CAP),
-                running=min(counter[State.RUNNING], _COUNT_CAP),
-                scheduled=min(counter[State.SCHEDULED], _COUNT_CAP),
-                held=min(counter[State.HELD], _COUNT_CAP),
+                pending=min(counter[State.PENDING], MOST_COUNTED),
+                running=min(counter[State.RUNNING], MOST_COUNTED),
+                scheduled=min(counter[State.SCHEDULED], MOST_COUNTED),
+                held=min(counter[State.HELD], MOST_COUNTED),
             )
             for queue, counter in by_queue.items()
         }

@@ -1,4 +1,5 @@
--- Counts unfinished jobs by queue and state, up to 100,001 of each state. Index: jobs_pending by a
+-- Counts unfinished jobs by queue and state: up to 100,001 pending jobs of each queue, and as many of
+-- each other state in all queues together. Index: jobs_pending by a
 -- loose scan of its queues, jobs_running, jobs_scheduled, jobs_held. No locks. Safe to repeat.
 with recursive waiting (queue) as (
   (

@@ -14,6 +14,7 @@ from chancy.broker.notices import Subscription, Topic
 from chancy.broker.optional import Adoption, LetterSource, SqlClaims, SqlStore
 from chancy.broker.transaction import TransactionHook
 from chancy.broker.values import (
+    MOST_COUNTED,
     Cancellation,
     Capability,
     JobFilter,
@@ -45,7 +46,6 @@ from chancy.text import shown
 
 logger = logging.getLogger("chancy.redis")
 
-_COUNT_CAP = 100_001
 #: Seconds for which a watched job's completion is published, and the most jobs watched.
 _WATCHED_S, _MOST_WATCHED = 86_400, 1_000_000
 _CANCELLATIONS = {
@@ -284,7 +284,7 @@ class RedisBroker:
             letter, _, queue = records.text_of(field).partition(":")
             state = {"p": "pending", "r": "running", "s": "scheduled", "h": "held"}[letter]
             # Negative after counters were deleted by hand, until the upkeep recounts them.
-            found.setdefault(queue, {})[state] = max(0, min(int(number), _COUNT_CAP))
+            found.setdefault(queue, {})[state] = max(0, min(int(number), MOST_COUNTED))
         return {queue: QueueCounts(**by_state) for queue, by_state in found.items()}
 
     async def declare(self, queue: Queue, *, upsert: bool = False) -> Queue:

@@ -183,6 +183,26 @@ async def test_a_shard_that_is_down_leaves_the_others_going(
         assert await back.result(20) == by_shard["pg2"]
 
 
+async def test_a_queue_whose_jobs_are_not_counted_behind_many_others_stays(
+    dsn: str, servers: dict[str, str]
+) -> None:
+    with psycopg.connect(servers["pg1"]) as session:
+        session.execute(
+            "insert into chancy.jobs (id, pos, state, queue, func, run_at)"
+            " select gen_random_uuid(), n, 2, 'crowd', 'x', now() + interval '1 hour'"
+            " from generate_series(1, 100001) n"
+        )
+    far = Queue("far", broker="pg1")
+    async with Chancy(dsn, queues=[far], plugins=[PostgresShards(servers)]) as chancy:
+        await chancy.declare(far)
+        late = await chancy.push(note(1).with_queue("far").with_delay(7_200))
+        assert sum((await chancy.counts()).get("far", ())) == 0
+        with pytest.raises(ConfigurationError, match="'pg1' with 1 unfinished jobs"):
+            await chancy.declare(Queue("far"), upsert=True)
+        await chancy.cancel(late.id)
+        assert (await chancy.declare(Queue("far"), upsert=True)).broker == "postgres"
+
+
 async def test_each_shard_is_recovered_and_pruned(dsn: str, servers: dict[str, str]) -> None:
     day = datetime.now(UTC).date() - timedelta(days=9)
     for server in servers.values():
