@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Generic, NamedTuple, TypeVar
@@ -12,7 +13,9 @@ from chancy.broker.contract import Broker
 from chancy.broker.listener import Listener
 from chancy.broker.notices import Notice, NoticeKind, Topic
 from chancy.clock import Clock
-from chancy.errors import ChancyError, WaitTimeout
+from chancy.errors import BrokerError, ChancyError, WaitTimeout
+
+logger = logging.getLogger("chancy.results")
 
 #: Half the seconds to the second poll; seconds between polls while notifications arrive, and
 #: while they do not.
@@ -71,13 +74,21 @@ class GroupWaiter(Generic[T]):
         """Wait until a group has ended.
 
         :raises WaitTimeout: it did not end within ``timeout_s`` seconds; it keeps running.
+        :raises BrokerError: the store was unavailable at the start. Later outages only delay the
+            wait.
         """
         give_up_at = None if timeout_s is None else self._clock.monotonic() + timeout_s
         pause_s, polls = _FIRST_S, 0
+        status: GroupStatus[T] | None = None
         async with self._notified(id) as event:
             while True:
                 event.clear()
-                status = await self._look(id)
+                try:
+                    status = await self._look(id)
+                except BrokerError as error:
+                    if not polls:
+                        raise
+                    logger.warning("wait_poll_failed %s=%s error=%s", self._what, id, error)
                 if status is not None and status.ended:
                     return status.found
                 polls += 1

@@ -69,10 +69,13 @@ async def bench(races: Races) -> Bench:
 
 async def passed(clock: ManualClock, races: Races, looks: int) -> None:
     """Let time pass until so many looks were taken."""
-    while races.looks < looks:
+    for _ in range(1_000):
+        if races.looks >= looks:
+            return
         clock.advance(0.1)
         for _ in range(9):  # whom it woke runs until it waits again
             await asyncio.sleep(0)
+    raise AssertionError(f"{races.looks} looks instead of {looks}")
 
 
 async def test_a_short_wait_opens_no_session(bench: Bench, races: Races) -> None:
@@ -94,6 +97,27 @@ async def test_a_notice_wakes_all_without_time_passing(
     assert await asyncio.gather(*tasks) == [State.SUCCEEDED] * 3
     assert races.broker.listeners == 1
     assert not races.broker.store.watched
+
+
+async def test_a_wait_that_has_begun_outlasts_an_outage(
+    bench: Bench, races: Races, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: object) -> None:
+        races.looks += 1
+        raise BrokerUnavailable("away")
+
+    [claim] = await bench.running()
+    waiting = asyncio.create_task(races.endings.wait(claim.id, None))
+    await passed(clock, races, 1)
+    with monkeypatch.context() as outage:
+        outage.setattr(races.endings, "_look", away)
+        with pytest.raises(BrokerUnavailable):
+            await races.endings.wait(uuid.uuid4(), None)
+        await passed(clock, races, 9)
+    assert not waiting.done()
+    await bench.settle(settlement(claim, State.SUCCEEDED))
+    await passed(clock, races, 10)
+    assert await waiting is State.SUCCEEDED
 
 
 async def test_the_time_out_reports_the_current_state(
