@@ -22,6 +22,7 @@ ChancyError
 └── BrokerError             a call to the store failed
     ├── BrokerUnavailable   no connection, or it broke; the outcome of the call is unknown
     │   └── NotOpen         the broker is not open; nothing was sent
+    ├── SettlementsBlocked  rows of jobs are locked; all other settlements are stored
     └── StatementFailed     the server rejected the statement; nothing of it was stored
 
 Interrupted, which is raised in a job to stop it, is neither a ChancyError nor an Exception.
@@ -200,12 +201,36 @@ class NotOpen(BrokerUnavailable):
         return False
 
 
+#: The SQLSTATE of a lock timeout.
+LOCK_NOT_AVAILABLE = "55P03"
+
 # Classes and codes after which the same statement may succeed: a serialization failure or
 # deadlock (40), resources (53), a lock or statement timeout (55P03, 57014), an operator's
 # intervention (57P), an I/O error of the server (58), and plans made stale by a migration
 # (0A000, 26000, 42P05: a fresh statement works).
 _RETRYABLE_CLASSES = ("40", "53", "57", "58")
-_RETRYABLE_CODES = frozenset({"55P03", "0A000", "26000", "42P05"})
+_RETRYABLE_CODES = frozenset({LOCK_NOT_AVAILABLE, "0A000", "26000", "42P05"})
+
+
+class SettlementsBlocked(BrokerError):
+    """Other transactions have locked the rows of some jobs. All other settlements of the call are
+    stored.
+
+    :param ids: the jobs whose settlements are not stored.
+    :param stale: those of the others whose lease is gone.
+    """
+
+    def __init__(self, ids: frozenset[UUID], stale: frozenset[UUID]) -> None:
+        self.ids = ids
+        self.stale = stale
+        super().__init__(f"another transaction has locked the rows of {len(ids):,} running jobs")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.ids, self.stale)
+
+    @property
+    def retryable(self) -> bool:
+        return True
 
 
 class StatementFailed(BrokerError):

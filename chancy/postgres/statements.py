@@ -90,6 +90,7 @@ class Statements:
         self.resume = self._load("resume")
         self.running = self._load("running")
         self.settled = self._load("settled")
+        self.locked = self._load("locked")
         self.survey = self._load("survey")
         self.unconfirmed = self._load("unconfirmed")
         self.unregister = self._load("unregister")

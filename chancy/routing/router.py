@@ -26,7 +26,7 @@ from chancy.broker.values import (
     WorkerRecord,
 )
 from chancy.clock import Clock
-from chancy.errors import BrokerError
+from chancy.errors import BrokerError, SettlementsBlocked
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.routing.lookups import JobLookups
 from chancy.routing.members import BrokerSet, check_part
@@ -256,27 +256,41 @@ class RoutedBroker(JobLookups):
 
         :raises Exception: the error of a broker that failed, after the others have settled.
         """
-        stale: list[Settlement] = []
+        stale: set[UUID] = set()
+        blocked: set[UUID] = set()
         failure: Exception | None = None
         for presumed, part in self.by_broker(settlements).items():
             try:
-                stale += await self._settle(presumed, part, inside)
+                stale |= await self._settle(presumed, part, inside)
+            except SettlementsBlocked as error:
+                stale |= error.stale
+                blocked |= error.ids
             except Exception as error:
                 self.brokers.outages.failed(presumed, error)
                 failure = failure or error
         if failure is not None:
             raise failure
-        return frozenset(settlement.id for settlement in stale)
+        if blocked:
+            raise SettlementsBlocked(frozenset(blocked), frozenset(stale))
+        return frozenset(stale)
 
     async def _settle(
         self, presumed: str, part: list[Settlement], inside: Sequence[TransactionHook]
-    ) -> list[Settlement]:
+    ) -> set[UUID]:
+        blocked: set[UUID] = set()
         for name in (presumed, *(other for other in self.brokers.all if other != presumed)):
             if part:
                 broker = await self.brokers.ready(name)
-                ids = await broker.settle(part, inside=inside)
+                try:
+                    ids = await broker.settle(part, inside=inside)
+                except SettlementsBlocked as error:
+                    ids = error.stale
+                    blocked |= error.ids
                 part = [settlement for settlement in part if settlement.id in ids]
-        return part
+        stale = {settlement.id for settlement in part}
+        if blocked:
+            raise SettlementsBlocked(frozenset(blocked), frozenset(stale))
+        return stale
 
     async def update_meta(self, notes: Sequence[Note]) -> frozenset[UUID]:
         stale = list(notes)

@@ -14,6 +14,7 @@ from chancy.broker.listener import Listener
 from chancy.broker.notices import Notice, Topic
 from chancy.broker.optional import Surveying, for_upkeep
 from chancy.clock import Clock
+from chancy.errors import SettlementsBlocked
 from chancy.plugin.hooks import Hooks
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.routing.members import BrokerSet
@@ -254,7 +255,12 @@ class BrokerSession:
 
     async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
         """`Broker.settle`, with the writes of plugins in its transaction; then their `settled`."""
-        stale = await self.broker.settle(settlements, inside=self._inside)
+        blocked: frozenset[UUID] = frozenset()
+        try:
+            stale = await self.broker.settle(settlements, inside=self._inside)
+        except SettlementsBlocked as error:
+            stale, blocked = error.stale, error.ids
+            settlements = [item for item in settlements if item.id not in blocked]
         stale = await self.meta.without_completed(settlements, stale)
         if self._after is not None:
             if stale:
@@ -262,4 +268,6 @@ class BrokerSession:
                 self._after([item for item in settlements if item.id not in stale], lost)
             else:
                 self._after(settlements, ())
+        if blocked:
+            raise SettlementsBlocked(blocked, stale)
         return stale

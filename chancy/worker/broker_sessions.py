@@ -8,6 +8,7 @@ from uuid import UUID
 
 from chancy.attempt.settlement import Settlement
 from chancy.broker.contract import Broker
+from chancy.errors import SettlementsBlocked
 from chancy.plugin.hooks import Hooks
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.routing.router import RoutedBroker
@@ -76,8 +77,8 @@ class BrokerSessions:
     async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
         """Settle each job with the broker that its claim came from, as far as that is known.
 
-        :returns: the jobs whose lease is lost, and those of a broker that failed beside another one
-            that did not.
+        :returns: the jobs whose lease is lost, whose rows are locked, and those of a broker that
+            failed beside another one that did not.
         :raises Exception: the error of the first broker, if all of them failed.
         """
         if self._routed is None:
@@ -88,6 +89,8 @@ class BrokerSessions:
         for name, batch in batches.items():
             try:
                 stale |= await self._sessions[name].settle(batch)
+            except SettlementsBlocked as error:
+                stale |= error.stale | error.ids
             except Exception as error:
                 failures.append(error)
                 self._routed.brokers.outages.failed(name, error)

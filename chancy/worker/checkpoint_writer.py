@@ -67,6 +67,7 @@ class CheckpointWriter:
     async def serve(self) -> None:
         """Write checkpoints until cancelled; `close` then fails those that still wait."""
         backoff = Backoff(base_s=0.1, cap_s=5.0)
+        self._closed = False  # a worker that has failed to start may be started again
         while True:
             await self._wake.wait()
             self._wake.clear()

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 import os
+import random
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -22,6 +23,8 @@ logger = logging.getLogger("chancy.worker")
 
 #: Seconds by which a check may be late on a busy machine.
 _HELD_UP_S = 0.2
+#: Seconds after which an announcement is repeated.
+_ANNOUNCE_S = 60.0
 
 
 class Registration:
@@ -55,6 +58,7 @@ class Registration:
         self._on_declared_dead = declared_dead
         self._heartbeat: HeartbeatThread | None = None
         self._announced: tuple[tuple[str, ...], dict[str, str], tuple[str, ...]] | None = None
+        self._announce_at = 0.0
 
     @property
     def tags(self) -> frozenset[str]:
@@ -88,15 +92,20 @@ class Registration:
         self, queues: tuple[str, ...], broken: Mapping[str, str], unknown: tuple[str, ...]
     ) -> None:
         """Announce the served queues, the broken ones with the reason, and the functions that are
-        unknown here, if they have changed."""
+        unknown here, if they have changed, and every minute: a failover may have lost the last
+        announcement, and surveys look for jobs of announced queues alone."""
         announcement = queues, dict(broken), unknown
-        worker_id = self.worker_id
-        if self._announced == announcement or self._heartbeat is None:
+        worker_id, now = self.worker_id, time.monotonic()
+        if self._heartbeat is None:
+            return
+        if self._announced == announcement and now < self._announce_at:
             return
         known = await self._broker.announce(worker_id, queues, broken, unknown)
         if known and worker_id == self.worker_id:
-            self._announced = announcement
-            self._notify_supervisor()
+            self._announce_at = now + _ANNOUNCE_S * random.uniform(0.8, 1.2)
+            if self._announced != announcement:
+                self._announced = announcement
+                self._notify_supervisor()
 
     async def watch(self, timeout_s: float, cut_off: Callable[[str], None]) -> None:
         """Check that heartbeats are answered, until cancelled.

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from chancy.attempt.settlement import Settlement
 from chancy.clock import Backoff, Clock
-from chancy.errors import BrokerError
+from chancy.errors import BrokerError, SettlementsBlocked
 
 logger = logging.getLogger("chancy.worker")
 
@@ -30,6 +30,10 @@ MOST_WAITING_SIZE = 64_000_000
 _GATHER_S = 0.025
 #: Failures in a row after which a batch is halved: it may be too large for a timeout of the server.
 _HALVED_AFTER = 2
+
+#: Seconds after which settlements of rows that another transaction has locked are tried again: each
+#: time they hold up the others for a second.
+_BLOCKED_S = 10.0
 
 _failure, _result, _meta = map(attrgetter, ("failure", "result", "meta"))
 
@@ -62,6 +66,8 @@ class Settler:
         self._waiting_size = 0
         self._most = BATCH
         self._writing: list[Settlement] = []
+        #: Settlements of rows that other transactions have locked.
+        self._blocked: list[Settlement] = []
         self._wake = asyncio.Event()
         #: Wakes it for settlements without urgency.
         self._timer: asyncio.TimerHandle | None = None
@@ -77,12 +83,13 @@ class Settler:
         self.settled = 0
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._writing)
+        return len(self._waiting) + len(self._writing) + len(self._blocked)
 
     @property
     def ids(self) -> set[UUID]:
         """Ids of the jobs whose settlement the store has not confirmed."""
-        return {settlement.id for settlement in (*self._waiting, *self._writing)}
+        unsettled = chain(self._waiting, self._writing, self._blocked)
+        return {settlement.id for settlement in unsettled}
 
     def add(
         self,
@@ -132,12 +139,13 @@ class Settler:
             await self._write()
             if self._few_wait:
                 self.open.set()
-            if not self._waiting:
+            if not self._waiting and not self._blocked:
                 self.empty.set()
 
     async def flush(self, timeout_s: float) -> None:
         """Wait until all settlements are written, at most ``timeout_s`` seconds. The rest is
         abandoned and logged."""
+        self._unblock()
         if self._waiting:
             self._wake.set()
         if not await self._clock.wait(self.empty, timeout_s):
@@ -147,8 +155,12 @@ class Settler:
         backoff = Backoff(base_s=0.1, cap_s=5.0)
         while self._writing:
             batch = self._writing[: _fitting(self._writing, self._most)]
+            blocked: frozenset[UUID] = frozenset()
             try:
                 stale = await self._settle(batch)
+            except SettlementsBlocked as error:
+                stale, blocked = error.stale, error.ids
+                logger.warning("settlements_blocked jobs=%d error=%s", len(blocked), error)
             except BrokerError as error:
                 self.open.clear()
                 pause = backoff.next_s()
@@ -161,15 +173,30 @@ class Settler:
                     error,
                 )
                 await self._clock.sleep(pause)
-            else:
-                backoff.reset()
-                self._most = min(BATCH, 2 * self._most)
-                del self._writing[: len(batch)]
-                self.settled += len(batch) - len(stale)
-                if self._callbacks:
-                    self._call_back(batch)
-                if stale:
-                    self._on_stale(stale)
+                continue
+            backoff.reset()
+            self._most = min(BATCH, 2 * self._most)
+            del self._writing[: len(batch)]
+            if blocked:
+                batch = self._block(batch, blocked)
+            self.settled += len(batch) - len(stale)
+            if self._callbacks:
+                self._call_back(batch)
+            if stale:
+                self._on_stale(stale)
+
+    def _block(self, batch: list[Settlement], ids: frozenset[UUID]) -> list[Settlement]:
+        """Keep these settlements for a later batch; returns the others."""
+        if not self._blocked:
+            asyncio.get_running_loop().call_later(_BLOCKED_S, self._unblock)
+        self._blocked += [settlement for settlement in batch if settlement.id in ids]
+        return [settlement for settlement in batch if settlement.id not in ids]
+
+    def _unblock(self) -> None:
+        """Try blocked settlements again."""
+        blocked, self._blocked = self._blocked, []
+        for settlement in blocked:
+            self.add(settlement)
 
     def _call_back(self, batch: Sequence[Settlement]) -> None:
         found = {self._callbacks.pop(settlement.id, None) for settlement in batch}

@@ -47,6 +47,16 @@ def note(value: object) -> Job[object]:
     return jobs.note.job.with_hold("k")(value)
 
 
+async def test_a_release_in_a_transaction_that_stays_open_silences_no_push(dsn: str) -> None:
+    guard = "select pg_try_advisory_xact_lock(hashtext(chancy.channel()), hashtext('async'))"
+    async with Chancy(dsn, queues=[ASYNC]) as chancy:
+        await chancy.push(note(1))
+        async with chancy.transaction() as tx:
+            assert await chancy.release(key="k", within=tx) == 1
+            await chancy.push(Workflow("w").add(jobs.note.job(value=2)), within=tx)
+            assert tables.ask(dsn, guard) == [(True,)]
+
+
 async def test_released_jobs_run_in_their_order_behind_those_that_were_pending(dsn: str) -> None:
     jobs.noted.clear()
     one_by_one = Queue(name="async", executor="async", concurrency=1)

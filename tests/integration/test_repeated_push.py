@@ -89,11 +89,17 @@ async def test_ids_of_finished_jobs_are_remembered_where_a_queue_does_not_keep_t
 async def test_a_worker_that_settles_removes_the_oldest_ids(dsn: str, bench: Bench) -> None:
     with psycopg.connect(dsn, autocommit=True) as session:
         fill(session)
+        session.execute(  # jobs that finish every hour all use one slot
+            "insert into chancy.recently_finished (ids, at)"
+            " values (array[gen_random_uuid()], now() - interval '3 minutes')"
+        )
         ((before,),) = session.execute(_SLOT).fetchall()
         claims = await bench.running(prepared())
         await bench.settle(*(settlement(claim, State.SUCCEEDED) for claim in claims))
         ((after,),) = session.execute(_SLOT).fetchall()
         (emptied,) = {0, 1, 2} - slots(session)
+        old = "select from chancy.recently_finished where at < now() - interval '2 minutes'"
+        assert session.execute(old).fetchall() == []
     assert emptied in {(before + 1) % 3, (after + 1) % 3}
 
 

@@ -90,7 +90,7 @@ async def test_a_worker_that_could_not_start_can_be_started_again(
             await worker.start()
     async with worker:
         waiting = asyncio.create_task(worker.wait_for_shutdown())
-        assert await (await chancy.push(jobs.note.job(value="again"))).result(20) == "again"
+        assert await (await chancy.push(jobs.stored_note.job(value="again"))).result(20) == "again"
         assert not waiting.done()
         worker.shut_down()
         await asyncio.wait_for(waiting, 20)

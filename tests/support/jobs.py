@@ -22,6 +22,12 @@ async def note(value: object) -> object:
 
 
 @job(queue="async")
+async def stored_note(value: object) -> object:
+    """`note`, in a checkpoint."""
+    return await current_job().checkpoint("note", note, value)
+
+
+@job(queue="async")
 async def discard(value: str) -> None:
     """For large arguments."""
 

@@ -245,7 +245,7 @@ class Session(ABC):
         return StatementFailed(
             sqlstates.advised(sqlstate, text),
             sqlstate=sqlstate,
-            passing=sqlstates.partition_changed(sqlstate, error),
+            passing=sqlstates.passing(sqlstate, error),
         )
 
     def _noticed(self, function: str | None) -> None:

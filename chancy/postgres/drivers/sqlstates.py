@@ -32,6 +32,10 @@ _MISSING = frozenset({"3F000", "42P01", "42883"})
 NEVER_ALLOWED = frozenset({"0A000", "42501", "42883", "42P01"})
 _MISSING_COLUMN = "42703"
 
+# The server refuses commits that notify while its queue of notifications is full, with the code of
+# limits that no retry helps against: the function tells.
+_QUEUES_NOTICES = ("54000", "PreCommit_Notify")
+
 #: A statement of the transaction has failed, so that it can only be rolled back.
 FAILED_TRANSACTION = "25P02"
 
@@ -70,15 +74,23 @@ def something_missing(error: BaseException) -> bool:
     return False
 
 
-def partition_changed(sqlstate: str, error: Exception) -> bool:
-    """Whether a row was refused by the bounds of its partition, and not by a check of a table.
-
-    While a partition is attached, rows for it may have been sent to the default one. The same
-    statement then succeeds. Only a check has a name.
+def passing(sqlstate: str, error: Exception) -> bool:
+    """Whether the same statement may succeed later, although the code does not tell.
 
     :param error: raised by a driver.
     """
     details = getattr(error, "diag", error)
+    function = getattr(details, "source_function", None)
+    function = function or getattr(details, "server_source_function", None)
+    return (sqlstate, function) == _QUEUES_NOTICES or _partition_changed(sqlstate, details)
+
+
+def _partition_changed(sqlstate: str, details: object) -> bool:
+    """Whether a row was refused by the bounds of its partition, and not by a check of a table.
+
+    While a partition is attached, rows for it may have been sent to the default one. The same
+    statement then succeeds. Only a check has a name.
+    """
     return (
         sqlstate == _CHECK_VIOLATION
         and getattr(details, "table_name", None) is not None

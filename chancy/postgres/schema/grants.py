@@ -25,7 +25,7 @@ _CORE: Mapping[RoleKind, Privileges] = {
     RoleKind.WORKER: {
         "jobs": _ALL,
         "finished_jobs": "select, insert",
-        "recently_finished": "select, insert",
+        "recently_finished": "select, insert, delete",
         **{f"recently_finished_{slot}": "select, truncate" for slot in range(3)},
         "workers": _ALL,
         "queues": _ALL,

@@ -14,7 +14,7 @@ from uuid import UUID
 from chancy.attempt.failure import Failure
 from chancy.attempt.settlement import Note, Settlement
 from chancy.broker.transaction import TransactionHook
-from chancy.errors import BrokerError, StatementFailed
+from chancy.errors import LOCK_NOT_AVAILABLE, BrokerError, SettlementsBlocked, StatementFailed
 from chancy.postgres.connections.lane import Fetch, Lane
 from chancy.postgres.drivers.base import Row
 from chancy.postgres.settle.plugin_writes import PluginWrites
@@ -56,10 +56,17 @@ class Settlements:
             finals = [settlement for settlement in ordered if settlement.state >= _FIRST_FINAL]
             others = [settlement for settlement in ordered if settlement.state < _FIRST_FINAL]
         stale: set[UUID] = set()
+        blocked: set[UUID] = set()
         for batch in (*_batches(finals), *_batches(others)):
-            stale |= await self._settle(batch, inside)
+            try:
+                stale |= await self._settle(batch, inside)
+            except SettlementsBlocked as error:
+                stale |= error.stale
+                blocked |= error.ids
         if time.monotonic() >= self._forget_at:
             await self._forget_finished()
+        if blocked:
+            raise SettlementsBlocked(frozenset(blocked), frozenset(stale))
         return frozenset(stale)
 
     async def _forget_finished(self) -> None:
@@ -96,10 +103,15 @@ class Settlements:
     async def _settle(
         self, batch: Sequence[Settlement], inside: Sequence[TransactionHook]
     ) -> set[UUID]:
-        """Settle a batch of one kind. If the server rejects it, halve it to isolate the bad one."""
+        """Settle a batch of one kind. If the server rejects it, halve it to isolate the bad one.
+
+        :raises SettlementsBlocked: rows are locked; the other settlements are stored.
+        """
         try:
             accepted = await self._store_with_hooks(batch, inside)
         except StatementFailed as error:
+            if error.sqlstate == LOCK_NOT_AVAILABLE:
+                return await self._settle_unlocked(batch, inside, error)
             if error.retryable:
                 raise
             if len(batch) > 1:
@@ -117,6 +129,27 @@ class Settlements:
             [settlement.lease for settlement in missing],
         )
         return {settlement.id for settlement in missing} - {row[0] for row in settled_before}
+
+    async def _settle_unlocked(
+        self,
+        batch: Sequence[Settlement],
+        inside: Sequence[TransactionHook],
+        error: StatementFailed,
+    ) -> set[UUID]:
+        """Settle what no other transaction has locked, so that one row holds up no others."""
+        ids = [settlement.id for settlement in batch]
+        locked = {row[0] for row in await self._lane.fetch(self._sql.locked, ids)}
+        if not locked:
+            raise error  # another lock, or it is gone by now: the next call finds out
+        free = [settlement for settlement in batch if settlement.id not in locked]
+        stale: set[UUID] = set()
+        if free:
+            try:
+                stale = await self._settle(free, inside)
+            except SettlementsBlocked as more:  # locked meanwhile
+                stale = set(more.stale)
+                locked |= more.ids
+        raise SettlementsBlocked(frozenset(locked), frozenset(stale))
 
     async def _store_refused(
         self, settlement: Settlement, inside: Sequence[TransactionHook]

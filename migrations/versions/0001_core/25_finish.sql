@@ -21,6 +21,7 @@ set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 set jit = off
+set lock_timeout = '1s'
 as $$
 declare
   v_not_kept text[] := array(select q.name from {schema}.queues q where not q.keep_finished);

@@ -19,6 +19,7 @@ set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 set jit = off
+set lock_timeout = '1s'
 as $$
 declare
   v_accepted uuid[];

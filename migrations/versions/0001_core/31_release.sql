@@ -49,7 +49,8 @@ begin
     returning j.id, j.queue, j.state)
   select array_agg(r.id), array_agg(r.queue) filter (where r.state = 0) into v_released, v_queues
   from released r;
-  perform {schema}.wake(q.name, true, q.jobs)
+  -- Unguarded: the caller's transaction may stay open, and would keep the guard until then.
+  perform {schema}.wake(q.name, false, q.jobs)
   from (select u.name, count(*) as jobs from unnest(v_queues) as u (name) group by u.name) q;
   return query select unnest(v_released);
 end

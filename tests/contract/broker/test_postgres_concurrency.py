@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import AsyncExitStack
+from uuid import uuid4
 
 import psycopg
+import pytest
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
 from chancy.attempt.settlement import Note, Settlement
 from chancy.broker.contract import Broker
 from chancy.broker.values import Cancellation, JobFilter
+from chancy.errors import SettlementsBlocked
 from chancy.postgres.broker import PostgresBroker
 from chancy.states import State
 from chancy.testing.conformance.bench import PAST, Bench, prepared, settlement
@@ -111,3 +114,37 @@ async def test_notes_settlements_and_cancellations_lock_in_one_order(dsn: str) -
             "select deadlocks from pg_stat_database where datname = current_database()"
         ).fetchone()
     assert row == (0,)
+
+
+@pytest.mark.parametrize("state", [State.SUCCEEDED, State.PENDING])
+async def test_a_locked_row_holds_up_no_other_settlement(dsn: str, state: State) -> None:
+    broker = PostgresBroker(dsn)
+    await broker.open()
+    try:
+        bench = Bench(broker)
+        await bench.prepare()
+        claims = await bench.running(*(prepared() for _ in range(4)))
+        locked = claims[1].id
+        endings = [settlement(claim, state) for claim in claims]
+        endings[3] = endings[3]._replace(lease=uuid4())
+        with psycopg.connect(dsn) as person:
+            person.execute("select from chancy.jobs where id = %s for update", [locked])
+            with pytest.raises(SettlementsBlocked, match="rows of 1 running jobs") as found:
+                await broker.settle(endings)
+            assert found.value.ids == {locked}
+            assert found.value.stale == {claims[3].id}
+            states = {
+                id: job.state
+                for id, job in (await broker.get([claim.id for claim in claims])).items()
+            }
+            assert states == {
+                claims[0].id: state,
+                locked: State.RUNNING,
+                claims[2].id: state,
+                claims[3].id: State.RUNNING,
+            }
+        assert await broker.settle(endings) == {claims[3].id}
+        found_job = (await broker.get([locked]))[locked]
+        assert found_job.state is state
+    finally:
+        await broker.close()

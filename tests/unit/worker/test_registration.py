@@ -9,9 +9,12 @@ import uuid
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from chancy.broker.contract import Heartbeat
 from chancy.errors import BrokerUnavailable
 from chancy.testing.memory import MemoryBroker
+from chancy.worker import registration as registering
 from chancy.worker.registration import Registration
 from tests.support.waiting import eventually
 
@@ -96,3 +99,34 @@ async def lose(line: Line, cut_off: list[str], *, outages: int) -> None:
     sent = line.sent
     line.answers.set()
     await eventually(lambda: line.sent > sent + 2)
+
+
+async def test_an_announcement_that_a_failover_has_lost_is_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registering, "_ANNOUNCE_S", 0.05)
+    broker, line = MemoryBroker(), Line()
+    monkeypatch.setattr(broker, "heartbeat", lambda _: line)
+    registration = Registration(
+        broker,
+        tags=(),
+        heartbeat_s=15.0,
+        heartbeat_timeout_s=15.0,
+        blocked_s=lambda: 0.0,
+        link=None,
+        declared_dead=lambda: None,
+    )
+    await registration.register()
+    try:
+        await registration.announce(("mail",), {}, ())
+        await broker.announce(registration.worker_id, (), {})
+
+        async def announced() -> bool:
+            await registration.announce(("mail",), {}, ())
+            [worker] = await broker.workers()
+            return worker.queues == ("mail",)
+
+        assert not await announced()
+        await eventually(announced)
+    finally:
+        await registration.unregister()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +12,7 @@ import pytest
 
 from chancy.attempt.failure import Failure
 from chancy.attempt.settlement import Settlement
-from chancy.errors import BrokerError, BrokerUnavailable, StatementFailed
+from chancy.errors import BrokerError, BrokerUnavailable, SettlementsBlocked, StatementFailed
 from chancy.job.ids import new_id
 from chancy.states import State
 from chancy.testing.clock import ManualClock
@@ -213,3 +214,34 @@ async def test_a_full_batch_and_a_flush_do_not_wait(store: Store, settler: Settl
     settler.add(ended(), urgent=False)
     await settler.flush(30)
     assert store.calls == [BATCH, 1]
+
+
+async def test_settlements_of_locked_rows_are_kept_and_hold_up_no_others(
+    settler: Settler, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settling, "_BLOCKED_S", 0.01)
+    locked, other, later = ended(), ended(), ended()
+    free = asyncio.Event()
+    accept = store.settle
+
+    async def settle(settlements: Sequence[Settlement]) -> frozenset[UUID]:
+        blocked = {one.id for one in settlements if one is locked and not free.is_set()}
+        await accept([one for one in settlements if one.id not in blocked])
+        if blocked:
+            raise SettlementsBlocked(frozenset(blocked), frozenset())
+        return frozenset()
+
+    monkeypatch.setattr(settler, "_settle", settle)
+    stored: list[str] = []
+    settler.add(locked, partial(stored.append, "locked"))
+    settler.add(other, partial(stored.append, "other"))
+    await eventually(lambda: stored == ["other"])
+    settler.add(later)
+    await eventually(lambda: later.id in store.settled)
+    assert settler.open.is_set()
+    assert settler.ids == {locked.id}
+    assert not settler.empty.is_set()
+    free.set()
+    await eventually(settler.empty.is_set)
+    assert stored == ["other", "locked"]
+    assert (len(settler), settler.settled) == (0, 3)

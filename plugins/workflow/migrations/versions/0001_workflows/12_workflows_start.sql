@@ -1,11 +1,12 @@
 -- Starts those of the given steps that wait for nothing any more, in workflows that run: pushes
 -- their jobs, and wakes the workers. A step without a job begins to wait for its signal; returns
 -- those whose signal has arrived, as workflows_listen does, for the caller to end.
+-- p_guarded: see {schema}.wake; false in a transaction that may stay open.
 -- Index: the primary keys, once for each step, however empty the tables look: they are looked up in
 -- a subquery that the planner cannot reorder. Locks: none; the caller holds the workflows, and the
 -- rows that released the steps. Safe to repeat while the jobs are unfinished.
 create function {schema}.workflows_start(
-  p_ids uuid[], p_names text[],
+  p_ids uuid[], p_names text[], p_guarded boolean default true,
   out o_ids uuid[], out o_names text[], out o_runs int[], out o_payloads text[]
 )
 language plpgsql
@@ -55,7 +56,7 @@ begin
     array_agg(r.workflow_id) filter (where r.func is null),
     array_agg(r.name) filter (where r.func is null)
   into v_queues, v_waits, v_waits_names from ready r;
-  perform {schema}.wake(q.name, true, cardinality(p_ids)) from unnest(v_queues) as q (name);
+  perform {schema}.wake(q.name, p_guarded, cardinality(p_ids)) from unnest(v_queues) as q (name);
   if v_waits is not null then
     select h.o_ids, h.o_names, h.o_runs, h.o_payloads into o_ids, o_names, o_runs, o_payloads
     from {schema}.workflows_listen(v_waits, v_waits_names) h;

@@ -28,7 +28,8 @@ begin
     p_id, 0, p_names, p_next, p_joins, p_needs, p_jobs, p_queues, p_priorities, p_funcs, p_arguments, p_froms,
     p_run_ats, p_delays, p_max_attempts, p_limits, p_metas, p_on_failure, p_undoes, p_previous, null);
   insert into {schema}.workflows_joins (workflow_id, name, missing) values (p_id, '', p_ends);
-  perform {schema}.workflows_begin(array_fill(p_id, array[cardinality(v_first)]), v_first);
+  perform {schema}.workflows_begin(
+    array_fill(p_id, array[cardinality(v_first)]), v_first, p_guarded => false);
   return true;
 end
 $$
