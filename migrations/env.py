@@ -4,8 +4,9 @@
 place. What
 a revision may ask for stands in ``context.config.attributes`` and keeps its meaning for ever:
 
-- ``run(statement)`` executes one statement or several, with ``{schema}`` (an identifier) and
-  ``{schema_text}`` (a literal) put in.
+- ``run(statement)`` executes one statement or several, with ``{schema}`` (an identifier),
+  ``{schema_text}`` (a literal) and ``{pinned_plan}`` (settings of a function: see `PINNED_PLAN` in
+  ``chancy.postgres.schema.revisions``) put in.
 - ``run_folder(__file__)`` runs the ``.sql`` files of the folder beside a revision that has its
   name, ``0001_core.py`` and ``0001_core/``, in the order of their names.
 

@@ -7,10 +7,6 @@
 -- lease.
 -- The plan is pinned: with a table that looks empty the planner would choose a bitmap scan and a
 -- sort over every dead entry (230 jobs/s instead of 2,000 under a held snapshot).
--- jit is off, here and wherever plans are pinned by forbidding others: up to Postgres 17 a
--- forbidden node without a substitute, such as the scan of a small table, adds 10,000,000,000 to
--- the cost of its plan, so that the server compiled it at each call (to settle a job took 103 ms,
--- and takes 0.25).
 -- Whether the queue is paused is read by the same snapshot as the jobs: none that was pushed after the
 -- pause is claimed.
 -- Expired jobs are passed over: see {schema}.expire.
@@ -24,13 +20,8 @@ create function {schema}.claim(
 )
 language plpgsql rows 200
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
+{pinned_plan}
 set enable_sort = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set jit = off
 set lock_timeout = '2s'
 as $$
 #variable_conflict use_column

@@ -3,13 +3,8 @@
 create function {schema}.set_aside(p_queue text, p_limit int) returns setof text
 language plpgsql rows 10
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
+{pinned_plan}
 set enable_sort = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set jit = off
 as $$
 begin
   return query

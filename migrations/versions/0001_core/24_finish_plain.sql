@@ -9,12 +9,7 @@ create function {schema}.finish_plain(
 ) returns setof uuid
 language plpgsql rows 200
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set jit = off
+{pinned_plan}
 as $$
 declare
   v_not_kept text[] := array(select q.name from {schema}.queues q where not q.keep_finished);

@@ -15,12 +15,7 @@ create function {schema}.finish(
 ) returns setof uuid
 language plpgsql rows 200
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set jit = off
+{pinned_plan}
 set lock_timeout = '1s'
 as $$
 declare

@@ -8,13 +8,8 @@ create function {schema}.orphans(p_silent_s float8, p_limit int) returns table (
 )
 language plpgsql rows 200
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
+{pinned_plan}
 set enable_sort = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set jit = off
 as $$
 #variable_conflict use_column
 begin

@@ -10,12 +10,7 @@ create function {schema}.release(
 ) returns setof uuid
 language plpgsql rows 1000
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set jit = off
+{pinned_plan}
 as $$
 declare
   v_held tid[];

@@ -11,12 +11,7 @@ create function {schema}.push_unique_all(
 ) returns table (id uuid, stored uuid)
 language plpgsql rows 10
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set jit = off
+{pinned_plan}
 as $$
 #variable_conflict use_column
 declare

@@ -6,12 +6,7 @@
 create function {schema}.batches_settle_one(p_batch uuid, p_jobs uuid[]) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set jit = off
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{pinned_plan}
 as $$
 declare
   v_count int;

@@ -9,13 +9,8 @@ create function {schema}.dashboard_counts(p_most int)
 returns table (queue text, pending bigint, oldest_s float8, scheduled bigint, held bigint)
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-set enable_bitmapscan = off
+{pinned_plan}
 set enable_sort = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set jit = off
-set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 begin

@@ -6,13 +6,8 @@ create function {schema}.dashboard_live(p_queue text, p_worker uuid, p_rows int,
 returns setof {schema}.dashboard_job
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-set enable_bitmapscan = off
+{pinned_plan}
 set enable_sort = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set jit = off
-set plan_cache_mode = force_generic_plan
 as $$
 begin
   return query

@@ -4,12 +4,7 @@
 create function {schema}.replays_of(p_job uuid) returns table (id uuid, depth int)
 language plpgsql stable strict rows 1
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set jit = off
+{pinned_plan}
 as $$
 #variable_conflict use_column
 begin

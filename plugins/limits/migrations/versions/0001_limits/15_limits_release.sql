@@ -4,12 +4,7 @@
 create function {schema}.limits_release(p_queue text, p_limit int, p_ids uuid[]) returns int
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set jit = off
+{pinned_plan}
 as $$
 declare
   v_released int;

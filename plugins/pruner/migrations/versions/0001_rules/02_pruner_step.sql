@@ -18,13 +18,8 @@ create function {schema}.pruner_step(
 )
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set jit = off
-set enable_seqscan = off
-set enable_bitmapscan = off
+{pinned_plan}
 set enable_sort = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 set lock_timeout = '100ms'
 as $$
 begin

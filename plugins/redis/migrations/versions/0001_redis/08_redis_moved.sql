@@ -7,12 +7,7 @@
 create function {schema}.redis_moved(p_ids uuid[]) returns table (id uuid, gone boolean)
 language plpgsql rows 10
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set jit = off
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{pinned_plan}
 as $$
 #variable_conflict use_column
 declare

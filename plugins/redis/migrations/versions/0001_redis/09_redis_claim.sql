@@ -12,12 +12,7 @@ create function {schema}.redis_claim(
 )
 language plpgsql rows 200
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set jit = off
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{pinned_plan}
 set lock_timeout = '2s'
 as $$
 #variable_conflict use_column

@@ -8,12 +8,7 @@
 create function {schema}.workflows_value(p_id uuid, p_from jsonb) returns jsonb
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set jit = off
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{pinned_plan}
 as $$
 declare
   v_path text[] := array(select jsonb_array_elements_text(p_from -> 'path'));

@@ -11,12 +11,7 @@ create function {schema}.workflows_listen(
 )
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set jit = off
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{pinned_plan}
 as $$
 begin
   insert into {schema}.workflows_timers as t (workflow_id, name, run, due_at)

@@ -11,12 +11,7 @@ create function {schema}.workflows_start(
 )
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set jit = off
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{pinned_plan}
 as $$
 declare
   v_now timestamptz := clock_timestamp();

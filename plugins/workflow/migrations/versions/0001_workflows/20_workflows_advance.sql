@@ -18,12 +18,7 @@ create function {schema}.workflows_advance(
 ) returns int
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set jit = off
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{pinned_plan}
 as $$
 declare
   v_ids uuid[]; v_names text[]; v_failed uuid[]; v_failed_names text[];

@@ -9,12 +9,7 @@ create function {schema}.workflows_cancel(p_id uuid, p_why text, p_step text, p_
 returns table (name text, run int, job_id uuid)
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set jit = off
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
+{pinned_plan}
 as $$
 #variable_conflict use_column
 begin
