@@ -5,7 +5,7 @@
 -- $15 functions (null matches all).
 -- Returns how many rows were scanned and the position of the last one with each match; one row
 -- with nulls if nothing matches.
--- Index: that of the source; see the function dashboard_<source>. No locks. Safe to repeat.
+-- Index: that of the source; see the function dashboard_scan. No locks. Safe to repeat.
 with scanned as materialized (
   select s.*
   from {schema}.dashboard_scan($11, $2, $4, $12::int, $14::jsonb) with ordinality as s (

@@ -15,7 +15,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     run = context.config.attributes["run"]
     run("drop function {schema}.dashboard_scan")
-    run("drop type {schema}.dashboard_job cascade")  # with the functions that return it
+    run("drop type {schema}.dashboard_job")
     run("drop function {schema}.dashboard_counts")
     run("drop index {schema}.jobs_dashboard_scheduled")
     run("drop table {schema}.dashboard_audit")
