@@ -7,6 +7,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
+from django.contrib.admin.exceptions import DisallowedModelAdminLookup
 from django.contrib.contenttypes.models import ContentType
 from django.contrib.messages.storage.fallback import FallbackStorage
 from django.test import RequestFactory
@@ -106,6 +107,13 @@ def test_jobs_are_listed_searched_and_shown_without_secrets(some: list[UUID]) ->
     assert "&quot;n&quot;: 1" in page
     assert "hunter2" not in page
     assert 'name="_save"' not in page
+
+
+def test_a_lookup_in_the_address_does_not_tell_masked_values(some: list[UUID]) -> None:
+    for lookup in ("arguments__password__startswith", "arguments", "meta__x", "errors__0__isnull"):
+        with pytest.raises(DisallowedModelAdminLookup):
+            ask("unfinishedjob", **{lookup: "h"})
+    assert ask("unfinishedjob", func__startswith="shop")[0] == 200
 
 
 def test_jobs_are_cancelled_and_run_now(some: list[UUID]) -> None:
