@@ -40,8 +40,16 @@ def prepare(
         _initialise(directory, programs, account)
     lines = [f"{name} = {_quoted(value)}\n" for name, value in settings.items()]
     file = directory / _SETTINGS
-    file.write_text("".join(lines))
-    file.chmod(0o644)  # readable for the server's user, whatever the umask is
+    file.unlink(missing_ok=True)
+    with open(file, "x", opener=without_links) as new:
+        new.write("".join(lines))
+        os.fchmod(new.fileno(), 0o644)  # readable for the server's user, whatever the umask is
+
+
+def without_links(path: str, flags: int) -> int:
+    """Open a file of the directory, but not through a symbolic link: the server's user could make
+    one that leads a root process to other files."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def environment() -> dict[str, str]:
@@ -67,7 +75,7 @@ def _initialise(directory: Path, programs: Path, account: Account | None) -> Non
     )
     if done.returncode != 0:
         raise ConfigurationError(f"initdb failed in {directory}:\n{done.stdout}{done.stderr}")
-    with (directory / "postgresql.conf").open("a") as file:
+    with open(directory / "postgresql.conf", "a", opener=without_links) as file:
         file.write(f"include_if_exists = '{_SETTINGS}'\n")
 
 

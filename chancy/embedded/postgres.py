@@ -294,6 +294,7 @@ class PostgresServer:
 
     def _log_tail(self) -> str:
         try:
-            return "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
-        except FileNotFoundError:
-            return "(there is no log)"
+            with open(self.log, errors="replace", opener=cluster.without_links) as log:
+                return "\n".join(log.read().splitlines()[-15:])
+        except OSError as error:
+            return f"(no log: {error})"

@@ -52,7 +52,9 @@ def watch(options: WatchdogOptions) -> int:
 
     signal.signal(signal.SIGTERM, terminate)
     uid, gid = options["user"] or (None, None)
-    with open(options["log"], "ab") as log:
+    # The server's user could make a symbolic link that leads a root process to another file.
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+    with open(os.open(options["log"], flags, 0o666), "ab") as log:
         server = subprocess.Popen(
             options["command"],
             stdin=subprocess.DEVNULL,

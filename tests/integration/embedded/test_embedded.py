@@ -221,3 +221,19 @@ def test_a_start_that_fails_shows_the_log() -> None:
     server = PostgresServer(settings={"no_such_setting": "1"})
     with pytest.raises(ConfigurationError, match="no_such_setting"):
         server.start()
+
+
+def test_links_in_the_data_directory_are_not_followed(open_directory: Path) -> None:
+    """The server's user can replace files there, and root starts the server."""
+    data = open_directory / "data"
+    data.mkdir()
+    (data / "PG_VERSION").write_text("16\n")
+    for name in ("embedded.conf", "server.log"):
+        (open_directory / name).write_text("precious")
+        (data / name).symlink_to(open_directory / name)
+    with pytest.raises(ConfigurationError, match="did not start") as raised:
+        PostgresServer(data, settings={"fsync": "off"}).start()
+    assert "precious" not in str(raised.value)
+    for name in ("embedded.conf", "server.log"):
+        assert (open_directory / name).read_text() == "precious"
+    assert (data / "embedded.conf").read_text() == "fsync = 'off'\n"
