@@ -83,9 +83,15 @@ def parse(text: str, masked: Masked) -> Search:
         if name.startswith(("arg.", "meta.")):
             kind, _, path = name.partition(".")
             _check_path(path, masked)
-            (args if kind == "arg" else meta)[path] = value
+            paths = args if kind == "arg" else meta
+            twice = path in paths
+            paths[path] = value
         else:
-            values |= _value(name, value)
+            found = _value(name, value)
+            twice = bool(values.keys() & found.keys())
+            values |= found
+        if twice:  # a search that drops one would match more jobs, and so would its actions
+            raise SearchError(f"{name} is given twice")
     if max(len(args), len(meta)) > _MOST:
         raise SearchError(f"a search has at most {_MOST} conditions on arguments")
     return Search(**values, args=args, meta=meta)  # type: ignore[arg-type]
@@ -111,9 +117,12 @@ def _value(name: str, value: str) -> dict[str, object]:
     match name:
         case "state":
             try:
-                return {"states": frozenset(State.parse(one) for one in value.split(",") if one)}
+                states = frozenset(State.parse(one) for one in value.split(",") if one)
             except ValueError as error:
                 raise SearchError(str(error)) from None
+            if not states:
+                raise SearchError("state: has no value")
+            return {"states": states}
         case "queue" | "func" | "error":
             return {name: value}
         case "id" | "worker":

@@ -243,6 +243,15 @@ def test_searches_that_cannot_be_read_are_refused(q: str) -> None:
         parse(q, Masked(MASKED))
 
 
+@pytest.mark.parametrize(
+    "q", ["invoice send", "queue:a queue:b", "arg.x:1 arg.x:2", "meta.x:1 meta.x:1", "state:,"]
+)
+def test_no_condition_of_a_search_is_dropped(q: str) -> None:
+    """An action on all jobs of the search would change others."""
+    with pytest.raises(SearchError, match="is given twice|has no value"):
+        parse(q, Masked(MASKED))
+
+
 async def test_queues_are_paused_resumed_and_changed(shop: Chancy) -> None:
     async def mail() -> tuple[bool, int | None]:
         found = {queue.name: queue for queue in await shop.get_queues()}["mail"]
