@@ -62,7 +62,8 @@ class Looks:
     share one query."""
 
     def __init__(self) -> None:
-        self._kept: dict[Hashable, tuple[float, asyncio.Task[Any]]] = {}
+        #: When each look began, the seconds that its answer is kept, and the look.
+        self._kept: dict[Hashable, tuple[float, float, asyncio.Task[Any]]] = {}
 
     async def get(
         self, key: Hashable, look: Callable[[], Awaitable[T]], *, keep_s: float = 1.0
@@ -70,11 +71,17 @@ class Looks:
         """The answer for a key, at most ``keep_s`` seconds old. An error is raised to all callers
         that wait for it, and is not kept."""
         now = time.monotonic()
-        at, task = self._kept.get(key, (0.0, None))
+        at, _, task = self._kept.get(key, (0.0, 0.0, None))
         if task is None or (task.done() and (now - at > keep_s or _failed(task))):
             task = asyncio.ensure_future(_run(look))
             self._kept.pop(key, None)
-            self._kept[key] = now, task
+            # Answers are large: each job has up to 1 MiB of arguments.
+            self._kept = {
+                known: kept
+                for known, kept in self._kept.items()
+                if not kept[2].done() or now - kept[0] <= kept[1]
+            }
+            self._kept[key] = now, keep_s, task
             while len(self._kept) > _ANSWERS:
                 self._kept.pop(next(iter(self._kept)))
         # A viewer who goes away must not take the answer from the others.
@@ -87,7 +94,7 @@ class Looks:
 
     async def close(self) -> None:
         """Cancel the queries that are running."""
-        tasks = [task for _, task in self._kept.values()]
+        tasks = [task for _, _, task in self._kept.values()]
         self.forget()
         for task in tasks:
             task.cancel()

@@ -53,7 +53,8 @@ class Moment:
 async def show(view: View) -> Response:
     site, id = view.site, view.id()
     chancy = site.chancy
-    job = await site.looks.get(("job", id), lambda: chancy.get_job(id))
+    # Shared, but not kept: a few hundred large ones would fill the memory.
+    job = await site.looks.get(("job", id), lambda: chancy.get_job(id), keep_s=0.0)
     letters = site.plugin(DeadLetters)
     letter = await letters.get(chancy, id) if letters else None
     if job is None:
@@ -65,7 +66,7 @@ async def show(view: View) -> Response:
     lines: Sequence[LogLine] = ()
     if shows and site.plugin(JobLogs):
         reading = partial(read_last, SQL.on(chancy.broker), id, _MAX_LINES)
-        lines = shown(await site.looks.get(("log", id), reading))
+        lines = shown(await site.looks.get(("log", id), reading, keep_s=0.0))
     meta = {key: value for key, value in job.meta.items() if key not in _KNOWN}
     return await view.render(
         "job.html",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import re
+import weakref
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from html import unescape
@@ -29,7 +31,7 @@ from chancy.plugins.dashboard import Action, Dashboard, Person, audit, job_rows,
 from chancy.plugins.dashboard.job_rows import PAGE, find_page
 from chancy.plugins.dashboard.redaction import MASKED, Masked
 from chancy.plugins.dashboard.search import Search, SearchError, parse
-from chancy.plugins.dashboard.site import View
+from chancy.plugins.dashboard.site import Looks, View
 from chancy.plugins.dashboard.snapshot import Snapshots
 from chancy.plugins.dashboard.undertaking import Deed, start
 from chancy.plugins.dead_letter import DeadLetters, LetterFilter
@@ -248,7 +250,7 @@ def test_searches_that_cannot_be_read_are_refused(q: str) -> None:
 )
 def test_no_condition_of_a_search_is_dropped(q: str) -> None:
     """An action on all jobs of the search would change others."""
-    with pytest.raises(SearchError, match="is given twice|has no value"):
+    with pytest.raises(SearchError, match=r"is given twice|has no value"):
         parse(q, Masked(MASKED))
 
 
@@ -580,6 +582,7 @@ async def test_a_job_page_gives_the_reason_and_how_to_push_another(shop: Chancy)
         assert found.status_code == 200
         assert len(found.text) < 100_000
         assert len((await olaf.get("jobs")).text) < 100_000
+        assert not {("job", large.id), ("log", large.id)} & site_of(shop).looks._kept.keys()
 
 
 def _no_cookies() -> CookieJar:
@@ -706,6 +709,22 @@ async def test_viewers_share_one_look(shop: Chancy, monkeypatch: pytest.MonkeyPa
         pages = await asyncio.gather(*(olaf.get("queues") for _ in range(50)))
     assert {page.status_code for page in pages} == {200}
     assert sum("fronts" in sql for sql in asked) <= 2
+
+
+async def test_answers_are_dropped_when_they_are_too_old_to_be_shown() -> None:
+    class Answer:
+        pass
+
+    async def look() -> Answer:
+        return Answer()
+
+    looks = Looks()
+    old = weakref.ref(await looks.get("old", look, keep_s=0.0))
+    kept = await looks.get("kept", look, keep_s=600.0)
+    await looks.get("third", look)
+    gc.collect()
+    assert old() is None
+    assert await looks.get("kept", look, keep_s=600.0) is kept
 
 
 def test_an_application_without_the_plugin_is_refused(dsn: str) -> None:
