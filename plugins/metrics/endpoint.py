@@ -106,7 +106,8 @@ class Endpoint:
                     status, body = self._checked(self._alive)
                 case ["readyz"]:
                     status, body = self._checked(self._ready)
-                case ["scale", queue]:
+                case ["scale", *names] if names:
+                    queue = "/".join(names)
                     jobs = self._call(gauges.backlog(self._runtime.broker, queue), _DATABASE_S)
                     if jobs is None:
                         status, body = "404 Not Found", b"no such queue\n"

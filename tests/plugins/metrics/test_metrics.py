@@ -524,6 +524,9 @@ async def test_scalers_get_true_counts_or_a_refusal(
         assert [status for status, _ in answers] == [200, 200, 501, 404]
         assert [json.loads(text)["backlog"] for _, text in answers[:2]] == [2, 3]
         assert "has no broker no" in answers[2][1]
+        await chancy.declare(Queue("mail/pg1"))
+        for path in ("mail/pg1", "mail%2Fpg1"):
+            assert await scale(path) == (200, json.dumps({"queue": "mail/pg1", "backlog": 0}))
 
         async def gauges() -> bool:
             _, text = await asyncio.to_thread(get, port, "/metrics")
