@@ -401,7 +401,7 @@ def _application(target: CommandTarget) -> Chancy:
     for module in settings.imports:
         application.load(module, what="imports")
     plugins = (plugin.get_identifier() for plugin in chancy.hooks.plugins)
-    if "CHANCY_METRICS" in os.environ and "chancy.metrics" not in plugins:
+    if os.environ.get("CHANCY_METRICS") and "chancy.metrics" not in plugins:
         raise ConfigurationError(
             "--metrics (CHANCY_METRICS) needs the plugin chancy.metrics, which this application "
             "does not have: add Metrics() to its plugins"

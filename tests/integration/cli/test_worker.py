@@ -155,6 +155,11 @@ def test_a_worker_that_cannot_work_is_refused(dsn: str) -> None:
         assert words in inside(*line, dsn=dsn, imports=imports, code=2).err
 
 
+def test_an_empty_variable_for_metrics_counts_as_not_set(dsn: str) -> None:
+    answer = inside("worker", "--processes=0", dsn=dsn, metrics="", code=2)
+    assert "no jobs are registered" in answer.err  # the next check
+
+
 @pytest.mark.chaos
 @pytest.mark.parametrize("calls", [1, 40])
 def test_calls_in_threads_that_hang_do_not_hold_up_the_end(
