@@ -145,6 +145,43 @@ async def test_once_it_is_undone_nothing_else_of_it_counts(flows_dsn: str) -> No
         assert await is_in(reference, WorkflowState.COMPENSATED)
 
 
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("other", [State.SUCCEEDED, State.FAILED])
+async def test_a_replay_counts_until_something_is_undone(
+    flows_dsn: str, other: State, together: bool
+) -> None:
+    """Nothing is undone then, unless another step has failed, too."""
+    flow = Workflow("w")
+    for name in ("slow", "pay", "other"):
+        flow.add(steps.once.job(), name, undo=steps.undo.job(name), on_failure="compensate")
+    async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
+        reference = await chancy.push(flow)
+
+        async def tell(*ends: tuple[str, State, bool]) -> None:
+            for step, _, _ in ends:
+                execute(flows_dsn, BEGUN.replace("select 1", "delete"), step)
+            outcomes = [
+                StepOutcome(
+                    StepRef(reference.id, step, 1, again), new_id(), int(state), None, None, None
+                )
+                for step, state, again in ends
+            ]
+            await WorkflowCalls(chancy.broker).advance(outcomes)
+
+        await tell(("pay", State.FAILED, False), ("other", other, False))
+        assert await is_in(reference, WorkflowState.COMPENSATING)
+        last = [("pay", State.SUCCEEDED, True), ("slow", State.SUCCEEDED, False)]
+        for ends in [last] if together else [[end] for end in last]:
+            await tell(*ends)
+        undone = execute(flows_dsn, "select 1 from chancy.jobs")
+        if other is State.SUCCEEDED:
+            assert await is_in(reference, WorkflowState.SUCCEEDED)
+            assert undone == []
+        else:
+            assert await is_in(reference, WorkflowState.COMPENSATING)
+            assert undone == [(1,)]
+
+
 async def test_the_sweep_makes_no_replay_count_once_it_is_undone(flows_dsn: str) -> None:
     flows, dead = Workflows(sweep_s=3600), DeadLetters()
     steps.failing |= {"pay", "undo hotel"}

@@ -10,9 +10,10 @@ as $$
 declare
   v_now {schema}.workflows := (select w from {schema}.workflows w where w.id = p_id);
 begin
-  if v_now.state = 2 and not v_now.undoing then
+  if v_now.state = 2 and not v_now.undoing and v_now.failed > 0 then
     return {schema}.workflows_compensate(p_id, p_apart);
-  elsif v_now.state in (3, 5) and (v_now.failed <= 0 or v_now.undoing and not exists (
+  elsif v_now.state = 2 and not v_now.undoing
+    or v_now.state in (3, 5) and (v_now.failed <= 0 or v_now.undoing and not exists (
     select from {schema}.workflows_steps s
     where s.workflow_id = p_id and s.state in (5, 6) and s.undoes is not null)) then
     update {schema}.workflows w
