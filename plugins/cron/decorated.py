@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
-from chancy.errors import ConfigurationError
+from chancy.errors import ChancyError, ConfigurationError
 from chancy.job.definition import Job, JobFactory, job, path_of
 from chancy.plugins.cron.entry import Entry, Overlap
 from chancy.plugins.cron.misfire import Misfire
+
+logger = logging.getLogger("chancy.cron")
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
@@ -19,9 +22,16 @@ _MADE: dict[str, Callable[[], Entry]] = {}
 def periodic_entries() -> dict[str, Entry]:
     """The entries of the decorated functions, by name, with the present settings of their jobs.
 
-    :raises ConfigurationError: a job cannot be pushed on a schedule.
+    Without those whose settings do not suit a schedule, such as of an ``@job(unique=…)`` above
+    ``@periodic``.
     """
-    return {name: make() for name, make in _MADE.items()}
+    found: dict[str, Entry] = {}
+    for name, make in _MADE.items():
+        try:
+            found[name] = make()
+        except ChancyError as error:
+            logger.error("cron_entry_refused entry=%s: %s", name, error)
+    return found
 
 
 def periodic(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
 import pytest
 
-from chancy import Chancy, Queue, Worker, job
+from chancy import Chancy, Queue, Unique, Worker, job
 from chancy.errors import ConfigurationError, InvalidArguments
 from chancy.plugins.cron import Cron, Entry, decorated, periodic
 from chancy.plugins.cron.decorated import periodic_entries
@@ -22,6 +25,9 @@ def _isolated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def ping(number: int = 0) -> None:
     ran.append(number)
+
+
+async def other() -> None: ...
 
 
 @pytest.mark.parametrize("above", [True, False])
@@ -48,6 +54,16 @@ def test_a_function_may_have_two_schedules_with_different_names() -> None:
         periodic("every day", name="x")(ping)
     with pytest.raises(InvalidArguments, match="other"):
         periodic("@daily", name="y", arguments={"other": 1})(ping)
+
+
+@pytest.mark.parametrize("setting", [{"unique": Unique()}, {"expires_at": timedelta(hours=1)}])
+def test_a_setting_that_no_entry_may_have_refuses_its_own_alone(
+    setting: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    job(**setting)(periodic("@hourly", name="bad")(job()(other)))
+    periodic("@hourly", name="good")(ping)
+    assert [*periodic_entries()] == ["good"]
+    assert "cron_entry_refused entry=bad: cron entry 'bad': job" in caplog.text
 
 
 async def test_a_default_worker_runs_a_periodic_function(dsn: str) -> None:
