@@ -60,6 +60,10 @@ from chancy.routing.placement import check_move
 from chancy.routing.router import RoutedBroker
 from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
 
+#: The maximum bytes of a job that is stored already, and may have come past `max_payload`: as a
+#: step with the results of others, by a push in SQL, or with checkpoints. Postgres stores no more.
+_MAX_STORED = 2**28
+
 
 class Chancy(BlockingCalls):
     """An application: pushes jobs, queries and cancels them, and manages queues.
@@ -278,7 +282,9 @@ class Chancy(BlockingCalls):
         if self.hooks.payloads is not None:
             plain = self.hooks.payloads.plain(job.func, job.arguments)
             job = replace(job, arguments=plain)
-        return self._preparation.prepare(job, validate=False, context=PushContext(way))
+        return self._preparation.prepare(
+            job, validate=False, context=PushContext(way), max_payload=_MAX_STORED
+        )
 
     def encode_arguments(self, func: str, arguments: str) -> str:
         """Checked and encoded arguments as they are stored, for plugins that store jobs."""

@@ -71,19 +71,28 @@ class JobPreparation:
         #: Settings that passed the checks: most jobs differ in their arguments only.
         self._passed: dict[tuple[str, str, int, int, bool], Signature | None] = {}
 
-    def prepare(self, job: object, *, validate: bool, context: PushContext = PUSH) -> PreparedJob:
+    def prepare(
+        self,
+        job: object,
+        *,
+        validate: bool,
+        context: PushContext = PUSH,
+        max_payload: int | None = None,
+    ) -> PreparedJob:
         """Prepare a job.
 
+        :param max_payload: replaces that of the application.
         :raises PushError: the job is invalid or, with ``validate``, its function is not found.
         """
-        return self._prepare(job, None, context, validate=validate)
+        limit = self._max_payload if max_payload is None else max_payload
+        return self._prepare(job, None, context, limit, validate=validate)
 
     def prepare_all(
         self, jobs: Sequence[object], *, validate: bool, context: PushContext = PUSH
     ) -> list[PreparedJob]:
         """Prepare many jobs, at half the cost for each."""
         return [
-            self._prepare(job, id, context, validate=validate)
+            self._prepare(job, id, context, self._max_payload, validate=validate)
             for job, id in zip(jobs, new_ids(len(jobs)), strict=True)
         ]
 
@@ -98,7 +107,7 @@ class JobPreparation:
         )
 
     def _prepare(
-        self, job: object, id: UUID | None, context: PushContext, *, validate: bool
+        self, job: object, id: UUID | None, context: PushContext, limit: int, *, validate: bool
     ) -> PreparedJob:
         """Prepare a job. ``id`` is a new id for a job without its own."""
         if not isinstance(job, Job):
@@ -106,7 +115,7 @@ class JobPreparation:
         if self._pushing is not None:
             job = self._pushing(job, context)
         signature = self._check(job, validate=validate)
-        func, limit = job.func, self._max_payload
+        func = job.func
         if type(job.arguments) is not dict:
             _check_mapping("arguments", job.arguments, func)
         if signature is None:

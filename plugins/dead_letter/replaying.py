@@ -122,6 +122,7 @@ class Walk:
                     delay_s=delay_s,
                     gap_s=gap_s,
                     prepare=prepare,
+                    skip_refused=self._wanted.ids is None,
                 )
             except BrokerError as error:
                 pause_s = backoff.next_s()

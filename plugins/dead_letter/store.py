@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +19,8 @@ from chancy.job.where import containing
 from chancy.plugin.pushing import PrepareStored, PushWay, columns
 from chancy.plugin.tables import PluginSql, utc
 from chancy.plugins.dead_letter.letter import EVERY, DeadLetter, LetterFilter, letter
+
+logger = logging.getLogger("chancy.dead_letters")
 
 #: Dead letters written by one statement.
 BATCH = 500
@@ -186,24 +189,33 @@ class Letters:
         delay_s: float,
         gap_s: float,
         prepare: PrepareStored | None,
+        skip_refused: bool = False,
     ) -> dict[UUID, UUID]:
         """Push the jobs again, and have other brokers replay dead letters that are no jobs; returns
         the new ids by dead letter. See ``sql/replay.sql``.
 
         :param prepare: see `Application.prepare_stored`.
+        :param skip_refused: log the jobs that a plugin refuses, and replay the others.
         :raises Exception: whatever a plugin refuses a job with. No dead letter is replayed then.
         """
         changed: list[str | None] = [None] * len(ids)
         if prepare is not None and ids:
-            changed = await self._changed(ids, prepare, queue, max_attempts)
+            found, refused = await self._changed(ids, prepare, queue, max_attempts)
+            for id, error in refused.items():
+                if not skip_refused:
+                    raise error
+                logger.warning("replay_refused job=%s error=%s", id, error)
+            both = [(id, job) for id, job in zip(ids, jobs, strict=True) if id not in refused]
+            ids, jobs = [id for id, _ in both], [job for _, job in both]
+            changed = [found.get(id) for id in ids]
         rows = await self._tables.fetch(
             "replay", list(ids), list(jobs), force, queue, max_attempts, delay_s, gap_s, changed
         )
-        found = {id: job for id, job, _ in rows}
+        replayed = {id: job for id, job, _ in rows}
         if isinstance(self._source, LetterSource):
             store = self._tables.store
-            found.update(await self._source.replay_letters(store, ids, jobs, force=force))
-        return found
+            replayed.update(await self._source.replay_letters(store, ids, jobs, force=force))
+        return replayed
 
     async def _changed(
         self,
@@ -211,11 +223,13 @@ class Letters:
         prepare: PrepareStored,
         queue: str | None,
         max_attempts: int | None,
-    ) -> list[str | None]:
-        """The jobs of dead letters as the plugins change them, for the statement."""
+    ) -> tuple[dict[UUID, str], dict[UUID, Exception]]:
+        """The jobs of dead letters as the plugins change them, for the statement, and why they
+        refuse others."""
         chosen = await self.choose(LetterFilter(ids=ids))
         rows = await self._tables.fetch("find", *chosen, None, len(ids), False)
         found: dict[UUID, str] = {}
+        refused: dict[UUID, Exception] = {}
         for dead in map(letter, rows):
             if dead.reason == "event":
                 continue
@@ -228,8 +242,11 @@ class Letters:
                 meta=dead.meta,
                 limits=limits_from(dict(dead.limits)),
             )
-            found[dead.id] = columns(prepare(job, PushWay.REPLAY))
-        return [found.get(id) for id in ids]
+            try:
+                found[dead.id] = columns(prepare(job, PushWay.REPLAY))
+            except Exception as error:
+                refused[dead.id] = error
+        return found, refused
 
     async def purge(self, ids: Sequence[UUID]) -> int:
         """Delete dead letters permanently; returns their number."""

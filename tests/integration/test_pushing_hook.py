@@ -188,6 +188,20 @@ async def test_a_tick_or_a_replay_that_a_plugin_refuses_pushes_nothing(
     assert tables.ask(dsn, "select count(*) from chancy.jobs") == [(0,)]
 
 
+async def test_a_replay_by_filter_leaves_out_what_a_plugin_refuses_alone(dsn: str) -> None:
+    """The size of arguments is limited for pushes, and these are stored."""
+    async with Chancy(dsn, plugins=[QUOTA, DEAD], queues=[ASYNC], max_payload=50) as chancy:
+        [refused] = letters(dsn, arguments='{"value": 13}')
+        for arguments in ('{"value": 1}', f'{{"value": 2, "text": "{"x" * 50}"}}'):
+            letters(dsn, arguments=arguments)
+        with pytest.raises(PushError, match="over quota"):
+            await DEAD.replay(chancy, refused)
+        assert await DEAD.replay_all(chancy) == 2
+        assert await DEAD.replay_all(chancy) == 0
+    found = "select arguments -> 'value' from chancy.jobs order by 1"
+    assert tables.ask(dsn, found) == [(10,), (20,)]
+
+
 async def test_plugins_get_plain_arguments_of_stored_jobs(dsn: str) -> None:
     """They are encrypted with the key of the time when they were stored."""
     plugins = [Encryption({"k": new_key()}), QUOTA, CRON, DEAD]

@@ -60,6 +60,7 @@ async def replay_all(view: View) -> Response:
             delay_s=0,
             gap_s=0,
             prepare=view.site.chancy.prepare_stored,
+            skip_refused=True,
         )
         return len(found)
 

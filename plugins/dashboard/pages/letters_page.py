@@ -279,6 +279,7 @@ class _Batches:
                 delay_s=delay_s,
                 gap_s=self._gap_s,
                 prepare=self._view.site.chancy.prepare_stored,
+                skip_refused=True,
             )
             count = len(found)
         else:
