@@ -152,7 +152,15 @@ class Fetcher:
                 keys.log(partition.number),
                 keys.stat(partition.number),
             ),
-            (self._group, self._member, partition.epoch, count, partition.cursor or ">", *ids),
+            (
+                self._group,
+                self._member,
+                partition.epoch,
+                count,
+                partition.cursor or ">",
+                partition.exchanges,
+                *ids,
+            ),
         )
 
     def _apply(
@@ -163,7 +171,7 @@ class Fetcher:
             report_loss(self._id, partition, "a read or an acknowledgement was refused")
             partition.lose()
             return
-        self._counters.acked += len(call.args) - 5
+        self._counters.acked += len(call.args) - 6
         _, entries, gone = reply
         self._counters.gone += len(gone)
         self._counters.read += len(entries)
@@ -210,7 +218,7 @@ class Fetcher:
 
     def _resume(self, partition: OwnedPartition[Any], call: ScriptCall) -> None:
         """Acknowledge again, and read the pending entries after the last received one first."""
-        partition.acked.extendleft(reversed([str(xid) for xid in call.args[5:]]))
+        partition.acked.extendleft(reversed([str(xid) for xid in call.args[6:]]))
         partition.end_exchange()
         partition.flush = True
         partition.more = True

@@ -23,7 +23,7 @@ if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then
 end
 local epoch = redis.call('HINCRBY', own, 'epoch', 1)
 redis.call('HSET', own, 'owner', member, 'until', now + lease_ms)
-redis.call('HDEL', own, 'halted')
+redis.call('HDEL', own, 'halted', 'exchange')
 -- Transfers as many entries as former owners had in memory: hundreds.
 local consumer = 'e' .. epoch
 redis.call('XGROUP', 'CREATECONSUMER', log, group, consumer)

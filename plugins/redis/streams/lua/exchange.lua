@@ -1,7 +1,9 @@
 -- Acknowledge and read in one step, if the partition is still owned. Safe to repeat with a cursor:
--- entries of a lost reply are pending, and are read after the cursor.
--- KEYS own log stat; ARGV group member epoch count cursor id…
+-- entries of a lost reply are pending, and are read after the cursor. A request that arrives behind
+-- a later one reads nothing: its reply is not awaited any more, so its entries would stay pending.
+-- KEYS own log stat; ARGV group member epoch count cursor number id…
 -- cursor: '>' for new entries, or the id after which pending entries are read
+-- number: rises with each exchange of the epoch
 -- {'lost'} | {'ok', entries, ids of entries that are gone}
 --@include _now
 --@include _mine
@@ -12,12 +14,13 @@ if not mine(own, member, epoch) then
   redis.call('HINCRBY', stat, 'fenced:' .. group, 1)
   return {'lost'}
 end
-for at = 6, #ARGV, 1000 do
+for at = 7, #ARGV, 1000 do
   redis.call('XACK', log, group, unpack(ARGV, at, math.min(at + 999, #ARGV)))
 end
-if count == 0 then
+if count == 0 or tonumber(ARGV[6]) <= tonumber(redis.call('HGET', own, 'exchange') or 0) then
   return {'ok', {}, {}}
 end
+redis.call('HSET', own, 'exchange', ARGV[6])
 local read = redis.call(
   'XREADGROUP', 'GROUP', group, 'e' .. epoch, 'COUNT', count, 'STREAMS', log, cursor)
 if not read then

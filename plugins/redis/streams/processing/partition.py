@@ -40,6 +40,7 @@ class OwnedPartition(Generic[R]):
     :ivar mean: mean bytes of recent events; 0 before the first one.
     :ivar releasing: the partition is being released, or was: nothing is acknowledged any more.
     :ivar fetching: an exchange is in flight; ``still`` is set otherwise.
+    :ivar exchanges: number of exchanges that were started.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class OwnedPartition(Generic[R]):
         self.last = last
         self.more = True
         self.fetching = False
+        self.exchanges = 0
         self.still = asyncio.Event()
         self.still.set()
         self.flush = False
@@ -186,6 +188,7 @@ class OwnedPartition(Generic[R]):
     def start_exchange(self) -> None:
         """Mark an exchange as in flight."""
         self.fetching = True
+        self.exchanges += 1
         self.still.clear()
 
     async def hold(self) -> None:

@@ -148,9 +148,11 @@ async def test_many_pending_events_that_are_gone_are_passed_over_at_once(
     taking = (own, log, keys.park(0, "handle"), stat), ("handle", "me", 60_000, "0")
     assert (await alone.run("streams.acquire", *taking))[:2] == [b"owned", 1]
     exchange = (own, log, stat), ("handle", "me", 1, count)
-    assert len((await alone.run("streams.exchange", exchange[0], (*exchange[1], ">")))[1]) == count
+    assert (
+        len((await alone.run("streams.exchange", exchange[0], (*exchange[1], ">", 1)))[1]) == count
+    )
     await alone.command("XTRIM", log, "MAXLEN", 0)
-    read = await alone.run("streams.exchange", exchange[0], (*exchange[1], "0-0"))
+    read = await alone.run("streams.exchange", exchange[0], (*exchange[1], "0-0", 2))
     assert (read[1], len(read[2])) == ([], count)
     assert (await alone.command("XPENDING", log, "handle"))["pending"] == 0
 

@@ -27,7 +27,7 @@ class Held:
 
         async def call_many(link: RedisClient, calls: Sequence[ScriptCall], **more: Any) -> Any:
             held = self.member and any(self.member in call.args for call in calls)
-            ids = sum(len(call.args) - 5 for call in calls if call.script == "streams.exchange")
+            ids = sum(len(call.args) - 6 for call in calls if call.script == "streams.exchange")
             if held:
                 self.kept += ids
                 # In the loop of the heartbeat, too.

@@ -188,6 +188,36 @@ async def test_answers_that_are_lost_cost_neither_order_nor_events(
         assert crew.out_of_order() == []
 
 
+async def test_a_read_that_arrives_after_its_retry_skips_no_events(
+    place: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a network outage: the kernel retransmits what a closed connection has sent."""
+    answered, arrived = RedisClient.run_many, asyncio.Event()
+    late: Sequence[ScriptCall] = ()
+
+    async def delayed(link: RedisClient, calls: Sequence[ScriptCall], **more: Any) -> Any:
+        nonlocal late
+        reads = any(call.script == "streams.exchange" and call.args[3] for call in calls)
+        if reads and not late and len(crew.seen) >= 20:
+            late = calls
+            raise BrokerUnavailable("no reply in time")
+        replies = await answered(link, calls, **more)
+        if reads and late and not arrived.is_set():
+            arrived.set()
+            await answered(link, late)
+        return replies
+
+    monkeypatch.setattr(RedisClient, "run_many", delayed)
+    async with fleet(**place, partitions=1, options={"prefetch": 5}) as crew:
+        await crew.send(0, 100, keys=1)
+        await crew.start()
+        await arrived.wait()
+        assert late[0].args[4] == ">"
+        await eventually(lambda: crew.numbers[-1] == 99)
+        assert crew.numbers == list(range(100))
+        await eventually(lambda: _nothing_pending(crew))
+
+
 async def test_a_partition_that_cannot_be_reached_holds_up_no_other(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,11 +56,12 @@ async def exchange(
     cursor: str,
     *ids: str,
 ) -> Any:
+    lane.start_exchange()
     keys = processor.stream.keys
     return await link.run(
         "streams.exchange",
         (keys.own(0, "handle"), keys.log(0), keys.stat(0)),
-        ("handle", member, lane.epoch, 10, cursor, *ids),
+        ("handle", member, lane.epoch, 10, cursor, lane.exchanges, *ids),
     )
 
 

@@ -82,7 +82,7 @@ class Witness:
     @property
     def late_ids(self) -> int:
         """How many ids were to be acknowledged in the name of an epoch that was over."""
-        return sum(len(call.args) - 5 for call in self.late if call.name == "exchange")
+        return sum(len(call.args) - 6 for call in self.late if call.name == "exchange")
 
     async def catch_up(self) -> None:
         """Wait until all is in the book that has happened by now."""
