@@ -16,7 +16,7 @@ from operator import attrgetter
 
 from chancy.broker.optional import SqlStore
 from chancy.clock import Backoff
-from chancy.errors import BrokerError, ChancyError, ConfigurationError
+from chancy.errors import BrokerError, BrokerUnavailable, ChancyError, ConfigurationError
 from chancy.plugin.runtime import Runtime
 from chancy.plugins.redis.streams.model.keys import StreamKeys
 from chancy.plugins.redis.streams.model.schema import agree
@@ -47,6 +47,7 @@ class EventRelay:
 
     def __init__(self, link: RedisClient, store: SqlStore, runtime: Runtime) -> None:
         self._link = link
+        self._store = store
         self._outbox = EventOutboxReader(store, uuid.uuid4())
         self._runtime = runtime
         self._agreed: set[tuple[str, str]] = set()
@@ -82,7 +83,12 @@ class EventRelay:
                 calls.append(self._call(place, some))
         done: list[EventOutboxRow] = []
         stale = 0
-        replies = await self._link.run_many(calls, replicas=self._link.settings.replicas)
+        replies: Sequence[Reply | Exception]
+        try:
+            replies = await self._link.run_many(calls, replicas=self._link.settings.replicas)
+        except BrokerUnavailable:
+            await self._restart()
+            raise
         for rows, reply in zip(groups, replies, strict=True):
             if not isinstance(reply, Exception) and reply[0] == b"stale":
                 stale = max(stale, reply[1])
@@ -90,10 +96,21 @@ class EventRelay:
                 done += await self._appended(rows, reply)
         if done:
             await self._outbox.delete(done)
+        if any(isinstance(reply, BrokerUnavailable) for reply in replies):
+            await self._restart()
         if stale and not await self._outbox.surpass(stale):
             logger.warning("stream_relay_late rows=%d", len(taken))
             return False
         return bool(taken)
+
+    async def _restart(self) -> None:
+        """Continue as another relay, with a later term, after a script whose outcome is unknown.
+
+        It may reach Redis after its rows were appended again and their marks removed: Redis then
+        refuses its term.
+        """
+        outbox, self._outbox = self._outbox, EventOutboxReader(self._store, uuid.uuid4())
+        await outbox.give_up()
 
     async def _consistent(self, rows: Sequence[EventOutboxRow]) -> Sequence[EventOutboxRow]:
         """Return the leading rows whose declaration matches the stored definition."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any
 from uuid import UUID
@@ -15,6 +16,8 @@ from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.producing import relay
 from chancy.plugins.redis.streams.producing.outbox import EventOutboxReader, EventOutboxRow
+from chancy.plugins.redis.transport.redis_client import RedisClient
+from chancy.plugins.redis.transport.scripts import ScriptCall
 from chancy.worker.worker import Worker
 from tests.integration.within.stacks import ASYNC_STACKS, SYNC_STACKS, AsyncStack, SyncStack
 from tests.plugins.redis.streams.orders import Order, every, in_turn, orders
@@ -207,6 +210,44 @@ async def test_a_relay_that_was_frozen_comes_too_late(
     await asyncio.sleep(0)
     assert await every(shop.stream) == [[0, 2], []]
     assert await shop.waiting() == [(0, 1)]
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["call", "reply"])
+async def test_a_script_that_arrives_after_its_retry_appends_nothing(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    """As after a network outage: the kernel retransmits what a closed connection has sent."""
+    late: list[ScriptCall] = []
+
+    async def delayed(_: RedisClient, calls: Sequence[ScriptCall], **more: Any) -> Any:
+        late.extend(calls)
+        error = BrokerUnavailable("no reply in time")
+        if whole:
+            raise error
+        return [error]
+
+    mine = shop.relay()
+
+    async def relay_all() -> None:
+        async def empty() -> bool:
+            await mine.turn()
+            return not await shop.waiting()
+
+        await eventually(empty)
+
+    async with shop.chancy.transaction() as tx:
+        await shop.stream.send(*orders(0, 2), within=tx)
+    with monkeypatch.context() as patch:
+        patch.setattr(RedisClient, "run_many", delayed)
+        with pytest.raises(BrokerUnavailable) if whole else contextlib.nullcontext():
+            await mine.turn()
+    await relay_all()
+    async with shop.chancy.transaction() as tx:
+        await shop.stream.send(*orders(4), within=tx)
+    await relay_all()
+    [call] = late
+    await shop.stream.link.run(call.script, call.keys, call.args)
+    assert await every(shop.stream) == [[0, 2, 4], []]
 
 
 async def test_a_late_deletion_deletes_nothing(shop: Shop) -> None:
