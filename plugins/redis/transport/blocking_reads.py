@@ -27,6 +27,12 @@ _SOON_S, _LATE_S = 0.004, 0.1
 Came = Callable[[BrokerError | None], None]
 
 
+def entry_order(xid: str) -> tuple[int, int]:
+    """The order of an entry's id in its stream."""
+    ms, _, seq = xid.partition("-")
+    return int(ms), int(seq or 0)
+
+
 class StreamWatch:
     """Waits for entries of streams of one server, or of one slot of a cluster."""
 
@@ -34,7 +40,8 @@ class StreamWatch:
         self.users = 0
         self._client = client
         self._key = key
-        self._waiting: dict[bytes, tuple[str, Came]] = {}
+        #: The position of each user of a stream, and what to call.
+        self._waiting: dict[bytes, dict[object, tuple[str, Came]]] = {}
         # The positions of the current read.
         self._asked: Mapping[bytes, str] = {}
         self._changed = asyncio.Event()
@@ -45,17 +52,19 @@ class StreamWatch:
         self._unblocking: asyncio.Task[None] | None = None
         self._task = asyncio.create_task(self._serve(), name="chancy redis streams")
 
-    def add(self, key: str, last: str, came: Came) -> None:
-        """Wait for an entry after a position; replaces an earlier call with the same key."""
-        self._waiting[key.encode()] = (last, came)
+    def add(self, key: str, user: object, last: str, came: Came) -> None:
+        """Wait for an entry after a position; replaces an earlier call of the same user."""
+        self._waiting.setdefault(key.encode(), {})[user] = (last, came)
         if not self._blocked:
             self._changed.set()
         elif self._unblocking is None and self._block_ms > _SHORT_MS and self._misses():
             self._unblocking = asyncio.create_task(self._unblock(), name="unblock")
 
-    def remove(self, key: str) -> None:
+    def remove(self, key: str, user: object) -> None:
         """Stop waiting for a stream."""
-        self._waiting.pop(key.encode(), None)
+        users = self._waiting.get(key.encode(), {})
+        if users.pop(user, None) and not users:
+            del self._waiting[key.encode()]
 
     async def arrived(self, key: str, last: str) -> None:
         """Wait until a stream has an entry after a position. Raises `BrokerError`."""
@@ -69,11 +78,11 @@ class StreamWatch:
             else:
                 found.set_exception(error)
 
-        self.add(key, last, came)
+        self.add(key, found, last, came)
         try:
             await found
         finally:
-            self.remove(key)
+            self.remove(key, found)
 
     async def close(self) -> None:
         tasks = [task for task in (self._task, self._unblocking) if task is not None]
@@ -95,25 +104,42 @@ class StreamWatch:
                 pause_s = backoff.next_s()
                 logger.warning("stream_waiter_failed next_try_s=%.1f error=%s", pause_s, error)
                 waiting, self._waiting = self._waiting, {}
-                for _, came in waiting.values():
-                    came(error)
+                for users in waiting.values():
+                    for _, came in users.values():
+                        came(error)
                 await asyncio.sleep(pause_s)
                 continue
             backoff.reset()
-            for key, _ in found or ():
-                wanted = self._waiting.get(key)
-                if wanted is not None and wanted[0] == self._asked[key]:
-                    del self._waiting[key]
-                    wanted[1](None)
+            for key, [[xid, _]] in found or ():
+                self._call(key, xid.decode())
             if found:
                 # They mostly become idle again soon: waiting for them saves a read.
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_SOON_S):
                         await self._changed.wait()
 
+    def _call(self, key: bytes, xid: str) -> None:
+        """Call the users of a stream that have not read an entry."""
+        users = self._waiting.pop(key, {})
+        rest = {}
+        for user, (last, came) in users.items():
+            if entry_order(last) < entry_order(xid):
+                came(None)
+            else:
+                rest[user] = (last, came)
+        if rest:
+            self._waiting[key] = rest
+
+    def _positions(self) -> dict[bytes, str]:
+        """The lowest position of the users of each stream."""
+        return {
+            key: min((last for last, _ in users.values()), key=entry_order)
+            for key, users in self._waiting.items()
+        }
+
     async def _read(self) -> Any:
         timeout_s = self._client.settings.timeout_s
-        self._asked = {key: last for key, (last, _) in self._waiting.items()}
+        self._asked = self._positions()
         self._blocked = True
         try:
             if self._wire is None:
@@ -142,7 +168,7 @@ class StreamWatch:
         """Whether the current read lacks a stream, or waits for another position."""
         asked = self._asked
         return self._blocked and any(
-            asked.get(key) != last for key, (last, _) in self._waiting.items()
+            asked.get(key) != last for key, last in self._positions().items()
         )
 
     async def _unblock(self) -> None:

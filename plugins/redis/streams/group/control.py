@@ -10,7 +10,7 @@ from typing import Any
 from chancy.clock import Backoff
 from chancy.errors import BrokerError
 from chancy.plugins.redis.streams.processing.processor import Processor
-from chancy.plugins.redis.transport.blocking_reads import watching
+from chancy.plugins.redis.transport.blocking_reads import entry_order, watching
 from chancy.plugins.redis.transport.redis_client import RedisClient
 
 logger = logging.getLogger("chancy.redis.streams")
@@ -57,14 +57,14 @@ class Control:
                     )
                     await asyncio.sleep(pause_s)
                     # Read everything again: the stream may have been recreated, with lower ids.
-                    known, last, count = max(known, _order(last)), "0-0", _MOST
+                    known, last, count = max(known, entry_order(last)), "0-0", _MOST
                     continue
                 count = 0
                 for _, messages in found or ():
                     count = len(messages)
                     for xid, fields in messages:
                         last = xid.decode()
-                        self._receive(fields, again=_order(last) <= known)
+                        self._receive(fields, again=entry_order(last) <= known)
                 if count < _MOST:
                     known = (0, 0)
 
@@ -75,8 +75,3 @@ class Control:
         numbers = fields.get(b"partitions", b"").split(b",")
         only = {int(number) for number in numbers if number.isdigit()}
         self._on_message(reason, only or None)
-
-
-def _order(xid: str) -> tuple[int, int]:
-    ms, _, seq = xid.partition("-")
-    return int(ms), int(seq or 0)

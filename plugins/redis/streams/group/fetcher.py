@@ -16,6 +16,7 @@ from chancy.plugins.redis.streams.model.event import Event
 from chancy.plugins.redis.streams.processing.counters import Counters
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition, report_loss
 from chancy.plugins.redis.streams.processing.processor import Processor
+from chancy.plugins.redis.transport.blocking_reads import entry_order
 from chancy.plugins.redis.transport.redis_client import RedisClient, Reply
 from chancy.plugins.redis.transport.scripts import ScriptCall
 
@@ -181,7 +182,7 @@ class Fetcher:
             partition.buffer.extend(
                 [Event(number, xid.decode(), fields, recovering, decode) for xid, fields in entries]
             )
-            partition.last = max(partition.last, entries[-1][0].decode(), key=_order)
+            partition.last = max(partition.last, entries[-1][0].decode(), key=entry_order)
         if count:
             self._follow(partition, count, len(entries) + len(gone), entries, gone)
         if entries:
@@ -198,7 +199,8 @@ class Fetcher:
             partition.cursor, partition.inherited = None, False
         else:
             partition.cursor = max(
-                (xid.decode() for xid in (*gone, *(last for last, _ in entries[-1:]))), key=_order
+                (xid.decode() for xid in (*gone, *(last for last, _ in entries[-1:]))),
+                key=entry_order,
             )
 
     def _failed(self, partition: OwnedPartition[Any], call: ScriptCall, error: Exception) -> float:
@@ -224,8 +226,3 @@ class Fetcher:
         partition.more = True
         if partition.cursor is None:
             partition.cursor = partition.last
-
-
-def _order(xid: str) -> tuple[int, int]:
-    ms, _, seq = xid.partition("-")
-    return int(ms), int(seq)

@@ -40,7 +40,7 @@ class Waiter:
         if self._watch is not None:
             for partition in self._idle():
                 log = self._keys.log(partition.number)
-                self._watch.add(log, partition.last, partial(self._came, partition))
+                self._watch.add(log, self, partition.last, partial(self._came, partition))
 
     async def serve(self) -> None:
         """Watch until cancelled."""
@@ -54,7 +54,7 @@ class Waiter:
             finally:
                 self._watch = None
                 for partition in self._partitions():
-                    watch.remove(self._keys.log(partition.number))
+                    watch.remove(self._keys.log(partition.number), self)
 
     def _idle(self) -> list[OwnedPartition[Any]]:
         return [

@@ -67,3 +67,49 @@ async def test_it_is_waited_for_though_the_read_was_not_on_its_way_yet(
     finally:
         serving.cancel()
         await asyncio.wait([serving])
+
+
+async def test_each_processor_of_a_stream_is_woken_by_the_entries_that_it_has_not_read(
+    alone: RedisClient,
+) -> None:
+    streams = Streams(alone.settings)
+    orders = streams.stream(
+        "orders", record=Order, partition_by="key", partitions=1, hasher=in_turn
+    )
+    log = orders.keys.log(0)
+
+    async def handle(_: Events[Order]) -> None: ...
+
+    lanes, waiters = [idle(0), idle(0)], list[Waiter]()
+    for name, lane in zip("ab", lanes, strict=True):
+        streams.processor(orders, name=name)(handle)
+        waiters.append(Waiter(alone, streams.processors[-1], lambda lane=lane: [lane]))
+    first, second = lanes
+
+    def wait_after(last: str, *chosen: OwnedPartition[Order]) -> None:
+        for lane in chosen:
+            lane.last, lane.more = last, False
+        for waiter in waiters:
+            waiter.check()
+
+    serving = [asyncio.create_task(waiter.serve()) for waiter in waiters]
+    try:
+        xid = await alone.command("XADD", log, "*", "a", "b")
+        await eventually(lambda: first.more and second.more)
+        wait_after(xid.decode(), *lanes)
+        xid = await alone.command("XADD", log, "*", "a", "b")
+        await eventually(lambda: first.more and second.more)
+        # The first has read that entry, and waits for the next one.
+        wait_after(xid.decode(), first)
+        wait_after("0-0", second)
+        await eventually(lambda: second.more)
+        assert not first.more
+        # The end of one processor does not concern the other.
+        serving[1].cancel()
+        await asyncio.wait(serving[1:])
+        await alone.command("XADD", log, "*", "a", "b")
+        await eventually(lambda: first.more)
+    finally:
+        for task in serving:
+            task.cancel()
+        await asyncio.wait(serving)
