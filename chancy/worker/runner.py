@@ -235,6 +235,10 @@ class Runner:
                     log_started(claim)
                 try:
                     outcome = await self._executor.run(claim)
+                except asyncio.CancelledError:
+                    # Otherwise it would stay `running`, and count as a crash.
+                    self._conclude(claim, Released("the worker stopped before the job ended"))
+                    raise
                 except Exception as error:
                     logger.exception("executor_failed job=%s", claim.id)
                     outcome = Raised(Failure.of(error), error=error)

@@ -22,7 +22,7 @@ from typing import Any
 from uuid import UUID
 
 from chancy.attempt.claim import Claim
-from chancy.attempt.outcome import Outcome, TimedOut
+from chancy.attempt.outcome import Outcome, Released, TimedOut
 from chancy.context.context import CURRENT, JobContext
 from chancy.errors import Interrupted, UnsupportedLimit
 from chancy.executors import forks
@@ -50,6 +50,8 @@ from chancy.queue.queue import PLAIN_WITH_TIME
 
 logger = logging.getLogger("chancy.executors")
 
+#: Longest grace in seconds of a job that is released: the worker waits 10 s for it.
+RELEASED_S = 5.0
 #: Maximum number of threads for plain functions, whatever the concurrency is.
 MAX_THREADS = 64
 
@@ -208,14 +210,17 @@ class AsyncExecutor:
         except asyncio.CancelledError:
             # The consumer is being torn down: stop the job first.
             host.task.cancel()
-            await asyncio.wait([host.task], timeout=self._options.grace_s)
+            grace_s = min(self._options.grace_s, RELEASED_S)
+            await asyncio.wait([host.task], timeout=grace_s)
             if not host.task.done():
-                self._abandon(claim, host)
+                self._abandon(claim, host, grace_s)
             raise
         finally:
             del self._hosts[run]
             if timer is not None:
                 timer.cancel()
+            if host.abandoning is not None:
+                host.abandoning.cancel()
         if host.interruption is not None:
             if error is not None and not isinstance(error, asyncio.CancelledError | Interrupted):
                 logger.warning(
@@ -236,7 +241,7 @@ class AsyncExecutor:
         loop = asyncio.get_running_loop()
         return loop.call_later(left_s, self._interrupt_host, claim, job, host, timed_out)
 
-    def _abandon(self, claim: Claim, host: CoroutineHost) -> None:
+    def _abandon(self, claim: Claim, host: CoroutineHost, grace_s: float) -> None:
         if host.task.done():
             return
         logger.error(
@@ -244,7 +249,7 @@ class AsyncExecutor:
             "and runs until it returns",
             claim.id,
             claim.func,
-            self._options.grace_s,
+            grace_s,
         )
         self._abandoned.add(host.task)
         host.task.add_done_callback(self._abandoned.discard)
@@ -293,10 +298,18 @@ class AsyncExecutor:
     ) -> bool:
         if host.result.done():
             return False
+        loop = asyncio.get_running_loop()
+        grace_s = self._options.grace_s
+        if isinstance(outcome, Released):
+            grace_s = min(grace_s, RELEASED_S)
+        ends_at = loop.time() + grace_s
+        if host.abandoning is None or ends_at < host.abandoning.when():
+            if host.abandoning is not None:
+                host.abandoning.cancel()
+            host.abandoning = loop.call_at(ends_at, self._abandon, claim, host, grace_s)
         # Once: requests are repeated, and a second cancellation would interrupt the cleanup.
         if host.interruption is None:
             host.interruption = outcome
-            asyncio.get_running_loop().call_later(self._options.grace_s, self._abandon, claim, host)
             job.ask_to_stop(reason_of(outcome))
             host.task.cancel()
         return True

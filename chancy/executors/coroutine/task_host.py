@@ -35,7 +35,16 @@ class CoroutineHost:
     cancelled before its first step would otherwise never enter it.
     """
 
-    __slots__ = ("_awaits", "_context", "_job", "_wake", "interruption", "result", "task")
+    __slots__ = (
+        "_awaits",
+        "_context",
+        "_job",
+        "_wake",
+        "abandoning",
+        "interruption",
+        "result",
+        "task",
+    )
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._wake = loop.create_future()
@@ -47,6 +56,8 @@ class CoroutineHost:
         self.result: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
         #: The outcome that the attempt was interrupted with.
         self.interruption: Outcome | None = None
+        #: Ends the wait for the coroutine once it has been interrupted.
+        self.abandoning: asyncio.TimerHandle | None = None
         body = self._body()
         body.send(None)
         self.task = loop.create_task(body, name="chancy-job")

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from chancy.attempt.judge import judge
-from chancy.attempt.outcome import Cancelled, Raised, Returned, TimedOut
+from chancy.attempt.outcome import Cancelled, Outcome, Raised, Released, Returned, TimedOut
 from chancy.attempt.settlement import Settlement
 from chancy.clock import SystemClock
 from chancy.executors.coroutine.executor import AsyncExecutor
@@ -101,6 +101,29 @@ async def test_async_job_that_swallows_its_cancel_is_abandoned(
     finally:
         place.until.touch()
         await runner.close()
+
+
+@pytest.mark.parametrize("asked", [(), (Cancelled("asked"),)])
+async def test_async_released_job_has_no_long_grace(
+    place: Place, monkeypatch: pytest.MonkeyPatch, asked: tuple[Outcome, ...]
+) -> None:
+    monkeypatch.setattr("chancy.executors.coroutine.executor.RELEASED_S", 0.05)
+    patient = AsyncOptions(grace_s=3_600)
+    it = AsyncExecutor(
+        ExecutorSetup(concurrency=1, find=find, max_payload=MAX_PAYLOAD, options=patient)
+    )
+    await it.start()
+    try:
+        claim = place.waiting("swallow")
+        running = asyncio.create_task(it.run(claim))
+        await place.has_started()
+        outcomes = [*asked, Released("the worker stops")]
+        for outcome in outcomes:
+            assert it.interrupt(claim, outcome) is True
+        assert await end_of(running) == outcomes[0]
+    finally:
+        place.until.touch()
+        await it.stop()
 
 
 @pytest.mark.parametrize("function", ["give_in", "trip"])

@@ -9,7 +9,7 @@ import pytest
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.judge import judge
-from chancy.attempt.outcome import Cancelled, Outcome, Returned
+from chancy.attempt.outcome import Cancelled, Outcome, Released, Returned
 from chancy.attempt.settlement import Settlement
 from chancy.clock import SystemClock
 from chancy.states import State
@@ -134,3 +134,14 @@ async def test_a_runner_whose_only_claim_is_asked_to_stop_is_idle_and_continues(
         assert executor.ran == [later]
     finally:
         await runner.close()
+
+
+async def test_a_running_job_is_released_when_its_consumer_is_stopped() -> None:
+    settled: list[Settlement] = []
+    executor = OneByOne()
+    runner = Runner(executor, judge, settled.append, SystemClock(), UNKNOWN)
+    only = claim()
+    runner.give([only])
+    await eventually(lambda: executor.ran)
+    await runner.close()
+    assert settled == [judge(only, Released("the worker stopped before the job ended"))]
