@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Lost, Outcome, Released
+from chancy.clock import is_being_cancelled
 from chancy.context.host import Progress
 from chancy.executors.cluster.messages import (
     CheckpointStored,
@@ -196,6 +197,8 @@ class ClusterExecutor:
                 await load(claim.func, self._setup.find)
                 self._known.add(claim.func)
         except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
+                raise
             return raised(error, perf_counter())
         if not self._connected:
             return Released(self._broken or "the cluster is lost")

@@ -23,6 +23,7 @@ from uuid import UUID
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Released, TimedOut
+from chancy.clock import is_being_cancelled
 from chancy.context.context import CURRENT, JobContext
 from chancy.errors import Interrupted, UnsupportedLimit
 from chancy.executors import forks
@@ -139,6 +140,8 @@ class AsyncExecutor:
             await load(claim.func, self._find)
             self._look_up(claim.func)
         except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
+                raise
             return raised(error, began)
         return await self.run(claim)
 

@@ -18,6 +18,7 @@ from time import perf_counter
 from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
 from chancy.attempt.outcome import Outcome, Released
+from chancy.clock import is_being_cancelled
 from chancy.context.context import Progress
 from chancy.executors.imports import load
 from chancy.executors.invocation import raised
@@ -148,6 +149,8 @@ class ProcessExecutor:
             )
             attempt = ProcessAttempt(claim, limits, loop.create_future())
         except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
+                raise
             return raised(error, perf_counter())
         self._attempts[id(claim)] = attempt
         if not self._waiting:

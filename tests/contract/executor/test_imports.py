@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncGenerator, Iterator
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -15,15 +17,19 @@ import pytest
 from chancy.attempt.outcome import Outcome, Raised, Returned
 from chancy.executors import executor
 from chancy.executors.base import Executor
+from chancy.executors.cluster.executor import ClusterExecutor
+from chancy.executors.setup import ExecutorSetup
 from chancy.job.limits import Limit, encode_limits
 from chancy.job.registry import Registry
 from chancy.queue.executor_options import (
     AsyncOptions,
+    DaskOptions,
     ExecutorOptions,
     ProcessOptions,
     ThreadOptions,
 )
 from tests.contract.executor.calls import claim_with, end_of
+from tests.contract.executor.test_cluster_executor import ThreadCluster
 
 SLOW = """
 import asyncio, os, time
@@ -113,3 +119,32 @@ async def test_an_import_that_fails_is_reported(name: str, module: str, tmp_path
     assert isinstance(outcome, Raised), outcome
     assert outcome.failure.is_a("chancy.errors.UnknownFunction")
     assert "no licence" in outcome.failure.message
+
+
+@pytest.mark.parametrize("name", [*OPTIONS, "dask"])
+async def test_a_consumer_that_is_torn_down_does_not_wait_for_an_import(name: str) -> None:
+    begun, ended = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def find(path: str) -> Callable[..., Any]:
+        loop.call_soon_threadsafe(begun.set)
+        ended.wait()
+        raise AssertionError("nothing is to run")
+
+    options = OPTIONS.get(name, DaskOptions())
+    it: Executor
+    if name == "dask":
+        setup = ExecutorSetup(concurrency=1, find=find, max_payload=1_000, options=options)
+        it = ClusterExecutor(setup, ThreadCluster())
+    else:
+        it = executor(name, concurrency=1, find=find, options=options)
+    await it.start()
+    try:
+        consumer = asyncio.create_task(it.run(claim_with("no_such_module.work", "{}")))
+        await begun.wait()
+        consumer.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await end_of(consumer)
+    finally:
+        ended.set()
+        await it.stop()
