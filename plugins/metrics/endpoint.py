@@ -6,9 +6,10 @@ import asyncio
 import json
 import logging
 import re
+import socket
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import TimeoutError as LateError
-from socketserver import ThreadingMixIn
+from socketserver import TCPServer, ThreadingMixIn
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -49,6 +50,16 @@ def parse_address(text: str, number: int = 0) -> tuple[str, int]:
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
+    def server_bind(self) -> None:
+        # That of HTTPServer asks the DNS for the name of the host, which blocks the event loop.
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = self.socket.getsockname()[:2]
+        self.setup_environ()
+
+
+class _IPv6Server(_Server):
+    address_family = socket.AF_INET6
+
 
 class _Handler(WSGIRequestHandler):
     #: Seconds for which a connection may be silent.
@@ -75,7 +86,10 @@ class Endpoint:
         self._loop = asyncio.get_running_loop()
         try:
             self._server = make_server(
-                *address, self._serve, server_class=_Server, handler_class=_Handler
+                *address,
+                self._serve,
+                server_class=_IPv6Server if ":" in address[0] else _Server,
+                handler_class=_Handler,
             )
         except OSError as error:
             raise ConfigurationError(

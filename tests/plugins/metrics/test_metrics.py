@@ -15,10 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psycopg
 import pytest
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -30,7 +32,7 @@ from chancy.plugin.pushing import PUSH
 from chancy.plugins import metrics as metrics_plugin
 from chancy.plugins.metrics import Metrics, Totals
 from chancy.plugins.metrics import endpoint as endpoints
-from chancy.plugins.metrics.endpoint import parse_address
+from chancy.plugins.metrics.endpoint import Endpoint, parse_address
 from chancy.plugins.metrics.gauges import Gauges, look
 from chancy.plugins.metrics.series import MetricsTable
 from chancy.plugins.metrics.tally import (
@@ -294,9 +296,31 @@ def test_worker_processes_listen_on_following_ports() -> None:
     assert parse_address("[::1]:80") == ("::1", 80)
 
 
-def get(port: int, path: str) -> tuple[int, str]:
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+async def test_both_families_of_addresses_are_served_without_the_dns(
+    monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    asked: list[str] = []
+
+    def getfqdn(name: str = "") -> str:
+        asked.append(name)
+        return name
+
+    monkeypatch.setattr(socket, "getfqdn", getfqdn)
+    runtime: Any = None  # `/metrics` does not look at it
+    endpoint = Endpoint((host, 0), CollectorRegistry(), runtime)
+    endpoint.start()
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+        place = f"[{host}]" if ":" in host else host
+        assert (await asyncio.to_thread(get, endpoint.port, "/metrics", place))[0] == 200
+    finally:
+        await asyncio.to_thread(endpoint.stop)
+    assert asked == []
+
+
+def get(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=20) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
