@@ -325,7 +325,7 @@ def _position(key: str, after: str | None, queue: str | None) -> dict[str, str |
                     own, pos = json.loads(after)
                     return {"queue": str(own), "pos": _pos(int(pos))}
                 return {"queue": queue or "", "pos": 0}
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return _position(key, None, queue)
 
 

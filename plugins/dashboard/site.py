@@ -301,7 +301,7 @@ class View:
         """A page."""
         done = self.query("done")
         entry = None
-        if done and not context.get("away") and done.isdigit() and len(done) < 19:
+        if done and not context.get("away") and done.isdecimal() and len(done) < 19:
             entry = await self.site.audit.get(int(done))
             if entry is not None and entry.who != self.person.name:
                 entry = None

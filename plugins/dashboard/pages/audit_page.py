@@ -14,7 +14,7 @@ async def show(view: View) -> Response:
     view.require(Action.VIEW_AUDIT)
     await view.site.looks.get("lost actions", view.site.audit.end_lost, keep_s=30.0)
     given = view.query("before") or ""
-    before = int(given) if given.isdigit() and len(given) < 19 else None
+    before = int(given) if given.isdecimal() and len(given) < 19 else None
     entries = await view.site.audit.page(before, _PAGE + 1)
     return await view.render(
         "audit.html",
@@ -27,7 +27,7 @@ async def show(view: View) -> Response:
 async def stop(view: View) -> Response:
     """Ask an action in batches to stop; whoever began it may, and whoever may do all."""
     given = view.field("entry")
-    entry = await view.site.audit.get(int(given)) if given.isdigit() and len(given) < 19 else None
+    entry = await view.site.audit.get(int(given)) if given.isdecimal() and len(given) < 19 else None
     if entry is None:
         raise Refused(404, "there is no such entry")
     if entry.who != view.person.name:

@@ -47,7 +47,7 @@ async def show(view: View) -> Response:
     site = view.site
     snapshot = await Snapshots(site).get()
     given = view.query("page") or "0"
-    page = int(given) if given.isdigit() and len(given) < 5 else 0
+    page = int(given) if given.isdecimal() and len(given) < 5 else 0
     shown = snapshot.workers[page * _PAGE : (page + 1) * _PAGE]
     ids = [worker.id for worker in shown]
 

@@ -299,8 +299,19 @@ async def test_auth_may_be_async_redirect_or_ask_for_a_password(shop: Chancy) ->
             assert asked.status_code == 401
             assert "Basic" in asked.headers["www-authenticate"]
         assert (await browser_.get("/", auth=("eve", "correct horse"))).status_code == 200
+        for value in (b"Basic \xe9", b"Basic =", b"Basic /w=="):
+            headers = [(b"authorization", value)]
+            assert (await browser_.get("/", headers=headers)).status_code == 401
     async with client(Dashboard(shop, auth=lambda request: None)) as browser_:
         assert (await browser_.get("/")).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "path", ["?done=²", "audit?before=²", "workers?page=²", "jobs?q=state:held&after=" + "[" * 3000]
+)
+async def test_parameters_that_cannot_be_read_are_ignored(shop: Chancy, path: str) -> None:
+    async with browser(shop, ADMIN) as ada:
+        assert (await ada.get(path)).status_code == 200
 
 
 @pytest.mark.parametrize("fields", [{"id": "x" * 200_000}, {"id": ["1"] * 1_200}])
