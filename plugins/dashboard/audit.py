@@ -10,12 +10,15 @@ from typing import Any
 
 from chancy.broker.contract import Broker
 from chancy.broker.optional import SqlStore
+from chancy.errors import StatementFailed
 from chancy.plugin.tables import PluginSql, utc
 
 SQL = PluginSql("chancy.plugins.dashboard", "the pages of the dashboard")
 #: Seconds after which an action in progress that has counted nothing is taken for lost. A batch
 #: takes less, and so does a call of the application.
 _LOST_S = 600.0
+#: Insufficient privilege, and a read-only transaction.
+_READ_ONLY = ("42501", "25006")
 #: Above every id.
 _LAST = 2**63 - 1
 
@@ -78,8 +81,12 @@ class Audit:
         return bool(stop)
 
     async def end_lost(self) -> None:
-        """End the actions whose process has died."""
-        await self._tables.fetch("audit_lost", _LOST_S, "its process died before it ended")
+        """End the actions whose process has died. A role that may only read leaves it to others."""
+        try:
+            await self._tables.fetch("audit_lost", _LOST_S, "its process died before it ended")
+        except StatementFailed as error:
+            if error.sqlstate not in _READ_ONLY:
+                raise
 
     async def stop(self, id: int) -> bool:
         """Ask an action to stop; False if it has ended."""

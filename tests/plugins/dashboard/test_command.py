@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import signal
 from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from chancy import Chancy
 from chancy.broker import SqlStore
 from chancy.embedded import free_port
+from chancy.plugins.dashboard import DashboardPlugin
 from chancy.plugins.dashboard.audit import Audit
+from chancy.postgres.schema import grants
+from chancy.postgres.schema.component import RoleKind
+from tests.plugins.dashboard.browsing import ADMIN, browser
 from tests.support.command import Answer, command, inside, started
+from tests.support.roles import roles
 from tests.support.waiting import eventually_sync
 
 
@@ -58,6 +65,25 @@ def test_a_user_needs_a_password(shop_dsn: str) -> None:
 def test_other_machines_are_not_served_without_auth(shop_dsn: str, host: str) -> None:
     answer = inside("dashboard", "--host", host, code=2, dsn=shop_dsn, plugins="chancy.dashboard")
     assert f"--host {host} is reachable from other machines" in answer.err
+
+
+async def test_a_role_that_may_only_read_sees_the_audit(shop: Chancy) -> None:
+    assert isinstance(shop.control, SqlStore)
+    await Audit(shop.control, 365).add("eve", "cancel job", "queue:mail")
+    role = f"viewer_{secrets.token_hex(4)}"
+    dsn = make_conninfo(shop.dsn, options=f"-c role={role}")
+    with roles(shop.dsn, [role]):
+        made = grants.statements(RoleKind.VIEWER, role, "chancy", shop.hooks.components)
+        grants.apply(shop.dsn, "chancy", made)
+        async with (
+            Chancy(dsn, plugins=[DashboardPlugin()]) as reading,
+            browser(reading, ADMIN) as ada,
+        ):
+            page = await ada.get("audit")
+        assert (page.status_code, "cancel job" in page.text) == (200, True)
+        run = partial(inside, "audit", "list", "--json", dsn=dsn, plugins="chancy.dashboard")
+        (entry,) = (await asyncio.to_thread(run)).json
+        assert entry["who"] == "eve"
 
 
 async def test_the_audit_is_listed_and_its_actions_are_stopped(shop: Chancy) -> None:
