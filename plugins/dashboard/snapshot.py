@@ -14,7 +14,8 @@ from chancy.plugin.finding import Finding, Severity
 from chancy.plugins.cron import Cron
 from chancy.plugins.dashboard.audit import SQL
 from chancy.plugins.dashboard.site import MOST, Site
-from chancy.plugins.dead_letter import DeadLetters, LetterFilter
+from chancy.plugins.dead_letter import LetterFilter
+from chancy.plugins.dead_letter.store import Letters
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 
 #: The limits of `chancy doctor`: seconds of an open transaction, and of a due job that waits.
@@ -194,10 +195,9 @@ class Snapshots:
             found.setdefault(name, _Counts()).running += count
 
     async def _letters(self) -> int | None:
-        plugin = self._site.plugin(DeadLetters)
-        if plugin is None:
+        if not self._site.has_letters:
             return None
-        return await plugin.count(self._site.chancy, LetterFilter(replayed=False))
+        return await Letters(self._site.lists).count(LetterFilter(replayed=False))
 
     async def _cron_problems(self) -> list[Attention]:
         plugin = self._site.plugin(Cron)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from chancy.broker.contract import Broker
+from chancy.broker.optional import SqlStore
 from chancy.checks import check_number
 from chancy.plugin.tables import PluginSql
 from chancy.plugins.metrics.tally import COUNTS, PLACES, Totals, TotalsByFunction, quantile
@@ -57,7 +58,7 @@ class MetricsTable:
     :raises ConfigurationError: the broker does not offer SQL.
     """
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker | SqlStore) -> None:
         self._tables = SQL.on(broker)
 
     async def report(self, totals: Mapping[tuple[str, str], Totals]) -> None:

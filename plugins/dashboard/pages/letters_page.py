@@ -50,10 +50,11 @@ def _plugin(view: View) -> DeadLetters:
 
 
 async def show(view: View) -> Response:
-    plugin, site, after = _plugin(view), view.site, _after(view)
+    _plugin(view)
+    site, after = view.site, _after(view)
 
     async def look() -> Sequence[Group]:
-        return await plugin.groups(site.chancy, limit=_GROUPS + 1, after=after)
+        return await Letters(site.lists).groups(limit=_GROUPS + 1, after=after)
 
     groups = await site.looks.get(("letter groups", after), look, keep_s=10.0)
     last = groups[_GROUPS - 1] if len(groups) > _GROUPS else None

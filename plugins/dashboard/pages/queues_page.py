@@ -18,7 +18,7 @@ from chancy.plugins.dashboard.snapshot import Snapshots, badness
 from chancy.plugins.dashboard.undertaking import deed
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.metrics import Metrics, MetricsPoint, Totals
-from chancy.plugins.metrics.series import add_up
+from chancy.plugins.metrics.series import MetricsTable, add_up
 from chancy.states import State
 
 #: Seconds for which the page of the checkup shows the same findings.
@@ -65,15 +65,14 @@ class QueueHistory:
 async def _history(view: View, span: Span, queue: str | None) -> QueueHistory | None:
     """None: the application does not use the plugin chancy.metrics."""
     site = view.site
-    metrics = site.plugin(Metrics)
-    if metrics is None:
+    if site.plugin(Metrics) is None:
         return None
 
     # The longer the steps, the longer they stay true.
     keep_s = max(5.0, min(60.0, span.step.total_seconds() / 60))
 
     async def read() -> Sequence[MetricsPoint]:
-        return await metrics.read(site.chancy, span.span, span.step, by_queue=True)
+        return await MetricsTable(site.lists).read(span.span, span.step, by_queue=True)
 
     async def look() -> QueueHistory:
         # Read once, and added up here: the statement is what takes the time, not its result.

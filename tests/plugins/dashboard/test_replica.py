@@ -8,8 +8,12 @@ import pytest
 
 from chancy import Chancy, Job, Queue, State
 from chancy.plugins.dashboard import DashboardPlugin, replica
-from tests.plugins.dashboard.browsing import ADMIN, Browser, browser, text_of
+from chancy.plugins.metrics import Metrics, Totals
+from chancy.plugins.metrics.series import MetricsTable
+from tests.plugins.dashboard.browsing import ADMIN, VIEWER, Browser, browser, text_of
+from tests.plugins.dashboard.scene import fail
 from tests.support import jobs
+from tests.support.postgres_fixtures import new_database
 from tests.support.replicated import HERE, ReplicatedPostgres, ask
 from tests.support.waiting import eventually
 
@@ -56,6 +60,21 @@ async def test_lists_are_read_from_a_replica_and_jobs_and_actions_from_the_prima
             node.way.heal()
             await eventually(lambda: _caught_up(ada), timeout=30)
             assert "nap" in await listed(ada)
+
+
+async def test_dead_letters_and_charts_are_read_from_the_replica(
+    request: pytest.FixtureRequest, shop_template: str, shop: Chancy
+) -> None:
+    """Another database in its place shows what comes from it."""
+    await fail(shop, 3)
+    await MetricsTable(shop.control).report({("mail", "shop.send"): Totals(failed=7)})
+    plugins = [DashboardPlugin(read_dsn=shop.dsn), Metrics()]
+    with new_database(request, shop_template) as dsn:
+        async with Chancy(dsn, plugins=plugins) as chancy, browser(chancy, VIEWER) as vera:
+            overview = await vera.get()
+            assert "3 jobs have failed for good" in text_of(overview)
+            assert 'data-name="failed">7<' in overview.text
+            assert "shop.Declined" in text_of(await vera.get("dead-letters"))
 
 
 async def _behind(ada: Browser) -> bool:
