@@ -26,13 +26,7 @@ from chancy.plugin.pushing import PushContext
 from chancy.plugin.runtime import Application, Runtime
 from chancy.plugins.metrics.gauges import Gauges, look
 from chancy.plugins.metrics.series import MetricsPoint, MetricsTable
-from chancy.plugins.metrics.tally import (
-    MOST_FUNCTIONS,
-    OTHER,
-    Tally,
-    Totals,
-    TotalsByFunction,
-)
+from chancy.plugins.metrics.tally import Tally, Totals, TotalsByFunction, bounded
 from chancy.postgres.schema.component import Migrations
 
 if TYPE_CHECKING:
@@ -116,11 +110,8 @@ class Metrics(Plugin):
         """All pushes of this process, by queue and function."""
         with self._pushing:
             noted = Counter(self._pushes.popleft() for _ in range(len(self._pushes)))
-            for (queue, func), number in noted.items():
-                key = queue, func
-                if key not in self._pushed and len(self._pushed) >= MOST_FUNCTIONS:
-                    key = queue, OTHER
-                self._pushed[key] += number
+            for key, number in noted.items():
+                self._pushed[bounded(key, self._pushed)] += number
             return dict(self._pushed)
 
     def settled(self, batch: Sequence[Settlement], stale: Sequence[Settlement]) -> None:

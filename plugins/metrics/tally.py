@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect, bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import add
 from uuid import UUID
@@ -17,7 +17,8 @@ from chancy.states import State
 PLACES = 24
 #: The upper bounds of the places in seconds, without the last one: 1 ms to 1.2 hours.
 BOUNDS = tuple(2.0**place / 1000 for place in range(PLACES - 1))
-#: Queues and functions that are counted apart. Those of a further one count as `OTHER`.
+#: Functions of queues that are counted apart. Further ones count as `OTHER` of their queue, and as
+#: `OTHER` of the queue `OTHER` once there are as many of these.
 MOST_FUNCTIONS = 1_000
 OTHER = "other"
 
@@ -80,6 +81,16 @@ COUNTS = (
 TotalsByFunction = dict[tuple[str, str], Totals]
 
 
+def bounded(key: tuple[str, str], counted: Mapping[tuple[str, str], object]) -> tuple[str, str]:
+    """The queue and function under which a job of ``key`` is counted; see `MOST_FUNCTIONS`."""
+    if key in counted or len(counted) < MOST_FUNCTIONS:
+        return key
+    of_queue = key[0], OTHER
+    if of_queue in counted or len(counted) < 2 * MOST_FUNCTIONS:
+        return of_queue
+    return OTHER, OTHER
+
+
 class Tally:
     """Counts settlements until `take` is called."""
 
@@ -130,9 +141,7 @@ class Tally:
     def _of(self, key: tuple[str, str]) -> Totals:
         found = self._totals.get(key)
         if found is None:
-            if len(self._totals) >= MOST_FUNCTIONS:
-                key = key[0], OTHER
-            found = self._totals.setdefault(key, Totals())
+            found = self._totals.setdefault(bounded(key, self._totals), Totals())
         return found
 
     def take(self) -> TotalsByFunction:

@@ -252,6 +252,20 @@ def test_pushes_of_many_threads_are_counted_by_a_bounded_number_of_functions() -
     assert (len(counts), counts[OTHER]) == (MOST_FUNCTIONS + 1, 4 * 10)
 
 
+def test_queues_beyond_the_bound_are_counted_together() -> None:
+    metrics, tally = Metrics(), Tally()
+    for number in range(2 * MOST_FUNCTIONS + 10):
+        queue = f"tenant-{number}"
+        metrics.pushing(Job(func="a.f", queue=queue), PUSH)
+        claim = claimed()._replace(queue=queue)
+        tally.add([Settlement(claim.id, claim.lease, State.SUCCEEDED, claim=claim)], [])
+    [family] = (one for one in metrics.registry.collect() if one.name == "chancy_jobs_pushed")
+    pushed = {tuple(sample.labels.values()): sample.value for sample in family.samples}
+    totals = tally.take()
+    assert len(pushed) == len(totals) == 2 * MOST_FUNCTIONS + 1
+    assert pushed[OTHER, OTHER] == totals[OTHER, OTHER].succeeded == 10
+
+
 async def test_the_horizon_counts_the_transactions_since_the_oldest_snapshot(dsn: str) -> None:
     async with application(dsn, Metrics()) as chancy:
         with psycopg.connect(dsn) as report:
