@@ -25,7 +25,7 @@ from psycopg.pq import TransactionStatus
 
 from chancy.app.app import Chancy
 from chancy.attempt.claim import Claim
-from chancy.attempt.outcome import Outcome, Returned
+from chancy.attempt.outcome import Outcome, Raised, Returned
 from chancy.attempt.settlement import Note, Settlement
 from chancy.broker.values import WorkerRecord
 from chancy.context.context import CURRENT, JobContext, Progress
@@ -134,6 +134,8 @@ class _TestRunner:
         """Run a job, and settle it; returns it if it is finished."""
         with self._savepoint():
             outcome = self._outcome(claim)
+        if isinstance(outcome, Raised) and isinstance(outcome.error, KeyboardInterrupt):
+            raise outcome.error  # Ctrl-C ends the test, not the job
         if isinstance(outcome, Returned) and (items := self._items(claim)) is not None:
             [outcome] = split(outcome, claim.func, [items])
         settlement = self._chancy.hooks.judge(claim, outcome)

@@ -44,6 +44,11 @@ def break_off(text: str) -> None:
         cursor.execute("select no_such_column")
 
 
+@job
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
 @job(batch=10, max_attempts=1)
 def count(words: list[str]) -> list[object]:
     return [len(word) if word else ValueError("empty") for word in words]

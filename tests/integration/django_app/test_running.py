@@ -15,7 +15,7 @@ from chancy import JobFailed, Reference, State
 from chancy.django import app
 from chancy.django.current import calls
 from chancy.django.hygiene import with_connections
-from chancy.django.models import FiledLetter
+from chancy.django.models import FiledLetter, UnfinishedJob
 from chancy.django.testing import delete_jobs, run_jobs
 from chancy.testing.sandbox import Sandbox
 from tests.integration.django_app import tasks
@@ -98,6 +98,17 @@ def test_jobs_of_a_batch_function_have_an_outcome_each() -> None:
     done = {job.state: job for job in run_jobs(raises=False)}
     assert done[State.SUCCEEDED].result == [3]
     assert done[State.FAILED].errors[0]["message"] == "empty"
+
+
+def test_an_interrupt_ends_the_test_and_not_the_job() -> None:
+    app().sync_push_many([tasks.interrupt.job(), tasks.note.job(text="never")])
+    with pytest.raises(KeyboardInterrupt):
+        run_jobs(raises=False)
+    assert FiledLetter.objects.count() == 0
+    assert set(UnfinishedJob.objects.values_list("func", "attempt")) == {
+        (tasks.interrupt.job().func, 1),
+        (tasks.note.job(text="").func, 0),
+    }
 
 
 def test_jobs_are_deleted_between_tests() -> None:
