@@ -188,6 +188,19 @@ async def test_a_tick_or_a_replay_that_a_plugin_refuses_pushes_nothing(
     assert tables.ask(dsn, "select count(*) from chancy.jobs") == [(0,)]
 
 
+async def test_a_plugin_changes_the_queue_and_the_attempts_that_a_replay_asks_for(
+    dsn: str,
+) -> None:
+    class Spread(Named):
+        def pushing(self, job: Job[Any], context: PushContext) -> Job[Any]:
+            return job.with_queue(f"{job.queue}/1").with_max_attempts(job.max_attempts + 1)
+
+    async with Chancy(dsn, plugins=[Spread("spread"), DEAD], queues=[ASYNC]) as chancy:
+        [dead] = letters(dsn)
+        assert await DEAD.replay(chancy, dead, queue="mail", max_attempts=7)
+    assert tables.ask(dsn, "select queue, max_attempts from chancy.jobs") == [("mail/1", 8)]
+
+
 async def test_a_replay_by_filter_leaves_out_what_a_plugin_refuses_alone(dsn: str) -> None:
     """The size of arguments is limited for pushes, and these are stored."""
     async with Chancy(dsn, plugins=[QUOTA, DEAD], queues=[ASYNC], max_payload=50) as chancy:

@@ -5,7 +5,7 @@
 -- dead letter whose job cannot be pushed, because its unique key is taken, is unchanged, and so is
 -- that of an event, which has no job.
 -- $8, one for each: columns of the job that plugins have changed, a JSON object; null: as in the
--- dead letter.
+-- dead letter. They were given $4 and $5, and may have replaced them.
 -- The new job starts with no attempts, crashes and errors, and with no count of workers that do
 -- not register the function. Index: the primary keys. Locks: the dead letters by id.
 -- Safe to repeat with the same $2: the same result is returned again.
@@ -15,7 +15,9 @@ with chosen as materialized (
   join unnest($1::uuid[], $2::uuid[], $8::text[]) with ordinality as n (
     id, job_id, changed, place) on n.id = d.id
   cross join lateral (
-    select d.queue, d.priority, d.func, d.arguments, d.max_attempts, d.meta, d.limits
+    select
+      coalesce($4::text, d.queue) as queue, d.priority, d.func, d.arguments,
+      coalesce($5::int, d.max_attempts) as max_attempts, d.meta, d.limits
     where n.changed is null
     union all
     select c.*
@@ -46,8 +48,7 @@ pushed as (
     meta)
   select
     t.job_id, nextval('{schema}.positions'), {schema}.admit(t.due, t.marked),
-    coalesce($4::text, t.queue), t.priority, t.func, t.arguments, t.due,
-    coalesce($5::int, t.max_attempts), t.unique_key, t.limits, t.marked
+    t.queue, t.priority, t.func, t.arguments, t.due, t.max_attempts, t.unique_key, t.limits, t.marked
   from timed as t
   order by t.place
   on conflict do nothing
