@@ -39,8 +39,7 @@ timed as (
       || jsonb_build_object(
         'dead_letters', jsonb_build_object('replay_of', d.id, 'replays', d.replays + 1)) as marked
   from (
-    select
-      c.*, $6::float8 + (row_number() over (order by c.place) - 1) * $7::float8 as delay_s
+    select c.*, $6::float8 + (row_number() over (order by c.place) - 1) * $7::float8 as delay_s
     from chosen as c) as d),
 pushed as (
   insert into {schema}.jobs (
