@@ -2,7 +2,7 @@
 -- 'busy' if another transaction holds its row: call again. Never waits for a row, so it cannot
 -- deadlock.
 -- Index: the primary keys of jobs and awaited, finished_jobs_id. Locks: rows of jobs, skipping
--- locked ones.
+-- locked ones. Jobs of batches and workflows are kept in any queue, for their sweeps.
 -- If a plugin supplies the function on_cancelled(uuid[]), it gets the jobs before waiting ones end. An
 -- error of it is a warning: jobs are cancelled all the same.
 create function {schema}.cancel(p_ids uuid[]) returns table (id uuid, what text)
@@ -39,7 +39,8 @@ begin
       clock_timestamp(), e.unique_key, e.limits, e.meta, e.errors, e.pushed_at
     from ended e
     where not exists (
-      select from {schema}.queues q where q.name = e.queue and not q.keep_finished))
+      select from {schema}.queues q where q.name = e.queue and not q.keep_finished)
+      or e.meta ?| '{batch,workflow}')
   select case
       when (select true from {schema}.awaited a where a.id = e.id) then {schema}.notify_finished(e.id)
       else e.id

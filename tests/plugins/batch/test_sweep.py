@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -20,7 +22,16 @@ from chancy.plugins.batch import Batch, Batches, BatchState
 from chancy.plugins.batch.outcomes import ref_of
 from chancy.testing.clock import ManualClock
 from tests.plugins.batch import jobs as batch_jobs
-from tests.plugins.batch.batching import Deaf, callbacks, counts, execute, idle, sweep_of, working
+from tests.plugins.batch.batching import (
+    ASYNC,
+    Deaf,
+    callbacks,
+    counts,
+    execute,
+    idle,
+    sweep_of,
+    working,
+)
 from tests.plugins.batch.jobs import act, adding, held, ran
 from tests.support.waiting import eventually
 
@@ -92,13 +103,20 @@ async def test_pruned_history_leaves_no_waiter_stuck(batches_dsn: str) -> None:
         assert await reference.wait(10) is BatchState.SUCCEEDED
 
 
-async def test_a_job_that_is_cancelled_alone_is_found_by_the_sweep(batches_dsn: str) -> None:
+@pytest.mark.parametrize("keep_finished", [True, False])
+async def test_jobs_that_are_cancelled_alone_or_expire_are_found_by_the_sweep(
+    batches_dsn: str, keep_finished: bool
+) -> None:
     batches = Batches()
     async with Chancy(batches_dsn, plugins=[batches]) as chancy:
-        reference = await batches.push(chancy, callbacks(), [act.job(1)])
-        ((id,),) = execute(batches_dsn, "select id from chancy.jobs")
+        await chancy.declare(replace(ASYNC, keep_finished=keep_finished))
+        brief = act.job(2).with_expires_at(timedelta(hours=1))
+        reference = await batches.push(chancy, callbacks(), [act.job(1), brief])
+        ((id,),) = execute(batches_dsn, "select id from chancy.jobs where expires_at is null")
         await chancy.cancel(id)
-        assert await sweep_of(chancy).turn() == 1
+        execute(batches_dsn, "update chancy.jobs set expires_at = now()")
+        execute(batches_dsn, "select chancy.expire(10)")
+        assert await sweep_of(chancy).turn() == 2
         assert await reference.wait(5) is BatchState.CANCELLED
 
 
