@@ -22,7 +22,7 @@ class WorkflowState(GroupState):
     RUNNING = 1
     #: A step with ``on_failure="compensate"`` has failed: completed steps are being undone.
     COMPENSATING = 2
-    #: A step has failed, and others still run: no other step starts.
+    #: A step has failed, and others have unfinished jobs: these run, and no other step starts.
     FAILING = 3
     SUCCEEDED = 4
     FAILED = 5

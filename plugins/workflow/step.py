@@ -31,7 +31,8 @@ OnTimeout = Literal["fail", "cancel"]
 class OnFailure(IntEnum):
     """What happens to a workflow when a step has failed for good."""
 
-    #: The workflow fails once its running steps have ended. No other step starts.
+    #: The workflow fails once the steps whose jobs were pushed before have ended. No other step
+    #: starts.
     FAIL = 0
     #: The step counts as done, with None as its result.
     IGNORE = 1

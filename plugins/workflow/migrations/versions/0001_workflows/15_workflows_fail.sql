@@ -1,6 +1,6 @@
--- Moves workflows with a failed step to failing or compensating: running steps continue to their
--- end, and no other step begins. workflows_turn ends the workflows then. A request for compensation
--- by any of the failed steps counts, whichever failed first. A failed step that undoes ends its
+-- Moves workflows with a failed step to failing or compensating: steps whose jobs were pushed
+-- continue to their end, also those that wait, and no other step begins. workflows_turn ends the
+-- workflows then. A request for compensation by any of the failed steps counts, whichever failed first. A failed step that undoes ends its
 -- workflow at once, as nothing else runs; waiting clients are notified.
 -- Index: the primary keys. Locks: the workflows by id. Safe to repeat.
 create function {schema}.workflows_fail(p_ids uuid[], p_names text[]) returns void
