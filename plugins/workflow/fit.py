@@ -168,11 +168,23 @@ def _field(kind: type, key: str) -> Any:
             if key in (name, field.serialization_alias, field.alias):
                 return field.annotation
         return Any if not fields else _no_field(kind, key)
-    known = inspect.get_annotations(kind)
+    known: dict[str, Any] = {}
+    for one in reversed(kind.__mro__):
+        known |= inspect.get_annotations(one)
     if key not in known:
         return _no_field(kind, key)
     return Any if isinstance(known[key], str) else known[key]
 
 
 def _no_field(kind: type, key: str) -> Any:
+    """Any if pydantic may write such a key beside the fields; otherwise an error."""
+    config = getattr(kind, "model_config", None) or getattr(kind, "__pydantic_config__", {})
+    if config.get("extra") == "allow":
+        return Any
+    if written := getattr(kind, "__pydantic_decorators__", None):
+        computed = written.computed_fields
+        if written.model_serializers or any(
+            key in (name, one.info.alias) for name, one in computed.items()
+        ):
+            return Any
     raise LookupError(f"{kind.__qualname__} has no field {key!r}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import uuid4
 
 import pytest
+from pydantic import BaseModel, computed_field, model_serializer
 
 from chancy import Job, PushError, Unique
 from chancy.job.registry import Registry
@@ -13,7 +15,7 @@ from chancy.plugins.batch import BatchState, On
 from chancy.plugins.workflow import Each, From, Workflow, WorkflowState, chain, chord, group
 from chancy.plugins.workflow.description import MAX_STEPS
 from chancy.plugins.workflow.encoding import Prepared
-from chancy.plugins.workflow.fit import fits
+from chancy.plugins.workflow.fit import fits, part_of
 from chancy.plugins.workflow.preparation import Preparation
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.steps import Page, Size
@@ -217,3 +219,46 @@ def test_functions_that_cannot_be_imported_are_pushed_without_checks() -> None:
 )
 def test_which_results_fit_which_parameters(given: Any, wanted: Any, fit: bool) -> None:
     assert fits(given, wanted) is fit
+
+
+@dataclass
+class Sized(Size):
+    name: str
+
+
+class Counted(BaseModel):
+    words: list[str]
+
+    @computed_field(alias="Count")  # type: ignore[prop-decorator]
+    @property
+    def count(self) -> int:
+        return len(self.words)
+
+
+class Open(BaseModel, extra="allow"):
+    words: list[str]
+
+
+class Written(BaseModel):
+    words: list[str]
+
+    @model_serializer
+    def write(self) -> dict[str, int]:
+        return {"count": len(self.words)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        (Sized, "words"), (Sized, "name"), (Counted, "words"), (Counted, "count"),
+        (Counted, "Count"), (Open, "count"), (Written, "count"),
+    ],
+)  # fmt: skip
+def test_parts_that_a_result_may_have_are_accepted(kind: type, key: str) -> None:
+    assert part_of(kind, [key]) is not None
+
+
+@pytest.mark.parametrize("kind", [Sized, Counted])
+def test_parts_that_no_result_has_are_refused(kind: type) -> None:
+    with pytest.raises(LookupError, match="has no field 'other'"):
+        part_of(kind, ["other"])
