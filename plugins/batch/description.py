@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from chancy.errors import ConfigurationError, PushError
 from chancy.job.definition import Job
-from chancy.job.fields import check_hold, check_job, due
+from chancy.job.fields import check_hold, check_job, due, expiry
 from chancy.job.ids import new_id
 from chancy.job.limits import check_limits, encode_limits
 from chancy.job.registry import Registry
@@ -87,7 +88,7 @@ class Batch:
                 except (PushError, ConfigurationError) as error:
                     message = f"batch {self.name!r}: on_{on.label}: {error}"
                     raise PushError(message) from error.__cause__
-        return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(11)]
+        return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(13)]
 
 
 def members(jobs: Iterable[Job[Any]], id: UUID, name: str, most: int) -> Iterator[Job[Any]]:
@@ -128,7 +129,7 @@ def _row(
     limit: int,
     encode_arguments: Callable[[str, str], str],
 ) -> tuple[object, ...]:
-    """The columns of a callback from its queue to its meta. Raises `PushError` if it is invalid."""
+    """The columns of a callback, from its queue on. Raises `PushError` if it is invalid."""
     if not isinstance(job, Job):
         raise PushError(f"{shown(job)} is not a job: use function.job(…)")
     check_job(job)
@@ -151,5 +152,11 @@ def _row(
     limits = encode_limits(check_limits(job.limits, f"job {job.func}"))
     return (
         job.queue, job.priority, job.func, encode_arguments(job.func, arguments), *due(job),
-        job.max_attempts, limits, meta,
+        job.max_attempts, limits, meta, *_expires(job),
     )  # fmt: skip
+
+
+def _expires(job: Job) -> tuple[datetime | None, float | None]:
+    """The time at which a callback expires, or its seconds after the push of the callback."""
+    found = expiry(job)
+    return (found, None) if isinstance(found, datetime) else (None, found)

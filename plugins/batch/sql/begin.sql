@@ -2,4 +2,5 @@
 -- Locks: what it inserts. Safe to repeat.
 select {schema}.batches_begin(
   $1::uuid, $2::text, $3::boolean, $4::smallint[], $5::uuid[], $6::text[], $7::smallint[], $8::text[],
-  $9::text[], $10::timestamptz[], $11::float8[], $12::int[], $13::text[], $14::text[])
+  $9::text[], $10::timestamptz[], $11::float8[], $12::int[], $13::text[], $14::text[],
+  $15::timestamptz[], $16::float8[])

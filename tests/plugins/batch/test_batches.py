@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
 import pytest
 
 from chancy import Chancy, ConfigurationError, Job, PushError, Queue, State, Unique, WaitTimeout
+from chancy.broker.values import JobFilter
 from chancy.plugins.batch import Batch, Batches, BatchFilter, BatchState
 from tests.plugins.batch import jobs as batch_jobs
 from tests.plugins.batch.batching import callbacks, called, counted, execute, working
@@ -82,6 +84,22 @@ async def test_an_empty_batch_has_ended(batches_dsn: str) -> None:
         found = await reference.progress()
     assert found is not None
     assert (found.total, found.fraction) == (0, 1.0)
+
+
+async def test_callbacks_expire_after_their_own_push(batches_dsn: str) -> None:
+    at = datetime(2099, 1, 1, tzinfo=UTC)
+    soon = said.job("on").with_expires_at(timedelta(hours=1))
+    batches = Batches()
+    batch = Batch(name="b", on_finish=soon, on_success=said.job("on").with_expires_at(at))
+    async with Chancy(batches_dsn, plugins=[batches]) as chancy:
+        with pytest.raises(PushError, match=r"on_finish: .*it could never start"):
+            await batches.push(chancy, Batch(name="b", on_finish=soon.with_delay(7200)), [])
+        await batches.push(chancy, batch, [])
+        found = {job.expires_at: job.pushed_at for job in await chancy.find_jobs(JobFilter())}
+    assert found.pop(at)
+    ((expires_at, pushed_at),) = found.items()
+    assert expires_at is not None
+    assert timedelta(minutes=50) < expires_at - pushed_at < timedelta(minutes=70)
 
 
 async def test_a_batch_is_cancelled(batches_dsn: str) -> None:

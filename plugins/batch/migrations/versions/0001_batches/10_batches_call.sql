@@ -21,10 +21,10 @@ begin
   v_meta := coalesce(v_due.meta, '{}') || jsonb_build_object('batch', jsonb_build_object(
     'of', p_id, 'on', case p_kind when 1 then 'success' when 2 then 'failure' else 'finish' end));
   insert into {schema}.jobs (id, pos, state, queue, priority, func, arguments, run_at, max_attempts,
-    limits, meta)
+    limits, meta, expires_at)
   values (v_due.job_id, nextval('{schema}.positions'), {schema}.admit(v_due.run_at, v_meta),
     v_due.queue, v_due.priority, v_due.func, v_due.arguments, v_due.run_at, v_due.max_attempts,
-    v_due.limits, v_meta)
+    v_due.limits, v_meta, coalesce(v_due.expires_at, v_now + v_due.expires_s * interval '1 second'))
   on conflict (id) do nothing
   returning state into v_state;
   if v_state = 0 then
