@@ -74,6 +74,10 @@ class Serving(Running, Protocol):
         """The queues whose jobs a broker stores, sorted; without broken ones."""
         ...
 
+    def wants(self, queue: Queue) -> bool:
+        """Whether the worker is to serve a queue, still as it is declared here."""
+        ...
+
     def occupied(self, session: BrokerSession) -> Sequence[str]:
         """The queues for whose jobs from a broker there is no room, sorted."""
         ...
@@ -150,6 +154,9 @@ class BrokerSession:
             blocked_s=host.blocked_s,
             declared_dead=self._declared_dead,
         )
+        #: The queues that were declared to a broker other than the control broker, by name.
+        self._declared: dict[str, Queue] = {}
+        self._serving: Serving | None = None
         self._reconciler = ClaimReconciler(broker, self.registration, self.settler, clock)
 
     @property
@@ -182,6 +189,7 @@ class BrokerSession:
         if self.control:
             return
         self.registration.worker_id = worker_id
+        self._serving = serving
 
         async def start() -> None:
             await brokers.ready(self.name)
@@ -243,7 +251,15 @@ class BrokerSession:
     def _declared_dead(self) -> None:
         self._host.on_declared_dead(self)
         name = self.loop_name(f"register {self.registration.worker_id}")
-        self._services.start(name, self.registration.register)
+        self._services.start(name, self._register_again)
+
+    async def _register_again(self) -> None:
+        """Register, so that jobs are claimed again, but only after the queues are declared again:
+        the broker may have lost its data, and with it their rules."""
+        for queue in list(self._declared.values()):
+            if self._serving is not None and self._serving.wants(queue):
+                await self.declare(queue)
+        await self.registration.register()
 
     async def declare(self, queue: Queue) -> None:
         """Declare a queue that is about to be served. The control broker has its row already.
@@ -252,6 +268,7 @@ class BrokerSession:
         """
         if not self.control:
             await self.broker.declare(replace(queue, paused=False, resume_at=None), upsert=True)
+            self._declared[queue.name] = queue
 
     async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
         """`Broker.settle`, with the writes of plugins in its transaction; then their `settled`."""

@@ -124,6 +124,11 @@ class QueueSet:
         """Those of `names` whose jobs a broker stores."""
         return tuple(name for name in self.names if self._serving[name].stored_in(session))
 
+    def wants(self, queue: Queue) -> bool:
+        """Whether a queue is to be served, still as it is declared here; it may be paused."""
+        wanted = self._wanted.get(queue.name)
+        return wanted is not None and without_pause(wanted) == without_pause(queue)
+
     @property
     def served(self) -> tuple[Queue, ...]:
         """The queues of `names`, in their order."""

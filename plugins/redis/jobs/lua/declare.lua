@@ -3,6 +3,7 @@
 -- which jobs go to the history (a all, n none, f failed ones), and its rules (see _rules; '' if none).
 -- Returns the stored settings and pause.
 --@include _record
+--@include _free
 local name, settings, brief, paused, upsert, history, rules = unpack(ARGV)
 local old = redis.call('HGET', tag .. ':queues', name)
 if not old or (upsert == '1' and old ~= settings) then

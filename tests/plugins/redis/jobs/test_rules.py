@@ -28,6 +28,7 @@ from chancy.queue.rules import Rule
 from chancy.routing.router import RoutedBroker
 from tests.plugins.limits import jobs
 from tests.plugins.limits.jobs import Book, work
+from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
 
 #: Longer than a test takes: what starts a job is a settlement or a timer, not a poll.
@@ -95,6 +96,22 @@ async def test_no_more_jobs_run_than_the_rule_allows(application: Application, b
         async with workers(application, rule):
             await eventually(lambda: len(book.starts) >= 60, timeout=60.0)
     assert book.most[""] == 3
+
+
+async def test_the_rules_hold_after_redis_has_lost_its_data(
+    dsn: str, redis_url: str, redis_server: RedisServer, book: Book
+) -> None:
+    declared = queue(GlobalConcurrency(1))
+    async with (
+        Chancy(dsn, queues=[declared], plugins=[RedisPlugin(url=redis_url)], pool_size=2) as chancy,
+        Worker(chancy, heartbeat_s=0.1, heartbeat_timeout_s=1.0),
+    ):
+        await (await chancy.push(work.job(tenant="a", number=0))).wait(30)
+        redis_server.flush()
+        references = await chancy.push_many(work.job(tenant="a", number=n) for n in range(10))
+        for reference in references:
+            await reference.wait(30)
+    assert book.most[""] == 1
 
 
 async def test_starts_keep_the_rate_in_every_window(application: Application, book: Book) -> None:
