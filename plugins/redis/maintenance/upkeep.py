@@ -90,11 +90,7 @@ class Upkeep:
 
         :returns: how many jobs were removed.
         """
-        expires_ms = round(_EVERY_S * 500)
-        acquired = await self._client.command(
-            "SET", f"{self._client.tag}:upkeep", "", "NX", "PX", expires_ms
-        )
-        if not acquired:
+        if not await self._client.run("upkeep", round(_EVERY_S * 500)):
             return 0
         settings, removed = self._client.settings, 0
         for name, age_s in (

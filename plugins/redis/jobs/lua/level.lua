@@ -1,6 +1,7 @@
 -- Recounts the job counters from the lists. The queues of scheduled and running jobs are only in
 -- their records: these are recounted while there are at most 128 of them, otherwise in a later turn.
 --@include _record
+--@include _free
 local MOST = 128
 local known, named = redis.call('HGETALL', tag .. ':n'), {}
 local queues = redis.call('HKEYS', tag .. ':queues')

@@ -2,6 +2,7 @@
 -- for missing ones): ARGV seconds, most watched jobs, the retention of finished and of failed jobs in
 -- seconds, ids. Fewer records than requested if they are large.
 --@include _record
+--@include _free
 --@include _lapsed
 local ids = {unpack(ARGV, 5)}
 local members = {}

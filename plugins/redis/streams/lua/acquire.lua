@@ -3,6 +3,7 @@
 -- KEYS own log park stat; ARGV group member lease_ms start
 -- {'busy', ms left} | {'parked'} | {'owned', epoch, pending, id last delivered}
 --@include _now
+--@include _free
 local own, log, park, stat = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local group, member, lease_ms, start = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 if redis.call('EXISTS', park) == 1 then

@@ -1,6 +1,7 @@
 -- Store the definition of a stream unless one is stored. Safe to repeat.
 -- KEYS meta; ARGV partitions hasher codec layout
 -- Returns {partitions, hasher, codec, layout} as stored
+--@include _free
 local meta = KEYS[1]
 redis.call('HSETNX', meta, 'partitions', ARGV[1])
 redis.call('HSETNX', meta, 'hasher', ARGV[2])

@@ -4,6 +4,7 @@
 -- {'lost'} | {'ok', written}
 --@include _now
 --@include _mine
+--@include _free
 local own, log, dead, stat = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local group, most, reason = ARGV[1], tonumber(ARGV[4]), ARGV[5]
 if not mine(own, ARGV[2], ARGV[3]) then

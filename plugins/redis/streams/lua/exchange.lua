@@ -7,6 +7,7 @@
 -- {'lost'} | {'ok', entries, ids of entries that are gone}
 --@include _now
 --@include _mine
+--@include _free
 local own, log, stat = KEYS[1], KEYS[2], KEYS[3]
 local group, member, epoch = ARGV[1], ARGV[2], ARGV[3]
 local count, cursor = tonumber(ARGV[4]), ARGV[5]

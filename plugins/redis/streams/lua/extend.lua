@@ -2,6 +2,7 @@
 -- KEYS own; ARGV member epoch lease_ms
 --@include _now
 --@include _mine
+--@include _free
 if not mine(KEYS[1], ARGV[1], ARGV[2]) then
   return 0
 end

@@ -3,6 +3,7 @@
 -- KEYS own; ARGV member epoch error ('': resumed)
 --@include _now
 --@include _mine
+--@include _free
 local own = KEYS[1]
 if not mine(own, ARGV[1], ARGV[2]) then
   return 0

@@ -2,6 +2,7 @@
 -- KEYS lead; ARGV member lease_ms (0: release)
 -- Returns the term if this member leads | 0
 --@include _now
+--@include _free
 local lead, member, lease_ms = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local found = redis.call('HMGET', lead, 'member', 'until')
 local now = now_ms()

@@ -5,6 +5,7 @@
 -- ARGV action ('join' | 'leave' | 'reap' | 'beat') member lease_ms partitions strategy
 -- {version, 1 if the member belongs to it, id of the last message, members that were dead…}
 --@include _now
+--@include _free
 --@include _assign
 local members, plan, ctl = KEYS[1], KEYS[2], KEYS[3]
 local action, member, lease_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])

@@ -2,6 +2,7 @@
 -- KEYS own log park; ARGV group member epoch xid error ids-that-are-done…
 --@include _now
 --@include _mine
+--@include _free
 local own, log, park = KEYS[1], KEYS[2], KEYS[3]
 if not mine(own, ARGV[2], ARGV[3]) then
   return 0

@@ -2,6 +2,7 @@
 -- KEYS own log; ARGV group member epoch id…
 --@include _now
 --@include _mine
+--@include _free
 local own, log = KEYS[1], KEYS[2]
 if not mine(own, ARGV[2], ARGV[3]) then
   return 0

@@ -150,6 +150,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         values=(ALL - 1, 0),
         stored=(ALL, 1),
     ),
+    "upkeep": replace(KEEP_UP, seen=members("upkeep"), values=(0, 1)),
     "readmit": replace(
         KEEP_UP, prepare=deeds.unreadable, seen=members("unreadable"), values=(len(DELAYS_S), 0)
     ),

@@ -13,6 +13,8 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Note, Settlement
 from chancy.errors import BrokerUnavailable, StatementFailed
 from chancy.plugins.redis import RedisBroker, RedisSettings
+from chancy.plugins.redis.maintenance.upkeep import Upkeep
+from chancy.plugins.redis.transport.shard import linked
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
 from tests.support.redis_fixtures import RedisServer
@@ -204,6 +206,12 @@ async def test_a_full_server_refuses_pushes_and_takes_ends(own_redis: Start) -> 
         assert await bench.state(before[0].id) is State.SUCCEEDED
         assert (await broker.counts())["default"] == counts._replace(running=0)
         assert len(await bench.claim(1)) == 1
+        assert len(await broker.watch([before[0].id])) == 1
+        # The upkeep makes room.
+        settings = RedisSettings(url=server.url, keep_finished_s=0.001)
+        async with linked(settings) as link:
+            await link.open()
+            assert await Upkeep(link).turn() == 1
     finally:
         await broker.close()
 
