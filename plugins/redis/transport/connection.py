@@ -160,14 +160,23 @@ class Connector:
     """Opens connections to one server; belongs to one event loop.
 
     :param place: the server; None: the only one, or the primary that Sentinel names.
+    :param known: the Sentinels in the order in which they are asked, shared by all loops.
     :param timeout_s: seconds for a connection.
     """
 
-    def __init__(self, location: Location, place: Place | None = None, *, timeout_s: float) -> None:
+    def __init__(
+        self,
+        location: Location,
+        place: Place | None = None,
+        *,
+        timeout_s: float,
+        known: list[Place] | None = None,
+    ) -> None:
         self._timeout_s = timeout_s
         self._sentinels: Sentinels | None = None
         if place is None and location.sentinel is not None:
-            self._sentinels = Sentinels(location, location.sentinel, timeout_s)
+            places = [*location.places] if known is None else known
+            self._sentinels = Sentinels(location, location.sentinel, timeout_s, places)
         elif place is None and location.places:
             place = location.places[0]
         # It holds the parsed options, which take a millisecond to make.
@@ -183,18 +192,20 @@ class Connector:
         :param timeout_s: fewer seconds than usual.
         """
         limit_s = min(self._timeout_s, timeout_s or self._timeout_s)
-        about, wire = self._about, None
+        about, wire, named = self._about, None, None
         try:
             async with asyncio.timeout(limit_s):
                 if self._sentinels is not None:
-                    place = await self._sentinels.primary()
+                    named = await self._sentinels.primary()
                     about = copy(about)
-                    about.host, about.port = place
+                    about.host, about.port = named
                 wire = await _open(about, hear)
                 await self._greet(about, wire, limit_s)
         except BaseException as error:
             if wire is not None:
                 wire.close()
+            if named and self._sentinels and isinstance(error, errors.RedisError | OSError):
+                self._sentinels.doubt(named)
             if isinstance(error, OSError):
                 _name_the_server(about, error, limit_s)
             raise
@@ -229,22 +240,27 @@ class Sentinels:
 
     :param name: the name by which they know the primary.
     :param timeout_s: seconds for the connection to the primary, of which each Sentinel gets a part.
+    :param places: the Sentinels in the order in which they are asked, shared by all loops.
     """
 
-    def __init__(self, location: Location, name: str, timeout_s: float) -> None:
+    def __init__(
+        self, location: Location, name: str, timeout_s: float, places: list[Place]
+    ) -> None:
         self._name = name
         # Another Sentinel must still be asked in time.
         self._limit_s = timeout_s / 4
-        self._connectors = [
-            Connector(location.of_sentinel(place), timeout_s=self._limit_s)
-            for place in location.places
-        ]
+        self._places = places
+        self._connectors = {
+            place: Connector(location.of_sentinel(place), timeout_s=self._limit_s)
+            for place in places
+        }
         self._asking = asyncio.Lock()
         self._answers = 0
         self._last: Place | None = None
+        self._named_by: Place | None = None
 
     async def primary(self) -> Place:
-        """The primary that the first Sentinel to answer names.
+        """The primary that the first Sentinel to answer names; see `doubt`.
 
         Raises errors of redis-py, and `OSError`.
         """
@@ -255,11 +271,18 @@ class Sentinels:
                 self._answers += 1
             return self._last
 
+    def doubt(self, place: Place) -> None:
+        """Ask the others first: the Sentinel that named this primary may be cut off from them."""
+        if place == self._last:
+            # In one step: other loops use the list, too.
+            self._places[:] = sorted([*self._places], key=lambda one: one == self._named_by)
+            self._last = None
+
     async def _ask(self) -> Place:
         failed: Exception = errors.ConnectionError(f"no Sentinel knows the primary {self._name!r}")
-        for connector in self._connectors:
+        for place in [*self._places]:
             try:
-                wire = await connector.wire()
+                wire = await self._connectors[place].wire()
                 try:
                     asked = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._name)
                     found = await wire.command(asked, self._limit_s)
@@ -269,6 +292,7 @@ class Sentinels:
                 failed = error
             else:
                 if found is not None:
+                    self._named_by = place
                     return found[0].decode(), int(found[1])
         raise failed
 

@@ -42,7 +42,9 @@ class _LoopConnections:
         settings, location = client.settings, client.location
         self.turns = asyncio.Semaphore(settings.max_connections)
         self._cached = set[str]()
-        self.connector = Connector(location, timeout_s=settings.connect_timeout_s)
+        self.connector = Connector(
+            location, timeout_s=settings.connect_timeout_s, known=client.known
+        )
         self.pool = ConnectionPool(self.connector, settings.timeout_s)
         self.router = ClusterRouter(settings, location, client.known) if location.cluster else None
 
@@ -79,8 +81,8 @@ class RedisClient:
     and `StatementFailed` if it refused. Nothing that may have run is sent again.
 
     :param given: a client of redis-py, whose server is used instead of that of the settings.
-    :ivar known: servers of a cluster, shared by all loops: that of the URL may be gone when one of
-        them starts.
+    :ivar known: servers of a cluster or Sentinels, shared by all loops: that of the URL may be gone
+        when one of them starts.
     :ivar background: the loop for threads and heartbeats, which is not blocked by others.
     """
 

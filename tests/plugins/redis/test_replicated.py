@@ -173,6 +173,28 @@ async def test_connections_that_are_opened_at_once_ask_sentinel_once(
         await client.close()
 
 
+async def test_a_sentinel_that_names_a_dead_primary_does_not_hide_the_others(
+    own_redis: Start, tmp_path: Path
+) -> None:
+    """It is cut off from the others, which have agreed on another primary."""
+    former, primary = own_redis(), own_redis()
+    folders = [tmp_path / name for name in ("stale", "current")]
+    for folder in folders:
+        folder.mkdir()
+    with (
+        sentinel(former, folders[0], replicas=0) as stale,
+        sentinel(primary, folders[1], replicas=0) as current,
+    ):
+        former.kill()
+        url = f"redis://127.0.0.1:{stale},127.0.0.1:{current}/0"
+        broker = RedisBroker(RedisSettings(url=url, sentinel="shop"))
+        with pytest.raises(BrokerUnavailable):
+            await broker.open()
+        await broker.open()
+        assert (await broker.client.command("ROLE"))[0] == b"master"
+        await broker.close()
+
+
 async def _answers(call: Callable[[], Awaitable[object]]) -> bool:
     try:
         await call()
