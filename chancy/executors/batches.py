@@ -6,14 +6,18 @@ import asyncio
 import json
 from collections.abc import Coroutine, Sequence
 from itertools import islice
+from time import perf_counter
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
 from chancy.attempt.outcome import Outcome, Raised, Released, Returned, Snoozed
+from chancy.clock import is_being_cancelled
 from chancy.errors import ChancyError, InvalidResult
 from chancy.executors.base import Executor, FindFunction
+from chancy.executors.imports import load, needs_import
+from chancy.executors.invocation import raised
 from chancy.job.batching import ATTRIBUTE, Batching
 from chancy.serialization.signature import Signature
 
@@ -131,6 +135,8 @@ class BatchedExecutor:
         try:
             declared = self._declared[claim.func]
         except KeyError:
+            if needs_import(claim.func):
+                return self._run_imported(claim)
             try:
                 declared = self._declare(claim.func)
             except ChancyError:
@@ -151,6 +157,17 @@ class BatchedExecutor:
         alone = len(batch.members) == 1
         stoppable = alone or isinstance(outcome, Released | Snoozed)
         return stoppable and self._executor.interrupt(batch.merged, outcome)
+
+    async def _run_imported(self, claim: Claim) -> Outcome:
+        began = perf_counter()
+        try:
+            await load(claim.func, self._find)
+            self._declare(claim.func)
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
+                raise
+            return raised(error, began)
+        return await self.run(claim)
 
     def _declare(self, func: str) -> tuple[Batching, Signature] | None:
         function = self._find(func)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import sys
 import threading
-from collections.abc import Callable
 
 from chancy.errors import ImportTimeout
 from chancy.executors.base import FindFunction
@@ -14,6 +13,16 @@ from chancy.job.definition import DECORATED
 
 #: Seconds that the import of a job's module may take. The time limit of the job starts afterwards.
 IMPORT_S = 60.0
+#: Modules to import at a time. Each has a thread, also while its import hangs; further ones wait.
+MOST = 16
+#: Seconds between two checks whether one of these imports has ended.
+_PAUSE_S = 0.05
+
+_Key = tuple[asyncio.AbstractEventLoop, FindFunction, str]
+#: Result: the function that was looked up, and the error.
+_LookUp = asyncio.Future[tuple[str, BaseException | None]]
+#: Look-ups in progress, by module: all jobs of a module wait for the same thread.
+_look_ups: dict[_Key, _LookUp] = {}
 
 
 def import_timeout(path: str) -> ImportTimeout:
@@ -42,39 +51,42 @@ async def load(path: str, find: FindFunction) -> None:
     if not needs_import(path):
         find(path)
         return
-    loop = asyncio.get_running_loop()
-    found: asyncio.Future[None] = loop.create_future()
-
-    def settle(error: BaseException | None) -> None:
-        if found.done():
-            return
-        if error is None:
-            found.set_result(None)
-        else:
-            found.set_exception(error)
-
-    threading.Thread(
-        target=_look_up, args=(path, find, loop, settle), name="chancy import", daemon=True
-    ).start()
     try:
         async with asyncio.timeout(IMPORT_S):
-            await found
+            looked_up, error = None, None
+            while looked_up != path:
+                look_up = _look_up(path, find)
+                if look_up is None:
+                    await asyncio.sleep(_PAUSE_S)
+                else:
+                    looked_up, error = await asyncio.shield(look_up)
     except TimeoutError:
-        if found.done() and not found.cancelled():
-            raise  # of the module itself
         raise import_timeout(path) from None
+    if error is not None:
+        raise error
 
 
-def _look_up(
-    path: str,
-    find: FindFunction,
-    loop: asyncio.AbstractEventLoop,
-    settle: Callable[[BaseException | None], None],
-) -> None:
+def _look_up(path: str, find: FindFunction) -> _LookUp | None:
+    """Look a function up in a thread. Returns the look-up of another function of its module if that
+    has not ended, and None if too many modules are being imported."""
+    loop = asyncio.get_running_loop()
+    key = loop, find, path.rpartition(".")[0]
+    look_up = _look_ups.get(key)
+    if look_up is None and len(_look_ups) < MOST:
+        look_up = _look_ups[key] = loop.create_future()
+        threading.Thread(
+            target=_serve, args=(key, path, look_up), name="chancy import", daemon=True
+        ).start()
+    return look_up
+
+
+def _serve(key: _Key, path: str, look_up: _LookUp) -> None:
+    loop, find, _ = key
     error: BaseException | None = None
     try:
         find(path)
     except BaseException as raised:
         error = raised
+    del _look_ups[key]
     with contextlib.suppress(RuntimeError):  # the loop has been closed
-        loop.call_soon_threadsafe(settle, error)
+        loop.call_soon_threadsafe(look_up.set_result, (path, error))

@@ -58,12 +58,16 @@ class Registry:
         function = self._found.get(path) or DECORATED.get(path)
         if function is not None:
             return function
+        self.check_allowed(path)
+        return self._import(path)
+
+    def check_allowed(self, path: str) -> None:
+        """Raise `UnknownFunction` unless a function that is not registered may be imported."""
         if not any(fnmatch.fnmatchcase(path, pattern) for pattern in self.allow):
             raise UnknownFunction(
                 f"no job is registered as {shown(path)}, and allow={list(self.allow)} does not "
                 "match it: import its module in the worker's application, or add it to allow"
             )
-        return self._import(path)
 
     def knows(self, path: str) -> bool:
         """Whether `find` returns a function."""

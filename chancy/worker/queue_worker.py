@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Released, Snoozed
@@ -38,7 +38,7 @@ from chancy.worker.quarantine import CHILDREN, QuarantineExecutor
 from chancy.worker.runner import Runner
 from chancy.worker.services import ServiceLoops
 from chancy.worker.start_recorder import StartRecorder
-from chancy.worker.unknown_functions import UnknownFunctions
+from chancy.worker.unknown_functions import UnknownFunctions, look_up
 from chancy.worker.worker_limits import WorkerLimits
 
 #: Makes names of loops unique: a changed queue gets a new worker while the old one still stops.
@@ -91,7 +91,7 @@ class QueueWorker:
             # A job that only waits here would take the slot of one that could run elsewhere.
             prefetch_limit = 0 if any(map(_is_concurrency, queue.rules)) else prefetch_limit
         self.unknown = UnknownFunctions(
-            queue.name, registry.find, clock, after_s=limits.unknown_after_s
+            queue.name, partial(look_up, registry), clock, after_s=limits.unknown_after_s
         )
         self.runner = Runner(
             self._executor, hooks.judge, settle, clock, self.unknown, prefetch_limit
@@ -137,7 +137,7 @@ class QueueWorker:
             give=give,
             worker_id=lambda: session.registration.worker_id,
             listening=None if surveyed else listening,
-            call=functools.partial(session.crowd.call, self.queue.name),
+            call=partial(session.crowd.call, self.queue.name),
         )
 
     @property

@@ -19,6 +19,8 @@ from chancy.attempt.outcome import Outcome, Raised, SetAside
 from chancy.broker.values import MOST_SET_ASIDE, WorkerRecord
 from chancy.clock import Clock
 from chancy.errors import UnknownFunction
+from chancy.executors.imports import needs_import
+from chancy.job.registry import Registry
 from chancy.text import shown
 
 logger = logging.getLogger("chancy.worker")
@@ -31,6 +33,18 @@ _LONGEST_LOOK_UP_S = 600.0
 _DROP_AFTER_S = 600.0
 #: Most seconds between two checks whether other workers may know the functions.
 _CHECK_EVERY_S = 30.0
+
+
+def look_up(registry: Registry, path: str) -> None:
+    """Raise `UnknownFunction` if this worker does not know a function.
+
+    Imports nothing, since that would block the event loop: one that may be imported counts as known
+    until an executor has imported its module.
+    """
+    if needs_import(path):
+        registry.check_allowed(path)
+    else:
+        registry.find(path)
 
 
 @dataclass(slots=True)

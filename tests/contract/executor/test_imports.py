@@ -15,8 +15,10 @@ from uuid import uuid4
 import pytest
 
 from chancy.attempt.outcome import Outcome, Raised, Returned
-from chancy.executors import executor
+from chancy.errors import ImportTimeout
+from chancy.executors import executor, imports
 from chancy.executors.base import Executor
+from chancy.executors.batches import BatchedExecutor
 from chancy.executors.cluster.executor import ClusterExecutor
 from chancy.executors.setup import ExecutorSetup
 from chancy.job.limits import Limit, encode_limits
@@ -28,7 +30,7 @@ from chancy.queue.executor_options import (
     ProcessOptions,
     ThreadOptions,
 )
-from tests.contract.executor.calls import claim_with, end_of
+from tests.contract.executor.calls import DEADLINE_S, claim_with, end_of
 from tests.contract.executor.test_cluster_executor import ThreadCluster
 
 SLOW = """
@@ -64,7 +66,9 @@ def write(folder: Path, module: str, *, seconds: float, slow: str = "True") -> N
 
 @asynccontextmanager
 async def running(name: str, options: ExecutorOptions) -> AsyncGenerator[Executor]:
-    made = executor(name, concurrency=1, find=Registry(allow=["slow_*"]).find, options=options)
+    find = Registry(allow=["slow_*"]).find
+    made = executor(name, concurrency=1, find=find, options=options)
+    made = BatchedExecutor(made, find, 1_000)  # as in a worker
     await made.start()
     try:
         yield made
@@ -148,3 +152,27 @@ async def test_a_consumer_that_is_torn_down_does_not_wait_for_an_import(name: st
     finally:
         ended.set()
         await it.stop()
+
+
+async def test_imports_that_hang_occupy_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imports, "IMPORT_S", 0.05)
+    monkeypatch.setattr(imports, "MOST", 2)
+    ended = threading.Event()
+    found = list[str]()
+
+    def find(path: str) -> Callable[..., Any]:
+        found.append(path)
+        ended.wait()
+        return find
+
+    try:
+        for path in ("no_a.work", "no_a.more", "no_b.work", "no_c.work"):
+            loads = [imports.load(path, find) for _ in range(5)]
+            ends = await asyncio.gather(*loads, return_exceptions=True)
+            assert all(isinstance(end, ImportTimeout) for end in ends), ends
+        assert found == ["no_a.work", "no_b.work"]
+    finally:
+        ended.set()
+    monkeypatch.setattr(imports, "IMPORT_S", DEADLINE_S)
+    await imports.load("no_c.work", find)
+    assert found[2:] == ["no_c.work"]

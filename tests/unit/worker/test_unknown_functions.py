@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +15,8 @@ from chancy.attempt.failure import Failure
 from chancy.attempt.outcome import Raised, Returned, SetAside
 from chancy.broker.values import MOST_SET_ASIDE, WorkerRecord
 from chancy.errors import UnknownFunction
-from chancy.worker.unknown_functions import UnknownFunctions
+from chancy.job.registry import Registry
+from chancy.worker.unknown_functions import UnknownFunctions, look_up
 
 OWN_ID = uuid.uuid4()
 NEW = "shop.jobs.new"
@@ -180,3 +183,14 @@ def test_the_number_of_unknown_functions_is_bounded(scene: Scene) -> None:
         assert isinstance(scene.unknown.changed(claim(f"shop.f{number}"), UNKNOWN), SetAside)
         assert not scene.unknown.knows(f"shop.g{number}")
     assert len(scene.unknown.names) == MOST_SET_ASIDE
+
+
+def test_a_function_is_looked_up_without_an_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shop_not_imported.py").write_text("raise AssertionError")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    look_up(Registry(allow=["shop_*"]), "shop_not_imported.work")
+    assert "shop_not_imported" not in sys.modules
+    with pytest.raises(UnknownFunction, match="allow="):
+        look_up(Registry(allow=["other_*"]), "shop_not_imported.work")
