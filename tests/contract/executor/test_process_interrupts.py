@@ -155,3 +155,17 @@ def test_a_reply_arrives_whose_signal_another_thread_took(
         replying.join()
         here.close()
         there.close()
+
+
+def test_a_reply_to_a_loop_that_is_closed_is_dropped(guard: Interrupter) -> None:
+    here, there = socket.socketpair()
+    request = Request(ChildConnection(here, guard, lambda frame: None))
+
+    async def give_up() -> None:
+        async with asyncio.timeout(0.01):
+            await request
+
+    with here, there:
+        with pytest.raises(TimeoutError):
+            asyncio.run(give_up())
+        request.settle(None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import signal
 import threading
@@ -42,7 +43,8 @@ class Request:
         self._done = True
         self._gate.release()
         if self._notify is not None:
-            self._notify()
+            with contextlib.suppress(RuntimeError):  # its loop has been closed
+                self._notify()
 
     def wait(self, check: Callable[[], None]) -> None:
         if threading.current_thread() is threading.main_thread():
