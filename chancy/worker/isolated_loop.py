@@ -20,7 +20,7 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
 from chancy.attempt.outcome import Cancelled, Outcome, TimedOut
 from chancy.context.context import Progress
-from chancy.errors import ConfigurationError
+from chancy.errors import ConfigurationError, LeaseLost
 from chancy.executors import executor as make_executor
 from chancy.executors.base import AttemptCallbacks, Executor
 from chancy.executors.process import answer as answers
@@ -180,16 +180,25 @@ class IsolatedJobLoop(JobLoop):
             if number == self._number and self._claim is not None:
                 self._executor.interrupt(self._claim, outcome)
 
-    # Callbacks of the executor
+    # Callbacks of the executor. A job may leave a task behind, which uses them later.
 
     def _say(self, claim: Claim, progress: Progress) -> None:
-        self._requests.say(self._call, progress)
+        if self._runs(claim):
+            self._requests.say(self._call, progress)
 
     async def _store(self, claim: Claim, meta: str) -> None:
+        if not self._runs(claim):
+            raise LeaseLost("the attempt has ended")
         await self._requests.keep(self._call, meta)
 
     def _completing(self, claim: Claim) -> None:
-        self._requests.completing(self._call)
+        if self._runs(claim):
+            self._requests.completing(self._call)
+
+    def _runs(self, claim: Claim) -> bool:
+        """Whether an attempt is the current one."""
+        current = self._claim
+        return current is not None and (claim.id, claim.lease) == (current.id, current.lease)
 
 
 def _imported(path: str) -> IsolatedApplication:

@@ -1,0 +1,37 @@
+"""Jobs in an executor process for quarantined jobs."""
+
+from __future__ import annotations
+
+from chancy.attempt.claim import Claim
+from chancy.context.host import Progress
+from chancy.executors import executor
+from chancy.executors.base import AttemptCallbacks
+from chancy.job.registry import Registry
+from chancy.worker.isolated_loop import environment_of
+from tests.contract.executor import isolated_jobs
+from tests.contract.executor.calls import claim_with
+from tests.contract.executor.test_checkpoints import Store, value_of
+
+
+async def test_a_job_stores_nothing_in_the_job_after_it() -> None:
+    store, reports = Store(), list[Progress]()
+
+    def report(claim: Claim, progress: Progress) -> None:
+        reports.append(progress)
+
+    it = executor(
+        "process",
+        concurrency=1,
+        find=Registry(allow=["tests.*"]).find,
+        callbacks=AttemptCallbacks(report=report, store=store.keep),
+        environment=environment_of(isolated_jobs.application, "async", None),
+    )
+    await it.start()
+    try:
+        for function in (isolated_jobs.leave_a_checkpoint, isolated_jobs.let_it_run):
+            path = f"{function.__module__}.{function.__name__}"
+            outcome = await it.run(claim_with(path, "{}"))
+        assert value_of(outcome) == "LeaseLost"
+        assert (store.kept, reports) == ([], [])
+    finally:
+        await it.stop()
