@@ -74,15 +74,21 @@ def split(outcome: Outcome, func: str, items: Sequence[int]) -> list[Outcome]:
     """
     if not isinstance(outcome, Returned) or outcome.result is None:
         return [outcome] * len(items)
-    results: list[tuple[Any, Any]] = json.loads(outcome.result)
-    if len(results) != sum(items):
+    try:
+        results: list[tuple[Any, Any]] = json.loads(outcome.result)
+        if len(results) == sum(items):
+            rest = iter(results)
+            return [_outcome(list(islice(rest, each)), outcome.elapsed_s) for each in items]
         why = (
             f"{func} returned {len(results):,} results for {sum(items):,} items: "
             "return one for each item, or None"
         )
-        return [Raised(_mismatch(why), outcome.elapsed_s)] * len(items)
-    rest = iter(results)
-    return [_outcome(list(islice(rest, each)), outcome.elapsed_s) for each in items]
+    except Exception:
+        why = (
+            f"{func} returned no results of a batch: the process that ran it has a version of its "
+            "module that declares it without batch="
+        )
+    return [Raised(_mismatch(why), outcome.elapsed_s)] * len(items)
 
 
 def _outcome(results: list[tuple[Any, Any]], elapsed_s: float) -> Outcome:
