@@ -6,6 +6,7 @@ three times as long to create (1.6 µs against 0.5 µs).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
@@ -13,6 +14,7 @@ from uuid import UUID
 from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
 from chancy.attempt.outcome import Outcome, Returned
+from chancy.errors import StatementFailed
 from chancy.states import State
 
 #: The key of the meta of a job that was set aside. A settlement as HELD that has it sets the job
@@ -66,12 +68,18 @@ class Settlement(NamedTuple):
         return Returned(self.result, self.elapsed_s)
 
 
+def ignore_refusal(error: StatementFailed) -> None:
+    """Do nothing about a note that the store refuses."""
+
+
 class Note(NamedTuple):
     """An update of the meta of a running job.
 
     :param meta: keys to merge into the job's meta, as a JSON string.
+    :param on_refused: called if the store refuses this update.
     """
 
     id: UUID
     lease: UUID
     meta: str
+    on_refused: Callable[[StatementFailed], object] = ignore_refusal

@@ -133,7 +133,8 @@ class Broker(Protocol):
     async def update_meta(self, notes: Sequence[Note]) -> frozenset[UUID]:
         """Merge keys into the meta of running jobs; returns the ids whose lease is gone.
 
-        At most one update for each job. An update that cannot be stored fails alone, and is logged.
+        At most one update for each job. An update that cannot be stored fails alone: it is logged,
+        and its `Note.on_refused` is called.
         """
         ...
 

@@ -249,6 +249,7 @@ class JobContext:
         :raises InvalidCheckpoint: the name is invalid or already used, or there are too many.
         :raises PushError: JSON cannot hold the value, or the checkpoints are over the size limit.
         :raises LeaseLost: this attempt no longer owns the job; the value was not stored.
+        :raises BrokerError: the store refuses the value, or the worker is stopping.
         :raises Interrupted: the attempt should stop.
         """
         return await self._open().run(name, function, args, kwargs)

@@ -205,6 +205,7 @@ class MemoryStore:
                 raise ValueError(f"a note is not an object: {note.meta}")
         except (InvalidArguments, ValueError) as error:
             logger.error("meta_update_refused job=%s error=%s", note.id, error)
+            note.on_refused(StatementFailed(str(error)))
         else:
             row.meta |= meta
         return True

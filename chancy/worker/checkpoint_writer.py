@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from uuid import UUID
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Note
 from chancy.broker.contract import Broker
 from chancy.clock import Backoff, Clock
-from chancy.errors import BrokerError, BrokerUnavailable, LeaseLost
+from chancy.errors import BrokerError, BrokerUnavailable, LeaseLost, StatementFailed
 
 logger = logging.getLogger("chancy.worker")
 
@@ -53,6 +54,7 @@ class CheckpointWriter:
 
         :param meta: JSON string.
         :raises LeaseLost: the attempt has lost its lease.
+        :raises StatementFailed: the store refuses it.
         :raises BrokerUnavailable: the worker has stopped.
         """
         if self._closed:
@@ -94,7 +96,11 @@ class CheckpointWriter:
 
     async def _write(self) -> None:
         writing = self._take()
-        notes = [Note(id, lease, pending.meta) for (id, lease), pending in writing.items()]
+        refused: dict[UUID, StatementFailed] = {}
+        notes = [
+            Note(id, lease, pending.meta, partial(refused.__setitem__, id))
+            for (id, lease), pending in writing.items()
+        ]
         try:
             stale = await self._broker.update_meta(notes)
         except BaseException:
@@ -109,7 +115,7 @@ class CheckpointWriter:
                 )
                 pending.settle(error)
             else:
-                pending.settle(None)
+                pending.settle(refused.get(id))
 
     def _take(self) -> dict[_Key, _PendingMeta]:
         """Take one waiting attempt of each job: the reply of the store has only the job's id."""

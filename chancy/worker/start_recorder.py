@@ -9,7 +9,7 @@ from collections import deque
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Released
 from chancy.attempt.start import start_of
-from chancy.errors import BrokerError, JobError
+from chancy.errors import BrokerError, JobError, StatementFailed
 from chancy.executors.base import StoreMeta
 
 #: Seconds between two groups of starts. A job that kills its process in this time takes only the
@@ -64,6 +64,8 @@ class StartRecorder:
         outcome: Outcome | None = None
         try:
             await self._store(claim, start_of(claim))
+        except StatementFailed:
+            pass  # the store would refuse it again, and the job would never run
         except (BrokerError, JobError) as error:
             outcome = Released(f"its start was not stored: {error}")
         if not turn.done():

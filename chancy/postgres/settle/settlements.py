@@ -86,7 +86,7 @@ class Settlements:
         return frozenset(stale)
 
     async def _update_meta(self, batch: Sequence[Note]) -> set[UUID]:
-        id, lease, meta = zip(*batch, strict=True)
+        id, lease, meta, _ = zip(*batch, strict=True)
         try:
             rows = await self._lane.fetch(self._sql.update_meta, list(id), list(lease), list(meta))
         except StatementFailed as error:
@@ -97,6 +97,7 @@ class Settlements:
                 first = await self._update_meta(batch[:middle])
                 return first | await self._update_meta(batch[middle:])
             logger.error("meta_update_refused job=%s error=%s", batch[0].id, error)
+            batch[0].on_refused(error)
             return set()
         return set(id) - {row[0] for row in rows}
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from functools import partial
 
 import pytest
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Note
+from chancy.errors import StatementFailed
 from chancy.states import TRANSITIONS, State
 from chancy.testing.conformance.bench import Bench, Promises, prepared, settlement
 
@@ -95,7 +97,13 @@ class NotePromises(Promises):
             notes = [note(claim) for claim in claims]
             notes[2] = note(claims[2], text)
             notes[4] = notes[4]._replace(lease=uuid.uuid4())
+            refused: dict[int, StatementFailed] = {}
+            notes = [
+                one._replace(on_refused=partial(refused.__setitem__, number))
+                for number, one in enumerate(notes)
+            ]
             assert await bench.broker.update_meta(notes) == {claims[4].id}
+            assert list(refused) == [2]
             found = [(await bench.job(claim.id)).meta for claim in claims]
             assert found == [{"kept": 1, "said": 1}] * 2 + [{"kept": 1}] + [
                 {"kept": 1, "said": 1},

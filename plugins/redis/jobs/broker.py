@@ -24,7 +24,7 @@ from chancy.broker.values import (
     QueuePosition,
     WorkerRecord,
 )
-from chancy.errors import ConfigurationError, InvalidArguments
+from chancy.errors import ConfigurationError, InvalidArguments, StatementFailed
 from chancy.job.definition import QueuedJob
 from chancy.plugins.redis import records
 from chancy.plugins.redis.jobs import meta as folding
@@ -345,6 +345,7 @@ def _meta(note: Note) -> bytes:
         return records.check_object(note.meta, "meta").encode()
     except (InvalidArguments, ValueError) as error:
         logger.error("meta_update_refused job=%s error=%s", note.id, error)
+        note.on_refused(StatementFailed(str(error)))
         return b"{}"
 
 

@@ -14,7 +14,7 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Note
 from chancy.broker.contract import Broker
 from chancy.clock import SystemClock
-from chancy.errors import BrokerUnavailable, LeaseLost
+from chancy.errors import BrokerUnavailable, LeaseLost, StatementFailed
 from chancy.worker.checkpoint_writer import CheckpointWriter
 from tests.support.waiting import eventually
 from tests.unit.worker.test_meta_writer import Store
@@ -83,6 +83,17 @@ async def test_only_jobs_with_a_lost_lease_are_notified(
     await good
     with pytest.raises(LeaseLost, match=str(one.id)):
         await lost
+
+
+async def test_a_checkpoint_that_the_store_refuses_fails_alone(
+    keeper: CheckpointWriter, store: Store
+) -> None:
+    one, other = claim(), claim()
+    store.refused = frozenset({one.id})
+    bad, good = keep(keeper, one, 1), keep(keeper, other, 2)
+    await good
+    with pytest.raises(StatementFailed, match="no such character"):
+        await bad
 
 
 async def test_two_attempts_at_one_job_are_stored_apart(

@@ -16,7 +16,7 @@ from chancy.attempt.settlement import Note, Settlement
 from chancy.broker.contract import Broker
 from chancy.clock import SystemClock
 from chancy.context.context import Progress
-from chancy.errors import BrokerUnavailable
+from chancy.errors import BrokerUnavailable, StatementFailed
 from chancy.states import State
 from chancy.worker import meta_writer as notes
 from chancy.worker.meta_writer import MetaWriter
@@ -30,6 +30,7 @@ class Store:
     def __init__(self) -> None:
         self.calls: list[list[Note]] = []
         self.stale: frozenset[UUID] = frozenset()
+        self.refused: frozenset[UUID] = frozenset()
         self.away = False
         self.open = asyncio.Event()
         self.open.set()
@@ -39,6 +40,9 @@ class Store:
         await self.open.wait()
         if self.away:
             raise BrokerUnavailable("away")
+        for note in notes:
+            if note.id in self.refused:
+                note.on_refused(StatementFailed("no such character"))
         return self.stale
 
 

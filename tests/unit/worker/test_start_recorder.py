@@ -8,7 +8,7 @@ import pytest
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Released
-from chancy.errors import BrokerUnavailable, LeaseLost
+from chancy.errors import BrokerUnavailable, LeaseLost, StatementFailed
 from chancy.worker.start_recorder import GROUPS, StartRecorder
 from tests.support.waiting import eventually
 from tests.unit.worker.test_quarantine import claim
@@ -67,6 +67,17 @@ async def test_a_job_whose_start_is_not_stored_does_not_run(error: Exception) ->
     one = turn()
     recorder.add(claim(crashes=1), one)
     assert isinstance(await one, Released)
+    await recorder.stop()
+
+
+async def test_a_job_whose_start_the_store_refuses_runs() -> None:
+    store = Store()
+    store.error = StatementFailed("it would again")
+    store.open.set()
+    recorder = StartRecorder(store)
+    one = turn()
+    recorder.add(claim(crashes=1), one)
+    assert await one is None
     await recorder.stop()
 
 
