@@ -295,6 +295,10 @@ class ChildGroup:
             child = await self._start_one(seat)
             seat.tried.set()
             if seat.ended.is_set():
+                if isinstance(child, ChildProcess):
+                    child.close(STOP_GRACE_S, RECYCLED)
+                    await child.exited
+                    self._living.discard(child)
                 return
             why: str | None = None
             if isinstance(child, ChildProcess):
