@@ -235,7 +235,8 @@ class ProcessExecutor:
         self._count_slots()
 
     def give_back_idle(self) -> None:
-        if self._now() >= self._reserved_until:
+        # While attempts wait, they are about to be given to an idle one, which was lent for them.
+        if not self._waiting and self._now() >= self._reserved_until:
             for child in list(self._children):
                 if not child.held:
                     self._give_back(child)
@@ -335,6 +336,8 @@ class ProcessExecutor:
         contended = self._group.contended(self)
         if contended and turn_is_over(self.weight, child.answered, child.lent_s):
             child.drain()
+        elif child.draining and not contended:
+            child.draining = False
         if child.depth != child.counted:
             self._count_slots()
         self._dispatch()

@@ -1,16 +1,24 @@
-"""Which executor processes of a kind run, without processes."""
+"""Which executor processes of a kind run, and which queues have them, without processes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from typing import cast
+import math
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+from uuid import uuid4
 
 import pytest
 
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Released, Returned
 from chancy.executors.process import group as groups
+from chancy.executors.process.attempt import ProcessAttempt
+from chancy.executors.process.executor import ProcessExecutor
 from chancy.executors.process.group import ChildGroup, ChildKind, ChildUser
 from chancy.executors.process.pool import ChildPool
+from chancy.executors.setup import ExecutorSetup
 from chancy.queue.executor_options import ProcessOptions
 from tests.support.waiting import eventually
 
@@ -22,7 +30,7 @@ class Child:
     prompt = True
     made: list[Child]
 
-    def __init__(self, number: int, owner: object, options: object) -> None:
+    def __init__(self, number: int, owner: Any, options: object) -> None:
         loop = asyncio.get_running_loop()
         self.number, self.owner = number, owner
         self.ready: asyncio.Future[str | None] = loop.create_future()
@@ -31,17 +39,50 @@ class Child:
         self.depth = 1
         self.lent_s = 60.0
         self.never_used = True
+        self.calls: list[ProcessAttempt] = []
+        self.answered = self.counted = self.missed = 0
+        self.draining = False
         self.made.append(self)
 
     def start(self, *settings: object) -> None:
         if self.prompt:
             self.ready.set_result(None)
 
-    def lend(self, owner: object) -> None:
+    def lend(self, owner: Any) -> None:
         self.owner = owner
+        self.draining = False
+
+    @property
+    def held(self) -> int:
+        return len(self.calls)
+
+    @property
+    def room(self) -> int:
+        return 0 if self.draining else self.depth - self.held
+
+    def give(self, attempt: ProcessAttempt, now: float) -> bool:
+        self.calls.append(attempt)
+        return True
+
+    def drain(self) -> None:
+        self.draining = True
+        self.owner.withdrawn(())
+
+    def answer(self) -> None:
+        self.answered += 1
+        self.calls.pop().finish(Returned())
+        self.owner.changed(self)
+
+    def check(self, now: float) -> float:
+        return math.inf
 
     def retire(self) -> None:
         self.close(0.0)
+
+    def kill(self, how: str) -> None:
+        while self.calls:
+            self.calls.pop().finish(Released(how))
+        self.close(0.0, how)
 
     def close(self, grace_s: float, how: str = "was recycled") -> None:
         self.depth = 0
@@ -95,3 +136,62 @@ async def test_a_successor_whose_place_was_given_up_while_it_started_exits(
         assert group.size == 1
     finally:
         await group.detach(user)
+
+
+def nothing() -> None:
+    """The function of all jobs here."""
+
+
+@asynccontextmanager
+async def queue(pool: ChildPool) -> AsyncGenerator[ProcessExecutor]:
+    made = ProcessExecutor(
+        ExecutorSetup(
+            concurrency=1,
+            find=lambda path: nothing,
+            max_payload=1_000,
+            options=ProcessOptions(),
+            pool=pool,
+        )
+    )
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.stop()
+
+
+def start(it: ProcessExecutor) -> asyncio.Task[object]:
+    func = f"{__name__}.nothing"
+    claim = Claim(uuid4(), uuid4(), uuid4(), "q", func, None, 1, 3, 0, 0, 0, None)
+    return asyncio.ensure_future(it.run(claim))
+
+
+async def test_a_child_that_drains_for_a_queue_that_no_longer_waits_gets_jobs_again(
+    made: list[Child],
+) -> None:
+    async with queue(ChildPool(1)) as it:
+        [child] = made
+        first, second = start(it), start(it)
+        await eventually(lambda: child.calls)
+        child.drain()
+        child.answer()
+        assert child.held == 1
+        child.answer()
+        assert await asyncio.gather(first, second) == [Returned(), Returned()]
+
+
+async def test_a_child_that_was_just_lent_to_a_queue_is_not_taken_back(made: list[Child]) -> None:
+    pool = ChildPool(1)
+    async with queue(pool) as busy, queue(pool) as other:
+        [child] = made
+        jobs = [start(busy), start(busy)]
+        await eventually(lambda: child.calls)
+        jobs.append(start(other))
+        await eventually(lambda: other.waits)
+        child.answer()
+        await eventually(lambda: child.calls)
+        assert child.owner is other
+        for _ in range(2):
+            await eventually(lambda: child.calls)
+            child.answer()
+        await asyncio.gather(*jobs)
