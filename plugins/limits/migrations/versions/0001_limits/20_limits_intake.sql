@@ -3,13 +3,16 @@
 -- may not run now or has held jobs; with fair shares all of them, unless all that wait may start. Jobs of a sequence stay pending behind
 -- one that another transaction locks. Returns how many were read, and the changed hints and ring. The
 -- caller has locked the queue.
+-- A job that holds its sequence is never held: if it has to wait for another rule, the hints pass it,
+-- so that the next read finds what is behind it. stops: the hints before the first such job.
 -- p_block: the replay of a job that blocks its sequence takes its place.
--- p_front: read each priority from its front. Index: jobs_pending, the primary keys. Locks: rows of
--- jobs by priority and position, skipping locked ones. Safe to repeat.
+-- p_front: priorities without a position in s.before are read from their front.
+-- Index: jobs_pending, the primary keys. Locks: rows of jobs by priority and position, skipping locked ones. Safe to repeat.
 create function {schema}.limits_intake(
   s {schema}.limits_queues, p_ids uuid[], p_keys text[], p_running boolean[], p_now timestamptz,
   p_room int, p_above smallint, p_front boolean, p_block boolean,
-  out tids tid[], out ids uuid[], out keys text[], out seen int, out hints jsonb, out ring jsonb
+  out tids tid[], out ids uuid[], out keys text[], out seen int, out hints jsonb, out ring jsonb,
+  out stops jsonb
 )
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -31,12 +34,10 @@ declare
   c_bytes bigint[]; c_oks boolean[]; c_blocked text[]; c_ready timestamptz[];
   h_tids tid[]; h_keys text[]; h_blocked text[]; h_ready timestamptz[];
 begin
-  if not p_front then
-    select coalesce(array_agg(l.key::int order by l.key::int desc), '{}'),
-      coalesce(array_agg(l.value::bigint order by l.key::int desc), '{}')
-    into v_lanes, v_hints
-    from jsonb_each_text(s.before) l;
-  end if;
+  select coalesce(array_agg(l.key::int order by l.key::int desc), '{}'),
+    coalesce(array_agg(l.value::bigint order by l.key::int desc), '{}')
+  into v_lanes, v_hints
+  from jsonb_each_text(s.before) l;
   select coalesce(array_agg(x.tid), '{}'), array_agg(x.id), array_agg(x.key),
     array_agg(x.priority), array_agg(x.pos), array_agg(x.bytes),
     array_agg(x.replay_of)
@@ -153,10 +154,13 @@ begin
     array_agg(f.blocked order by f.no) filter (where f.held),
     array_agg(f.ready_at order by f.no) filter (where f.held),
     (select jsonb_object_agg(l.priority, l.pos) from (
-      select g.priority, coalesce(min(g.pos) filter (where not g.starts and not g.held) - 1,
-        max(g.pos)) as pos
-      from fate g group by g.priority) l)
-  into tids, ids, keys, h_tids, h_keys, h_blocked, h_ready, hints
+      select g.priority, coalesce(min(g.pos) filter (
+        where not g.starts and not g.held and g.ok is not false) - 1, max(g.pos)) as pos
+      from fate g group by g.priority) l),
+    (select jsonb_object_agg(l.priority, l.pos) from (
+      select g.priority, min(g.pos) - 1 as pos
+      from fate g where not g.held and g.ok = false group by g.priority) l)
+  into tids, ids, keys, h_tids, h_keys, h_blocked, h_ready, hints, stops
   from fate f;
   -- Behind a full window of a read from the front there may be more jobs before the old hints.
   hints := coalesce((

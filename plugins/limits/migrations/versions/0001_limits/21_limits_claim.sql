@@ -20,7 +20,7 @@ declare
   v_ids uuid[]; v_keys text[]; v_running boolean[]; v_old int; v_block boolean;
   v_ring smallint; v_to smallint; v_above smallint := 32767;
   v_front_read boolean := false; v_whole_front boolean := false;
-  v_hints jsonb; v_before jsonb;
+  v_hints jsonb; v_before jsonb; v_stops jsonb[];
 begin
   -- A pause waits for claims under way: they take no job that is pushed after it.
   select q.rules, q.paused_at is not null and (q.resume_at is null or q.resume_at > clock_timestamp())
@@ -78,6 +78,9 @@ begin
   end if;
   v_room := least(p_limit, 1000, {schema}.limits_room(s, v_running, v_now));
   v_front := v_now >= s.front_at;
+  if v_front then
+    s.before := '{}';
+  end if;
   -- By priority; of the same one, held jobs first. With fair shares, one read of what is pending adds
   -- to the ring, which then decides.
   for v_pass in 1 .. 30 loop
@@ -89,10 +92,15 @@ begin
       select * into v_part from {schema}.limits_intake(
         s, v_ids, v_keys, v_running, v_now, v_room, v_to, v_front, v_block);
       s.hints := v_part.hints; s.ring := v_part.ring; s.before := s.hints;
+      v_stops := v_stops || v_part.stops;
       -- A read above the ring leaves the front below it to the next one.
       v_front_read := v_front_read or v_front;
       v_whole_front := v_whole_front or (v_front and v_to = -32768);
       v_front := v_front and v_to > -32768;
+      if v_front then
+        s.before := (select coalesce(jsonb_object_agg(l.key, l.value), '{}')
+                     from jsonb_each(s.hints) l where l.key::int > v_to);
+      end if;
       if v_part.seen < v_room or 'fair' = any (s.kinds) then
         v_above := v_to;
       end if;
@@ -127,6 +135,13 @@ begin
   if cardinality(v_ids) > v_old then
     insert into {schema}.limits_slots (queue, lease, ids, keys)
     values (p_queue, p_lease, v_ids[v_old + 1:], v_keys[v_old + 1:]);
+  end if;
+  if array_remove(v_stops, null) <> '{}' then
+    s.hints := s.hints || (
+      select coalesce(jsonb_object_agg(l.key, l.pos), '{}') from (
+        select h.key, least((s.hints ->> h.key)::bigint, min(h.value::bigint)) as pos
+        from unnest(v_stops) as u (stops) cross join jsonb_each_text(u.stops) as h
+        where s.hints ? h.key group by h.key) l);
   end if;
   update {schema}.limits_queues q
   set hints = s.hints, ring = s.ring, clock = s.clock, claimed_at = s.claimed_at,

@@ -1,0 +1,104 @@
+"""Claims of queues with rules, one after the other in one session."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from chancy import GlobalConcurrency, Sequential
+from chancy.queue.rules import Rule, encode_rules
+from tests.faults import tables
+from tests.plugins.limits.test_limits import DEAD_WORKER
+
+
+class Claims:
+    """A queue with rules, and a worker that claims its jobs."""
+
+    def __init__(self, session: psycopg.Connection[Any]) -> None:
+        self.session = session
+        ((self.worker,),) = self.ask(DEAD_WORKER)
+        self.ask("insert into chancy.queues (name) values ('ruled')")
+
+    def ask(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        return tables.ask(self.session, sql, values)
+
+    def declare(self, *rules: Rule) -> None:
+        self.ask("update chancy.queues set rules = %s where name = 'ruled'", encode_rules(rules))
+
+    def push(self, *arguments: dict[str, object], priority: int = 0) -> None:
+        self.ask(
+            "select chancy.push('ruled', 'shop.work', a.value, priority => %s::smallint)"
+            " from jsonb_array_elements(%s) a",
+            priority,
+            json.dumps(arguments),
+        )
+
+    def claim(self, limit: int = 20) -> list[dict[str, Any]]:
+        """The arguments of the jobs that a claim starts."""
+        claim = "select arguments::jsonb from chancy.limits_claim(%s, gen_random_uuid(), %s, %s)"
+        return [row[0] for row in self.ask(claim, self.worker, "ruled", limit)]
+
+    def numbers(self, limit: int = 20) -> list[int]:
+        """The numbers of the jobs that a claim starts."""
+        return [job["n"] for job in self.claim(limit)]
+
+    def read_from_the_front(self, at: str) -> None:
+        """From this time on claims look for jobs before those that they know."""
+        self.ask("update chancy.limits_queues set front_at = %s", at)
+
+    def sweep(self, limit: int = 1_000, every_s: float = 0.0) -> None:
+        self.ask("select chancy.limits_sweep(%s, %s)", limit, every_s)
+
+    def retry(self, delay: str = "0 s", **arguments: object) -> None:
+        """Running jobs have failed, and are due again after a delay."""
+        self.ask(
+            "update chancy.jobs set state = case %s when '0 s' then 0 else 2 end,"
+            " run_at = now() + %s::interval, worker_id = null, claimed_at = null"
+            " where state = 1 and arguments @> %s",
+            delay,
+            delay,
+            json.dumps(arguments),
+        )
+        self.read_from_the_front("-infinity")
+
+    def replace(self, number: int, **arguments: object) -> None:
+        """A push with the unique key of a job that waits replaces its arguments."""
+        replace = "update chancy.jobs set arguments = arguments || %s where arguments @> %s"
+        self.ask(replace, json.dumps(arguments), json.dumps({"n": number}))
+
+    def end(self, **arguments: object) -> None:
+        """Running jobs have ended."""
+        ended = "delete from chancy.jobs where state = 1 and arguments @> %s"
+        self.ask(ended, json.dumps(arguments))
+
+
+@pytest.fixture
+def claims(dsn: str) -> Iterator[Claims]:
+    with psycopg.connect(dsn, autocommit=True) as session:
+        yield Claims(session)
+
+
+def test_retries_that_wait_for_a_slot_of_their_host_do_not_hide_jobs_of_others(
+    claims: Claims,
+) -> None:
+    claims.declare(Sequential("account"), GlobalConcurrency(1_000, by="host"))
+    down = [{"account": n, "host": "down"} for n in range(450)]
+    claims.push(*down, priority=5)
+    assert len(claims.claim(1_000)) == 450
+    claims.retry()
+    claims.declare(Sequential("account"), GlobalConcurrency(1, by="host"))
+    up = [{"account": 1_000, "host": "up", "n": n} for n in range(2)]
+    claims.push(*up)
+    assert claims.claim() == [down[0], up[0]]
+    # Later claims find the retries that wait where they are.
+    claims.read_from_the_front("infinity")
+    claims.end(host="down")
+    assert claims.claim() == [down[1]]
+    # A job that has a turn starts, although those ahead of it have a higher priority.
+    claims.read_from_the_front("-infinity")
+    claims.end(host="up")
+    assert claims.claim() == [up[1]]
