@@ -102,3 +102,35 @@ def test_retries_that_wait_for_a_slot_of_their_host_do_not_hide_jobs_of_others(
     claims.read_from_the_front("-infinity")
     claims.end(host="up")
     assert claims.claim() == [up[1]]
+
+
+def test_a_job_that_waits_for_a_retry_frees_the_slot_of_its_host(claims: Claims) -> None:
+    claims.declare(Sequential("account"), GlobalConcurrency(2, by="host"))
+    claims.push(*({"account": n, "host": "a"} for n in range(6)))
+    assert [job["account"] for job in claims.claim()] == [0, 1]
+    assert claims.claim() == []
+    claims.retry("1 h")
+    assert [job["account"] for job in claims.claim()] == [2, 3]
+
+
+def test_sweeps_come_to_every_blocked_partition(claims: Claims) -> None:
+    """However many there are that are blocked for a reason."""
+    claims.declare(Sequential("account"))
+    claims.push(*({"account": name} for name in "aabbccd"))
+    assert [job["account"] for job in claims.claim()] == ["a", "b", "c", "d"]
+    claims.ask(
+        "insert into chancy.limits_partitions"
+        " (queue, key, priority, blocked, after_priority, after_pos)"
+        " values ('ruled', 'd', 0, '9:', 0, 0)"
+    )
+    blocked = "select count(*) from chancy.limits_partitions where blocked = '9:'"
+    for _ in range(4):
+        assert claims.ask(blocked) == [(1,)]
+        claims.sweep(1)
+        claims.claim()
+    assert claims.ask(blocked) == [(0,)]
+    # They begin again.
+    claims.ask("update chancy.limits_partitions set blocked = '9:' where key = 'a'")
+    for _ in range(3):
+        claims.sweep(2)
+    assert claims.ask(blocked) == [(0,)]

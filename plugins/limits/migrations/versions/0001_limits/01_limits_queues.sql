@@ -5,6 +5,7 @@
 -- place of the path in bys.
 -- hints: the position in each priority up to which no pending job is left; before: the hints some
 -- time ago; ring: the first turn in each priority.
+-- swept_to: the group at which the last sweep stopped letting blocked partitions try again.
 -- strays: held jobs that were locked when the partition keys changed: theirs are those of the old rules.
 create table {schema}.limits_queues (
   queue text primary key,
@@ -23,6 +24,7 @@ create table {schema}.limits_queues (
   strays uuid[] not null default '{}',
   clock timestamptz not null default '-infinity',
   claimed_at timestamptz not null default '-infinity',
-  swept_at timestamptz not null default '-infinity'
+  swept_at timestamptz not null default '-infinity',
+  swept_to text not null default ''
 ) with (fillfactor = 20, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500,
   autovacuum_vacuum_cost_delay = 0)

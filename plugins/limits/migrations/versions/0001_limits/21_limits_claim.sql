@@ -61,7 +61,17 @@ begin
           select distinct r.no || ':' || {schema}.limits_group(f.key, r.by_no, cardinality(s.bys))
           from unnest(v_live.freed) as f (key)
           cross join unnest(s.kinds, s.by_nos) with ordinality as r (kind, by_no, no)
-          where r.kind in ('concurrency', 'sequential'))))
+          where r.kind in ('concurrency', 'sequential')
+          -- A job that waits for another attempt keeps its sequence, but no slot of another rule.
+          union
+          select r.no || ':' || g.grp
+          from unnest(s.kinds, s.by_nos, s.maxima) with ordinality as r (kind, by_no, most, no)
+          cross join lateral (
+            select {schema}.limits_group(u.key, r.by_no, cardinality(s.bys)) as grp
+            from unnest(v_keys, v_running) as u (key, running)
+            group by 1 having not bool_and(u.running)
+              and count(*) filter (where u.running) < r.most) g
+          where r.kind = 'concurrency' and r.by_no > 0 and false = any (v_running))))
       returning p.priority, p.turn
     ), due as (
       update {schema}.limits_partitions p

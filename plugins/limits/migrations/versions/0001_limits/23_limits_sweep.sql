@@ -1,6 +1,6 @@
 -- Repairs the state of all queues with rules and notifies workers of jobs that may start: adopts
 -- running jobs without a slot, adds partitions that are missing, lets blocked partitions try again,
--- deletes full buckets, and releases the held jobs of queues that have no rules any more. Leaves out
+-- p_limit of them in the order of the groups that block them, where the last sweep stopped, deletes full buckets, and releases the held jobs of queues that have no rules any more. Leaves out
 -- queues that were swept within p_every_s seconds. Returns the number of queues with state.
 -- Index: jobs_running and jobs_limits_held, the latter for p_limit jobs of each queue; the primary
 -- keys. Locks: rows of limits_queues, skipping locked ones, and what depends on them. Safe to repeat.
@@ -37,7 +37,10 @@ begin
     where b.queue = s.queue and coalesce(b.paused_until, '-infinity') < clock_timestamp()
       and b.tokens + extract(epoch from clock_timestamp() - b.at) * s.rates[b.rule]
         >= s.bursts[b.rule];
-    with held as (
+    with blocked as materialized (
+      select b.key, b.blocked from {schema}.limits_partitions b
+      where b.queue = s.queue and b.blocked > s.swept_to order by b.blocked limit p_limit
+    ), held as (
       select distinct on (h.key) h.key, h.priority, h.pos
       from (
         select j.meta #>> '{limits,partition}' as key, j.priority, j.pos from {schema}.jobs j
@@ -56,16 +59,16 @@ begin
     ), again as (
       update {schema}.limits_partitions p
       set turn = nextval('{schema}.limits_turns'), blocked = null
-      where p.queue = s.queue and p.key = any (array(
-        select b.key from {schema}.limits_partitions b
-        where b.queue = s.queue and b.blocked is not null limit p_limit))
+      where p.queue = s.queue and p.key = any (array(select b.key from blocked b))
       returning p.priority, p.turn)
-    select jsonb_object_agg(r.priority, r.turn) into v_lanes
-    from (
-      select u.priority, min(u.turn) as turn
-      from (select * from added union all select * from again) u group by 1) r;
+    select (
+      select jsonb_object_agg(r.priority, r.turn) from (
+        select u.priority, min(u.turn) as turn
+        from (select * from added union all select * from again) u group by 1) r), (
+      select case when count(*) = p_limit then max(b.blocked) else '' end from blocked b)
+    into v_lanes, s.swept_to;
     update {schema}.limits_queues q
-    set swept_at = clock_timestamp(), ring = coalesce(v_lanes, '{}') || (
+    set swept_at = clock_timestamp(), swept_to = s.swept_to, ring = coalesce(v_lanes, '{}') || (
       select coalesce(jsonb_object_agg(r.priority, r.turn), '{}') from (
         select p.priority, min(p.turn) as turn from {schema}.limits_partitions p
         where p.queue = s.queue and p.turn is not null group by 1) r)
