@@ -9,10 +9,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from chancy import GlobalConcurrency, Sequential
+from chancy import GlobalConcurrency, RateLimit, Sequential
 from chancy.queue.rules import Rule, encode_rules
 from tests.faults import tables
 from tests.plugins.limits.test_limits import DEAD_WORKER
+from tests.support.waiting import eventually_sync
 
 
 class Claims:
@@ -134,3 +135,26 @@ def test_sweeps_come_to_every_blocked_partition(claims: Claims) -> None:
     for _ in range(3):
         claims.sweep(2)
     assert claims.ask(blocked) == [(0,)]
+
+
+def test_rates_retries_and_sweeps_survive_a_clock_that_goes_back(claims: Claims) -> None:
+    claims.declare(RateLimit(1_000, burst=2), RateLimit(1_000, by="host"))
+    claims.push(*({"host": name} for name in "abc"))
+    assert claims.claim() == [{"host": "a"}, {"host": "b"}]
+    claims.retry()
+    for column in ("clock", "claimed_at", "marked_at", "front_at", "swept_at"):
+        ahead = f"{column} = clock_timestamp() + interval '1 hour'"
+        claims.ask(f"update chancy.limits_queues set {ahead}")
+    ahead = "at = clock_timestamp() + interval '1 hour'"
+    claims.ask(f"update chancy.limits_buckets set {ahead}")
+    claims.ask("update chancy.limits_buckets set paused_until = at")
+    found: list[dict[str, Any]] = []
+
+    def all_start() -> bool:
+        found.extend(claims.claim())
+        return len(found) == 3
+
+    eventually_sync(all_start, timeout=5)
+    claims.sweep(every_s=3_600)
+    swept = "select swept_at <= clock_timestamp() from chancy.limits_queues"
+    assert claims.ask(swept) == [(True,)]

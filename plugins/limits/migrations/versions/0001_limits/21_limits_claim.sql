@@ -44,6 +44,15 @@ begin
     return;
   end if;
   v_began := clock_timestamp();
+  -- The clock of the server went back: what has been stored goes back with it.
+  if s.clock > v_began + interval '1 second' then
+    update {schema}.limits_buckets b
+    set at = least(b.at, v_began), paused_until = b.paused_until - (s.clock - v_began)
+    where b.queue = p_queue;
+    update {schema}.limits_partitions p set ready_at = p.ready_at - (s.clock - v_began)
+    where p.queue = p_queue and p.ready_at is not null;
+    s.clock := v_began; s.front_at := '-infinity'; s.marked_at := '-infinity';
+  end if;
   v_now := greatest(v_began, s.clock);
   s.clock := v_now;
   v_hints := s.hints; v_before := s.before;

@@ -17,7 +17,8 @@ declare
 begin
   for s in
     select * from {schema}.limits_queues q
-    where q.swept_at < clock_timestamp() - p_every_s * interval '1 second'
+    where q.swept_at not between clock_timestamp() - p_every_s * interval '1 second'
+      and clock_timestamp()
     order by q.queue for update skip locked
   loop
     if not exists (
