@@ -158,3 +158,19 @@ def test_rates_retries_and_sweeps_survive_a_clock_that_goes_back(claims: Claims)
     claims.sweep(every_s=3_600)
     swept = "select swept_at <= clock_timestamp() from chancy.limits_queues"
     assert claims.ask(swept) == [(True,)]
+
+
+def test_a_replaced_retry_does_not_run_beside_a_job_of_its_new_sequence(claims: Claims) -> None:
+    claims.declare(Sequential("account"))
+    claims.push({"account": "a", "n": 1}, {"account": "b", "n": 2}, {"account": "a", "n": 3})
+    assert claims.numbers() == [1, 2]
+    claims.retry(n=1)
+    claims.replace(1, account="b")
+    assert claims.numbers() == []
+    assert claims.numbers() == [3], "the first one has left its sequence"
+    # Retries that take the place of each other do not wait for each other.
+    claims.retry()
+    claims.replace(2, account="a")
+    claims.replace(3, account="b")
+    assert claims.numbers() == []
+    assert sorted(claims.numbers()) == [1, 2]

@@ -27,7 +27,7 @@ declare
     when 'fair' = any (s.kinds) then 1000 when s.bys = '{}' then p_room else greatest(p_room, 200) end;
   v_hold boolean;
   v_lanes int[] := '{}'; v_hints bigint[] := '{}';
-  v_owners boolean[]; v_waits boolean[]; v_behind boolean[];
+  v_moved uuid[]; v_owners boolean[]; v_waits boolean[]; v_behind boolean[];
   v_sequence int := s.by_nos[array_position(s.kinds, 'sequential')];
   k_groups text[]; k_priorities smallint[]; k_positions bigint[];
   c_tids tid[]; c_ids uuid[]; c_replays text[]; c_keys text[]; c_priorities smallint[]; c_positions bigint[];
@@ -119,6 +119,22 @@ begin
       or c.replay_of is not null and c.replay_of in (select unnest(p_ids)::text)
     from unnest(c_ids, c_replays) with ordinality as c (id, replay_of, no) order by c.no)
     else array_fill(false, array[seen]) end;
+  -- A job whose arguments were replaced may be of another sequence now: it frees the slot of the old
+  -- one, as does a job that is gone.
+  if true = any (v_owners) then
+    v_moved := array(
+      select c.id from unnest(c_ids, c_replays, c_keys, v_owners) as c (id, replay_of, key, owner)
+      cross join lateral (values (c.id::text), (c.replay_of)) as o (id)
+      join unnest(p_ids, p_keys) as u (id, key) on u.id::text = o.id
+      where c.owner and {schema}.limits_group(u.key, v_sequence, cardinality(s.bys))
+        <> {schema}.limits_group(c.key, v_sequence, cardinality(s.bys)));
+    for v_place in 1 .. cardinality(v_moved) loop
+      v_owners[array_position(c_ids, v_moved[v_place])] := false;
+      update {schema}.limits_slots l
+      set ids = array_replace(l.ids, v_moved[v_place], '00000000-0000-0000-0000-000000000000')
+      where l.queue = s.queue and v_moved[v_place] = any (l.ids);
+    end loop;
+  end if;
   -- Whether held jobs of the partition are ahead of it.
   v_waits := array(
     select s.bys <> '{}' and not c.owner and (v_hold or c.behind or (
