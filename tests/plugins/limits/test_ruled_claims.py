@@ -1,0 +1,49 @@
+"""Claims of a worker by rules."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from chancy import Queue, RateLimit
+from chancy.errors import BrokerUnavailable
+from chancy.plugins.limits import ruled_claims
+from chancy.plugins.limits.ruled_claims import RuledClaims, TimedClaims
+
+
+class Unavailable:
+    """A broker that is unavailable after each claim."""
+
+    schema = "chancy"
+
+    async def claim(self, queue: str, **_: object) -> list[str]:
+        return ["a claimed job"]
+
+    async def claim_by(self, statement: str, queue: str, **_: object) -> list[str]:
+        return ["a claimed job"]
+
+    async def fetch(self, sql: str, *params: object) -> Any:
+        raise BrokerUnavailable("cut")
+
+    async def next_s(self, queue: str) -> float | None:
+        raise BrokerUnavailable("cut")
+
+
+@pytest.mark.parametrize("kind", [RuledClaims, TimedClaims])
+async def test_claimed_jobs_are_kept_if_the_time_of_the_next_token_is_not_known(
+    kind: type[RuledClaims | TimedClaims], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ruled_claims, "_UNKNOWN_S", 0.01)
+    broker: Any = Unavailable()
+    queue, woken = Queue("rated", rules=(RateLimit(10),)), asyncio.Event()
+    claims = (
+        RuledClaims(broker, queue, woken.set)
+        if kind is RuledClaims
+        else TimedClaims(broker, broker, queue, woken.set)
+    )
+    found: list[Any] = [*await claims.claim("rated", worker_id=uuid4(), limit=2)]
+    assert found == ["a claimed job"]
+    await asyncio.wait_for(woken.wait(), 30)
