@@ -19,7 +19,7 @@ from chancy.checks import (
     check_queue_name,
 )
 from chancy.errors import ConfigurationError
-from chancy.job.definition import QueuedJob
+from chancy.job.definition import QueuedJob, as_time
 from chancy.job.fields import PRIORITIES, check_run_at
 from chancy.job.where import containing, contains
 from chancy.plugin.patterns import check_pattern, exact, like, matches
@@ -74,6 +74,8 @@ class JobSelection:
             check_pattern(self.func, "func")
         if self.error is not None:
             check_instance(self.error, str, "error", "pass a part of the message")
+            if not self.error:
+                raise ConfigurationError("error='' is part of every failure: pass some text")
         for name in ("older_than", "newer_than"):
             if getattr(self, name) is not None:
                 check_period(getattr(self, name), name, 0, _MAX_AGE)
@@ -162,7 +164,7 @@ class SelectedJobs:
 
         :param run_at: an aware datetime, or a timedelta or seconds from now, by the server's clock.
         """
-        at = timedelta(seconds=run_at) if isinstance(run_at, int | float) else run_at
+        at = as_time(run_at, "run_at")
         check_run_at(at, "selected")
         when = at.astimezone(UTC) if isinstance(at, datetime) else None
         delay_s = None if isinstance(at, datetime) else at.total_seconds()

@@ -115,7 +115,7 @@ class Job(Generic[R_co]):
 
     def with_delay(self, delay: timedelta | float | None) -> Self:
         """Return a copy due a timedelta or seconds after its push, by the clock of the database."""
-        return replace(self, run_at=_time(delay, "delay"))
+        return replace(self, run_at=as_time(delay, "delay"))
 
     def with_max_attempts(self, max_attempts: int) -> Self:
         """Return a copy that fails for good after this many attempts."""
@@ -154,7 +154,7 @@ class Job(Generic[R_co]):
     def with_expires_at(self, expires_at: datetime | timedelta | float | None) -> Self:
         """Return a copy that is cancelled unless it starts by an aware datetime, or within a
         timedelta or seconds after its push."""
-        return replace(self, expires_at=_time(expires_at, "expires_at"))
+        return replace(self, expires_at=as_time(expires_at, "expires_at"))
 
 
 # The setters of the fields: the __init__ of a frozen dataclass takes four times as long.
@@ -162,8 +162,12 @@ _SLOTS = tuple(Job.__dict__[field.name] for field in fields(Job) if field.name !
 _set_arguments = Job.__dict__["arguments"].__set__
 
 
-def _time(at: datetime | timedelta | float | None, name: str) -> datetime | timedelta | None:
-    if isinstance(at, int | float):
+def as_time(at: datetime | timedelta | float | None, name: str) -> datetime | timedelta | None:
+    """A number of seconds as a timedelta, other values unchanged.
+
+    :raises PushError: no timedelta has so many seconds.
+    """
+    if isinstance(at, int | float) and not isinstance(at, bool):
         try:
             return timedelta(seconds=at)
         except (OverflowError, ValueError) as error:
@@ -403,11 +407,11 @@ def job(
             func=path_of(func),
             queue=check_queue_name(queue),
             priority=priority,
-            run_at=_time(delay, "delay"),
+            run_at=as_time(delay, "delay"),
             meta=dict(meta or {}),
             limits=check_limits(limits, f"job {path_of(func)}"),
             unique=unique,
-            expires_at=_time(expires_at, "expires_at"),
+            expires_at=as_time(expires_at, "expires_at"),
         )
         template = _with_attempts(template, retry, max_attempts)
         DECORATED[template.func] = func

@@ -21,6 +21,7 @@ from chancy import (
     Worker,
 )
 from chancy.app import selection
+from chancy.errors import PushError
 from chancy.postgres.broker import PostgresBroker
 from tests.faults import tables
 from tests.support.two_brokers import TwoBrokers
@@ -240,9 +241,17 @@ async def test_running_jobs_are_asked_to_stop(dsn: str) -> None:
         ({"where": {"a": float("nan")}}, "not a JSON number"),
         ({"older_than": -HOUR}, "older_than=.* must be a timedelta"),
         ({"func": "a b"}, "not a valid name or pattern"),
+        ({"error": ""}, "is part of every failure"),
         ({"queue": "a b"}, "not a valid queue name"),
     ],
 )
 def test_wrong_conditions_are_refused(conditions: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         JobSelection(**conditions)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("run_at", [float("nan"), 1e300, True])
+async def test_wrong_times_are_refused(run_at: float) -> None:
+    selected = Chancy("postgresql://nowhere").select_jobs(JobSelection())
+    with pytest.raises(PushError, match="run_at="):
+        await selected.reschedule(run_at)
