@@ -19,6 +19,8 @@ MAX_RULES, _MAX_PATH = 10, 200
 #: The highest limit, rate and burst.
 _MAX_JOBS = 1_000_000
 _PATH = re.compile(r"[^.\s][^.]*(\.[^.]+)*\Z")
+#: A string that JSON in Postgres can have.
+_STORABLE = re.compile(r"[^\x00\ud800-\udfff]*\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,10 @@ class FairShare:
                 f"FairShare: weights={shown(self.weights)} must be a dict of at most 10,000 values"
             )
         for value, weight in self.weights.items():
+            if not isinstance(value, str) or not _STORABLE.match(value):
+                raise ConfigurationError(
+                    f"FairShare: weights: {shown(value)} must be a string, the value of the key"
+                )
             check_number(weight, f"FairShare: the weight of {shown(value)}", 1, 1_000)
 
 
@@ -129,7 +135,11 @@ _NAMES: dict[type[Rule], Literal["concurrency", "rate", "fair", "sequential"]] =
 def _check_by(by: object, where: str, *, required: bool = False) -> None:
     if by is None and not required:
         return
-    if not isinstance(by, str) or len(by) > _MAX_PATH or not _PATH.match(by):
+    if (
+        not isinstance(by, str)
+        or len(by) > _MAX_PATH
+        or not (_PATH.match(by) and _STORABLE.match(by))
+    ):
         raise ConfigurationError(
             f"{where}: by={shown(by)} must be a path into the arguments, such as 'tenant_id' or "
             "'order.customer', or 'func' or 'key'"

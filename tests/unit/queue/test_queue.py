@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -14,6 +15,7 @@ from chancy import AsyncOptions, Limit, ProcessOptions, ThreadOptions
 from chancy.errors import ConfigurationError
 from chancy.queue.executor_kind import EXECUTORS
 from chancy.queue.queue import MAX_CONCURRENCY, Queue
+from chancy.queue.rules import FairShare, RateLimit, Rule, Sequential
 
 
 def test_the_defaults() -> None:
@@ -148,3 +150,17 @@ def test_a_worker_serves_a_queue_if_each_pattern_matches_a_whole_tag(
 
 def test_tags_may_come_from_an_iterator() -> None:
     assert Queue(name="a", tags=frozenset({"a", "b"})).served_by(iter(["b", "a"]))
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (lambda: Sequential("a\x00b"), "must be a path into the arguments"),
+        (lambda: RateLimit(1, by="a.\ud800"), "must be a path into the arguments"),
+        (lambda: FairShare("a", weights={42: 3}), "weights: 42 must be a string"),  # type: ignore[dict-item]
+        (lambda: FairShare("a", weights={"b\x00": 3}), "must be a string, the value of the key"),
+    ],
+)
+def test_rules_that_could_not_be_stored_are_refused(rule: Callable[[], Rule], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        rule()
