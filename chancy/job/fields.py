@@ -1,4 +1,6 @@
-"""Checks of the fields of a job, for all that store jobs. Pure."""
+"""Checks of the fields of a job, for all that store jobs.
+
+Pure, but for the time now, with which an expiry is compared."""
 
 from __future__ import annotations
 
@@ -91,16 +93,8 @@ def expiry(job: Job) -> datetime | float | None:
     if job.expires_at is None:
         return None
     check_run_at(job.expires_at, job.func, "expires_at")
-    match job.expires_at, job.run_at:
-        case (timedelta() as expires, timedelta() as due) if expires <= due:
-            early = True
-        case (datetime() as expires, datetime() as due) if expires <= due:
-            early = True
-        case (timedelta() as expires, _):
-            early = expires <= timedelta()
-        case _:
-            early = False
-    if early:
+    now = datetime.now(UTC)
+    if _after(job.expires_at, now) <= max(now, _after(job.run_at or now, now)):
         raise PushError(
             f"job {job.func}: expires_at={job.expires_at} is not after its run_at="
             f"{job.run_at or 'now'}: it could never start"
@@ -108,6 +102,10 @@ def expiry(job: Job) -> datetime | float | None:
     if isinstance(job.expires_at, timedelta):
         return job.expires_at.total_seconds()
     return _utc(job.expires_at, job.func, "expires_at")
+
+
+def _after(at: datetime | timedelta, now: datetime) -> datetime:
+    return now + at if isinstance(at, timedelta) else at
 
 
 def _utc(at: datetime, func: str, name: str) -> datetime:

@@ -214,6 +214,8 @@ WRONG = {
     "max_attempts => 0": "max_attempts 0 must be a whole number from 1 to 10000",
     "meta => '3'": "meta must be a JSON object, not number",
     "run_at => now(), delay => '1 s'": "give run_at or delay, not both",
+    "expires_at => now()": "it could never start",
+    "run_at => now() + interval '1 h', expires_in => '1 min'": "it could never start",
     "unique_period => '1 s'": "need a unique_key",
     "on_conflict => 'raise'": "need a unique_key",
     "unique_key => ''": "unique_key has 0 characters: it may have 1 to 255",

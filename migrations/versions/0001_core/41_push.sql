@@ -31,6 +31,10 @@ begin
   if expires_at is not null and expires_in is not null then
     raise exception 'push: give expires_at or expires_in, not both' using errcode = '22023';
   end if;
+  if v_expires <= greatest(v_due, clock_timestamp()) then
+    raise exception 'push: expires_at % is not after the time at which the job is due: it could '
+      'never start', v_expires using errcode = '22023';
+  end if;
   if unique_key is null then
     if unique_period is not null or on_conflict is distinct from 'skip' then
       raise exception 'push: unique_period and on_conflict need a unique_key'

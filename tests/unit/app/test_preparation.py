@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -13,6 +13,8 @@ from chancy.app.preparation import JobPreparation, chunks
 from chancy.errors import ConfigurationError, InvalidArguments, PayloadTooLarge, PushError
 from chancy.job.registry import Registry
 from tests.unit import jobs
+
+NOW, MINUTE, HOUR = datetime.now(UTC), timedelta(minutes=1), timedelta(hours=1)
 
 
 @pytest.fixture
@@ -63,6 +65,24 @@ def test_a_time_is_stored_in_utc(intake: JobPreparation) -> None:
 def test_a_time_outside_of_utc_is_refused(intake: JobPreparation, at: datetime) -> None:
     with pytest.raises(PushError, match="outside the years 1 to 9999 in UTC"):
         intake.prepare(Job(func="shop.work", run_at=at), validate=False)
+
+
+@pytest.mark.parametrize(
+    ("expires_at", "run_at"),
+    [
+        (MINUTE, NOW + HOUR),
+        (NOW + MINUTE, HOUR),
+        (NOW - HOUR, None),
+        (NOW - MINUTE, NOW - HOUR),
+        (MINUTE, MINUTE),
+    ],
+)
+def test_an_expiry_before_a_job_is_due_is_refused(
+    intake: JobPreparation, expires_at: datetime | timedelta, run_at: datetime | timedelta | None
+) -> None:
+    made = Job(func="shop.work", expires_at=expires_at, run_at=run_at)
+    with pytest.raises(PushError, match="it could never start"):
+        intake.prepare(made, validate=False)
 
 
 @pytest.mark.parametrize(
