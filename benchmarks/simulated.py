@@ -51,7 +51,7 @@ class SimulatedWorker:
         self.leader = Election(self, broker, lease_s=_LEASE_S, renew_s=_LEASE_S / 3)
         self._queues = queues
 
-    def encode_arguments(self, func: str, arguments: str) -> str:
+    def encode_arguments(self, func: str, arguments: str, queue: str | None) -> str:
         return arguments
 
     def encode_line(self, func: str, line: str) -> str:

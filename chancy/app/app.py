@@ -286,10 +286,13 @@ class Chancy(BlockingCalls):
             job, validate=False, context=PushContext(way), max_payload=_MAX_STORED
         )
 
-    def encode_arguments(self, func: str, arguments: str) -> str:
-        """Checked and encoded arguments as they are stored, for plugins that store jobs."""
-        payloads = self.hooks.payloads
-        return arguments if payloads is None else payloads.arguments(func, arguments)
+    def encode_arguments(self, func: str, arguments: str, queue: str | None) -> str:
+        """Checked and encoded arguments as they are stored, for plugins that store jobs.
+
+        :param queue: the queue of the job; None if there is none.
+        :raises PushError: a rule of the queue could not read them.
+        """
+        return self._preparation.stored(func, arguments, queue)
 
     def decode_result(self, func: str, result: Any) -> Any:
         """A stored result, as JSON, as the function has returned it.

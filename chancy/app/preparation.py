@@ -106,6 +106,26 @@ class JobPreparation:
             for job in self.prepare_all(some, validate=validate, context=context)
         )
 
+    def stored(self, func: str, arguments: str, queue: str | None) -> str:
+        """Encoded arguments as they are stored.
+
+        :param queue: the queue of the job; None if there is none.
+        :raises PushError: a rule of the queue could not read them.
+        """
+        if self._storing is None:
+            return arguments
+        stored = self._storing(func, arguments)
+        declared = self._queues.get(queue) if queue is not None else None
+        if declared is not None and declared.rules and stored != arguments:
+            for rule in declared.rules:
+                if rule.by not in (None, "func", "key"):
+                    raise PushError(
+                        f"job {func}: its arguments are encrypted, and queue {queue!r} has a rule "
+                        f"by the argument {rule.by!r}, which could not be read: use by='key', and "
+                        "put the key into the job's meta"
+                    )
+        return stored
+
     def _prepare(
         self, job: object, id: UUID | None, context: PushContext, limit: int, *, validate: bool
     ) -> PreparedJob:
@@ -133,7 +153,7 @@ class JobPreparation:
         if job.unique is not None:
             unique, delay_s = self._unique(job, arguments, delay_s)
         if self._storing is not None:
-            arguments = self._stored(job, arguments, self._storing)
+            arguments = self.stored(func, arguments, job.queue)
         # Bypasses the constructor of the NamedTuple, which saves 0.12 µs.
         return _tuple(
             PreparedJob,
@@ -152,20 +172,6 @@ class JobPreparation:
                 None if job.expires_at is None else self._expiry(job),
             ),
         )
-
-    def _stored(self, job: Job, arguments: str, storing: Callable[[str, str], str]) -> str:
-        """Arguments as they are stored; refuses those that a rule of the queue could not read."""
-        stored = storing(job.func, arguments)
-        queue = self._queues.get(job.queue)
-        if queue is not None and queue.rules and stored != arguments:
-            for rule in queue.rules:
-                if rule.by not in (None, "func", "key"):
-                    raise PushError(
-                        f"job {job.func}: its arguments are encrypted, and queue {queue.name!r} "
-                        f"has a rule by the argument {rule.by!r}, which could not be read: use "
-                        "by='key', and put the key into the job's meta"
-                    )
-        return stored
 
     def _check_hold(self, job: Job) -> None:
         check_hold(job)

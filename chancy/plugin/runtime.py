@@ -64,8 +64,12 @@ class Runtime(Protocol):
         """
         ...
 
-    def encode_arguments(self, func: str, arguments: str) -> str:
-        """Checked and encoded arguments as they are stored; see `Plugin.codec`."""
+    def encode_arguments(self, func: str, arguments: str, queue: str | None) -> str:
+        """Checked and encoded arguments as they are stored; see `Plugin.codec`.
+
+        :param queue: the queue of the job; None if there is none.
+        :raises PushError: a rule of the queue could not read them.
+        """
         ...
 
     def encode_line(self, func: str, line: str) -> str:
@@ -129,8 +133,12 @@ class Application(Protocol):
         """See `Runtime.prepare_stored`."""
         ...
 
-    def encode_arguments(self, func: str, arguments: str) -> str:
-        """Checked and encoded arguments as they are stored; see `Plugin.codec`."""
+    def encode_arguments(self, func: str, arguments: str, queue: str | None) -> str:
+        """Checked and encoded arguments as they are stored; see `Plugin.codec`.
+
+        :param queue: the queue of the job; None if there is none.
+        :raises PushError: a rule of the queue could not read them.
+        """
         ...
 
     def decode_result(self, func: str, result: Any) -> Any:

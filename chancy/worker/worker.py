@@ -182,9 +182,9 @@ class Worker:
         await listener.tried.wait()
         return None if listener.receiving else listener.last_error
 
-    def encode_arguments(self, func: str, arguments: str) -> str:
+    def encode_arguments(self, func: str, arguments: str, queue: str | None) -> str:
         """Checked and encoded arguments as they are stored."""
-        return self._app.encode_arguments(func, arguments)
+        return self._app.encode_arguments(func, arguments, queue)
 
     def encode_line(self, func: str, line: str) -> str:
         """A line that a job has logged as it is stored."""

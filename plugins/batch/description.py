@@ -63,7 +63,7 @@ class Batch:
         registry: Registry | None,
         max_payload: int = DEFAULT_MAX_PAYLOAD,
         before_push: Change = lambda job, _: job,
-        encode_arguments: Callable[[str, str], str] = lambda _, text: text,
+        encode_arguments: Callable[[str, str, str | None], str] = lambda _, text, __: text,
         *,
         within: bool = False,
     ) -> list[object]:
@@ -127,7 +127,7 @@ def _row(
     job: object,
     registry: Registry | None,
     limit: int,
-    encode_arguments: Callable[[str, str], str],
+    encode_arguments: Callable[[str, str, str | None], str],
 ) -> tuple[object, ...]:
     """The columns of a callback, from its queue on. Raises `PushError` if it is invalid."""
     if not isinstance(job, Job):
@@ -151,8 +151,8 @@ def _row(
         meta = encode(job.meta, what=f"the meta of {job.func}", limit=limit)
     limits = encode_limits(check_limits(job.limits, f"job {job.func}"))
     return (
-        job.queue, job.priority, job.func, encode_arguments(job.func, arguments), *due(job),
-        job.max_attempts, limits, meta, *_expires(job),
+        job.queue, job.priority, job.func, encode_arguments(job.func, arguments, job.queue),
+        *due(job), job.max_attempts, limits, meta, *_expires(job),
     )  # fmt: skip
 
 

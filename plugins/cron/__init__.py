@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 from chancy.broker.optional import SqlStore
 from chancy.checks import check_number
-from chancy.errors import ConfigurationError
+from chancy.errors import ConfigurationError, PushError
 from chancy.plugin.leader import elected
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Application, Panel, Runtime
@@ -140,7 +140,7 @@ class Cron(Plugin):
         for entry in code.values():
             try:
                 await entries.add(entry, upsert=True, lapse_s=self.lapse_s)
-            except ConfigurationError as error:
+            except (ConfigurationError, PushError) as error:
                 logger.error("cron_entry_refused entry=%s: %s", entry.name, error)
         self._declared.add(runtime)
 

@@ -88,7 +88,7 @@ class Entry:
         self.parameters()
 
     def parameters(
-        self, encode_arguments: Callable[[str, str], str] = lambda _, text: text
+        self, encode_arguments: Callable[[str, str, str | None], str] = lambda _, text, __: text
     ) -> list[object]:
         """The stored values, in the order of the statement.
 
@@ -107,7 +107,7 @@ class Entry:
             str(self.overlap),
             float(self.jitter_s),
             job.func,
-            encode_arguments(job.func, self._arguments()),
+            encode_arguments(job.func, self._arguments(), job.queue),
             job.queue,
             job.priority,
             job.max_attempts,

@@ -66,7 +66,9 @@ class Entries:
     """
 
     def __init__(
-        self, broker: Broker, encode_arguments: Callable[[str, str], str] = lambda _, text: text
+        self,
+        broker: Broker,
+        encode_arguments: Callable[[str, str, str | None], str] = lambda _, text, __: text,
     ) -> None:
         self._encode_arguments = encode_arguments
         self._tables = SQL.on(broker)

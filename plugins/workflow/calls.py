@@ -113,14 +113,14 @@ class WorkflowCalls(GroupCalls[WorkflowRecord]):
         name: str,
         payload: Any,
         fetch: Fetch | None,
-        encode: Callable[[str, str], str],
+        encode: Callable[[str, str, str | None], str],
     ) -> str:
         """Send a signal, and return what happened to it: see ``workflows_signal``.
 
-        :param encode: see `Application.encode_arguments`; a signal has no function.
+        :param encode: see `Application.encode_arguments`; a signal has no function and no queue.
         """
         text = encoded(payload, f"the payload of signal {name!r}", limit=self._max_payload)
-        return str((await self._run(fetch, "signal", id, name, encode("", text)))[0][0])
+        return str((await self._run(fetch, "signal", id, name, encode("", text, None)))[0][0])
 
     async def retry(self, id: UUID, name: str | None) -> int | None:
         ((count,),) = await self._tables.fetch("retry", id, name)

@@ -142,7 +142,7 @@ class StepEncoding:
         self,
         types: ResultTypes | None,
         max_payload: int = DEFAULT_MAX_PAYLOAD,
-        encode_arguments: Callable[[str, str], str] | None = None,
+        encode_arguments: Callable[[str, str, str | None], str] | None = None,
     ) -> None:
         self._encode_arguments = encode_arguments
         self.columns = Columns()
@@ -177,7 +177,7 @@ class StepEncoding:
             signature = self._check(job)
             arguments = self._arguments(job, sources, signature)
             if self._encode_arguments is not None:
-                arguments = self._encode_arguments(job.func, arguments)
+                arguments = self._encode_arguments(job.func, arguments, job.queue)
             if job.meta or job.limits or job.run_at is not None:
                 self._put_rare(at, job)
             columns.queues.append(job.queue)

@@ -64,7 +64,7 @@ class Preparation:
         max_payload: int = DEFAULT_MAX_PAYLOAD,
         before_push: Change | None = None,
         within: bool = False,
-        encode_arguments: Callable[[str, str], str] | None = None,
+        encode_arguments: Callable[[str, str, str | None], str] | None = None,
     ) -> None:
         self._workflow = workflow
         self._before_push = before_push

@@ -19,6 +19,7 @@ from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.encryption import VARIABLE, Encryption
 from chancy.plugins.encryption.rotation import Rotation
 from chancy.plugins.job_logs import JobLogs
+from chancy.plugins.limits import GlobalLimits
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.workflow import Each, From, Workflow, Workflows
 from chancy.queue.rules import GlobalConcurrency
@@ -389,9 +390,21 @@ def test_keys_of_the_environment_are_not_in_the_repr(monkeypatch: pytest.MonkeyP
 
 async def test_a_rule_by_an_encrypted_argument_is_refused(dsn: str) -> None:
     queue = Queue(name="async", rules=(GlobalConcurrency(1, by="card"),))
-    async with application(dsn, queues=[queue]) as chancy:
-        with pytest.raises(PushError, match="rule by the argument 'card'"):
-            await chancy.push(secret_jobs.pay.job(card=SECRET))
+    flows, batches, cron = Workflows(), Batches(), Cron()
+    plugins = [Encryption(ONE), GlobalLimits(), flows, batches, cron]
+    pay = secret_jobs.pay.job(card=SECRET)
+    async with Chancy(dsn, queues=[queue], plugins=plugins) as chancy:
+        await chancy.migrate()
+        for pushing in (
+            chancy.push(pay),
+            chancy.push(Workflow("pay").add(pay, "pay")),
+            batches.push(chancy, Batch(name="pay", on_finish=pay), []),
+            cron.add(chancy, Entry("pay", "@yearly", pay)),
+        ):
+            with pytest.raises(PushError, match="rule by the argument 'card'"):
+                await pushing
+    stored = ("jobs", "workflows", "batches", "cron_entries")
+    assert dump(dsn, stored) == ""
 
 
 def test_the_dashboard_names_the_key_in_place_of_a_ciphertext() -> None:
