@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Iterator
+from random import randbytes
 from typing import Any
 
 import psycopg
 import pytest
 
-from chancy import GlobalConcurrency, RateLimit, Sequential
+from chancy import FairShare, GlobalConcurrency, RateLimit, Sequential
 from chancy.queue.rules import Rule, encode_rules
 from tests.faults import tables
 from tests.plugins.limits.test_limits import DEAD_WORKER
@@ -174,3 +176,35 @@ def test_a_replaced_retry_does_not_run_beside_a_job_of_its_new_sequence(claims: 
     claims.replace(3, account="b")
     assert claims.numbers() == []
     assert sorted(claims.numbers()) == [1, 2]
+
+
+def test_one_claim_returns_a_bounded_number_of_bytes(claims: Claims) -> None:
+    large = [
+        {"account": "a", "n": n, "text": b64encode(randbytes(450_000)).decode()} for n in range(12)
+    ]
+    claims.declare(GlobalConcurrency(1_000))
+    claims.push(*large)
+    assert claims.numbers(12) == list(range(7)), "4 MB, and the job that exceeds them"
+    # The same of jobs that were held.
+    claims.declare(FairShare("account"))
+    claims.push(*large)
+    assert claims.numbers(11) == [7, 8, 9, 10, 11, 0, 1]
+
+
+def test_a_claim_reads_few_jobs_of_many_partitions_with_large_backlogs(claims: Claims) -> None:
+    claims.declare(RateLimit(1, per=3_600, burst=60, by="account"))
+    assert claims.claim() == []
+    claims.ask(
+        "insert into chancy.limits_buckets (queue, rule, grp, tokens, at)"
+        " select 'ruled', 1, n::text, 0, now() from generate_series(0, 29) n"
+    )
+    claims.push(*({"account": n % 30, "n": n} for n in range(30 * 30)))
+    assert claims.claim(1_000) == [], "all are held"
+    claims.ask("delete from chancy.limits_buckets")
+    claims.ask("update chancy.limits_partitions set ready_at = '-infinity'")
+    fetched = "select idx_tup_fetch from pg_stat_xact_user_tables where relname = 'jobs'"
+    with claims.session.transaction():
+        ((before,),) = claims.ask(fetched)
+        assert len(claims.claim(30)) == 30
+        ((after,),) = claims.ask(fetched)
+    assert after - before < 30 * 10

@@ -1,12 +1,13 @@
 -- Starts held jobs of the partitions that have a turn, of priorities from p_from on: at most p_room.
--- Returns the rows to claim in order, with their partitions, and the ring behind them. The caller
--- has locked the queue.
+-- Returns the rows to claim in order, with their partitions, their bytes, of which the last one may
+-- exceed p_bytes, and the ring behind them. The caller has locked the queue.
 -- The joins of the lists are hash joins, whatever the caller has set: nested loops over 1,000 jobs
 -- took 50 ms. Index: limits_partitions_ring and jobs_limits_held from the known positions, the primary keys.
 -- Locks: rows of jobs, skipping locked ones. Safe to repeat.
 create function {schema}.limits_ring(
   s {schema}.limits_queues, p_keys text[], p_running boolean[], p_now timestamptz, p_room int,
-  p_from smallint, out tids tid[], out ids uuid[], out keys text[], out ring jsonb
+  p_from smallint, p_bytes bigint,
+  out tids tid[], out ids uuid[], out keys text[], out bytes bigint, out ring jsonb
 )
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -47,6 +48,8 @@ begin
       where l.key::smallint < p_from), '{}');
     return;
   end if;
+  -- Enough to fill the room; another read takes the rest of a partition with more.
+  v_take := least(v_take, greatest(1, 4 * p_room / cardinality(v_parts)));
   -- Several turns at once, if fewer partitions than jobs can start.
   v_turns_each := greatest(1, p_room / (
     select sum(coalesce((v_fair -> 'weights' ->>
@@ -99,14 +102,18 @@ begin
       with ordinality as f (tid, key, ok, no)
     where f.ok order by f.no limit p_room)
   select coalesce(array_agg(l.tid order by l.no), '{}'), coalesce(array_agg(l.id order by l.no), '{}'),
-    coalesce(array_agg(l.key order by l.no), '{}')
-  into tids, ids, keys
+    coalesce(array_agg(l.key order by l.no), '{}'), coalesce(sum(l.bytes), 0)
+  into tids, ids, keys, bytes
   from (
-    select j.ctid as tid, j.id, c.key, c.no
-    from {schema}.jobs j
-    join chosen c on c.tid = j.ctid
-    where j.state = 3 and j.ctid = any (array(select chosen.tid from chosen))
-    for update of j skip locked) l;
+    select f.*, sum(f.bytes) over (order by f.no) - f.bytes as bytes_before
+    from (
+      select j.ctid as tid, j.id, c.key, c.no,
+        coalesce(pg_column_size(j.arguments), 0) + coalesce(pg_column_size(j.meta), 0) as bytes
+      from {schema}.jobs j
+      join chosen c on c.tid = j.ctid
+      where j.state = 3 and j.ctid = any (array(select chosen.tid from chosen))
+      for update of j skip locked) f) l
+  where l.bytes_before < p_bytes;
   -- A partition without further jobs goes; one that cannot run now waits; the others keep their turn,
   -- or with fair shares get a new one once theirs is finished.
   with job as materialized (

@@ -1,18 +1,20 @@
 -- Reads pending jobs of a queue, those of a priority over p_above, in order: up to p_room of them may
 -- start, and are returned as rows to claim with their partitions. Others are held, if their partition
--- may not run now or has held jobs; with fair shares all of them, unless all that wait may start. Jobs of a sequence stay pending behind
--- one that another transaction locks. Returns how many were read, and the changed hints and ring. The
--- caller has locked the queue.
+-- may not run now or has held jobs; with fair shares all of them, unless all that wait may start. Jobs
+-- of a sequence stay pending behind one that another transaction locks. Returns how many were read, the
+-- bytes of those that may start, of which the last one may exceed p_bytes, and the changed hints and
+-- ring. The caller has locked the queue.
 -- A job that holds its sequence is never held: if it has to wait for another rule, the hints pass it,
 -- so that the next read finds what is behind it. stops: the hints before the first such job.
 -- p_block: the replay of a job that blocks its sequence takes its place.
 -- p_front: priorities without a position in s.before are read from their front.
--- Index: jobs_pending, the primary keys. Locks: rows of jobs by priority and position, skipping locked ones. Safe to repeat.
+-- Index: jobs_pending, the primary keys. Locks: rows of jobs by priority and position, skipping locked
+-- ones. Safe to repeat.
 create function {schema}.limits_intake(
   s {schema}.limits_queues, p_ids uuid[], p_keys text[], p_running boolean[], p_now timestamptz,
-  p_room int, p_above smallint, p_front boolean, p_block boolean,
-  out tids tid[], out ids uuid[], out keys text[], out seen int, out hints jsonb, out ring jsonb,
-  out stops jsonb
+  p_room int, p_above smallint, p_front boolean, p_block boolean, p_bytes bigint,
+  out tids tid[], out ids uuid[], out keys text[], out bytes bigint, out seen int, out hints jsonb,
+  out stops jsonb, out ring jsonb
 )
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -66,7 +68,7 @@ begin
         order by j.pos limit v_window for update skip locked) known) l
     limit v_window) x;
   seen := cardinality(c_tids);
-  tids := '{}'; ids := '{}'; keys := '{}'; hints := s.hints; ring := s.ring;
+  bytes := 0; tids := '{}'; ids := '{}'; keys := '{}'; hints := s.hints; ring := s.ring;
   if seen = 0 then
     return;
   end if;
@@ -153,7 +155,7 @@ begin
       with ordinality as c (tid, id, key, priority, pos, bytes, ok, blocked, ready_at, waits, owner,
         behind, no)
   ), chosen as materialized (
-    select j.*, coalesce(j.ok, false) and j.nth <= p_room and j.bytes_before < 4194304 as starts,
+    select j.*, coalesce(j.ok, false) and j.nth <= p_room and j.bytes_before < p_bytes as starts,
       s.bys <> '{}' and not j.owner and not j.behind as holdable, j.waits or j.ok = false as late
     from job j
   ), fate as materialized (
@@ -175,8 +177,9 @@ begin
       from fate g group by g.priority) l),
     (select jsonb_object_agg(l.priority, l.pos) from (
       select g.priority, min(g.pos) - 1 as pos
-      from fate g where not g.held and g.ok = false group by g.priority) l)
-  into tids, ids, keys, h_tids, h_keys, h_blocked, h_ready, hints, stops
+      from fate g where not g.held and g.ok = false group by g.priority) l),
+    coalesce(sum(f.bytes) filter (where f.starts), 0)
+  into tids, ids, keys, h_tids, h_keys, h_blocked, h_ready, hints, stops, bytes
   from fate f;
   -- Behind a full window of a read from the front there may be more jobs before the old hints.
   hints := coalesce((

@@ -20,7 +20,7 @@ declare
   v_ids uuid[]; v_keys text[]; v_running boolean[]; v_old int; v_block boolean;
   v_ring smallint; v_to smallint; v_above smallint := 32767;
   v_front_read boolean := false; v_whole_front boolean := false;
-  v_hints jsonb; v_before jsonb; v_stops jsonb[];
+  v_hints jsonb; v_before jsonb; v_stops jsonb[]; v_bytes bigint := 4194304;
 begin
   -- A pause waits for claims under way: they take no job that is pushed after it.
   select q.rules, q.paused_at is not null and (q.resume_at is null or q.resume_at > clock_timestamp())
@@ -103,13 +103,13 @@ begin
   -- By priority; of the same one, held jobs first. With fair shares, one read of what is pending adds
   -- to the ring, which then decides.
   for v_pass in 1 .. 30 loop
-    exit when v_room <= 0;
+    exit when v_room <= 0 or v_bytes <= 0;
     v_ring := (select max(l.key::smallint) from jsonb_object_keys(s.ring) as l (key));
     exit when v_ring is null and v_above = -32768;
     if v_above > coalesce(v_ring, -32768) then
       v_to := case when 'fair' = any (s.kinds) then -32768 else coalesce(v_ring, -32768) end;
       select * into v_part from {schema}.limits_intake(
-        s, v_ids, v_keys, v_running, v_now, v_room, v_to, v_front, v_block);
+        s, v_ids, v_keys, v_running, v_now, v_room, v_to, v_front, v_block, v_bytes);
       s.hints := v_part.hints; s.ring := v_part.ring; s.before := s.hints;
       v_stops := v_stops || v_part.stops;
       -- A read above the ring leaves the front below it to the next one.
@@ -125,7 +125,7 @@ begin
       end if;
     else
       select * into v_part from {schema}.limits_ring(
-        s, v_keys, v_running, v_now, v_room, v_ring);
+        s, v_keys, v_running, v_now, v_room, v_ring, v_bytes);
       s.ring := v_part.ring;
     end if;
     if cardinality(v_part.tids) > 0 then
@@ -148,6 +148,7 @@ begin
       v_keys := v_keys || v_part.keys;
       v_running := v_running || array_fill(true, array[cardinality(v_part.ids)]);
       v_room := v_room - cardinality(v_part.ids);
+      v_bytes := v_bytes - v_part.bytes;
       s.claimed_at := v_now;
     end if;
   end loop;
