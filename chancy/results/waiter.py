@@ -72,7 +72,7 @@ class CompletionWaiter:
         self._broker = broker
         self._clock = clock
         self._wanted: dict[UUID, _Wait] = {}
-        # Ids not polled yet, ids named by a notification, and ids that are no longer waited for.
+        # Ids not polled yet, ids named by a notification, and watched ids whose wait has ended.
         self._new: dict[UUID, None] = {}
         self._notified: dict[UUID, None] = {}
         self._dropped: set[UUID] = set()
@@ -139,9 +139,11 @@ class CompletionWaiter:
 
     def _drop(self, id: UUID) -> None:
         del self._wanted[id]
-        self._new.pop(id, None)
         self._notified.pop(id, None)
-        self._dropped.add(id)
+        if id in self._new:
+            del self._new[id]
+        else:
+            self._dropped.add(id)
         self._wake.set()
 
     def _update(self, ids: Iterable[UUID], jobs: dict[UUID, QueuedJob]) -> None:
@@ -206,18 +208,24 @@ class CompletionWaiter:
         while ids := list(islice(self._new, BATCH)):
             for id in ids:
                 del self._new[id]
+            # The watch of an earlier wait that has not been ended yet.
+            watched = self._dropped.intersection(ids)
+            self._dropped -= watched
+            new = [id for id in ids if id not in watched]
             try:
-                found = await self._watch(ids)
+                found = {**await self._watch(new)} if new else {}
+                if watched:
+                    found |= await self._broker.get([*watched])
             except BrokerError as error:
                 # These waits have only started: their callers get the error.
                 for id in ids:
                     if id in self._wanted:
                         self._finish(id, error=error)
+                self._dropped.difference_update(new)
                 return
             if self._listening is None:
                 self._listening = asyncio.create_task(self._listener.serve(), name="chancy waiting")
-            self._dropped.difference_update(ids)
-            self._update(ids, dict(found))
+            self._update(ids, found)
 
     async def _watch(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
         try:
@@ -260,8 +268,9 @@ class CompletionWaiter:
             self._update(ids, dict(found))
 
     async def _unwatch_dropped(self) -> None:
-        """Stop watching jobs without waits. If this fails, the pruner deletes what is left."""
-        dropped, self._dropped = list(self._dropped - self._wanted.keys()), set()
+        """Stop watching jobs without waits, each once: the store counts the watches of all
+        processes. If this fails, the pruner deletes what is left."""
+        dropped, self._dropped = list(self._dropped), set()
         for at in range(0, len(dropped), BATCH):
             with contextlib.suppress(BrokerError):
                 await self._broker.unwatch(dropped[at : at + BATCH])

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from chancy.attempt.failure import Failure
+from chancy.broker.notices import Notice, NoticeKind, Topic
 from chancy.broker.values import JobFilter
 from chancy.job.limits import Limit
 from chancy.postgres.broker import PostgresBroker
@@ -39,6 +40,23 @@ async def bench(broker: PostgresBroker) -> Bench:
     bench = Bench(broker)
     await bench.prepare()
     return bench
+
+
+async def test_a_caller_that_gives_up_leaves_the_notices_of_others(
+    broker: PostgresBroker, bench: Bench, dsn: str
+) -> None:
+    [claim] = await bench.running()
+    subscription = await broker.subscribe(Topic.FINISHED)
+    await subscription.probe(5.0)
+    for _ in range(2):
+        await broker.watch([claim.id])
+    await broker.unwatch([claim.id])
+    await bench.settle(settlement(claim, State.SUCCEEDED))
+    assert Notice(NoticeKind.FINISHED, str(claim.id)) in await subscription.receive(10.0)
+    await subscription.close()
+    await broker.unwatch([claim.id])
+    with psycopg.connect(dsn) as connection:
+        assert connection.execute("select from chancy.awaited").fetchall() == []
 
 
 def alter(dsn: str, job_id: UUID, assignment: str) -> None:

@@ -278,6 +278,33 @@ async def test_the_listener_stops_without_waiters(
     assert (await again).state is State.SUCCEEDED
 
 
+async def test_each_watch_is_ended_once(
+    bench: Bench, broker: Watched, finishes: CompletionWaiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other processes may watch the same job."""
+    ended: list[UUID] = []
+
+    async def unwatch(ids: Sequence[UUID]) -> None:
+        ended.extend(ids)
+
+    monkeypatch.setattr(broker, "unwatch", unwatch)
+    [claim] = await bench.running()
+    broker.away = True
+    with pytest.raises(BrokerUnavailable):
+        await finishes.wait(claim.id, 5.0)
+    broker.away = False
+    first = await begun(broker, finishes, claim.id)
+    assert ended == [], "the failed watch is not ended"
+    first.cancel()
+    # It begins before the poller has ended the first watch, which goes on.
+    again = asyncio.create_task(finishes.wait(claim.id, None))
+    await eventually(lambda: broker.looks)
+    await bench.settle(settlement(claim, State.SUCCEEDED))
+    assert (await again).state is State.SUCCEEDED
+    await eventually(lambda: ended)
+    assert broker.expected == [[claim.id]] == [ended]
+
+
 async def test_closing_ends_every_wait(
     bench: Bench, broker: Watched, finishes: CompletionWaiter
 ) -> None:
