@@ -145,12 +145,6 @@ class Plugin:
     def payload_tables(self) -> Sequence[PayloadTable]:
         """The tables of this plugin whose payloads a codec has encoded, so that another key can be
         used for them. Those of the core are known.
-
-        ``TABLE_page`` takes a UUID, a name, a number of rows and of bytes. It returns the UUID,
-        the name and the payloads of the next rows in the order of their key, the payloads as the
-        text of a JSON object, or null if none is encoded. ``TABLE_swap`` takes lists of UUIDs,
-        names, payloads as they were read, and new payloads. It replaces those that are unchanged,
-        and returns how many it has replaced.
         """
         return ()
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from enum import Enum, IntEnum
 from functools import lru_cache
 from importlib import resources
-from typing import Any, NamedTuple, overload
+from typing import Any, Literal, overload
 from uuid import UUID
 
 from chancy.broker.contract import Broker
 from chancy.broker.optional import SqlStore
+from chancy.checks import check_choice, check_instances
 from chancy.errors import ConfigurationError
 from chancy.postgres.statements import load
 from chancy.serialization.sealed import redacted
+from chancy.text import shown
+
+_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_PATH = re.compile(rf"{_NAME.pattern}(\.{_NAME.pattern})?")
 
 
 @overload
@@ -51,14 +57,44 @@ def _plain(value: Any) -> Any:
             return value
 
 
-class PayloadTable(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadTable:
     """A table of a plugin with payloads that a codec has encoded; see `Plugin.payload_tables`.
 
-    :param sql: the statements of the plugin: ``TABLE_page`` and ``TABLE_swap``.
+    Its primary key is `id`, `name`, or both in this order. Names are of lower-case letters, digits
+    and underscores.
+
+    :param payloads: the columns of type jsonb with payloads. A payload below one key of a column
+        that also holds other things is written ``column.key``.
+    :param id: the column of the primary key of type uuid.
+    :param name: the other column of the primary key.
+    :param name_type: the type of this column.
+    :raises ConfigurationError: a name is not valid, there is no key, or a column is named twice.
     """
 
     table: str
-    sql: PluginSql
+    payloads: Sequence[str]
+    id: str | None = None
+    name: str | None = None
+    name_type: Literal["text", "smallint"] = "text"
+
+    def __post_init__(self) -> None:
+        check_choice(self.name_type, "name_type", ("text", "smallint"))
+        key = [column for column in (self.id, self.name) if column is not None]
+        paths = check_instances(self.payloads, str, "payloads", "pass a list of columns")
+        wrong = [name for name in (self.table, *key) if not _NAME.fullmatch(name)]
+        wrong += [path for path in paths if not _PATH.fullmatch(path)]
+        if wrong:
+            raise ConfigurationError(
+                f"payload table {shown(self.table)}: {shown(wrong[0])} is not a valid name: use 1 "
+                "to 63 of the characters a-z 0-9 _, not starting with a digit"
+            )
+        if not key:
+            raise ConfigurationError(f"payload table {self.table!r}: name a column of its key")
+        if not paths or len({path.partition(".")[0] for path in paths}) < len(paths):
+            raise ConfigurationError(
+                f"payload table {self.table!r}: name its payloads, each in a column of its own"
+            )
 
 
 class PluginSql:

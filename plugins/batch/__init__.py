@@ -19,7 +19,6 @@ from chancy.plugin.tracking.groups import GroupPlugin
 from chancy.plugins.batch.calls import BatchCalls
 from chancy.plugins.batch.description import Batch
 from chancy.plugins.batch.outcomes import (
-    SQL,
     BatchJobOutcome,
     BatchOutcomes,
     BatchRef,
@@ -96,7 +95,15 @@ class Batches(GroupPlugin[BatchRef, BatchJobOutcome]):
         )
 
     def payload_tables(self) -> Sequence[PayloadTable]:
-        return [PayloadTable("batches_callbacks", SQL)]
+        return [
+            PayloadTable(
+                table="batches_callbacks",
+                id="batch_id",
+                name="kind",
+                name_type="smallint",
+                payloads=["arguments"],
+            )
+        ]
 
     def commands(self) -> Sequence[click.Command]:
         from chancy.plugins.batch.commands import batch

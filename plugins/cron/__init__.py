@@ -21,7 +21,7 @@ from chancy.plugins.cron.decorated import periodic, periodic_entries
 from chancy.plugins.cron.entry import Entry, Overlap, StoredEntry
 from chancy.plugins.cron.firing import Firing
 from chancy.plugins.cron.misfire import Misfire
-from chancy.plugins.cron.store import MAX_ENTRIES, MAX_KEPT, SQL, Entries, Fired
+from chancy.plugins.cron.store import MAX_ENTRIES, MAX_KEPT, Entries, Fired
 from chancy.postgres.schema.component import Migrations
 from chancy.text import shown
 
@@ -77,7 +77,7 @@ class Cron(Plugin):
         return Migrations(name="cron", package="chancy.plugins.cron.migrations", head="0001")
 
     def payload_tables(self) -> Sequence[PayloadTable]:
-        return [PayloadTable("cron_entries", SQL)]
+        return [PayloadTable(table="cron_entries", name="name", payloads=["arguments"])]
 
     def commands(self) -> Sequence[click.Command]:
         from chancy.plugins.cron.commands import cron

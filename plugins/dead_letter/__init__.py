@@ -20,7 +20,7 @@ from chancy.plugin.runtime import Application, Panel, Runtime
 from chancy.plugin.tables import PayloadTable, facts
 from chancy.plugins.dead_letter.letter import EVERY, DeadLetter, LetterFilter
 from chancy.plugins.dead_letter.replaying import Progress, ReplayOptions, Walk
-from chancy.plugins.dead_letter.store import SQL, Group, LetterPosition, Letters, filing
+from chancy.plugins.dead_letter.store import Group, LetterPosition, Letters, filing
 from chancy.plugins.dead_letter.sweep import DeadLetterSweep
 from chancy.postgres.schema.component import Migrations
 from chancy.queue.queue import DEFAULT_BROKER
@@ -81,7 +81,8 @@ class DeadLetters(Plugin):
         )
 
     def payload_tables(self) -> Sequence[PayloadTable]:
-        return [PayloadTable("dead_letters", SQL)]
+        payloads = ["arguments", "errors", "meta.steps"]
+        return [PayloadTable(table="dead_letters", id="id", payloads=payloads)]
 
     def commands(self) -> Sequence[click.Command]:
         from chancy.plugins.dead_letter.commands import dead

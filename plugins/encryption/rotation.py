@@ -6,13 +6,13 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 from chancy.checks import check_number
 from chancy.errors import UnreadablePayload
 from chancy.plugin.runtime import Application
-from chancy.plugin.tables import PluginSql
+from chancy.plugin.tables import PayloadTable, PluginSql
 from chancy.plugins.encryption.keyring import Keyring
 from chancy.serialization.sealed import key_of, opened, redaction
 
@@ -20,7 +20,8 @@ SQL = PluginSql("chancy.plugins.encryption", "encrypted jobs")
 
 #: The most rows, and about the most bytes, of one batch.
 BATCH, MAX_BATCH, _MAX_BYTES = 500, 10_000, 8 * 1024 * 1024
-_FIRST = UUID(int=0), ""
+_FIRST_NAMES = {"text": "", "smallint": "-32768"}
+_JOBS = PayloadTable(table="jobs", id="id", payloads=["arguments", "errors", "meta.steps"])
 
 
 class _Payload(NamedTuple):
@@ -49,6 +50,47 @@ class RotationCounts:
     unreadable: Counter[str] = field(default_factory=Counter)
 
 
+def statement_of(table: PayloadTable, name: Literal["page", "swap"], schema: str) -> str:
+    """The statement ``payloads_page`` or ``payloads_swap`` for one table."""
+    key = [  # of the primary key: the column, where a page begins, and what a swap looks for
+        (column, after, wanted)
+        for column, after, wanted in (
+            (table.id, "$1::uuid", "w.id"),
+            (table.name, f"$2::text::{table.name_type}", f"w.name::{table.name_type}"),
+        )
+        if column is not None
+    ]
+    paths = [path.partition(".")[::2] for path in table.payloads]
+    put_in = {
+        "table": table.table,
+        "id": f"t.{table.id}" if table.id else "$1::uuid",
+        "name": f"t.{table.name}::text" if table.name else "$2::text",
+        "key": ", ".join(f"t.{column}" for column, _, _ in key),
+        "after": ", ".join(after for _, after, _ in key),
+        "wanted": ", ".join(wanted for _, _, wanted in key),
+        "locked": ", ".join(f"l.{column}" for column, _, _ in key),
+        "columns": ", ".join(f"t.{column}" for column, _ in paths),
+        "size": " + ".join(f"coalesce(pg_column_size(t.{column}), 0)" for column, _ in paths),
+        "payloads": ", ".join(
+            f"'{column}', t.{column}" + (f" -> '{inner}'" if inner else "")
+            for column, inner in paths
+        ),
+        "changes": ", ".join(_change(column, inner) for column, inner in paths),
+    }
+    statement = SQL.statement(f"payloads_{name}", schema)
+    for placeholder, value in put_in.items():
+        statement = statement.replace("{" + placeholder + "}", value)
+    return statement
+
+
+def _change(column: str, inner: str) -> str:
+    """The new value of a column. A payload that is missing stays so."""
+    new = f"nullif(l.payloads -> '{column}', 'null')"
+    if inner:  # jsonb_set returns null for a null, and keeps what stands beside the payload
+        new = f"jsonb_set(t.{column}, array['{inner}'], {new})"
+    return f"{column} = coalesce({new}, t.{column})"
+
+
 class Rotation:
     """A pass over what is stored encrypted in Postgres.
 
@@ -62,10 +104,8 @@ class Rotation:
 
     def __init__(self, chancy: Application, keyring: Keyring, *, batch: int = BATCH) -> None:
         check_number(batch, "batch", 1, MAX_BATCH)
-        broker = chancy.broker
-        #: The statements of each table, by its name.
-        self.tables = {"jobs": SQL.on(broker)}
-        self.tables |= {table: sql.on(broker) for table, sql in chancy.payload_tables}
+        self.tables = (_JOBS, *chancy.payload_tables)
+        self.store = SQL.on(chancy.broker).store
         self._keyring = keyring
         self._batch = batch
 
@@ -88,20 +128,24 @@ class Rotation:
                     progress(counts)
         return counts
 
-    async def _pages(self, table: str) -> AsyncIterator[tuple[int, list[_Payload]]]:
+    async def _pages(self, table: PayloadTable) -> AsyncIterator[tuple[int, list[_Payload]]]:
         """The number of rows that were read, and those of them with encrypted payloads."""
-        id, name = _FIRST
+        statement = statement_of(table, "page", self.store.schema)
+        id, name = UUID(int=0), _FIRST_NAMES[table.name_type]
         while True:
-            found = await self.tables[table].fetch(
-                f"{table}_page", id, name, self._batch, _MAX_BYTES
-            )
+            found = await self.store.fetch(statement, id, name, self._batch, _MAX_BYTES)
             if not found:
                 return
             yield len(found), [_Payload(*row) for row in found if row[2] is not None]
             id, name, _ = found[-1]
 
     async def _rotate(
-        self, table: str, rows: Sequence[_Payload], counts: RotationCounts, *, dry_run: bool
+        self,
+        table: PayloadTable,
+        rows: Sequence[_Payload],
+        counts: RotationCounts,
+        *,
+        dry_run: bool,
     ) -> None:
         changes: list[tuple[_Payload, str]] = []
         for row in rows:
@@ -109,15 +153,15 @@ class Rotation:
             keys: set[str] = set()
             bad: set[str] = set()
             again = self._again(value, keys, bad)
-            counts.keys.update((table, key) for key in keys)
+            counts.keys.update((table.table, key) for key in keys)
             counts.unreadable.update(bad)
             counts.old += bool(keys - {self._keyring.current})
             if keys - bad - {self._keyring.current}:
                 changes.append((row, json.dumps(again)))
         if dry_run or not changes:
             return
-        ((done,),) = await self.tables[table].fetch(
-            f"{table}_swap",
+        ((done,),) = await self.store.fetch(
+            statement_of(table, "swap", self.store.schema),
             [row.id for row, _ in changes],
             [row.name for row, _ in changes],
             [row.payloads for row, _ in changes],

@@ -80,7 +80,14 @@ class Workflows(GroupPlugin[RecordedAttempt, StepOutcome]):
         )
 
     def payload_tables(self) -> Sequence[PayloadTable]:
-        return [PayloadTable("workflows_steps", SQL), PayloadTable("workflows_signals", SQL)]
+        payloads = {
+            "workflows_steps": ["arguments", "result", "error"],
+            "workflows_signals": ["payload"],
+        }
+        return [
+            PayloadTable(table=table, id="workflow_id", name="name", payloads=columns)
+            for table, columns in payloads.items()
+        ]
 
     def commands(self) -> Sequence[click.Command]:
         from chancy.plugins.workflow.commands import workflow

@@ -12,6 +12,7 @@ from cryptography.fernet import Fernet
 
 from chancy import Chancy, Job, JobFailed, PushError, Queue, Unique, Worker
 from chancy.errors import ConfigurationError, InvalidArguments, UnreadablePayload
+from chancy.plugin.tables import PayloadTable
 from chancy.plugins.batch import Batch, Batches
 from chancy.plugins.cron import Cron, Entry
 from chancy.plugins.dashboard.redaction import MASKED, Masked, line, tree
@@ -301,15 +302,15 @@ async def test_rotation_leaves_rows_alone_that_changed_since_it_read_them(dsn: s
     async with application(dsn) as chancy:
         await chancy.push(secret_jobs.pay.job(card=SECRET))
         rotation = Rotation(chancy, Encryption(BOTH).keyring)
-        fetch = rotation.tables["jobs"].fetch
+        fetch = rotation.store.fetch
 
-        async def late(name: str, *parameters: object) -> Any:
-            if name == "jobs_swap":
+        async def late(sql: str, *parameters: object) -> Any:
+            if "update" in sql:
                 with psycopg.connect(dsn) as connection:
                     connection.execute("update chancy.jobs set errors = '[1]'")
-            return await fetch(name, *parameters)
+            return await fetch(sql, *parameters)
 
-        rotation.tables["jobs"].fetch = late  # type: ignore[method-assign]
+        rotation.store.fetch = late  # type: ignore[method-assign]
         counts = await rotation.run()
     assert (counts.old, counts.changed, counts.busy) == (1, 0, 1)
     assert '"errors": [1]' in dump(dsn, ("jobs",))
@@ -376,6 +377,24 @@ def test_wrong_keys_are_refused_without_showing_them(keys: Any, why: str) -> Non
     with pytest.raises(ConfigurationError, match=why) as refused:
         Encryption(keys)
     assert K1[:10] not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"table": "jobs as t; drop"}, "'jobs as t; drop' is not a valid name"),
+        ({"id": "id)"}, "'id\\)' is not a valid name"),
+        ({"payloads": ["meta.it's"]}, '"meta.it\'s" is not a valid name'),
+        ({"payloads": "arguments"}, "pass a list of columns"),
+        ({"payloads": ["meta.a", "meta.b"]}, "each in a column of its own"),
+        ({"payloads": []}, "name its payloads"),
+        ({"id": None}, "name a column of its key"),
+        ({"name_type": "int"}, "name_type"),
+    ],
+)
+def test_wrong_payload_tables_are_refused(wrong: Any, why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        PayloadTable(**{"table": "notes", "id": "id", "payloads": ["text"], **wrong})
 
 
 def test_keys_of_the_environment_are_not_in_the_repr(monkeypatch: pytest.MonkeyPatch) -> None:
