@@ -81,7 +81,7 @@ class DeadLetters(Plugin):
         )
 
     def payload_tables(self) -> Sequence[PayloadTable]:
-        payloads = ["arguments", "errors", "meta.steps"]
+        payloads = ["arguments", "errors", "meta.checkpoints"]
         return [PayloadTable(table="dead_letters", id="id", payloads=payloads)]
 
     def commands(self) -> Sequence[click.Command]:

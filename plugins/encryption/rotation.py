@@ -21,7 +21,7 @@ SQL = PluginSql("chancy.plugins.encryption", "encrypted jobs")
 #: The most rows, and about the most bytes, of one batch.
 BATCH, MAX_BATCH, _MAX_BYTES = 500, 10_000, 8 * 1024 * 1024
 _FIRST_NAMES = {"text": "", "smallint": "-32768"}
-_JOBS = PayloadTable(table="jobs", id="id", payloads=["arguments", "errors", "meta.steps"])
+_JOBS = PayloadTable(table="jobs", id="id", payloads=["arguments", "errors", "meta.checkpoints"])
 
 
 class _Payload(NamedTuple):

@@ -66,11 +66,11 @@ def charge(card: str) -> str:
 
 
 @job(queue="async", max_attempts=2)
-async def pay_twice(card: str) -> str:
+async def pay_twice(card: str, retry_s: int = 0) -> str:
     context = current_job()
     found = await context.checkpoint("charge", charge, card)
     if context.attempt == 1:
-        raise Retry(0)
+        raise Retry(retry_s)
     return found
 
 

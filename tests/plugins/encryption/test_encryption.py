@@ -10,7 +10,17 @@ import psycopg
 import pytest
 from cryptography.fernet import Fernet
 
-from chancy import Chancy, Job, JobFailed, PushError, Queue, Unique, Worker
+from chancy import (
+    Chancy,
+    Job,
+    JobFailed,
+    PushError,
+    Queue,
+    Reference,
+    State,
+    Unique,
+    Worker,
+)
 from chancy.errors import ConfigurationError, InvalidArguments, UnreadablePayload
 from chancy.plugin.tables import PayloadTable
 from chancy.plugins.batch import Batch, Batches
@@ -26,7 +36,6 @@ from chancy.plugins.workflow import Each, From, Workflow, Workflows
 from chancy.queue.rules import GlobalConcurrency
 from chancy.results.reference import result_of
 from chancy.serialization.sealed import key_of, sealed
-from chancy.states import State
 from tests.plugins.encryption import secret_jobs
 from tests.plugins.encryption.secret_jobs import SECRET
 from tests.support import command
@@ -296,6 +305,26 @@ async def test_rotation_beside_a_worker_loses_nothing(dsn: str) -> None:
             for one in held:
                 job = await chancy.wait_for(one.id, 20)
                 assert chancy.read_result(job) == {"paid": SECRET}
+
+
+async def test_a_checkpoint_is_read_after_its_key_is_gone(dsn: str) -> None:
+    async with application(dsn) as chancy:
+        reference = await chancy.push(secret_jobs.pay_twice.job(card=SECRET, retry_s=3_600))
+        async with Worker(chancy):
+            await eventually(lambda: _scheduled(reference))
+    async with application(dsn, BOTH) as chancy:
+        counts = await Rotation(chancy, Encryption(BOTH).keyring).run()
+        assert (counts.changed, counts.old) == (1, 1)
+    assert '"encrypted": "k1"' not in dump(dsn, ("jobs",))
+    async with application(dsn, {"k2": K2}) as chancy:
+        await chancy.run_now(reference.id)
+        async with Worker(chancy):
+            job = await chancy.wait_for(reference.id, 20)
+    assert (job.state, job.attempt) == (State.SUCCEEDED, 2)
+
+
+async def _scheduled(reference: Reference[Any]) -> bool:
+    return await reference.status() is State.SCHEDULED
 
 
 async def test_rotation_leaves_rows_alone_that_changed_since_it_read_them(dsn: str) -> None:
