@@ -9,7 +9,7 @@ from uuid import UUID
 from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Settlement
 from chancy.broker.contract import never
-from chancy.broker.optional import Adopting
+from chancy.broker.optional import Adopting, for_upkeep
 from chancy.worker.broker_session import BrokerSession
 from chancy.worker.runner import Runner
 
@@ -45,7 +45,9 @@ class QueueAdoption:
         self._on_adopted = on_adopted
         self._on_more = on_more
         broker = session.broker
-        self._adopt = broker.adoption(control.broker) if isinstance(broker, Adopting) else None
+        self._adopt = (
+            broker.adoption(for_upkeep(control.broker)) if isinstance(broker, Adopting) else None
+        )
         #: Whether jobs of the control broker are moved to the other one. Those that are being moved
         #: are found by polling only.
         self.adopts = self._adopt is not None

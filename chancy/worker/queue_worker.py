@@ -13,6 +13,7 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Released, Snoozed
 from chancy.attempt.settlement import Settlement
 from chancy.broker.notices import Notice
+from chancy.broker.optional import for_upkeep
 from chancy.clock import Clock
 from chancy.context.context import Progress
 from chancy.executors import executor as make_executor
@@ -81,7 +82,7 @@ class QueueWorker:
         self._around_in_child = hooks.around_in_child
         self._payloads = hooks.payloads
         self._executor = self._make_executor()
-        claims = hooks.claiming(queue, session.broker, self._claim_again)
+        claims = hooks.claiming(queue, for_upkeep(session.broker), self._claim_again)
         settle: Callable[[Settlement], None] = (
             self._adoption.settle if self._adoption else self._settle
         )

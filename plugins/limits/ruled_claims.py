@@ -85,7 +85,7 @@ class RuledClaims:
         claims = await self._store.claim_by(
             SQL.statement("claim", self._store.schema), queue, worker_id=worker_id, limit=limit
         )
-        if self._rated and len(claims) < limit:
+        if self._rated and not claims:  # what was claimed waits for nothing
             await self._timer.start(self._next_s(queue))
         return claims
 
@@ -122,7 +122,7 @@ class TimedClaims:
         claims = await self._broker.claim(
             queue, worker_id=worker_id, limit=limit, thorough=thorough, knows=knows
         )
-        if self._rated and len(claims) < limit:
+        if self._rated and not claims:  # what was claimed waits for nothing
             await self._timer.start(self._rules.next_s(queue))
         return claims
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import statistics
 import uuid
+from dataclasses import replace
 
 import asyncpg
 import pytest
 
-from chancy import Chancy, Queue, Worker
+from chancy import Chancy, Queue, RateLimit, Worker
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.recovery import Recovery
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.drivers import pool
+from chancy.queue.rules import Rule
 from chancy.worker.supervisor.supervisor import SESSIONS
 from tests.support import jobs
 from tests.support.waiting import eventually
@@ -65,8 +67,12 @@ async def test_a_worker_has_two_sessions_when_idle_and_few_under_load(dsn: str) 
         await counter.close()
 
 
-async def test_callers_that_use_all_of_their_sessions_block_no_claim(dsn: str) -> None:
-    async with Chancy(dsn, queues=[ASYNC], pool_size=2) as chancy, Worker(chancy) as worker:
+@pytest.mark.parametrize("rules", [(), (RateLimit(100, 60),)])
+async def test_callers_that_use_all_of_their_sessions_block_no_claim(
+    dsn: str, rules: tuple[Rule, ...]
+) -> None:
+    queues = [replace(ASYNC, rules=rules)]
+    async with Chancy(dsn, queues=queues, pool_size=2) as chancy, Worker(chancy) as worker:
         await eventually(lambda: worker.listening)
         reference = await chancy.push(jobs.note.job(value=1))
         await reference.wait(10)

@@ -208,3 +208,17 @@ def test_a_claim_reads_few_jobs_of_many_partitions_with_large_backlogs(claims: C
         assert len(claims.claim(30)) == 30
         ((after,),) = claims.ask(fetched)
     assert after - before < 30 * 10
+
+
+def test_an_idle_queue_waits_for_no_token(claims: Claims) -> None:
+    """Its worker would claim as often as the server answers."""
+    claims.declare(RateLimit(1, 60))
+    next_s = "select chancy.limits_next_s('ruled')"
+    assert claims.ask(next_s) == [(None,)]
+    claims.push({"n": 1}, {"n": 2})
+    assert claims.numbers() == [1]
+    ((wait_s,),) = claims.ask(next_s)
+    assert 50 < wait_s <= 60
+    # A token that was not taken: the job waits for something else.
+    claims.ask("update chancy.limits_buckets set tokens = 1, at = now() - interval '2 s'")
+    assert claims.ask(next_s) == [(None,)]
