@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 from starlette.responses import Response
 
@@ -23,7 +24,7 @@ from chancy.plugins.dead_letter import DeadLetter, DeadLetters
 from chancy.plugins.job_logs import JobLogs, LogLine
 from chancy.plugins.job_logs.lines import SQL, read_last, shown
 from chancy.serialization.sealed import key_of
-from chancy.states import State
+from chancy.states import WAITING, State
 
 #: The most lines of a log that are shown; the command shows all.
 _MAX_LINES = 200
@@ -83,6 +84,7 @@ async def show(view: View) -> Response:
         push=_command(job, site.masked.copy(dict(job.arguments or {}))) if shows else None,
         origin=_origin(job, letter),
         lines=lines,
+        changeable=job.state in WAITING and await _stored_here(view, id),
         State=State,
     )
 
@@ -95,6 +97,10 @@ async def change(view: View) -> Response:
         raise Refused(404, "there is no such job any more")
     view.require(Action.CHANGE_JOB, f"queue:{job.queue}")
     priority, at = _priority(view.field("priority")), _due(view.field("run_at"))
+    if not await _stored_here(view, id):
+        raise Refused(
+            409, "nothing was changed: another broker has the job: cancel it, and push another one"
+        )
     async with deed(view) as act:
         count, detail = 0, dict[str, object]()
         if priority is not None and priority != job.priority:
@@ -107,6 +113,12 @@ async def change(view: View) -> Response:
             raise Refused(409, "nothing was changed: it is as wanted, or does not wait any more")
         await act.note(Action.CHANGE_JOB, f"job:{id}", detail, jobs=1)
     return view.done(act.entry, f"jobs/{id}")
+
+
+async def _stored_here(view: View, id: UUID) -> bool:
+    """Whether the job is in the database. Other brokers change no priority and no time."""
+    chancy = view.site.chancy
+    return chancy.broker is chancy.control or id in await chancy.control.get([id])
 
 
 def _priority(text: str) -> int | None:

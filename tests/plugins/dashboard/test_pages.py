@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount
 
-from chancy import Chancy, ConfigurationError, Job, JobFilter, Reference, State, Worker
+from chancy import Chancy, ConfigurationError, Job, JobFilter, Queue, Reference, State, Worker
 from chancy.asgi import chancy_lifespan
 from chancy.broker import SqlStore
 from chancy.plugin import Application, Panel, Plugin
@@ -47,6 +47,7 @@ from tests.plugins.dashboard.browsing import (
 )
 from tests.plugins.dashboard.scene import application, fail
 from tests.plugins.dashboard.shop import merge, send_receipt, tire
+from tests.support.two_brokers import TwoBrokers
 from tests.support.waiting import eventually
 
 
@@ -444,6 +445,17 @@ async def test_the_priority_and_time_of_a_job_are_changed_on_its_page(shop: Chan
         await shop.cancel(reference.id)
         again = {"id": str(reference.id), "priority": "3"}
         assert (await olaf.post("jobs/change", again)).status_code == 409
+
+
+async def test_a_job_of_another_broker_is_not_changed(shop_dsn: str) -> None:
+    async with application(shop_dsn, TwoBrokers()) as shop, browser(shop, OPERATOR) as olaf:
+        await shop.declare(Queue("far", broker="memory"))
+        job = send_receipt.job(order=1).with_queue("far").with_delay(timedelta(hours=1))
+        reference = await shop.push(job)
+        assert "jobs/change" not in (await olaf.get(f"jobs/{reference.id}")).text
+        refused = await olaf.post("jobs/change", {"id": str(reference.id), "priority": "7"})
+    assert refused.status_code == 409
+    assert "another broker has the job" in text_of(refused)
 
 
 async def test_bulk_actions_need_confirmation(shop: Chancy) -> None:
