@@ -127,8 +127,9 @@ def _end(entry: AuditEntry) -> str:
 
 @audit.command()
 @click.argument("id", type=click.IntRange(1))
+@as_json
 @click.pass_obj
-def stop(line: CommandLine, id: int) -> None:
+def stop(line: CommandLine, id: int, json_: bool) -> None:
     """Ask an action in progress to stop after its current batch. Exits 1 if there is none.
 
     \b
@@ -139,9 +140,13 @@ def stop(line: CommandLine, id: int) -> None:
     async def main(chancy: Application) -> bool:
         return await Audit(chancy.broker, 365.0).stop(id)
 
-    if not line.run(main):
+    found = line.run(main)
+    if json_:
+        line.script({"entry": id, "found": found})
+    if not found:
         refuse(f"there is no action {id}, or it has ended")
-    line.line(f"{id} stops after its current batch")
+    if not json_:
+        line.line(f"{id} stops after its current batch")
 
 
 def _auth(user: str | None, role: str) -> BasicAuth | None:

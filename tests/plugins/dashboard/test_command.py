@@ -101,7 +101,8 @@ async def test_the_audit_is_listed_and_its_actions_are_stopped(shop: Chancy) -> 
     page = await asyncio.to_thread(run, "list", "--limit", 1)
     assert "in progress" in page.out
     assert f"--before {going}" in page.err
-    await asyncio.to_thread(run, "stop", going)
+    stopped = await asyncio.to_thread(run, "stop", going, "--json")
+    assert stopped.json == {"entry": going, "found": True}
     assert await audit.count(going, 1) is True
     assert "stopping" in (await asyncio.to_thread(run, "list")).out
     for id in (done, 999):
