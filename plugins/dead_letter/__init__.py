@@ -145,6 +145,7 @@ class DeadLetters(Plugin):
 
         :param limit: 1 to 1,000.
         :param before: return only dead letters older than this one, the last of the previous page.
+        :raises ConfigurationError: there is no such dead letter any more.
         """
         return await Letters(chancy.broker).find(wanted, limit=limit, before=before)
 

@@ -138,17 +138,26 @@ class Letters:
     async def find(
         self, wanted: LetterFilter, *, limit: int = 50, before: UUID | None = None
     ) -> list[DeadLetter]:
-        """Dead letters, newest first, each with only its last failure."""
+        """Dead letters, newest first, each with only its last failure.
+
+        :raises ConfigurationError: there is no dead letter ``before``; it may have been purged.
+        """
         if not 1 <= limit <= MAX_FOUND:
             raise ConfigurationError(f"limit={limit} must be from 1 to {MAX_FOUND:,}")
+        at: datetime | None = None
+        if before is not None:
+            last = await self.get(before)
+            if last is None:
+                raise ConfigurationError(f"there is no dead letter {before} to begin after")
+            at = last.died_at
         chosen = await self.choose(wanted)
-        rows = await self._tables.fetch("find", *chosen, before, limit, False)
+        rows = await self._tables.fetch("find", *chosen, at, before, limit, False)
         return [letter(row) for row in rows]
 
     async def get(self, id: UUID) -> DeadLetter | None:
         """A dead letter with all its failures."""
         chosen = await self.choose(LetterFilter(ids=[id]))
-        for row in await self._tables.fetch("find", *chosen, None, 1, True):
+        for row in await self._tables.fetch("find", *chosen, None, None, 1, True):
             return letter(row)
         return None
 
@@ -227,7 +236,7 @@ class Letters:
         """The jobs of dead letters as the plugins change them, for the statement, and why they
         refuse others."""
         chosen = await self.choose(LetterFilter(ids=ids))
-        rows = await self._tables.fetch("find", *chosen, None, len(ids), False)
+        rows = await self._tables.fetch("find", *chosen, None, None, len(ids), False)
         found: dict[UUID, str] = {}
         refused: dict[UUID, Exception] = {}
         for dead in map(letter, rows):

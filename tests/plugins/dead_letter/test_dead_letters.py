@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from chancy import Chancy, Job, Limit, Queue, State, Worker
+from chancy import Chancy, ConfigurationError, Job, Limit, Queue, State, Worker
 from chancy.plugins.dead_letter import DeadLetter, DeadLetters, LetterFilter
 from chancy.plugins.dead_letter.store import Letters
 from chancy.plugins.pruner import Pruner
@@ -51,6 +51,16 @@ async def test_a_job_whose_retries_are_used_up_is_kept_with_the_evidence(dsn: st
     assert one.host
     assert one.pushed_at < one.died_at
     assert (one.replayed_at, one.replayed_as, one.replays, one.replay_of) == (None, None, 0, None)
+
+
+async def test_a_page_after_a_purged_dead_letter_is_refused(dsn: str) -> None:
+    """It began with the newest one again."""
+    ids = letters(dsn, 3)
+    async with Chancy(dsn, plugins=[DEAD]) as chancy:
+        assert [one.id for one in await DEAD.find(chancy, before=ids[1])] == ids[:1]
+        assert await DEAD.purge(chancy, ids[1])
+        with pytest.raises(ConfigurationError, match=f"no dead letter {ids[1]}"):
+            await DEAD.find(chancy, before=ids[1])
 
 
 async def test_succeeded_and_cancelled_jobs_are_no_dead_letters(dsn: str) -> None:
