@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, closing
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from chancy import Chancy, Job, Queue, Unique
+from chancy.errors import StatementFailed
 from chancy.plugins.redis import RedisBroker, RedisPlugin, RedisSettings
 from chancy.plugins.redis.maintenance.doctor import examine
 from chancy.plugins.redis.maintenance.upkeep import Upkeep
@@ -20,6 +23,7 @@ from chancy.states import State
 from chancy.testing.conformance.bench import Bench, settlement
 from chancy.worker.worker import Worker
 from tests.docs.pages import page
+from tests.plugins.redis.test_replicated import sentinel
 from tests.support import jobs
 from tests.support.redis_commands import command_sync
 from tests.support.redis_fixtures import RedisServer
@@ -120,6 +124,21 @@ async def test_jobs_streams_and_services_need_no_other_privileges(
         await plugin.services.stop(id)
         assert len(await chancy.get_jobs([job.id for job in many])) == 200
     assert denied(server) <= refused
+
+
+async def test_sentinel_needs_the_documented_privilege(own_redis: Start, tmp_path: Path) -> None:
+    server = own_redis()
+    login(server, documented())
+    with sentinel(server, tmp_path, replicas=0) as port:
+        url = f"redis://shop:secret@127.0.0.1:{port}/0"
+        broker = RedisBroker(RedisSettings(url=url, sentinel="shop"))
+        with pytest.raises(StatementFailed, match="no permissions to run the 'role' command"):
+            await broker.open()
+        more = re.search("With Sentinel it also needs `([^`]+)`", page("docs/guides/redis.md").text)
+        assert more is not None
+        login(server, more[1].split())
+        await broker.open()
+        await broker.close()
 
 
 async def test_upkeep_continues_without_info(
