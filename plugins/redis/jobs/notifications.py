@@ -64,11 +64,15 @@ class Notifications:
         # A cluster forwards messages to every node; they arrive at this one first.
         channels = [self._client.tag.encode() + suffix for suffix in _SUFFIXES.values()]
         connection = await self._client.redis.wire(self._client.tag, self._on_message)
-        with translated():
-            # One reply for each channel; the first one means that all of them are subscribed.
-            await connection.command(
-                ("SUBSCRIBE", *channels), self._client.settings.connect_timeout_s
-            )
+        try:
+            with translated():
+                # One reply for each channel; the first one means that all of them are subscribed.
+                await connection.command(
+                    ("SUBSCRIBE", *channels), self._client.settings.connect_timeout_s
+                )
+        except BaseException:
+            connection.close()
+            raise
         self._reading = asyncio.create_task(self._read(connection), name="chancy redis notices")
 
     async def _read(self, connection: RedisConnection) -> None:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+
+import pytest
 
 from chancy.broker.notices import Notice, NoticeKind
+from chancy.errors import StatementFailed
 from chancy.plugins.redis import RedisBroker, RedisSettings
 from chancy.testing.conformance.bench import Bench, prepared
+from tests.support.redis_fixtures import RedisServer
+from tests.support.waiting import eventually
 
 
 async def test_the_probe_of_another_subscription_proves_this_one(redis_url: str) -> None:
@@ -30,3 +36,21 @@ async def test_the_probe_of_another_subscription_proves_this_one(redis_url: str)
     finally:
         for broker in (one, other):
             await broker.close()
+
+
+async def test_a_refused_subscription_leaves_no_connection_open(
+    own_redis: Callable[..., RedisServer],
+) -> None:
+    server = own_redis()
+    server.ask("ACL SETUSER shop on >secret ~* &* +@all -subscribe")
+    url = server.url.replace("redis://", "redis://shop:secret@")
+    broker = RedisBroker(RedisSettings(url=url))
+    await broker.open()
+    try:
+        for _ in range(3):
+            with pytest.raises(StatementFailed, match="Redis refused access"):
+                await broker.subscribe()
+        # The one for commands.
+        await eventually(lambda: server.ask("CLIENT LIST TYPE NORMAL").count(b"name=chancy") == 1)
+    finally:
+        await broker.close()
