@@ -302,11 +302,12 @@ class ChildGroup:
                 return
             why: str | None = None
             if isinstance(child, ChildProcess):
-                delay_s = FIRST_DELAY_S
                 self._add(child, seat, predecessor)
                 predecessor = child
                 await child.successor_needed
-                if child.exited.done() and child.never_used:
+                if not child.never_used:
+                    delay_s = FIRST_DELAY_S
+                elif child.exited.done():
                     why = f"{child.exited.result()} before it ran anything"
             else:
                 why = child

@@ -138,6 +138,24 @@ async def test_a_successor_whose_place_was_given_up_while_it_started_exits(
         await group.detach(user)
 
 
+async def test_children_that_die_before_any_job_are_replaced_more_and_more_slowly(
+    made: list[Child], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "FIRST_DELAY_S", 0.01)
+    group, user = group_of(ChildPool(1)), cast("ChildUser", User(1))
+    await group.attach(user)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    try:
+        for number in range(7):
+            await eventually(lambda: len(made) > number)  # noqa: B023
+            made[-1].close(0.0, "exited with status 3")
+        # 0.01 + 0.02 + ... + 0.32
+        assert loop.time() - began > 0.6
+    finally:
+        await group.detach(user)
+
+
 def nothing() -> None:
     """The function of all jobs here."""
 
