@@ -42,12 +42,15 @@ class AttemptCallbacks:
     :param completing: called when a job is about to be completed in a transaction of its own, which
         may still be rolled back. In the worker's loop.
     :param completion: reference to the class that completes such jobs.
+    :param plain_errors: whether errors that jobs raise while they are being stopped may be logged;
+        otherwise only their types are.
     """
 
     report: Report = no_report
     store: StoreMeta = no_store
     completing: Callable[[Claim], None] = no_completing
     completion: CompletionRef | None = None
+    plain_errors: bool = True
 
 
 NO_CALLBACKS = AttemptCallbacks()

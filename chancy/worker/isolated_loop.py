@@ -126,6 +126,7 @@ class IsolatedJobLoop(JobLoop):
                 store=self._store,
                 completing=self._completing,
                 completion=self._requests.completion,
+                plain_errors=self._settings.plain_errors,
             ),
         )
         around = application.hooks.around

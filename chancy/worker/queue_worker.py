@@ -208,6 +208,7 @@ class QueueWorker:
                 store=self._store if self._adoption or self._payloads else self._session.meta.store,
                 completing=self._session.meta.completing,
                 completion=self._session.meta.completion,
+                plain_errors=self._payloads is None,
             ),
             environment=environment,
             wrapper=self._registry.wrapper,

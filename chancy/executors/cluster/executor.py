@@ -273,6 +273,7 @@ class ClusterExecutor:
             environment=setup.environment,
             wrapper=setup.wrapper,
             around=tuple(setup.around_in_child),
+            plain_errors=setup.callbacks.plain_errors,
         )
 
     # The connection

@@ -110,6 +110,7 @@ class HostedRun:
                 store=self._store,
                 completing=lambda claim: self._send(CompletionBegun(call.run)),
                 completion=call.completion,
+                plain_errors=call.plain_errors,
             ),
             environment=call.environment,
             wrapper=call.wrapper,

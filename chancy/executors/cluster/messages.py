@@ -25,6 +25,7 @@ class HostedCall:
     :param levels: lowest levels of log records of jobs, and of their own lines.
     :param contact_timeout_s: seconds without a message of the worker after which the host stops
         the job.
+    :param plain_errors: see `chancy.executors.base.AttemptCallbacks`.
     """
 
     run: str
@@ -38,6 +39,7 @@ class HostedCall:
     environment: JobEnvironment | None
     wrapper: str | None
     around: tuple[str, ...]
+    plain_errors: bool
 
     def with_arguments(self, arguments: str) -> HostedCall:
         """The call with arguments that were passed by reference."""

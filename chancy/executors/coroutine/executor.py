@@ -81,6 +81,7 @@ class AsyncExecutor:
         self._limited = setup.limits != NO_LIMITS
         self._reporter = Reporter(setup.callbacks, setup.max_payload)
         self._unreported = self._reporter.pending
+        self._plain_errors = setup.callbacks.plain_errors
         self._callees: dict[str, Callee] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watch: LoopWatch | None = None
@@ -227,10 +228,11 @@ class AsyncExecutor:
         if host.interruption is not None:
             if error is not None and not isinstance(error, asyncio.CancelledError | Interrupted):
                 logger.warning(
-                    "job %s (%s) raised while it was being stopped",
+                    "job %s (%s) raised while it was being stopped: %s",
                     claim.id,
                     called.path,
-                    exc_info=error,
+                    type(error).__name__,
+                    exc_info=error if self._plain_errors else None,
                 )
             return host.interruption
         if error is not None:
@@ -274,7 +276,7 @@ class AsyncExecutor:
         call = partial(called_here, called, arguments, context, self._max_payload)
         self._thread_runs[claim.id, claim.lease] = run
         try:
-            value = await run.result(self._threads.submit(call))
+            value = await run.result(self._threads.submit(call), self._plain_errors)
         except Exception as error:
             value = raised(error, began)
         finally:

@@ -114,6 +114,7 @@ class ChildProcess:
         around: Sequence[str] = (),
         wrapper: str | None = None,
         levels: tuple[int, int] | None = None,
+        plain_errors: bool = True,
     ) -> None:
         """Start the process.
 
@@ -130,6 +131,7 @@ class ChildProcess:
             environment=environment,
             around=around,
             wrapper=wrapper,
+            plain_errors=plain_errors,
         )
         try:
             self._process.start(settings, sys_path)

@@ -87,6 +87,7 @@ class ProcessExecutor:
             sys_path=None if setup.sys_path is None else tuple(setup.sys_path),
             around=tuple(setup.around_in_child),
             levels=levels,
+            plain_errors=setup.callbacks.plain_errors,
         )
         self._group: ChildGroup | None = None
         #: The executor processes that it has borrowed.

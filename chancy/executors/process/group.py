@@ -49,6 +49,7 @@ class ChildKind:
     :param sys_path: module search path; None takes ``sys.path`` at start.
     :param levels: lowest levels of the log records of jobs, and of ``chancy.job``; None takes those
         of this process at start.
+    :param plain_errors: see `chancy.executors.base.AttemptCallbacks`.
     """
 
     options: ProcessOptions
@@ -59,6 +60,7 @@ class ChildKind:
     sys_path: tuple[str, ...] | None = None
     around: tuple[str, ...] = ()
     levels: tuple[int, int] | None = None
+    plain_errors: bool = True
 
 
 class GroupHost(Protocol):
@@ -339,6 +341,7 @@ class ChildGroup:
                 kind.around,
                 kind.wrapper,
                 kind.levels,
+                kind.plain_errors,
             )
         except Exception as error:
             return f"could not be started: {error}"

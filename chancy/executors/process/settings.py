@@ -37,6 +37,7 @@ class ChildSettings:
     :param environment: None for plain jobs.
     :param around: paths of functions that wrap each job, outermost first.
     :param wrapper: see `chancy.job.registry.Registry`.
+    :param plain_errors: see `chancy.executors.base.AttemptCallbacks`.
     """
 
     calls: int
@@ -49,6 +50,7 @@ class ChildSettings:
     environment: JobEnvironment | None = None
     around: Sequence[str] = ()
     wrapper: str | None = None
+    plain_errors: bool = True
 
     @classmethod
     def from_json(cls, text: str) -> Self:

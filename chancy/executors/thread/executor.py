@@ -65,6 +65,7 @@ class ThreadExecutor:
         self._limited = setup.limits != NO_LIMITS
         self._reporter = Reporter(setup.callbacks, setup.max_payload)
         self._unreported = self._reporter.pending
+        self._plain_errors = setup.callbacks.plain_errors
         self._loop: asyncio.AbstractEventLoop | None = None
         self._callees: dict[str, Callee] = {}
         # By identity of the claim, which the run references: its id is slow to hash.
@@ -118,7 +119,7 @@ class ThreadExecutor:
         self._runs[id(claim)] = run
         call = partial(self._perform, called, run, context, limit_s, loop)
         try:
-            value = await run.result(self._threads.submit(call))
+            value = await run.result(self._threads.submit(call), self._plain_errors)
             assert not isinstance(value, Awaitable)
             outcome = value
         except Exception as error:

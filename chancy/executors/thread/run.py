@@ -52,8 +52,13 @@ class ThreadRun:
         self._asked = False
         self._cancelled = False
 
-    async def result(self, call: ThreadCall[Outcome | Awaitable[Any]]) -> Outcome | Awaitable[Any]:
-        """The result of the call, or the outcome that it was interrupted with."""
+    async def result(
+        self, call: ThreadCall[Outcome | Awaitable[Any]], plain_errors: bool
+    ) -> Outcome | Awaitable[Any]:
+        """The result of the call, or the outcome that it was interrupted with.
+
+        :param plain_errors: see `chancy.executors.base.AttemptCallbacks`.
+        """
         self.call = call
         try:
             value = await call.future
@@ -68,12 +73,13 @@ class ThreadRun:
         if self._interruption is None or value is self._interruption:
             return value
         if isinstance(value, Raised):
-            if not any(value.failure.is_a(name) for name in _EXPECTED):
+            failure = value.failure
+            if not any(failure.is_a(name) for name in _EXPECTED):
                 logger.warning(
                     "job %s (%s) raised while it was being stopped: %s",
                     self.claim.id,
                     self.claim.func,
-                    value.failure.trace or value.failure.message,
+                    (failure.trace or failure.message) if plain_errors else failure.types[0],
                 )
             return self._interruption
         if isinstance(value, Awaitable):

@@ -67,6 +67,7 @@ async def started(
     limits: Limits = NO_LIMITS,
     report: Report = no_report,
     keep: StoreMeta = no_store,
+    plain_errors: bool = True,
 ) -> AsyncGenerator[Executor]:
     made = executor(
         name,
@@ -75,7 +76,7 @@ async def started(
         max_payload=MAX_PAYLOAD,
         options=options or (cluster_options(name) if name in CLUSTERS else None),
         limits=limits,
-        callbacks=AttemptCallbacks(report=report, store=keep),
+        callbacks=AttemptCallbacks(report=report, store=keep, plain_errors=plain_errors),
     )
     await made.start()
     try:

@@ -116,6 +116,17 @@ async def test_the_first_interrupt_counts(one: Executor, place: Place, function:
     await eventually(lambda: one.slots == 1)
 
 
+@pytest.mark.parametrize("plain", [True, False])
+async def test_an_error_in_the_cleanup_is_logged_and_plain_only_if_it_may_be(
+    name: str, place: Place, caplog: pytest.LogCaptureFixture, plain: bool
+) -> None:
+    async with started(name, plain_errors=plain) as it:
+        assert await interrupted(it, place.waiting("trip"), place, ASKED) == ASKED
+    assert "raised while it was being stopped" in caplog.text
+    assert "ValueError" in caplog.text
+    assert ("in the cleanup" in caplog.text) is plain
+
+
 async def test_an_interrupt_after_the_end_changes_nothing(one: Executor) -> None:
     for function in ("echo_later", "echo"):
         claim = claim_of(function, value=1)

@@ -47,6 +47,7 @@ class Dispatcher:
     :param interrupter: interrupts the running job.
     :param host: host of the contexts of jobs.
     :param wrapper: see `chancy.job.registry.Registry`.
+    :param plain_errors: see `chancy.executors.base.AttemptCallbacks`.
     """
 
     def __init__(
@@ -55,10 +56,13 @@ class Dispatcher:
         interrupter: Interrupter,
         host: AttemptHost,
         wrapper: str | None = None,
+        *,
+        plain_errors: bool = True,
     ) -> None:
         self._max_result = max_result
         self._interrupter = interrupter
         self._host = host
+        self._plain_errors = plain_errors
         self._memory_limit = MemoryLimit()
         self._callees: dict[str, Callee] = {}
         # The worker has already checked that the function is allowed.
@@ -203,7 +207,11 @@ class Dispatcher:
         if self._interrupter.stopped and isinstance(error, Exception):
             job = CURRENT.get()
             logger.warning(
-                "job %s (%s) raised while it was being stopped", job.id, job.func, exc_info=error
+                "job %s (%s) raised while it was being stopped: %s",
+                job.id,
+                job.func,
+                type(error).__name__,
+                exc_info=error if self._plain_errors else None,
             )
 
     def _wait_for(self, value: Awaitable[Any], context: Context) -> Any:

@@ -61,7 +61,11 @@ class JobLoop:
         )
         self._fetching: ChildCall | None = None
         self._dispatcher = Dispatcher(
-            settings.max_payload, self._interrupter, self._requests, settings.wrapper
+            settings.max_payload,
+            self._interrupter,
+            self._requests,
+            settings.wrapper,
+            plain_errors=settings.plain_errors,
         )
 
     def serve(self) -> None:
