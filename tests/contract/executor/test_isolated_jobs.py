@@ -28,9 +28,9 @@ async def test_a_job_stores_nothing_in_the_job_after_it() -> None:
     )
     await it.start()
     try:
-        for function in (isolated_jobs.leave_a_checkpoint, isolated_jobs.let_it_run):
-            path = f"{function.__module__}.{function.__name__}"
-            outcome = await it.run(claim_with(path, "{}"))
+        module = isolated_jobs.__name__
+        await it.run(claim_with(f"{module}.leave_a_checkpoint", "{}"))
+        outcome = await it.run(claim_with(f"{module}.let_it_run", "{}"))
         assert value_of(outcome) == "LeaseLost"
         assert (store.kept, reports) == ([], [])
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 from uuid import uuid4
@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from chancy.attempt.claim import Claim
-from chancy.attempt.outcome import Released, Returned
+from chancy.attempt.outcome import Outcome, Released, Returned
 from chancy.executors.process import group as groups
 from chancy.executors.process.attempt import ProcessAttempt
 from chancy.executors.process.executor import ProcessExecutor
@@ -108,7 +108,7 @@ class User:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Child]]:
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Child]:
     monkeypatch.setattr(groups, "ChildProcess", Child)
     monkeypatch.setattr(Child, "made", [], raising=False)
     monkeypatch.setattr(Child, "prompt", True)
@@ -178,10 +178,10 @@ async def queue(pool: ChildPool) -> AsyncGenerator[ProcessExecutor]:
         await made.stop()
 
 
-def start(it: ProcessExecutor) -> asyncio.Task[object]:
+def start(it: ProcessExecutor) -> asyncio.Task[Outcome]:
     func = f"{__name__}.nothing"
     claim = Claim(uuid4(), uuid4(), uuid4(), "q", func, None, 1, 3, 0, 0, 0, None)
-    return asyncio.ensure_future(it.run(claim))
+    return asyncio.create_task(it.run(claim))
 
 
 async def test_a_child_that_drains_for_a_queue_that_no_longer_waits_gets_jobs_again(
@@ -195,7 +195,7 @@ async def test_a_child_that_drains_for_a_queue_that_no_longer_waits_gets_jobs_ag
         child.answer()
         assert child.held == 1
         child.answer()
-        assert await asyncio.gather(first, second) == [Returned(), Returned()]
+        assert await first == await second == Returned()
 
 
 async def test_a_child_that_was_just_lent_to_a_queue_is_not_taken_back(made: list[Child]) -> None:
