@@ -167,7 +167,7 @@ class SelectedJobs:
         at = as_time(run_at, "run_at")
         check_run_at(at, "selected")
         when = at.astimezone(UTC) if isinstance(at, datetime) else None
-        delay_s = None if isinstance(at, datetime) else at.total_seconds()
+        delay_s = at.total_seconds() if isinstance(at, timedelta) else None
         return await self._stored_change("reschedule", (when, delay_s), dry_run, progress)
 
     async def move(

@@ -165,9 +165,11 @@ _set_arguments = Job.__dict__["arguments"].__set__
 def as_time(at: datetime | timedelta | float | None, name: str) -> datetime | timedelta | None:
     """A number of seconds as a timedelta, other values unchanged.
 
-    :raises PushError: no timedelta has so many seconds.
+    :raises PushError: it is a bool, or no timedelta has so many seconds.
     """
-    if isinstance(at, int | float) and not isinstance(at, bool):
+    if isinstance(at, bool):
+        raise PushError(f"{name}={at} is not a number of seconds")
+    if isinstance(at, int | float):
         try:
             return timedelta(seconds=at)
         except (OverflowError, ValueError) as error:

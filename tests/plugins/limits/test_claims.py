@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from random import randbytes
 from typing import Any
 
@@ -32,7 +32,7 @@ class Claims:
     def declare(self, *rules: Rule) -> None:
         self.ask("update chancy.queues set rules = %s where name = 'ruled'", encode_rules(rules))
 
-    def push(self, *arguments: dict[str, object], priority: int = 0) -> None:
+    def push(self, *arguments: Mapping[str, object], priority: int = 0) -> None:
         self.ask(
             "select chancy.push('ruled', 'shop.work', a.value, priority => %s::smallint)"
             " from jsonb_array_elements(%s) a",
