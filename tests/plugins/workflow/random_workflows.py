@@ -104,18 +104,18 @@ def _ends(nodes: Sequence[model.Node]) -> set[int]:
     return {*range(len(nodes))} - {one for node in nodes for one in node.after}
 
 
-def described(one: Drawn, book: str) -> Workflow:
-    """The workflow as it is pushed."""
+def described(one: Drawn, book: str, queues: Sequence[str]) -> Workflow:
+    """The workflow as it is pushed, with its steps in all of these queues."""
     inner, outer = Workflow("part"), Workflow("drawn")
     for place, kind in enumerate(one.kinds):
         if kind is not Kind.ADDED:
-            _add(inner if place < one.part else outer, one, place, book)
+            _add(inner if place < one.part else outer, one, place, book, queues)
         if place == one.part - 1:
             outer.include(inner)
     return outer
 
 
-def _add(flow: Workflow, one: Drawn, place: int, book: str) -> None:
+def _add(flow: Workflow, one: Drawn, place: int, book: str, queues: Sequence[str]) -> None:
     node, name = one.graph[place], model.name(place)
     # Within the part, its steps are called without its name.
     called = model.name if place < one.part else one.name
@@ -136,10 +136,8 @@ def _add(flow: Workflow, one: Drawn, place: int, book: str) -> None:
         From(after[0]) if len(after) == 1 else None,
     )
     attempts = 2 if node.fails else 10 if one.kinds[place] is Kind.ADDER else 50
-    if place % 3 == 1:
-        job = job.with_queue("brief")
     flow.add(
-        job.with_max_attempts(attempts),
+        job.with_queue(queues[place % len(queues)]).with_max_attempts(attempts),
         name,
         after=["part", *after] if place == one.part > 0 else after,
         on_failure=node.policy,

@@ -29,18 +29,6 @@ SERVER = "CHANCY_TEST_SERVER"
 APPS: list[Chancy] = []
 
 
-@job(queue="steps", max_attempts=3)
-async def act(book: str, fails: bool) -> None:
-    """Writes into the book when it begins and when it ends."""
-    meta = current_job().meta["workflow"]
-    line = f"{meta['id']} {meta['step']}\n"
-    _write(book, f"begin {line}")
-    await asyncio.sleep(random.uniform(0, 0.03))
-    _write(book, f"end {line}")
-    if fails:
-        raise ValueError("as it is told to")
-
-
 class Added(BaseModel):
     """A step that is added by another."""
 

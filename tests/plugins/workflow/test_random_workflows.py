@@ -42,6 +42,12 @@ HARM_S, ALL_S = 5.0, 40.0
 SIGNALLED = 1_000
 LEFT = "select id from chancy.jobs where meta #>> '{workflow,id}' = %s"
 FAILURES = "select id, errors from chancy.finished_jobs where id = any (%s) and errors is not null"
+#: Of the whole database, in the end.
+MISSING = """
+select j.* from chancy.workflows_joins as j join chancy.workflows as w on w.id = j.workflow_id
+where j.missing <> 0 and w.state = 4
+"""
+TWICE = "select id from chancy.finished_jobs group by id having count(*) > 1"
 LATE = """
 select a.* from public.audit as a join chancy.workflows as w on w.id = a.flow
 where w.id = %s and a.what = 'pushed' and a.at > w.finished_at
@@ -116,20 +122,35 @@ class Run:
         await eventually(retried)
 
 
+@pytest.fixture(params=["postgres", "both"])
+async def servers(flows_dsn: str, request: pytest.FixtureRequest) -> Sequence[str]:
+    """The server of Postgres, and that of Redis for steps in both."""
+    if request.param == "postgres":
+        return [flows_dsn]
+    redis_url: str = request.getfixturevalue("redis_url")
+    async with run_worker.application(flows_dsn, redis_url) as chancy:
+        await chancy.migrate()
+        for queue in chancy.queues:
+            await chancy.declare(queue)
+    return [flows_dsn, redis_url]
+
+
 @pytest.fixture
-def fleet(flows_dsn: str, chance: random.Random) -> Iterator[Fleet]:
-    audit.begin(flows_dsn)
-    made = Fleet("tests.plugins.workflow.run_worker", [flows_dsn], 3, chance, long=True)
+def fleet(servers: Sequence[str], chance: random.Random) -> Iterator[Fleet]:
+    audit.begin(servers[0])
+    made = Fleet("tests.plugins.workflow.run_worker", servers, 3, chance, long=True)
     yield made
     made.stop()
 
 
 async def all_told(dsn: str, chancy: Chancy) -> None:
-    """Wait until no job is left, and nothing to repair."""
+    """Wait until no job is left, and nothing to repair. None has ended twice."""
     await eventually(lambda: not execute(dsn, "select id from chancy.jobs"), timeout=60)
     sweep = sweep_of(chancy)
     while await sweep.turn():
         pass
+    assert execute(dsn, MISSING) == []
+    assert execute(dsn, TWICE) == []
 
 
 async def play(
@@ -139,16 +160,16 @@ async def play(
     fleet: Fleet,
     chance: random.Random,
     drawings: Sequence[Drawn],
-    harm_s: float,
 ) -> list[Run]:
     runs: list[Run] = []
+    queues = [queue.name for queue in chancy.queues]
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(fleet.harm(time.monotonic() + harm_s))
+        tasks.create_task(fleet.harm(time.monotonic() + HARM_S))
         for one in drawings:
-            reference = await chancy.push(described(one, str(book)))
+            reference = await chancy.push(described(one, str(book), queues))
             runs.append(Run(one, reference, random.Random(chance.random()), dsn))
             tasks.create_task(runs[-1].follow())
-            await asyncio.sleep(chance.uniform(0, 2 * harm_s / len(drawings)))
+            await asyncio.sleep(chance.uniform(0, 2 * HARM_S / len(drawings)))
     await all_told(dsn, chancy)
     return runs
 
@@ -252,16 +273,16 @@ def written_in(book: Path) -> list[list[str]]:
 
 
 async def examine(
-    dsn: str,
+    servers: Sequence[str],
     book: Path,
     fleet: Fleet,
     chance: random.Random,
     drawings: Sequence[Drawn],
-    harm_s: float = HARM_S,
 ) -> None:
     """Run workflows while workers are harmed, and check all that became of them."""
-    async with run_worker.application(dsn) as chancy:
-        runs = await play(dsn, chancy, book, fleet, chance, drawings, harm_s)
+    dsn = servers[0]
+    async with run_worker.application(*servers) as chancy:
+        runs = await play(dsn, chancy, book, fleet, chance, drawings)
         written = written_in(book)
         lines: dict[UUID, list[list[str]]] = {run.reference.id: [] for run in runs}
         for line in written:
@@ -295,13 +316,17 @@ async def examine(
 @given(drawings=st.lists(drawn(), min_size=16, max_size=16))
 @settings(DRAWING, max_examples=50)
 async def test_random_workflows_match_the_model_despite_crashes(
-    flows_dsn: str, tmp_path: Path, fleet: Fleet, chance: random.Random, drawings: list[Drawn]
+    servers: Sequence[str],
+    tmp_path: Path,
+    fleet: Fleet,
+    chance: random.Random,
+    drawings: list[Drawn],
 ) -> None:
     if time.monotonic() > fleet.began + ALL_S:
         return
     # The first drawings of a run are the simplest ones that there can be.
     assume(sum(node.fails for one in drawings for node in one.graph) >= 4)
-    await examine(flows_dsn, tmp_path / "book", fleet, chance, drawings)
+    await examine(servers, tmp_path / "book", fleet, chance, drawings)
     if fleet.began + ALL_S < time.monotonic():
         assert fleet.killed
         assert fleet.frozen
