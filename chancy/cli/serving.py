@@ -166,7 +166,7 @@ async def _log_unserved(chancy: Chancy, worker: Worker, options: ServeOptions) -
     for name in sorted((named | NAMED_QUEUES) - known):
         logger.warning("queue_undeclared queue=%s nearest=%s", name, nearest(name, known))
     for name in sorted((named & known) - set(worker.queues)):
-        logger.warning("queue %s is not served: its tags do not match", name)
+        logger.warning("queue_not_served queue=%s reason=tags", name)
 
 
 def _described(queue: Queue, concurrency: int | None) -> str:
