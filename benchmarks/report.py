@@ -141,6 +141,8 @@ def bars_table(verdicts: Sequence[Verdict]) -> Iterable[str]:
     for verdict in judged:
         met = verdict.reason if verdict.met is None else "met" if verdict.met else "**not met**"
         measured = "–" if verdict.measured is None else precise(verdict.measured)
+        if verdict.met is False and measured == precise(verdict.bar.bound):
+            measured = f"{verdict.measured:.4f}"  # missed by less than two decimals show
         wanted = f"{'≥' if verdict.bar.sense == 'at least' else '≤'} {verdict.bar.bound:g}"
         yield f"| {verdict.bar.name} | {wanted} | {measured} | {met} |"
     if len(judged) < len(verdicts):

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.bars import Bar, Verdict
 from benchmarks.measurement import OTHERS, Measurement, Taken
-from benchmarks.report import as_json, as_markdown, read
+from benchmarks.readings import Reading
+from benchmarks.report import as_json, as_markdown, bars_table, read
 from benchmarks.summary import summaries
 from tests.unit.benchmarks.benchmark_run import HEAD, taken
 
@@ -79,3 +81,12 @@ def test_bars_of_what_did_not_run_are_counted() -> None:
     text = as_markdown(HEAD, some)
     assert text.count("| met |") == 3
     assert text.endswith("more bars are of cases that this run did not measure.")
+
+
+def test_a_bar_that_is_barely_missed_does_not_show_its_bound() -> None:
+    of = Reading(case="claims", figure="claim of 1,")
+    bar = Bar(name="claim", of=of, sense="at most", bound=1.5)
+    missed = Verdict(bar=bar, measured=1.504, met=False, reason="")
+    met = Verdict(bar=bar, measured=1.5, met=True, reason="")
+    rows = [row.split(" | ")[2:] for row in bars_table([missed, met])][2:]
+    assert rows == [["1.5040", "**not met** |"], ["1.50", "met |"]]
