@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -83,7 +84,7 @@ async def test_each_processor_of_a_stream_is_woken_by_the_entries_that_it_has_no
     lanes, waiters = [idle(0), idle(0)], list[Waiter]()
     for name, lane in zip("ab", lanes, strict=True):
         streams.processor(orders, name=name)(handle)
-        waiters.append(Waiter(alone, streams.processors[-1], lambda lane=lane: [lane]))
+        waiters.append(Waiter(alone, streams.processors[-1], partial(list, [lane])))
     first, second = lanes
 
     def wait_after(last: str, *chosen: OwnedPartition[Order]) -> None:
