@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +11,6 @@ from chancy.attempt.claim import Claim
 from chancy.broker.contract import Broker, never
 from chancy.broker.optional import KeepsRules, SqlClaims
 from chancy.broker.values import MOST_SET_ASIDE
-from chancy.errors import BrokerError
 from chancy.plugin.tables import PluginSql
 from chancy.queue.queue import Queue
 from chancy.queue.rules import RateLimit
@@ -22,8 +21,6 @@ SQL = PluginSql("chancy.plugins.limits", "limits")
 _MOST_RESTORED = 1_000
 #: The shortest wait for a token in seconds.
 _LEAST_S = 0.001
-#: Seconds to the next claim, if the time of the next token is not known.
-_UNKNOWN_S = 1.0
 
 
 class TokenTimer:
@@ -36,15 +33,8 @@ class TokenTimer:
         self._wake = wake
         self._timer: asyncio.TimerHandle | None = None
 
-    async def start(self, asked: Awaitable[float | None]) -> None:
-        """Wake the worker after these seconds in place of any earlier time; None: never.
-
-        An error of the broker is not raised: jobs have been claimed, and must reach the worker.
-        """
-        try:
-            next_s = await asked
-        except BrokerError:
-            next_s = _UNKNOWN_S
+    def start(self, next_s: float | None) -> None:
+        """Wake the worker after ``next_s`` seconds in place of any earlier time; None: never."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -85,13 +75,11 @@ class RuledClaims:
         claims = await self._store.claim_by(
             SQL.statement("claim", self._store.schema), queue, worker_id=worker_id, limit=limit
         )
-        if self._rated and not claims:  # what was claimed waits for nothing
-            await self._timer.start(self._next_s(queue))
+        # What was claimed waits for nothing, and an error would lose it.
+        if self._rated and not claims:
+            ((next_s,),) = await self._fetch("next_s", queue)
+            self._timer.start(next_s)
         return claims
-
-    async def _next_s(self, queue: str) -> float | None:
-        ((next_s,),) = await self._fetch("next_s", queue)
-        return None if next_s is None else float(next_s)
 
 
 class TimedClaims:
@@ -122,8 +110,8 @@ class TimedClaims:
         claims = await self._broker.claim(
             queue, worker_id=worker_id, limit=limit, thorough=thorough, knows=knows
         )
-        if self._rated and not claims:  # what was claimed waits for nothing
-            await self._timer.start(self._rules.next_s(queue))
+        if self._rated and not claims:
+            self._timer.start(await self._rules.next_s(queue))
         return claims
 
 
