@@ -130,7 +130,10 @@ class IsolatedJobLoop(JobLoop):
             ),
         )
         around = application.hooks.around
-        self._executor: Executor = AroundHooks(executor, around) if around else executor
+        plain = self._settings.plain_errors
+        self._executor: Executor = (
+            AroundHooks(executor, around, plain_errors=plain) if around else executor
+        )
         await self._executor.start()
         self._stack.push_async_callback(self._executor.stop)
 

@@ -43,6 +43,7 @@ class HookedRun:
     :param hooks: the hooks, in the order in which they are entered.
     :param leave_s: see `LEAVE_S`.
     :param job: the context of the job, with its stack; None makes one.
+    :param plain_errors: see `chancy.executors.base.AttemptCallbacks`.
     """
 
     def __init__(
@@ -52,11 +53,14 @@ class HookedRun:
         executor: Executor,
         leave_s: float,
         job: JobContext | None = None,
+        *,
+        plain_errors: bool = True,
     ) -> None:
         self._claim = claim
         self._hooks = hooks
         self._executor = executor
         self._leave_s = leave_s
+        self._plain_errors = plain_errors
         self._job = job or JobContext(claim, DetachedHost(), stacked=True)
         # The hooks, and within them what the job and the hooks put on the stack of the job.
         self._stack = AsyncExitStack()
@@ -140,12 +144,13 @@ class HookedRun:
         except BaseException as raised:
             if raised is not self._logged and not self._abandoned:
                 # Raised by a callback that the job has put on its stack.
+                plain = self._plain_errors
                 logger.error(
-                    "job_cleanup_failed job=%s func=%s error=%r",
+                    "job_cleanup_failed job=%s func=%s error=%s",
                     self._claim.id,
                     self._claim.func,
-                    raised,
-                    exc_info=raised,
+                    repr(raised) if plain else type(raised).__name__,
+                    exc_info=raised if plain else None,
                 )
             return failed_by(outcome, raised)
 
@@ -268,14 +273,21 @@ class AroundHooks:
     """An executor that wraps each run of another executor in hooks.
 
     :param hooks: the hooks, in the order in which they are entered.
+    :param plain_errors: see `chancy.executors.base.AttemptCallbacks`.
     """
 
     def __init__(
-        self, executor: Executor, hooks: Sequence[AroundHook], leave_s: float | None = None
+        self,
+        executor: Executor,
+        hooks: Sequence[AroundHook],
+        leave_s: float | None = None,
+        *,
+        plain_errors: bool = True,
     ) -> None:
         self._executor = executor
         self._hooks = hooks
         self._leave_s = LEAVE_S if leave_s is None else leave_s
+        self._plain_errors = plain_errors
         self._inline = all(map(is_inline, hooks))
         self._runs: dict[tuple[UUID, UUID], HookedRun] = {}
         # Claims that run with what hooks have set, by identity of the given one.
@@ -295,16 +307,23 @@ class AroundHooks:
     async def run(self, claim: Claim) -> Outcome:
         if self._inline:
             return await self._run_inline(claim)
-        return await self._outcome(
-            HookedRun(claim, self._hooks, self._executor, self._leave_s), claim
+        hooked = HookedRun(
+            claim,
+            self._hooks,
+            self._executor,
+            self._leave_s,
+            plain_errors=self._plain_errors,
         )
+        return await self._outcome(hooked, claim)
 
     async def _run_inline(self, claim: Claim) -> Outcome:
         job = JobContext(claim, DetachedHost(), stacked=True)
 
         async def close(outcome: Outcome) -> Outcome:
             # Cleanup may await, so it gets a task and a time limit, as async hooks do.
-            closing = HookedRun(claim, (), _Ended(outcome), self._leave_s, job)
+            closing = HookedRun(
+                claim, (), _Ended(outcome), self._leave_s, job, plain_errors=self._plain_errors
+            )
             return await self._outcome(closing, claim)
 
         def run() -> Coroutine[Any, Any, Outcome]:

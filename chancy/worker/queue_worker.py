@@ -175,7 +175,9 @@ class QueueWorker:
         return executor if self._payloads is None else PayloadExecutor(executor, self._payloads)
 
     def _hooked(self, executor: Executor) -> Executor:
-        return AroundHooks(executor, self._around) if self._around else executor
+        if not self._around:
+            return executor
+        return AroundHooks(executor, self._around, plain_errors=self._payloads is None)
 
     def _surrounded(self, options: ProcessOptions) -> Callable[[], Executor | None]:
         """Creates executor processes that run jobs as this worker does, with the hooks in them.

@@ -13,7 +13,7 @@ from contextlib import (
     nullcontext,
     suppress,
 )
-from typing import Any
+from typing import Any, NoReturn
 from uuid import UUID
 
 import pytest
@@ -62,11 +62,11 @@ def speaking(said: list[str], name: str) -> Hook:
     return around
 
 
-def about(it: Executor, *hooks: Hook, leave_s: float = 30.0) -> Executor:
+def about(it: Executor, *hooks: Hook, leave_s: float = 30.0, plain_errors: bool = True) -> Executor:
     contained = [
         AroundHook(Containment(f"shop.{n}", "around"), hook) for n, hook in enumerate(hooks)
     ]
-    return AroundHooks(it, contained, leave_s)
+    return AroundHooks(it, contained, leave_s, plain_errors=plain_errors)
 
 
 def named(hook_tenant: str) -> Hook:
@@ -323,3 +323,23 @@ async def test_the_executor_shows_through(one: Executor) -> None:
     assert (it.slots, it.broken) == (one.slots, one.broken)
     outcomes: list[Outcome] = [await it.run(claim_of("nothing")) for _ in range(100)]
     assert {type(outcome) for outcome in outcomes} == {Returned}
+
+
+@pytest.mark.parametrize("plain", [True, False])
+async def test_an_error_of_the_stack_of_a_job_is_logged_plain_only_if_it_may_be(
+    caplog: pytest.LogCaptureFixture, plain: bool
+) -> None:
+    def fail() -> NoReturn:
+        raise ValueError("in the cleanup")
+
+    @asynccontextmanager
+    async def around(context: JobContext) -> AsyncGenerator[None]:
+        context.stack.callback(fail)
+        yield
+
+    async with started("async") as inner:
+        outcome = await about(inner, around, plain_errors=plain).run(claim_of("nothing"))
+    assert isinstance(outcome, Raised)
+    assert "job_cleanup_failed" in caplog.text
+    assert "ValueError" in caplog.text
+    assert ("in the cleanup" in caplog.text) is plain
