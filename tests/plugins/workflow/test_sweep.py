@@ -125,7 +125,7 @@ async def test_the_sweep_starts_pending_undo_steps(flows_dsn: str) -> None:
         sweep = sweep_of(chancy)
         assert await sweep.turn() == 1
         # As it is when the last step that ran ended while another began to compensate.
-        execute(flows_dsn, "update chancy.workflows set state = 2")
+        execute(flows_dsn, "update chancy.workflows set state = 2, failed = 1")
         await sweep.turn()
         await eventually(lambda: "undo done" in steps.ran)
         await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
