@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
+from types import SimpleNamespace, TracebackType
 from typing import Any
 
 from chancy.context.context import current_job
@@ -19,7 +19,12 @@ class Application:
     async def __aenter__(self) -> Application:
         return self
 
-    async def __aexit__(self, *error: object) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         pass
 
 

@@ -161,7 +161,8 @@ async def test_errors_are_encrypted_in_tables_and_logs_but_not_in_the_exception_
     assert SECRET not in caplog.text
 
 
-async def test_a_retry_finds_the_values_of_its_steps(dsn: str) -> None:
+async def test_a_retry_finds_the_values_of_its_checkpoints(dsn: str) -> None:
+    secret_jobs.charged.clear()
     async with application(dsn) as chancy, Worker(chancy):
         reference = await chancy.push(secret_jobs.pay_twice.job(card=SECRET))
         assert await reference.result(20) == SECRET.upper()

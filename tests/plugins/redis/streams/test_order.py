@@ -193,13 +193,12 @@ async def test_a_read_that_arrives_after_its_retry_skips_no_events(
 ) -> None:
     """As after a network outage: the kernel retransmits what a closed connection has sent."""
     answered, arrived = RedisClient.run_many, asyncio.Event()
-    late: Sequence[ScriptCall] = ()
+    late = list[ScriptCall]()
 
     async def delayed(link: RedisClient, calls: Sequence[ScriptCall], **more: Any) -> Any:
-        nonlocal late
         reads = any(call.script == "streams.exchange" and call.args[3] for call in calls)
         if reads and not late and len(crew.seen) >= 20:
-            late = calls
+            late.extend(calls)
             raise BrokerUnavailable("no reply in time")
         replies = await answered(link, calls, **more)
         if reads and late and not arrived.is_set():
