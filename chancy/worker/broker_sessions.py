@@ -82,7 +82,10 @@ class BrokerSessions:
         :raises Exception: the error of the first broker, if all of them failed.
         """
         if self._routed is None:
-            return await self.control.settle(settlements)
+            try:
+                return await self.control.settle(settlements)
+            except SettlementsBlocked as error:
+                return error.stale | error.ids
         stale: set[UUID] = set()
         failures: list[Exception] = []
         batches = self._routed.by_broker(settlements)

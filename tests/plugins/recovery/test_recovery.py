@@ -132,6 +132,24 @@ async def test_jobs_are_rescued_without_a_leader(
     assert "died or missed heartbeats" in vars(crashed)["error"]
 
 
+async def test_a_locked_row_stops_no_rescue(
+    chancy: Chancy, dsn: str, recovery: Counting, election: Given, caplog: pytest.LogCaptureFixture
+) -> None:
+    locked, other = await chancy.push_many([jobs.note.job(value=1), jobs.note.job(value=2)])
+    for _ in range(2):
+        orphan(dsn, silent="1 hour")
+    election.made.lead()
+    with psycopg.connect(dsn) as person:
+        person.execute("select from chancy.jobs where id = %s for update", [locked.id])
+        async with Worker(chancy, queues=["async"], heartbeat_s=0.2, heartbeat_timeout_s=2.0):
+            assert (await other.wait(20)).state is State.SUCCEEDED
+            await eventually(lambda: 0 in recovery.rescued)
+            person.rollback()
+            assert (await locked.wait(20)).state is State.SUCCEEDED
+    assert recovery.rescued.count(1) == 2
+    assert "worker_loop_failed" not in caplog.text
+
+
 async def test_a_worker_is_not_dead_before_the_timeout(
     chancy: Chancy, dsn: str, recovery: Counting, election: Given
 ) -> None:
