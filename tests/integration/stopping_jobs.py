@@ -18,8 +18,8 @@ def _wait_for(path: Path) -> None:
 def wind_down(place: str) -> None:
     """Once it is asked to stop, or stopped, it ends when it may."""
     here = Path(place)
-    (here / "started").touch()
     try:
+        (here / "started").touch()  # from here on it may be interrupted at any instruction
         while not current_job().cancelled:
             time.sleep(0.01)
     finally:
