@@ -30,7 +30,6 @@ MOST_WAITING_SIZE = 64_000_000
 _GATHER_S = 0.025
 #: Failures in a row after which a batch is halved: it may be too large for a timeout of the server.
 _HALVED_AFTER = 2
-
 #: Seconds after which settlements of rows that another transaction has locked are tried again: each
 #: time they hold up the others for a second.
 _BLOCKED_S = 10.0

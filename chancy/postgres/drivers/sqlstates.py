@@ -34,7 +34,7 @@ _MISSING_COLUMN = "42703"
 
 # The server refuses commits that notify while its queue of notifications is full, with the code of
 # limits that no retry helps against: the function tells.
-_QUEUES_NOTICES = ("54000", "PreCommit_Notify")
+_NOTIFY_QUEUE_FULL = ("54000", "PreCommit_Notify")
 
 #: A statement of the transaction has failed, so that it can only be rolled back.
 FAILED_TRANSACTION = "25P02"
@@ -82,7 +82,7 @@ def passing(sqlstate: str, error: Exception) -> bool:
     details = getattr(error, "diag", error)
     function = getattr(details, "source_function", None)
     function = function or getattr(details, "server_source_function", None)
-    return (sqlstate, function) == _QUEUES_NOTICES or _partition_changed(sqlstate, details)
+    return (sqlstate, function) == _NOTIFY_QUEUE_FULL or _partition_changed(sqlstate, details)
 
 
 def _partition_changed(sqlstate: str, details: object) -> bool:

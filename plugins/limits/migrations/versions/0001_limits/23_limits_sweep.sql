@@ -1,7 +1,9 @@
 -- Repairs the state of all queues with rules and notifies workers of jobs that may start: adopts
 -- running jobs without a slot, adds partitions that are missing, lets blocked partitions try again,
--- p_limit of them in the order of the groups that block them, where the last sweep stopped, deletes full buckets, and releases the held jobs of queues that have no rules any more. Leaves out
--- queues that were swept within p_every_s seconds. Returns the number of queues with state.
+-- deletes full buckets, and releases the held jobs of queues that have no rules any more. Of blocked
+-- partitions p_limit try again, in the order of the groups that block them, from where the last sweep
+-- stopped. Leaves out queues that were swept within p_every_s seconds. Returns the number of queues
+-- with state.
 -- Index: jobs_running and jobs_limits_held, the latter for p_limit jobs of each queue; the primary
 -- keys. Locks: rows of limits_queues, skipping locked ones, and what depends on them. Safe to repeat.
 create function {schema}.limits_sweep(p_limit int, p_every_s float8) returns int
