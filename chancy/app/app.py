@@ -318,7 +318,7 @@ class Chancy(BlockingCalls):
         return self.hooks.payload_tables
 
     def transaction(self) -> AbstractAsyncContextManager[Connection]:
-        """A transaction on a session of the pool, to pass as ``within``."""
+        """A transaction on a session of the pool, to pass as ``within`` until it ends."""
         return self._postgres("transaction").transaction()
 
     # Jobs

@@ -39,6 +39,7 @@ from chancy.postgres.connections.lane import Lane, SharedLane, Sharing
 from chancy.postgres.connections.listen import PostgresSubscription
 from chancy.postgres.drivers import DEFAULT, Name, driver
 from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection, Driver, Row
+from chancy.postgres.drivers.borrowed import Borrowed
 from chancy.postgres.drivers.pool import CallerSessions, SessionPool
 from chancy.postgres.dsn import redacted
 from chancy.postgres.promotions import Promotions
@@ -129,7 +130,11 @@ class PostgresBroker:
     async def transaction(self) -> AsyncGenerator[Connection]:
         """Open a transaction on a session of the pool; pass what it yields as ``within``."""
         async with self._session() as connection, connection.transaction():
-            yield connection
+            borrowed = Borrowed(connection)
+            try:
+                yield borrowed
+            finally:
+                borrowed.end()
 
     def _caller_session(self) -> AbstractAsyncContextManager[Connection]:
         if self._callers is None:

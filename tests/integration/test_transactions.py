@@ -43,7 +43,20 @@ async def test_two_pushes_at_once_in_a_transaction(chancy: Chancy, dsn: str) -> 
     assert count(dsn) == 1
 
 
+async def test_a_push_after_its_transaction(chancy: Chancy, dsn: str) -> None:
+    """It is refused: the session may be in the transaction of another task by then."""
+    async with chancy.transaction() as over:
+        await chancy.push(jobs.note.job(0), within=over)
+    async with chancy.transaction():
+        with pytest.raises(RuntimeError, match="the transaction has ended"):
+            await chancy.push(jobs.note.job(1), within=over)
+        with pytest.raises(RuntimeError, match="the transaction has ended"):
+            await over.fetch("select 1")
+    assert count(dsn) == 1
+
+
 async def test_a_push_that_outlives_its_transaction(chancy: Chancy, dsn: str) -> None:
+    await chancy.push(jobs.note.job(0))  # so that the next one reads nothing before it is stored
     left: list[asyncio.Task[object]] = []
 
     async def leave_one() -> None:
@@ -55,4 +68,4 @@ async def test_a_push_that_outlives_its_transaction(chancy: Chancy, dsn: str) ->
         await leave_one()
     await asyncio.gather(*left, return_exceptions=True)
     await chancy.push(jobs.note.job(3))
-    assert count(dsn) == 1
+    assert count(dsn) == 2

@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from functools import lru_cache, partial
 from typing import Any, Protocol, TypeVar
 
+from chancy.postgres.drivers.borrowed import Borrowed
 from chancy.postgres.drivers.session import Session
 from chancy.postgres.within.calls import Fetch, FetchSync, block, listed
 
@@ -50,7 +51,7 @@ def bind(within: Any) -> Fetch:
 
     :raises TypeError: not a supported kind of connection; nothing was sent.
     """
-    if isinstance(within, Session):
+    if isinstance(within, Session | Borrowed):
         return within.fetch
     kind: Any = type(within)
     library = _library(kind)
@@ -62,7 +63,7 @@ def bind(within: Any) -> Fetch:
 
 def bind_sync(within: Any) -> FetchSync:
     """`bind` for code without an event loop: ``fetch(sql, *params)``."""
-    if isinstance(within, Session):
+    if isinstance(within, Session | Borrowed):
         raise TypeError("within= belongs to an event loop: use `await chancy.push(…)`")
     kind: Any = type(within)
     library = _library(kind)
