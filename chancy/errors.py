@@ -22,7 +22,7 @@ ChancyError
 └── BrokerError             a call to the store failed
     ├── BrokerUnavailable   no connection, or it broke; the outcome of the call is unknown
     │   └── NotOpen         the broker is not open; nothing was sent
-    ├── SettlementsBlocked  rows of jobs are locked; all other settlements are stored
+    ├── RowsLocked  rows of jobs are locked; all other settlements are stored
     └── StatementFailed     the server rejected the statement; nothing of it was stored
 
 Interrupted, which is raised in a job to stop it, is neither a ChancyError nor an Exception.
@@ -212,11 +212,11 @@ _RETRYABLE_CLASSES = ("40", "53", "57", "58")
 _RETRYABLE_CODES = frozenset({LOCK_NOT_AVAILABLE, "0A000", "26000", "42P05"})
 
 
-class SettlementsBlocked(BrokerError):
-    """Other transactions have locked the rows of some jobs. All other settlements of the call are
+class RowsLocked(BrokerError):
+    """Other transactions have locked the rows of some running jobs. Everything else of the call is
     stored.
 
-    :param ids: the jobs whose settlements are not stored.
+    :param ids: the jobs for which nothing is stored.
     :param stale: those of the others whose lease is gone.
     """
 

@@ -135,6 +135,8 @@ class Broker(Protocol):
 
         At most one update for each job. An update that cannot be stored fails alone: it is logged,
         and its `Note.on_refused` is called.
+
+        :raises RowsLocked: other transactions have locked some rows; the others are written.
         """
         ...
 

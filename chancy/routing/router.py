@@ -26,7 +26,7 @@ from chancy.broker.values import (
     WorkerRecord,
 )
 from chancy.clock import Clock
-from chancy.errors import BrokerError, SettlementsBlocked
+from chancy.errors import BrokerError, RowsLocked
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.routing.lookups import JobLookups
 from chancy.routing.members import BrokerSet, check_part
@@ -262,7 +262,7 @@ class RoutedBroker(JobLookups):
         for presumed, part in self.by_broker(settlements).items():
             try:
                 stale |= await self._settle(presumed, part, inside)
-            except SettlementsBlocked as error:
+            except RowsLocked as error:
                 stale |= error.stale
                 blocked |= error.ids
             except Exception as error:
@@ -271,7 +271,7 @@ class RoutedBroker(JobLookups):
         if failure is not None:
             raise failure
         if blocked:
-            raise SettlementsBlocked(frozenset(blocked), frozenset(stale))
+            raise RowsLocked(frozenset(blocked), frozenset(stale))
         return frozenset(stale)
 
     async def _settle(
@@ -283,23 +283,31 @@ class RoutedBroker(JobLookups):
                 broker = await self.brokers.ready(name)
                 try:
                     ids = await broker.settle(part, inside=inside)
-                except SettlementsBlocked as error:
+                except RowsLocked as error:
                     ids = error.stale
                     blocked |= error.ids
                 part = [settlement for settlement in part if settlement.id in ids]
         stale = {settlement.id for settlement in part}
         if blocked:
-            raise SettlementsBlocked(frozenset(blocked), frozenset(stale))
+            raise RowsLocked(frozenset(blocked), frozenset(stale))
         return stale
 
     async def update_meta(self, notes: Sequence[Note]) -> frozenset[UUID]:
         stale = list(notes)
+        locked: set[UUID] = set()
         for name in self.brokers.all:
             if stale:
                 broker = await self.brokers.ready(name)
-                ids = await broker.update_meta(stale)
+                try:
+                    ids = await broker.update_meta(stale)
+                except RowsLocked as error:
+                    ids = error.stale
+                    locked |= error.ids
                 stale = [note for note in stale if note.id in ids]
-        return frozenset(note.id for note in stale)
+        found = frozenset(note.id for note in stale)
+        if locked:
+            raise RowsLocked(frozenset(locked), found)
+        return found
 
     async def promote(self, limit: int, *, worker_id: UUID | None = None) -> Promotion:
         found = await self.brokers.sweep(

@@ -14,7 +14,7 @@ from chancy.broker.listener import Listener
 from chancy.broker.notices import Notice, Topic
 from chancy.broker.optional import Surveying, for_upkeep
 from chancy.clock import Clock
-from chancy.errors import SettlementsBlocked
+from chancy.errors import RowsLocked
 from chancy.plugin.hooks import Hooks
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.routing.members import BrokerSet
@@ -275,7 +275,7 @@ class BrokerSession:
         blocked: frozenset[UUID] = frozenset()
         try:
             stale = await self.broker.settle(settlements, inside=self._inside)
-        except SettlementsBlocked as error:
+        except RowsLocked as error:
             stale, blocked = error.stale, error.ids
             settlements = [item for item in settlements if item.id not in blocked]
         stale = await self.meta.without_completed(settlements, stale)
@@ -286,5 +286,5 @@ class BrokerSession:
             else:
                 self._after(settlements, ())
         if blocked:
-            raise SettlementsBlocked(blocked, stale)
+            raise RowsLocked(blocked, stale)
         return stale

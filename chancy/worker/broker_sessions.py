@@ -8,7 +8,7 @@ from uuid import UUID
 
 from chancy.attempt.settlement import Settlement
 from chancy.broker.contract import Broker
-from chancy.errors import SettlementsBlocked
+from chancy.errors import RowsLocked
 from chancy.plugin.hooks import Hooks
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.routing.router import RoutedBroker
@@ -84,7 +84,7 @@ class BrokerSessions:
         if self._routed is None:
             try:
                 return await self.control.settle(settlements)
-            except SettlementsBlocked as error:
+            except RowsLocked as error:
                 return error.stale | error.ids
         stale: set[UUID] = set()
         failures: list[Exception] = []
@@ -92,7 +92,7 @@ class BrokerSessions:
         for name, batch in batches.items():
             try:
                 stale |= await self._sessions[name].settle(batch)
-            except SettlementsBlocked as error:
+            except RowsLocked as error:
                 stale |= error.stale | error.ids
             except Exception as error:
                 failures.append(error)

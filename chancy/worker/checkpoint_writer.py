@@ -11,9 +11,12 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Note
 from chancy.broker.contract import Broker
 from chancy.clock import Backoff, Clock
-from chancy.errors import BrokerError, BrokerUnavailable, LeaseLost, StatementFailed
+from chancy.errors import BrokerError, BrokerUnavailable, LeaseLost, RowsLocked, StatementFailed
 
 logger = logging.getLogger("chancy.worker")
+
+#: Seconds until checkpoints are tried again whose rows other transactions have locked.
+_LOCKED_S = 0.5
 
 _Key = tuple[UUID, UUID]
 
@@ -101,19 +104,26 @@ class CheckpointWriter:
             Note(id, lease, pending.meta, partial(refused.__setitem__, id))
             for (id, lease), pending in writing.items()
         ]
+        locked: frozenset[UUID] = frozenset()
         try:
             stale = await self._broker.update_meta(notes)
+        except RowsLocked as error:
+            stale, locked = error.stale, error.ids
+            asyncio.get_running_loop().call_later(_LOCKED_S, self._wake.set)
         except BaseException:
             self._restore(writing)
             raise
-        for (id, _), pending in writing.items():
-            if id in stale:
+        for (id, lease), pending in writing.items():
+            if id in locked:
+                self._restore({(id, lease): pending})
+            elif id in stale:
                 logger.warning("lease_lost job=%s: its checkpoint is not stored", id)
-                error = LeaseLost(
-                    f"job {id} has lost its lease: this worker was presumed dead, and another one "
-                    "runs the job, or the job has ended"
+                pending.settle(
+                    LeaseLost(
+                        f"job {id} has lost its lease: this worker was presumed dead, and another "
+                        "one runs the job, or the job has ended"
+                    )
                 )
-                pending.settle(error)
             else:
                 pending.settle(refused.get(id))
 

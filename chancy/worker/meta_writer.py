@@ -17,7 +17,7 @@ from chancy.broker.optional import SqlStore
 from chancy.clock import Backoff, Clock
 from chancy.context.context import Progress
 from chancy.context.host import CompletionRef
-from chancy.errors import BrokerError
+from chancy.errors import BrokerError, RowsLocked
 from chancy.states import State
 from chancy.worker.checkpoint_writer import CheckpointWriter
 
@@ -173,14 +173,21 @@ class MetaWriter:
             Note(id, lease, json.dumps({KEY: update.data}))
             for (id, lease), update in self._writing.items()
         ]
+        locked: frozenset[UUID] = frozenset()
         try:
             stale = await self._broker.update_meta(notes)
+        except RowsLocked as error:
+            stale, locked = error.stale, error.ids
         except BrokerError:
             self._waiting = {**self._writing, **self._waiting}
             self._writing = {}
             self._wake.set()
             raise
         # Attempts settled in the meantime are no longer in `_writing`: they ended normally.
+        for key, update in self._writing.items():
+            if key[0] in locked:
+                self._waiting.setdefault(key, update)
+                self._wake.set()
         lost = {key: update for key, update in self._writing.items() if key[0] in stale}
         self._writing = {}
         if lost:

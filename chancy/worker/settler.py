@@ -11,7 +11,7 @@ from uuid import UUID
 
 from chancy.attempt.settlement import Settlement
 from chancy.clock import Backoff, Clock
-from chancy.errors import BrokerError, SettlementsBlocked
+from chancy.errors import BrokerError, RowsLocked
 
 logger = logging.getLogger("chancy.worker")
 
@@ -157,7 +157,7 @@ class Settler:
             blocked: frozenset[UUID] = frozenset()
             try:
                 stale = await self._settle(batch)
-            except SettlementsBlocked as error:
+            except RowsLocked as error:
                 stale, blocked = error.stale, error.ids
                 logger.warning("settlements_blocked jobs=%d error=%s", len(blocked), error)
             except BrokerError as error:

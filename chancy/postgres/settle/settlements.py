@@ -14,7 +14,7 @@ from uuid import UUID
 from chancy.attempt.failure import Failure
 from chancy.attempt.settlement import Note, Settlement
 from chancy.broker.transaction import TransactionHook
-from chancy.errors import LOCK_NOT_AVAILABLE, BrokerError, SettlementsBlocked, StatementFailed
+from chancy.errors import LOCK_NOT_AVAILABLE, BrokerError, RowsLocked, StatementFailed
 from chancy.postgres.connections.lane import Fetch, Lane
 from chancy.postgres.drivers.base import Row
 from chancy.postgres.settle.plugin_writes import PluginWrites
@@ -60,13 +60,13 @@ class Settlements:
         for batch in (*_batches(finals), *_batches(others)):
             try:
                 stale |= await self._settle(batch, inside)
-            except SettlementsBlocked as error:
+            except RowsLocked as error:
                 stale |= error.stale
                 blocked |= error.ids
         if time.monotonic() >= self._forget_at:
             await self._forget_finished()
         if blocked:
-            raise SettlementsBlocked(frozenset(blocked), frozenset(stale))
+            raise RowsLocked(frozenset(blocked), frozenset(stale))
         return frozenset(stale)
 
     async def _forget_finished(self) -> None:
@@ -81,11 +81,16 @@ class Settlements:
         """See `Broker.update_meta`."""
         ordered = sorted(notes, key=_lock_order)
         stale: set[UUID] = set()
+        locked: set[UUID] = set()
         for at in range(0, len(ordered), BATCH):
-            stale |= await self._update_meta(ordered[at : at + BATCH])
+            await self._update_meta(ordered[at : at + BATCH], stale, locked)
+        if locked:
+            raise RowsLocked(frozenset(locked), frozenset(stale))
         return frozenset(stale)
 
-    async def _update_meta(self, batch: Sequence[Note]) -> set[UUID]:
+    async def _update_meta(
+        self, batch: Sequence[Note], stale: set[UUID], locked: set[UUID]
+    ) -> None:
         id, lease, meta, _ = zip(*batch, strict=True)
         try:
             rows = await self._lane.fetch(self._sql.update_meta, list(id), list(lease), list(meta))
@@ -94,19 +99,21 @@ class Settlements:
                 raise
             if len(batch) > 1:
                 middle = len(batch) // 2
-                first = await self._update_meta(batch[:middle])
-                return first | await self._update_meta(batch[middle:])
+                await self._update_meta(batch[:middle], stale, locked)
+                await self._update_meta(batch[middle:], stale, locked)
+                return
             logger.error("meta_update_refused job=%s error=%s", batch[0].id, error)
             batch[0].on_refused(error)
-            return set()
-        return set(id) - {row[0] for row in rows}
+            return
+        stale |= set(id) - {row[0] for row in rows}
+        locked |= {row[0] for row in rows if not row[1]}
 
     async def _settle(
         self, batch: Sequence[Settlement], inside: Sequence[TransactionHook]
     ) -> set[UUID]:
         """Settle a batch of one kind. If the server rejects it, halve it to isolate the bad one.
 
-        :raises SettlementsBlocked: rows are locked; the other settlements are stored.
+        :raises RowsLocked: rows are locked; the other settlements are stored.
         """
         try:
             accepted = await self._store_with_hooks(batch, inside)
@@ -147,10 +154,10 @@ class Settlements:
         if free:
             try:
                 stale = await self._settle(free, inside)
-            except SettlementsBlocked as more:  # locked meanwhile
+            except RowsLocked as more:  # locked meanwhile
                 stale = set(more.stale)
                 locked |= more.ids
-        raise SettlementsBlocked(frozenset(locked), frozenset(stale))
+        raise RowsLocked(frozenset(locked), frozenset(stale))
 
     async def _store_refused(
         self, settlement: Settlement, inside: Sequence[TransactionHook]

@@ -1,4 +1,4 @@
 -- Merges keys into the meta of running jobs; see the function. Index: the primary key of jobs.
--- Locks: rows of jobs in the given order. Safe to repeat.
-select update_meta
+-- Locks: rows of jobs, skipping locked ones. Safe to repeat.
+select o_id, o_written
 from {schema}.update_meta($1::uuid[], $2::uuid[], $3::text[])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import AsyncExitStack
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -15,7 +15,7 @@ from chancy.attempt.failure import Failure
 from chancy.attempt.settlement import Note, Settlement
 from chancy.broker.contract import Broker
 from chancy.broker.values import Cancellation, JobFilter
-from chancy.errors import SettlementsBlocked
+from chancy.errors import RowsLocked
 from chancy.postgres.broker import PostgresBroker
 from chancy.states import State
 from chancy.testing.conformance.bench import PAST, Bench, prepared, settlement
@@ -83,6 +83,13 @@ async def test_one_of_several_concurrent_settlements_wins(dsn: str) -> None:
         assert len(listed) == len(claims), "a job stands in two tables"
 
 
+async def _unwritten(broker: Broker, notes: list[Note]) -> frozenset[UUID]:
+    try:
+        return await broker.update_meta(notes)
+    except RowsLocked as error:
+        return error.ids | error.stale
+
+
 async def test_notes_settlements_and_cancellations_lock_in_one_order(dsn: str) -> None:
     """In three orders they would meet a deadlock, which the server takes a second to end."""
     async with AsyncExitStack() as opened:
@@ -100,14 +107,14 @@ async def test_notes_settlements_and_cancellations_lock_in_one_order(dsn: str) -
             random.shuffle(claims)
             ends = [settlement(claim, State.SUCCEEDED) for claim in claims]
             random.shuffle(claims)
-            late, stale, _ = await asyncio.gather(
-                brokers[0].update_meta(notes),
+            unwritten, stale, _ = await asyncio.gather(
+                _unwritten(brokers[0], notes),
                 brokers[1].settle(ends),
                 brokers[2].cancel([claim.id for claim in claims]),
             )
             assert stale == frozenset()
             found = await bench.broker.get([claim.id for claim in claims])
-            assert {job.id for job in found.values() if not job.meta} == late
+            assert {job.id for job in found.values() if not job.meta} == unwritten
             assert {job.state for job in found.values()} == {State.SUCCEEDED}
     with psycopg.connect(dsn) as connection:
         row = connection.execute(
@@ -129,7 +136,7 @@ async def test_a_locked_row_holds_up_no_other_settlement(dsn: str, state: State)
         endings[3] = endings[3]._replace(lease=uuid4())
         with psycopg.connect(dsn) as person:
             person.execute("select from chancy.jobs where id = %s for update", [locked])
-            with pytest.raises(SettlementsBlocked, match="rows of 1 running jobs") as found:
+            with pytest.raises(RowsLocked, match="rows of 1 running jobs") as found:
                 await broker.settle(endings)
             assert found.value.ids == {locked}
             assert found.value.stale == {claims[3].id}
@@ -146,5 +153,30 @@ async def test_a_locked_row_holds_up_no_other_settlement(dsn: str, state: State)
         assert await broker.settle(endings) == {claims[3].id}
         found_job = (await broker.get([locked]))[locked]
         assert found_job.state is state
+    finally:
+        await broker.close()
+
+
+async def test_a_locked_row_holds_up_no_other_note(dsn: str) -> None:
+    broker = PostgresBroker(dsn)
+    await broker.open()
+    try:
+        bench = Bench(broker)
+        await bench.prepare()
+        claims = await bench.running(*(prepared() for _ in range(3)))
+        ids = [claim.id for claim in claims]
+        notes = [Note(claim.id, claim.lease, '{"part": 1}') for claim in claims]
+        notes[2] = notes[2]._replace(lease=uuid4())
+        with psycopg.connect(dsn) as person:
+            person.execute("select from chancy.jobs where id = %s for update", [ids[1]])
+            with pytest.raises(RowsLocked) as found:
+                await broker.update_meta(notes)
+            assert found.value.ids == {ids[1]}
+            assert found.value.stale == {ids[2]}
+            jobs = await broker.get(ids)
+            assert [jobs[id].meta for id in ids] == [{"part": 1}, {}, {}]
+        assert await broker.update_meta(notes) == {ids[2]}
+        jobs = await broker.get(ids)
+        assert [jobs[id].meta for id in ids] == [{"part": 1}, {"part": 1}, {}]
     finally:
         await broker.close()

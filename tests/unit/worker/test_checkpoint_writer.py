@@ -15,6 +15,7 @@ from chancy.attempt.settlement import Note
 from chancy.broker.contract import Broker
 from chancy.clock import SystemClock
 from chancy.errors import BrokerUnavailable, LeaseLost, StatementFailed
+from chancy.worker import checkpoint_writer
 from chancy.worker.checkpoint_writer import CheckpointWriter
 from tests.support.waiting import eventually
 from tests.unit.worker.test_meta_writer import Store
@@ -121,3 +122,20 @@ async def test_a_waiting_caller_is_notified_at_the_end(store: Store) -> None:
     for one in waiting:
         with pytest.raises(BrokerUnavailable, match="the worker is stopping"):
             await one
+
+
+async def test_what_is_locked_is_written_later(
+    keeper: CheckpointWriter, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_writer, "_LOCKED_S", 0.02)
+    one, other, gone = claim(), claim(), claim()
+    store.locked, store.stale = frozenset([one.id]), frozenset([gone.id])
+    waiting, stored_, lost = (keep(keeper, each, 1) for each in (one, other, gone))
+    await stored_
+    with pytest.raises(LeaseLost):
+        await lost
+    await eventually(lambda: len(store.calls) > 1)
+    assert not waiting.done()
+    store.locked = store.stale = frozenset()
+    await waiting
+    assert all(stored(call) == {one.id: 1} for call in store.calls[1:])

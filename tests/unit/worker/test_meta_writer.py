@@ -16,7 +16,7 @@ from chancy.attempt.settlement import Note, Settlement
 from chancy.broker.contract import Broker
 from chancy.clock import SystemClock
 from chancy.context.context import Progress
-from chancy.errors import BrokerUnavailable, StatementFailed
+from chancy.errors import BrokerUnavailable, RowsLocked, StatementFailed
 from chancy.states import State
 from chancy.worker import meta_writer as notes
 from chancy.worker.meta_writer import MetaWriter
@@ -30,6 +30,7 @@ class Store:
     def __init__(self) -> None:
         self.calls: list[list[Note]] = []
         self.stale: frozenset[UUID] = frozenset()
+        self.locked: frozenset[UUID] = frozenset()
         self.refused: frozenset[UUID] = frozenset()
         self.away = False
         self.open = asyncio.Event()
@@ -43,6 +44,8 @@ class Store:
         for note in notes:
             if note.id in self.refused:
                 note.on_refused(StatementFailed("no such character"))
+        if self.locked:
+            raise RowsLocked(self.locked, self.stale)
         return self.stale
 
 
@@ -139,3 +142,15 @@ async def test_a_lost_lease_stops_the_job_unless_it_has_ended(
     assert isinstance(outcome, Cancelled)
     assert "lost its lease" in outcome.why
     assert kept.with_progress([ended(lost)]) == [ended(lost)]
+
+
+async def test_what_is_locked_is_written_later(kept: MetaWriter, store: Store) -> None:
+    one, other, gone = claim(), claim(), claim()
+    stopped = Interrupts()
+    store.locked, store.stale = frozenset([one.id]), frozenset([gone.id])
+    for each in (one, other, gone):
+        kept.report(each, Progress(0.5, ""), stopped)
+    await eventually(lambda: len(store.calls) > 1)
+    store.locked = store.stale = frozenset()
+    assert [each for each, _ in stopped] == [gone]
+    assert all(fractions(call) == {one.id: 0.5} for call in store.calls[1:])

@@ -12,7 +12,7 @@ import pytest
 
 from chancy.attempt.failure import Failure
 from chancy.attempt.settlement import Settlement
-from chancy.errors import BrokerError, BrokerUnavailable, SettlementsBlocked, StatementFailed
+from chancy.errors import BrokerError, BrokerUnavailable, RowsLocked, StatementFailed
 from chancy.job.ids import new_id
 from chancy.states import State
 from chancy.testing.clock import ManualClock
@@ -228,7 +228,7 @@ async def test_settlements_of_locked_rows_are_kept_and_hold_up_no_others(
         blocked = {one.id for one in settlements if one is locked and not free.is_set()}
         await accept([one for one in settlements if one.id not in blocked])
         if blocked:
-            raise SettlementsBlocked(frozenset(blocked), frozenset())
+            raise RowsLocked(frozenset(blocked), frozenset())
         return frozenset()
 
     monkeypatch.setattr(settler, "_settle", settle)
