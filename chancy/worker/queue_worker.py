@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from typing import assert_never
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Released, Snoozed
@@ -27,7 +28,7 @@ from chancy.plugin.hooks import Hooks
 from chancy.queue.executor_kind import executor_kind
 from chancy.queue.executor_options import ExecutorOptions, ProcessOptions
 from chancy.queue.queue import Queue
-from chancy.queue.rules import GlobalConcurrency, Rule, Sequential
+from chancy.queue.rules import FairShare, GlobalConcurrency, RateLimit, Rule, Sequential
 from chancy.worker.adoption import QueueAdoption
 from chancy.worker.broker_session import BrokerSession
 from chancy.worker.isolated_loop import IsolatedApplication, environment_of
@@ -89,8 +90,7 @@ class QueueWorker:
         prefetch_limit = limits.prefetch_limit
         if claims is not None:
             settle = self._settle_and_claim
-            # A job that only waits here would take the slot of one that could run elsewhere.
-            prefetch_limit = 0 if any(map(_is_concurrency, queue.rules)) else prefetch_limit
+            prefetch_limit = ruled_prefetch(prefetch_limit, queue.rules)
         self.unknown = UnknownFunctions(
             queue.name, partial(look_up, registry), clock, after_s=limits.unknown_after_s
         )
@@ -366,8 +366,23 @@ class QueueWorker:
         self.runner.interrupt_all(outcome, affected)
 
 
-def _is_concurrency(rule: Rule) -> bool:
-    return isinstance(rule, GlobalConcurrency | Sequential)
+def ruled_prefetch(limit: int | None, rules: Iterable[Rule]) -> int | None:
+    """The prefetch limit of a queue with rules; None: that of the runner.
+
+    A job that only waits here takes the slot of one that could run elsewhere, so that a worker
+    prefetches a hundredth of the slots at most.
+    """
+    for rule in rules:
+        match rule:
+            case GlobalConcurrency(limit=slots):
+                limit = slots // 100 if limit is None else min(limit, slots // 100)
+            case Sequential():
+                limit = 0
+            case RateLimit() | FairShare():
+                pass
+            case _:
+                assert_never(rule)
+    return limit
 
 
 def without_pause(queue: Queue) -> Queue:

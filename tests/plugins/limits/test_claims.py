@@ -222,3 +222,41 @@ def test_an_idle_queue_waits_for_no_token(claims: Claims) -> None:
     # A token that was not taken: the job waits for something else.
     claims.ask("update chancy.limits_buckets set tokens = 1, at = now() - interval '2 s'")
     assert claims.ask(next_s) == [(None,)]
+
+
+def test_a_limit_for_the_whole_queue_counts_running_jobs_alone(claims: Claims) -> None:
+    """Whichever claim started them; jobs that have ended, or wait for a retry, hold no slot."""
+    claims.declare(GlobalConcurrency(30))
+    claims.push(*({"n": n, "odd": n % 2} for n in range(100)))
+    slots = "select count(*), sum(cardinality(ids)) from chancy.limits_slots"
+    for n in range(25):  # more claims than are counted without a look at their jobs
+        assert claims.numbers(1) == [n]
+    assert claims.numbers() == [25, 26, 27, 28, 29]
+    assert claims.numbers() == []
+    claims.end(odd=1)
+    assert claims.numbers() == [*range(30, 45)]
+    assert claims.ask(slots) == [(15, 30)]  # of the claim of five, two still run
+    claims.retry("1 h", odd=0)
+    assert claims.numbers(50) == [*range(45, 68)]
+    assert claims.numbers(50) == []
+
+
+def test_a_limit_that_does_not_bind_keeps_few_claims(claims: Claims) -> None:
+    claims.declare(GlobalConcurrency(1_000))
+    claims.push(*({"n": n} for n in range(60)))
+    for n in range(60):
+        assert claims.numbers(1) == [n]
+        claims.end(n=n)
+    assert claims.ask("select count(*) <= 20 from chancy.limits_slots") == [(True,)]
+
+
+def test_jobs_of_a_limited_queue_without_room_are_claimed_in_order(claims: Claims) -> None:
+    claims.declare(GlobalConcurrency(1_000))
+    large = b64encode(randbytes(700_000)).decode()  # five exceed the bytes of a claim
+    for n in range(7):
+        claims.push({"n": n, "text": large})
+    claims.push({"n": 9}, priority=5)
+    assert sorted(claims.numbers()) == [0, 1, 2, 3, 4, 9]
+    claims.push({"n": 8}, priority=5)
+    assert sorted(claims.numbers()) == [5, 6, 8]
+    assert claims.numbers() == []

@@ -7,9 +7,11 @@ from uuid import uuid4
 
 import pytest
 
-from chancy import Queue, RateLimit
+from chancy import FairShare, GlobalConcurrency, Queue, RateLimit, Sequential
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.limits.ruled_claims import RuledClaims, TimedClaims
+from chancy.queue.rules import Rule
+from chancy.worker.queue_worker import ruled_prefetch
 
 
 class Unavailable:
@@ -43,3 +45,19 @@ async def test_claimed_jobs_are_kept_if_the_broker_is_lost_after_the_claim(
     )
     found: list[Any] = [*await claims.claim("rated", worker_id=uuid4(), limit=2)]
     assert found == ["a claimed job"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "rules", "prefetched"),
+    [
+        (None, [RateLimit(5), FairShare("tenant")], None),
+        (None, [GlobalConcurrency(100_000), GlobalConcurrency(20_000, by="host")], 200),
+        (7, [GlobalConcurrency(20_000)], 7),
+        (None, [GlobalConcurrency(99)], 0),
+        (None, [GlobalConcurrency(20_000), Sequential("account")], 0),
+    ],
+)
+def test_prefetched_jobs_take_few_of_the_slots(
+    limit: int | None, rules: list[Rule], prefetched: int | None
+) -> None:
+    assert ruled_prefetch(limit, rules) == prefetched

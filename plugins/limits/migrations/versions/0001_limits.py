@@ -22,6 +22,7 @@ def downgrade() -> None:
         "limits_claim",
         "limits_intake",
         "limits_room",
+        "limits_hints",
         "limits_ring",
         "limits_spend",
         "limits_configure",
@@ -30,6 +31,7 @@ def downgrade() -> None:
         "limits_hold",
         "limits_judge",
         "limits_live",
+        "limits_running",
         "limits_group",
         "limits_key",
     ):

@@ -27,7 +27,7 @@ as $$
 declare
   v_window int := case
     when 'fair' = any (s.kinds) then 1000 when s.bys = '{}' then p_room else greatest(p_room, 200) end;
-  v_hold boolean;
+  v_hold boolean; v_to int;
   v_lanes int[] := '{}'; v_hints bigint[] := '{}';
   v_moved uuid[]; v_owners boolean[]; v_waits boolean[]; v_behind boolean[];
   v_sequence int := s.by_nos[array_position(s.kinds, 'sequential')];
@@ -45,7 +45,9 @@ begin
     array_agg(x.replay_of)
   into c_tids, c_ids, c_keys, c_priorities, c_positions, c_bytes, c_replays
   from (
-    select l.tid, l.id, {schema}.limits_key(s.bys, l.func, l.arguments, l.meta) as key,
+    select l.tid, l.id, case
+        when s.bys = '{}' then '[]'
+        else {schema}.limits_key(s.bys, l.func, l.arguments, l.meta) end as key,
       l.priority, l.pos, coalesce(pg_column_size(l.arguments), 0)
         + coalesce(pg_column_size(l.meta), 0) as bytes,
       case when p_block then l.meta #>> '{dead_letters,replay_of}' end as replay_of
@@ -70,6 +72,26 @@ begin
   seen := cardinality(c_tids);
   bytes := 0; tids := '{}'; ids := '{}'; keys := '{}'; hints := s.hints; ring := s.ring;
   if seen = 0 then
+    return;
+  end if;
+  -- Behind a full window of a read from the front there may be more jobs before the old hints.
+  v_to := case when p_front and seen = v_window then c_priorities[seen] end;
+  -- Without partitions all that there is room for may start.
+  if s.bys = '{}' then
+    with job as materialized (
+      select c.*, sum(c.bytes) over (order by c.no rows unbounded preceding) - c.bytes < p_bytes
+        as starts
+      from unnest(c_tids, c_ids, c_keys, c_priorities, c_positions, c_bytes) with ordinality
+        as c (tid, id, key, priority, pos, bytes, no))
+    select array_agg(j.tid) filter (where j.starts), array_agg(j.id) filter (where j.starts),
+      array_agg(j.key) filter (where j.starts), sum(j.bytes) filter (where j.starts),
+      {schema}.limits_hints(s.hints, (
+        select jsonb_object_agg(l.priority, l.pos) from (
+          select g.priority,
+            coalesce(min(g.pos) filter (where not g.starts) - 1, max(g.pos)) as pos
+          from job g group by g.priority) l), v_to)
+    into tids, ids, keys, bytes, hints
+    from job j;
     return;
   end if;
   v_hold := 'fair' = any (s.kinds) and (s.ring <> '{}' or seen > p_room);
@@ -181,16 +203,7 @@ begin
     coalesce(sum(f.bytes) filter (where f.starts), 0)
   into tids, ids, keys, h_tids, h_keys, h_blocked, h_ready, hints, stops, bytes
   from fate f;
-  -- Behind a full window of a read from the front there may be more jobs before the old hints.
-  hints := coalesce((
-    select jsonb_object_agg(h.key, h.value) from jsonb_each(s.hints) h
-    where not (p_front and seen = v_window
-      and h.key::int <= c_priorities[cardinality(c_priorities)])
-      and not hints ? h.key), '{}')
-    || (select jsonb_object_agg(h.key, case
-          when p_front and seen = v_window then h.value::bigint
-          else greatest(h.value::bigint, (s.hints ->> h.key)::bigint) end)
-        from jsonb_each_text(hints) h);
+  hints := {schema}.limits_hints(s.hints, hints, v_to);
   if k_groups is not null then
     hints := hints || coalesce((
       select jsonb_object_agg(k.priority, k.pos - 1)

@@ -1,7 +1,8 @@
--- Returns how many jobs the rules for a whole queue let start now; null: any number.
+-- Returns how many jobs the rules for a whole queue let start now, of which p_running run; null: any
+-- number.
 -- Index: the primary key of limits_buckets. No locks. Safe to repeat.
 create function {schema}.limits_room(
-  s {schema}.limits_queues, p_running boolean[], p_now timestamptz
+  s {schema}.limits_queues, p_running int, p_now timestamptz
 ) returns int
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -10,8 +11,7 @@ as $$
 begin
   return (
     select min(case r.kind
-      when 'concurrency' then r.most - (
-        select count(*) from unnest(p_running) as u (running) where u.running)
+      when 'concurrency' then r.most - p_running
       else case
         when b.paused_until > p_now then 0
         when b.at is null then floor(r.burst)

@@ -17,7 +17,8 @@ declare
   s {schema}.limits_queues;
   v_rules jsonb; v_paused boolean; v_now timestamptz; v_began timestamptz; v_room int; v_front boolean;
   v_live record; v_part record; v_lanes jsonb;
-  v_ids uuid[]; v_keys text[]; v_running boolean[]; v_old int; v_block boolean;
+  v_ids uuid[] := '{}'; v_keys text[] := '{}'; v_running boolean[] := '{}'; v_old int := 0;
+  v_count int; v_block boolean;
   v_ring smallint; v_to smallint; v_above smallint := 32767;
   v_front_read boolean := false; v_whole_front boolean := false;
   v_hints jsonb; v_before jsonb; v_stops jsonb[]; v_bytes bigint := 4194304;
@@ -57,11 +58,16 @@ begin
   s.clock := v_now;
   v_hints := s.hints; v_before := s.before;
   v_block := s.rules @> '[{"on_failure": "block"}]';
-  select * into v_live
-  from {schema}.limits_live(p_queue, 'sequential' = any (s.kinds), v_block);
-  v_ids := v_live.ids; v_keys := v_live.keys; v_running := v_live.running;
-  v_old := cardinality(v_ids);
-  if s.bys <> '{}' then
+  if s.bys = '{}' then
+    v_count := {schema}.limits_running(p_queue, (
+      select min(r.most) - p_limit from unnest(s.kinds, s.maxima) as r (kind, most)
+      where r.kind = 'concurrency'));
+  else
+    select * into v_live
+    from {schema}.limits_live(p_queue, 'sequential' = any (s.kinds), v_block);
+    v_ids := v_live.ids; v_keys := v_live.keys; v_running := v_live.running;
+    v_old := cardinality(v_ids);
+    v_count := cardinality(array_positions(v_running, true));
     with ready as (
       update {schema}.limits_partitions p
       set turn = nextval('{schema}.limits_turns'), blocked = null, ready_at = null
@@ -95,7 +101,7 @@ begin
       from (select * from ready union all select * from due) u group by 1) r;
     s.ring := coalesce(v_lanes, '{}') || s.ring;
   end if;
-  v_room := least(p_limit, 1000, {schema}.limits_room(s, v_running, v_now));
+  v_room := least(p_limit, 1000, {schema}.limits_room(s, v_count, v_now));
   v_front := v_now >= s.front_at;
   if v_front then
     s.before := '{}';
@@ -143,7 +149,9 @@ begin
         where j.id = any (v_part.ids) and b.queue = p_queue
           and b.id::text = j.meta #>> '{dead_letters,replay_of}';
       end if;
-      perform {schema}.limits_spend(s, v_part.keys, v_now);
+      if 'rate' = any (s.kinds) then
+        perform {schema}.limits_spend(s, v_part.keys, v_now);
+      end if;
       v_ids := v_ids || v_part.ids;
       v_keys := v_keys || v_part.keys;
       v_running := v_running || array_fill(true, array[cardinality(v_part.ids)]);
