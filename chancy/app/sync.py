@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -16,6 +15,7 @@ from chancy.app.preparation import noting, parts
 from chancy.broker.contract import Broker
 from chancy.broker.values import PreparedJob
 from chancy.errors import ConfigurationError
+from chancy.fork_lock import ForkLock
 from chancy.job.definition import Job, QueuedJob
 from chancy.plugin.hooks import Hooks
 from chancy.plugin.pushing import PreparedPush, Pushable
@@ -62,7 +62,7 @@ class BlockingCalls:
         # The number of open `with` blocks of all threads.
         self._inside = 0
         self._entered = False
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
 
     def __enter__(self) -> Self:
         with self._lock:
@@ -146,7 +146,6 @@ class BlockingCalls:
     @property
     def _sync_broker(self) -> SyncBroker:
         """The broker. Without `with`, the first call opens it until the process ends."""
-        # Without the lock, which a thread of the parent may have held at a fork.
         if (broker := self._sync) is not None:
             return broker
         with self._lock:

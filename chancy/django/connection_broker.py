@@ -5,7 +5,6 @@ Their statements run in the transaction of the calling thread, as any query of D
 
 from __future__ import annotations
 
-import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
@@ -20,6 +19,7 @@ from chancy.app.sync import SyncBroker
 from chancy.broker.contract import Broker
 from chancy.broker.values import Cancellation, PreparedJob
 from chancy.errors import ConfigurationError
+from chancy.fork_lock import ForkLock
 from chancy.job.definition import QueuedJob
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.catalog import Catalog
@@ -146,7 +146,7 @@ class ConnectionCalls:
         self.broker = ConnectionBroker(alias, chancy.schema)
         self._routed = isinstance(chancy.broker, RoutedBroker)
         self._open = open_
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._opened: SyncBroker | None = None
 
     @property

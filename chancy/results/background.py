@@ -11,6 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
 from chancy.errors import BrokerUnavailable
+from chancy.fork_lock import ForkLock
 from chancy.job.definition import QueuedJob
 
 #: Seconds that closing waits for cancelled tasks.
@@ -60,7 +61,7 @@ class BackgroundLoop:
     ) -> None:
         self._disconnect = disconnect
         self._name = name
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._running: _RunningThread | None = None
         # The loop of the process that this one was forked from: its sessions belong to the parent.
         self._inherited: _RunningThread | None = None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from chancy.errors import (
     UnknownFunction,
     UnreadablePayload,
 )
+from chancy.fork_lock import ForkLock
 from chancy.serialization import codec
 from chancy.serialization.annotations import ANYTHING, Annotations
 from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
@@ -34,7 +34,7 @@ FORMAT = "$chancy"
 #: The name of the result among annotations.
 _RESULT = "return"
 
-_lock = threading.RLock()
+_lock = ForkLock()
 
 
 class _Kinds(dict[str, frozenset[type]]):

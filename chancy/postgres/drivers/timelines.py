@@ -6,11 +6,11 @@ no server of the same cluster on a lower one: what that accepts is lost when it 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from chancy.errors import BrokerUnavailable, StatementFailed
+from chancy.fork_lock import ForkLock
 from chancy.postgres.drivers import sqlstates
 from chancy.postgres.drivers.session import Session
 from chancy.postgres.dsn import Dsn
@@ -24,7 +24,7 @@ select system_identifier::text,
          else pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8) end
 from pg_catalog.pg_control_system()"""
 
-_lock = threading.Lock()
+_lock = ForkLock()
 #: The highest timeline by the place of the DSN and the cluster. A copy of a cluster has the same
 #: identifier, and belongs to another DSN.
 _highest: dict[tuple[str, str], int] = {}

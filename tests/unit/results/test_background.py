@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Coroutine
@@ -86,3 +88,35 @@ def test_a_pending_call_is_notified_of_a_close(
         with pytest.raises(BrokerUnavailable, match="the application was closed"):
             one.result(5)
     closing[0].join()
+
+
+def test_a_fork_while_another_thread_begins_a_call_does_not_block_the_child() -> None:
+    code = """
+import asyncio, os, signal, threading
+from chancy.results.background import BackgroundLoop
+
+async def work():
+    return 7
+
+def submit(work, loop):
+    if threading.current_thread() is not threading.main_thread():
+        begun.set()
+        forked.wait()
+    return real(work, loop)
+
+calls = BackgroundLoop(work)
+assert calls.run(work()) == 7
+begun, forked = threading.Event(), threading.Event()
+real, asyncio.run_coroutine_threadsafe = asyncio.run_coroutine_threadsafe, submit
+thread = threading.Thread(target=lambda: calls.run(work()))
+thread.start()
+begun.wait()
+if not (child := os.fork()):
+    signal.alarm(30)
+    os._exit(calls.run(work()))
+forked.set()
+thread.join()
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+calls.close()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
