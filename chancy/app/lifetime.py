@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 
 from chancy.broker.contract import Broker
-from chancy.errors import ConfigurationError
+from chancy.broker.event_loop import check_loop
 from chancy.results.background import JobWaiter
 
 
@@ -40,11 +40,8 @@ class Lifetime:
         :raises BrokerUnavailable: the server cannot be reached.
         """
         loop = asyncio.get_running_loop()
-        if self._loop not in (None, loop):
-            raise ConfigurationError(
-                f"{self._broker!r} is open in another event loop: make a separate application for "
-                "this loop, or push with sync_push, which any thread may call"
-            )
+        if self._loop is not None:
+            check_loop(self._loop, self._broker)
         self._loop = loop
         self._inside += 1
         try:

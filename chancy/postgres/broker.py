@@ -13,6 +13,7 @@ from uuid import UUID
 from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Note, Settlement
 from chancy.broker.contract import never
+from chancy.broker.event_loop import check_loop
 from chancy.broker.notices import Topic
 from chancy.broker.optional import Survey
 from chancy.broker.transaction import TransactionHook
@@ -83,19 +84,19 @@ class PostgresBroker:
         self._pool: SessionPool | None = None
         self._callers: CallerSessions | None = None
         self._opening = asyncio.Lock()
-        self._claiming = Lane(self._ensure_pool)
-        self._settling = Lane(self._ensure_pool)
+        self._claiming = Lane(self._opened_pool)
+        self._settling = Lane(self._opened_pool)
         sharing = Sharing()
         self._upkeeping: Lane = SharedLane(
-            self._ensure_pool, sharing=sharing, most=1, wait_s=_UPKEEP_WAIT_S
+            self._opened_pool, sharing=sharing, most=1, wait_s=_UPKEEP_WAIT_S
         )
         self._serving: Lane = SharedLane(
-            self._ensure_pool, sharing=sharing, most=_MOST_SERVING, wait_s=_UPKEEP_WAIT_S
+            self._opened_pool, sharing=sharing, most=_MOST_SERVING, wait_s=_UPKEEP_WAIT_S
         )
         self._claims = PostgresClaims(self._claiming, self.sql)
         self._promotions = Promotions(self._upkeeping, self.sql)
         self._settlements = Settlements(self._settling, self.sql)
-        self._pushes = PushCoalescer(self.fetch, self.transaction, self.sql)
+        self._pushes = PushCoalescer(self.fetch, self.transaction, self.sql, self._opened_pool)
         self._use(self._caller_session)
         self._upkeep = Catalog(self._upkeeping.fetch, self.sql)
 
@@ -114,9 +115,12 @@ class PostgresBroker:
     def schema(self) -> str:
         return self.sql.schema
 
-    def _ensure_pool(self) -> SessionPool:
+    def _opened_pool(self) -> SessionPool:
+        """The pool, for calls in the event loop that opened it."""
         if self._pool is None:
-            self._pool = SessionPool(self._connect)
+            where = redacted(self.dsn)  # without a DSN this is a ConfigurationError, as opening is
+            raise NotOpen(f"the broker of {where} is not open: use `async with Chancy(dsn)`")
+        check_loop(self._pool.loop, self)
         return self._pool
 
     async def _connect(self) -> Connection:
@@ -137,9 +141,8 @@ class PostgresBroker:
                 borrowed.end()
 
     def _caller_session(self) -> AbstractAsyncContextManager[Connection]:
-        if self._callers is None:
-            where = redacted(self.dsn)  # without a DSN this is a ConfigurationError, as opening is
-            raise NotOpen(f"the broker of {where} is not open: use `async with Chancy(dsn)`")
+        self._opened_pool()
+        assert self._callers is not None
         return self._callers.connection()
 
     def for_upkeep(self) -> PostgresBroker:
@@ -167,10 +170,14 @@ class PostgresBroker:
     async def open(self) -> None:
         """Open the pool. Raises `BrokerUnavailable` if the server cannot be reached."""
         async with self._opening:
-            if self._callers is None:
-                pool = self._ensure_pool()
-                pool.put(await pool.take())
-                self._callers = CallerSessions(pool, self._pool_size)
+            if self._pool is None:
+                pool = SessionPool(self._connect)
+                try:
+                    pool.put(await pool.take())
+                except BaseException:
+                    await pool.close()
+                    raise
+                self._pool, self._callers = pool, CallerSessions(pool, self._pool_size)
 
     async def close(self) -> None:
         try:

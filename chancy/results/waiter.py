@@ -10,6 +10,7 @@ from itertools import islice
 from uuid import UUID
 
 from chancy.broker.contract import Broker
+from chancy.broker.event_loop import check_loop
 from chancy.broker.listener import Listener
 from chancy.broker.notices import Notice, NoticeKind, Topic
 from chancy.clock import Clock
@@ -91,6 +92,8 @@ class CompletionWaiter:
 
     async def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob:
         """Wait until a job is finished; see `chancy.results.reference.Reference.wait`."""
+        if self._poller is not None:
+            check_loop(self._poller.get_loop(), self._broker)
         wanted = self._wanted.get(id)
         if wanted is None:
             wanted = self._wanted[id] = _Wait()

@@ -53,7 +53,7 @@ class Replica(SqlStore):
         if time.monotonic() >= self._retry_at:
             try:
                 async with asyncio.timeout(_TIMEOUT_S):
-                    found = await self._store.fetch(sql, *params)
+                    found = await self._read(sql, *params)
             except (BrokerError, ConfigurationError, TimeoutError) as error:
                 if self.away is None:
                     logger.warning("replica_away error=%s", error)
@@ -65,6 +65,10 @@ class Replica(SqlStore):
                 self.away = None
                 return found
         return await self._primary.fetch(sql, *params)
+
+    async def _read(self, sql: str, *params: object) -> Sequence[Sequence[Any]]:
+        await self._broker.open()
+        return await self._store.fetch(sql, *params)
 
     async def behind_s(self) -> float | None:
         """Seconds by which its data are older than those of the primary; None: not known."""
@@ -80,7 +84,7 @@ class Replica(SqlStore):
         try:
             async with asyncio.timeout(_LAG_TIMEOUT_S):
                 ((position,),) = await self._primary.fetch("select pg_current_wal_lsn()::text")
-                ((lag,),) = await self._store.fetch(_LAG, position)
+                ((lag,),) = await self._read(_LAG, position)
         except (BrokerError, TimeoutError):
             return None  # of a service without these functions, or it is away
         return None if lag is None else float(lag)

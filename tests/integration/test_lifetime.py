@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
 
 import psycopg
 import pytest
@@ -61,6 +62,51 @@ async def test_one_event_loop_at_a_time(dsn: str) -> None:
             await asyncio.to_thread(asyncio.run, elsewhere())
         await chancy.push(jobs.note.job(1))
     await asyncio.to_thread(asyncio.run, elsewhere())
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+async def test_a_call_in_another_event_loop_is_refused_before_it_is_sent(
+    dsn: str, driver: Literal["asyncpg", "psycopg"]
+) -> None:
+    async with Chancy(dsn, driver=driver) as chancy:
+        kept = await chancy.push(jobs.note.job(1))
+        waiting = asyncio.create_task(kept.wait())
+        for call in (
+            lambda: chancy.push(jobs.note.job(2)),
+            lambda: chancy.push_many([jobs.note.job(3)]),
+            lambda: chancy.get_queues(),
+            lambda: chancy.get_job(kept.id),
+            lambda: chancy.wait_for(kept.id),
+        ):
+            with pytest.raises(ConfigurationError, match="open in another event loop"):
+                await asyncio.to_thread(asyncio.run, call())
+        assert (await chancy.counts())["async"].pending == 1
+        await chancy.cancel(kept.id)
+        assert (await waiting).id == kept.id
+
+
+def test_an_opening_that_is_cancelled_leaves_no_connection_to_the_next_loop(dsn: str) -> None:
+    chancy = Chancy(dsn)
+
+    async def give_up() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await chancy.__aenter__()
+        async with Chancy(dsn) as other:  # takes as long as the opening would have taken
+            await other.counts()
+
+    async def push() -> None:
+        async with chancy:
+            await chancy.push(jobs.note.job(1))
+
+    asyncio.run(give_up())
+    asyncio.run(push())
+
+
+async def test_calls_of_an_application_that_is_not_open_connect_to_nothing(dsn: str) -> None:
+    chancy = Chancy(dsn)
+    with pytest.raises(NotOpen):
+        await chancy.get_queues()
 
 
 async def test_an_application_that_could_not_be_opened_is_not_open(dsn: str) -> None:

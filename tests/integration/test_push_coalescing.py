@@ -51,7 +51,7 @@ def statements(broker: PostgresBroker) -> Statements:
 
 @pytest.fixture
 def pushes(broker: PostgresBroker, statements: Statements) -> PushCoalescer:
-    return PushCoalescer(statements.fetch, broker.transaction, broker.sql)
+    return PushCoalescer(statements.fetch, broker.transaction, broker.sql, lambda: None)
 
 
 @contextmanager

@@ -63,7 +63,7 @@ async def test_a_lost_push_that_is_stored_and_run_during_the_repetition_runs_onc
             await bench.settle(settlement(claim, State.SUCCEEDED))
         return found
 
-    pushes = PushCoalescer(fetch, broker.transaction, broker.sql)
+    pushes = PushCoalescer(fetch, broker.transaction, broker.sql, lambda: None)
     assert await pushes.push([job]) == {}
     assert sent[1:] == [broker.sql.pushed_before] * 2
     with psycopg.connect(dsn) as session:

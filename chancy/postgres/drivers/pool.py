@@ -42,6 +42,7 @@ class SessionPool:
         self._waiting: deque[asyncio.Future[Connection]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self.loop = asyncio.get_running_loop()
         #: For whom sessions are being opened.
         self._opening: dict[asyncio.Task[None], asyncio.Future[Connection]] = {}
         #: The session that is being opened for one that has waited.

@@ -62,12 +62,21 @@ class PushCoalescer:
     share a statement and a commit with others (100 callers: 4 times the jobs a second of one
     statement each). If a shared statement fails, each push is retried alone, so that one bad job
     does not fail the others.
+
+    :param check: raises unless pushes are possible in the current event loop.
     """
 
-    def __init__(self, fetch: Fetch, transaction: Transaction, statements: Statements) -> None:
+    def __init__(
+        self,
+        fetch: Fetch,
+        transaction: Transaction,
+        statements: Statements,
+        check: Callable[[], object],
+    ) -> None:
         self._fetch = fetch
         self._transaction = transaction
         self._sql = statements
+        self._check = check
         self._in_flight = 0
         self._waiting: list[_WaitingPush] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -80,6 +89,7 @@ class PushCoalescer:
 
         :raises BrokerError: the server rejected the jobs, or did not accept them for 15 seconds.
         """
+        self._check()
         started = time.monotonic()
         try:
             if keyed(jobs):
@@ -100,6 +110,7 @@ class PushCoalescer:
         :raises BrokerError: the server rejected the jobs, did not accept them for 15 seconds, or
             the connection was lost after more chunks than are kept for a repetition.
         """
+        self._check()
         first = next(chunks, [])
         if len(first) < CHUNK:
             # The only chunk, unless it has fewer jobs since they are large.
