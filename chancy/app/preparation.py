@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from inspect import iscoroutinefunction
 from itertools import chain, islice
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from chancy.broker.contract import Broker
@@ -136,18 +137,19 @@ class JobPreparation:
             job = self._pushing(job, context)
         signature = self._check(job, validate=validate)
         func = job.func
-        if type(job.arguments) is not dict:
-            _check_mapping("arguments", job.arguments, func)
+        given = job.arguments
+        if type(given) is not dict:
+            given = _plain("arguments", given, func)
         if signature is None:
-            arguments = encode(job.arguments, what=f"the arguments of {func}", limit=limit)
+            arguments = encode(given, what=f"the arguments of {func}", limit=limit)
         else:
-            arguments = signature.encode(job.arguments, limit)
+            arguments = signature.encode(given, limit)
         meta = None
         if job.meta:
-            _check_mapping("meta", job.meta, func)
-            if HOLD in job.meta:
+            given = _plain("meta", job.meta, func)
+            if HOLD in given:
                 self._check_hold(job)
-            meta = encode(job.meta, what=f"the meta of {func}", limit=limit)
+            meta = encode(given, what=f"the meta of {func}", limit=limit)
         run_at, delay_s = (None, None) if job.run_at is None else due(job)
         unique = None
         if job.unique is not None:
@@ -185,6 +187,8 @@ class JobPreparation:
             raise PushError(
                 f"job {job.func} expires, and {broker!r} does not offer {Capability.EXPIRY}"
             )
+        if isinstance(job.unique, Unique) and job.unique.debounce is not None:
+            job = replace(job, run_at=job.unique.debounce)
         return expiry(job)
 
     def _unique(
@@ -254,9 +258,11 @@ class JobPreparation:
         return signature
 
 
-def _check_mapping(name: str, value: object, func: str) -> None:
+def _plain(name: str, value: object, func: str) -> dict[str, Any]:
+    """A mapping as a plain dict: JSON and the checks of types know no other ones."""
     if not isinstance(value, Mapping):
         raise PushError(f"job {func}: {name}={shown(value)} must be a dict")
+    return dict(value)
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:

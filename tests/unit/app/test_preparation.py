@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from collections import OrderedDict
 from datetime import UTC, datetime, timedelta, timezone
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
-from chancy import Job, Limit, Queue, ThreadOptions
+from chancy import Job, Limit, Queue, ThreadOptions, Unique
 from chancy.app.preparation import JobPreparation, chunks
 from chancy.errors import ConfigurationError, InvalidArguments, PayloadTooLarge, PushError
 from chancy.job.registry import Registry
@@ -83,6 +85,23 @@ def test_an_expiry_before_a_job_is_due_is_refused(
     made = Job(func="shop.work", expires_at=expires_at, run_at=run_at)
     with pytest.raises(PushError, match="it could never start"):
         intake.prepare(made, validate=False)
+
+
+def test_an_expiry_before_a_debounced_job_is_due_is_refused(intake: JobPreparation) -> None:
+    waiting = Unique(debounce=HOUR, cap=HOUR)
+    made = Job(func="shop.work", expires_at=MINUTE, unique=waiting)
+    with pytest.raises(PushError, match="it could never start"):
+        intake.prepare(made, validate=False)
+    assert intake.prepare(made.with_expires_at(2 * HOUR), validate=False).expires == 7_200
+
+
+def test_every_mapping_is_checked_like_a_dict(intake: JobPreparation) -> None:
+    path = "tests.unit.jobs.registered"
+    made = Job(func=path, arguments=MappingProxyType({"a": 1}), meta=MappingProxyType({"b": 2}))
+    prepared = intake.prepare(made, validate=True)
+    assert (prepared.arguments, prepared.meta) == ('{"a":1}', '{"b":2}')
+    with pytest.raises(InvalidArguments, match=r"parameter 'a'.* not 'text'"):
+        intake.prepare(Job(func=path, arguments=OrderedDict(a="text")), validate=True)
 
 
 @pytest.mark.parametrize(
