@@ -91,9 +91,14 @@ def stand_ins(sql: Statements, statement: str, rows: Iterable[Sequence[Any]]) ->
     if statement is sql.push_unique:
         for id, stored, refused in rows:
             if refused is not None:
-                raise DuplicateJob(stored, refused)
-            found[id] = stored
+                raise DuplicateJob(_uuid(stored), refused)
+            found[_uuid(id)] = _uuid(stored)
     return found
+
+
+def _uuid(id: object) -> UUID:
+    """An id: a connection of the caller may decode it as another type."""
+    return id if isinstance(id, UUID) else UUID(str(id))
 
 
 def already_stored(error: BrokerError) -> bool:

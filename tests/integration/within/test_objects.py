@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -30,7 +31,7 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import NullPool
 
-from chancy import Chancy
+from chancy import Chancy, DuplicateJob, Unique
 from chancy.errors import SchemaMismatch
 from chancy.postgres.within import fetch_within, fetch_within_sync
 from tests.integration.within.stacks import sqlstate, url
@@ -369,6 +370,33 @@ async def test_options_for_rows_of_the_caller_do_not_reach_ours(
         chancy.sync_push(JOB, within=core)
         core.commit()
     assert count(dsn) == 3
+
+
+async def test_codecs_of_the_caller_do_not_reach_ours(chancy: Chancy, dsn: str) -> None:
+    unique = jobs.note.job(value=1).with_unique(Unique())
+    connection = await asyncpg.connect(dsn)
+    for name in ("json", "jsonb"):
+        await connection.set_type_codec(
+            name, encoder=json.dumps, decoder=json.loads, schema="pg_catalog"
+        )
+    await connection.set_type_codec(
+        "uuid", encoder=str, decoder=str, schema="pg_catalog", format="text"
+    )
+    async with connection.transaction():
+        stored = await chancy.push(unique.with_meta(shop=1), within=connection)
+        again = await chancy.push(unique, within=connection)
+        assert again == stored
+        assert not again.created
+        [other] = await chancy.push_many([unique], within=connection)
+        assert other == stored
+        refused = unique.with_unique(Unique(on_conflict="raise"))
+        with pytest.raises(DuplicateJob) as raised:
+            await chancy.push(refused, within=connection)
+        assert raised.value.id == stored.id
+    await connection.close()
+    found = await stored.get()
+    assert found is not None
+    assert (found.arguments, found.meta) == ({"value": 1}, {"shop": 1})
 
 
 def test_a_class_derived_from_session_is_one(chancy_sync: Chancy, blocking: Engine) -> None:
