@@ -111,6 +111,7 @@ def parse(dsn: str) -> Dsn:
     from psycopg import Error
     from psycopg.conninfo import conninfo_to_dict
 
+    dsn = dsn.lstrip().rstrip("\r\n")  # a secret that was read from a file ends with its line
     if "\0" in dsn:  # libpq would ignore everything after it
         raise ConfigurationError("the DSN cannot be parsed: it contains a zero byte")
     _check_scheme(dsn)

@@ -51,11 +51,13 @@ def test_a_password_reaches_both_drivers(password: str, form: str) -> None:
         ("host=a,b port=5433 dbname=app", ["a:5433", "b:5433"]),
         ("hostaddr=10.0.0.1 dbname=app", ["10.0.0.1"]),
         ("dbname=app", []),
+        ("\n postgresql://a/app\r\n", ["a"]),
     ],
 )
 def test_hosts(text: str, hosts: list[str]) -> None:
     parsed = dsns.parse(text)
     assert [str(host) for host in parsed.hosts] == hosts
+    assert parsed.parameters["dbname"] == "app"
     assert parsed.parameters.get("target_session_attrs") == (
         "read-write" if len(hosts) > 1 else None
     )
