@@ -230,7 +230,7 @@ class Chancy(BlockingCalls):
         time, so a generator of millions needs little memory. The jobs are stored in one
         transaction: ``within``, or a new one. If their queues are in several brokers, each broker
         stores all or none of its own jobs: if one fails, the jobs of others may be stored; see
-        `RoutedBroker`.
+        `RoutedBroker`. After an error ``within`` may contain jobs of the call: roll it back.
 
         :param commit_every: commit each time this many jobs are stored, so that workers start on
             them before the push ends. If a later job cannot be stored, the jobs before stay pushed,
