@@ -26,9 +26,11 @@ logger = logging.getLogger("chancy.supervisor")
 #: Exit codes after which a restart would fail in the same way, and their causes. They count only if
 #: no worker was registered at the exit: a job may end its process with any code.
 FINAL = {2: "configuration error", 3: "schema mismatch"}
+#: The database cannot be reached.
+AWAY = 4
 #: The same for a supervisor none of whose workers has ever been ready: a wrong host or port looks
 #: like a database that is down.
-FINAL_AT_FIRST = FINAL | {4: "the database cannot be reached"}
+FINAL_AT_FIRST = FINAL | {AWAY: "the database cannot be reached"}
 #: A worker process that exits earlier than this, in seconds, has failed to start.
 SHORT_LIFE_S = 10.0
 #: Failed starts within this many seconds after which the supervisor gives up.
@@ -139,7 +141,8 @@ class Supervisor:
             if now - began >= SHORT_LIFE_S:
                 backoff.reset()
                 short.clear()
-            else:
+            elif not (intended and code == AWAY):
+                # In an outage the other workers keep outcomes in memory, which a stop would lose.
                 short.append(now)
             if len(short) == MOST_DEATHS and now - short[0] < DEATHS_WITHIN_S:
                 why = f"worker process {number} {how}, the {MOST_DEATHS}th failure within a minute"

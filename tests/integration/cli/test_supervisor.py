@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from chancy.worker.supervisor.supervisor import SESSIONS
+from chancy.worker.supervisor.supervisor import MOST_DEATHS, SESSIONS
 from tests.support.command import SHOP, Started, command, inside, started
 from tests.support.waiting import eventually_sync
 
@@ -243,6 +243,35 @@ def test_a_child_that_keeps_dying_ends_the_supervisor(tmp_path: Path) -> None:
         assert "exited with status 7, the 5th failure within a minute" in supervisor.log
         assert "child_ended" in supervisor.log  # the healthy one, which was stopped
         assert _gone(_pids(supervisor))
+
+
+def test_an_outage_does_not_end_the_workers_that_run(tmp_path: Path) -> None:
+    # The second worker cannot reach the database, while the first one has been ready.
+    report = (
+        "{'worker': str(uuid.uuid4()), 'dsn': None, 'schema': '', 'heartbeat_s': 5.0,"
+        " 'blocked_s': 0.0, 'queues': [], 'broken': {}}"
+    )
+    program = (
+        "import json, os, pathlib, socket, sys, time, uuid\n"
+        "ready = pathlib.Path('ready')\n"
+        "if os.environ['CHANCY_WORKER_NUMBER'] == '2':\n"
+        "    while not ready.exists(): time.sleep(0.05)\n"
+        "    sys.exit(4)\n"
+        "link = socket.socket(fileno=int(os.environ['CHANCY_SUPERVISOR_LINE']))\n"
+        f"link.sendall(json.dumps({report}).encode() + b'\\n')\n"
+        "time.sleep(300)"
+    )
+    with started(_supervising(program, processes=2), cwd=tmp_path) as supervisor:
+        eventually_sync(lambda: "child_ready number=1" in supervisor.log)
+        (tmp_path / "ready").touch()
+        eventually_sync(
+            lambda: (
+                supervisor.log.count("exited with status 4") > MOST_DEATHS
+                or "supervisor_gave_up" in supervisor.log
+            ),
+            timeout=60,
+        )
+        assert "supervisor_gave_up" not in supervisor.log
 
 
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
