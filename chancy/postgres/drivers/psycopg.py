@@ -15,6 +15,7 @@ import psycopg.sql
 from psycopg import AsyncConnection, AsyncRawCursor, pq, waiting
 from psycopg.abc import RV, PQGen
 
+from chancy.errors import BrokerUnavailable, StatementFailed
 from chancy.postgres import dsn as dsns
 from chancy.postgres.drivers import base, sqlstates, timelines
 from chancy.postgres.drivers.adaptation import ADAPTERS
@@ -176,11 +177,26 @@ async def _open(dsn: dsns.Dsn, application_name: str) -> PsycopgSession:
                 context=ADAPTERS,
             )
     except Exception as error:
-        known = _explain(error)
-        if known is None:
+        refused = refused_session(dsn.place, error)
+        if refused is None:
             raise
-        raise connect_failure(dsn.place, *_refusal(*known)) from error
+        raise refused from error
     return PsycopgSession(connection, dsn.place)
+
+
+def refused_session(place: str, error: Exception) -> Exception | None:
+    """The exception to raise for a session that psycopg could not open; None if ``error`` has
+    another reason."""
+    known = _explain(error)
+    return None if known is None else connect_failure(place, *_refusal(*known))
+
+
+def failed_statement(place: str, error: Exception) -> Exception:
+    """The exception to raise for an error of psycopg on an open session."""
+    sqlstate, text = _explain(error) or (None, str(error))
+    if sqlstate is None or sqlstates.lost(sqlstate):
+        return BrokerUnavailable(f"{place}: the connection was lost: {sqlstates.one_line(text)}")
+    return StatementFailed(sqlstates.advised(sqlstate, text), sqlstate=sqlstate)
 
 
 def _refusal(sqlstate: str | None, text: str) -> tuple[str | None, str]:

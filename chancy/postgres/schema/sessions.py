@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from chancy.errors import BrokerUnavailable, ConfigurationError
-from chancy.postgres.drivers import sqlstates
 from chancy.postgres.dsn import parse
 from chancy.postgres.schema.component import Component
 
@@ -29,18 +28,23 @@ class TableHeld(ConfigurationError):
 
 @contextmanager
 def session(dsn: str) -> Generator[psycopg.Connection[Any]]:
-    """A psycopg connection in autocommit mode."""
+    """A psycopg connection in autocommit mode. Its errors become those of chancy."""
     import psycopg
 
-    conninfo = parse(dsn).conninfo(application_name="chancy migrations")
+    from chancy.postgres.drivers.psycopg import failed_statement, refused_session
+
+    found = parse(dsn)
     try:
-        connection = psycopg.connect(conninfo, autocommit=True)
-    except psycopg.OperationalError as error:
-        raise BrokerUnavailable(
-            f"{parse(dsn).place} cannot be reached: {sqlstates.one_line(error)}"
-        ) from error
-    with connection:
-        yield connection
+        connection = psycopg.connect(
+            found.conninfo(application_name="chancy migrations"), autocommit=True
+        )
+    except psycopg.Error as error:
+        raise refused_session(found.place, error) or error from error
+    try:
+        with connection:
+            yield connection
+    except psycopg.Error as error:
+        raise failed_statement(found.place, error) from error
 
 
 @contextmanager

@@ -317,10 +317,21 @@ def test_a_role_that_may_not_migrate_gets_a_clear_error() -> None:
         try:
             guest = DSN.replace("://postgres@", f"://{role}@")
             answer = inside("migrate", "upgrade", "--schema", "other", dsn=guest, code=2)
+            # A code of 1 would mean that the tables are behind.
+            for line in (["check"], ["current"], ["history"], ["upgrade"],
+                         ["downgrade", "base", "--yes"]):  # fmt: skip
+                refused = inside("migrate", *line, dsn=guest, code=2)
+                assert "permission denied for schema chancy (SQLSTATE 42501)" in refused.err
         finally:
             connection.execute(sql.SQL("drop role {}").format(sql.Identifier(role)))
     assert "permission denied" in answer.err
     assert "create schema" not in answer.err
+
+
+def test_a_database_that_does_not_exist_is_a_configuration_error() -> None:
+    nowhere = f"{DSN.rpartition('/')[0]}/nowhere"
+    for line in (["migrate", "check"], ["migrate", "upgrade"], ["queue", "list"]):
+        assert 'database "nowhere" does not exist' in inside(*line, dsn=nowhere, code=2).err
 
 
 def test_a_job_is_explained_and_run_now() -> None:
