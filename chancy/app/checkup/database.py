@@ -15,6 +15,7 @@ from chancy.postgres.drivers import driver
 from chancy.postgres.drivers.base import Connection
 from chancy.postgres.schema import migrate as tables
 from chancy.postgres.schema import status
+from chancy.postgres.schema.component import CORE
 from chancy.text import elapsed, storable
 
 _TRIPS = 5
@@ -40,7 +41,12 @@ async def schema(examination: Examination) -> Sequence[Finding]:
         status.check(found, examination.schema, components)
     except SchemaMismatch as error:
         why = f"{error}; the tables were not examined further"
-        return [Finding("schema", why, "chancy migrate upgrade", Severity.ERROR)]
+        ahead = any(
+            status.state_of(component, found.get(component.name)) is status.SchemaState.AHEAD
+            for component in (CORE, *components)
+        )
+        todo = "run this command with the newer release" if ahead else "chancy migrate upgrade"
+        return [Finding("schema", why, todo, Severity.ERROR)]
     return [Finding("schema", ", ".join(f"{name} {at}" for name, at in found.items()))]
 
 
