@@ -21,7 +21,7 @@ from chancy.cli.serving import (
     ServeOptions,
     run,
 )
-from chancy.errors import BrokerError, ConfigurationError
+from chancy.errors import BrokerError, ConfigurationError, StatementFailed
 from chancy.plugin.commands import Seconds
 from chancy.queue.queue import MAX_CONCURRENCY
 
@@ -324,11 +324,18 @@ def health(target: CommandTarget, within: float, blocked: float, json_: bool) ->
     from chancy.worker.tags import host
 
     async def main() -> Sequence[WorkerRecord]:
-        async with target.opened() as chancy:
-            return await chancy.get_workers()
+        async with target.application() as chancy:
+            try:
+                # Not `opened`: running workers continue beside the tables of a newer release.
+                return await chancy.get_workers()
+            except StatementFailed:
+                await chancy.check_tables()
+                raise
 
     try:
         workers = asyncio.run(main())
+    except StatementFailed as error:
+        _unhealthy(f"the workers cannot be read: {error}", json_=json_)
     except BrokerError as error:
         _unhealthy(f"the database does not respond: {error}", json_=json_)
     here = [worker for worker in workers if worker.host == host()]

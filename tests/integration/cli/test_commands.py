@@ -322,6 +322,8 @@ def test_a_role_that_may_not_migrate_gets_a_clear_error() -> None:
                          ["downgrade", "base", "--yes"]):  # fmt: skip
                 refused = inside("migrate", *line, dsn=guest, code=2)
                 assert "permission denied for schema chancy (SQLSTATE 42501)" in refused.err
+            unhealthy = inside("worker", "health", dsn=guest, code=1).err
+            assert "the workers cannot be read: permission denied" in unhealthy
         finally:
             connection.execute(sql.SQL("drop role {}").format(sql.Identifier(role)))
     assert "permission denied" in answer.err
