@@ -85,18 +85,23 @@ class BulkOptions:
                 "pass --yes to confirm without a terminal, or --dry-run to count the jobs"
             )
 
-        async def main(chancy: Chancy) -> ChangedJobs:
-            jobs = chancy.select_jobs(self.wanted)
-            if self.dry_run:
-                return await work(jobs, dry_run=True)
-            total = None
-            if not self.yes:
-                total = (await work(jobs, dry_run=True)).matched
-                click.confirm(f"{verb.capitalize()} {total:,} jobs?", abort=True, err=True)
-            with _bar(verb, total) as progress:
-                return await work(jobs, progress=progress)
+        async def count(chancy: Chancy) -> ChangedJobs:
+            return await work(chancy.select_jobs(self.wanted), dry_run=True)
 
-        self._print(target.run(main), verb, done)
+        if self.dry_run:
+            self._print(target.run(count), verb, done)
+            return
+        total = None
+        if not self.yes:
+            total = target.run(count).matched
+            # Outside the event loop, which would ignore the first Ctrl-C.
+            click.confirm(f"{verb.capitalize()} {total:,} jobs?", abort=True, err=True)
+
+        async def change(chancy: Chancy) -> ChangedJobs:
+            with _bar(verb, total) as progress:
+                return await work(chancy.select_jobs(self.wanted), progress=progress)
+
+        self._print(target.run(change), verb, done)
 
     def _print(self, counts: ChangedJobs, verb: str, done: str) -> None:
         if self.json_:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import click
@@ -86,6 +87,8 @@ def test_a_terminal_is_asked(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def confirm(text: str, **_: object) -> None:
         asked.append(text)
+        with pytest.raises(RuntimeError):  # which would ignore the first Ctrl-C
+            asyncio.get_running_loop()
         raise click.Abort
 
     monkeypatch.setattr(job_changes, "_on_terminal", lambda stream: True)
