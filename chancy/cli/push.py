@@ -80,7 +80,7 @@ def push(
     arguments = _arguments(single, several)
     expires = expires_at if expires_in is None else timedelta(seconds=expires_in)
 
-    async def main() -> tuple[str, QueuedJob | None]:
+    async def main() -> QueuedJob | None:
         async with target.opened() as chancy:
             job = _job(chancy, func, arguments, validate=not no_validate, **settings)
             if delay is not None:
@@ -89,12 +89,15 @@ def push(
                 job = job.with_run_at(run_at)
             job = job if expires is None else job.with_expires_at(expires)
             reference = await chancy.push(job, validate=not no_validate)
-            if wait is None:
-                return str(reference.id), None
-            return str(reference.id), await reference.wait(wait)
+            if not json_:
+                output.line(reference.id)  # also if the wait is interrupted
+            elif wait is None:
+                output.script({"id": str(reference.id)})
+            return None if wait is None else await reference.wait(wait)
 
-    id, finished = asyncio.run(main())
-    _print(id, finished, json_)
+    finished = asyncio.run(main())
+    if finished is not None:
+        _print(finished, json_)
 
 
 def _job(
@@ -150,14 +153,12 @@ def _json(text: str, option: str) -> Any:
         ) from None
 
 
-def _print(id: str, finished: QueuedJob | None, json_: bool) -> None:
+def _print(finished: QueuedJob, json_: bool) -> None:
     if json_:
-        output.script({"id": id} if finished is None else output.job(finished))
+        output.script(output.job(finished))
     else:
-        output.line(id)
-        if finished is not None:
-            output.line(f"{finished.state.label}  {json.dumps(finished.result)}")
-            if finished.errors:
-                output.line(finished.errors[-1].get("message", ""))
-    if finished is not None and finished.state is not State.SUCCEEDED:
+        output.line(f"{finished.state.label}  {json.dumps(finished.result)}")
+        if finished.errors:
+            output.line(finished.errors[-1].get("message", ""))
+    if finished.state is not State.SUCCEEDED:
         sys.exit(NO)

@@ -264,6 +264,12 @@ def test_push_reports_what_is_wrong_with_its_arguments() -> None:
     assert "missing a required argument" in refused("textwrap.dedent")
 
 
+def test_a_push_prints_the_id_though_the_wait_is_in_vain() -> None:
+    answer = inside("push", "builtins.print", "--no-validate", "--wait", "0.1", dsn=DSN, code=1)
+    (waiting,) = inside("job", "list", "--json", dsn=DSN).json
+    assert answer.out.strip() == waiting["id"]
+
+
 def test_migrate_shows_checks_and_prints() -> None:
     (core, *_) = inside("migrate", "current", "--json", dsn=DSN).json["components"]
     assert core == {
