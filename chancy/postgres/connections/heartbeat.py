@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from chancy.errors import BrokerUnavailable
-from chancy.postgres.drivers import timelines
+from chancy.postgres.drivers import sqlstates, timelines
 from chancy.postgres.dsn import parse
 from chancy.postgres.statements import Statements
 
@@ -73,7 +73,8 @@ class Register:
             if tries > 1 and isinstance(error, psycopg.errors.SerializationFailure):
                 return self._run(statement, *args, tries=tries - 1)
             self.close()
-            raise BrokerUnavailable(f"the heartbeat did not reach the server: {error}") from error
+            why = sqlstates.one_line(error)
+            raise BrokerUnavailable(f"the heartbeat did not reach the server: {why}") from error
 
     def _connect(self) -> psycopg.Connection[tuple[int]]:
         """As `chancy.postgres.drivers.timelines.connect`. A server is asked only if a session, of

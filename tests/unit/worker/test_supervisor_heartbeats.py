@@ -9,6 +9,8 @@ from typing import ClassVar
 
 import pytest
 
+from chancy.errors import BrokerUnavailable
+from chancy.postgres.connections.heartbeat import Register
 from chancy.postgres.statements import Statements
 from chancy.worker.supervisor import heartbeats as module
 from chancy.worker.supervisor import liveness
@@ -88,3 +90,11 @@ def test_a_worker_that_has_died_is_removed(heartbeats: SupervisorHeartbeats) -> 
     eventually_sync(lambda: Noting.removed, timeout=10.0)
     heartbeats.stop(10.0)
     assert Noting.removed == [dead.worker]
+
+
+def test_the_reason_of_a_failed_heartbeat_is_one_line_of_the_log() -> None:
+    register = Register("postgresql://ann@127.0.0.1:1/shop", Statements("chancy"))
+    with pytest.raises(BrokerUnavailable) as raised:
+        register.beat(uuid.uuid4(), 0.0)
+    assert "refused" in str(raised.value)
+    assert "\n" not in str(raised.value)
