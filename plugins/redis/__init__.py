@@ -22,8 +22,9 @@ from chancy.broker.optional import SqlStore
 from chancy.clock import Backoff
 from chancy.errors import BrokerUnavailable
 from chancy.log_context import ORIGIN, Origin
+from chancy.plugin.finding import Finding
 from chancy.plugin.processor_plugin import ProcessorPlugin
-from chancy.plugin.runtime import BrokerContext, Panel, Runtime
+from chancy.plugin.runtime import Application, BrokerContext, Panel, Runtime
 from chancy.plugins.redis.jobs.broker import RedisBroker
 from chancy.plugins.redis.maintenance.upkeep import Upkeep
 from chancy.plugins.redis.panels import panels
@@ -145,6 +146,11 @@ class RedisPlugin(ProcessorPlugin):
 
     def panels(self) -> Sequence[Panel]:
         return panels(self.streams, self.services)
+
+    async def examine(self, app: Application) -> Sequence[Finding]:
+        from chancy.plugins.redis.maintenance.doctor import examine
+
+        return [one._replace(about=f"redis {one.about}") for one in await examine(self.settings)]
 
     def choose(self, processors: Collection[str]) -> Collection[str]:
         known = [

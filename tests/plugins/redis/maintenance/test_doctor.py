@@ -148,6 +148,24 @@ def test_the_command(own_redis: Start, tmp_path: Path, monkeypatch: pytest.Monke
     assert f"Connect call failed ('127.0.0.1', {server.port})" in told.out
 
 
+def test_the_doctor_of_the_application_includes_it(
+    own_redis: Start, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = own_redis(**SOUND | {"appendonly": "no"})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "examined.py").write_text(
+        "from chancy import Chancy\n"
+        "from chancy.plugins.redis import RedisPlugin\n"
+        f"chancy = Chancy({dsn!r}, plugins=[RedisPlugin(url={server.url!r})])\n"
+    )
+    inside("migrate", "upgrade", "--app", "examined:chancy")
+    told = inside("doctor", "--app", "examined:chancy", "--json", code=1)
+    found = {one["about"]: one for one in json.loads(told.out)}
+    assert "set appendonly yes" in found["redis appendonly"]["todo"]
+    assert found["redis maxmemory-policy"]["ok"]
+    assert found["leader"]["ok"]
+
+
 def test_without_redis_py_the_error_names_the_package() -> None:
     program = "import sys; sys.modules['redis'] = None; import chancy.plugins.redis"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
