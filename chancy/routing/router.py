@@ -36,6 +36,9 @@ from chancy.states import UNFINISHED
 
 logger = logging.getLogger("chancy.routing")
 
+#: Seconds without a heartbeat that no worker reaches.
+_NEVER_S = 1e9
+
 
 class RoutedBroker(JobLookups):
     """Routes calls to the control broker and to the brokers that store the jobs of some queues.
@@ -64,6 +67,9 @@ class RoutedBroker(JobLookups):
         self._clock = clock
         self._placement = QueuePlacement(queues, others)
         self._reading: asyncio.Task[Sequence[Queue]] | None = None
+        #: Returns the seconds for which the heartbeats of the worker that uses this object have
+        #: reached a broker without a gap. None: no worker uses it.
+        self.contact_s: Callable[[str], float] | None = None
 
     def __repr__(self) -> str:
         return f"{self.control!r} with {', '.join(sorted(self.brokers.others))}"
@@ -321,14 +327,19 @@ class RoutedBroker(JobLookups):
         )
 
     async def orphans(self, *, heartbeat_age_s: float, limit: int) -> Sequence[Claim]:
-        """See `Broker.orphans`. Orphans of failing brokers are left to a later call."""
+        """See `Broker.orphans`. Orphans of failing brokers are left to a later call.
+
+        The caller has observed the heartbeats at the control broker. Workers of another broker are
+        presumed dead only if that one has been there long enough for their heartbeats.
+        """
         found: list[Claim] = []
 
         async def ask(name: str, broker: Broker) -> bool:
             if len(found) < limit:
-                claims = await broker.orphans(
-                    heartbeat_age_s=heartbeat_age_s, limit=limit - len(found)
-                )
+                silent_s = heartbeat_age_s
+                if name != DEFAULT_BROKER and self.contact_s is not None:
+                    silent_s = silent_s if self.contact_s(name) > silent_s else _NEVER_S
+                claims = await broker.orphans(heartbeat_age_s=silent_s, limit=limit - len(found))
                 self.brokers.leased(name, {claim.lease for claim in claims})
                 found.extend(claims)
             return bool(found)

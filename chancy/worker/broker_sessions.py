@@ -102,6 +102,10 @@ class BrokerSessions:
             raise failures[0]
         return frozenset(stale)
 
+    def contact_s(self, name: str) -> float:
+        """Seconds for which the heartbeats of this worker have reached a broker without a gap."""
+        return self._sessions[name].registration.contact_s
+
     def survey_soon(self) -> None:
         """Survey every broker soon: other workers see there for which queues this one has room."""
         for session in self._sessions.values():

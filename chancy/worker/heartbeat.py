@@ -50,6 +50,7 @@ class HeartbeatThread:
     A job that holds the interpreter's lock for longer than the heartbeat timeout stops it. Such
     jobs belong in the process executor.
 
+    :param timeout_s: seconds without a heartbeat after which a worker is presumed dead.
     :param blocked_s: returns the seconds for which the event loop has been blocked. Heartbeats go
         on meanwhile, so that the jobs of the worker are not run by others, and report it.
     :param declared_dead: called once, in the loop that the thread was created in, when the store
@@ -61,11 +62,14 @@ class HeartbeatThread:
         heartbeat: Heartbeat,
         *,
         interval_s: float,
+        timeout_s: float,
         blocked_s: Callable[[], float],
         declared_dead: Callable[[], None],
     ) -> None:
         self._heartbeat = heartbeat
         self._interval_s = interval_s
+        # After an outage of this length, other workers may look dead until they send a heartbeat.
+        self._gap_s = max(timeout_s - 1.5 * interval_s, 1.5 * interval_s)
         self._blocked_s = blocked_s
         self._declared_dead = declared_dead
         self._loop = asyncio.get_running_loop()
@@ -75,6 +79,9 @@ class HeartbeatThread:
         # Start of the last answered heartbeat, and of the first one since, by this machine's clock.
         self._answered_at = time.monotonic()
         self._sent_at: float | None = None
+        # Start of the last heartbeat that reached the server, and of the first one of those before
+        # it without a gap.
+        self._heard_at = self._contact_since = self._answered_at
         #: Start of the last heartbeat of the event loop that was answered.
         self._loop_beat_at = self._answered_at
         self._dead = False
@@ -91,6 +98,12 @@ class HeartbeatThread:
         if sent_at is None or now - sent_at < min(_REFUSED_S, self._interval_s / 2):
             return 0.0
         return now - self._answered_at
+
+    @property
+    def contact_s(self) -> float:
+        """Seconds for which heartbeats have reached the server without a gap; 0 in an outage."""
+        now = time.monotonic()
+        return now - self._contact_since if now - self._heard_at <= self._gap_s else 0.0
 
     def start(self) -> None:
         self._thread.start()
@@ -119,11 +132,18 @@ class HeartbeatThread:
             known = await send(self._blocked_s())
         except BrokerError:
             return
-        self._answered_at = self._loop_beat_at = began
-        self._sent_at = None
+        self._loop_beat_at = began
+        self._heard(began)
         if not known:
             self.stop()
             self._report_dead()
+
+    def _heard(self, began: float) -> None:
+        """Note a heartbeat that has reached the server."""
+        if began - self._heard_at > self._gap_s:
+            self._contact_since = began
+        self._heard_at = self._answered_at = began
+        self._sent_at = None
 
     def _report_dead(self) -> None:
         if not self._dead:
@@ -150,7 +170,7 @@ class HeartbeatThread:
                     if not self._heartbeat.beat(self._blocked_s()):
                         self._call_in_loop(self._report_dead)
                         return
-                    self._answered_at, self._sent_at = began, None
+                    self._heard(began)
                     backoff.reset()
                 except ChancyError as error:
                     pause = backoff.next_s()

@@ -64,6 +64,11 @@ class Registration:
     def tags(self) -> frozenset[str]:
         return worker_tags(self.worker_id, self._extra_tags)
 
+    @property
+    def contact_s(self) -> float:
+        """See `HeartbeatThread.contact_s`; 0 before the registration."""
+        return 0.0 if self._heartbeat is None else self._heartbeat.contact_s
+
     async def register(self) -> None:
         """Add the row, and start heartbeats."""
         await self._broker.register(
@@ -82,6 +87,7 @@ class Registration:
             self._heartbeat = HeartbeatThread(
                 self._broker.heartbeat(self.worker_id),
                 interval_s=self._heartbeat_s,
+                timeout_s=self._heartbeat_timeout_s,
                 blocked_s=self._blocked_s,
                 declared_dead=self._declared_dead,
             )

@@ -23,6 +23,7 @@ from chancy.executors.coroutine.stall_watch import LoopWatch
 from chancy.plugin.hooks import ServeHook
 from chancy.plugin.pushing import PrepareStored
 from chancy.queue.queue import Queue
+from chancy.routing.router import RoutedBroker
 from chancy.text import shown
 from chancy.worker.broker_session import BrokerSession, BrokerSessionHost
 from chancy.worker.broker_sessions import BrokerSessions
@@ -124,6 +125,8 @@ class Worker:
             heartbeat_s=heartbeat_s,
             link=supervisor,
         )
+        if isinstance(self.broker, RoutedBroker):
+            self.broker.contact_s = self._brokers.contact_s
         self._control = self._brokers.control
         self._registration = self._control.registration
         self._watch: LoopWatch | None = None

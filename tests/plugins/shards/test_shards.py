@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import uuid
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -181,6 +183,64 @@ async def test_a_shard_that_is_down_leaves_the_others_going(
         proxy.heal()
         back = await chancy.push(note(by_shard["pg2"]))
         assert await back.result(20) == by_shard["pg2"]
+
+
+async def test_an_outage_of_a_shard_declares_no_worker_dead_there(
+    dsn: str, servers: dict[str, str], proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its workers send no heartbeats during the outage, and not all of them at once after it."""
+    caplog.set_level("INFO", "chancy.routing")
+    direct, servers["pg2"] = servers["pg2"], proxy.dsn(servers["pg2"])
+    by_shard = {shard_of(key, ("pg1", "pg2")): key for key in KEYS}
+    other = uuid.uuid4()
+    async with (
+        spread_over(dsn, servers) as chancy,
+        await psycopg.AsyncConnection.connect(direct, autocommit=True) as session,
+    ):
+        reference = await chancy.push(note(by_shard["pg2"]))
+        await session.execute(
+            "insert into chancy.workers (id, host, pid) values (%s, 'far', 1)", [other]
+        )
+        await session.execute(
+            "select from chancy.claim(%s, gen_random_uuid(), 'mail/pg2', 1, 1000000, null, null)",
+            [other],
+        )
+
+        async def beats() -> bool:
+            sent = await session.execute(
+                "update chancy.workers set beat_at = clock_timestamp() where id = %s", [other]
+            )
+            return sent.rowcount == 1
+
+        outage = asyncio.Event()
+
+        async def beat_on() -> None:
+            while not outage.is_set() and await beats():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(outage.wait(), 0.1)
+
+        beating = asyncio.create_task(beat_on())
+        async with Worker(chancy, heartbeat_s=0.4, heartbeat_timeout_s=2.0) as worker:
+            await eventually(lambda: len(worker.queues) == 2)
+            proxy.refuse()
+            proxy.cut()
+            await eventually(lambda: "broker_unavailable broker=pg2" in caplog.text)
+            outage.set()
+            await beating
+            overdue = (
+                "select from chancy.workers where beat_at < clock_timestamp() - interval '3 s'"
+            )
+
+            async def is_overdue() -> bool:
+                return (await session.execute(overdue)).rowcount == 2
+
+            await eventually(is_overdue)
+            proxy.heal()
+            await eventually(lambda: "broker_available broker=pg2" in caplog.text)
+            assert await beats()
+            # Once it is silent while the others are not, its job is run by another worker.
+            assert (await reference.wait(30)).crashes == 1
+            assert not await beats()
 
 
 async def test_a_queue_whose_jobs_are_not_counted_behind_many_others_stays(
