@@ -280,7 +280,14 @@ class Worker:
         self._signals.install()
 
     async def wait_for_shutdown(self) -> None:
-        """Wait for SIGTERM, SIGINT or `shut_down`; with ``burst``, also for empty queues."""
+        """Wait for SIGTERM, SIGINT or `shut_down`; with ``burst``, also for empty queues.
+
+        :raises ConfigurationError: the worker has not been started.
+        """
+        if not (self._signals.started.is_set() or self.ending.is_set()):
+            raise ConfigurationError(
+                "the worker has not been started: use `async with Worker(chancy) as worker`"
+            )
         self.catch_signals()
         if self._burst:
             self._services.start("burst", self._watch_burst)

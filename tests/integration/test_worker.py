@@ -292,6 +292,16 @@ async def test_settings_that_cannot_work_are_refused(chancy: Chancy) -> None:
         Worker(chancy, shutdown_timeout_s=-1)
 
 
+async def test_waiting_for_a_worker_that_was_not_started_is_refused(chancy: Chancy) -> None:
+    worker = Worker(chancy)
+    with pytest.raises(ConfigurationError, match="has not been started"):
+        await asyncio.wait_for(worker.wait_for_shutdown(), 10)
+    async with worker:
+        worker.shut_down()
+        await worker.wait_for_shutdown()
+    await worker.wait_for_shutdown()
+
+
 async def test_a_failing_service_is_restarted_and_reported(
     dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
