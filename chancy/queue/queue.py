@@ -117,7 +117,13 @@ class Queue:
 def queues_of(value: object) -> tuple[Queue, ...]:
     """Return the queues of an application; raises `ConfigurationError` for other values."""
     queues = check_instances(value, Queue, "queues", "pass a list of Queue(name=...)")
-    return tuple(map(_installed, queues))
+    by_name: dict[str, Queue] = {}
+    for queue in queues:
+        if by_name.setdefault(queue.name, _installed(queue)) != queue:
+            raise ConfigurationError(
+                f"queues: {queue.name!r} is listed twice, with different settings"
+            )
+    return queues
 
 
 def queue_of(value: object) -> Queue:

@@ -14,7 +14,7 @@ import pytest
 from chancy import AsyncOptions, Limit, ProcessOptions, ThreadOptions
 from chancy.errors import ConfigurationError
 from chancy.queue.executor_kind import EXECUTORS
-from chancy.queue.queue import MAX_CONCURRENCY, Queue
+from chancy.queue.queue import MAX_CONCURRENCY, Queue, queues_of
 from chancy.queue.rules import FairShare, RateLimit, Rule, Sequential
 
 
@@ -164,3 +164,9 @@ def test_tags_may_come_from_an_iterator() -> None:
 def test_rules_that_could_not_be_stored_are_refused(rule: Callable[[], Rule], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         rule()
+
+
+def test_an_application_lists_a_queue_once() -> None:
+    with pytest.raises(ConfigurationError, match="'a' is listed twice, with different settings"):
+        queues_of([Queue(name="a"), Queue(name="b"), Queue(name="a", concurrency=2)])
+    assert len(queues_of([Queue(name="a"), Queue(name="a")])) == 2
