@@ -8,6 +8,7 @@ task passes.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import time
 from asyncio.tasks import _unregister_task
@@ -151,7 +152,7 @@ def provided(plugin: str, hook: str, function: Callable[[*Ts], T], *args: *Ts) -
 
 def refuse(value: object, hook: str, expected: str) -> NoReturn:
     """Raise `TypeError` for what a hook returned."""
-    if asyncio.iscoroutine(value):
+    if inspect.iscoroutine(value):
         value.close()
         raise TypeError(f"{hook} must not be a coroutine function")
     raise TypeError(f"{hook} returned {shown(value)}, which is not {expected}")

@@ -220,7 +220,7 @@ class _EnteredHook:
 
     def __init__(self, run: HookedRun, contained: Containment, context: AroundContext) -> None:
         if not isinstance(context, AbstractAsyncContextManager | AbstractContextManager):
-            refuse(context, "around()", "a context manager")
+            refuse(context, "around()", "a context manager: is contextlib.contextmanager missing?")
         self._run = run
         self._contained = contained
         self._context = context

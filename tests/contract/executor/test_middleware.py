@@ -13,7 +13,7 @@ from contextlib import (
     nullcontext,
     suppress,
 )
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 from uuid import UUID
 
 import pytest
@@ -149,6 +149,15 @@ async def test_hooks_see_the_job_and_how_it_ended(one: Executor) -> None:
     assert seen == [(claim.id, claim.func, True, None), outcome]
     with pytest.raises(NoCurrentJob):
         current_job()
+
+
+async def test_a_hook_without_a_decorator_is_named(one: Executor) -> None:
+    def around(context: JobContext) -> Generator[None]:
+        yield
+
+    outcome = await about(one, cast("Hook", around)).run(claim_of("nothing"))
+    assert isinstance(outcome, Raised)
+    assert "is contextlib.contextmanager missing?" in outcome.failure.message
 
 
 @EVERY
