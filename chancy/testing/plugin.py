@@ -10,7 +10,7 @@
 
         @pytest.fixture
         def plugin_dsn(self, empty_dsn: str) -> str:
-            return empty_dsn  # for a plugin that owns tables: an empty database
+            return empty_dsn  # for a plugin that owns tables: an empty database for each test
 
 Some tests are async: run them with pytest-asyncio in its automatic mode.
 """
@@ -98,7 +98,8 @@ class PluginContract:
 
     @pytest.fixture
     def plugin_dsn(self) -> str | None:
-        """The DSN of an empty database, for plugins that own tables or require SQL."""
+        """The DSN of an empty database, one for each test; for plugins that own tables or require
+        SQL."""
         return None
 
     @pytest.fixture
@@ -193,6 +194,8 @@ class PluginContract:
 
         schema.upgrade(plugin_dsn, components=[c for c in components if c.name in component.after])
         bare = before = structure(plugin_dsn)
+        own = [line for line in bare if line.startswith(f"relation r {component.name}_")]
+        assert own == [], f"{component} has tables already: give each test an empty database"
         back = "base"
         for revision in history.known(component):
             up = move(schema.upgrade, revision)

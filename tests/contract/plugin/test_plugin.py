@@ -278,3 +278,8 @@ async def test_tables_that_drift_are_found_out(
         said = {"forgets": "does not revert all", "strays": "begin with its name"}[kind]
         with pytest.raises(AssertionError, match=said):
             CONTRACT.test_tables_go_up_down_and_up_again(plugin, (), empty_dsn)
+
+
+def test_a_database_that_has_the_tables_already_is_refused(dsn: str) -> None:
+    with pytest.raises(AssertionError, match="has tables already"):
+        CONTRACT.test_tables_go_up_down_and_up_again(Leadership(), (), dsn)
