@@ -9,7 +9,7 @@ from chancy.broker.contract import Broker
 from chancy.broker.values import PreparedJob
 from chancy.checks import check_flag
 from chancy.clock import Clock
-from chancy.errors import BrokerError, PushError, StatementFailed
+from chancy.errors import BrokerError, ConfigurationError, PushError, StatementFailed
 from chancy.text import nearest
 
 logger = logging.getLogger("chancy.push")
@@ -69,10 +69,10 @@ class KnownQueues:
             return
         try:
             queues = await broker.queues()
-        except BrokerError as error:
+        except (BrokerError, ConfigurationError) as error:
             if self.strict:
                 raise
-            # The role of a producer may not read queues.
+            # The role of a producer may not read queues; a push `within` may be in another loop.
             self._refused = isinstance(error, StatementFailed)
             return
         self._rows = frozenset(queue.name for queue in queues)

@@ -17,6 +17,7 @@ from chancy.clock import Clock
 from chancy.errors import (
     BrokerError,
     BrokerUnavailable,
+    ConfigurationError,
     JobError,
     StatementFailed,
     WaitTimeout,
@@ -219,7 +220,7 @@ class CompletionWaiter:
                 found = {**await self._watch(new)} if new else {}
                 if watched:
                     found |= await self._broker.get([*watched])
-            except BrokerError as error:
+            except (BrokerError, ConfigurationError) as error:
                 # These waits have only started: their callers get the error.
                 for id in ids:
                     if id in self._wanted:

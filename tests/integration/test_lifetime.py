@@ -7,6 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -107,6 +108,32 @@ async def test_calls_of_an_application_that_is_not_open_connect_to_nothing(dsn: 
     chancy = Chancy(dsn)
     with pytest.raises(NotOpen):
         await chancy.get_queues()
+
+
+async def test_another_event_loop_needs_a_transaction_of_its_own(dsn: str) -> None:
+    chancy = Chancy(dsn)
+    in_transaction: list[UUID] = []
+
+    async def calls() -> None:
+        for call in (
+            chancy.wait_for(first.id, 0.1),
+            chancy.cancel(first.id),
+            chancy.transaction().__aenter__(),
+        ):
+            with pytest.raises(ConfigurationError, match="open in another event loop"):
+                await call
+        # A transaction of its own is fine, also if the queue is not known yet.
+        async with await psycopg.AsyncConnection.connect(dsn) as connection:
+            misspelled = jobs.note.job(3).with_queue("anysc")
+            in_transaction.append((await chancy.push(misspelled, within=connection)).id)
+
+    async with chancy:
+        first = await chancy.push(jobs.note.job(1))
+        await asyncio.to_thread(asyncio.run, calls())
+        await chancy.push(jobs.note.job(4))
+        counts = await chancy.counts()
+        assert (counts["async"].pending, counts["anysc"].pending) == (2, 1)
+        assert await chancy.get_job(in_transaction[0]) is not None
 
 
 async def test_an_application_that_could_not_be_opened_is_not_open(dsn: str) -> None:
