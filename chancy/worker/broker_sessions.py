@@ -102,7 +102,12 @@ class BrokerSessions:
             raise failures[0]
         return frozenset(stale)
 
-    def contact_s(self, name: str) -> float:
+    def inform(self, broker: Broker) -> None:
+        """Tell the broker of the worker's plugins for how long heartbeats have reached each one."""
+        if isinstance(broker, RoutedBroker):
+            broker.contact_s = self._contact_s
+
+    def _contact_s(self, name: str) -> float:
         """Seconds for which the heartbeats of this worker have reached a broker without a gap."""
         return self._sessions[name].registration.contact_s
 

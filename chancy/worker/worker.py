@@ -23,7 +23,6 @@ from chancy.executors.coroutine.stall_watch import LoopWatch
 from chancy.plugin.hooks import ServeHook
 from chancy.plugin.pushing import PrepareStored
 from chancy.queue.queue import Queue
-from chancy.routing.router import RoutedBroker
 from chancy.text import shown
 from chancy.worker.broker_session import BrokerSession, BrokerSessionHost
 from chancy.worker.broker_sessions import BrokerSessions
@@ -99,9 +98,7 @@ class Worker:
             raise ConfigurationError(f"{shown(chancy)} is not a Chancy: pass the application")
         tags = check_instances(tags, str, "tags", "pass strings")
         if queues is not None:
-            queues = check_instances(
-                queues, str, "queues", "pass names of queues, which are strings"
-            )
+            queues = check_instances(queues, str, "queues", "pass names of queues: strings")
         check_times(shutdown_timeout_s, heartbeat_s, heartbeat_timeout_s)
         limits = WorkerLimits(
             concurrency=concurrency,
@@ -125,8 +122,7 @@ class Worker:
             heartbeat_s=heartbeat_s,
             link=supervisor,
         )
-        if isinstance(self.broker, RoutedBroker):
-            self.broker.contact_s = self._brokers.contact_s
+        self._brokers.inform(self.broker)
         self._control = self._brokers.control
         self._registration = self._control.registration
         self._watch: LoopWatch | None = None
