@@ -6,14 +6,16 @@ import asyncio
 import contextlib
 import uuid
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Any
 
 import psycopg
 import pytest
 
 from chancy import Chancy, Job, Queue, State, Worker
+from chancy.attempt.claim import Claim
 from chancy.broker.values import Cancellation, JobFilter
 from chancy.errors import BrokerUnavailable, ConfigurationError, PushError
 from chancy.job.unique import Unique
@@ -22,7 +24,7 @@ from chancy.plugins.dashboard.job_rows import PAGE
 from chancy.plugins.leadership import ImmediateLeadership
 from chancy.plugins.pruner import Pruner
 from chancy.plugins.recovery import Recovery
-from chancy.plugins.shards import PostgresShards, shard_of
+from chancy.plugins.shards import PostgresShards, ShardBroker, shard_of
 from chancy.routing.router import RoutedBroker
 from tests.plugins.dashboard.browsing import ADMIN, browser, text_of
 from tests.support import jobs
@@ -186,10 +188,22 @@ async def test_a_shard_that_is_down_leaves_the_others_going(
 
 
 async def test_an_outage_of_a_shard_declares_no_worker_dead_there(
-    dsn: str, servers: dict[str, str], proxy: Proxy, caplog: pytest.LogCaptureFixture
+    dsn: str,
+    servers: dict[str, str],
+    proxy: Proxy,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its workers send no heartbeats during the outage, and not all of them at once after it."""
-    caplog.set_level("INFO", "chancy.routing")
+    swept: list[str] = []
+    orphans = ShardBroker.orphans
+
+    async def recorded(broker: ShardBroker, **asked: Any) -> Sequence[Claim]:
+        found = await orphans(broker, **asked)
+        swept.append(broker.name)
+        return found
+
+    monkeypatch.setattr(ShardBroker, "orphans", recorded)
     direct, servers["pg2"] = servers["pg2"], proxy.dsn(servers["pg2"])
     by_shard = {shard_of(key, ("pg1", "pg2")): key for key in KEYS}
     other = uuid.uuid4()
@@ -220,7 +234,7 @@ async def test_an_outage_of_a_shard_declares_no_worker_dead_there(
                     await asyncio.wait_for(outage.wait(), 0.1)
 
         beating = asyncio.create_task(beat_on())
-        async with Worker(chancy, heartbeat_s=0.4, heartbeat_timeout_s=2.0) as worker:
+        async with Worker(chancy, heartbeat_s=1.0, heartbeat_timeout_s=4.0) as worker:
             await eventually(lambda: len(worker.queues) == 2)
             proxy.refuse()
             proxy.cut()
@@ -228,7 +242,7 @@ async def test_an_outage_of_a_shard_declares_no_worker_dead_there(
             outage.set()
             await beating
             overdue = (
-                "select from chancy.workers where beat_at < clock_timestamp() - interval '3 s'"
+                "select from chancy.workers where beat_at < clock_timestamp() - interval '5 s'"
             )
 
             async def is_overdue() -> bool:
@@ -236,7 +250,9 @@ async def test_an_outage_of_a_shard_declares_no_worker_dead_there(
 
             await eventually(is_overdue)
             proxy.heal()
-            await eventually(lambda: "broker_available broker=pg2" in caplog.text)
+            assert await reference.status() is State.RUNNING  # which ends the pause of the sweeps
+            before = swept.count("pg2")
+            await eventually(lambda: swept.count("pg2") > before)
             assert await beats()
             # Once it is silent while the others are not, its job is run by another worker.
             assert (await reference.wait(30)).crashes == 1
