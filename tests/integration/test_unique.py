@@ -123,6 +123,27 @@ async def test_a_key_that_is_released_at_the_start(chancy: Chancy) -> None:
         await running.wait(10)
 
 
+async def test_a_push_that_meets_the_claim_of_its_job_is_not_lost(chancy: Chancy, dsn: str) -> None:
+    """The claim locks the row, the push finds the key taken, and then the claim releases it."""
+    rule = {"key": "k", "on_conflict": "replace", "until": "started"}
+    first = await chancy.push(note(1, **rule))
+    async with await psycopg.AsyncConnection.connect(dsn) as claim:
+        await claim.execute("select from chancy.jobs for update skip locked")
+        pushing = asyncio.create_task(chancy.push(note(2, **rule)))
+        waits = f"select 1 from pg_stat_activity where {BLOCKED}"
+        await eventually(lambda: ask(dsn, waits))
+        await claim.execute(
+            "update chancy.jobs set state = 1, attempt = 1, unique_key = null,"
+            " lease = gen_random_uuid(), worker_id = gen_random_uuid(), claimed_at = now()"
+        )
+    second = await pushing
+    assert second.created
+    found = await second.get()
+    assert found is not None
+    assert (found.arguments, found.state) == ({"value": 2}, State.PENDING)
+    assert await first.status() is State.RUNNING
+
+
 async def test_a_period_outlasts_the_job(chancy: Chancy) -> None:
     async with Worker(chancy):
         first = await chancy.push(note(1, period=HOUR))

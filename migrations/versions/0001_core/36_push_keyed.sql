@@ -82,7 +82,9 @@ begin
       end
     where j.id = stored and j.unique_key = p_key and j.state in (0, 2, 3)
     returning case when j.state = 0 then 'r:' || j.queue end into notice;
-    if found or v_open or exists (select from {schema}.jobs j where j.id = stored) then
+    -- A claim may have released the key since the insertion: then this push is a new job.
+    if found or v_open or exists (
+        select from {schema}.jobs j where j.id = stored and j.unique_key = p_key) then
       return;
     end if;
   end loop;
