@@ -40,8 +40,11 @@ async def store_all(
         return found
     finally:
         # Never leave a statement running on the session.
-        if storing is not None and not storing.done():
-            await asyncio.wait([storing])
+        if storing is not None:
+            if not storing.done():
+                await asyncio.wait([storing])
+            if not storing.cancelled():
+                storing.exception()  # retrieved, so that asyncio does not log it
 
 
 class Replay:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
+import pytest
+
 from chancy.broker.values import PreparedJob
+from chancy.errors import StatementFailed
 from chancy.postgres import statements as texts
+from chancy.postgres.drivers.base import Row
+from chancy.postgres.push.bulk import store_all
 from chancy.postgres.push.statement import columns, insertion
 from chancy.testing.conformance.bench import prepared
 
@@ -33,6 +41,25 @@ def test_only_jobs_that_differ_in_arguments_alone_are_sent_as_one_array() -> Non
     ]
     for other in others:
         assert sent(one, one._replace(**other)) == sql.push_new, other  # type: ignore[arg-type]
+
+
+async def test_jobs_that_raise_leave_no_statement_behind() -> None:
+    """The statement before has failed meanwhile, which asyncio would log."""
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+
+    async def fetch(*_: object) -> list[Row]:
+        raise StatementFailed("the transaction has failed", sqlstate="25P02")
+
+    def jobs() -> Iterator[tuple[str, list[object]]]:
+        yield "push", []
+        raise LookupError("there are no more")
+
+    with pytest.raises(LookupError):
+        await store_all(texts.Statements("chancy"), jobs(), fetch)
+    gc.collect()
+    await asyncio.sleep(0)
+    assert reported == []
 
 
 def test_settings_that_all_jobs_share_are_sent_once() -> None:
