@@ -15,6 +15,7 @@ from chancy.attempt.logs import log_settled
 from chancy.attempt.outcome import Lost, Outcome, Released
 from chancy.attempt.start import may_have_started
 from chancy.broker.values import WorkerRecord
+from chancy.checks import check_number
 from chancy.clock import Clock
 from chancy.plugin.leader import elected
 from chancy.plugin.plugin import Plugin
@@ -98,9 +99,12 @@ class Recovery(Plugin):
     :param sweep_s: seconds between two sweeps of the leader. It sweeps at once when it finds a
         dead worker.
     :param batch: claims rescued by one statement.
+    :raises ConfigurationError: a setting is out of range.
     """
 
     def __init__(self, *, sweep_s: float = 5.0, batch: int = 500) -> None:
+        check_number(sweep_s, "sweep_s", 0.01, 3_600, whole=False, unit="seconds")
+        check_number(batch, "batch", 1, 10_000)
         self.sweep_s = sweep_s
         self.batch = batch
         # Cached: the database deletes the row of a dead worker before it returns its claims.

@@ -74,7 +74,8 @@ class Pruner(Plugin):
     def __init__(
         self, *, keep_days: int = 7, every_s: float = 3600.0, rules: Sequence[Prune] = ()
     ) -> None:
-        check_number(keep_days, "keep_days", 1)
+        check_number(keep_days, "keep_days", 1, 36_500, unit="days")
+        check_number(every_s, "every_s", 0.01, 86_400, whole=False, unit="seconds")
         self.keep_days = keep_days
         self.every_s = every_s
         self.rules = tuple(rules)

@@ -97,6 +97,20 @@ def test_names_that_do_not_lead_to_a_plugin_are_refused(install: Install) -> Non
         Chancy(DSN, plugins="chancy.retry")
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "said"),
+    [
+        ("chancy.recovery", {"batch": 0}, "batch=0"),  # would rescue nothing
+        ("chancy.recovery", {"sweep_s": 0}, "sweep_s=0"),
+        ("chancy.pruner", {"every_s": 0}, "every_s=0"),
+        ("chancy.pruner", {"keep_days": 10**9}, "keep_days=1000000000"),
+    ],
+)
+def test_settings_out_of_range_are_refused(name: str, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        make(name, settings)
+
+
 def test_settings_are_the_parameters_of_the_constructor() -> None:
     assert [*settings_of(Recovery).model_fields] == ["sweep_s", "batch"]
     found = make("chancy.recovery", {"sweep_s": "1.5"})
@@ -112,7 +126,7 @@ def test_settings_are_the_parameters_of_the_constructor() -> None:
             "no setting 'keep_day'; did you mean 'keep_days'? Its settings: keep_days",
         ),
         ({"keep_days": "long"}, "setting keep_days: Input should be a valid integer"),
-        ({"keep_days": 0}, "keep_days=0 must be a whole number of at least 1"),
+        ({"keep_days": 0}, "keep_days=0 must be a whole number from 1 to 36,500 days"),
     ],
 )
 def test_a_wrong_setting_names_the_plugin_the_setting_and_the_reason(
