@@ -69,8 +69,8 @@ VARIABLES = (
 )
 #: Set by a supervisor in its worker processes.
 _NUMBER = "CHANCY_WORKER_NUMBER"
-# Those of streams, and those that Kubernetes sets for a service named chancy.
-_FOREIGN = re.compile(r"CHANCY_(STREAMS_.*|SERVICE_(HOST|PORT.*)|PORT(_\d+_.*)?)")
+# Those that Kubernetes sets for each service, such as one with the name chancy-dashboard.
+_SERVICE = re.compile(r"(CHANCY(?:_\w+?)?)_(?:SERVICE_(?:HOST|PORT.*)|PORT(?:_\d+_.*)?)")
 
 #: The commands of chancy's optional plugins, each with the identifier of its plugin.
 ELSEWHERE: Mapping[str, str] = {
@@ -159,11 +159,19 @@ def _warn_of_variables() -> None:
     if _NUMBER in os.environ:  # the supervisor has warned
         return
     for name in sorted(os.environ):
-        if name.startswith("CHANCY_") and name not in VARIABLES and not _FOREIGN.fullmatch(name):
+        if name.startswith("CHANCY_") and name not in VARIABLES and not _is_foreign(name):
             known = [one.removeprefix("CHANCY_") for one in VARIABLES]
             near = difflib.get_close_matches(name.removeprefix("CHANCY_"), known, 1)
             hint = f": did you mean CHANCY_{near[0]}?" if near else ""
             complain(f"the variable {name} is not one of chancy's and has no effect{hint}")
+
+
+def _is_foreign(name: str) -> bool:
+    """Whether streams read a variable, or Kubernetes has set it for a service."""
+    service = _SERVICE.fullmatch(name)
+    return name.startswith("CHANCY_STREAMS_") or (
+        service is not None and f"{service[1]}_SERVICE_HOST" in os.environ
+    )
 
 
 def unknown(name: str) -> str:
