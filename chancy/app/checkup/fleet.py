@@ -10,7 +10,7 @@ from chancy.broker.values import WorkerRecord
 from chancy.plugin.finding import Finding, Severity
 from chancy.queue.queue import Queue
 from chancy.routing.router import RoutedBroker
-from chancy.text import elapsed, written
+from chancy.text import elapsed, storable, written
 
 #: Seconds for which the event loop of a worker may be blocked.
 _BLOCKED_S = 30.0
@@ -109,6 +109,10 @@ def _queue(
     elif not serving:
         why = f"none of {_count(alive)} serves it" if alive else "no worker is running"
         todo = f"chancy worker --queues {name}, with the --app of its functions"
+        if queue.tags and not any(queue.served_by(worker.tags) for worker in alive):
+            patterns = " and ".join(f"'{storable(tag, 64)}'" for tag in sorted(queue.tags))
+            why += f", as none has tags for {patterns}" if alive else ""
+            todo += f", on a machine or with a --tag for {patterns}"
         yield Finding("queues", f"{jobs}; {why}", todo, Severity.ERROR)
     elif (backlog.oldest_s or 0.0) > wait_s:
         each = "" if queue.concurrency is None else f", up to {queue.concurrency} jobs each"

@@ -315,15 +315,23 @@ def test_jobs_of_queues_that_no_worker_runs(served: str) -> None:
     inside("queue", "declare", "mail", dsn=served)
     inside("queue", "declare", "later", dsn=served)
     inside("queue", "pause", "later", dsn=served)
-    for queue in "default", "mail", "later", "typo":
+    inside("queue", "declare", "video", "--tag", "gpu=.*", dsn=served)
+    for queue in "default", "mail", "later", "typo", "video":
         push(served, "--queue", queue)
     found = {one["found"].split("'")[1]: one for one in examined(served)}
     assert {name: (one["severity"], one["todo"]) for name, one in found.items()} == {
         "mail": ("error", "chancy worker --queues mail, with the --app of its functions"),
         "later": ("warning", "chancy queue resume later"),
         "typo": ("error", "chancy queue declare typo"),
+        # A worker without such a tag would not serve it.
+        "video": (
+            "error",
+            "chancy worker --queues video, with the --app of its functions, on a machine or with a "
+            "--tag for 'gpu=.*'",
+        ),
     }
-    assert "; none of 1 worker serves it" in found["mail"]["found"]
+    assert found["mail"]["found"].endswith("; none of 1 worker serves it")
+    assert found["video"]["found"].endswith("serves it, as none has tags for 'gpu=.*'")
 
 
 def test_five_problems_at_once_are_named_each_with_what_to_do(served: str) -> None:
