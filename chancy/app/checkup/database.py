@@ -256,7 +256,9 @@ def _session(pid: str, application: str, state: str | None) -> str:
 
 
 def _query(query_s: float | None, query: str | None, blocker: int | None) -> str:
-    waits = "" if blocker is None else f"; it waits for a lock of pid {blocker}"
+    # Postgres gives a prepared transaction the pid 0.
+    holder = f"pid {blocker}" if blocker else "a prepared transaction"
+    waits = "" if blocker is None else f"; it waits for a lock of {holder}"
     if query_s is None or not query:
         return waits
     text = " ".join(storable(query, 200).split())
@@ -265,6 +267,8 @@ def _query(query_s: float | None, query: str | None, blocker: int | None) -> str
 
 def _end(pid: str, blocker: int | None) -> str:
     """The statement that ends a session, or the one that it waits for."""
+    if blocker == 0:
+        return "commit prepared or rollback prepared it: select * from pg_prepared_xacts;"
     return f"select pg_terminate_backend({pid if blocker is None else blocker});"
 
 

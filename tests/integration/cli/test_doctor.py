@@ -224,6 +224,22 @@ def test_prepared_transactions_and_slots_that_nothing_reads(own_server: OwnServe
     assert examined(dsn, "--transaction", 0, code=0) == []
 
 
+def test_a_session_that_waits_for_a_prepared_transaction(own_server: OwnServer) -> None:
+    dsn = own_server(max_prepared_transactions="2").dsn()
+    execute(dsn, "begin; lock table chancy.awaited; prepare transaction 'left'")
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(execute, dsn, "select from chancy.awaited")
+        eventually_sync(
+            lambda: execute(dsn, "select pid from pg_stat_activity where wait_event_type = 'Lock'")
+        )
+        found = examined(dsn, "--transaction", 0.001)
+        waits = [one for one in found if "it waits for a lock of a prepared" in one["found"]]
+        assert waits
+        assert all("pg_terminate_backend" not in one["todo"] for one in waits)
+        execute(dsn, "rollback prepared 'left'")
+        waiting.result(30)
+
+
 def test_dead_rows_that_no_vacuum_has_removed(dsn: str) -> None:
     execute(dsn, "alter table chancy.jobs set (autovacuum_enabled = off)")
     with psycopg.connect(dsn) as connection:
