@@ -29,12 +29,13 @@ from uuid import UUID
 from chancy.app.app import Chancy
 from chancy.attempt.control import Retry
 from chancy.context.context import current_job
-from chancy.errors import ConfigurationError
+from chancy.errors import ConfigurationError, PushError
 from chancy.job.definition import Job, JobFactory, job
 from chancy.job.limits import Limit
 from chancy.results.reference import Reference
 from chancy.retry import Constant, Exponential, Jitter, Policy, PolicyOrFalse
 from chancy.states import State
+from chancy.text import shown
 
 __all__ = ["AsyncResult", "Task", "TaskRequest", "serve_tasks", "shared_task"]
 
@@ -61,12 +62,22 @@ def _current() -> Chancy:
     return _app
 
 
+def _as_uuid(id: str) -> UUID:
+    try:
+        return UUID(id)
+    except ValueError:
+        raise PushError(
+            f"the task id {shown(id)} is not a UUID, as the id of a job is; to push no second task "
+            "of a name, use a job with Unique(key=…)"
+        ) from None
+
+
 class AsyncResult:
     """A pushed task; ``AsyncResult(id)`` finds one that another process pushed."""
 
     def __init__(self, id: UUID | str) -> None:
         self.id = str(id)
-        self._reference: Reference[Any] = Reference(UUID(self.id), _current())
+        self._reference: Reference[Any] = Reference(_as_uuid(self.id), _current())
 
     def get(self, timeout: float | None = None) -> Any:
         """Wait for the result.
@@ -153,6 +164,7 @@ class Task:
         :param eta: the aware datetime from which it may start.
         :param expires: the aware datetime, or the seconds, by which it starts or is cancelled.
         :param priority: from -100 to 100; higher runs first.
+        :param task_id: a UUID.
         """
         pushed: Job[Any] = self.job(*args, **(kwargs or {}))
         if countdown is not None:
@@ -166,7 +178,7 @@ class Task:
         if priority is not None:
             pushed = pushed.with_priority(priority)
         if task_id is not None:
-            pushed = pushed.with_id(UUID(task_id))
+            pushed = pushed.with_id(_as_uuid(task_id))
         return AsyncResult(_current().sync_push(pushed).id)
 
     def retry(

@@ -11,7 +11,7 @@ import pytest
 
 from chancy import Chancy, JobFailed, JobFilter, Queue, State, Worker
 from chancy.celery import AsyncResult, serve_tasks, shared_task
-from chancy.errors import ConfigurationError, InvalidArguments
+from chancy.errors import ConfigurationError, InvalidArguments, PushError
 from tests.support.waiting import eventually_sync
 
 tried: list[tuple[str, int]] = []
@@ -65,6 +65,9 @@ async def test_a_task_is_called_pushed_and_found_by_its_id(app: Chancy) -> None:
         at = datetime.now(UTC) + timedelta(hours=1)
         same = add.apply_async(kwargs={"x": 1}, eta=at, task_id=late.id)
         assert same.id == late.id
+        for call in (lambda: add.apply_async((1,), task_id="report-7"), lambda: AsyncResult("r-7")):
+            with pytest.raises(PushError, match="is not a UUID"):
+                call()
 
     await asyncio.to_thread(use)
     [stored] = await app.find_jobs(JobFilter(states=frozenset({State.SCHEDULED})))
