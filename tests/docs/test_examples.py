@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+from codeop import CommandCompiler
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,27 @@ def test_the_examples_are_not_all_left_out() -> None:
         left_out = [block for block in python if block.words & LEFT_OUT - allowed]
         assert left_out == [], "a Python block of these pages is run"
     assert sum(is_worker(block) for page in RUN for block in page.blocks) >= 1
+
+
+def test_blocks_can_be_pasted_where_the_page_says_so() -> None:
+    """At the prompt of Python before 3.13, an empty line ends a block, and nothing else does."""
+    pages = [page for page in PAGES if "`python -m asyncio`" in page.text]
+    assert len(pages) >= 3
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    for block in (block for page in pages for block in page.blocks):
+        if block.language != "python" or block.file or block.words:
+            continue
+        compiler = CommandCompiler()
+        compiler.compiler.flags |= flags
+        typed: list[str] = []
+        for line in [*block.text.splitlines(), ""]:
+            typed.append(line)
+            try:
+                complete = compiler("\n".join(typed), str(block)) is not None
+            except SyntaxError as error:
+                raise AssertionError(f"{block}: {error} at {line!r}") from error
+            typed = [] if complete else typed
+        assert typed == [], block
 
 
 def test_blocks_have_a_language_and_words_that_mean_something() -> None:
