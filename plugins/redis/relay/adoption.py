@@ -28,6 +28,7 @@ from chancy.plugins.redis import records
 from chancy.plugins.redis.transport.chunks import BATCH as PIECE
 from chancy.plugins.redis.transport.chunks import fit, take_back
 from chancy.plugins.redis.transport.shard import ShardClient
+from chancy.plugins.redis.transport.translation import access_refused
 from chancy.postgres.statements import load
 
 logger = logging.getLogger("chancy.redis")
@@ -125,7 +126,7 @@ class JobAdoption:
             parts = [part for job, (order, rest) in marked for part in (job.mark, order, rest)]
             answer = await self._client.run_lasting("relay", late_at, _MOST_MARKS, *parts)
         except StatementFailed as error:
-            if error.retryable:
+            if error.retryable or access_refused(error):
                 raise
             if len(taken) == 1:
                 logger.error("redis_relay_refused job=%s error=%s", taken[0].id, error)

@@ -51,6 +51,11 @@ def broker_error(error: Exception) -> BrokerError | None:
     return None
 
 
+def access_refused(error: BrokerError) -> bool:
+    """Whether the server refused access: the command may be fine, and its user is not."""
+    return isinstance(error.__cause__, _REFUSED)
+
+
 def _error_reply(error: Exception) -> str:
     """The error reply of the server; Redis 6 puts an error within a script at its end."""
     text = str(error)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack, closing
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -14,7 +14,7 @@ from psycopg import AsyncConnection
 
 from chancy import Chancy, State, Unique
 from chancy.broker.optional import Adoption
-from chancy.errors import BrokerUnavailable
+from chancy.errors import BrokerUnavailable, StatementFailed
 from chancy.plugins.redis.relay import adoption as moves
 from chancy.plugins.redis.relay.adoption import JobAdoption
 from chancy.postgres.connections.lane import Lane
@@ -29,6 +29,8 @@ from tests.plugins.redis.relay.moving import (
     plane,
 )
 from tests.support import jobs
+from tests.support.redis_commands import command_sync
+from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
 
 
@@ -262,6 +264,29 @@ async def test_a_refusal_of_redis_affects_one_job(
     await fetch(chancy, "update chancy.redis_moves set taken_until = now()")
     assert (await adopt("fast")).jobs == 1
     assert set(await broker.get(ids)) == set(ids)
+
+
+async def test_a_user_that_may_not_is_no_refusal_of_jobs(
+    dsn: str, own_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moves, "LEASE_S", 0.2)
+    server = own_redis()
+    with closing(server.client()) as admin:
+        command_sync(admin, "ACL", "SETUSER", "shop", "on", ">secret", "~*", "&*", "+@all")
+        url = server.url.replace("redis://", "redis://shop:secret@")
+        async with application(dsn, url) as chancy:
+            await insert(chancy, range(9))
+            adopt = await adoption(chancy)
+            command_sync(admin, "ACL", "SETUSER", "shop", "-eval", "-evalsha")
+            with pytest.raises(StatementFailed, match="refused access"):
+                await adopt("fast")
+            command_sync(admin, "ACL", "SETUSER", "shop", "+eval", "+evalsha")
+
+            async def moved() -> bool:
+                await adopt("fast")
+                return await arrived(chancy)
+
+            await eventually(moved)
 
 
 async def test_jobs_of_workflows_and_batches_stay_in_postgres(chancy: Chancy) -> None:
