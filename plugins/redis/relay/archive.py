@@ -16,7 +16,7 @@ from uuid import UUID
 
 from chancy.broker.optional import SqlStore
 from chancy.clock import Backoff
-from chancy.errors import BrokerError, BrokerUnavailable, InvalidArguments
+from chancy.errors import BrokerError, BrokerUnavailable, InvalidArguments, StatementFailed
 from chancy.plugin.leader import elected
 from chancy.plugin.runtime import Runtime
 from chancy.plugins.redis import records
@@ -100,7 +100,7 @@ class Archive:
         except BrokerUnavailable:
             raise
         except Exception as error:
-            if isinstance(error, BrokerError) and error.retryable:
+            if isinstance(error, StatementFailed) and not _is_of_data(error):
                 raise
             if len(ended) > 1:
                 middle = len(ended) // 2
@@ -158,6 +158,12 @@ def _history_row(id: bytes, record: bytes, checked: bool) -> str | None:
     }
     written = (f'"{name}":{text}' for name, text in exact.items() if text)
     return f"{{{','.join((json.dumps(plain)[1:-1], *written))}}}"
+
+
+def _is_of_data(error: StatementFailed) -> bool:
+    """Whether a job may be the cause, and not the tables or the role: classes of invalid data,
+    constraints and limits, and errors of triggers."""
+    return not error.retryable and error.sqlstate[:2] in ("22", "23", "54", "P0")
 
 
 def _checked(raw: bytes, of: Callable[[str], str] = str) -> str:

@@ -14,7 +14,7 @@ from chancy import Chancy, Job, JobFilter, Queue, State
 from chancy.attempt.settlement import Settlement
 from chancy.broker.optional import SqlStore
 from chancy.clock import SystemClock
-from chancy.errors import ConfigurationError
+from chancy.errors import ConfigurationError, StatementFailed
 from chancy.plugin.leader import Unelected
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.redis import RedisBroker, RedisPlugin
@@ -169,6 +169,25 @@ async def test_failures_in_redis_are_filed_on_demand(
         server.kill()
         assert await LETTERS.file_missing(chancy) == 0
         assert "broker_unavailable broker=redis" in caplog.text
+
+
+async def test_a_history_without_its_table_loses_no_job(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Archive, "serve", lambda *_: asyncio.Event().wait())
+    monkeypatch.setattr(RedisBroker, "archive", lambda *_: asyncio.sleep(0))
+    assert isinstance(chancy.broker, SqlStore)
+    archive = await archive_of(chancy)
+    async with Worker(chancy):
+        failed = [await chancy.push(fail("some")) for _ in range(3)]
+        for reference in failed:
+            await reference.wait(10)
+        await chancy.broker.fetch("alter table chancy.finished_jobs rename to away")
+        with pytest.raises(StatementFailed, match="finished_jobs"):
+            await archive.turn()
+        await chancy.broker.fetch("alter table chancy.away rename to finished_jobs")
+        assert await archive.turn() == 3
+    assert [await finished(chancy, one.id) for one in failed] == [1, 1, 1]
 
 
 def test_a_history_that_cannot_be_is_refused(dsn: str) -> None:
