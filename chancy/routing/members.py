@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import json
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -11,7 +12,7 @@ from uuid import UUID
 
 from chancy.broker.contract import Broker
 from chancy.broker.values import Capability, PreparedJob, QueueCounts
-from chancy.clock import Clock
+from chancy.clock import Clock, is_being_cancelled
 from chancy.errors import BrokerError, BrokerUnavailable, PushError
 from chancy.job.definition import HOLD
 from chancy.queue.queue import DEFAULT_BROKER
@@ -40,7 +41,7 @@ class BrokerSet:
         self.all = {DEFAULT_BROKER: control, **self.others}
         self._closed = set(self.others)
         self._order = list(self.all)
-        self._open_locks = {name: asyncio.Lock() for name in self.others}
+        self._opening: dict[str, asyncio.Task[None]] = {}
         # Oldest first; leases and jobs of the control broker are left out.
         self._leases: dict[UUID, str] = {}
         self._jobs: dict[UUID, str] = {}
@@ -62,7 +63,9 @@ class BrokerSet:
 
     async def close(self) -> None:
         self._closed.update(self.others)
-        self._open_locks = {name: asyncio.Lock() for name in self.others}  # for the next event loop
+        for task in (opening := list(self._opening.values())):
+            task.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
         closing = (broker.close() for broker in self.others.values())
         results = await asyncio.gather(*closing, return_exceptions=True)
         await self.control.close()
@@ -73,14 +76,32 @@ class BrokerSet:
     async def ready(self, name: str) -> Broker:
         """A broker by its name, opened if necessary.
 
+        Callers that wait for the same broker share one attempt: while it cannot be reached, each
+        waits for one timeout, however many there are.
+
         :raises BrokerUnavailable: it cannot be opened.
         """
         if name in self._closed:
-            async with self._open_locks[name]:
-                if name in self._closed:
-                    await self.others[name].open()
-                    self._closed.discard(name)
+            if (opening := self._opening.get(name)) is None:
+                opening = asyncio.create_task(self._open(name), name=f"chancy opening {name}")
+                self._opening[name] = opening
+                opening.add_done_callback(functools.partial(self._opened, name))
+            try:
+                await asyncio.shield(opening)
+            except asyncio.CancelledError:
+                if is_being_cancelled():
+                    raise
+                raise BrokerUnavailable(f"the broker {name} was closed meanwhile") from None
         return self.all[name]
+
+    async def _open(self, name: str) -> None:
+        await self.others[name].open()
+        self._closed.discard(name)
+
+    def _opened(self, name: str, task: asyncio.Task[None]) -> None:
+        del self._opening[name]
+        if not task.cancelled():
+            task.exception()  # if no caller waits any more
 
     async def counts_elsewhere(
         self,

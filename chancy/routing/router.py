@@ -36,6 +36,8 @@ from chancy.states import UNFINISHED
 
 logger = logging.getLogger("chancy.routing")
 
+#: Seconds until the rows of queues are read again, after that has failed.
+_UNREAD_S = 1.0
 #: Seconds without a heartbeat that no worker reaches.
 _NEVER_S = 1e9
 
@@ -67,6 +69,7 @@ class RoutedBroker(JobLookups):
         self._clock = clock
         self._placement = QueuePlacement(queues, others)
         self._reading: asyncio.Task[Sequence[Queue]] | None = None
+        self._read_again_at = 0.0
         #: Returns the seconds for which the heartbeats of the worker that uses this object have
         #: reached a broker without a gap. None: no worker uses it.
         self.contact_s: Callable[[str], float] | None = None
@@ -112,7 +115,8 @@ class RoutedBroker(JobLookups):
 
         :param queues: the queues that the caller needs.
         """
-        if self._placement.fresh(self._clock.monotonic()):
+        now = self._clock.monotonic()
+        if self._placement.fresh(now) or (self._placement.read and now < self._read_again_at):
             return
         if self._reading is None:
             self._reading = asyncio.create_task(self.queues(), name="chancy queue placement")
@@ -128,6 +132,7 @@ class RoutedBroker(JobLookups):
     def _on_read(self, task: asyncio.Task[Sequence[Queue]]) -> None:
         self._reading = None
         if not task.cancelled() and (error := task.exception()) is not None:
+            self._read_again_at = self._clock.monotonic() + _UNREAD_S
             logger.warning("queue_placement_unknown error=%s", error)
 
     async def broker_of(self, queue: str) -> tuple[str, Broker]:

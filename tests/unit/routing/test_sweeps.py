@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from chancy.states import State
 from chancy.testing.clock import ManualClock
 from chancy.testing.conformance.bench import Bench, prepared, settlement
 from chancy.testing.memory import MemoryBroker
+from tests.support.waiting import eventually
 
 #: An outage, a refusal, and an error of the broker's own.
 ERRORS = [BrokerUnavailable("away"), StatementFailed("refused"), ValueError("a bad record")]
@@ -163,3 +165,49 @@ async def test_orphans_beyond_the_limit_do_not_hide_those_of_another_broker(pair
             claim.worker_id for claim in await pair.routed.orphans(heartbeat_age_s=0.0, limit=2)
         }
     assert found == {bench.worker_id for bench in pair.benches.values()}
+
+
+async def test_calls_that_wait_for_one_broker_share_its_opening(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each waits for one timeout of a broker that does not answer, however many they are."""
+    await pair.routed.close()
+    opened, away = 0, asyncio.Event()
+
+    async def open_far() -> None:
+        nonlocal opened
+        opened += 1
+        await away.wait()
+        raise BrokerUnavailable("away")
+
+    monkeypatch.setattr(pair.brokers["far"], "open", open_far)
+    pushing = [asyncio.create_task(pair.routed.push([prepared(queue="away")])) for _ in range(3)]
+    await eventually(lambda: opened)
+    pushing[0].cancel()
+    away.set()
+    first, *others = await asyncio.gather(*pushing, return_exceptions=True)
+    assert isinstance(first, asyncio.CancelledError)
+    assert [str(one) for one in others] == ["away", "away"]
+    assert opened == 1
+
+
+async def test_pushes_read_the_queues_rarely_while_the_control_broker_is_away(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await pair.routed.queues()
+    asked = 0
+
+    async def queues() -> Sequence[Queue]:
+        nonlocal asked
+        asked += 1
+        raise BrokerUnavailable("away")
+
+    monkeypatch.setattr(pair.brokers[DEFAULT_BROKER], "queues", queues)
+    pair.clock.advance(60.0)
+    for seconds in (0.0, 0.1, 0.5, 1.0):
+        pair.clock.advance(seconds)
+        await pair.routed.push([prepared(queue="away")])
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert asked == 2
+    assert caplog.text.count("queue_placement_unknown") == 2
