@@ -217,6 +217,17 @@ async def test_sync_calls_in_async_code(sandbox: Sandbox) -> None:
     await asyncio.sleep(0)
 
 
+async def test_a_sandbox_is_open_in_every_event_loop(sandbox: Sandbox) -> None:
+    """As for a test client, whose application runs in a thread of its own."""
+
+    async def elsewhere() -> None:
+        await app.push(send.job("ann"))
+
+    async with app:
+        await asyncio.to_thread(asyncio.run, elsewhere())
+    assert len(sandbox.pushed) == 1
+
+
 def test_the_fixture_needs_an_application(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test(chancy_sandbox): pass")
     result = pytester.runpytest_inprocess(*QUIET)
