@@ -18,6 +18,7 @@ from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Runtime
 from chancy.plugins.pruner.rule import Prune
 from chancy.plugins.pruner.sweep import SQL, PrunerSweep
+from chancy.plugins.pruner.vacuum import vacuum_after_failovers
 from chancy.postgres.schema.component import Migrations, RoleKind
 from chancy.text import shown
 
@@ -60,7 +61,8 @@ def _not_allowed(error: StatementFailed) -> bool:
 
 
 class Pruner(Plugin):
-    """Creates partitions for the next days, drops old ones, and deletes finished jobs by rules.
+    """Creates partitions for the next days, drops old ones, deletes finished jobs by rules, and
+    vacuums the table of live jobs after a failover.
 
     The leader does it; the other workers do it rarely, because the leader's role may not own the
     tables. Every step is safe to run concurrently.
@@ -108,6 +110,7 @@ class Pruner(Plugin):
             async with asyncio.TaskGroup() as group:
                 for store in sql_stores(runtime.broker).values():
                     group.create_task(self._serve(store, runtime.clock, runtime.leader))
+                    group.create_task(vacuum_after_failovers(store, runtime.clock, runtime.leader))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None  # the service is restarted with all of them
 

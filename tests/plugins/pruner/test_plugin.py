@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, time, timedelta
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
 
 from chancy import Chancy, State, Worker
+from chancy.broker.optional import SqlStore
+from chancy.clock import SystemClock
 from chancy.errors import ConfigurationError
 from chancy.plugin.discovery import made
+from chancy.plugin.leader import Unelected
 from chancy.plugins.leadership import ImmediateLeadership
-from chancy.plugins.pruner import Prune, Pruner
+from chancy.plugins.pruner import Prune, Pruner, vacuum
 from tests.plugins.pruner.finished import HOUR, fill, left
+from tests.support import jobs
 from tests.support.command import inside
 from tests.support.waiting import eventually
 
@@ -289,3 +293,47 @@ def test_the_command_reports_what_would_go_and_prunes(
     assert sum(left(connection).values()) == 15
     text = inside("prune", app=app, dsn=dsn).out
     assert "rule keep_last=15  0" in text
+
+
+async def test_the_live_table_is_vacuumed_once_statistics_are_lost(
+    dsn: str, connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a failover."""
+    monkeypatch.setattr(vacuum, "_LOOK_S", 0.1)
+    connection.execute("alter table chancy.jobs set (autovacuum_enabled = off)")
+    vacuumed = (
+        "select last_vacuum is not null from pg_stat_user_tables where relname = 'jobs'"
+        " and schemaname = 'chancy'"
+    )
+
+    def is_vacuumed() -> bool:
+        return connection.execute(vacuumed).fetchone() == (True,)
+
+    async with (
+        Chancy(dsn, plugins=[ImmediateLeadership(), Pruner()]) as chancy,
+        Worker(chancy, queues=[]),
+    ):
+        for number in range(2):
+            await chancy.push(jobs.note.job(number))
+            await eventually(is_vacuumed)
+            connection.execute(
+                "select pg_stat_reset_single_table_counters('chancy.jobs'::regclass)"
+            )
+            assert not is_vacuumed()
+
+
+async def test_a_vacuum_that_is_not_allowed_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vacuum, "_LOOK_S", 0.01)
+    asked: list[str] = []
+    lost = iter([True, True, True, False, True, True])
+
+    class Store:
+        schema = "chancy"
+
+        async def fetch(self, sql: str, *params: object) -> list[list[bool]]:
+            asked.append("vacuum" if "vacuum (" in sql else "look")
+            return [] if "vacuum (" in sql else [[next(lost)]]
+
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await vacuum.vacuum_after_failovers(cast("SqlStore", Store()), SystemClock(), Unelected())
+    assert asked == ["look", "vacuum", "look", "look", "look", "look", "vacuum", "look", "look"]
