@@ -120,7 +120,7 @@ class AsyncpgSession(Session):
 
 
 class AsyncpgDriver:
-    """Opens sessions over asyncpg, or over psycopg behind a pooler.
+    """Opens sessions over asyncpg, or over psycopg behind a pooler or with ``hostaddr``.
 
     asyncpg parses a statement in one message and runs it in another. Behind a pooler the two may
     reach different server sessions unless a transaction holds one (measured: a third of psycopg's
@@ -131,11 +131,15 @@ class AsyncpgDriver:
     name = "asyncpg"
 
     async def connect(self, dsn: str, *, application_name: str) -> base.Connection:
-        open_session = functools.partial(_greeted, application_name=application_name)
-        session = await timelines.connect(dsns.parse(dsn), open_session)
-        if not session.pooled:
-            return session
-        await session.close()
+        parsed = dsns.parse(dsn)
+        # Of a host with an address asyncpg knows one only: the address to connect to, or the name
+        # that the certificate has.
+        if not {"host", "hostaddr"} <= parsed.parameters.keys():
+            open_session = functools.partial(_greeted, application_name=application_name)
+            session = await timelines.connect(parsed, open_session)
+            if not session.pooled:
+                return session
+            await session.close()
         from chancy.postgres.drivers.psycopg import PsycopgDriver
 
         return await PsycopgDriver().connect(dsn, application_name=application_name)

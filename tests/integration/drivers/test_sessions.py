@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from chancy.errors import (
     BrokerUnavailable,
@@ -13,6 +14,7 @@ from chancy.errors import (
     StatementFailed,
 )
 from chancy.postgres.drivers.base import Connection, Driver
+from chancy.postgres.dsn import parse
 from tests.integration.drivers.conftest import is_running, run
 from tests.support.postgres_fixtures import OwnServer
 from tests.support.waiting import eventually
@@ -37,6 +39,16 @@ async def test_a_refused_statement_leaves_the_session_usable(session: Connection
                 await session.fetch(sql, *params)
             assert refused.value.sqlstate.startswith(sqlstate)
         assert (await session.fetch("select 1"))[0][0] == 1
+
+
+async def test_the_address_of_a_host_is_used_without_a_look_up(
+    chosen: Driver, empty_dsn: str
+) -> None:
+    address = parse(empty_dsn).hosts[0].name
+    named = make_conninfo(empty_dsn, host="shop.invalid", hostaddr=address)
+    session = await chosen.connect(named, application_name="addressed")
+    assert (await session.fetch("select current_setting('application_name')"))[0][0] == "addressed"
+    await session.close()
 
 
 async def test_a_read_only_server_is_not_used_again(session: Connection) -> None:
