@@ -286,6 +286,10 @@ def pause(
     """
     if resume_at is not None and for_s is not None:
         raise click.UsageError("--resume-at and --for exclude each other: pass one of them")
+    if resume_at is not None and resume_at <= datetime.now(UTC):
+        raise click.UsageError(
+            f"--resume-at: {output.cell(resume_at)} is over, so the queue would not be paused"
+        )
     if for_s is not None:
         resume_at = datetime.now(UTC) + timedelta(seconds=for_s)
     until = f" until {output.cell(resume_at)}" if resume_at else ""

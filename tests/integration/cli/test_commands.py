@@ -55,6 +55,9 @@ def test_a_queue_from_declaration_to_deletion() -> None:
     assert "oldest s" in shown
     inside("queue", "resume", "mail", dsn=DSN)
     assert "active" in inside("queue", "list", dsn=DSN).out
+    over = ["--resume-at", "2020-01-31T09:00:00+01:00"]
+    refused = inside("queue", "pause", "mail", *over, dsn=DSN, code=2).err
+    assert "2020-01-31 08:00:00Z is over" in refused
     inside("queue", "delete", "mail", dsn=DSN)
     for action in ("pause", "resume", "delete"):
         assert "no queue 'mail'" in inside("queue", action, "mail", dsn=DSN, code=1).err
