@@ -24,10 +24,10 @@ from chancy.job.fields import PRIORITIES, check_run_at
 from chancy.job.where import containing, contains
 from chancy.plugin.patterns import check_pattern, exact, like, matches
 from chancy.postgres.broker import PostgresBroker
-from chancy.queue.queue import DEFAULT_BROKER
+from chancy.queue.queue import DEFAULT_BROKER, check_declared
 from chancy.routing.router import RoutedBroker
 from chancy.states import FINISHED, UNFINISHED, WAITING, State
-from chancy.text import nearest, shown
+from chancy.text import shown
 
 #: The most jobs that one statement changes, and the most rows that one statement reads.
 BATCH, _READ = 1_000, 10_000
@@ -180,11 +180,7 @@ class SelectedJobs:
 
         :raises ConfigurationError: the other queue is not declared.
         """
-        names = [one.name for one in await self._broker.queues()]
-        if check_queue_name(queue) not in names:
-            near = nearest(queue, names)
-            hint = f" (did you mean {near!r}?)" if near else ""
-            raise ConfigurationError(f"queue {queue!r} is not declared{hint}: declare it first")
+        check_declared(queue, await self._broker.queues())
         return await self._stored_change("move", (queue,), dry_run, progress)
 
     async def prioritize(

@@ -23,7 +23,7 @@ from chancy.queue.executor_kind import EXECUTORS, check_options, executor_kind, 
 from chancy.queue.executor_options import ExecutorOptions
 from chancy.queue.rules import Rule, check_rules
 from chancy.serialization.codec import encode
-from chancy.text import shown
+from chancy.text import nearest, shown
 
 #: The highest concurrency: jobs of one queue that one worker runs at a time.
 MAX_CONCURRENCY = 100_000
@@ -142,6 +142,16 @@ def _installed(queue: Queue) -> Queue:
 def name_of(value: object) -> str:
     """Return a string as the name of a queue, which need not exist."""
     return check_instance(value, str, "name", "pass the name of a queue")
+
+
+def check_declared(name: str, queues: Iterable[Queue]) -> str:
+    """Return the name, or raise `ConfigurationError` if none of the queues has it."""
+    names = [queue.name for queue in queues]
+    if check_queue_name(name) not in names:
+        near = nearest(name, names)
+        hint = f" (did you mean {near!r}?)" if near else ""
+        raise ConfigurationError(f"queue {name!r} is not declared{hint}: declare it first")
+    return name
 
 
 def check_resume_at(value: object, name: str) -> datetime | None:

@@ -27,6 +27,7 @@ from chancy.plugins.dead_letter.store import (
     LetterPosition,
     Letters,
 )
+from chancy.queue.queue import check_declared
 
 T = TypeVar("T")
 
@@ -247,14 +248,17 @@ def replay(
     replay_options = ReplayOptions(
         rate=rate, force=force, queue=to_queue, max_attempts=max_attempts
     )
+
+    async def count_all(letters: Letters, chancy: Application) -> int:
+        await _check_queue(chancy, to_queue)
+        return await letters.count(wanted if force else replace(wanted, replayed=False))
+
     if dry_run:
-        chosen = wanted if force else replace(wanted, replayed=False)
-        _report_count(
-            line, _run(line, lambda letters, _: letters.count(chosen)), limit, json_=json_
-        )
+        _report_count(line, _run(line, count_all), limit, json_=json_)
         return
 
     async def main(letters: Letters, chancy: Application) -> tuple[int, dict[UUID, UUID]]:
+        await _check_queue(chancy, to_queue)
         count, jobs = 0, dict[UUID, UUID]()
         async for batch in Walk(letters, wanted, limit).replay(
             replay_options, chancy.prepare_stored, _progress("replayed")
@@ -267,6 +271,12 @@ def replay(
     count, found = _run(line, main)
     missed = [id for id in ids if id not in found]
     _report_replayed(line, count, found, missed, json_=json_)
+
+
+async def _check_queue(chancy: Application, queue: str | None) -> None:
+    """Refuse a queue that is not declared: the jobs would wait there, and count as replayed."""
+    if queue is not None:
+        check_declared(queue, await chancy.broker.queues())
 
 
 def _report_count(line: CommandLine, count: int, limit: int | None, *, json_: bool) -> None:

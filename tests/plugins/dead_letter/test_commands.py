@@ -161,6 +161,10 @@ def test_a_replay_is_refused_the_second_time_unless_it_is_forced(dsn: str) -> No
     assert f"{id} was not replayed" in again.err
     assert dead(dsn, "replay", "--all").out == "0 replayed\n"
     terms = "--force", "--to-queue", "slow", "--max-attempts", 9
+    for words in ([], ["--dry-run"]):
+        refused = dead(dsn, "replay", id, *terms, *words, code=2).err
+        assert refused == "chancy: queue 'slow' is not declared: declare it first\n"
+    inside("queue", "declare", "slow", dsn=dsn)
     dead(dsn, "replay", id, *terms)
     rows = execute(dsn, "select queue, max_attempts from chancy.jobs order by pos")
     assert rows == [("async", 3), ("slow", 9)]
