@@ -11,9 +11,12 @@ import pytest
 
 from chancy.embedded import PostgresServer
 from chancy.errors import SchemaMismatch
+from chancy.postgres.dsn import KEEPALIVES_IDLE_S
 from chancy.postgres.schema import migrate as schema
+from chancy.postgres.schema import sessions
 from chancy.postgres.schema.component import Component
 from chancy.testing.structure import structure
+from tests.support.waiting import eventually_sync
 
 
 def test_up_down_and_up_again_give_the_same_tables(empty_dsn: str) -> None:
@@ -52,6 +55,34 @@ def test_many_threads_at_once(empty_dsn: str) -> None:
         for done in [threads.submit(schema.upgrade, empty_dsn) for _ in range(6)]:
             done.result()
     assert schema.revisions(empty_dsn) == {"core": schema.HEAD}
+
+
+def test_a_migration_that_waits_for_another_one_names_its_session(
+    empty_dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sessions, "_LOG_AFTER_S", 0.0)
+    with ThreadPoolExecutor(1) as thread, psycopg.connect(empty_dsn) as connection:
+        connection.execute(
+            "select pg_advisory_xact_lock(hashtext('chancy migrations'), hashtext('chancy'))"
+        )
+        waiting = thread.submit(schema.upgrade, empty_dsn)
+        expected = f"migration_waits schema=chancy pid={connection.info.backend_pid}: "
+        try:
+            eventually_sync(lambda: expected in caplog.text)
+        finally:
+            connection.rollback()
+        waiting.result()
+    assert caplog.text.count("migration_waits") == 1
+    assert schema.revisions(empty_dsn) == {"core": schema.HEAD}
+
+
+def test_the_server_ends_the_migration_of_a_machine_that_is_gone(empty_dsn: str) -> None:
+    with (
+        sessions.connected(empty_dsn) as connection,
+        sessions.locked(connection, "chancy"),
+    ):
+        shown = connection.exec_driver_sql("show tcp_keepalives_idle").scalar()
+    assert shown == f"{KEEPALIVES_IDLE_S}"
 
 
 def test_the_offline_statements_make_the_same_tables(empty_dsn: str) -> None:

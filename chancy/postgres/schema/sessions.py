@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import random
 import time
 from collections.abc import Generator
@@ -9,17 +11,26 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from chancy.errors import BrokerUnavailable, ConfigurationError
-from chancy.postgres.dsn import parse
+from chancy.postgres.dsn import (
+    KEEPALIVES_COUNT,
+    KEEPALIVES_IDLE_S,
+    KEEPALIVES_INTERVAL_S,
+    parse,
+)
 from chancy.postgres.schema.component import Component
 
 if TYPE_CHECKING:
     import psycopg
     from sqlalchemy.engine import Connection
 
+logger = logging.getLogger("chancy.migrations")
+
 # A session that waits for the lock on a table blocks all that request one after it. So a migration
 # waits for half a second, releases its locks, and retries.
 _LOCK_TIMEOUT = "500ms"
 _LOCK_NOT_AVAILABLE = "55P03"
+#: Seconds of waiting for another migration after which that is logged.
+_LOG_AFTER_S = 5.0
 
 
 class TableHeld(ConfigurationError):
@@ -87,16 +98,40 @@ def locked(connection: Connection, schema: str) -> Generator[None]:
         "select pg_try_advisory_xact_lock(hashtext('chancy migrations'), hashtext(:schema)),"
         " set_config('lock_timeout', :wait, true)"
     )
+    find_holder = text(
+        "select pid from pg_locks where locktype = 'advisory' and granted and objsubid = 2"
+        " and classid::bigint = hashtext('chancy migrations')::bigint & 4294967295"
+        " and objid::bigint = hashtext(:schema)::bigint & 4294967295"
+        " and database = (select oid from pg_database where datname = current_database())"
+    )
     disable_timeouts = text(
         "select set_config(name, '0', true) from pg_settings"
         " where name in ('idle_in_transaction_session_timeout', 'transaction_timeout')"
     )
+    # Now only the server's keepalives end the session of a machine that is gone, by default after
+    # two hours, in which it would hold its locks.
+    watch_client = text(
+        f"select set_config('tcp_keepalives_idle', '{KEEPALIVES_IDLE_S}', true),"
+        f" set_config('tcp_keepalives_interval', '{KEEPALIVES_INTERVAL_S}', true),"
+        f" set_config('tcp_keepalives_count', '{KEEPALIVES_COUNT}', true)"
+    )
+    log_at = time.monotonic() + _LOG_AFTER_S
     while True:
         with connection.begin():
             if connection.execute(acquire, {"schema": schema, "wait": _LOCK_TIMEOUT}).one()[0]:
                 connection.execute(disable_timeouts)
+                connection.execute(watch_client)
                 yield
                 return
+            if time.monotonic() > log_at:
+                log_at = math.inf
+                logger.warning(
+                    "migration_waits schema=%s pid=%s: the session of this pid on the server "
+                    "migrates the schema, too; if its program is gone, end it by "
+                    "pg_terminate_backend",
+                    schema,
+                    connection.execute(find_holder, {"schema": schema}).scalar(),
+                )
         time.sleep(random.uniform(0.05, 0.2))
 
 
