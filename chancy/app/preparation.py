@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
-from inspect import iscoroutinefunction
+from inspect import iscoroutine, iscoroutinefunction
 from itertools import chain, islice
 from typing import Any, TypeVar
 from uuid import UUID
@@ -281,7 +281,8 @@ def parts(
         committed.
     """
     if not isinstance(jobs, Iterable):
-        raise PushError(f"{shown(jobs)} is not a list of jobs: push a single job with push")
+        hint = "collect its jobs first" if isinstance(jobs, AsyncIterable) else "push one with push"
+        raise PushError(f"{shown(jobs)} is not a list of jobs: {hint}")
     if commit_every is None:
         return iter([jobs])
     check_number(commit_every, "commit_every", 1)
@@ -311,4 +312,8 @@ def not_a_job(job: object) -> str:
         return f"{shown(job.func)}.job makes jobs: call it with the arguments, .job(...)"
     if callable(job) and isinstance(getattr(job, "job", None), JobFactory):
         return f"{shown(job)} is a function: push the job that its .job(...) returns"
+    if iscoroutine(job):
+        job.close()
+        name = job.__name__
+        return f"{name}(...) is a coroutine, and not a job: push {name}.job(...)"
     return f"{shown(job)} is not a Job"

@@ -121,6 +121,14 @@ def test_a_value_that_is_no_job_is_refused_with_advice(
         intake.prepare(thing, validate=True)
 
 
+def test_a_called_coroutine_function_is_refused_with_advice(intake: JobPreparation) -> None:
+    async def send() -> None: ...
+
+    called: Any = send()
+    with pytest.raises(PushError, match=r"send\(...\) is a coroutine, .*: push send.job\(...\)"):
+        intake.prepare(called, validate=True)
+
+
 def test_configuration_errors_of_a_job_are_push_errors(intake: JobPreparation) -> None:
     for made in (Job(func="shop.work", queue="a b"), Job(func="work")):
         with pytest.raises(PushError, match=r"is not a valid queue name|is not the path"):
