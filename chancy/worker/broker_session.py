@@ -157,6 +157,7 @@ class BrokerSession:
         #: The queues that were declared to a broker other than the control broker, by name.
         self._declared: dict[str, Queue] = {}
         self._serving: Serving | None = None
+        self._brokers: BrokerSet | None = None
         self._reconciler = ClaimReconciler(broker, self.registration, self.settler, clock)
 
     @property
@@ -189,7 +190,7 @@ class BrokerSession:
         if self.control:
             return
         self.registration.worker_id = worker_id
-        self._serving = serving
+        self._serving, self._brokers = serving, brokers
 
         async def start() -> None:
             await brokers.ready(self.name)
@@ -267,6 +268,8 @@ class BrokerSession:
         The paused state is left out: it belongs to the row, where other processes may resume it.
         """
         if not self.control:
+            if self._brokers is not None:
+                await self._brokers.ready(self.name)
             await self.broker.declare(replace(queue, paused=False, resume_at=None), upsert=True)
             self._declared[queue.name] = queue
 

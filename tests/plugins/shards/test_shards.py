@@ -187,6 +187,25 @@ async def test_a_shard_that_is_down_leaves_the_others_going(
         assert await back.result(20) == by_shard["pg2"]
 
 
+async def test_a_worker_that_starts_while_a_shard_is_down_reports_it_and_serves_it_later(
+    dsn: str, servers: dict[str, str], proxy: Proxy
+) -> None:
+    servers["pg2"] = proxy.dsn(servers["pg2"])
+    by_shard = {shard_of(key, ("pg1", "pg2")): key for key in KEYS}
+    proxy.refuse()
+    async with spread_over(dsn, servers) as chancy, Worker(chancy) as worker:
+        assert worker.queues == ("mail/pg1",)
+
+        async def broken() -> str:
+            [record] = await chancy.get_workers()
+            return record.broken.get("mail/pg2", "")
+
+        assert "the shard pg2 is unavailable: " in await eventually(broken)
+        proxy.heal()
+        await eventually(lambda: len(worker.queues) == 2)
+        assert await (await chancy.push(note(by_shard["pg2"]))).result(20) == by_shard["pg2"]
+
+
 async def test_an_outage_of_a_shard_declares_no_worker_dead_there(
     dsn: str,
     servers: dict[str, str],
