@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections.abc import Collection
-from contextlib import suppress
 from uuid import UUID
 
 from chancy.broker.contract import Broker
 from chancy.clock import Clock
-from chancy.errors import BrokerError, BrokerUnavailable
+from chancy.errors import BrokerError, BrokerUnavailable, WaitTimeout
 from chancy.job.definition import QueuedJob
 from chancy.results.waiter import CompletionWaiter, Gone
 from chancy.routing.members import BrokerSet
@@ -34,8 +34,9 @@ class RoutedWaiter:
         self._waiters = {
             name: CompletionWaiter(broker, clock) for name, broker in brokers.all.items()
         }
-        self._requested: dict[UUID, asyncio.Future[str | None]] = {}
+        self._requested: dict[UUID, asyncio.Future[str | Exception | None]] = {}
         self._lookup_task: asyncio.Task[None] | None = None
+        self._closings = 0
 
     async def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob:
         """Wait until a job is finished; see `chancy.results.reference.Reference.wait`.
@@ -65,7 +66,7 @@ class RoutedWaiter:
         :return: the finished job, or the name of the broker that has the job now: another one, or
             the same one, if the job was moved away and came back.
         """
-        pause_s = _RECHECK_S
+        pause_s, started = _RECHECK_S, self._clock.monotonic()
         await self._brokers.ready(name)
         waiting = asyncio.create_task(self._waiters[name].wait(id, timeout_s))
         try:
@@ -78,9 +79,12 @@ class RoutedWaiter:
                 gone = waiting.done() and isinstance(waiting.exception(), Gone)
                 if waiting.done() and not gone:
                     return waiting.result()
-                found = await self._find(id)
-                if gone and found is None:
-                    # It may have moved to a broker that was asked before the one that it left.
+                if gone:
+                    left_s = None
+                    if timeout_s is not None:
+                        left_s = timeout_s - (self._clock.monotonic() - started)
+                    found = await self._find_moved(id, left_s)
+                else:
                     found = await self._find(id)
                 if found is not None and (gone or found != name):
                     return found
@@ -91,8 +95,29 @@ class RoutedWaiter:
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
 
+    async def _find_moved(self, id: UUID, timeout_s: float | None) -> str | None:
+        """The broker that has a job that another one has no longer; None if none has it. Waits for
+        unavailable brokers, which may have it."""
+        until = math.inf if timeout_s is None else self._clock.monotonic() + timeout_s
+        closings = self._closings
+        while True:
+            # It may have moved to a broker that was asked before the one that it left.
+            found = await self._ask(id) or await self._ask(id)
+            if not isinstance(found, Exception):
+                return found
+            if self._clock.monotonic() >= until:
+                raise WaitTimeout(f"job {id} may be in a broker that is unavailable: {found}")
+            await self._clock.sleep(_RETRY_S)
+            if closings != self._closings:
+                raise _closed()
+
     async def _find(self, id: UUID) -> str | None:
-        """The broker that has a job; None if no available broker has it.
+        """The broker that has a job; None if no available broker has it."""
+        found = await self._ask(id)
+        return None if isinstance(found, Exception) else found
+
+    async def _ask(self, id: UUID) -> str | Exception | None:
+        """The broker that has a job, or the error of one that may have it; None if none has it.
 
         Concurrent calls share one lookup.
         """
@@ -117,10 +142,13 @@ class RoutedWaiter:
                 await asyncio.sleep(0)  # collects the requests of the same turn of the loop
                 ids = list(itertools.islice(self._requested, _MAX_LOOKUP))
                 found.clear()
-                with suppress(Exception):  # logged
+                failure: Exception | None = None
+                try:
                     await self._brokers.walk(ids, ask)
+                except Exception as error:  # logged
+                    failure = error
                 for id in ids:
-                    self._requested.pop(id).set_result(found.get(id))
+                    self._requested.pop(id).set_result(found.get(id, failure))
         finally:
             self._lookup_task = None
 
@@ -166,11 +194,16 @@ class RoutedWaiter:
 
     async def close(self) -> None:
         """End all waits with `BrokerUnavailable`."""
+        self._closings += 1
         if self._lookup_task is not None:
             self._lookup_task.cancel()
             await asyncio.wait([self._lookup_task])
         while self._requested:
             _, result = self._requested.popitem()
-            result.set_exception(BrokerUnavailable("the application was closed during a wait"))
+            result.set_exception(_closed())
         for waiter in self._waiters.values():
             await waiter.close()
+
+
+def _closed() -> BrokerUnavailable:
+    return BrokerUnavailable("the application was closed during a wait")

@@ -118,6 +118,35 @@ async def test_a_job_that_moves_away_and_comes_back_is_waited_for(
     assert (await waiting).state is State.CANCELLED
 
 
+async def test_a_job_that_moved_to_a_broker_that_is_away_is_not_gone(
+    planes: BrokerSet, waits: RoutedWaiter, two: TwoBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a job that was pushed within a transaction, adopted by Redis, and lost from view there."""
+    monkeypatch.setattr("chancy.results.waiter._LISTENING_S", 0.01)
+    monkeypatch.setattr("chancy.routing.waiter._RETRY_S", 0.01)
+    wanted = job()
+    control, other = planes.all["postgres"], planes.all["memory"]
+    await control.push([wanted])
+    get, asked = control.get, 0
+
+    async def moved(ids: Sequence[uuid.UUID]) -> Mapping[uuid.UUID, QueuedJob]:
+        nonlocal asked
+        asked += 1
+        return {} if two.away else await get(ids)
+
+    monkeypatch.setattr(control, "get", moved)
+    waiting = asyncio.create_task(waits.wait(wanted.id, 30))
+    await eventually(lambda: asked > 1)
+    await other.push([wanted])
+    await other.cancel([wanted.id])
+    asked, two.away = 0, True
+    await eventually(lambda: asked > 4 or waiting.done())
+    assert not waiting.done()
+    monkeypatch.setattr(control, "get", lambda ids: asyncio.sleep(0, {}))
+    two.away = False
+    assert (await waiting).state is State.CANCELLED
+
+
 async def test_many_new_waiters_share_few_queries(
     planes: BrokerSet, waits: RoutedWaiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
