@@ -48,6 +48,9 @@ class ClusterRouter:
         self._servers: dict[Place, ConnectionPool] = {}
         self._stale = True
         self._learning = asyncio.Lock()
+        # Failed attempts to refresh the slots, and the error of the last one.
+        self._failures = 0
+        self._failed: Exception | None = None
 
     async def exchange(
         self,
@@ -178,10 +181,14 @@ class ClusterRouter:
         self._known[:] = sorted(self._known, key=lambda known: known == place)
 
     async def _learn(self, timeout_s: float | None) -> None:
-        """Refresh the slots from any server, if they may be stale."""
+        """Refresh the slots from any server, if they may be stale. Calls that wait for an attempt
+        share its failure: each waits for the timeouts of one."""
+        before = self._failures
         async with self._learning:
             if not self._stale:
                 return
+            if self._failed is not None and self._failures != before:
+                raise self._failed
             failed: Exception = errors.ConnectionError("no server of the cluster is known")
             for place in [*self._known]:
                 try:
@@ -197,6 +204,7 @@ class ClusterRouter:
                 for gone in servers.keys() - known:
                     servers.pop(gone).close()
                 return
+            self._failures, self._failed = self._failures + 1, failed
             raise failed
 
     def _take(self, asked: Place, told: Any) -> set[Place]:

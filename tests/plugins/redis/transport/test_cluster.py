@@ -150,3 +150,28 @@ async def test_unreachable_servers_are_reported() -> None:
     with pytest.raises(BrokerUnavailable):
         await asyncio.to_thread(link.background.run, link.run_many([append("a")]))
     await link.close()
+
+
+async def test_calls_share_the_wait_for_servers_that_do_not_answer() -> None:
+    """As behind a firewall that drops packets: each call waits for one timeout, not in turn."""
+    connections = 0
+
+    async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.read(-1)
+        writer.close()
+
+    server = await asyncio.start_server(swallow, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    url = f"redis://127.0.0.1:{port}"
+    settings = RedisSettings(url=url, cluster=True, timeout_s=0.3, connect_timeout_s=0.3)
+    link = RedisClient(settings)
+    try:
+        calls = (link.command("GET", f"{{{tag}}}:log") for tag in TAGS)
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(one) for one in found] == [BrokerUnavailable] * len(TAGS)
+        assert connections == 1
+    finally:
+        await link.close()
+        server.close()
