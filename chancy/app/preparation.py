@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterable,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -280,9 +288,12 @@ def parts(
     :raises PushError: the jobs are not an iterable, or a transaction of the caller's was to be
         committed.
     """
-    if not isinstance(jobs, Iterable):
-        hint = "collect its jobs first" if isinstance(jobs, AsyncIterable) else "push one with push"
-        raise PushError(f"{shown(jobs)} is not a list of jobs: {hint}")
+    given: object = jobs
+    if not isinstance(given, Iterable):
+        hint = (
+            "collect its jobs first" if isinstance(given, AsyncIterable) else "push one with push"
+        )
+        raise PushError(f"{shown(given)} is not a list of jobs: {hint}")
     if commit_every is None:
         return iter([jobs])
     check_number(commit_every, "commit_every", 1)

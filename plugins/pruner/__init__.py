@@ -18,7 +18,6 @@ from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Runtime
 from chancy.plugins.pruner.rule import Prune
 from chancy.plugins.pruner.sweep import SQL, PrunerSweep
-from chancy.plugins.pruner.vacuum import vacuum_after_failovers
 from chancy.postgres.schema.component import Migrations, RoleKind
 from chancy.text import shown
 
@@ -40,6 +39,9 @@ _CONCURRENT = frozenset({"23505", "23514", "42P07", "42P17"})
 MAX_RULES = 100
 #: Days ahead for which partitions are created.
 _DAYS_AHEAD = 7
+#: Seconds between two looks of the leader for lost statistics, and such looks for one of another
+#: worker.
+VACUUM_LOOK_S, _VACUUM_RARELY = 5.0, 60
 #: The most expired rows of waiting callers deleted in one turn.
 _MAX_AWAITED = 10_000
 
@@ -223,3 +225,23 @@ class Pruner(Plugin):
         sweep = PrunerSweep(broker, self.rules, remove=not dry_run, floor=floor)
         await sweep.turn(pause, lambda: True)
         return [sweep.removed.get(number, 0) for number in range(len(self.rules))]
+
+
+async def vacuum_after_failovers(broker: SqlStore, clock: Clock, leader: LeaderGate) -> None:
+    """Vacuum the table once whenever its server has lost its statistics.
+
+    A promoted standby does not know the free pages of indexes, and autovacuum does not know of dead
+    rows: until the first vacuum, the files grow by all that is written.
+    """
+    tables, tried = SQL.on(broker), False
+    while True:
+        await clock.sleep(VACUUM_LOOK_S * random.uniform(0.8, 1.2))
+        await elected(leader, clock, _VACUUM_RARELY * VACUUM_LOOK_S * random.uniform(0.8, 1.2))
+        try:
+            lost = bool((await tables.fetch("unvacuumed"))[0][0])
+            if lost and not tried:
+                await tables.fetch("vacuum")
+                logger.info("live_table_vacuumed")
+            tried = lost
+        except BrokerError as error:
+            logger.info("prune_postponed step=vacuum error=%s", error)

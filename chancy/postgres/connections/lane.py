@@ -45,6 +45,7 @@ class Lane:
         self, sql: str, *params: object, deadline_s: float = STATEMENT_DEADLINE_S
     ) -> Sequence[Row]:
         """Run one statement; see `Connection.fetch`."""
+        self._pool()  # in another event loop it raises, before that one's locks are taken
         async with self._turn():
             pool = self._pool()
             session = await self._take(pool)
@@ -55,6 +56,7 @@ class Lane:
 
     async def ready(self) -> int:
         """Make sure that there is a session; returns the `generation`."""
+        self._pool()
         async with self._turn():
             pool = self._pool()
             pool.put(await self._take(pool))
@@ -63,6 +65,7 @@ class Lane:
     @asynccontextmanager
     async def session(self) -> AsyncGenerator[Connection]:
         """A session for the duration of an ``async with`` block."""
+        self._pool()
         async with self._turn():
             pool = self._pool()
             session = await self._take(pool)

@@ -234,12 +234,13 @@ def test_a_misspelled_variable_is_warned_of_with_the_nearest_name() -> None:
 
 
 def test_variables_of_services_of_kubernetes_are_not_warned_of() -> None:
-    of_service = {
-        "dashboard_service_host": "10.0.0.7", "dashboard_service_port": "80",
-        "dashboard_service_port_http": "80", "dashboard_port": "tcp://10.0.0.7:80",
-        "dashboard_port_80_tcp": "tcp://10.0.0.7:80", "dashboard_port_80_tcp_addr": "10.0.0.7",
-    }  # fmt: skip
-    assert inside("plugins", "list", **of_service).err == ""
+    found = inside(
+        "plugins", "list",
+        dashboard_service_host="10.0.0.7", dashboard_service_port="80",
+        dashboard_service_port_http="80", dashboard_port="tcp://10.0.0.7:80",
+        dashboard_port_80_tcp="tcp://10.0.0.7:80", dashboard_port_80_tcp_addr="10.0.0.7",
+    )  # fmt: skip
+    assert found.err == ""
     assert "CHANCY_METRICS_PORT" in inside("plugins", "list", metrics_port="9100").err
 
 

@@ -15,8 +15,9 @@ from chancy.clock import SystemClock
 from chancy.errors import ConfigurationError
 from chancy.plugin.discovery import made
 from chancy.plugin.leader import Unelected
+from chancy.plugins import pruner as pruning
 from chancy.plugins.leadership import ImmediateLeadership
-from chancy.plugins.pruner import Prune, Pruner, vacuum
+from chancy.plugins.pruner import Prune, Pruner, vacuum_after_failovers
 from tests.plugins.pruner.finished import HOUR, fill, left
 from tests.support import jobs
 from tests.support.command import inside
@@ -299,7 +300,7 @@ async def test_the_live_table_is_vacuumed_once_statistics_are_lost(
     dsn: str, connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a failover."""
-    monkeypatch.setattr(vacuum, "_LOOK_S", 0.1)
+    monkeypatch.setattr(pruning, "VACUUM_LOOK_S", 0.1)
     connection.execute("alter table chancy.jobs set (autovacuum_enabled = off)")
     vacuumed = (
         "select last_vacuum is not null from pg_stat_user_tables where relname = 'jobs'"
@@ -323,7 +324,7 @@ async def test_the_live_table_is_vacuumed_once_statistics_are_lost(
 
 
 async def test_a_vacuum_that_is_not_allowed_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vacuum, "_LOOK_S", 0.01)
+    monkeypatch.setattr(pruning, "VACUUM_LOOK_S", 0.01)
     asked: list[str] = []
     lost = iter([True, True, True, False, True, True])
 
@@ -335,5 +336,5 @@ async def test_a_vacuum_that_is_not_allowed_is_tried_once(monkeypatch: pytest.Mo
             return [] if "vacuum (" in sql else [[next(lost)]]
 
     with pytest.raises(RuntimeError, match="StopIteration"):
-        await vacuum.vacuum_after_failovers(cast("SqlStore", Store()), SystemClock(), Unelected())
+        await vacuum_after_failovers(cast("SqlStore", Store()), SystemClock(), Unelected())
     assert asked == ["look", "vacuum", "look", "look", "look", "look", "vacuum", "look", "look"]

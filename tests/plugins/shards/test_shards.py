@@ -206,6 +206,39 @@ async def test_a_worker_that_starts_while_a_shard_is_down_reports_it_and_serves_
         assert await (await chancy.push(note(by_shard["pg2"]))).result(20) == by_shard["pg2"]
 
 
+class FarWorker:
+    """A worker of another process, with a job of a shard."""
+
+    def __init__(self, session: psycopg.AsyncConnection[Any]) -> None:
+        self._session = session
+        self._id = uuid.uuid4()
+
+    async def claim(self, queue: str) -> None:
+        await self._session.execute(
+            "insert into chancy.workers (id, host, pid) values (%s, 'far', 1)", [self._id]
+        )
+        await self._session.execute(
+            "select from chancy.claim(%s, gen_random_uuid(), %s, 1, 1000000, null, null)",
+            [self._id, queue],
+        )
+
+    async def beats(self) -> bool:
+        """Send a heartbeat; returns whether it is still registered."""
+        sent = await self._session.execute(
+            "update chancy.workers set beat_at = clock_timestamp() where id = %s", [self._id]
+        )
+        return sent.rowcount == 1
+
+    async def beat_until(self, outage: asyncio.Event) -> None:
+        while not outage.is_set() and await self.beats():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(outage.wait(), 0.1)
+
+    async def all_overdue(self) -> bool:
+        overdue = "select from chancy.workers where beat_at < clock_timestamp() - interval '5 s'"
+        return (await self._session.execute(overdue)).rowcount == 2
+
+
 async def test_an_outage_of_a_shard_declares_no_worker_dead_there(
     dsn: str,
     servers: dict[str, str],
@@ -225,34 +258,15 @@ async def test_an_outage_of_a_shard_declares_no_worker_dead_there(
     monkeypatch.setattr(ShardBroker, "orphans", recorded)
     direct, servers["pg2"] = servers["pg2"], proxy.dsn(servers["pg2"])
     by_shard = {shard_of(key, ("pg1", "pg2")): key for key in KEYS}
-    other = uuid.uuid4()
+    outage = asyncio.Event()
     async with (
         spread_over(dsn, servers) as chancy,
         await psycopg.AsyncConnection.connect(direct, autocommit=True) as session,
     ):
         reference = await chancy.push(note(by_shard["pg2"]))
-        await session.execute(
-            "insert into chancy.workers (id, host, pid) values (%s, 'far', 1)", [other]
-        )
-        await session.execute(
-            "select from chancy.claim(%s, gen_random_uuid(), 'mail/pg2', 1, 1000000, null, null)",
-            [other],
-        )
-
-        async def beats() -> bool:
-            sent = await session.execute(
-                "update chancy.workers set beat_at = clock_timestamp() where id = %s", [other]
-            )
-            return sent.rowcount == 1
-
-        outage = asyncio.Event()
-
-        async def beat_on() -> None:
-            while not outage.is_set() and await beats():
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(outage.wait(), 0.1)
-
-        beating = asyncio.create_task(beat_on())
+        other = FarWorker(session)
+        await other.claim("mail/pg2")
+        beating = asyncio.create_task(other.beat_until(outage))
         async with Worker(chancy, heartbeat_s=1.0, heartbeat_timeout_s=4.0) as worker:
             await eventually(lambda: len(worker.queues) == 2)
             proxy.refuse()
@@ -260,22 +274,15 @@ async def test_an_outage_of_a_shard_declares_no_worker_dead_there(
             await eventually(lambda: "broker_unavailable broker=pg2" in caplog.text)
             outage.set()
             await beating
-            overdue = (
-                "select from chancy.workers where beat_at < clock_timestamp() - interval '5 s'"
-            )
-
-            async def is_overdue() -> bool:
-                return (await session.execute(overdue)).rowcount == 2
-
-            await eventually(is_overdue)
+            await eventually(other.all_overdue)
             proxy.heal()
             assert await reference.status() is State.RUNNING  # which ends the pause of the sweeps
             before = swept.count("pg2")
             await eventually(lambda: swept.count("pg2") > before)
-            assert await beats()
+            assert await other.beats()
             # Once it is silent while the others are not, its job is run by another worker.
             assert (await reference.wait(30)).crashes == 1
-            assert not await beats()
+            assert not await other.beats()
 
 
 async def test_a_queue_whose_jobs_are_not_counted_behind_many_others_stays(
