@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("chancy.redis")
 
+#: Seconds for a connection and for a reply in `RedisPlugin.examine`, which has 5 s.
+_EXAMINED_S = 1.5
+
 __all__ = ["RedisBroker", "RedisPlugin", "RedisSettings"]
 
 
@@ -150,7 +153,13 @@ class RedisPlugin(ProcessorPlugin):
     async def examine(self, app: Application) -> Sequence[Finding]:
         from chancy.plugins.redis.maintenance.doctor import examine
 
-        return [one._replace(about=f"redis {one.about}") for one in await examine(self.settings)]
+        settings = self.settings
+        limits = {
+            name: min(getattr(settings, name), _EXAMINED_S)
+            for name in ("connect_timeout_s", "timeout_s")
+        }
+        found = await examine(settings.model_copy(update=limits))
+        return [one._replace(about=f"redis {one.about}") for one in found]
 
     def choose(self, processors: Collection[str]) -> Collection[str]:
         known = [

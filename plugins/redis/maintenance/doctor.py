@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from redis.exceptions import NoPermissionError
 
 from chancy.errors import BrokerError, StatementFailed
-from chancy.plugin.finding import Finding
+from chancy.plugin.finding import Finding, Severity
 from chancy.plugins.redis.maintenance.unreadable import UnreadableRecords
 from chancy.plugins.redis.maintenance.upkeep import facts
 from chancy.plugins.redis.settings import RedisSettings
@@ -43,7 +43,7 @@ async def examine(settings: RedisSettings) -> list[Finding]:
     except BrokerError as error:
         unavailable = not isinstance(error, StatementFailed)
         todo = "start the server, or fix the url of the plugin" if unavailable else _FIX_URL
-        return [Finding("reached", f"{settings.shown_url}: {error}", todo)]
+        return [Finding("reached", f"{settings.shown_url}: {error}", todo, Severity.ERROR)]
 
 
 async def _server(settings: RedisSettings, client: ShardClient) -> list[Finding]:
@@ -129,7 +129,10 @@ def _memory(info: Mapping[str, str]) -> Iterator[Finding]:
 def _replication(info: Mapping[str, str], config: Mapping[str, str]) -> Iterator[Finding]:
     if info.get("role") == "slave":
         yield Finding(
-            "role", "replica: it is read-only", "use the primary, or its service, in the url"
+            "role",
+            "replica: it is read-only",
+            "use the primary, or its service, in the url",
+            Severity.ERROR,
         )
         return
     replicas = [value for name, value in info.items() if name.startswith("slave") and "=" in value]

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from chancy.plugin.finding import Finding
-from chancy.plugins.redis import RedisSettings
+from chancy import Chancy
+from chancy.plugin.finding import Finding, Severity
+from chancy.plugins.redis import RedisPlugin, RedisSettings
 from chancy.plugins.redis.maintenance.doctor import examine
 from tests.support.command import inside
 from tests.support.redis_commands import command_sync
@@ -70,6 +71,17 @@ async def test_replicas_are_seen_from_both_sides(own_redis: Start) -> None:
         return {"role"} <= complaints(await looked(replica.url))
 
     await eventually(refuses)
+
+
+async def test_the_checkup_of_the_application_covers_redis(dsn: str, own_redis: Start) -> None:
+    server = own_redis(appendonly="no")
+    async with Chancy(dsn, plugins=[RedisPlugin(url=server.url)]) as chancy:
+        found = {one.about: one for one in await chancy.hooks.examine(chancy)}
+        assert found["redis appendonly"].severity is Severity.WARNING
+        assert found["redis scripts"].ok
+        server.kill()
+        found = {one.about: one for one in await chancy.hooks.examine(chancy)}
+        assert found["redis reached"].severity is Severity.ERROR
 
 
 async def test_a_server_that_is_unavailable_is_a_finding(own_redis: Start) -> None:
@@ -146,24 +158,6 @@ def test_the_command(own_redis: Start, tmp_path: Path, monkeypatch: pytest.Monke
     server.stop()
     told = inside(*words, code=1)
     assert f"Connect call failed ('127.0.0.1', {server.port})" in told.out
-
-
-def test_the_doctor_of_the_application_includes_it(
-    own_redis: Start, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = own_redis(**SOUND | {"appendonly": "no"})
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "examined.py").write_text(
-        "from chancy import Chancy\n"
-        "from chancy.plugins.redis import RedisPlugin\n"
-        f"chancy = Chancy({dsn!r}, plugins=[RedisPlugin(url={server.url!r})])\n"
-    )
-    inside("migrate", "upgrade", "--app", "examined:chancy")
-    told = inside("doctor", "--app", "examined:chancy", "--json", code=1)
-    found = {one["about"]: one for one in json.loads(told.out)}
-    assert "set appendonly yes" in found["redis appendonly"]["todo"]
-    assert found["redis maxmemory-policy"]["ok"]
-    assert found["leader"]["ok"]
 
 
 def test_without_redis_py_the_error_names_the_package() -> None:
