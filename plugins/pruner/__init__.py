@@ -172,14 +172,17 @@ class Pruner(Plugin):
             sweep.removed.clear()
         return True
 
-    async def prune(self, broker: SqlStore) -> list[str]:
-        """Create and drop partitions; returns the names of the dropped ones."""
+    async def prune(self, broker: SqlStore, *, strict: bool = False) -> list[str]:
+        """Create and drop partitions; returns the names of the dropped ones.
+
+        :param strict: raise what would be postponed to the next turn, such as a lock timeout.
+        """
         # Each day is a transaction of its own: settlements wait for the one that makes it.
         for ahead in range(_DAYS_AHEAD + 1):
-            if await self._step(broker, "make_days", ahead) is None:
+            if await self._step(broker, "make_days", ahead, strict=strict) is None:
                 break
         dropped: dict[str, None] = {}
-        while found := await self._step(broker, "drop_days", self.keep_days):
+        while found := await self._step(broker, "drop_days", self.keep_days, strict=strict):
             # A partition, or a batch of rows of the default one, in each transaction.
             dropped |= dict.fromkeys(row[0] for row in found)
         await self._step(broker, "forget_awaited", _MAX_AWAITED)
@@ -196,13 +199,13 @@ class Pruner(Plugin):
             )
 
     async def _step(
-        self, broker: SqlStore, name: str, *numbers: int
+        self, broker: SqlStore, name: str, *numbers: int, strict: bool = False
     ) -> Sequence[Sequence[Any]] | None:
         """Run one statement; returns None if it is left for the next turn."""
         try:
             return await SQL.on(broker).fetch(name, *numbers)
         except BrokerError as error:
-            if not (error.retryable or _is_concurrent(error)):
+            if not ((error.retryable and not strict) or _is_concurrent(error)):
                 raise
             logger.info("prune_postponed step=%s error=%s", name, error)
             return None

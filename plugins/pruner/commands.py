@@ -6,12 +6,26 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chancy.plugin.commands import as_json
+from chancy.broker.optional import SqlStore
+from chancy.errors import LOCK_NOT_AVAILABLE, StatementFailed
+from chancy.plugin.commands import as_json, refuse
 from chancy.plugin.runtime import Application, CommandLine
 from chancy.plugins.pruner.sweep import SQL
 
 if TYPE_CHECKING:
     from chancy.plugins.pruner import Pruner
+
+
+async def _pruned(pruner: Pruner, store: SqlStore) -> list[str]:
+    try:
+        return await pruner.prune(store, strict=True)
+    except StatementFailed as error:
+        if error.sqlstate != LOCK_NOT_AVAILABLE:
+            raise
+        refuse(
+            "another session holds a table of the history, so partitions are still to be made or "
+            "dropped: see the transactions in `chancy doctor`, and run this again"
+        )
 
 
 def prune_command(pruner: Pruner) -> click.Command:
@@ -25,7 +39,8 @@ def prune_command(pruner: Pruner) -> click.Command:
         """Prune the history once, with the settings of the plugin chancy.pruner.
 
         Creates the partitions of the next days, drops those of old days, and applies every rule.
-        Workers do this automatically; use the command to run it on your own schedule.
+        Workers do this automatically; use the command to run it on your own schedule. Exits 1 if
+        another session holds a table for longer than 100 ms: run it again.
 
         \b
         Example:
@@ -38,7 +53,7 @@ def prune_command(pruner: Pruner) -> click.Command:
                 rows = await tables.fetch("old_days", pruner.keep_days)
                 dropped = [str(row[0]) for row in rows]
             else:
-                dropped = await pruner.prune(tables.store)
+                dropped = await _pruned(pruner, tables.store)
             return dropped, await pruner.apply(tables.store, app.clock.sleep, dry_run=dry_run)
 
         dropped, removed = line.run(main)

@@ -64,7 +64,6 @@ APART = {
     "chancy/django/management/commands/chancy.py": "a command of Django, named by its module",
     "chancy/testing/structure.py": "what migrations are compared by, for tests of others too",
     "plugins/dashboard/pages/audit_page.py": "one page, as the modules beside it",
-    "plugins/pruner/commands.py": "loaded with click only",
     "plugins/redis/cli/commands.py": "loaded with click only",
 }
 

@@ -280,6 +280,10 @@ def test_missing_partitions_and_rows_in_the_default_one(dsn: str) -> None:
     assert missing["found"].count("finished_jobs_2") == 2
     assert rows["found"] == "finished_jobs_default has about 1 row"
     assert missing["todo"] == rows["todo"] == "chancy prune"
+    # A report that is left open in the default partition: its rows have to move.
+    with transaction(dsn, "select from chancy.finished_jobs_default"):
+        refused = inside("prune", dsn=dsn, code=1)
+        assert "another session holds a table of the history" in refused.err
     inside("prune", dsn=dsn)
     execute(dsn, insert.format(3))
     assert examined(dsn, code=0) == []
