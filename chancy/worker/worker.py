@@ -309,12 +309,13 @@ class Worker:
         jobs, services = self._queue_set.stop, self._services.stop_all
         # If a signal is already stopping the worker, wait for that.
         async with self._stopping:
+            if self._watch is None:
+                return  # nothing runs
             try:
                 await tear_down(watchers, jobs, self._brokers.flush, services, self._unregister)
             finally:
-                if self._watch is not None:
-                    self._watch.leave()
-                    self._watch = None
+                self._watch.leave()
+                self._watch = None
                 self._signals.remove()
 
     async def _unregister(self) -> None:

@@ -81,7 +81,11 @@ def test_invalid_settings_are_named(make: Callable[[], object], told: str) -> No
         ),
         (lambda a: a.push("x"), PushError, "'x' is not a Job"),
         (lambda a: a.push_many([Job(func="a.b"), "x"], validate=False), PushError, "'x' is not a"),
-        (lambda a: a.push_many(Job(func="a.b")), PushError, "is not a list of jobs: push a single"),
+        (
+            lambda a: a.push_many(Job(func="a.b")),
+            PushError,
+            "is not a list of jobs: push one with push",
+        ),
         (
             lambda a: a.push(Job(func="a.b", arguments=LIST), validate=False),
             PushError,

@@ -110,8 +110,8 @@ class PushCoalescer:
         :raises BrokerError: the server rejected the jobs, did not accept them for 15 seconds, or
             the connection was lost after more chunks than are kept for a repetition.
         """
-        self._check()
         first = next(chunks, [])
+        self._check()
         if len(first) < CHUNK:
             # The only chunk, unless it has fewer jobs since they are large.
             second = next(chunks, None)

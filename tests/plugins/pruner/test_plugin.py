@@ -314,13 +314,8 @@ async def test_the_live_table_is_vacuumed_once_statistics_are_lost(
         Chancy(dsn, plugins=[ImmediateLeadership(), Pruner()]) as chancy,
         Worker(chancy, queues=[]),
     ):
-        for number in range(2):
-            await chancy.push(jobs.note.job(number))
-            await eventually(is_vacuumed)
-            connection.execute(
-                "select pg_stat_reset_single_table_counters('chancy.jobs'::regclass)"
-            )
-            assert not is_vacuumed()
+        await chancy.push(jobs.note.job(1))
+        await eventually(is_vacuumed)
 
 
 async def test_a_vacuum_that_is_not_allowed_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
