@@ -56,11 +56,12 @@ async def check_half_open(proxy: Proxy, dsn: str, book: Book, *, noticed_within_
         await eventually(lambda: worker.listening)
         await eventually(lambda: at_rest(worker))
         proxy.black_hole()
-        silent_at = time.monotonic()
+        noticing = asyncio.create_task(
+            eventually(lambda: not worker.listening, timeout=noticed_within_s + 3 * SLACK_S)
+        )
         # The notice of this one is lost, and a poll finds it.
         assert await latency_s(app, book, 0) < relaxed_s * 1.2 + SLACK_S
-        await eventually(lambda: not worker.listening, timeout=noticed_within_s)
-        assert time.monotonic() - silent_at < noticed_within_s + SLACK_S
+        await noticing
         assert await latency_s(app, book, 1) < relaxed_s * 1.2 + SLACK_S
         await eventually(lambda: at_rest(worker))
         assert await latency_s(app, book, 2) < 0.2 * 1.2 + SLACK_S

@@ -83,7 +83,9 @@ class ScriptTimes:
         slow: dict[str, Sequence[float]] = {}
         for name, all_us in found.items():
             over = [one for one in all_us if one > most_us + min(noise_us, most_us)]
-            if len(over) > len(all_us) * interrupted:
+            # One of several may always have been interrupted.
+            allowed = max(1.0 if len(all_us) > 2 else 0.0, len(all_us) * interrupted)
+            if len(over) > allowed:
                 slow[name] = over
         late = f"the same script took up to {noise_us:.0f} us longer at times"
         assert not slow, f"{slow}: more than {most_us:.0f} us each; {late}"
