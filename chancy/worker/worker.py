@@ -280,7 +280,9 @@ class Worker:
 
         :raises ConfigurationError: the worker has not been started.
         """
-        if not (self._signals.started.is_set() or self.ending.is_set()):
+        if not self._signals.started.is_set():
+            if self.ending.is_set():
+                return  # it has stopped: handlers that are installed now would stay
             raise ConfigurationError(
                 "the worker has not been started: use `async with Worker(chancy) as worker`"
             )

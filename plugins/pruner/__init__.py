@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -234,17 +235,23 @@ async def vacuum_after_failovers(broker: SqlStore, clock: Clock, leader: LeaderG
     """Vacuum the table once whenever its server has lost its statistics.
 
     A promoted standby does not know the free pages of indexes, and autovacuum does not know of dead
-    rows: until the first vacuum, the files grow by all that is written.
+    rows: until the first vacuum, the files grow by all that is written. A vacuum that fails, or is
+    not allowed, is left to autovacuum.
     """
     tables, tried = SQL.on(broker), False
+
+    async def lost() -> bool:
+        rows = await tables.fetch("unvacuumed")
+        return bool(rows and rows[0][0])
+
     while True:
         await clock.sleep(VACUUM_LOOK_S * random.uniform(0.8, 1.2))
         await elected(leader, clock, _VACUUM_RARELY * VACUUM_LOOK_S * random.uniform(0.8, 1.2))
-        try:
-            lost = bool((await tables.fetch("unvacuumed"))[0][0])
-            if lost and not tried:
+        with suppress(BrokerError):  # the loops that serve jobs log an outage
+            if not await lost():
+                tried = False
+            elif not tried:
+                tried = True
                 await tables.fetch("vacuum")
-                logger.info("live_table_vacuumed")
-            tried = lost
-        except BrokerError as error:
-            logger.info("prune_postponed step=vacuum error=%s", error)
+                if not await lost():
+                    logger.info("live_table_vacuumed")

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import os
+import signal
 import threading
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -299,7 +300,9 @@ async def test_waiting_for_a_worker_that_was_not_started_is_refused(chancy: Chan
     async with worker:
         worker.shut_down()
         await worker.wait_for_shutdown()
+    handler = signal.getsignal(signal.SIGTERM)
     await worker.wait_for_shutdown()
+    assert signal.getsignal(signal.SIGTERM) is handler
 
 
 async def test_a_failing_service_is_restarted_and_reported(
