@@ -134,11 +134,15 @@ class Readings:
             before, after = (_median(part, name) for part in (early, late))
             assert after <= factor * before + slack, f"{name}: {before:g}, then {after:g}"
 
-    def write(self, into: Path, totals: dict[str, object]) -> None:
-        """Write ``soak.json`` and ``soak.svg``."""
+    def save(self, into: Path, totals: dict[str, object]) -> None:
+        """Write ``soak.json``, each window anew: a run that is stopped leaves what it has read."""
         into.mkdir(parents=True, exist_ok=True)
         found = {"totals": totals, "windows": [asdict(one) for one in self.windows]}
         (into / "soak.json").write_text(json.dumps(found, indent=1) + "\n")
+
+    def write(self, into: Path, totals: dict[str, object]) -> None:
+        """Write ``soak.json`` and ``soak.svg``."""
+        self.save(into, totals)
         # Text stays text, which makes a quarter of the size.
         with mpl.rc_context({"svg.hashsalt": "chancy", "svg.fonttype": "none", "font.size": 9}):
             plotted(self.windows).savefig(into / "soak.svg", format="svg", metadata={"Date": None})

@@ -178,6 +178,7 @@ async def test_hours_of_load_with_a_fault_every_half_minute(
     faults = Faults(replicated, fleet, chance)
     page, address = dashboard()
     readings = Readings(dsn, psutil.Process(faults.elder.pid), page, JOBS_PER_S)
+    into = Path(os.environ.get("CHANCY_SOAK_INTO", tmp_path))
     until = time.monotonic() + SECONDS
 
     def over() -> bool:
@@ -190,6 +191,7 @@ async def test_hours_of_load_with_a_fault_every_half_minute(
             fault = await faults.next()
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             await eventually(partial(read, readings, fault), timeout=60)
+            readings.save(into, {"seed": seed, "faults": Counter(faults.made)})
 
     async with Chancy(dsn, pool_size=4) as chancy:
         producer = Sustained(chancy, book, chance, JOBS_PER_S)
@@ -203,7 +205,6 @@ async def test_hours_of_load_with_a_fault_every_half_minute(
     await asyncio.to_thread(fleet.stop)
     totals = {"seed": seed, "jobs": producer.pushed, "pushed_again": producer.failed}
     totals |= {"claimed_again": ledger.repeated(dsn), "stale": fleet.stale(), "pages_seen": seen}
-    into = Path(os.environ.get("CHANCY_SOAK_INTO", tmp_path))
     readings.write(into, {**totals, "seconds": SECONDS, "faults": Counter(faults.made)})
     fleets.tell(**totals, p99_ms=[one.p99_ms for one in readings.windows])
     ((pushed,),) = tables.ask(dsn, PUSHED)
