@@ -143,13 +143,18 @@ def dashboard(
         yield begin
 
 
+async def answers(client: httpx.AsyncClient, address: str) -> bool:
+    with suppress(httpx.HTTPError):
+        return (await client.get(address)).status_code == 200
+    return False
+
+
 async def watch(address: str, over: Callable[[], bool]) -> int:
     """Look at the dashboard every second; returns how often it has answered."""
     seen = 0
     async with httpx.AsyncClient(timeout=20) as client:
         while not over():
-            with suppress(httpx.HTTPError):
-                seen += (await client.get(address)).status_code == 200
+            seen += await answers(client, address)
             await asyncio.sleep(1)
     return seen
 
@@ -177,6 +182,9 @@ async def test_hours_of_load_with_a_fault_every_half_minute(
     await asyncio.to_thread(fleet.wait_until_ready)
     faults = Faults(replicated, fleet, chance)
     page, address = dashboard()
+    # One that finds no server at its start ends at once.
+    async with httpx.AsyncClient() as client:
+        await eventually(lambda: answers(client, address), timeout=60)
     readings = Readings(dsn, psutil.Process(faults.elder.pid), page, JOBS_PER_S)
     into = Path(os.environ.get("CHANCY_SOAK_INTO", tmp_path))
     until = time.monotonic() + SECONDS
