@@ -49,6 +49,7 @@ class Puller:
     :param give: called with the claims.
     :param listening: whether notifications arrive now; polling is then less frequent. None: no
         polling, since surveys wake the puller.
+    :param ruled: whether claims are by rules, which other workers share.
     :param call: called when there may be more jobs than this worker can take.
     """
 
@@ -64,6 +65,7 @@ class Puller:
         give: Callable[[Sequence[Claim]], None],
         worker_id: Callable[[], UUID],
         listening: Callable[[], bool] | None,
+        ruled: bool = False,
         call: Callable[[], None] = lambda: None,
     ) -> None:
         self.queue = queue
@@ -75,6 +77,7 @@ class Puller:
         self._clock = clock
         self._worker_id = worker_id
         self._listening = listening
+        self._ruled = ruled
         self._call = call
         self._woken = asyncio.Event()
         self._thorough = True
@@ -182,6 +185,8 @@ class Puller:
                 continue
             backoff.reset()
             self._give(claims)
+            if self._ruled:
+                self._runner.adapt_prefetch(limit, len(claims))
             if claims:
                 self.drained.clear()
                 self._rung = 0

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import assert_never
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Released, Snoozed
@@ -28,7 +27,7 @@ from chancy.plugin.hooks import Hooks
 from chancy.queue.executor_kind import executor_kind
 from chancy.queue.executor_options import ExecutorOptions, ProcessOptions
 from chancy.queue.queue import Queue
-from chancy.queue.rules import FairShare, GlobalConcurrency, RateLimit, Rule, Sequential
+from chancy.queue.rules import GlobalConcurrency, Rule, Sequential
 from chancy.worker.adoption import QueueAdoption
 from chancy.worker.broker_session import BrokerSession
 from chancy.worker.isolated_loop import IsolatedApplication, environment_of
@@ -90,7 +89,7 @@ class QueueWorker:
         prefetch_limit = limits.prefetch_limit
         if claims is not None:
             settle = self._settle_and_claim
-            prefetch_limit = ruled_prefetch(prefetch_limit, queue.rules)
+            prefetch_limit = ruled_prefetch(prefetch_limit, queue.rules, self._executor.slots)
         self.unknown = UnknownFunctions(
             queue.name, partial(look_up, registry), clock, after_s=limits.unknown_after_s
         )
@@ -98,7 +97,7 @@ class QueueWorker:
             self._executor, hooks.judge, settle, clock, self.unknown, prefetch_limit
         )
         claim = session.broker.claim if claims is None else claims.claim
-        self.puller = self._make_puller(session, claim, self.runner.give)
+        self.puller = self._make_puller(session, claim, self.runner.give, ruled=claims is not None)
         self._pullers = {session: self.puller}
         if self._adoption:
             give = self._adoption.receiver(self.runner)
@@ -123,6 +122,7 @@ class QueueWorker:
         give: Callable[[Sequence[Claim]], None],
         *,
         surveyed: bool = True,
+        ruled: bool = False,
     ) -> Puller:
         def listening() -> bool:
             return session.listener.receiving
@@ -138,6 +138,7 @@ class QueueWorker:
             give=give,
             worker_id=lambda: session.registration.worker_id,
             listening=None if surveyed else listening,
+            ruled=ruled,
             call=partial(session.crowd.call, self.queue.name),
         )
 
@@ -366,22 +367,14 @@ class QueueWorker:
         self.runner.interrupt_all(outcome, affected)
 
 
-def ruled_prefetch(limit: int | None, rules: Iterable[Rule]) -> int | None:
+def ruled_prefetch(limit: int | None, rules: Iterable[Rule], slots: int) -> int | None:
     """The prefetch limit of a queue with rules; None: that of the runner.
 
-    A job that only waits here takes the slot of one that could run elsewhere, so that a worker
-    prefetches a hundredth of the slots at most.
+    With partition keys it is the number of jobs that run at a time: more of them kept so many keys
+    occupied that the jobs behind them had to be held, which cost more than the larger claims saved.
     """
-    for rule in rules:
-        match rule:
-            case GlobalConcurrency(limit=slots):
-                limit = slots // 100 if limit is None else min(limit, slots // 100)
-            case Sequential():
-                limit = 0
-            case RateLimit() | FairShare():
-                pass
-            case _:
-                assert_never(rule)
+    if any(isinstance(rule, GlobalConcurrency | Sequential) and rule.by for rule in rules):
+        return slots if limit is None else min(limit, slots)
     return limit
 
 

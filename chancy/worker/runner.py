@@ -61,9 +61,10 @@ class Runner:
         prefetch_limit: int | None = None,
     ) -> None:
         self._unknown = unknown
-        self._prefetch_limit = (
+        self._most_prefetched = (
             _PREFETCH_LIMIT if prefetch_limit is None else min(prefetch_limit, _PREFETCH_LIMIT)
         )
+        self._prefetch_limit = self._most_prefetched
         self._executor = executor
         self._judge = judge
         self._settle = settle
@@ -106,6 +107,15 @@ class Runner:
         free = capacity - len(self._waiting) - len(self._running)
         worth_it = capacity // 4 if self._waiting else 1
         return free if free >= worth_it else 0
+
+    def adapt_prefetch(self, asked: int, claimed: int) -> None:
+        """Prefetch only while the rules of a queue let more jobs start than have room here.
+
+        A job that only waits here takes a slot of a rule that another job could have elsewhere, so
+        a claim that gets fewer jobs than it asked for ends the prefetch.
+        """
+        more = 2 * claimed if claimed >= asked else 0
+        self._prefetch_limit = min(more, self._most_prefetched)
 
     @property
     def backlogged(self) -> bool:

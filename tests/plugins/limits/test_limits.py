@@ -37,6 +37,7 @@ from chancy.plugins.retry import Retries
 from chancy.plugins.workflow import Workflow, Workflows
 from chancy.queue.rules import Rule, encode_rules
 from chancy.retry import Constant
+from chancy.worker.runner import Runner
 from tests.faults import tables
 from tests.plugins.limits import jobs
 from tests.plugins.limits.jobs import Book, refused, transfer, work
@@ -288,6 +289,20 @@ async def test_rules_hold_for_jobs_of_every_way_in(dsn: str, book: Book) -> None
     assert book.of("a") == [0, 1, 2, 3, 4, 5]
     assert book.most["a"] == 1
     assert not tables.ask(dsn, "select 1 from chancy.finished_jobs where queue = 'ruled'")
+
+
+async def test_only_claims_by_rules_adapt_the_prefetch(
+    dsn: str, book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = set[tuple[int, int]]()
+    monkeypatch.setattr(Runner, "adapt_prefetch", lambda _, *counts: seen.add(counts))
+    plain = Queue("plain", executor="async", concurrency=7)
+    async with application(dsn, [GlobalConcurrency(5)]) as chancy:
+        await chancy.declare(plain)
+        async with Worker(chancy):
+            await (await chancy.push(work.job("a").with_queue("plain"))).wait(10)
+            await eventually(lambda: (20, 0) in seen)
+    assert {asked for asked, _ in seen} == {20}
 
 
 async def test_a_higher_priority_runs_first(dsn: str, book: Book) -> None:

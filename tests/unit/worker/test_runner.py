@@ -98,6 +98,23 @@ async def test_claims_are_held_ahead_as_far_as_is_allowed(
         await runner.close()
 
 
+async def test_claims_by_rules_are_held_ahead_only_while_there_are_enough() -> None:
+    executor, settled, clock = OneByOne(), list[Settlement](), ManualClock()
+    runner = Runner(executor, judge, settled.append, clock, UNKNOWN)
+    try:
+        for _ in range(100):
+            executor.go.release()
+        runner.give([claim() for _ in range(100)])
+        await eventually(lambda: len(settled) == 100)
+        clock.advance(0.1)
+        assert runner.room == 1 + 100
+        for asked, claimed, ahead in ((30, 30, 60), (30, 29, 0), (3, 3, 6), (600, 600, 100)):
+            runner.adapt_prefetch(asked, claimed)
+            assert runner.capacity == 1 + ahead
+    finally:
+        await runner.close()
+
+
 async def test_claims_behind_a_slow_job_are_released_after_a_second() -> None:
     executor, settled, clock = OneByOne(), list[Settlement](), ManualClock()
     runner = Runner(executor, judge, settled.append, clock, UNKNOWN)

@@ -25,8 +25,11 @@ set enable_hashjoin = on
 set jit = off
 as $$
 declare
+  -- A small room is read beyond, since most of what comes first may have to wait; with a larger one
+  -- that costs more than another read would.
   v_window int := case
-    when 'fair' = any (s.kinds) then 1000 when s.bys = '{}' then p_room else greatest(p_room, 200) end;
+    when 'fair' = any (s.kinds) then 1000
+    when s.bys = '{}' or p_room >= 50 then p_room else 200 end;
   v_hold boolean; v_to int;
   v_lanes int[] := '{}'; v_hints bigint[] := '{}';
   v_moved uuid[]; v_owners boolean[]; v_waits boolean[]; v_behind boolean[];
