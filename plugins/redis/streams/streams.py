@@ -16,7 +16,7 @@ from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.encoding.codecs import Codec, RecordT
 from chancy.plugins.redis.streams.encoding.compression import Compressor
 from chancy.plugins.redis.streams.encoding.hashing import HasherOption, Key, RecordRoute
-from chancy.plugins.redis.streams.encoding.record_coding import coding_of
+from chancy.plugins.redis.streams.encoding.record_coding import RecordCoding
 from chancy.plugins.redis.streams.group.executor import StreamExecutor
 from chancy.plugins.redis.streams.group.halts import Exit
 from chancy.plugins.redis.streams.model.record import is_primitive
@@ -124,7 +124,7 @@ class Streams(Schedules):
             },
             primitive=is_primitive(record),
         )
-        coding = coding_of(
+        coding = RecordCoding(
             record,
             codec=like.pop("codec", None),
             compressor=like.pop("compressor", None),

@@ -191,10 +191,6 @@ class RecordRoute(Generic[RecordT]):
         """The name of the hasher, which is stored with the stream."""
         return self._hasher.name
 
-    def key(self, record: RecordT) -> Any:
-        """Return the key of a record."""
-        return self._key(record)
-
     def partition(self, record: RecordT, partitions: int) -> int:
         """Return the number of the partition of a record, from 0.
 

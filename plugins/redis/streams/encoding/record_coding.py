@@ -69,18 +69,6 @@ class RecordCoding(Generic[RecordT]):
             return "primitive"
         return self._encodings.written.field.removeprefix(PREFIX).decode()
 
-    def check(self, values: object) -> RecordT:
-        """Create a record from plain values.
-
-        :raises InvalidArguments: the values are not valid; the message names each wrong field.
-        """
-        try:
-            return self.model.model_validate(values)
-        except ValidationError as error:
-            raise InvalidArguments(
-                f"not a valid {self.model.__qualname__}: {reasons(error)}"
-            ) from None
-
     def check_json(self, text: str | bytes) -> RecordT:
         """Create a record from JSON.
 
@@ -203,17 +191,3 @@ def _scalar(value: object) -> bytes:
             return repr(value).encode()
         case _:
             raise TypeError(f"{shown(value)} is not a scalar")
-
-
-def coding_of(
-    record: type[RecordT],
-    *,
-    codec: str | Codec | None = None,
-    compressor: str | Compressor | None = None,
-    reads: Iterable[Codec | Compressor] = (),
-    max_bytes: int = DEFAULT_MAX_PAYLOAD,
-) -> RecordCoding[RecordT]:
-    """Return the coding of a record type; see `RecordCoding`."""
-    return RecordCoding(
-        record, codec=codec, compressor=compressor, reads=reads, max_bytes=max_bytes
-    )

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
-from chancy.plugins.redis.streams.encoding.record_coding import RecordCoding, coding_of
+from chancy.plugins.redis.streams.encoding.record_coding import RecordCoding
 from chancy.plugins.redis.streams.model.protocols import Item, MiddlewareContext
 from chancy.plugins.redis.streams.model.record import Record, is_primitive
 from chancy.plugins.redis.streams.producing.stream import Stream
@@ -82,7 +82,7 @@ class DeadLetterMiddleware(Generic[R]):
         self._coding = source.coding
         coding: Any = source.coding
         if not (isinstance(coding, RecordCoding) and is_primitive(coding.model)):
-            coding = coding_of(Dead)
+            coding = RecordCoding(Dead)
             self._primitive = False
         else:
             self._primitive = True

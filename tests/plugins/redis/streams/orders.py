@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from chancy.plugins.redis.streams.encoding.hashing import RecordRoute
-from chancy.plugins.redis.streams.encoding.record_coding import coding_of
+from chancy.plugins.redis.streams.encoding.record_coding import RecordCoding
 from chancy.plugins.redis.streams.model.record import Record
 from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.transport.redis_client import RedisClient
@@ -22,7 +22,7 @@ def in_turn(key: int) -> int:
 
 
 def declare(link: RedisClient, *, hasher: Any = in_turn, **options: Any) -> Stream[Order]:
-    coding = coding_of(Order, codec=options.pop("codec", None))
+    coding = RecordCoding(Order, codec=options.pop("codec", None))
     route = RecordRoute(Order, "order_id", hasher)
     return Stream("orders", link=link, coding=coding, route=route, **options)
 

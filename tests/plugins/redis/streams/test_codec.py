@@ -19,7 +19,7 @@ from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.encoding import compression
 from chancy.plugins.redis.streams.encoding.codecs import UnreadableRecord, ValuesCodec
 from chancy.plugins.redis.streams.encoding.compression import Gzip, Zstd
-from chancy.plugins.redis.streams.encoding.record_coding import coding_of
+from chancy.plugins.redis.streams.encoding.record_coding import RecordCoding
 from chancy.plugins.redis.streams.model.record import Record
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -102,7 +102,7 @@ class Shouting:
 @pytest.mark.parametrize("compressor", [None, "gzip", "lz4", "zstd"])
 @pytest.mark.parametrize("codec", ["json", "msgpack"])
 def test_records_come_back_equal(codec: str, compressor: str | None) -> None:
-    coding = coding_of(Everything, codec=codec, compressor=compressor)
+    coding = RecordCoding(Everything, codec=codec, compressor=compressor)
     assert coding.name == (codec if compressor is None else f"{codec}.{compressor}")
     fields = coding.encode(EVERYTHING)
     assert fields[0] == b"data." + coding.name.encode()
@@ -115,13 +115,13 @@ def test_a_strict_record_is_written_as_text_and_read_again() -> None:
 
     record = Strict(at=datetime(2026, 1, 1, tzinfo=UTC))
     for codec in ("json", "msgpack"):
-        coding = coding_of(Strict, codec=codec)
+        coding = RecordCoding(Strict, codec=codec)
         assert coding.decode(coding.encode(record)) == record
 
 
 @pytest.mark.row("R07")
 def test_json_is_compact_with_times_in_iso_8601() -> None:
-    _, data = coding_of(Everything).encode(EVERYTHING)
+    _, data = RecordCoding(Everything).encode(EVERYTHING)
     assert b" " not in data
     assert json.loads(data)["at"] == "2026-01-02T03:04:05.678901Z"
 
@@ -129,14 +129,14 @@ def test_json_is_compact_with_times_in_iso_8601() -> None:
 @pytest.mark.row("R07")
 @pytest.mark.parametrize("compressor", ["gzip", "lz4", "zstd"])
 def test_compressors_make_it_small(compressor: str) -> None:
-    _, data = coding_of(Text, compressor=compressor).encode(Text(text="ab" * 5_000))
+    _, data = RecordCoding(Text, compressor=compressor).encode(Text(text="ab" * 5_000))
     assert len(data) < 200
 
 
 @pytest.mark.row("R07")
 def test_own_codecs_and_compressors_are_called() -> None:
     compressor = Reversing()
-    coding = coding_of(Text, codec=Shouting(), compressor=compressor)
+    coding = RecordCoding(Text, codec=Shouting(), compressor=compressor)
     fields = coding.encode(Text(text="abc"))
     assert list(fields) == [b"data.shout.reverse", b'}"CBA":"TXET"{']
     assert coding.decode(fields) == Text(text="abc")
@@ -145,31 +145,31 @@ def test_own_codecs_and_compressors_are_called() -> None:
 
 def test_two_functions_make_a_codec() -> None:
     codec = ValuesCodec("plain", lambda value: json.dumps(value).encode(), json.loads)
-    coding = coding_of(Text, codec=codec)
+    coding = RecordCoding(Text, codec=codec)
     assert list(coding.encode(Text(text="a"))) == [b"data.plain", b'{"text": "a"}']
 
 
 @pytest.mark.row("R07")
 def test_a_stream_that_changed_its_codec_reads_the_old_events() -> None:
     before = [
-        coding_of(Text),
-        coding_of(Text, codec="msgpack", compressor="zstd"),
-        coding_of(Text, codec=Shouting(), compressor=Reversing()),
+        RecordCoding(Text),
+        RecordCoding(Text, codec="msgpack", compressor="zstd"),
+        RecordCoding(Text, codec=Shouting(), compressor=Reversing()),
     ]
-    now = coding_of(Text, compressor="lz4", reads=[Shouting(), Reversing()])
+    now = RecordCoding(Text, compressor="lz4", reads=[Shouting(), Reversing()])
     for number, coding in enumerate(before):
         assert now.decode(coding.encode(Text(text=f"t{number}"))) == Text(text=f"t{number}")
 
 
 def test_an_own_codec_that_is_gone_is_named() -> None:
-    fields = coding_of(Text, codec=Shouting()).encode(Text(text="a"))
+    fields = RecordCoding(Text, codec=Shouting()).encode(Text(text="a"))
     with pytest.raises(UnreadableRecord, match=r"encoded as 'shout', which this .* reads="):
-        coding_of(Text).decode(fields)
+        RecordCoding(Text).decode(fields)
 
 
 @pytest.mark.parametrize("compressor", ["gzip", "lz4", "zstd"])
 def test_truncated_data_is_no_record(compressor: str) -> None:
-    coding = coding_of(Text, compressor=compressor)
+    coding = RecordCoding(Text, compressor=compressor)
     name, data = coding.encode(Text(text="some text that is long enough to be cut" * 10))
     for end in (0, 5, len(data) // 2, len(data) - 1):
         with pytest.raises(UnreadableRecord):
@@ -178,7 +178,7 @@ def test_truncated_data_is_no_record(compressor: str) -> None:
 
 @pytest.mark.parametrize("compressor", ["gzip", "lz4", "zstd"])
 def test_a_bomb_does_not_go_off(compressor: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    coding = coding_of(Text, compressor=compressor)
+    coding = RecordCoding(Text, compressor=compressor)
     fields = coding.encode(Text(text="a" * 100_000))
     monkeypatch.setattr(compression, "MAX_DECOMPRESSED", 50_000)
     with pytest.raises(UnreadableRecord, match="more than 50,000 bytes when decompressed"):
@@ -196,12 +196,12 @@ def test_a_bomb_does_not_go_off(compressor: str, monkeypatch: pytest.MonkeyPatch
 def test_a_missing_library_names_what_installs_it(
     given: dict[str, Any], library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fields = coding_of(Text, **given).encode(Text(text="a"))
+    fields = RecordCoding(Text, **given).encode(Text(text="a"))
     _miss(monkeypatch, library)
     with pytest.raises(ConfigurationError, match=rf"library {library},.*'chancy-queue\[codecs\]'"):
-        coding_of(Text, **given)
+        RecordCoding(Text, **given)
     with pytest.raises(UnreadableRecord, match=rf"library {library},.*'chancy-queue\[codecs\]'"):
-        coding_of(Text).decode(fields)
+        RecordCoding(Text).decode(fields)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_a_missing_library_names_what_installs_it(
 )
 def test_an_invalid_codec_is_refused(given: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason):
-        coding_of(Text, **given)
+        RecordCoding(Text, **given)
 
 
 @pytest.mark.parametrize("make", [lambda: Gzip(0), lambda: Zstd(23)])
