@@ -16,10 +16,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from chancy.checks import check_number
-from chancy.clock import Backoff, Clock
+from chancy.clock import Backoff, Clock, is_being_cancelled
 from chancy.errors import BrokerError
 from chancy.plugin.leader import LeaderGate
-from chancy.plugins.redis.streams.processing.cancellation import cancelled
 from chancy.plugins.redis.transport.redis_client import RedisClient
 
 if TYPE_CHECKING:
@@ -211,7 +210,7 @@ class Timers:
         try:
             await task.work()
         except (Exception, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and cancelled():
+            if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
                 raise
             kind = type(task).__name__.lower()
             logger.exception("stream_duty_failed kind=%s name=%s", kind, task.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from chancy.plugins.redis.streams.model.event import Event
@@ -31,11 +31,8 @@ class EventSource(Protocol[R]):
 class BlockingEvents(Generic[R]):
     """The events of one partition, in order: ``for event in events``. See `Events`."""
 
-    def __init__(
-        self, source: EventSource[R], decode: Callable[[Sequence[bytes]], R], *, grace_s: float
-    ) -> None:
+    def __init__(self, source: EventSource[R], *, grace_s: float) -> None:
         self._source = source
-        self._decode = decode
         self._grace_s = grace_s
 
     @property
@@ -44,7 +41,7 @@ class BlockingEvents(Generic[R]):
         return self._source.number
 
     def __iter__(self) -> Iterator[Event[R]]:
-        return _singles(self._source, _same)
+        return self.single(_same)
 
     def records(self) -> BlockingRecords[R]:
         """The records of the events."""
@@ -55,18 +52,16 @@ class BlockingEvents(Generic[R]):
         check_batch(most, within, self._grace_s)
         return BlockingBatches(self, most, within, _same)
 
-    def decoded(self) -> Iterator[R]:
-        """Return the iterator of `BlockingRecords`."""
-        return _singles(self._source, self.decode)
+    # For the other classes of this module.
+
+    def single(self, make: Callable[[Event[R]], T]) -> Iterator[T]:
+        """Return an iterator over what ``make`` returns for each event."""
+        return _singles(self._source, make)
 
     def batched(self, most: int, within: float, make: Callable[[Event[R]], T]) -> Iterator[list[T]]:
         """Return the iterator of `BlockingBatches`."""
         self._source.widen(most)
         return _batches(self._source, most, within, make)
-
-    def decode(self, event: Event[R]) -> R:
-        """The record of an event."""
-        return self._decode(event.fields)
 
 
 class BlockingRecords(Generic[R]):
@@ -76,7 +71,7 @@ class BlockingRecords(Generic[R]):
         self._events = events
 
     def __iter__(self) -> Iterator[R]:
-        return self._events.decoded()
+        return self._events.single(Event.record)
 
     def take(self, most: int, *, within: float) -> BlockingBatches[R, R]:
         """Iterate in batches of records; see `Events.take`."""
@@ -99,7 +94,7 @@ class BlockingBatches(Generic[R, T]):
 
     def records(self) -> BlockingBatches[R, R]:
         """The records of the batches."""
-        return BlockingBatches(self._events, self._most, self._within, self._events.decode)
+        return BlockingBatches(self._events, self._most, self._within, Event.record)
 
 
 def _same(event: Event[R]) -> Event[R]:

@@ -67,9 +67,3 @@ class Escaped(RuntimeError):
         super().__init__(
             f"{subject} let a CancelledError escape: something that it awaited was cancelled"
         )
-
-
-def cancelled() -> bool:
-    """Return whether the current task was cancelled: then a CancelledError must pass."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -128,17 +128,16 @@ class PartitionLoop(JobLoop):
         taken: Sequence[object] = ()
         try:
             processor = _imported(self._processor_path)
-            decode = processor.stream.coding.decode
             partition = self._partition = RemotePartition(
                 self._connection,
                 self._shared,
                 self._details["number"],
-                decode,
+                processor.stream.coding.decode,
                 self._log_handler.end,
             )
             taken = partition.taken
             function: Any = processor.function
-            function(BlockingEvents(partition, decode, grace_s=self._details["grace_s"]))
+            function(BlockingEvents(partition, grace_s=self._details["grace_s"]))
         except Exception as error:
             failure = json.dumps(Failure.of(error).as_json()).encode()
             return packed(frames.RAISED, len(taken), body=failure)

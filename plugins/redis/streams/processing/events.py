@@ -7,10 +7,11 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Any, Generic, TypeVar, cast
 
+from chancy.clock import is_being_cancelled
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.model.event import Event
 from chancy.plugins.redis.streams.model.protocols import Middleware, MiddlewareContext
-from chancy.plugins.redis.streams.processing.cancellation import Escaped, cancelled
+from chancy.plugins.redis.streams.processing.cancellation import Escaped
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 
 R = TypeVar("R")
@@ -68,7 +69,7 @@ class Chain:
                 if raised is not error:
                     instead = instead or raised
             except asyncio.CancelledError:
-                if cancelled():
+                if is_being_cancelled():
                     raise
                 instead = instead or Escaped("a middleware")
         if instead is not None:
@@ -94,13 +95,11 @@ class Events(Generic[R]):
     def __init__(
         self,
         partition: OwnedPartition[R],
-        decode: Callable[[Sequence[bytes]], R],
         chain: Chain,
         *,
         grace_s: float,
     ) -> None:
         self._partition = partition
-        self._decode = decode
         self._chain = chain
         self._grace_s = grace_s
 
@@ -145,10 +144,6 @@ class Events(Generic[R]):
             _passed(self._partition, raw, lambda batch: [make(event) for event in batch])
         )
 
-    def decode(self, event: Event[R]) -> R:
-        """The record of an event."""
-        return self._decode(event.fields)
-
 
 class Records(Generic[R]):
     """The records of a partition, in order."""
@@ -157,7 +152,7 @@ class Records(Generic[R]):
         self._events = events
 
     def __aiter__(self) -> AsyncIterator[R]:
-        return self._events.single(self._events.decode)
+        return self._events.single(Event.record)
 
     def take(self, most: int, *, within: float) -> EventBatches[R, R]:
         """Iterate in batches of records; see `Events.take`."""
@@ -183,7 +178,7 @@ class EventBatches(Generic[R, T]):
 
     def records(self) -> EventBatches[R, R]:
         """The records of the batches."""
-        return EventBatches(self._events, self._most, self._within, self._events.decode)
+        return EventBatches(self._events, self._most, self._within, Event.record)
 
 
 def check_batch(most: int, within: float, grace_s: float) -> None:

@@ -9,9 +9,10 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
+from chancy.clock import is_being_cancelled
 from chancy.plugins.redis.streams.model.protocols import MiddlewareContext
 from chancy.plugins.redis.streams.processing.blocking_events import BlockingEvents
-from chancy.plugins.redis.streams.processing.cancellation import Escaped, cancelled, finish
+from chancy.plugins.redis.streams.processing.cancellation import Escaped, finish
 from chancy.plugins.redis.streams.processing.child import PartitionProcess
 from chancy.plugins.redis.streams.processing.events import Chain, Events
 from chancy.plugins.redis.streams.processing.failures import described
@@ -57,27 +58,26 @@ class Invocation:
         """Stop the child, if there is one; kill it if the current task was cancelled."""
         child, self._child = self._child, None
         if child is not None:
-            await finish(child.close(at_once=cancelled()))
+            await finish(child.close(at_once=is_being_cancelled()))
 
     async def _run_here(self) -> None:
         processor, partition = self._processor, self._partition
         options = processor.options
         place = MiddlewareContext(processor.stream.name, processor.name, partition.number)
         chain = Chain(options.middleware, place)
-        decode = processor.stream.coding.decode
-        events = Events(partition, decode, chain, grace_s=options.grace_s)
+        events = Events(partition, chain, grace_s=options.grace_s)
         function = cast("Callable[[Events[Any]], Awaitable[None]]", processor.function)
         failure: Exception | None = None
         try:
             await function(events)
         except Exception as error:
-            if partition.closing and cancelled():
+            if partition.closing and is_being_cancelled():
                 # An interruption that the function turned into another exception.
                 self._ended_late(error)
                 raise asyncio.CancelledError from error
             failure = error
         except asyncio.CancelledError as error:
-            if cancelled():
+            if is_being_cancelled():
                 raise
             failure = Escaped("the processor")
             failure.__cause__ = error
@@ -139,8 +139,6 @@ class Invocation:
 
     def _run_blocking(self) -> None:
         processor = self._processor
-        events = BlockingEvents(
-            self._partition, processor.stream.coding.decode, grace_s=processor.options.grace_s
-        )
+        events = BlockingEvents(self._partition, grace_s=processor.options.grace_s)
         function = cast("Callable[[BlockingEvents[Any]], None]", processor.function)
         function(events)

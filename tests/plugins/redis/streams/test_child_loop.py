@@ -32,7 +32,7 @@ class Side:
         self.partition: RemotePartition[Sequence[bytes]] = RemotePartition(
             connection, shared_memory(shared), 3, _same, lambda: None
         )
-        self.events = BlockingEvents(self.partition, _same, grace_s=8.0)
+        self.events = BlockingEvents(self.partition, grace_s=8.0)
 
     def give(self, *ids: str) -> None:
         body = pickle.dumps([(xid, [], False) for xid in ids])

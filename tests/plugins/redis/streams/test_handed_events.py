@@ -145,14 +145,8 @@ async def test_a_batch_that_would_outlast_the_grace_period_is_refused(
     lane = OwnedPartition[Order](
         0, 1, time.monotonic(), prefetch=1, pending=0, last="0-0", loop=loop
     )
-    events = Events(
-        lane, _no_order, Chain((), MiddlewareContext("orders", "handle", 0)), grace_s=0.2
-    )
-    blocking = BlockingEvents(lane, _no_order, grace_s=0.2)
+    events = Events(lane, Chain((), MiddlewareContext("orders", "handle", 0)), grace_s=0.2)
+    blocking = BlockingEvents(lane, grace_s=0.2)
     for each in (events, events.records(), blocking, blocking.records()):
         with pytest.raises(ConfigurationError, match=reason):
             each.take(most, within=within)
-
-
-def _no_order(_: object) -> Order:
-    raise NotImplementedError
