@@ -114,18 +114,9 @@ class Inspection:
 
     async def report(self) -> Sequence[PartitionReport]:
         """Return the progress of the processor in each partition, in order."""
-        keys, name = self._stream.keys, self._processor
+        name = self._processor
         replies = await self._call_each(
-            range(self._stream.partitions),
-            "report",
-            lambda number: (
-                keys.log(number),
-                keys.own(number, name),
-                keys.park(number, name),
-                keys.dead(number, name),
-                keys.stat(number),
-            ),
-            (name, MOST_COUNTED + 1),
+            range(self._stream.partitions), "report", self._keys_of, (name, MOST_COUNTED + 1)
         )
         return [self._read(number, reply) for number, reply in replies.items()]
 
@@ -220,18 +211,20 @@ class Inspection:
         for key in (keys.members(name), keys.plan(name), keys.ctl(name)):
             await link.command("DEL", key)
         replies = await self._call_each(
-            range(self._stream.partitions),
-            "forget",
-            lambda number: (
-                keys.log(number),
-                keys.own(number, name),
-                keys.park(number, name),
-                keys.dead(number, name),
-                keys.stat(number),
-            ),
-            (name,),
+            range(self._stream.partitions), "forget", self._keys_of, (name,)
         )
         return Removed(*(sum(counts) for counts in zip(*replies.values(), strict=True)))
+
+    def _keys_of(self, number: int) -> Sequence[str]:
+        """All keys of the processor in a partition."""
+        keys, name = self._stream.keys, self._processor
+        return (
+            keys.log(number),
+            keys.own(number, name),
+            keys.park(number, name),
+            keys.dead(number, name),
+            keys.stat(number),
+        )
 
     async def _notify(self, reason: str, partitions: Iterable[int] = ()) -> None:
         """Notify the workers about some partitions; without any, about all."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from chancy.checks import check_number
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.producing.stream import check_name
 from chancy.plugins.redis.streams.timers import (
@@ -12,8 +13,6 @@ from chancy.plugins.redis.streams.timers import (
     StartupTask,
     Timer,
     Work,
-    check_interval,
-    schedule_of,
 )
 
 
@@ -38,7 +37,7 @@ class Schedules:
 
         :param on_leader: run only on the worker that is the leader.
         """
-        check_interval(every_s)
+        check_number(every_s, "every_s", 0.01, 30 * 86_400, whole=False, unit="seconds")
         return self._declare(name, lambda name, work: Timer(name, work, every_s, on_leader))
 
     def crontab(
@@ -55,7 +54,9 @@ class Schedules:
 
         :param on_leader: run once in the fleet, on the leader; otherwise in each worker.
         """
-        schedule = schedule_of(expression, zone)
+        from chancy.schedule import Schedule
+
+        schedule = Schedule(expression, zone)
         return self._declare(name, lambda name, work: Crontab(name, work, schedule, on_leader))
 
     def task(self, *, on_leader: bool = False, name: str | None = None) -> Callable[[Work], Work]:

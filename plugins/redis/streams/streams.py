@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Literal, Protocol, TypeVar, Unpack, overload
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 from chancy.clock import Backoff, SystemClock
 from chancy.errors import BrokerError, ConfigurationError
@@ -20,12 +20,13 @@ from chancy.plugins.redis.streams.encoding.record_coding import RecordCoding
 from chancy.plugins.redis.streams.group.executor import StreamExecutor
 from chancy.plugins.redis.streams.group.halts import Exit
 from chancy.plugins.redis.streams.model.record import is_primitive
-from chancy.plugins.redis.streams.processing.blocking_events import BlockingEvents
 from chancy.plugins.redis.streams.processing.cancellation import cancel_all
 from chancy.plugins.redis.streams.processing.child import locate
-from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.processing.processor import (
+    BlockingFunction,
     Choices,
+    Function,
+    Mode,
     Options,
     Processor,
     check_function,
@@ -43,18 +44,6 @@ logger = logging.getLogger("chancy.redis.streams")
 logger.addFilter(LogContext())
 
 R = TypeVar("R")
-
-
-class Decorator(Protocol[R]):
-    """Makes a processor of an async function."""
-
-    def __call__(self, function: Callable[[Events[R]], Awaitable[None]], /) -> Processor[R]: ...
-
-
-class BlockingDecorator(Protocol[R]):
-    """Makes a processor of a plain function."""
-
-    def __call__(self, function: Callable[[BlockingEvents[R]], None], /) -> Processor[R]: ...
 
 
 class Streams(Schedules):
@@ -144,7 +133,7 @@ class Streams(Schedules):
         name: str | None = None,
         mode: Literal["async"] = "async",
         **choices: Unpack[Choices],
-    ) -> Decorator[R]: ...
+    ) -> Callable[[Function[R]], Processor[R]]: ...
     @overload
     def processor(
         self,
@@ -153,13 +142,13 @@ class Streams(Schedules):
         name: str | None = None,
         mode: Literal["thread", "process"],
         **choices: Unpack[Choices],
-    ) -> BlockingDecorator[R]: ...
+    ) -> Callable[[BlockingFunction[R]], Processor[R]]: ...
     def processor(
         self,
         stream: Stream[R],
         *,
         name: str | None = None,
-        mode: Literal["async", "thread", "process"] = "async",
+        mode: Mode = "async",
         **choices: Unpack[Choices],
     ) -> Callable[[Any], Processor[R]]:
         """Declare a function that consumes a stream, called once for each owned partition.

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from chancy.checks import check_number
 from chancy.clock import Backoff, Clock, is_being_cancelled
 from chancy.errors import BrokerError
 from chancy.plugin.leader import LeaderGate
@@ -69,21 +68,6 @@ class StartupTask:
 
 
 ScheduledTask = Timer | Crontab | StartupTask
-
-
-def schedule_of(expression: str, zone: str) -> Schedule:
-    """Parse a cron expression.
-
-    :raises ConfigurationError: the expression is not valid, or the zone is unknown.
-    """
-    from chancy.schedule import Schedule
-
-    return Schedule(expression, zone)
-
-
-def check_interval(every_s: float) -> None:
-    """Raise `ConfigurationError` unless the interval is valid for a timer."""
-    check_number(every_s, "every_s", 0.01, 30 * 86_400, whole=False, unit="seconds")
 
 
 class Timers:

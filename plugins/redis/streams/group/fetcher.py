@@ -68,10 +68,6 @@ class Fetcher:
             for number in range(_AT_ONCE):
                 group.create_task(self._fetch(), name=f"fetch {number}")
 
-    async def drop(self, partition: OwnedPartition[Any]) -> None:
-        """Stop fetching for a partition; return when no exchange of it is in flight."""
-        await partition.hold()
-
     async def _fetch(self) -> None:
         while True:
             await self._poked.wait()

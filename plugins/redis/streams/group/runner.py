@@ -244,7 +244,7 @@ class PartitionRunner:
                     extra={"partition": partition.number},
                 )
         self._halts.drop(partition)
-        await self._fetcher.drop(partition)
+        await partition.hold()
         if partition.lost:
             self._partitions.pop(partition.number, None)
             return

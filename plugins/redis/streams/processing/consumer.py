@@ -73,7 +73,8 @@ class Consumer:
                     if end is not None:
                         return end
                 else:
-                    await self._returned()
+                    if not partition.over:
+                        await self._try_again("it returned before its events ended", None)
         finally:
             await self._invocation.close()
         if not partition.closing:
@@ -92,12 +93,6 @@ class Consumer:
             if self._partition.finished > done:
                 self._failures = 0
                 self._backoff.reset()
-
-    async def _returned(self) -> None:
-        """Restart a function that returned before the iteration ended."""
-        if self._partition.over:
-            return
-        await self._try_again("it returned before its events ended", None)
 
     async def _failed(self, error: Exception) -> ConsumerEnd | None:
         partition = self._partition

@@ -121,7 +121,7 @@ class OwnedPartition(Generic[R]):
             self._loop.call_soon_threadsafe(self._flush_soon)
         if len(self.buffer) <= self.low and not self._asked:
             self._asked = True
-            self._loop.call_soon_threadsafe(self._ask)
+            self._loop.call_soon_threadsafe(self.poke, self)
 
     def put_back(self) -> None:
         """Return the taken events to the front of the buffer, in order."""
@@ -181,9 +181,7 @@ class OwnedPartition(Generic[R]):
         most = max(
             self._batch, min(self._most, int(PARTITION_BYTES / self.mean) if self.mean else 1 << 30)
         )
-        low = max(most // 2, self._batch - 1)
-        if (most, low) != (self.prefetch, self.low):
-            self.prefetch, self.low = most, low
+        self.prefetch, self.low = most, max(most // 2, self._batch - 1)
 
     def start_exchange(self) -> None:
         """Mark an exchange as in flight."""
@@ -243,9 +241,6 @@ class OwnedPartition(Generic[R]):
     def _flush(self) -> None:
         self._flushing = False
         self.flush = True
-        self.poke(self)
-
-    def _ask(self) -> None:
         self.poke(self)
 
 
