@@ -16,7 +16,8 @@ from pydantic import BaseModel
 
 from chancy.broker.optional import SqlStore
 from chancy.errors import StatementFailed
-from chancy.plugins.redis.streams.producing.outbox import declaration, packed
+from chancy.plugins.redis.streams.model.schema import definition_of
+from chancy.plugins.redis.streams.producing.outbox import packed
 from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.transport.redis_client import RedisClient
 from chancy.postgres.statements import load
@@ -67,7 +68,7 @@ class EventLetters:
         self, store: SqlStore, ids: Sequence[UUID], new_ids: Sequence[UUID], *, force: bool
     ) -> Mapping[UUID, UUID]:
         """Send the events again, to the ends of their partitions."""
-        streams = {stream.name: declaration(stream)._asdict() for stream, _ in self._groups()}
+        streams = {stream.name: definition_of(stream)._asdict() for stream, _ in self._groups()}
         if not streams:
             return {}
         text = _statement("replay", store.schema)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from chancy.clock import Backoff, Clock, is_being_cancelled
 from chancy.errors import BrokerError
 from chancy.plugin.leader import LeaderGate
+from chancy.plugins.redis.streams.processing.cancellation import finish
 from chancy.plugins.redis.transport.redis_client import RedisClient
 
 if TYPE_CHECKING:
@@ -92,7 +93,6 @@ class Timers:
         tag = f"{{{link.prefix}st}}"
         self._tag = tag
         self._keys = (f"{tag}:workers", f"{tag}:done")
-        self._calls: set[asyncio.Task[int]] = set()
 
     async def serve(self) -> None:
         """Run them until cancelled. A failure is logged and does not affect the others."""
@@ -212,28 +212,15 @@ class Timers:
             await asyncio.sleep(_ALIVE_S / 4)
 
     async def _leave(self) -> None:
-        if self._calls:
-            # The server may still execute a cancelled call: after the leave it would join again.
-            await asyncio.wait(self._calls)
         try:
             await self._once("leave", "")
         except BrokerError as error:
             logger.warning("stream_fleet_not_left error=%s", error)
 
     async def _once(self, action: str, name: str) -> int:
-        call = asyncio.create_task(self._call(action, name), name=f"once {action}")
-        self._calls.add(call)
-        call.add_done_callback(self._answered)
-        return await asyncio.shield(call)
-
-    def _answered(self, call: asyncio.Task[int]) -> None:
-        self._calls.discard(call)
-        if not call.cancelled():
-            call.exception()  # its caller may have been cancelled: mark the error as retrieved
-
-    async def _call(self, action: str, name: str) -> int:
         args = (action, self._worker, round(_ALIVE_S * 1000), name)
-        return int(await self._link.run("streams.once", self._keys, args))
+        # To its end: executed after the leave, a cancelled call would join the fleet again.
+        return int(await finish(self._link.run("streams.once", self._keys, args)))
 
 
 async def _until(due: datetime) -> None:

@@ -17,7 +17,7 @@ from chancy.plugins.redis.streams.group.heartbeat import MemberHeartbeat
 from chancy.plugins.redis.streams.group.maintenance import Maintenance
 from chancy.plugins.redis.streams.group.membership import Membership, MembershipStatus
 from chancy.plugins.redis.streams.group.runner import PartitionRunner
-from chancy.plugins.redis.streams.model.schema import agree, shape_of
+from chancy.plugins.redis.streams.model.schema import agree, definition_of
 from chancy.plugins.redis.streams.processing.cancellation import finish
 from chancy.plugins.redis.streams.processing.ownership import Ownership
 from chancy.plugins.redis.streams.processing.processor import Processor
@@ -110,25 +110,24 @@ class StreamExecutor:
         leave partitions assigned to a member that does not exist until its lease ends.
         """
         backoff = Backoff(base_s=0.2, cap_s=10.0)
-        joining: asyncio.Task[MembershipStatus] | None = None
+        asked = False
         try:
             while True:
                 try:
-                    await agree(self._link, shape_of(self.processor.stream))
-                    joining = asyncio.create_task(self._membership.change("join"))
-                    return await asyncio.shield(joining)
+                    await self._agree()
+                    asked = True
+                    return await finish(self._membership.change("join"))
                 except BrokerError as error:
                     logger.error("processor_not_started processor=%s: %s", self.processor.id, error)
                 await asyncio.sleep(backoff.next_s())
         except asyncio.CancelledError:
-            if joining is not None:
-                await finish(self._undo_join(joining))
+            if asked:
+                await finish(self._leave_group())
             raise
 
-    async def _undo_join(self, joining: asyncio.Task[MembershipStatus]) -> None:
-        await asyncio.wait([joining])
-        joining.exception()  # the join may have been executed even if it failed
-        await self._leave_group()
+    async def _agree(self) -> None:
+        stream = self.processor.stream
+        await agree(self._link, stream.keys, definition_of(stream))
 
     async def _leave(self) -> None:
         """Leave the group first, so that the others are ready for the released partitions."""
@@ -200,7 +199,7 @@ class StreamExecutor:
                     if self.runner.leaving:
                         return
                     # The stored definition may be lost too: store it before another one is.
-                    await agree(self._link, shape_of(self.processor.stream))
+                    await self._agree()
                     await self._membership.change("join")
                 self._ownership.mark_started()
                 self._joining.clear()

@@ -10,6 +10,7 @@ import uuid
 
 from chancy.clock import LEASE_TRUSTED, ClockReading, SystemClock
 from chancy.errors import BrokerError
+from chancy.plugins.redis.streams.processing.cancellation import finish
 from chancy.plugins.redis.transport.redis_client import RedisClient
 
 logger = logging.getLogger("chancy.redis.streams")
@@ -52,17 +53,13 @@ class RedisGate:
 
     async def serve(self) -> None:
         """Request the leadership until cancelled; then release it, so that another can take it."""
-        asking: asyncio.Task[None] | None = None
         try:
             while True:
-                asking = asyncio.create_task(self._request(), name="ask for the lead")
-                await asyncio.shield(asking)
+                # To its end: if it were granted after the release, there would be no leader.
+                await finish(self._request())
                 # Four times per lease, with jitter.
                 await asyncio.sleep(self._lease_s / 4 * random.uniform(0.8, 1.2))
         finally:
-            if asking is not None:
-                # The server may still grant it: after the release, that would leave no leader.
-                await asyncio.wait([asking])
             if self.leading:
                 self._requested = None
                 with contextlib.suppress(BrokerError, TimeoutError):

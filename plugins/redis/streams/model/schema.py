@@ -2,51 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from chancy.errors import ConfigurationError
+from chancy.plugins.redis.streams.model.keys import StreamKeys
 from chancy.plugins.redis.streams.model.target import Target
-from chancy.plugins.redis.transport.redis_client import RedisClient, Reply
-from chancy.plugins.redis.transport.scripts import ScriptCall, Value
+from chancy.plugins.redis.transport.redis_client import RedisClient
 from chancy.text import shown
 
 #: Version of the layout of keys and entries.
 LAYOUT = "1"
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The definition of a stream in one process.
+class StreamDefinition(NamedTuple):
+    """The definition of a stream in one process; rows of the outbox contain it, too."""
 
-    :ivar meta: the key of the stored definition.
-    """
-
-    name: str
-    meta: str
     partitions: int
     hasher: str
     codec: str
+    size: int
+    full: str
 
 
-def shape_of(stream: Target[Any]) -> Shape:
-    return Shape(
-        stream.name, stream.keys.meta, stream.partitions, stream.route.name, stream.coding.name
+def definition_of(stream: Target[Any]) -> StreamDefinition:
+    return StreamDefinition(
+        stream.partitions, stream.route.name, stream.coding.name, stream.size, stream.full
     )
 
 
-def definition_call(stream: Shape) -> ScriptCall:
-    """Return the call that stores the definition unless one is already stored, and reads it."""
-    args: list[Value] = [stream.partitions, stream.hasher, stream.codec, LAYOUT]
-    return ScriptCall("streams.agree", [stream.meta], args)
-
-
-def check(stream: Shape, kept: Reply) -> None:
-    """Compare a definition with the stored one, the reply to `definition_call`.
+async def agree(link: RedisClient, keys: StreamKeys, stream: StreamDefinition) -> None:
+    """Store the definition of a stream, or compare it with the stored one.
 
     :raises ConfigurationError: another partition count, hasher or layout is stored; continuing
         would send events of one key to two partitions, or leave partitions unread.
+    :raises BrokerUnavailable: Redis did not answer.
     """
+    kept = await link.run(
+        "streams.agree", [keys.meta], [stream.partitions, stream.hasher, stream.codec, LAYOUT]
+    )
     partitions, hasher, _, layout = (
         part.decode(errors="replace") if isinstance(part, bytes) else str(part) for part in kept
     )
@@ -64,17 +57,7 @@ def check(stream: Shape, kept: Reply) -> None:
         )
     if found:
         raise ConfigurationError(
-            f"the stream {stream.name} {'; it '.join(found)}: events of one key would lose their "
-            f"order. Declare it as it is stored in {stream.meta}, or give the new stream another "
+            f"the stream {keys.stream} {'; it '.join(found)}: events of one key would lose their "
+            f"order. Declare it as it is stored in {keys.meta}, or give the new stream another "
             "name"
         )
-
-
-async def agree(link: RedisClient, stream: Shape) -> None:
-    """Store the definition of a stream, or compare it with the stored one.
-
-    :raises ConfigurationError: the definitions differ.
-    :raises BrokerUnavailable: Redis did not answer.
-    """
-    call = definition_call(stream)
-    check(stream, await link.run(call.script, call.keys, call.args))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from asyncio.tasks import _unregister_task
 from collections.abc import Collection, Coroutine
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 #: Seconds that a cancelled task may take to end.
 LEAVE_S = 5.0
@@ -21,7 +23,7 @@ async def interrupt(task: asyncio.Task[Any]) -> bool:
     return bool(ended)
 
 
-async def finish(work: Coroutine[Any, Any, None]) -> None:
+async def finish(work: Coroutine[Any, Any, T]) -> T:
     """Await work to its end, also if the caller is cancelled meanwhile; raises that afterwards."""
     task, asked = asyncio.ensure_future(work), None
     while not task.done():
@@ -32,7 +34,7 @@ async def finish(work: Coroutine[Any, Any, None]) -> None:
     if asked is not None:
         task.exception()  # the cancellation takes its place
         raise asked
-    task.result()
+    return task.result()
 
 
 async def cancel_all(tasks: Collection[asyncio.Task[None]], *, early: bool) -> None:

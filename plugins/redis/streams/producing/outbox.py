@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, Iterable, Sequence
 from functools import lru_cache
 from importlib import resources
 from typing import Any, NamedTuple, TypeVar
@@ -12,8 +12,7 @@ from uuid import UUID
 
 from chancy.broker.optional import SqlStore
 from chancy.errors import InvalidArguments
-from chancy.plugins.redis.streams.model.keys import StreamKeys
-from chancy.plugins.redis.streams.model.schema import Shape
+from chancy.plugins.redis.streams.model.schema import StreamDefinition, definition_of
 from chancy.plugins.redis.streams.model.target import Target
 from chancy.plugins.redis.streams.producing.batch import (
     CHUNK,
@@ -36,7 +35,7 @@ class EventOutboxRow(NamedTuple):
     """A row of the outbox: the events of one call for one partition.
 
     :param pos: its position, unique for ever.
-    :param about: the declaration of the stream, as written in the row.
+    :param about: the definition of the stream, as written in the row.
     :param values: names and values of all events, concatenated.
     :param term: the term of the relay that has taken it.
     """
@@ -59,26 +58,6 @@ class EventOutboxRow(NamedTuple):
     @property
     def place(self) -> tuple[str, int]:
         return self.stream, self.partition
-
-
-class Declared(NamedTuple):
-    """The declaration of a stream, as stored in a row."""
-
-    partitions: int
-    hasher: str
-    codec: str
-    size: int
-    full: str
-
-    def shape(self, stream: str, keys: StreamKeys) -> Shape:
-        return Shape(stream, keys.meta, self.partitions, self.hasher, self.codec)
-
-
-def declaration(stream: Target[Any]) -> Declared:
-    """The declaration of a stream, to be stored in a row."""
-    return Declared(
-        stream.partitions, stream.route.name, stream.coding.name, stream.size, stream.full
-    )
 
 
 @lru_cache(maxsize=64)
@@ -175,7 +154,7 @@ class EventOutboxWriter:
         ]
         return _statement("put", self.schema), [
             stream.name,
-            json.dumps(declaration(stream)._asdict()),
+            json.dumps(definition_of(stream)._asdict()),
             [uuid.uuid4() for _ in pieces],
             [partition for partition, _ in pieces],
             [len(piece.args) // piece.width for _, piece in pieces],
@@ -271,7 +250,7 @@ def _read_row(row: Sequence[Any]) -> EventOutboxRow:
     )
 
 
-#: Parses the declaration of a stream from the text in a row; cached.
-declared: Callable[[str], Declared] = lru_cache(maxsize=1_000)(
-    lambda about: Declared(**json.loads(about))
-)
+@lru_cache(maxsize=1_000)
+def definition_in(about: str) -> StreamDefinition:
+    """The definition of a stream from the text in a row."""
+    return StreamDefinition(**json.loads(about))

@@ -25,7 +25,7 @@ from chancy.plugins.redis.streams.producing.leader_loop import LeaderLoop
 from chancy.plugins.redis.streams.producing.outbox import (
     EventOutboxReader,
     EventOutboxRow,
-    declared,
+    definition_in,
 )
 from chancy.plugins.redis.transport.redis_client import RedisClient, Reply
 from chancy.plugins.redis.transport.scripts import ScriptCall, Value
@@ -126,7 +126,7 @@ class EventRelay:
             return True
         keys = StreamKeys(self._link.prefix, row.stream)
         try:
-            await agree(self._link, declared(row.about).shape(row.stream, keys))
+            await agree(self._link, keys, definition_in(row.about))
         except (ConfigurationError, BrokerError) as error:
             await self._stop(row, error)
             return False
@@ -138,7 +138,7 @@ class EventRelay:
     def _call(self, place: tuple[str, int], rows: Sequence[EventOutboxRow]) -> ScriptCall:
         stream, number = place
         keys = StreamKeys(self._link.prefix, stream)
-        about = declared(rows[-1].about)
+        about = definition_in(rows[-1].about)
         args: list[Value] = [rows[0].term, about.size, about.full]
         for row in rows:
             args += [row.pos, row.mark, row.width, row.events, *row.values]

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Generic, TypeVar
 
-from chancy.plugins.redis.streams.model.schema import agree, shape_of
+from chancy.plugins.redis.streams.model.schema import agree, definition_of
 from chancy.plugins.redis.streams.model.target import Target
 from chancy.plugins.redis.streams.producing.backpressure import Backpressure, SendWait
 from chancy.plugins.redis.streams.producing.batch import (
@@ -43,20 +43,10 @@ class Sender(Generic[R]):
     async def send(
         self,
         records: Sequence[R],
-        ids: Sequence[str] | None = None,
-        *,
-        timeout_s: float = PATIENCE_S,
+        ids: Sequence[str] | None,
+        timeout_s: float,
     ) -> list[str]:
-        """Append up to 10,000 records in one round trip; return their ids.
-
-        The records of one partition are appended together, or not at all.
-
-        :param ids: ids chosen by the caller, rising, one for each record.
-        :param timeout_s: seconds to wait for room in a full partition.
-        :raises InvalidArguments: a record or an id is not valid; nothing was sent.
-        :raises StreamFull: a partition had no room; the others have their records.
-        :raises BrokerUnavailable: some records may have been appended.
-        """
+        """See `Stream.send`."""
         if len(records) == 1 and ids is None and self._agreed:
             id = await self._send_one(records[0])
             if id is not None:
@@ -84,19 +74,10 @@ class Sender(Generic[R]):
     async def send_many(
         self,
         records: Iterable[R] | AsyncIterable[R],
-        *,
-        timeout_s: float = PATIENCE_S,
-        progress: Progress | None = None,
+        timeout_s: float,
+        progress: Progress | None,
     ) -> int:
-        """Append any number of records, 1,000 per round trip; return their number.
-
-        The next batch is encoded while the last one is in flight. If a record cannot be produced or
-        sent, all records before it have been sent; a note of the error states their number.
-
-        :param timeout_s: seconds to wait for room in a full partition, each time.
-        :param progress: called after each round trip with the number of records sent so far.
-        :raises Exception: whatever the iterable or `send` raises.
-        """
+        """See `Stream.send_many`. The next batch is encoded while the last one is in flight."""
         flight = _Flight(progress)
         builder = BatchBuilder(self._stream)
         try:
@@ -124,9 +105,8 @@ class Sender(Generic[R]):
     def sync_send(
         self,
         records: Sequence[R],
-        ids: Sequence[str] | None = None,
-        *,
-        timeout_s: float = PATIENCE_S,
+        ids: Sequence[str] | None,
+        timeout_s: float,
     ) -> list[str]:
         """`send` for threads. The records are encoded in the calling thread."""
         batch = single_batch(self._stream, records, ids)
@@ -137,9 +117,8 @@ class Sender(Generic[R]):
     def sync_send_many(
         self,
         records: Iterable[R],
-        *,
-        timeout_s: float = PATIENCE_S,
-        progress: Progress | None = None,
+        timeout_s: float,
+        progress: Progress | None,
     ) -> int:
         """`send_many` for threads. The records are read and encoded in the calling thread."""
         sent = 0
@@ -171,7 +150,7 @@ class Sender(Generic[R]):
         parts = batch.parts()
         stream = self._stream
         if not self._agreed:
-            await agree(stream.link, shape_of(stream))
+            await agree(stream.link, stream.keys, definition_of(stream))
             self._agreed = True
         woken = asyncio.Event()
         loop = asyncio.get_running_loop()

@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterable, Iterable, Sequence
 from typing import Generic, Literal, TypeVar, get_args
 
+from chancy.checks import check_choice, check_number
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.model.keys import StreamKeys
 from chancy.plugins.redis.streams.model.protocols import Coding, Route
@@ -48,16 +49,9 @@ class Stream(Generic[R]):
         outbox: EventOutboxWriter | None = None,
     ) -> None:
         check_name("stream", name)
-        if not 1 <= partitions <= MAX_PARTITIONS:
-            raise ConfigurationError(
-                f"partitions={shown(partitions)} of the stream {name} must be 1 to {MAX_PARTITIONS}"
-            )
-        if size < 1:
-            raise ConfigurationError(f"size={shown(size)} of the stream {name} must be at least 1")
-        if full not in get_args(Full):
-            raise ConfigurationError(
-                f"full={shown(full)} of the stream {name} must be 'block' or 'drop_oldest'"
-            )
+        check_number(partitions, f"the stream {name}: partitions", 1, MAX_PARTITIONS)
+        check_number(size, f"the stream {name}: size", 1)
+        check_choice(full, f"the stream {name}: full", get_args(Full))
         self.name = name
         self.link = link
         self.coding = coding
@@ -98,7 +92,7 @@ class Stream(Generic[R]):
                 batch = outbox_batch(self, records, ids)
                 await self._outbox.put(self, batch, within)
             return []
-        return await self._sender.send(records, ids, timeout_s=timeout_s)
+        return await self._sender.send(records, ids, timeout_s)
 
     async def send_many(
         self,
@@ -121,7 +115,7 @@ class Stream(Generic[R]):
         """
         if within is not None:
             return await self._outbox.put_many(self, records, within, progress)
-        return await self._sender.send_many(records, timeout_s=timeout_s, progress=progress)
+        return await self._sender.send_many(records, timeout_s, progress)
 
     def sync_send(
         self,
@@ -136,7 +130,7 @@ class Stream(Generic[R]):
                 batch = outbox_batch(self, records, ids)
                 self._outbox.put_blocking(self, batch, within)
             return []
-        return self._sender.sync_send(records, ids, timeout_s=timeout_s)
+        return self._sender.sync_send(records, ids, timeout_s)
 
     def sync_send_many(
         self,
@@ -149,7 +143,7 @@ class Stream(Generic[R]):
         """`send_many` for threads, without an event loop."""
         if within is not None:
             return self._outbox.put_many_blocking(self, records, within, progress)
-        return self._sender.sync_send_many(records, timeout_s=timeout_s, progress=progress)
+        return self._sender.sync_send_many(records, timeout_s, progress)
 
     def __repr__(self) -> str:
         return f"Stream({self.name!r}, partitions={self.partitions})"

@@ -10,7 +10,7 @@ import pytest
 
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.model.keys import StreamKeys
-from chancy.plugins.redis.streams.model.schema import agree, shape_of
+from chancy.plugins.redis.streams.model.schema import agree, definition_of
 from chancy.plugins.redis.streams.producing import batch
 from chancy.plugins.redis.streams.producing.batch import StreamFull
 from chancy.plugins.redis.streams.producing.stream import Stream
@@ -109,10 +109,11 @@ async def test_there_is_room_where_all_was_acknowledged(
 async def test_another_declaration_is_refused(
     link: RedisClient, other: dict[str, Any], reason: str
 ) -> None:
-    await agree(link, shape_of(declare(link, partitions=4)))
+    stored = declare(link, partitions=4)
+    await agree(link, stored.keys, definition_of(stored))
     changed = declare(link, **({"partitions": 4} | other))
     with pytest.raises(ConfigurationError, match=f"the stream orders {reason}"):
-        await agree(link, shape_of(changed))
+        await agree(link, changed.keys, definition_of(changed))
     with pytest.raises(ConfigurationError, match=reason):
         await changed.send(*orders(1))
     assert await every(changed) == [[]] * changed.partitions

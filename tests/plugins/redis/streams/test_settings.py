@@ -65,8 +65,12 @@ def test_each_source_goes_before_the_one_further_away(monkeypatch: pytest.Monkey
         ("LEASE_S", "long", "CHANCY_STREAMS_LEASE_S='long' must be a number"),
         ("PREFETCH", "1.5", "CHANCY_STREAMS_PREFETCH='1.5' must be a whole number"),
         ("LEASE_S", "0", "lease_s=0.0 must be a number from 0.2 to 3,600"),
-        ("PARTITIONS", "0", "partitions=0 of the stream orders must be 1 to 4096"),
-        ("FULL", "wait", "full='wait' of the stream orders must be 'block' or 'drop_oldest'"),
+        (
+            "PARTITIONS",
+            "0",
+            "partitions=0 must be a whole number from 1 to 4,096",
+        ),
+        ("FULL", "wait", "the stream orders: full='wait' must be one of 'block', 'drop_oldest'"),
         ("STRATEGY", "even", "strategy='even' must be one of 'sticky', 'contiguous'"),
     ],
 )
