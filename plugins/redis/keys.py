@@ -9,21 +9,14 @@ from chancy.errors import ConfigurationError
 from chancy.text import shown
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """Builds key names.
+def shard_tag(prefix: str) -> str:
+    """The start of every key of jobs.
+
+    A cluster hashes only the part in braces, so one script may use any keys that share a tag.
 
     :param prefix: prefix of every key, from `RedisSettings`.
     """
-
-    prefix: str
-
-    def tag(self, name: str, shard: int = 0) -> str:
-        """The start of every key of one shard: ``{prefix name:shard}``.
-
-        A cluster hashes only the part in braces, so one script may use any keys that share a tag.
-        """
-        return f"{{{self.prefix}{name}:{shard}}}"
+    return f"{{{prefix}jobs:0}}"
 
 
 _TAG = re.compile(r"\{([^{}]+)\}")

@@ -15,7 +15,7 @@ import redis
 
 from chancy import Chancy, Queue, Worker
 from chancy.plugins.redis import RedisPlugin
-from chancy.plugins.redis.keys import Keys
+from chancy.plugins.redis.keys import shard_tag
 from tests.faults import fleet as fleets
 from tests.faults.book import Book
 from tests.faults.test_failover import (
@@ -93,7 +93,7 @@ def clustered(stack: ExitStack, folder: Path) -> Pair:
     shards = Shards(RedisClusterServers(servers[:3]), servers[3:])
     stack.callback(shards.close)
     shards.start()
-    primary, replica = shards.home(Keys("chancy:").tag("jobs"))
+    primary, replica = shards.home(shard_tag("chancy:"))
     other = next(node for node in servers[:3] if node is not primary)
     return Pair(primary, replica, {"url": other.url, "cluster": True})
 

@@ -38,7 +38,6 @@ def info_(line: CommandLine) -> None:
     async def main(chancy: Application) -> dict[str, Any]:
         # Calls over all brokers skip an unavailable one, so reach the server explicitly.
         async with linked(settings) as client:
-            await client.open()
             found = await info(chancy)
             await client.command("EXISTS", client.tag)
             return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -17,15 +16,9 @@ from chancy.states import State
 LISTED = 100
 
 
-async def redis_queues(chancy: Application, name: str | None = None) -> Sequence[Queue]:
-    """The queues whose jobs are in Redis, or only the one with this name."""
-    queues = await chancy.broker.queues()
-    return [queue for queue in queues if queue.broker == "redis" and name in (None, queue.name)]
-
-
 async def info(chancy: Application) -> dict[str, Any]:
     """Queues with their counts and newest jobs, and the workers that serve them."""
-    queues = await redis_queues(chancy)
+    queues = [queue for queue in await chancy.broker.queues() if queue.broker == "redis"]
     names = {queue.name for queue in queues}
     counts = await chancy.broker.counts()
     return {

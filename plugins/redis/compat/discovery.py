@@ -10,6 +10,9 @@ from typing import Any, TypeVar
 
 import click
 
+from chancy.errors import ConfigurationError
+from chancy.text import shown
+
 T = TypeVar("T")
 
 
@@ -28,6 +31,19 @@ def load(path: str, kind: type[T]) -> T:
     if not isinstance(found, kind):
         raise click.UsageError(f"{path} is not an {kind.__module__}.App: pass module:attribute")
     return found
+
+
+def at(path: str, setting: str = "") -> Any:
+    """Import the object at ``module:attribute`` or ``module.attribute``.
+
+    :param setting: the setting that names it and an equals sign, for the error.
+    :raises ConfigurationError: it cannot be imported.
+    """
+    module, _, attribute = path.replace(":", ".").rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(f"{setting}{shown(path)} cannot be imported: {error}") from None
 
 
 def _add_current_directory() -> None:

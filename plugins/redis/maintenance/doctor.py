@@ -37,7 +37,6 @@ async def examine(settings: RedisSettings) -> list[Finding]:
     """Check the server of the jobs. An unavailable server is a finding, too."""
     try:
         async with linked(settings) as client:
-            await client.open()
             found = [*await _server(settings, client), *await _clock(client)]
             return [*found, await _scripts(client), await _records(client)]
     except BrokerError as error:

@@ -152,4 +152,4 @@ class ConnectionPool:
 
 def _blocks(command: Sequence[Value]) -> bool:
     """Whether the replies to later commands on the same connection would have to wait."""
-    return command[0] in ("WAIT", "BLMOVE") or (command[0] == "XREAD" and "BLOCK" in command)
+    return command[0] in ("WAIT", "BLMOVE")

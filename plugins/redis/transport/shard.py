@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from chancy.errors import BrokerUnavailable, NotOpen
-from chancy.plugins.redis.keys import Keys
+from chancy.plugins.redis.keys import shard_tag
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.transport.redis_client import RedisClient
 from chancy.plugins.redis.transport.scripts import Value
@@ -16,13 +16,13 @@ from chancy.plugins.redis.transport.scripts import Value
 class ShardClient:
     """Runs the scripts of jobs.
 
-    :param tag: the hash tag at the start of all keys of the shard.
+    :ivar tag: the hash tag at the start of all keys of the shard.
     """
 
-    def __init__(self, redis: RedisClient, tag: str | None = None) -> None:
+    def __init__(self, redis: RedisClient) -> None:
         self.redis = redis
         self.settings = redis.settings
-        self.tag = Keys(redis.prefix).tag("jobs") if tag is None else tag
+        self.tag = shard_tag(redis.prefix)
         self._open = False
         # The error of the last open(), until one succeeds.
         self._unreached: BrokerUnavailable | None = None
@@ -53,11 +53,9 @@ class ShardClient:
 
         :raises BrokerError: as `run`; also `BrokerUnavailable` if fewer replicas have it in time.
         """
-        wanted = self.settings.replicas
-        if not wanted:
-            return await self.run(name, *args)
         self._check_open()
-        return await self.redis.run(f"jobs.{name}", (self.tag,), args, replicas=wanted)
+        replicas = self.settings.replicas
+        return await self.redis.run(f"jobs.{name}", (self.tag,), args, replicas=replicas)
 
     async def command(self, *parts: Value) -> Any:
         """Send a command to the server of the shard; returns the raw reply."""
@@ -73,8 +71,9 @@ class ShardClient:
 
 @asynccontextmanager
 async def linked(settings: RedisSettings) -> AsyncGenerator[ShardClient]:
-    """A client of the shard of jobs: not open yet, and closed at exit."""
+    """An open client of the shard of jobs, which is closed at exit. Raises `BrokerError`."""
     client = ShardClient(RedisClient(settings))
+    await client.open()
     try:
         yield client
     finally:

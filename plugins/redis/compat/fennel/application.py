@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, overload
@@ -15,7 +14,7 @@ from chancy.job.definition import JobFactory, job
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.redis import RedisPlugin
-from chancy.plugins.redis.compat.discovery import discover
+from chancy.plugins.redis.compat.discovery import at, discover
 from chancy.plugins.redis.compat.environment import settings_of
 from chancy.plugins.redis.compat.fennel.loop import Loop
 from chancy.plugins.redis.compat.fennel.settings import Settings
@@ -189,16 +188,7 @@ class Backoff:
         :raises ConfigurationError: the path cannot be imported.
         """
         if isinstance(self._function, str):
-            self._function = _at(self._function)
+            found: Callable[[int], float] = at(self._function, "retry_backoff=")
+            self._function = found
+            return found
         return self._function
-
-
-def _at(path: str) -> Callable[[int], float]:
-    module, _, attribute = path.replace(":", ".").rpartition(".")
-    try:
-        found: Callable[[int], float] = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigurationError(
-            f"retry_backoff={shown(path)} cannot be imported: {error}"
-        ) from None
-    return found

@@ -215,7 +215,6 @@ async def purge_jobs(settings: RedisSettings, control: Broker, ids: Sequence[UUI
     :param control: the broker with the history.
     """
     async with linked(settings) as client:
-        await client.open()
         for at in range(0, len(ids), MOVED):
             batch = list(ids[at : at + MOVED])
             await client.run("purge", *(id.bytes for id in batch))

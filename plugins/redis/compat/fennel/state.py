@@ -39,7 +39,6 @@ class Listed(NamedTuple):
 async def listed(app: App, number: int = 0) -> Listed:
     """Job counts, and up to `number` jobs of each kind."""
     async with linked(app.redis) as client:
-        await client.open()
         answer = await client.run("listed", app.name, max(0, min(number, MOST)))
     kept, done, dead, *kinds = answer
     return Listed(kept, done, dead, *map(decode_jobs, kinds))

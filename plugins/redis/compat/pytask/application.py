@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from chancy.errors import ChancyError, Interrupted
-from chancy.plugins.redis.compat.pytask.calls import PyTaskHelpers, client_of, keys_of
+from chancy.plugins.redis.compat.pytask.calls import PyTaskHelpers
 from chancy.plugins.redis.compat.pytask.task import Task, service_of
 from chancy.plugins.redis.services import standalone as alone
 from chancy.plugins.redis.services.base import UnknownService
-from chancy.plugins.redis.services.services import Services
 
 
 class PyTask:
@@ -36,20 +35,13 @@ class PyTask:
         end_queue: str = "end-task",
     ) -> None:
         self.logger = logging.getLogger("pytask")
-        self.redis = client_of(redis_instance)
-        keys = keys_of(
-            self.redis,
-            task_set=task_set,
-            task_prefix=task_prefix,
-            new_queue=new_queue,
-            end_queue=end_queue,
-        )
-        self.services = Services(self.redis, keys=keys)
+        self.helpers = PyTaskHelpers(redis_instance, task_set, task_prefix, new_queue, end_queue)
+        self.redis = self.helpers.redis
+        self.services = self.helpers.services
         # pytask runs Monitor and Cleanup as tasks of the program.
         self.services.configure(
             lease_s=max(1.0, 5.0 * update_task_interval), monitor=False, cleanup=False
         )
-        self.helpers = PyTaskHelpers(self.redis, services=self.services)
 
     def add_task(self, task: type[Task]) -> None:
         """`Services.service`."""

@@ -8,7 +8,7 @@ from typing import Any
 from redis import Redis, RedisCluster
 
 from chancy.errors import ConfigurationError
-from chancy.plugins.redis.keys import ServiceKeys, named_keys
+from chancy.plugins.redis.keys import named_keys
 from chancy.plugins.redis.services.services import Services
 from chancy.plugins.redis.transport.location import Client
 from chancy.text import shown
@@ -29,20 +29,16 @@ class PyTaskHelpers:
         task_prefix: str = "task-",
         new_queue: str = "new-task",
         end_queue: str = "end-task",
-        *,
-        services: Services | None = None,
     ) -> None:
         self.redis = client_of(redis_instance)
-        self.services = services or Services(
-            self.redis,
-            keys=keys_of(
-                self.redis,
-                task_set=task_set,
-                task_prefix=task_prefix,
-                new_queue=new_queue,
-                end_queue=end_queue,
-            ),
+        keys = named_keys(
+            waiting=new_queue,
+            ended=end_queue,
+            known=task_set,
+            hashes=task_prefix,
+            clustered=isinstance(self.redis, RedisCluster),
         )
+        self.services = Services(self.redis, keys=keys)
         self._store = self.services.blocking
 
     def start_task(
@@ -119,17 +115,4 @@ def client_of(redis_instance: Any) -> Client:
     raise ConfigurationError(
         f"redis_instance={shown(redis_instance)} must be a redis-py client, a dict of its "
         "arguments, or a list of nodes"
-    )
-
-
-def keys_of(
-    client: Client, *, task_set: str, task_prefix: str, new_queue: str, end_queue: str
-) -> ServiceKeys:
-    """The service keys with these names; on a cluster they share a hash tag."""
-    return named_keys(
-        waiting=new_queue,
-        ended=end_queue,
-        known=task_set,
-        hashes=task_prefix,
-        clustered=isinstance(client, RedisCluster),
     )

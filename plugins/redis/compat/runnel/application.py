@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeVar, overload
 from chancy.app.app import Chancy
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis import RedisPlugin
-from chancy.plugins.redis.compat.discovery import discover
+from chancy.plugins.redis.compat.discovery import at, discover
 from chancy.plugins.redis.compat.environment import settings_of
-from chancy.plugins.redis.compat.runnel.parts import at, codec_of, middleware_of
+from chancy.plugins.redis.compat.runnel.parts import codec_of, middleware_of
 from chancy.plugins.redis.compat.runnel.settings import Settings
 from chancy.plugins.redis.streams import standalone as alone
 from chancy.plugins.redis.streams.encoding.codecs import RecordT

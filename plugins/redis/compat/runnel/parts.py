@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from typing import Any, Protocol
 
-from chancy.errors import ConfigurationError
+from chancy.plugins.redis.compat.discovery import at
 from chancy.plugins.redis.streams.encoding.codecs import Codec, JsonCodec, ValuesCodec
 from chancy.plugins.redis.streams.encoding.compression import Compressor as NamedCompressor
 from chancy.plugins.redis.streams.encoding.compression import Gzip, Lz4
@@ -15,7 +14,6 @@ from chancy.plugins.redis.streams.model.protocols import Item, Middleware, Middl
 from chancy.plugins.redis.streams.processing.middleware import (
     DeadLetterMiddleware as DeadLetterMiddleware,
 )
-from chancy.text import shown
 
 
 class Compressor:
@@ -118,15 +116,6 @@ def middleware_of(declared: Iterable[Any]) -> list[Middleware]:
         middleware if isinstance(middleware, DeadLetterMiddleware) else _Around(middleware)
         for middleware in declared
     ]
-
-
-def at(path: str) -> Any:
-    """Import the object at ``module:attribute`` or ``module.attribute``."""
-    module, _, attribute = path.replace(":", ".").rpartition(".")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigurationError(f"{shown(path)} cannot be imported: {error}") from None
 
 
 def _name_of(own: object) -> str:

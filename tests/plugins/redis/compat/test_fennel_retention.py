@@ -27,7 +27,6 @@ def shop(
 async def lapse(shop: Shop) -> None:
     """As if the last worker that had the turn to clear had begun with it a while ago."""
     async with linked(shop.program.app.redis) as link:
-        await link.open()
         assert await link.command("DEL", f"{link.tag}:upkeep") == 1
 
 

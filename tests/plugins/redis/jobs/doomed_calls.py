@@ -216,7 +216,6 @@ async def look_around(scene: Scene, chancy: Chancy) -> None:
 async def keep_up(scene: Scene, chancy: Chancy) -> None:
     """What a worker does twice a minute."""
     async with linked(scene.settings) as link:
-        await link.open()
         await Upkeep(link).turn()
 
 
@@ -232,7 +231,6 @@ async def forget_all(scene: Scene, chancy: Chancy) -> None:
     with looking(scene) as look:
         look.delete("upkeep")
     async with linked(scene.settings.model_copy(update={"keep_finished_s": 0.001})) as link:
-        await link.open()
         await Upkeep(link).turn()
 
 

@@ -18,7 +18,7 @@ from chancy import Chancy, Job, State, Worker
 from chancy.plugins.leadership import ImmediateLeadership
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.redis import RedisBroker, RedisPlugin, RedisSettings
-from chancy.plugins.redis.keys import Keys
+from chancy.plugins.redis.keys import shard_tag
 from chancy.plugins.redis.relay import adoption as moves
 from chancy.plugins.retry import Retries
 from chancy.queue.queue import DEFAULT_BROKER
@@ -51,7 +51,7 @@ class Scene:
 
     @property
     def tag(self) -> str:
-        return Keys(self.prefix).tag("jobs")
+        return shard_tag(self.prefix)
 
     @property
     def settings(self) -> RedisSettings:

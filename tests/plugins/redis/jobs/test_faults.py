@@ -210,7 +210,6 @@ async def test_a_full_server_refuses_pushes_and_takes_ends(own_redis: Start) -> 
         # The upkeep makes room.
         settings = RedisSettings(url=server.url, keep_finished_s=0.001)
         async with linked(settings) as link:
-            await link.open()
             assert await Upkeep(link).turn() == 1
     finally:
         await broker.close()

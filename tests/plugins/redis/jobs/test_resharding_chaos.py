@@ -13,7 +13,7 @@ from redis.crc import key_slot
 
 from chancy import BrokerUnavailable, Chancy, Queue, Reference, State
 from chancy.plugins.redis import RedisPlugin
-from chancy.plugins.redis.keys import Keys
+from chancy.plugins.redis.keys import shard_tag
 from chancy.worker.worker import Worker
 from tests.plugins.redis.streams.shards import Shards, tell
 from tests.support import jobs
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.chaos
 
 logger = logging.getLogger(__name__)
 FAST = Queue(name="fast", executor="async", broker="redis")
-SLOT = key_slot(Keys("chancy:").tag("jobs").encode())
+SLOT = key_slot(shard_tag("chancy:").encode())
 #: Seconds between the begin of a move and the keys.
 MOVES_S = 2.0
 

@@ -30,7 +30,7 @@ async def test_settings_that_may_lose_jobs_are_logged(
     own_redis: Callable[..., RedisServer], settings: dict[str, str], wanted: list[str]
 ) -> None:
     server = own_redis(**settings)
-    link = ShardClient(RedisClient(RedisSettings(url=server.url)), "{t}")
+    link = ShardClient(RedisClient(RedisSettings(url=server.url)))
     await link.open()
     try:
         found = risks(await link.command("INFO", "ALL"))

@@ -14,7 +14,7 @@ import redis.exceptions as redis_errors
 
 from chancy.errors import BrokerUnavailable, ConfigurationError, StatementFailed
 from chancy.plugins.redis import RedisPlugin, RedisSettings
-from chancy.plugins.redis.keys import Keys
+from chancy.plugins.redis.keys import shard_tag
 from chancy.plugins.redis.transport.redis_client import RedisClient
 from chancy.plugins.redis.transport.scripts import ScriptCall
 from chancy.plugins.redis.transport.translation import broker_error
@@ -23,7 +23,7 @@ from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually_sync
 
 Own = Callable[..., RedisServer]
-KEYS = [Keys("t:").tag(name) for name in ("a", "b", "c", "d")]
+KEYS = [f"{{t:{name}:0}}" for name in ("a", "b", "c", "d")]
 
 
 def append(key: str) -> ScriptCall:
@@ -200,4 +200,4 @@ def test_a_password_is_not_shown() -> None:
 
 
 def test_keys_of_a_shard_share_their_tag() -> None:
-    assert Keys("chancy:").tag("mail", 2) == "{chancy:mail:2}"
+    assert shard_tag("chancy:") == "{chancy:jobs:0}"
