@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from uuid import UUID
 
 from chancy.attempt.claim import Claim
@@ -32,8 +33,19 @@ from chancy.plugins.redis.jobs.claim import RedisClaims
 from chancy.plugins.redis.jobs.decoding import decode_claims, decode_jobs
 from chancy.plugins.redis.jobs.notifications import Notifications
 from chancy.plugins.redis.jobs.push import RedisPushes
-from chancy.plugins.redis.jobs.queues import Queues, check_rules
-from chancy.plugins.redis.jobs.workers import RedisHeartbeat, Workers
+from chancy.plugins.redis.jobs.queues import (
+    check_rules,
+    decode_queue,
+    encode_pause,
+    encode_queue,
+    encode_rules_for_scripts,
+)
+from chancy.plugins.redis.jobs.workers import (
+    RedisHeartbeat,
+    decode_worker,
+    encode_worker,
+    running_jobs,
+)
 from chancy.plugins.redis.relay.adoption import JobAdoption
 from chancy.plugins.redis.relay.archive import Archive
 from chancy.plugins.redis.settings import RedisSettings, history_of
@@ -80,8 +92,6 @@ class RedisBroker:
         self.client = ShardClient(redis or RedisClient(settings))
         self.tag = self.client.tag
         self._pushes = RedisPushes(self.client)
-        self._queues = Queues(self.client)
-        self._workers = Workers(self.client)
         self._keep = (settings.keep_finished, settings.keep_failed)
         self._ages = (settings.keep_finished_s, settings.keep_failed_s)
         self._claims = RedisClaims(self.client, self.settle)
@@ -233,7 +243,7 @@ class RedisBroker:
 
     async def running(self, worker_id: UUID, *, besides: Collection[UUID]) -> Mapping[UUID, UUID]:
         unsure = self._claims.unsure(worker_id)
-        found = await self._workers.running(worker_id, besides=besides)
+        found = await running_jobs(self.client, worker_id, besides)
         return {id: lease for id, lease in found.items() if lease not in unsure}
 
     async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
@@ -288,22 +298,38 @@ class RedisBroker:
         return {queue: QueueCounts(**by_state) for queue, by_state in found.items()}
 
     async def declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
-        return await self._queues.declare(queue, upsert=upsert)
+        settings, paused = await self.client.run(
+            "declare",
+            queue.name,
+            encode_queue(queue),
+            0 if queue.keep_finished else 1,
+            encode_pause(queue.resume_at) if queue.paused else "",
+            int(upsert),
+            history_of(queue, self.settings)[0],
+            encode_rules_for_scripts(queue.rules),
+        )
+        return decode_queue(queue.name, settings, paused, datetime.now(UTC))
 
     async def queues(self) -> Sequence[Queue]:
-        return await self._queues.all()
+        clock, *rows = await self.client.run("queues")
+        now = records.datetime_of(float(clock))
+        found = [
+            decode_queue(rows[at].decode(), rows[at + 1], rows[at + 2], now)
+            for at in range(0, len(rows), 3)
+        ]
+        return sorted(found, key=lambda queue: queue.name)
 
     async def pause(self, queue: str, *, resume_at: datetime | None = None) -> bool:
-        return await self._queues.pause(queue, resume_at)
+        return bool(await self.client.run("pause", queue, encode_pause(resume_at)))
 
     async def resume(self, queue: str) -> bool:
-        return await self._queues.resume(queue)
+        return bool(await self.client.run("pause", queue, ""))
 
     async def delete_queue(self, queue: str) -> bool:
-        return await self._queues.delete(queue)
+        return bool(await self.client.run("delete_queue", queue))
 
     async def register(self, worker: WorkerRecord) -> None:
-        await self._workers.register(worker)
+        await self.client.run("register", worker.id.bytes, encode_worker(worker))
 
     async def announce(
         self,
@@ -312,14 +338,19 @@ class RedisBroker:
         broken: Mapping[str, str],
         unknown: Sequence[str] = (),
     ) -> bool:
-        return await self._workers.announce(worker_id, queues, broken, unknown)
+        serves = json.dumps(
+            {"queues": list(queues), "broken": dict(broken), "unknown": list(unknown)}
+        )
+        return bool(await self.client.run("announce", worker_id.bytes, serves))
 
     async def unregister(self, worker_id: UUID) -> None:
         self._claims.leave(worker_id)
-        await self._workers.unregister(worker_id)
+        await self.client.run("unregister", worker_id.bytes)
 
     async def workers(self, *, heartbeat_age_s: float = 0.0) -> Sequence[WorkerRecord]:
-        found = await self._workers.all()
+        clock, *rows = await self.client.run("workers")
+        now = float(clock)
+        found = [decode_worker(now, *rows[at : at + 4]) for at in range(0, len(rows), 4)]
         return [
             worker
             for worker in found
@@ -331,7 +362,7 @@ class RedisBroker:
         return await decode_claims(answer, self.settle)
 
     async def beat(self, worker_id: UUID, blocked_s: float = 0.0) -> bool:
-        return await self._workers.beat(worker_id)
+        return bool(await self.client.run("beat", worker_id.bytes))
 
     def heartbeat(self, worker_id: UUID) -> Heartbeat:
         return RedisHeartbeat(self.client.redis, self.tag, worker_id)

@@ -1,60 +1,20 @@
-"""Queues in Redis: declaration, pausing, and their encoding as JSON."""
+"""The encoding of queues: their settings as JSON, and their rules and pauses for scripts."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from chancy.errors import ConfigurationError
 from chancy.job.limits import encode_limits, limits_from
 from chancy.plugins.redis import records
-from chancy.plugins.redis.settings import history_of
-from chancy.plugins.redis.transport.shard import ShardClient
 from chancy.queue.executor_kind import decode_options
 from chancy.queue.executor_options import encode_options
 from chancy.queue.queue import Queue
 from chancy.queue.rules import GlobalConcurrency, RateLimit, Rule, decode_rules, encode_rules
-
-
-class Queues:
-    """The queues of a shard."""
-
-    def __init__(self, client: ShardClient) -> None:
-        self._client = client
-
-    async def declare(self, queue: Queue, *, upsert: bool) -> Queue:
-        settings, paused = await self._client.run(
-            "declare",
-            queue.name,
-            encode_queue(queue),
-            0 if queue.keep_finished else 1,
-            _encode_pause(queue.resume_at) if queue.paused else "",
-            int(upsert),
-            history_of(queue, self._client.settings)[0],
-            _encode_rules(queue.rules),
-        )
-        return decode_queue(queue.name, settings, paused, datetime.now(UTC))
-
-    async def all(self) -> Sequence[Queue]:
-        clock, *rows = await self._client.run("queues")
-        now = records.datetime_of(float(clock))
-        found = [
-            decode_queue(rows[at].decode(), rows[at + 1], rows[at + 2], now)
-            for at in range(0, len(rows), 3)
-        ]
-        return sorted(found, key=lambda queue: queue.name)
-
-    async def pause(self, queue: str, resume_at: datetime | None) -> bool:
-        return bool(await self._client.run("pause", queue, _encode_pause(resume_at)))
-
-    async def resume(self, queue: str) -> bool:
-        return bool(await self._client.run("pause", queue, ""))
-
-    async def delete(self, queue: str) -> bool:
-        return bool(await self._client.run("delete_queue", queue))
 
 
 def encode_queue(queue: Queue) -> str:
@@ -104,7 +64,7 @@ def check_rules(queue: Queue) -> None:
             )
 
 
-def _encode_rules(rules: Sequence[Rule]) -> str:
+def encode_rules_for_scripts(rules: Sequence[Rule]) -> str:
     """The rules as the scripts read them: see ``_rules.lua``."""
     most, rate, burst = "-", "-", "-"
     for rule in rules:
@@ -118,5 +78,5 @@ def _encode_rules(rules: Sequence[Rule]) -> str:
     return f"{most} {rate} {burst}" if rules else ""
 
 
-def _encode_pause(resume_at: datetime | None) -> str:
+def encode_pause(resume_at: datetime | None) -> str:
     return "inf" if resume_at is None else repr(records.seconds_of(resume_at))

@@ -1,9 +1,9 @@
-"""Workers in Redis: registration, heartbeats and the jobs that they run."""
+"""Workers in Redis: their records, heartbeats and running jobs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -14,62 +14,25 @@ from chancy.plugins.redis.transport.redis_client import RedisClient
 from chancy.plugins.redis.transport.shard import ShardClient
 
 
-class Workers:
-    """The workers of a shard."""
-
-    def __init__(self, client: ShardClient) -> None:
-        self._client = client
-
-    async def register(self, worker: WorkerRecord) -> None:
-        record = {
-            "host": worker.host,
-            "pid": worker.pid,
-            "tags": sorted(worker.tags),
-            "queues": list(worker.queues),
-            "version": worker.version,
-        }
-        await self._client.run("register", worker.id.bytes, json.dumps(record))
-
-    async def announce(
-        self,
-        worker_id: UUID,
-        queues: Sequence[str],
-        broken: Mapping[str, str],
-        unknown: Sequence[str] = (),
-    ) -> bool:
-        serves = json.dumps(
-            {"queues": list(queues), "broken": dict(broken), "unknown": list(unknown)}
-        )
-        return bool(await self._client.run("announce", worker_id.bytes, serves))
-
-    async def beat(self, worker_id: UUID) -> bool:
-        return bool(await self._client.run("beat", worker_id.bytes))
-
-    async def unregister(self, worker_id: UUID) -> None:
-        await self._client.run("unregister", worker_id.bytes)
-
-    async def running(self, worker_id: UUID, *, besides: Collection[UUID]) -> Mapping[UUID, UUID]:
-        """See `chancy.broker.contract.Broker.running`."""
-        key = f"{self._client.tag}:w:".encode() + worker_id.bytes
-        members: set[bytes] = set()
-        cursor: bytes | str = "0"
-        while True:
-            cursor, page = await self._client.command("SSCAN", key, cursor, "COUNT", 1_000)
-            members.update(page)
-            if cursor == b"0":
-                break
-        ids = sorted({UUID(bytes=id) for id in members}.difference(besides))[:MOST_RUNNING]
-        texts = await records_of(self._client.run, ids, "fetch", 0, 0)
-        return {
-            id: records.lease_of(text)
-            for id, text in zip(ids, texts, strict=True)
-            if records.is_running(text, worker_id)
-        }
-
-    async def all(self) -> Sequence[WorkerRecord]:
-        clock, *rows = await self._client.run("workers")
-        now = float(clock)
-        return [_worker(now, *rows[at : at + 4]) for at in range(0, len(rows), 4)]
+async def running_jobs(
+    client: ShardClient, worker_id: UUID, besides: Collection[UUID]
+) -> Mapping[UUID, UUID]:
+    """See `chancy.broker.contract.Broker.running`."""
+    key = f"{client.tag}:w:".encode() + worker_id.bytes
+    members: set[bytes] = set()
+    cursor: bytes | str = "0"
+    while True:
+        cursor, page = await client.command("SSCAN", key, cursor, "COUNT", 1_000)
+        members.update(page)
+        if cursor == b"0":
+            break
+    ids = sorted({UUID(bytes=id) for id in members}.difference(besides))[:MOST_RUNNING]
+    texts = await records_of(client.run, ids, "fetch", 0, 0)
+    return {
+        id: records.lease_of(text)
+        for id, text in zip(ids, texts, strict=True)
+        if records.is_running(text, worker_id)
+    }
 
 
 class RedisHeartbeat:
@@ -88,7 +51,19 @@ class RedisHeartbeat:
         self._redis.background.close()
 
 
-def _worker(now: float, id: bytes, beat: bytes, record: bytes, serves: bytes) -> WorkerRecord:
+def encode_worker(worker: WorkerRecord) -> str:
+    return json.dumps(
+        {
+            "host": worker.host,
+            "pid": worker.pid,
+            "tags": sorted(worker.tags),
+            "queues": list(worker.queues),
+            "version": worker.version,
+        }
+    )
+
+
+def decode_worker(now: float, id: bytes, beat: bytes, record: bytes, serves: bytes) -> WorkerRecord:
     started, _, text = record.decode().partition(" ")
     about: dict[str, Any] = json.loads(text) | (json.loads(serves) if serves else {})
     return WorkerRecord(

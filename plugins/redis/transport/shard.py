@@ -53,9 +53,11 @@ class ShardClient:
 
         :raises BrokerError: as `run`; also `BrokerUnavailable` if fewer replicas have it in time.
         """
+        wanted = self.settings.replicas
+        if not wanted:
+            return await self.run(name, *args)
         self._check_open()
-        replicas = self.settings.replicas
-        return await self.redis.run(f"jobs.{name}", (self.tag,), args, replicas=replicas)
+        return await self.redis.run(f"jobs.{name}", (self.tag,), args, replicas=wanted)
 
     async def command(self, *parts: Value) -> Any:
         """Send a command to the server of the shard; returns the raw reply."""
