@@ -16,6 +16,7 @@ from chancy.plugins.redis.services.values import (
     data_of,
     fields_of,
     readable,
+    text_of,
 )
 from chancy.plugins.redis.transport.redis_client import Reply
 from chancy.text import shown
@@ -158,11 +159,11 @@ class ServiceStore:
         key = self.link.keys.of(check_id(id))
         if names is None:
             found = self.link.command("HGETALL", key)
-            return {_text(name): _text(value) for name, value in found.items()}
+            return {text_of(name): text_of(value) for name, value in found.items()}
         asked = list(names)
         values = self.link.command("HMGET", key, *asked) if asked else []
         return {
-            name: _text(value)
+            name: text_of(value)
             for name, value in zip(asked, values, strict=True)
             if value is not None
         }
@@ -221,13 +222,9 @@ def _missing(id: str) -> NoService:
 
 
 def _state(value: Reply) -> ServiceState:
-    text = _text(value)
+    text = text_of(value)
     return ServiceState(text) if text in ServiceState.__members__ else ServiceState.WAIT
 
 
 def _texts(values: Iterable[Reply]) -> list[str]:
-    return [_text(value) for value in values]
-
-
-def _text(value: Reply) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return [text_of(value) for value in values]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from chancy.plugins.redis.services.service_link import ServiceLink
+from chancy.plugins.redis.services.values import text_of
 from chancy.plugins.redis.transport.redis_client import Reply
 
 #: Leases renewed by one script, so that it blocks Redis for at most 5 ms: 500 took 1.6 ms, at most
@@ -83,9 +84,9 @@ class Leases:
     def claim(self, most: int) -> Sequence[Taken | Passed]:
         """Claim up to ``most`` queued services. With 0, only restore the order of the queue."""
         return [
-            Taken(_text(reply[0]), _text(reply[2]), _text(reply[3]), _text(reply[4]))
+            Taken(text_of(reply[0]), text_of(reply[2]), text_of(reply[3]), text_of(reply[4]))
             if reply[1] == b"run"
-            else Passed(_text(reply[0]), _text(reply[1]))
+            else Passed(text_of(reply[0]), text_of(reply[1]))
             for reply in self.link.run("claim", self.owner, self._lease_ms, most)
         ]
 
@@ -101,19 +102,19 @@ class Leases:
     def claim_local(self, id: str, name: str, data: str) -> Taken | None:
         """Create a service of this worker only; return None if another worker runs its id."""
         token = self.link.run("claim_local", self.owner, self._lease_ms, id, name, data)
-        return None if token is None else Taken(id, _text(token), name, data, local=True)
+        return None if token is None else Taken(id, text_of(token), name, data, local=True)
 
     def renew(self, held: Sequence[tuple[str, str]]) -> list[str]:
         """Extend leases by id and token; return for each ``lost``, a requested action or ``""``."""
         found: list[str] = []
         for at in range(0, len(held), _RENEWED_AT_ONCE):
             flat = [part for lease in held[at : at + _RENEWED_AT_ONCE] for part in lease]
-            found += map(_text, self.link.run("renew", self._lease_ms, *flat))
+            found += map(text_of, self.link.run("renew", self._lease_ms, *flat))
         return found
 
     def apply_request(self, id: str, token: str) -> tuple[Ending, str, str]:
         """Carry out the request after the instance has stopped; for a reload, return its data."""
-        answer = [_text(part) for part in self.link.run("obey", id, token)]
+        answer = [text_of(part) for part in self.link.run("obey", id, token)]
         ending: Any = answer[0]
         return (ending, answer[1], answer[2]) if len(answer) > 1 else (ending, "", "")
 
@@ -123,7 +124,7 @@ class Leases:
 
     def release(self, id: str, token: str) -> str:
         """Release a service to the front of the queue; return its new state."""
-        return _text(self.link.run("release", id, token))
+        return text_of(self.link.run("release", id, token))
 
     def emit(self, id: str, token: str, message: str) -> bool:
         """Publish an event; return whether the lease was still held."""
@@ -145,8 +146,10 @@ class Leases:
             int(adopt_s * 1000),
             self._cursor,
         )
-        self._cursor = _text(cursor)
-        return Swept([(_text(id), _text(what)) for id, what in over], [_text(id) for id in ghosts])
+        self._cursor = text_of(cursor)
+        return Swept(
+            [(text_of(id), text_of(what)) for id, what in over], [text_of(id) for id in ghosts]
+        )
 
     def tidy(self, most: int, lease_s: float, *, drop: bool) -> Sequence[EndedService]:
         """Claim ended services for their cleanup.
@@ -156,7 +159,8 @@ class Leases:
         """
         found = self.link.run("tidy", int(lease_s * 1000), most, 1 if drop else 0)
         return [
-            EndedService(_text(id), int(times), dict(_pairs(fields))) for id, times, fields in found
+            EndedService(text_of(id), int(times), dict(_pairs(fields)))
+            for id, times, fields in found
         ]
 
     def clean(self, service: EndedService) -> bool:
@@ -164,9 +168,5 @@ class Leases:
         return bool(self.link.run("clean", service.id, service.times))
 
 
-def _text(value: Reply) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-
-
 def _pairs(flat: Sequence[Reply]) -> list[tuple[str, str]]:
-    return [(_text(flat[at]), _text(flat[at + 1])) for at in range(0, len(flat), 2)]
+    return [(text_of(flat[at]), text_of(flat[at + 1])) for at in range(0, len(flat), 2)]

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 from chancy.clock import Backoff
@@ -238,24 +239,16 @@ class ServiceRuntime:
     async def finish(
         self, taken: Taken, state: ServiceState, output: str, event: str, *, patient: bool
     ) -> bool | None:
-        def work() -> bool:
-            return self._leases.finish(taken.id, taken.token, state.value, output, event)
-
+        work = partial(self._leases.finish, taken.id, taken.token, state.value, output, event)
         return await self._retry(work, patient=patient)
 
     async def release(self, taken: Taken, *, patient: bool) -> str:
-        def work() -> str:
-            return self._leases.release(taken.id, taken.token)
-
+        work = partial(self._leases.release, taken.id, taken.token)
         # If this fails, a sweep finds the service when its lease ends.
         return await self._retry(work, patient=patient) or "lost"
 
     async def emit(self, taken: Taken, event: str, data: object) -> None:
-        text = message(event, data)
-
-        def work() -> bool:
-            return self._leases.emit(taken.id, taken.token, text)
-
+        work = partial(self._leases.emit, taken.id, taken.token, message(event, data))
         _check(taken, await asyncio.get_running_loop().run_in_executor(self._event_threads, work))
 
     def emit_now(self, taken: Taken, event: str, data: object) -> None:

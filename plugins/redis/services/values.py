@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from chancy.errors import InvalidArguments, PayloadTooLarge
+from chancy.plugins.redis.transport.redis_client import Reply
 from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
 from chancy.text import shown
 
@@ -65,6 +66,11 @@ def readable(text: str) -> Any:
 def message(event: object, data: object) -> str:
     """Return the published message of an event."""
     return as_json({"event": event, "data": data}, f"the data of the event {shown(event)}")
+
+
+def text_of(value: Reply) -> str:
+    """A string or number of Redis as a string; another program may have written any bytes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def check_id(id: object) -> str:
