@@ -135,7 +135,10 @@ class Inspection:
         for report in await self.report():
             if report.owner is not None and report.lease_s > 0:
                 owned.setdefault(report.owner, []).append(report.partition)
-        leases = {_text(member): (float(end) - now_ms) / 1000 for member, end in _pairs(alive)}
+        leases = {
+            _text(member): (float(end) - now_ms) / 1000
+            for member, end in zip(alive[::2], alive[1::2], strict=True)
+        }
         return [
             MemberReport(
                 member=member,
@@ -288,12 +291,6 @@ async def processors(stream: Stream[Any]) -> Sequence[str]:
             raise reply
         found.update(map(_text, reply))
     return sorted(found)
-
-
-def _pairs(found: Sequence[Any]) -> Sequence[tuple[bytes, Any]]:
-    if found and isinstance(found[0], list | tuple):
-        return [(pair[0], pair[1]) for pair in found]
-    return list(zip(found[::2], found[1::2], strict=True))
 
 
 def _text(value: bytes | str) -> str:

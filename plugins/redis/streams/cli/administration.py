@@ -1,4 +1,4 @@
-"""``chancy redis stream reset|lag|members|resume``."""
+"""``chancy redis stream reset|lag|members|resume|remove``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ from chancy.plugins.redis.streams.cli.arguments import (
     inspected,
     run,
 )
-from chancy.plugins.redis.streams.inspection import Inspection, PartitionReport, processors
+from chancy.plugins.redis.streams.inspection import (
+    Inspection,
+    MemberReport,
+    PartitionReport,
+    processors,
+)
 from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
 from chancy.text import shown
@@ -55,12 +60,7 @@ def reset(
     inspection = run(target, lambda: inspected(target, processor))
     if not re.fullmatch(r"\$|\d{1,20}(-\d{1,20})?", start):
         raise click.UsageError(f"--start {shown(start)}: pass 0, $, or the id of an event")
-    alive = [member for member in run(target, inspection.members) if member.lease_s > 0]
-    if alive:
-        refuse(
-            f"{len(alive)} workers run the processor {processor} of {stream}: stop them, or wait "
-            f"{max(member.lease_s for member in alive):.0f} s if they were killed"
-        )
+    _refuse_if_alive(run(target, inspection.members), f"the processor {processor} of {stream}")
     if not yes:
         reports = run(target, inspection.report)
         click.confirm(
@@ -285,3 +285,57 @@ def resume(
         line.table(("partition", "stopped by"), list(lifted.items()))
     if not lifted:
         refuse(f"no partition of {stream} is parked or halted for {processor}")
+
+
+@click.command()
+@STREAM
+@PROCESSOR
+@click.option("--force", is_flag=True, help="Even if workers run it, or died running it.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@as_json
+@click.pass_obj
+def remove(
+    line: CommandLine, stream: str, processor: str, force: bool, yes: bool, json_: bool
+) -> None:
+    """Remove a processor that is no longer used, with its position and its dead letters.
+
+    Until then the stream keeps every event that the processor has not acknowledged, and fills up.
+    With --force, workers that still run the processor start it again. Exits 1 if workers run it, or
+    if there is no such processor.
+
+    \b
+    Example:
+      chancy redis stream remove orders bill
+    """
+    target = declared(stream)
+    inspection = Inspection(target, processor)
+    reports, found = run(target, inspection.report), run(target, inspection.members)
+    if not force:
+        _refuse_if_alive(found, f"the processor {processor} of {stream}", ", or pass --force")
+    if not yes:
+        click.confirm(
+            f"Remove the processor {processor} of {stream}, with "
+            f"{sum(report.pending for report in reports):,} pending events and "
+            f"{sum(report.dead for report in reports):,} dead letters?",
+            abort=True,
+            err=True,
+        )
+    removed = run(target, inspection.remove)
+    if json_:
+        line.script(asdict(removed))
+    else:
+        line.line(
+            f"removed from {removed.partitions} partitions, with {removed.pending:,} pending "
+            f"events and {removed.letters:,} dead letters"
+        )
+    if not removed.partitions and not found:
+        refuse(f"nothing is stored of a processor {processor} of {stream}")
+
+
+def _refuse_if_alive(members: Sequence[MemberReport], what: str, more: str = "") -> None:
+    alive = [member.lease_s for member in members if member.lease_s > 0]
+    if alive:
+        refuse(
+            f"{len(alive)} workers run {what}: stop them, {'' if more else 'or '}wait "
+            f"{max(alive):.0f} s if they were killed{more}"
+        )

@@ -5,22 +5,22 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from chancy.errors import ChancyError, ConfigurationError, InvalidArguments
 from chancy.plugin.commands import Seconds, as_json
 from chancy.plugin.runtime import CommandLine
-from chancy.plugins.redis.streams.cli.administration import lag, members, reset, resume
+from chancy.plugins.redis.streams.cli.administration import lag, members, remove, reset, resume
 from chancy.plugins.redis.streams.cli.arguments import STREAM, STREAMS, declared, run
 from chancy.plugins.redis.streams.cli.jsonl import Lines
-from chancy.plugins.redis.streams.cli.removal import remove
 from chancy.plugins.redis.streams.encoding.record_coding import RecordCoding
-from chancy.plugins.redis.streams.producing.sender import PATIENCE_S
-from chancy.plugins.redis.streams.producing.stream import Stream
+from chancy.plugins.redis.streams.producing.stream import PATIENCE_S, Stream
 from chancy.plugins.redis.streams.streams import Streams
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 
 def stream_commands(streams: Streams) -> click.Group:
@@ -140,12 +140,17 @@ def sendmany(
     def count(number: int) -> None:
         nonlocal sent
         sent = number
-        bar.advance(lines.read, f"{sent:,} sent")
+        progress.update(task, completed=lines.read, description=f"{sent:,} sent")
 
     size = os.fstat(file.fileno()).st_size if file.seekable() else None
-    with Bar(size) as bar:
+    with _progress(size) as progress:
+        task = progress.add_task("", total=size)
         if size is not None and not no_check:
-            _check(Lines(file, file.name, make, first=from_line), bar)
+            lines = Lines(file, file.name, make, first=from_line)
+            for checked, _ in enumerate(lines, 1):
+                if checked % 1_000 == 0:
+                    shown = f"{checked:,} checked"
+                    progress.update(task, completed=lines.read, description=shown)
             file.seek(0)
         lines = Lines(file, file.name, make, first=from_line)
         try:
@@ -164,46 +169,21 @@ def sendmany(
         line.line(f"{sent:,} sent")
 
 
-def _check(lines: Lines[Any], bar: Bar) -> None:
-    for number, _ in enumerate(lines, 1):
-        if number % 1_000 == 0:
-            bar.advance(lines.read, f"{number:,} checked")
-
-
-class Bar:
-    """Shows the progress of reading a file; shows nothing if stderr is not a terminal.
+def _progress(size: int | None) -> Progress:
+    """A bar of the bytes of a file that were read; shown only if stderr is a terminal.
 
     :param size: size of the file in bytes; None: unknown.
     """
+    # Imported here because it takes 50 ms.
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    def __init__(self, size: int | None) -> None:
-        # Imported here because it takes 50 ms.
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self._progress = Progress(
-            BarColumn(),
-            TextColumn("{task.percentage:>3.0f} %" if size else "{task.completed:,.0f} bytes"),
-            TextColumn("{task.description}"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            transient=True,
-            disable=not sys.stderr.isatty(),
-        )
-        self._task = self._progress.add_task("", total=size)
-
-    def advance(self, read: int, description: str) -> None:
-        """Show the number of bytes read so far, with a description."""
-        self._progress.update(self._task, completed=read, description=description)
-
-    def __enter__(self) -> Bar:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._progress.stop()
+    return Progress(
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %" if size else "{task.completed:,.0f} bytes"),
+        TextColumn("{task.description}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -20,6 +20,9 @@ MAX_RECORDS = 10_000
 #: Maximum records and bytes of one round trip of `send_many`: 1,000 small records take 4 ms.
 CHUNK = 1_000
 CHUNK_BYTES = 4 * 1024 * 1024
+
+#: Called with the number of records sent so far.
+Progress = Callable[[int], object]
 
 _ID = re.compile(r"(\d{1,15})-(\d{1,15})")
 
@@ -155,6 +158,49 @@ class BatchBuilder(Generic[R]):
         """Return the unfinished batch, which may be empty."""
         batch, self._batch = self._batch, SendBatch(self._stream, ids=False)
         return batch
+
+
+def batches(stream: Target[R], records: Iterable[R]) -> Iterator[SendBatch[R]]:
+    """Group records into batches of one round trip each.
+
+    An error of the iterable or of a record is raised after the batch of the records before it.
+    """
+    builder, failure = BatchBuilder(stream), None
+    try:
+        for record in records:
+            batch = builder.add(record)
+            if batch is not None:
+                yield batch
+    except Exception as error:
+        failure = error
+    rest = builder.rest()
+    if rest.count:
+        yield rest
+    if failure is not None:
+        raise failure
+
+
+async def async_batches(
+    stream: Target[R], records: Iterable[R] | AsyncIterable[R]
+) -> AsyncIterator[SendBatch[R]]:
+    """`batches` of either kind of iterable."""
+    if not isinstance(records, AsyncIterable):
+        for batch in batches(stream, records):
+            yield batch
+        return
+    builder, failure = BatchBuilder(stream), None
+    try:
+        async for record in records:
+            full = builder.add(record)
+            if full is not None:
+                yield full
+    except Exception as error:
+        failure = error
+    rest = builder.rest()
+    if rest.count:
+        yield rest
+    if failure is not None:
+        raise failure
 
 
 def single_batch(

@@ -17,12 +17,13 @@ from chancy.plugins.redis.streams.model.target import Target
 from chancy.plugins.redis.streams.producing.batch import (
     CHUNK,
     CHUNK_BYTES,
-    BatchBuilder,
+    Progress,
     RecordRun,
     SendBatch,
+    async_batches,
+    batches,
     single_batch,
 )
-from chancy.plugins.redis.streams.producing.sender import Progress, each
 from chancy.plugins.redis.transport.scripts import Value
 from chancy.postgres.statements import load
 from chancy.postgres.within import fetch_within, fetch_within_sync
@@ -109,32 +110,20 @@ class EventOutboxWriter:
         progress: Progress | None,
     ) -> int:
         """Write any number of events to the table, 1,000 at a time; return their number."""
-        builder, count = BatchBuilder(stream), 0
-        async for record in each(records):
-            batch = builder.add(record)
-            if batch is not None:
-                await self.put(stream, batch, within)
-                count = _counted(count, batch, progress)
-        rest = builder.rest()
-        if rest.count:
-            await self.put(stream, rest, within)
-            count = _counted(count, rest, progress)
+        count = 0
+        async for batch in async_batches(stream, records):
+            await self.put(stream, batch, within)
+            count = _counted(count, batch, progress)
         return count
 
     def put_many_blocking(
         self, stream: Target[R], records: Iterable[R], within: object, progress: Progress | None
     ) -> int:
         """`put_many` without an event loop."""
-        builder, count = BatchBuilder(stream), 0
-        for record in records:
-            batch = builder.add(record)
-            if batch is not None:
-                self.put_blocking(stream, batch, within)
-                count = _counted(count, batch, progress)
-        rest = builder.rest()
-        if rest.count:
-            self.put_blocking(stream, rest, within)
-            count = _counted(count, rest, progress)
+        count = 0
+        for batch in batches(stream, records):
+            self.put_blocking(stream, batch, within)
+            count = _counted(count, batch, progress)
         return count
 
     def _insertion(

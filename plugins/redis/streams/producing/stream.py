@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncIterable, Iterable, Sequence
+from collections.abc import AsyncIterable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Generic, Literal, TypeVar, get_args
 
 from chancy.checks import check_choice, check_number
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.model.keys import StreamKeys
 from chancy.plugins.redis.streams.model.protocols import Coding, Route
-from chancy.plugins.redis.streams.producing.backpressure import Backpressure
+from chancy.plugins.redis.streams.model.schema import agree, definition_of
+from chancy.plugins.redis.streams.producing.backpressure import Backpressure, SendWait
+from chancy.plugins.redis.streams.producing.batch import (
+    Part,
+    Progress,
+    SendBatch,
+    async_batches,
+    batches,
+    collect_replies,
+    full_error,
+    single_batch,
+)
 from chancy.plugins.redis.streams.producing.outbox import EventOutboxWriter, outbox_batch
-from chancy.plugins.redis.streams.producing.sender import PATIENCE_S, Progress, Sender
 from chancy.plugins.redis.transport.redis_client import RedisClient
 from chancy.text import shown
 
@@ -24,6 +37,8 @@ Full = Literal["block", "drop_oldest"]
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 #: More partitions would need more servers than one fleet of workers can use.
 MAX_PARTITIONS = 4096
+#: Default seconds that a send waits for room in a full partition.
+PATIENCE_S = 30.0
 
 
 class Stream(Generic[R]):
@@ -63,7 +78,8 @@ class Stream(Generic[R]):
         self._outbox = outbox or EventOutboxWriter()
         #: Shared by all sends of this process, from loops and threads.
         self.backpressure = Backpressure()
-        self._sender = Sender(self, self.backpressure)
+        #: Whether the definition that is stored is known to be the same.
+        self._agreed = False
 
     async def send(
         self,
@@ -92,7 +108,11 @@ class Stream(Generic[R]):
                 batch = outbox_batch(self, records, ids)
                 await self._outbox.put(self, batch, within)
             return []
-        return await self._sender.send(records, ids, timeout_s)
+        if len(records) == 1 and ids is None and self._agreed:
+            id = await self._send_one(records[0])
+            if id is not None:
+                return [id]
+        return await self._flush(single_batch(self, records, ids), timeout_s)
 
     async def send_many(
         self,
@@ -115,7 +135,21 @@ class Stream(Generic[R]):
         """
         if within is not None:
             return await self._outbox.put_many(self, records, within, progress)
-        return await self._sender.send_many(records, timeout_s, progress)
+        flight = _Flight(progress)
+        try:
+            async for batch in async_batches(self, records):
+                # While the last one is in flight, this one was encoded.
+                await flight.wait()
+                await flight.start(self._flush(batch, timeout_s))
+            await flight.wait()
+        except Exception as error:
+            with suppress(Exception):  # the first error is the more useful one
+                await flight.wait()
+            error.add_note(f"{flight.sent:,} records were sent")
+            raise
+        finally:
+            flight.cancel()
+        return flight.sent
 
     def sync_send(
         self,
@@ -124,13 +158,13 @@ class Stream(Generic[R]):
         timeout_s: float = PATIENCE_S,
         within: object | None = None,
     ) -> list[str]:
-        """`send` for threads, without an event loop."""
+        """`send` for threads. The records are encoded in the calling thread."""
         if within is not None:
             if records:
                 batch = outbox_batch(self, records, ids)
                 self._outbox.put_blocking(self, batch, within)
             return []
-        return self._sender.sync_send(records, ids, timeout_s)
+        return self._sync_flush(single_batch(self, records, ids), timeout_s)
 
     def sync_send_many(
         self,
@@ -140,13 +174,103 @@ class Stream(Generic[R]):
         progress: Progress | None = None,
         within: object | None = None,
     ) -> int:
-        """`send_many` for threads, without an event loop."""
+        """`send_many` for threads. The records are read and encoded in the calling thread."""
         if within is not None:
             return self._outbox.put_many_blocking(self, records, within, progress)
-        return self._sender.sync_send_many(records, timeout_s, progress)
+        sent = 0
+        try:
+            for batch in batches(self, records):
+                sent += len(self._sync_flush(batch, timeout_s))
+                if progress is not None:
+                    progress(sent)
+        except Exception as error:
+            error.add_note(f"{sent:,} records were sent")
+            raise
+        return sent
+
+    async def _send_one(self, record: R) -> str | None:
+        """Send one record on the fast path; return None if there is no room or a queue for it."""
+        number = self.route.partition(record, self.partitions)
+        if self.backpressure.waited(number):
+            return None
+        fields = self.coding.encode(record)
+        reply = await self.link.run(
+            "streams.send",
+            (self.keys.log(number), self.keys.stat(number)),
+            (self.size, self.full, "ids", 0, len(fields), 1, *fields),
+            replicas=self.link.settings.replicas,
+        )
+        return None if reply is None else str(reply[0], "ascii")
+
+    def _sync_flush(self, batch: SendBatch[R], timeout_s: float) -> list[str]:
+        return self.link.background.run(self._flush(batch, timeout_s))
+
+    async def _flush(self, batch: SendBatch[R], timeout_s: float) -> list[str]:
+        """Send a batch, waiting for room; return the ids, empty strings if it wants none."""
+        ids = [""] * batch.count
+        if not ids:
+            return ids
+        parts = batch.parts()
+        if not self._agreed:
+            await agree(self.link, self.keys, definition_of(self))
+            self._agreed = True
+        woken = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        notify = partial(loop.call_soon_threadsafe, woken.set)
+        with SendWait(self.backpressure, timeout_s, notify, loop.is_closed) as wait:
+            wait.join(await self._attempt(batch, wait.free(parts), ids))
+            while wait.parts:
+                if wait.left_s <= 0:
+                    raise full_error(self, wait.parts, wait.refused, timeout_s)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait.pause_s()):
+                        await woken.wait()
+                woken.clear()
+                first = wait.first()
+                wait.leave(first, but=await self._attempt(batch, first, ids))
+        return ids
+
+    async def _attempt(
+        self, batch: SendBatch[R], parts: Sequence[Part], ids: list[str]
+    ) -> list[Part]:
+        """Send parts; return those that found no room."""
+        if not parts:
+            return []
+        calls = [batch.call(part) for part in parts]
+        replies = await self.link.run_many(calls, replicas=self.link.settings.replicas)
+        return collect_replies(parts, replies, ids)
 
     def __repr__(self) -> str:
         return f"Stream({self.name!r}, partitions={self.partitions})"
+
+
+class _Flight:
+    """The batch in flight, and the number of records sent so far."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.sent = 0
+        self._progress = progress
+        self._task: asyncio.Task[list[str]] | None = None
+
+    async def start(self, flush: Coroutine[None, None, list[str]]) -> None:
+        self._task = asyncio.create_task(flush)
+        await asyncio.sleep(0)  # start sending before the next records are encoded
+
+    async def wait(self) -> None:
+        task, self._task = self._task, None
+        if task is None:
+            return
+        try:
+            self.sent += len(await task)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if self._progress is not None:
+            self._progress(self.sent)
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
 
 
 def check_name(what: str, name: str) -> None:
