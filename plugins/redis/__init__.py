@@ -56,14 +56,14 @@ class RedisPlugin(ProcessorPlugin):
     how durable a push is: with ``appendfsync everysec`` a power cut loses the last second.
 
     :param url: ``redis://[user:password@]host:port/db``, ``rediss://`` with TLS, or
-        ``unix://path?db=0``; for a cluster the URL of any node.
+        ``unix://path?db=0``; for a cluster the URL of any node, from which the others are found.
     :param cluster: whether the server is a node of a Redis Cluster.
     :param sentinel: the name by which Sentinels know the primary; the URL then has the addresses of
         Sentinels, ``redis://10.0.0.7:26379,10.0.0.8:26379/0``, with the user of the primary.
     :param sentinel_password: the password of the Sentinels.
     :param prefix: prefix of every key: up to 64 of ``A-Z a-z 0-9 _ . : / -``.
     :param connect_timeout_s: seconds to establish a connection.
-    :param timeout_s: seconds to wait for the reply to a command.
+    :param timeout_s: seconds to wait for a reply, in addition to the time that a command blocks.
     :param max_connections: calls of one event loop at a time; further callers wait.
     :param replicas: replicas that must have a push or an event before the call returns
         (``WAIT``).

@@ -28,37 +28,23 @@ _SCHEMES = ("redis", "rediss", "unix")
 
 
 class RedisSettings(BaseModel):
-    """The validated, immutable settings of a `RedisPlugin`."""
+    """The validated, immutable settings of a `RedisPlugin`, which describes them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    #: ``redis://[user:password@]host:port/db``, ``rediss://`` with TLS, ``unix://path?db=0``.
-    #: For a cluster the URL of any node; the others are discovered from it. For Sentinel the
-    #: addresses of Sentinels, ``redis://host:port,host:port/db``, with the user of the primary.
     url: str = Field(default="redis://127.0.0.1:6379/0", repr=False)
-    #: Whether the server is a node of a Redis Cluster.
     cluster: bool = False
-    #: The name by which Sentinels know the primary.
     sentinel: str | None = None
-    #: The password of the Sentinels themselves.
     sentinel_password: str | None = Field(default=None, repr=False)
-    #: Prefix of every key; it separates applications that share a server.
     prefix: str = "chancy:"
     connect_timeout_s: Seconds = 5.0
-    #: Seconds to wait for a reply, in addition to the time that a blocking command may block.
     timeout_s: Seconds = 10.0
-    #: Calls of one event loop at a time; further callers wait.
     max_connections: int = Field(default=64, ge=2, le=10_000)
-    #: Replicas that must have a push or an event before the call returns (``WAIT``).
     replicas: int = Field(default=0, ge=0, le=100)
-    #: Finished jobs that Redis keeps, the newest ones; failed jobs are counted separately.
     keep_finished: int = Field(default=100_000, ge=0, le=100_000_000)
     keep_failed: int = Field(default=100_000, ge=1, le=100_000_000)
-    #: Seconds after which finished and failed jobs are removed.
     keep_finished_s: Annotated[float, Field(gt=0, le=315_360_000)] = 86_400.0
     keep_failed_s: Annotated[float, Field(gt=0, le=315_360_000)] = 2_592_000.0
-
-    #: Which finished jobs are written to the history in Postgres, unless a queue overrides it.
     history: History = "failed"
 
     @field_validator("url")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
@@ -97,7 +98,7 @@ class _Push:
                 places = await self._raising_first(places)
             while places:
                 count = fit(self._of(self._rests, places[:most]), most)
-                await self._store(places[:count], again)
+                await _retrying(partial(self._send, places[:count]), again)
                 places = places[count:]
         except (BrokerError, DuplicateJob) as error:
             if self._stored and not isinstance(error, BrokerUnavailable):
@@ -123,15 +124,8 @@ class _Push:
         self._base = last - count
         return [*sorted(raising), *(at for at in places if at not in raising)]
 
-    async def _store(self, places: Sequence[int], again: bool) -> None:
-        """Store one batch."""
-
-        async def attempt(again: bool) -> None:
-            await self._send(places, again)
-
-        await _retrying(attempt, again)
-
     async def _send(self, places: Sequence[int], again: bool) -> None:
+        """Store one batch."""
         if self._kind is not None and not again and await self._send_alike(places, self._kind):
             self._stored += places
             return

@@ -14,7 +14,6 @@ from chancy.plugins.redis.services.values import (
     check_id,
     check_name,
     data_of,
-    fields_of,
     readable,
     text_of,
 )
@@ -170,8 +169,11 @@ class ServiceStore:
 
     def write(self, id: str, fields: Mapping[str, object]) -> None:
         """Set fields of its hash; values other than strings are written as JSON."""
-        if fields:
-            self.link.command("HSET", self.link.keys.of(check_id(id)), *fields_of(fields))
+        flat: list[str] = []
+        for name, value in fields.items():
+            flat += [name, value if isinstance(value, str) else as_json(value, f"the field {name}")]
+        if flat:
+            self.link.command("HSET", self.link.keys.of(check_id(id)), *flat)
 
     def _request(self, id: str, wanted: str) -> ServiceState:
         found = self.link.run("ask", check_id(id), wanted)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from chancy.errors import InvalidArguments, PayloadTooLarge
@@ -89,11 +88,3 @@ def _checked(value: object, what: str) -> str:
     raise InvalidArguments(
         f"{shown(value)} cannot be {what}: use 1 to {_LONGEST} printable characters"
     )
-
-
-def fields_of(fields: Mapping[str, object]) -> list[str]:
-    """Return names and values of a hash, alternating; values other than strings become JSON."""
-    flat: list[str] = []
-    for name, value in fields.items():
-        flat += [name, value if isinstance(value, str) else as_json(value, f"the field {name}")]
-    return flat

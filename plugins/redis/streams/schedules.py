@@ -38,7 +38,7 @@ class Schedules:
         :param on_leader: run only on the worker that is the leader.
         """
         check_number(every_s, "every_s", 0.01, 30 * 86_400, whole=False, unit="seconds")
-        return self._declare(name, lambda name, work: Timer(name, work, every_s, on_leader))
+        return self._declare(name, lambda name, work: Timer(name, work, on_leader, every_s))
 
     def crontab(
         self,
@@ -57,7 +57,7 @@ class Schedules:
         from chancy.schedule import Schedule
 
         schedule = Schedule(expression, zone)
-        return self._declare(name, lambda name, work: Crontab(name, work, schedule, on_leader))
+        return self._declare(name, lambda name, work: Crontab(name, work, on_leader, schedule))
 
     def task(self, *, on_leader: bool = False, name: str | None = None) -> Callable[[Work], Work]:
         """Declare an async function that runs when a worker starts, retried until it succeeds.

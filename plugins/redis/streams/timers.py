@@ -37,38 +37,33 @@ _PATIENCE_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Timer:
+class ScheduledTask:
+    """A function that a worker runs, or the leader only."""
+
+    name: str
+    work: Work
+    on_leader: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Timer(ScheduledTask):
     """A function that runs at a fixed interval, measured from start to start.
 
     A run that takes longer than the interval delays the next one.
     """
 
-    name: str
-    work: Work
     every_s: float
-    on_leader: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Crontab:
+class Crontab(ScheduledTask):
     """A function that runs at the ticks of a schedule; missed ticks are skipped."""
 
-    name: str
-    work: Work
     schedule: Schedule
-    on_leader: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StartupTask:
+class StartupTask(ScheduledTask):
     """A function that runs when each worker starts, or once when the fleet starts."""
-
-    name: str
-    work: Work
-    on_leader: bool
-
-
-ScheduledTask = Timer | Crontab | StartupTask
 
 
 class Timers:

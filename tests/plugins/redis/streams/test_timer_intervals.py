@@ -26,7 +26,7 @@ async def test_a_timer_runs_every_interval_and_makes_up_for_none_that_it_missed(
 
     timers = Timers(
         RedisClient(RedisSettings()),
-        [Timer("work", work, 1.0, on_leader=False)],
+        [Timer("work", work, on_leader=False, every_s=1.0)],
         Unelected(),
         clock,
     )
