@@ -14,9 +14,9 @@ from tests.support.sources import ROOT, code
 
 PAGE = ROOT / "docs" / "reference" / "redis.md"
 
-#: The fixture of tests of streams that stands for a server alone and a cluster, of which the latter
-#: is for the long runs.
-_PLACE = "place"
+#: The fixtures of tests of streams and of services that stand for a server alone and a cluster, of
+#: which the latter is for the long runs.
+_PLACES = {"streams": {"place", "link"}, "services": {"place"}}
 
 _ROW = re.compile(r"^\| ([FPR]\d\d) \| (.*) \| [^|]* \|$", re.MULTILINE)
 
@@ -31,7 +31,7 @@ def marked() -> Mapping[str, list[str]]:
             continue
         tree = ast.parse(text)
         whole = _marks(_pytestmark(tree))
-        twice = _placed(tree) if path.parent.name == "streams" else set()
+        twice = _placed(tree, _PLACES.get(path.parent.name, set()))
         for name, decorators, arguments in _functions(tree):
             # A mark of the whole file is also on what its tests call.
             if not name.startswith("test_"):
@@ -75,9 +75,9 @@ def _functions(tree: ast.Module) -> Iterator[tuple[str, list[ast.expr], list[str
                 pass
 
 
-def _placed(tree: ast.Module) -> set[str]:
-    """The fixtures that are of a server alone and of a cluster, among those of a file."""
-    found = {_PLACE}
+def _placed(tree: ast.Module, places: set[str]) -> set[str]:
+    """These fixtures, and those of a file that are made of them."""
+    found = {*places}
     for name, decorators, arguments in _functions(tree):
         if found & {*arguments} and any("fixture" in ast.unparse(one) for one in decorators):
             found.add(name)

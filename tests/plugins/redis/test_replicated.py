@@ -41,13 +41,15 @@ class All:
     services: Services
 
     def calls(self) -> list[Callable[[], Awaitable[object]]]:
-        """A push of a job, of two different ones, a record, records and a service."""
+        """Pushes of one job, two different and many alike ones; a record, records, a service."""
         push, send = self.broker.push, self.orders.send
         one, two = [prepared()], [prepared(), prepared(delay_s=60.0)]
+        alike = [prepared() for _ in range(300)]
         some = [Order(key=key, seq=0) for key in range(8)]
         return [
             lambda: push(one),
             lambda: push(two),
+            lambda: push(alike),
             lambda: send(some[0]),
             lambda: send(*some),
             lambda: self.services.start("beat", id="a"),
@@ -142,7 +144,7 @@ async def test_all_follow_the_primary_that_sentinel_names(own_redis: Start, tmp_
             for call in calls:
                 await eventually(partial(_answers, call))
             counts = (await made.broker.counts())["default"]
-            assert (counts.pending, counts.scheduled) == (2, 1), "each was there, once"
+            assert (counts.pending, counts.scheduled) == (302, 1), "each was there, once"
         # A refused script would cost a second call, in each of the many that wait by then.
         assert b"NOSCRIPT" not in replica.ask("INFO errorstats")
         sentinel_of: Any = Sentinel

@@ -1,7 +1,27 @@
-"""Where programs of streams run: a server alone, and a cluster."""
+"""Programs: of streams, on a server alone and a cluster, and of fennel."""
 
 from __future__ import annotations
 
-from tests.plugins.redis.streams.conftest import everywhere, place
+from collections.abc import Iterator
+from pathlib import Path
 
-__all__ = ["everywhere", "place"]
+import pytest
+
+from tests.plugins.redis.compat.fennel_worker import Shop, opened
+from tests.plugins.redis.streams.conftest import place
+
+__all__ = ["place", "shop"]
+
+
+@pytest.fixture
+def shop(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    dsn: str,
+    redis_url: str,
+) -> Iterator[Shop]:
+    """The program with the settings of the module, and those of `with_settings`."""
+    settings: dict[str, str] = getattr(request.module, "SETTINGS", {})
+    settings = settings | getattr(request, "param", {})
+    yield from opened(monkeypatch, tmp_path, dsn, redis_url, **settings)

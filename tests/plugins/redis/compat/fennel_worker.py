@@ -93,6 +93,11 @@ class Shop:
         return [(text, pid) for text, pid in lines]
 
 
+def with_settings(**settings: str) -> pytest.MarkDecorator:
+    """For the fixture of the program."""
+    return pytest.mark.parametrize("shop", [settings], indirect=True, ids=["set"])
+
+
 def opened(
     monkeypatch: pytest.MonkeyPatch, folder: Path, dsn: str, redis_url: str, **settings: str
 ) -> Iterator[Shop]:

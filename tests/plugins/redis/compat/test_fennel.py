@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -25,24 +24,8 @@ from chancy.plugins.redis.compat.fennel.exceptions import (
     TaskFailed,
     Timeout,
 )
-from tests.plugins.redis.compat.fennel_worker import Shop, opened
+from tests.plugins.redis.compat.fennel_worker import Shop, with_settings
 from tests.support.waiting import eventually_sync
-
-
-@pytest.fixture
-def shop(
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    dsn: str,
-    redis_url: str,
-) -> Iterator[Shop]:
-    settings: dict[str, str] = getattr(request, "param", {})
-    yield from opened(monkeypatch, tmp_path, dsn, redis_url, **settings)
-
-
-def with_settings(**settings: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("shop", [settings], indirect=True, ids=["set"])
 
 
 @pytest.mark.row("F05", "F12", "F13", "F14", "F16", "F25")

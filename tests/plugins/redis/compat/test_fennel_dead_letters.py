@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -26,19 +24,13 @@ from chancy.plugins.redis.compat.fennel.exceptions import JobNotFound, TaskFaile
 from chancy.plugins.redis.compat.fennel.job import Job
 from chancy.routing.router import RoutedBroker
 from chancy.testing.conformance.bench import record, settlement
-from tests.plugins.redis.compat.fennel_worker import APP, Shop, opened
+from tests.plugins.redis.compat.fennel_worker import APP, Shop
 from tests.support.command import alone, inside
 from tests.support.proxy import Proxy
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually_sync
 
-
-@pytest.fixture
-def shop(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dsn: str, redis_url: str
-) -> Iterator[Shop]:
-    at_once = "tests.plugins.redis.compat.fennel_shop.at_once"
-    yield from opened(monkeypatch, tmp_path, dsn, redis_url, retry_backoff=at_once)
+SETTINGS = {"retry_backoff": "tests.plugins.redis.compat.fennel_shop.at_once"}
 
 
 def said(shop: Shop, *words: object, code: int = 0, group: str = "redis") -> Any:
@@ -190,32 +182,6 @@ def kept(shop: Shop, id: str) -> list[str]:
             if there:
                 found.append(key.decode(errors="replace"))
     return found
-
-
-@pytest.mark.chaos
-@pytest.mark.row("F28")
-def test_a_purge_leaves_nothing(shop: Shop) -> None:
-    """Of one of two, and of the other."""
-    program = shop.program
-    dead = [program.fail.delay(word) for word in ("one", "two")]
-    with shop.worker():
-        eventually_sync(lambda: len(read_dead(program.app)) == 2)
-    assert all(len(kept(shop, each.uuid)) == 3 for each in dead), "record, id and place"
-    first, second = dead
-
-    def is_first(job: Job) -> bool:
-        return bool(job.uuid == first.uuid)
-
-    assert [id for id, _ in purge_dead(program.app, filter=is_first)] == [first.uuid]
-    assert purge_dead(program.app, filter=is_first) == []
-    assert kept(shop, first.uuid) == []
-    assert second.status() == "DEAD"
-    assert [id for id, _ in purge_dead(program.app)] == [second.uuid]
-    assert kept(shop, second.uuid) == []
-    for each in dead:
-        with pytest.raises(JobNotFound):
-            each.status()
-    assert dead_letters(shop, "list") == []
 
 
 @pytest.mark.row("F29", "F40")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,7 @@ from chancy.plugins.redis.compat.fennel.exceptions import FennelException
 from chancy.plugins.redis.compat.fennel.worker import options_of
 from chancy.plugins.retry import Retries
 from chancy.retry import Fennel
-from tests.plugins.redis.compat.fennel_worker import Shop, opened
-
-
-@pytest.fixture
-def shop(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dsn: str, redis_url: str
-) -> Iterator[Shop]:
-    yield from opened(monkeypatch, tmp_path, dsn, redis_url)
+from tests.plugins.redis.compat.fennel_worker import Shop
 
 
 def sweep_of(app: App) -> float:

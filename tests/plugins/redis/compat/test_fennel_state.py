@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from chancy.plugins.redis.compat.fennel.client import AsyncResult, gather, state
 from chancy.plugins.redis.compat.fennel.client.aio import state as aio_state
 from chancy.plugins.redis.compat.fennel.exceptions import JobNotFound, TaskFailed
 from chancy.plugins.redis.transport.scripts import script_of
-from tests.plugins.redis.compat.fennel_worker import APP, Shop, opened
+from tests.plugins.redis.compat.fennel_worker import APP, Shop
 from tests.support.command import environment
 from tests.support.waiting import eventually_sync
 
@@ -28,12 +27,7 @@ NOBODY = "018f0000-0000-7000-8000-000000000000"
 TAG = "{shop:jobs:0}"
 
 
-@pytest.fixture
-def shop(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dsn: str, redis_url: str
-) -> Iterator[Shop]:
-    settings = {"retry_backoff": "tests.plugins.redis.compat.fennel_shop.late", "concurrency": "2"}
-    yield from opened(monkeypatch, tmp_path, dsn, redis_url, **settings)
+SETTINGS = {"retry_backoff": "tests.plugins.redis.compat.fennel_shop.late", "concurrency": "2"}
 
 
 @pytest.fixture

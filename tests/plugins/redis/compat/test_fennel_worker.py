@@ -8,9 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,26 +17,11 @@ from chancy.plugins.redis.compat.fennel import App
 from chancy.plugins.redis.compat.fennel.client import AsyncResult, gather
 from chancy.plugins.redis.compat.fennel.exceptions import TaskFailed
 from chancy.states import State
-from tests.plugins.redis.compat.fennel_worker import APP, Shop, opened
+from tests.plugins.redis.compat.fennel_worker import APP, Shop, with_settings
 from tests.support.command import command, environment, started
 from tests.support.waiting import eventually_sync
 
-
-@pytest.fixture
-def shop(
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    dsn: str,
-    redis_url: str,
-) -> Iterator[Shop]:
-    settings: dict[str, str] = {"retry_backoff": "tests.plugins.redis.compat.fennel_shop.at_once"}
-    settings |= getattr(request, "param", {})
-    yield from opened(monkeypatch, tmp_path, dsn, redis_url, **settings)
-
-
-def with_settings(**settings: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("shop", [settings], indirect=True, ids=["set"])
+SETTINGS = {"retry_backoff": "tests.plugins.redis.compat.fennel_shop.at_once"}
 
 
 @pytest.mark.row("F10")

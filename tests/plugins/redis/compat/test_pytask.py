@@ -44,11 +44,6 @@ def raw(redis_url: str) -> Generator[redis.Redis]:
         yield client
 
 
-def fields(raw: Any, id: str) -> dict[str, str]:
-    found: dict[str, str] = raw.hgetall(f"task-{id}")
-    return found
-
-
 def is_stopped(helpers: PyTaskHelpers, id: str) -> bool:
     return bool(helpers.get_task(id, "state") == "STOPPED")
 
@@ -106,22 +101,6 @@ async def test_the_story_of_a_program(redis_url: str, raw: redis.Redis) -> None:
     assert helpers.get_end_task_ids() == []
     helpers.remove_task(kept)
     assert not raw.exists(f"task-{kept}")
-    helpers.services.close()
-
-
-@pytest.mark.chaos
-@pytest.mark.row("P30")
-async def test_its_monitor_queues_unclaimed_services_again(
-    redis_url: str, raw: redis.Redis
-) -> None:
-    helpers = PyTaskHelpers(raw)
-    id = helpers.start_task("loop")
-    with program(redis_url) as one:
-        await eventually(lambda: helpers.get_task(id, "state") == "RUNNING")
-        owner = helpers.get_task(id, "owner")
-        one.kill()
-        with program(redis_url):
-            await eventually(lambda: helpers.get_task(id, "owner") not in (owner, None))
     helpers.services.close()
 
 

@@ -151,21 +151,18 @@ def _lagging(given: dict[str, str]) -> set[str]:
 
 
 @pytest.mark.row("R45")
-@pytest.mark.parametrize(
-    "everywhere", ["alone", pytest.param("cluster", marks=pytest.mark.chaos)], indirect=True
-)
 def test_the_example_of_the_guide_runs(
-    everywhere: dict[str, Any], request: pytest.FixtureRequest, tmp_path: Path
+    place: dict[str, Any], request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """On a cluster with nothing but a setting added; and commands take it as it is."""
     (text,) = (one.text for one in page("docs/guides/streams.md").blocks if one.file == "old.py")
     url = 'redis_url=os.environ["REDIS_URL"]'
     assert url in text
-    if everywhere["cluster"]:
+    if place["cluster"]:
         text = text.replace(url, f"{url}, redis_cluster=True")
     (tmp_path / "old.py").write_text(text)
     more = {
-        "REDIS_URL": everywhere["url"],
+        "REDIS_URL": place["url"],
         "RUNNEL_DEFAULT_JOIN_DELAY": "0",
         "PYTHONUNBUFFERED": "1",
     }
@@ -186,7 +183,7 @@ def test_the_example_of_the_guide_runs(
             process.kill()
     assert sorted(found) == list(range(48))
     assert _lagging(given) == {"printer"}
-    if not everywhere["cluster"]:
+    if not place["cluster"]:
         return
     redis_cluster_servers: RedisClusterServers = request.getfixturevalue("redis_cluster_servers")
     tags = re.compile(rb"\{example:st(:orders(:\d+|:printer)?)?\}:")

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
 
-from chancy.broker.contract import Broker
-from chancy.plugins.redis import RedisSettings
-from chancy.plugins.redis.jobs.broker import RedisBroker
-from chancy.testing.conformance import BrokerContract
+from chancy.plugins.redis import RedisBroker, RedisSettings
+from chancy.queue.queue import Queue
+from chancy.testing.conformance.bench import Bench
 
 
-class RedisContract(BrokerContract):
-    """The contract of brokers, held against Redis."""
-
-    async def opened(self, settings: RedisSettings) -> AsyncIterator[tuple[Broker, Broker]]:
-        async with AsyncExitStack() as stack:
-            first, second = RedisBroker(settings), RedisBroker(settings)
-            for broker in (first, second):
-                stack.push_async_callback(broker.close)
-                await broker.open()
-            yield first, second
+@asynccontextmanager
+async def opened(
+    url: str, *queues: Queue, **settings: Any
+) -> AsyncGenerator[tuple[RedisBroker, Bench]]:
+    """A broker with these settings, and a bench at it."""
+    broker = RedisBroker(RedisSettings(url=url, **settings))
+    await broker.open()
+    try:
+        bench = Bench(broker)
+        await bench.prepare(*queues)
+        yield broker, bench
+    finally:
+        await broker.close()

@@ -21,22 +21,19 @@ from tests.plugins.redis.jobs.errands import QUEUE
 ROOT = Path(__file__).parents[4]
 #: Imported: the functions of a main module have other names.
 RUN = "import asyncio; from tests.plugins.redis.jobs.errands import main; asyncio.run(main())"
-#: The same for one that dies where `FATAL` says.
-RUN_FATAL = f"from tests.plugins.redis.jobs.fatal_points import arm; arm(); {RUN}"
 
 Process = subprocess.Popen[bytes]
 
 
 @contextmanager
-def worker(dsn: str, url: str, log: Path, **more: str) -> Generator[Process]:
-    """A worker; it is killed at the end. With ``FATAL`` it may be dead before; see
-    `tests.plugins.redis.jobs.fatal_points`."""
+def worker(dsn: str, url: str, log: Path) -> Generator[Process]:
+    """A worker; it is killed at the end."""
     environment = {**os.environ, "CHANCY_DSN": dsn, "REDIS_URL": url, "PYTHONPATH": str(ROOT)}
     with log.open("ab") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-c", RUN_FATAL if "FATAL" in more else RUN],
+            [sys.executable, "-c", RUN],
             cwd=ROOT,
-            env=environment | more,
+            env=environment,
             stdout=subprocess.PIPE,
             stderr=errors,
         )

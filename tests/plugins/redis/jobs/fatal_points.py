@@ -22,13 +22,13 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def arm(where: str | None = None) -> None:
+def arm(where: str) -> None:
     """Kill this process at a call of a script.
 
     ``claim:before:2``: before the second call is sent. ``claim:after:2``: after Redis has run it
-    and before this process gets the reply. `where` defaults to the variable ``FATAL``.
+    and before this process gets the reply.
     """
-    name, moment, number = (where or os.environ["FATAL"]).split(":")
+    name, moment, number = where.split(":")
     left = int(number)
 
     @contextmanager

@@ -8,9 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from chancy import Chancy, Job, Queue, State, Unique
-from chancy.broker.values import Cancellation
-from chancy.errors import ConfigurationError
+from chancy import Chancy, Job, Queue, State
 from chancy.plugins.redis import RedisPlugin
 from chancy.routing.router import RoutedBroker
 from chancy.testing.conformance.bench import record, settlement
@@ -42,25 +40,6 @@ async def test_jobs_run_and_give_results(chancy: Chancy) -> None:
         assert [await each.result(10) for each in references] == values
         assert await (await chancy.push(note(1, "near"))).result(10) == 1
         assert await chancy.control.get([each.id for each in references]) == {}
-
-
-async def test_delays_uniqueness_and_cancelling(chancy: Chancy) -> None:
-    unique = Unique(key="once")
-    first = await chancy.push(note().with_unique(unique).with_delay(timedelta(seconds=0.2)))
-    again = await chancy.push(note().with_unique(unique))
-    assert (again.id, again.created) == (first.id, False)
-    later = await chancy.push(note().with_delay(timedelta(hours=1)))
-    assert await chancy.cancel(later.id) == {later.id: Cancellation.CANCELLED}
-    async with Worker(chancy):
-        assert (await first.wait(10)).state is State.SUCCEEDED
-        running = await chancy.push(jobs.wait_for_ever.job().with_queue("fast"))
-
-        async def runs() -> bool:
-            return await running.status() is State.RUNNING
-
-        await eventually(runs)
-        assert await chancy.cancel(running.id) == {running.id: Cancellation.ASKED}
-        assert (await running.wait(10)).state is State.CANCELLED
 
 
 @pytest.mark.row("F30", "F33", "F42")
@@ -141,12 +120,6 @@ async def test_a_job_cannot_end_itself_in_a_transaction(chancy: Chancy) -> None:
         done = await (await chancy.push(jobs.complete.job().with_queue("fast"))).wait(10)
     assert done.state is State.FAILED
     assert "complete_in() needs a job that is stored in Postgres" in done.errors[0]["message"]
-
-
-async def test_unsupported_operations_of_a_broker_are_refused(dsn: str) -> None:
-    wrong = Queue(name="fast", broker="redis", broker_options={"shards": 3})
-    with pytest.raises(ConfigurationError, match="no option 'shards'"):
-        Chancy(dsn, queues=[wrong], plugins=[RedisPlugin()])
 
 
 async def test_a_worker_that_starts_while_redis_is_unavailable_reports_it(

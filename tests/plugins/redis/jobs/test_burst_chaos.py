@@ -8,9 +8,9 @@ import pytest
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
-from chancy.plugins.redis import RedisBroker, RedisSettings
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
+from tests.plugins.redis.jobs.brokers import opened
 from tests.plugins.redis.jobs.script_times import timed
 from tests.support.redis_fixtures import RedisServer
 
@@ -32,11 +32,7 @@ async def test_no_script_takes_long_in_a_burst_of_retries(
     own_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = own_redis()
-    broker = RedisBroker(RedisSettings(url=server.url, keep_failed=1_000))
-    await broker.open()
-    try:
-        bench = Bench(broker)
-        await bench.prepare()
+    async with opened(server.url, keep_failed=1_000) as (broker, bench):
         with timed(server, monkeypatch) as times:
             for _ in range(JOBS // 1_000):
                 await broker.push([prepared() for _ in range(1_000)])
@@ -55,5 +51,3 @@ async def test_no_script_takes_long_in_a_burst_of_retries(
         found = times.check()
         assert {"push_plain", "promote", "claim", "settle"} <= found.keys()
         assert len(found["settle"]) >= 2 * JOBS // 128
-    finally:
-        await broker.close()

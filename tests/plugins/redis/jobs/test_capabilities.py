@@ -172,11 +172,3 @@ async def test_a_transaction_is_refused_where_no_postgres_keeps_the_jobs(
         with pytest.raises(TypeError, match="has no transactions"):
             await call
     assert await chancy.broker.counts() == {}
-
-
-async def test_completing_in_a_transaction_is_refused(make: Callable[..., Any]) -> None:
-    chancy: Chancy = await make([FAR, NEAR])
-    async with Worker(chancy):
-        reference = await chancy.push(jobs.complete.job().with_queue("far"))
-        done = await reference.wait(10)
-        assert "no other broker can complete a job" in done.errors[0]["message"]

@@ -15,12 +15,13 @@ from chancy.attempt.settlement import Note
 from chancy.broker.values import Cancellation, JobFilter, PreparedJob
 from chancy.errors import BrokerUnavailable, DuplicateJob, StatementFailed
 from chancy.job.unique import OnConflict, UniqueKey
-from chancy.plugins.redis import RedisBroker, RedisSettings
+from chancy.plugins.redis import RedisBroker
 from chancy.plugins.redis.transport.chunks import BATCH, BYTES, MOVED, fit, take_back
 from chancy.plugins.redis.transport.scripts import Value
 from chancy.plugins.redis.transport.shard import ShardClient
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
+from tests.plugins.redis.jobs.brokers import opened
 from tests.plugins.redis.jobs.script_times import timed
 from tests.support.redis_fixtures import RedisServer
 
@@ -41,12 +42,8 @@ def server(own_redis: Callable[..., RedisServer]) -> RedisServer:
 
 @pytest.fixture
 async def bench(server: RedisServer) -> AsyncIterator[Bench]:
-    broker = RedisBroker(RedisSettings(url=server.url, keep_failed=MANY))
-    await broker.open()
-    bench = Bench(broker)
-    await bench.prepare()
-    yield bench
-    await broker.close()
+    async with opened(server.url, keep_failed=MANY) as (_, bench):
+        yield bench
 
 
 def keyed(conflict: OnConflict, key: bytes | None = None) -> PreparedJob:
@@ -247,34 +244,6 @@ async def test_a_piece_whose_answer_is_lost_is_stored_once(
     assert len(runs) == {"push_plain": -(-MANY // MOVED), "push": -(-MANY // BATCH) + 1}[script]
     wanted = [job.id for job in sorted(jobs, key=lambda job: -job.priority)]
     assert [claim.id for claim in await bench.claim(1_000)] == wanted
-
-
-async def test_jobs_that_are_alike_and_there_are_pushed_piece_by_piece(bench: Bench) -> None:
-    jobs = [prepared() for _ in range(MANY)]
-    await bench.push(*jobs[::2])
-    await bench.push(*jobs)
-    claims = [claim.id for claim in await bench.claim(1_000)]
-    assert claims == [job.id for job in [*jobs[::2], *jobs[1::2]]]
-    assert not await bench.claim(1_000)
-
-
-async def test_jobs_of_a_claim_that_was_lost_are_no_more_than_were_asked_for(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    jobs, run = [prepared() for _ in range(25)], ShardClient.run
-    await bench.push(*jobs)
-
-    async def lose(self: ShardClient, name: str, *args: Value) -> Any:
-        await run(self, name, *args)
-        raise BrokerUnavailable("lost")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(ShardClient, "run", lose)
-        with pytest.raises(BrokerUnavailable):
-            await bench.claim(25)
-    given = [await bench.claim(10) for _ in range(3)]
-    assert [len(claims) for claims in given] == [10, 10, 5]
-    assert [claim.id for claims in given for claim in claims] == [job.id for job in jobs]
 
 
 async def test_jobs_of_a_claim_that_was_lost_are_given_piece_by_piece(

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from uuid import UUID
 
 import pytest
 
 from chancy.errors import BrokerUnavailable
-from chancy.plugins.redis import RedisBroker, RedisSettings
+from chancy.plugins.redis import RedisBroker
 from chancy.states import State
-from chancy.testing.conformance.bench import Bench, prepared, settlement
+from chancy.testing.conformance.bench import prepared, settlement
+from tests.plugins.redis.jobs import brokers
 from tests.support.proxy import Proxy
 from tests.support.redis_commands import command_sync
 from tests.support.redis_fixtures import RedisServer
@@ -32,16 +33,7 @@ HELD_BACK_S = 2.0
 PUSHED_FOR_S = 3 * HELD_BACK_S + 0.5
 
 
-@contextlib.asynccontextmanager
-async def opened(url: str) -> AsyncGenerator[tuple[RedisBroker, Bench]]:
-    broker = RedisBroker(RedisSettings(url=url, timeout_s=0.5, connect_timeout_s=0.5))
-    await broker.open()
-    try:
-        bench = Bench(broker)
-        await bench.prepare()
-        yield broker, bench
-    finally:
-        await broker.close()
+opened = partial(brokers.opened, timeout_s=0.5, connect_timeout_s=0.5)
 
 
 async def push_for_ever(broker: RedisBroker, told: dict[UUID, float], pause_s: float) -> None:
@@ -165,24 +157,3 @@ async def test_a_failover_makes_no_success_of_what_is_unknown(own_redis: Start) 
             assert await broker.settle([settlement(running, State.SUCCEEDED)]) == frozenset()
             claims = [claim.id for _ in range(4) for claim in await bench.claim(100)]
             assert sorted(claims) == sorted(set(ids) - {running.id})
-
-
-async def test_a_primary_that_becomes_a_replica_is_no_end(own_redis: Start) -> None:
-    """It refuses writes, as a failover by hand has it, until the client is led to the other."""
-    primary, replica = own_redis(), own_redis()
-    follow(replica, primary.port)
-    with Proxy("127.0.0.1", primary.port) as proxy:
-        async with opened(f"redis://127.0.0.1:{proxy.port}/0") as (broker, bench):
-            [before] = await bench.running()
-            await eventually(lambda: in_step(replica, primary))
-            promote(replica)
-            follow(primary, replica.port)
-            with pytest.raises(BrokerUnavailable, match=r"READONLY|read only"):
-                await broker.settle([settlement(before, State.SUCCEEDED)])
-            job = prepared()
-            pushing = asyncio.create_task(broker.push([job]))
-            proxy.target = ("127.0.0.1", replica.port)
-            proxy.cut()
-            await pushing
-            assert await broker.settle([settlement(before, State.SUCCEEDED)]) == frozenset()
-            assert [claim.id for claim in await bench.claim()] == [job.id]

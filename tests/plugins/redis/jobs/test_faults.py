@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 
 import pytest
 
@@ -17,6 +17,7 @@ from chancy.plugins.redis.maintenance.upkeep import Upkeep
 from chancy.plugins.redis.transport.shard import linked
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
+from tests.plugins.redis.jobs.brokers import opened
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
 
@@ -30,12 +31,8 @@ async def server(own_redis: Start) -> RedisServer:
 
 @pytest.fixture
 async def bench(server: RedisServer) -> AsyncIterator[Bench]:
-    broker = RedisBroker(RedisSettings(url=server.url, timeout_s=0.5, connect_timeout_s=0.5))
-    await broker.open()
-    made = Bench(broker)
-    await made.prepare()
-    yield made
-    await broker.close()
+    async with opened(server.url, timeout_s=0.5, connect_timeout_s=0.5) as (_, bench):
+        yield bench
 
 
 async def claimed(bench: Bench, limit: int = 100) -> Sequence[Claim]:
@@ -141,46 +138,9 @@ async def test_a_claim_continues_after_a_server_that_sent_nothing(
     assert [claim.id for claim in await claimed(bench)] == ids
 
 
-@pytest.mark.row("F42")
-async def test_a_frozen_worker_settles_no_job_of_another_worker(
-    bench: Bench, server: RedisServer
-) -> None:
-    [old] = await bench.running()
-    [orphan] = await bench.broker.orphans(heartbeat_age_s=0.0, limit=10)
-    back = settlement(orphan, State.PENDING)._replace(refund=True, crashed=True)
-    assert await bench.settle(back) == frozenset()
-    other = Bench(bench.broker)
-    await other.prepare()
-    [new] = await other.claim()
-    assert await bench.settle(settlement(old, State.SUCCEEDED)) == {old.id}
-    assert await other.settle(settlement(new, State.FAILED)) == frozenset()
-    assert await bench.settle(settlement(old, State.SUCCEEDED)) == {old.id}
-    assert await bench.state(old.id) is State.FAILED
-
-
-@pytest.mark.row("F37")
-async def test_a_server_that_lost_everything_is_used_again(
-    bench: Bench, server: RedisServer
-) -> None:
-    [claim] = await bench.running()
-    server.flush()
-    assert await bench.settle(settlement(claim, State.SUCCEEDED)) == {claim.id}
-    assert await bench.claim() == []
-    pulse = bench.broker.heartbeat(bench.worker_id)
-    assert await asyncio.to_thread(pulse.beat) is False
-    pulse.close()
-    await bench.prepare()
-    [again] = await bench.running()
-    assert again.attempt == 1
-
-
 async def test_a_full_server_refuses_pushes_and_takes_ends(own_redis: Start) -> None:
     server = own_redis(maxmemory="12mb", maxmemory_policy="noeviction")
-    broker = RedisBroker(RedisSettings(url=server.url))
-    await broker.open()
-    try:
-        bench = Bench(broker)
-        await bench.prepare()
+    async with opened(server.url) as (broker, bench):
         big = '{"a": "' + "x" * 100_000 + '"}'
         before: list[Claim] = await bench.running(prepared(arguments=big))
         jobs = [prepared(arguments=big) for _ in range(200)]
@@ -211,36 +171,12 @@ async def test_a_full_server_refuses_pushes_and_takes_ends(own_redis: Start) -> 
         settings = RedisSettings(url=server.url, keep_finished_s=0.001)
         async with linked(settings) as link:
             assert await Upkeep(link).turn() == 1
-    finally:
-        await broker.close()
-
-
-@pytest.mark.chaos
-async def test_no_script_takes_long_with_a_hundred_thousand_due_jobs(own_redis: Start) -> None:
-    server = own_redis(slowlog_log_slower_than="0", slowlog_max_len="1000")
-    broker = RedisBroker(RedisSettings(url=server.url))
-    await broker.open()
-    try:
-        with closing(server.client()) as client:
-            for _ in range(100):
-                await broker.push([prepared(delay_s=0.001) for _ in range(1_000)])
-            client.slowlog_reset()
-            assert (await broker.promote(2_000)).promoted == 2_000
-            took_us = [each["duration"] for each in client.slowlog_get(100)]
-        # 1.5 ms on a machine that does nothing else; this one may do something else.
-        assert sorted(took_us)[len(took_us) // 2] < 5_000
-    finally:
-        await broker.close()
 
 
 async def test_a_moved_slot_is_followed(redis_cluster: str) -> None:
     """The seed is a node that does not have the shard, in two of three cases."""
     for prefix in ("a:", "b:", "c:", "d:", "e:", "f:"):
-        broker = RedisBroker(RedisSettings(url=redis_cluster, cluster=True, prefix=prefix))
-        await broker.open()
-        try:
-            bench = Bench(broker)
-            await bench.prepare()
+        async with opened(redis_cluster, cluster=True, prefix=prefix) as (broker, bench):
             subscription = await broker.subscribe()
             await subscription.probe(5.0)
             [claim] = await bench.running()
@@ -249,19 +185,13 @@ async def test_a_moved_slot_is_followed(redis_cluster: str) -> None:
             pulse.close()
             assert await bench.settle(settlement(claim, State.SUCCEEDED)) == frozenset()
             await subscription.close()
-        finally:
-            await broker.close()
 
 
 async def test_the_clock_is_that_of_the_server(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process whose clock is wrong by minutes pushes and settles as the others do."""
-    broker = RedisBroker(RedisSettings(url=redis_url))
-    await broker.open()
-    try:
-        bench = Bench(broker)
-        await bench.prepare()
+    async with opened(redis_url) as (broker, bench):
         skewed = time.time() + 300
         monkeypatch.setattr(time, "time", lambda: skewed)
         [claim] = await bench.running(prepared(delay_s=-1.0))
@@ -270,5 +200,3 @@ async def test_the_clock_is_that_of_the_server(
         assert found.run_at is not None
         assert 59.0 < (found.run_at - found.pushed_at).total_seconds() < 65.0
         assert await broker.orphans(heartbeat_age_s=60.0, limit=10) == []
-    finally:
-        await broker.close()

@@ -11,10 +11,11 @@ import pytest
 from chancy.attempt.failure import Failure
 from chancy.attempt.settlement import Note
 from chancy.job.unique import UniqueKey
-from chancy.plugins.redis import RedisBroker, RedisSettings
+from chancy.plugins.redis import RedisBroker
 from chancy.plugins.redis.transport.chunks import BATCH
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
+from tests.plugins.redis.jobs.brokers import opened
 from tests.plugins.redis.jobs.script_times import MOST_US, timed
 from tests.support.redis_fixtures import RedisServer
 
@@ -34,12 +35,8 @@ def text(letter: str, size: int = 60_000) -> str:
 async def measured(own_redis: Callable[..., RedisServer]) -> AsyncIterator[Measured]:
     """A server of its own, whose scripts nobody else's delay."""
     server = own_redis()
-    broker = RedisBroker(RedisSettings(url=server.url))
-    await broker.open()
-    bench = Bench(broker)
-    await bench.prepare()
-    yield server, broker, bench
-    await broker.close()
+    async with opened(server.url) as (broker, bench):
+        yield server, broker, bench
 
 
 async def test_large_metas_failures_and_results_are_pieces(

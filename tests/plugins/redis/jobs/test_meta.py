@@ -4,25 +4,12 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import AsyncIterator
-
-import pytest
 
 from chancy.attempt.settlement import Note
-from chancy.plugins.redis import RedisBroker, RedisSettings, records
+from chancy.plugins.redis import RedisBroker, records
 from chancy.plugins.redis.jobs import meta as folding
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
-
-
-@pytest.fixture
-async def bench(redis_url: str) -> AsyncIterator[Bench]:
-    broker = RedisBroker(RedisSettings(url=redis_url))
-    await broker.open()
-    bench = Bench(broker)
-    await bench.prepare()
-    yield bench
-    await broker.close()
 
 
 async def record_of(bench: Bench, id: bytes) -> bytes:

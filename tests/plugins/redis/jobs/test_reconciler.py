@@ -12,10 +12,10 @@ import pytest
 
 from chancy.attempt.claim import Claim
 from chancy.errors import BrokerUnavailable
-from chancy.plugins.redis import RedisBroker, RedisSettings
 from chancy.plugins.redis.transport.shard import ShardClient
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
+from tests.plugins.redis.jobs.brokers import opened
 from tests.plugins.redis.jobs.test_durability_chaos import follow, in_step, promote
 from tests.plugins.redis.streams.shards import Shards, tell
 from tests.support.proxy import Proxy
@@ -47,11 +47,7 @@ async def test_a_job_whose_end_was_lost_in_a_failover_is_known_to_run(
     primary, replica = own_redis(**{"repl-diskless-sync-delay": "0"}), own_redis()
     with Proxy(HERE, primary.port) as way, Proxy(HERE, primary.port) as between:
         follow(replica, between.port)
-        broker = RedisBroker(RedisSettings(url=f"redis://{HERE}:{way.port}/0"))
-        await broker.open()
-        try:
-            bench = Bench(broker)
-            await bench.prepare()
+        async with opened(f"redis://{HERE}:{way.port}/0") as (broker, bench):
             await bench.push(*(prepared() for _ in range(3)))
             ended, failed, running = await bench.claim(3)
             await eventually(lambda: in_step(replica, primary))
@@ -63,8 +59,6 @@ async def test_a_job_whose_end_was_lost_in_a_failover_is_known_to_run(
             way.target = (HERE, replica.port)
             way.cut()
             await known(bench, [ended, failed], running)
-        finally:
-            await broker.close()
 
 
 @pytest.mark.chaos
@@ -72,14 +66,10 @@ async def test_a_job_whose_end_a_cluster_has_lost_is_known_to_run() -> None:
     """The replica that is elected has not heard of it."""
     nodes = cluster_nodes(6)
     shards = Shards(RedisClusterServers(nodes[:3]), nodes[3:])
-    settings = RedisSettings(url=nodes[0].url, cluster=True, timeout_s=1.0, connect_timeout_s=0.5)
-    broker = RedisBroker(settings)
+    settings: dict[str, Any] = {"cluster": True, "timeout_s": 1.0, "connect_timeout_s": 0.5}
     with closing(shards):
         shards.start()
-        await broker.open()
-        try:
-            bench = Bench(broker)
-            await bench.prepare()
+        async with opened(nodes[0].url, **settings) as (broker, bench):
             await bench.push(*(prepared() for _ in range(3)))
             ended, failed, running = await bench.claim(3)
             primary, replica = shards.home(broker.tag)
@@ -93,8 +83,6 @@ async def test_a_job_whose_end_a_cluster_has_lost_is_known_to_run() -> None:
             await eventually(lambda: shards.leads(replica), timeout=30)
             await known(bench, [ended, failed], running)
             assert await bench.settle(settlement(running, State.SUCCEEDED)) == frozenset()
-        finally:
-            await broker.close()
 
 
 async def test_a_job_that_is_being_claimed_does_not_count_as_lost(
@@ -110,11 +98,7 @@ async def test_a_job_that_is_being_claimed_does_not_count_as_lost(
             await arrives.wait()
         return answer
 
-    broker = RedisBroker(RedisSettings(url=redis_url))
-    await broker.open()
-    try:
-        bench = Bench(broker)
-        await bench.prepare()
+    async with opened(redis_url) as (broker, bench):
         [id] = await bench.push(prepared())
         monkeypatch.setattr(ShardClient, "run", late)
         claiming = asyncio.create_task(bench.claim())
@@ -125,5 +109,3 @@ async def test_a_job_that_is_being_claimed_does_not_count_as_lost(
         [claim] = await claiming
         assert await broker.running(bench.worker_id, besides=()) == {id: claim.lease}
         assert await broker.running(bench.worker_id, besides={id}) == {}
-    finally:
-        await broker.close()

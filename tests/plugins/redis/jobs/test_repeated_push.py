@@ -9,12 +9,13 @@ import pytest
 
 from chancy.broker.values import PreparedJob
 from chancy.errors import BrokerUnavailable
-from chancy.plugins.redis import RedisBroker, RedisSettings
+from chancy.plugins.redis import RedisBroker
 from chancy.plugins.redis.maintenance.upkeep import Upkeep
 from chancy.plugins.redis.transport.shard import ShardClient
 from chancy.queue.queue import Queue
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
+from tests.plugins.redis.jobs.brokers import opened
 
 MANY = 200
 PUSHES = ("push_one", "push_plain", "push")
@@ -22,12 +23,8 @@ PUSHES = ("push_one", "push_plain", "push")
 
 @pytest.fixture
 async def bench(redis_url: str) -> AsyncIterator[Bench]:
-    broker = RedisBroker(RedisSettings(url=redis_url))
-    await broker.open()
-    bench = Bench(broker)
-    await bench.prepare(Queue(name="default", keep_finished=False))
-    yield bench
-    await broker.close()
+    async with opened(redis_url, Queue(name="default", keep_finished=False)) as (_, bench):
+        yield bench
 
 
 async def key_names(bench: Bench, pattern: str) -> list[bytes]:
@@ -95,18 +92,14 @@ async def test_jobs_that_are_not_kept_are_not_pushed_twice(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, kept: dict[str, Any], end: State
 ) -> None:
     """It gave way to others, or is over its age."""
-    broker = RedisBroker(RedisSettings(url=redis_url, **kept))
-    await broker.open()
-    bench = Bench(broker)
-    await bench.prepare()
-    _, ran = lose(monkeypatch, bench, end, 1)
-    job = prepared()
-    await broker.push([job])
-    assert await bench.claim() == []
-    assert ran == [job.id]
-    assert await broker.get(ran) == {}
-    assert await key_names(bench, "j:*") == [], "nor anybody finds it who looks into the server"
-    await broker.close()
+    async with opened(redis_url, **kept) as (broker, bench):
+        _, ran = lose(monkeypatch, bench, end, 1)
+        job = prepared()
+        await broker.push([job])
+        assert await bench.claim() == []
+        assert ran == [job.id]
+        assert await broker.get(ran) == {}
+        assert await key_names(bench, "j:*") == [], "nor anybody finds it who looks into the server"
 
 
 async def test_old_pushes_leave_no_mark(bench: Bench) -> None:

@@ -43,7 +43,7 @@ def book(monkeypatch: pytest.MonkeyPatch) -> Book:
     return book
 
 
-@pytest.fixture(params=["server", "cluster"])
+@pytest.fixture(params=["server", pytest.param("cluster", marks=pytest.mark.chaos)])
 def application(request: pytest.FixtureRequest, dsn: str) -> Application:
     clustered = request.param == "cluster"
     url = request.getfixturevalue("redis_cluster" if clustered else "redis_url")

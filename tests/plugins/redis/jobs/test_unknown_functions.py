@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from uuid import UUID
-
 import pytest
 
-from chancy import Chancy, Queue, QueuedJob, State, Worker
+from chancy import Chancy, Queue, State, Worker
 from chancy.plugins.redis import RedisPlugin
-from tests.integration.test_unknown_functions import OTHER, of_one, of_other, without
+from tests.integration.test_unknown_functions import OTHER, without
 from tests.support.waiting import eventually
 
 SHARED = Queue(name="shared", executor="async", broker="redis", concurrency=4)
@@ -23,34 +20,6 @@ def applications(dsn: str, redis_url: str) -> tuple[Chancy, Chancy]:
         for _ in range(2)
     )
     return without(old, OTHER), new
-
-
-async def finished(chancy: Chancy, ids: Sequence[UUID]) -> list[QueuedJob]:
-    return [await chancy.wait_for(id, 20) for id in ids]
-
-
-async def test_jobs_set_aside_run_once_a_worker_knows_them(
-    applications: tuple[Chancy, Chancy],
-) -> None:
-    old, new = applications
-    async with old, new:
-        async with Worker(old):
-            waiting = await old.push_many(of_other.job(n) for n in range(300))
-            known = await old.push_many(of_one.job(n) for n in range(10))
-            ran = await finished(old, [reference.id for reference in known])
-            assert {job.state for job in ran} == {State.SUCCEEDED}
-
-            async def all_set_aside() -> bool:
-                states = {await reference.status() for reference in waiting}
-                return states == {State.HELD}
-
-            await eventually(all_set_aside)
-            async with Worker(new):
-                ran = await finished(old, [reference.id for reference in waiting])
-                # One by one they are handed to workers that wait.
-                later = [await old.push(of_other.job(n)) for n in range(20)]
-                ran += await finished(old, [reference.id for reference in later])
-        assert {(job.state, job.attempt) for job in ran} == {(State.SUCCEEDED, 1)}
 
 
 async def test_jobs_that_stay_in_postgres_run_once_a_worker_knows_them(

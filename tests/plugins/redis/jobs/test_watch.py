@@ -10,18 +10,14 @@ import pytest
 from chancy.broker.notices import Notice, NoticeKind
 from chancy.errors import StatementFailed
 from chancy.plugins.redis import RedisBroker, RedisSettings
-from chancy.testing.conformance.bench import Bench, prepared
+from chancy.testing.conformance.bench import prepared
+from tests.plugins.redis.jobs.brokers import opened
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
 
 
 async def test_the_probe_of_another_subscription_proves_this_one(redis_url: str) -> None:
-    one, other = [RedisBroker(RedisSettings(url=redis_url)) for _ in range(2)]
-    for broker in (one, other):
-        await broker.open()
-    try:
-        bench = Bench(one)
-        await bench.prepare()
+    async with opened(redis_url) as (one, bench), opened(redis_url) as (other, _):
         told: list[Notice] = []
         mine, theirs = await one.subscribe(), await other.subscribe()
         hearing = asyncio.create_task(mine.receive(30.0, told.append))
@@ -33,9 +29,6 @@ async def test_the_probe_of_another_subscription_proves_this_one(redis_url: str)
         assert await hearing == told[1:] == [Notice(NoticeKind.WAKE, "default")]
         for subscription in (mine, theirs):
             await subscription.close()
-    finally:
-        for broker in (one, other):
-            await broker.close()
 
 
 async def test_a_refused_subscription_leaves_no_connection_open(

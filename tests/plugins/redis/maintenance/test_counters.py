@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
-import pytest
-
 from chancy import GlobalConcurrency, Queue
-from chancy.plugins.redis import RedisBroker, RedisSettings
+from chancy.plugins.redis import RedisBroker
 from chancy.plugins.redis.maintenance.upkeep import Upkeep
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
 
 #: More than a script recounts by their records.
 MANY = 150
-
-
-@pytest.fixture
-async def broker(redis_url: str) -> AsyncIterator[RedisBroker]:
-    made = RedisBroker(RedisSettings(url=redis_url))
-    await made.open()
-    yield made
-    await made.close()
 
 
 async def test_counters_that_were_deleted_are_counted_again(

@@ -20,9 +20,10 @@ from chancy.plugins.redis.services import Context, Service
 from chancy.plugins.redis.streams.model.record import Record
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.states import State
-from chancy.testing.conformance.bench import Bench, settlement
+from chancy.testing.conformance.bench import settlement
 from chancy.worker.worker import Worker
 from tests.docs.pages import page
+from tests.plugins.redis.jobs.brokers import opened
 from tests.plugins.redis.test_replicated import sentinel
 from tests.support import jobs
 from tests.support.redis_commands import command_sync
@@ -147,11 +148,7 @@ async def test_upkeep_continues_without_info(
     caplog.set_level("INFO", "chancy.redis")
     server = own_redis()
     url = login(server, SAFE)
-    broker = RedisBroker(RedisSettings(url=url, keep_finished_s=0.001))
-    await broker.open()
-    try:
-        bench = Bench(broker)
-        await bench.prepare()
+    async with opened(url, keep_finished_s=0.001) as (broker, bench):
         [claim] = await bench.running()
         await bench.settle(settlement(claim, State.SUCCEEDED))
         upkeep = asyncio.create_task(Upkeep(broker.client).serve())
@@ -164,8 +161,6 @@ async def test_upkeep_continues_without_info(
         finally:
             upkeep.cancel()
             await asyncio.wait([upkeep])
-    finally:
-        await broker.close()
     assert caplog.text.count("redis_settings_unknown") == 1
     assert "upkeep_postponed" not in caplog.text
 

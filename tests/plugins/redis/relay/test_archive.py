@@ -14,7 +14,7 @@ from chancy import Chancy, Job, JobFilter, Queue, State
 from chancy.attempt.settlement import Settlement
 from chancy.broker.optional import SqlStore
 from chancy.clock import SystemClock
-from chancy.errors import ConfigurationError, StatementFailed
+from chancy.errors import StatementFailed
 from chancy.plugin.leader import Unelected
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.redis import RedisBroker, RedisPlugin
@@ -124,7 +124,7 @@ async def test_dead_letters_are_filed_and_replayed(
 ) -> None:
     caplog.set_level("INFO", "chancy.dead_letters")
     async with Worker(chancy):
-        reference = await chancy.push(fail("some", "oh"))
+        reference = await chancy.push(fail("some", "oh").with_meta(k="v"))
         await reference.wait(10)
 
         async def filed() -> bool:
@@ -144,6 +144,10 @@ async def test_dead_letters_are_filed_and_replayed(
         again = await LETTERS.replay(chancy, reference.id)
         assert again is not None
         assert (await chancy.wait_for(again, 10)).state is State.FAILED
+        replayed = (await (await plane(chancy)).get([again]))[again]
+        told = {"replay_of": str(reference.id), "replays": 1}
+        assert (replayed.attempt, replayed.max_attempts) == (1, 1)
+        assert (replayed.meta["k"], replayed.meta["dead_letters"]) == ("v", told)
 
         async def both() -> bool:
             return await LETTERS.count(chancy) == 2
@@ -188,12 +192,6 @@ async def test_a_history_without_its_table_loses_no_job(
         await chancy.broker.fetch("alter table chancy.away rename to finished_jobs")
         assert await archive.turn() == 3
     assert [await finished(chancy, one.id) for one in failed] == [1, 1, 1]
-
-
-def test_a_history_that_cannot_be_is_refused(dsn: str) -> None:
-    wrong = Queue(name="q", broker="redis", broker_options={"history": "some"})
-    with pytest.raises(ConfigurationError, match="history='some' must be one of 'all', 'failed'"):
-        Chancy(dsn, queues=[wrong], plugins=[RedisPlugin()])
 
 
 class Asleep(Exception):

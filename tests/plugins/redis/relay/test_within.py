@@ -130,17 +130,6 @@ async def test_a_job_on_its_way_is_found_counted_and_cancelled(chancy: Chancy) -
     assert jobs.noted == [2]
 
 
-async def test_a_key_that_must_be_free_is_refused(chancy: Chancy) -> None:
-    """It may be held in Redis."""
-    rule = Unique(key="once", on_conflict="raise")
-    async with chancy.transaction() as tx:
-        with pytest.raises(PushError, match="on_conflict='raise'"):
-            await chancy.push(note(1, rule), within=tx)
-        with pytest.raises(PushError, match="on_conflict='raise'"):
-            await chancy.push_many([note(2), note(3, rule)], within=tx)
-    assert await left(chancy) == (0, 0)
-
-
 @pytest.mark.parametrize("period", [None, timedelta(hours=1)])
 async def test_a_job_in_redis_is_replaced_by_one_that_arrives(
     chancy: Chancy, period: timedelta | None

@@ -9,13 +9,23 @@ import pytest
 from tests.plugins.redis.services.shop import Shop, shop
 
 
-@pytest.fixture(params=["alone", "cluster"])
-def place(request: pytest.FixtureRequest) -> Iterator[Shop]:
-    """Of a server, and of a cluster."""
+def _shop(request: pytest.FixtureRequest) -> Iterator[Shop]:
     clustered = request.param == "cluster"
     url = request.getfixturevalue("redis_cluster" if clustered else "redis_url")
     with shop(url, cluster=clustered) as made:
         yield made
+
+
+@pytest.fixture(params=["alone", "cluster"])
+def everywhere(request: pytest.FixtureRequest) -> Iterator[Shop]:
+    """Of a server, and of a cluster."""
+    yield from _shop(request)
+
+
+@pytest.fixture(params=["alone", pytest.param("cluster", marks=pytest.mark.chaos)])
+def place(request: pytest.FixtureRequest) -> Iterator[Shop]:
+    """The same, with the cluster in the long runs only: nothing but the way to keys differs."""
+    yield from _shop(request)
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import signal
-from contextlib import ExitStack
 from functools import partial
 
 import pytest
@@ -48,28 +46,3 @@ async def test_workers_are_killed_as_they_take_and_end_services(alone: Shop) -> 
 
 def _has_more(place: Shop, before: int) -> bool:
     return bool(place.raw.llen("note:given") > before)
-
-
-@pytest.mark.row("P32")
-async def test_workers_are_frozen_and_killed_under_services(alone: Shop) -> None:
-    """After each round every service runs, once."""
-    ids = [await alone.services.start("beat") for _ in range(6)]
-    with ExitStack() as stack:
-        members = [stack.enter_context(member(alone.url, lease_s=LEASE_S)) for _ in range(3)]
-        await eventually(lambda: all(alone.has_ticked(id) for id in ids))
-        for turn in range(6):
-            victim = random.randrange(len(members))
-            if turn % 2:
-                members[victim].kill()
-                members[victim].wait()
-                members[victim] = stack.enter_context(member(alone.url, lease_s=LEASE_S))
-            else:
-                members[victim].send_signal(signal.SIGSTOP)
-                await asyncio.sleep(LEASE_S * random.uniform(0.5, 2.0))
-                members[victim].send_signal(signal.SIGCONT)
-            await asyncio.sleep(2 * LEASE_S)
-            counts = {id: alone.raw.llen(f"ticks:{id}") for id in ids}
-            await asyncio.sleep(1.0)
-            for id in ids:
-                fresh = alone.ticks(id)[counts[id] :]
-                assert len({pid for pid, _ in fresh}) == 1, "one instance"

@@ -104,9 +104,6 @@ async def test_an_id_without_a_record_is_dropped(
 @pytest.mark.row("P25")
 @pytest.mark.row("P42")
 @pytest.mark.row("P43")
-@pytest.mark.parametrize(
-    "place", ["alone", pytest.param("cluster", marks=pytest.mark.chaos)], indirect=True
-)
 async def test_stopped_and_ended_services_can_run_on_any_worker(place: Shop) -> None:
     beat = await place.services.start("beat")
     give = await place.services.start("give", cleanup=False, value=1)

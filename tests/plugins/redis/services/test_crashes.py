@@ -12,7 +12,7 @@ import pytest
 
 from chancy.plugins.redis.services.leases import Leases, Taken
 from tests.plugins.redis.services.member import member
-from tests.plugins.redis.services.shop import LEASE_S, Shop, shop
+from tests.plugins.redis.services.shop import LEASE_S, Shop
 from tests.support.waiting import eventually
 
 #: Without a tick, of which there are a hundred in a second: whoever ticked has stopped.
@@ -24,14 +24,6 @@ _SILENT_S = 1.0
 @pytest.mark.row("P43")
 async def test_the_services_of_a_killed_worker_begin_once_more_elsewhere(alone: Shop) -> None:
     await killed(alone)
-
-
-@pytest.mark.chaos
-@pytest.mark.row("P30")
-@pytest.mark.row("P42")
-async def test_the_services_of_a_killed_worker_continue_in_a_cluster(redis_cluster: str) -> None:
-    with shop(redis_cluster, cluster=True) as place:
-        await killed(place)
 
 
 @pytest.mark.chaos
@@ -144,24 +136,6 @@ async def test_another_signal_ends_a_worker_whose_service_does_not(alone: Shop) 
         assert await asyncio.to_thread(process.wait, 10) == 128 + signal.SIGTERM
 
 
-@pytest.mark.chaos
-@pytest.mark.row("P31")
-async def test_local_services_of_a_killed_worker_are_removed(alone: Shop) -> None:
-    with member(alone.url, local="beat", lease_s=LEASE_S) as process:
-        (id,) = await eventually(lambda: alone.raw.smembers(alone.services.keys.known))
-        id = id.decode()
-        await eventually(lambda: len(alone.ticks(id)) > 3)
-        found = await alone.services.get(id)
-        assert found is not None
-        assert found.local
-        process.kill()
-    async with alone.worker():
-        await eventually(alone.is_state(id, None))
-        listed = await alone.services.list()
-        assert (listed.new, listed.active, listed.ended) == ([], [], [])
-    assert {pid for pid, _ in alone.ticks(id)} == {process.pid}
-
-
 @pytest.mark.row("P44")
 async def test_an_id_that_was_moved_by_a_worker_that_died_is_not_lost(alone: Shop) -> None:
     keys = alone.services.keys
@@ -178,5 +152,6 @@ async def test_an_id_that_was_moved_by_a_worker_that_died_is_not_lost(alone: Sho
     (taken,) = Leases(alone.services.link, "gone", LEASE_S).claim(1)
     assert isinstance(taken, Taken)
     assert taken.id == id
-    async with alone.worker():
+    alone.raw.zadd(keys.leases, {id: 1}, xx=True)
+    async with alone.worker(alone.declare(lease_s=LEASE_S)):
         await eventually(alone.is_state(id, "SUCCESS"))

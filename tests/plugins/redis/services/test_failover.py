@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-import pytest
-
-from chancy.errors import BrokerUnavailable
-from tests.plugins.redis.services.member import member
 from tests.plugins.redis.services.shop import Shop, shop
+from tests.plugins.redis.streams.shards import tell
 from tests.support.proxy import Proxy
-from tests.support.redis_commands import command_sync
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
 
 Own = Callable[..., RedisServer]
-
-
-def tell(server: RedisServer, *parts: str | int) -> object:
-    with closing(server.client()) as client:
-        return command_sync(client, *parts)
 
 
 @dataclass
@@ -82,51 +73,6 @@ async def test_running_services_obey_commands_after_a_failover(own_redis: Own) -
             assert await place.services.stop(id) == "RUNNING"
             await eventually(place.is_state(id, "STOPPED"))
             assert place.notes(f"course:{id}") == ["begin", "end"]
-
-
-@pytest.mark.chaos
-@pytest.mark.row("P23")
-async def test_commands_that_are_repeated_through_a_failover_are_done_once(own_redis: Own) -> None:
-    """For a second there is no server; the worker is a process of its own."""
-    async with pair(own_redis) as servers:
-        place = servers.place
-        ids = [await place.services.start("beat") for _ in range(2)]
-        with member(place.url) as process:
-            await eventually(lambda: all(place.has_ticked(id) for id in ids))
-            await servers.follow()
-            servers.primary.kill()
-            await asyncio.to_thread(servers.proxy.cut)
-            tries: list[str] = []
-            both = asyncio.gather(
-                _insist(lambda: place.services.stop(ids[0]), tries),
-                _insist(lambda: place.services.start("give", id="late", value=1), tries),
-            )
-            await eventually(lambda: len(tries) > 3)
-            # So that the commands are tried some times while nobody can take them.
-            await asyncio.sleep(1.0)
-            await servers.promote()
-            await both
-            await eventually(place.is_state(ids[0], "STOPPED"))
-            await eventually(lambda: place.notes("given") == ["late"])
-            await eventually(place.is_state("late", None))
-            assert place.notes(f"course:{ids[1]}") == ["begin"], "the same instance"
-            assert await place.state(ids[1]) == "RUNNING"
-            process.terminate()
-            assert await asyncio.to_thread(process.wait, 10) == 0
-            assert place.notes("given") == ["late"]
-
-
-async def _insist(command: Callable[[], Awaitable[object]], tries: list[str]) -> None:
-    """Repeat a command whose outcome is unknown."""
-    while True:
-        try:
-            await command()
-        except BrokerUnavailable as error:
-            tries.append(str(error))
-            # As a program does that repeats it.
-            await asyncio.sleep(0.05)
-        else:
-            return
 
 
 async def test_jobs_unknown_to_a_new_primary_run_on_one_worker(

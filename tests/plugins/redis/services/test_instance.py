@@ -141,7 +141,7 @@ class Late(Service):
 
 async def test_a_stop_that_raises_its_own_timeout_is_logged(alone: Shop) -> None:
     seen: list[BaseException] = []
-    worker = alone.declare()
+    worker = alone.declare(grace_s=0.2)
     worker.service(Late)
     worker.on_exception(seen.append)
     async with alone.worker(worker):

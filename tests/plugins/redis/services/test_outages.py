@@ -116,26 +116,6 @@ async def test_a_command_reaches_a_worker_that_could_not_be_reached(own_redis: O
             assert place.notes(f"course:{id}") == ["begin", "end"]
 
 
-@pytest.mark.chaos
-@pytest.mark.row("P23")
-async def test_a_command_reaches_a_server_that_pauses(own_redis: Own) -> None:
-    """For 2 s nobody is answered; the command is given meanwhile, and reaches a living instance."""
-    server = own_redis()
-    with shop(server.url, cluster=False) as place, member(place.url, lease_s=10.0) as process:
-        id = await place.services.start("beat")
-        await eventually(lambda: len(place.ticks(id)) > 3)
-        server.freeze()
-        stopping = asyncio.create_task(place.services.stop(id))
-        # It is to wait for its answer: nothing can tell of that but time.
-        await asyncio.sleep(2.0)
-        assert not stopping.done()
-        server.thaw()
-        assert await stopping == "RUNNING"
-        await eventually(place.is_state(id, "STOPPED"))
-        assert place.notes(f"course:{id}") == ["begin", "end"]
-        assert process.poll() is None
-
-
 @pytest.mark.row("P23")
 async def test_a_command_is_obeyed_in_milliseconds(own_redis: Own) -> None:
     server = own_redis()

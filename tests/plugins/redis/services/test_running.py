@@ -43,22 +43,22 @@ async def test_the_return_value_is_stored_as_json(place: Shop) -> None:
 @pytest.mark.row("P10")
 @pytest.mark.row("P22")
 @pytest.mark.row("P42")
-async def test_a_running_service_is_stopped(place: Shop) -> None:
-    id = await place.services.start("beat")
-    async with place.worker():
-        await eventually(lambda: len(place.ticks(id)) > 3)
-        found = await place.services.get(id)
+async def test_a_running_service_is_stopped(everywhere: Shop) -> None:
+    id = await everywhere.services.start("beat")
+    async with everywhere.worker():
+        await eventually(lambda: len(everywhere.ticks(id)) > 3)
+        found = await everywhere.services.get(id)
         assert found is not None
         assert found.state == "RUNNING"
         assert found.last_update
-        assert id in (await place.services.list()).active
-        assert await place.services.stop(id) == "RUNNING"
-        await eventually(place.is_state(id, "STOPPED"))
-        seen = len(place.ticks(id))
+        assert id in (await everywhere.services.list()).active
+        assert await everywhere.services.stop(id) == "RUNNING"
+        await eventually(everywhere.is_state(id, "STOPPED"))
+        seen = len(everywhere.ticks(id))
         # Ten ticks of one that goes on.
         await asyncio.sleep(0.1)
-        assert len(place.ticks(id)) == seen
-        listed = await place.services.list()
+        assert len(everywhere.ticks(id)) == seen
+        listed = await everywhere.services.list()
         assert (listed.new, listed.active, listed.ended) == ([], [id], [])
 
 

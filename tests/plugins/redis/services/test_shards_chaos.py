@@ -21,7 +21,6 @@ from chancy.plugins.redis.services import ServiceRuns, Services
 from tests.plugins.redis.services.member import member
 from tests.plugins.redis.services.shop import declare
 from tests.plugins.redis.streams.shards import Shards, tell
-from tests.support.redis_commands import command_sync
 from tests.support.redis_fixtures import RedisClusterServers, RedisServer, cluster_nodes
 from tests.support.waiting import eventually
 
@@ -138,31 +137,6 @@ async def test_services_continue_after_their_primary_was_killed(
         fleet.alone(id)
         if lease_s > ELECTED_S:
             assert fleet.course(id) == ["begin"], "the same instance"
-
-
-@pytest.mark.row("P42", "P30")
-async def test_a_worker_that_dies_with_its_primary_is_replaced(fleet: Fleet) -> None:
-    services = fleet.services
-    id = await services.start("beat")
-    victim = fleet.worker()
-    await eventually(lambda: len(fleet.ticks(id)) > 3)
-    heir = fleet.worker()
-    primary, replica = fleet.home
-    await eventually(lambda: _renewed(replica, fleet, id))
-    victim.kill()
-    primary.kill()
-    killed = time.time()
-    await eventually(lambda: fleet.ticks(id, heir.pid), timeout=ELECTED_S + LEASE_S + 2)
-    assert fleet.ticks(id, heir.pid)[0][1] - killed < ELECTED_S + LEASE_S
-    fleet.alone(id)
-    assert fleet.course(id) == ["begin", "begin"]
-
-
-def _renewed(replica: RedisServer, fleet: Fleet, id: str) -> bool:
-    """Whether the replica knows that it runs."""
-    with closing(replica.client()) as client:
-        command_sync(client, "READONLY")
-        return bool(command_sync(client, "HGET", fleet.services.keys.of(id), "state") == b"RUNNING")
 
 
 @pytest.mark.row("P42", "P32")

@@ -17,7 +17,7 @@ from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis.services import Services
 from tests.plugins.redis.services.member import member
 from tests.plugins.redis.services.shop import LEASE_S, declare
-from tests.plugins.redis.services.test_failover import tell
+from tests.plugins.redis.streams.shards import tell
 from tests.support.proxy import Proxy
 from tests.support.redis_fixtures import RedisServer, until
 from tests.support.waiting import eventually

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.streams.streams import Streams
 from chancy.plugins.redis.transport.redis_client import RedisClient
+from tests.plugins.redis.streams import shop
 
 
-@pytest.fixture(params=["alone", "cluster"])
+@pytest.fixture(params=["alone", pytest.param("cluster", marks=pytest.mark.chaos)])
 async def link(request: pytest.FixtureRequest) -> AsyncIterator[RedisClient]:
     clustered = request.param == "cluster"
     url = request.getfixturevalue("redis_cluster" if clustered else "redis_url")
@@ -43,3 +45,18 @@ def everywhere(request: pytest.FixtureRequest) -> dict[str, Any]:
 def place(request: pytest.FixtureRequest) -> dict[str, Any]:
     """The same, with the cluster in the long runs only."""
     return _place(request)
+
+
+@pytest.fixture
+async def streams(place: dict[str, Any]) -> AsyncIterator[Streams]:
+    """Of nobody yet."""
+    made = Streams(RedisSettings(**place, prefix="t:"))
+    yield made
+    await made.link.close()
+
+
+@pytest.fixture
+def shop_streams(streams: Streams) -> Streams:
+    """Those of the application of the command line."""
+    shop.declare(streams)
+    return streams

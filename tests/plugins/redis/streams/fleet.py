@@ -168,6 +168,10 @@ class Fleet:
     async def pending(self) -> int:
         return sum(group["pending"] for group in await self.groups())
 
+    async def idle(self) -> bool:
+        """Whether all that was read is acknowledged."""
+        return await self.pending() == 0
+
 
 def _named(group: Any) -> dict[str, Any]:
     if isinstance(group, dict):
@@ -187,3 +191,14 @@ async def fleet(url: str, **options: Any) -> AsyncGenerator[Fleet]:
         yield made
     finally:
         await made.close()
+
+
+@contextlib.asynccontextmanager
+async def working(streams: Streams) -> AsyncGenerator[None]:
+    """Serve streams meanwhile."""
+    task = asyncio.create_task(streams.serve())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

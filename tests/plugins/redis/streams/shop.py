@@ -6,19 +6,9 @@ import os
 
 from chancy import Chancy
 from chancy.plugins.redis import RedisPlugin
-from chancy.plugins.redis.streams.model.record import Record
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.streams import Streams
-
-
-class Order(Record):
-    order_id: int
-    note: str = ""
-
-
-def in_turn(key: int) -> int:
-    """A hasher whose partitions a test can foresee."""
-    return key
+from tests.plugins.redis.streams.orders import Order, in_turn
 
 
 def declare(streams: Streams, size: int = 50_000) -> None:

@@ -52,10 +52,7 @@ async def test_a_processor_that_was_away_begins_with_what_is_left_and_the_rest_i
         lost: Any = await crew.orders.link.command("HGET", stat, "lost:handle")
         assert int(lost) == held, "of those that it had not acknowledged"
 
-        async def nothing_pending() -> bool:
-            return await crew.pending() == 0
-
-        await eventually(nothing_pending)
+        await eventually(crew.idle)
 
 
 @pytest.mark.row("R16")

@@ -20,9 +20,6 @@ from tests.plugins.redis.streams.member import LEASE_S, PARTITIONS
 from tests.plugins.redis.streams.witness import Witness, witness
 from tests.support.waiting import eventually
 
-#: Until one that wakes up has tried something: it may find by its own clock that it is too late.
-_FREEZES = 5
-
 
 @pytest.fixture
 async def crew(place: dict[str, Any]) -> AsyncIterator[Crew]:
@@ -89,53 +86,12 @@ async def test_the_partitions_of_a_killed_worker_continue_elsewhere(crew: Crew) 
         assert recovered == [sorted(first) for first in recovered]
 
 
-@pytest.mark.chaos
-@pytest.mark.row("R29", "R30")
-async def test_a_worker_that_wakes_up_does_nothing_with_what_it_no_longer_owns(crew: Crew) -> None:
-    async with witness(crew.streams.link, crew.url) as book:
-        frozen = crew.start()
-        await crew.send(300)
-        await eventually(crew.complete)
-        for turn in range(_FREEZES):
-            await crew.keep_busy(3000)
-            frozen.send_signal(signal.SIGSTOP)
-            if turn == 0:
-                crew.start()
-            await eventually(crew.complete)
-            frozen.send_signal(signal.SIGCONT)
-            await crew.send(300)
-            await eventually(crew.complete)
-            await eventually(crew.nothing_pending)
-            await check_acknowledgements(crew, book)
-            check(await crew.lines())
-            if book.late:
-                break
-            # Its loop has seen the end of each lease before its heartbeat could try to extend one.
-            await eventually(partial(crew.share, 2))
-        assert book.late, "it has tried"
-
-
 @pytest.mark.row("R11", "R27", "R29", "R30")
 @pytest.mark.chaos
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("seconds", [30])
 async def test_owners_are_killed_and_frozen_in_a_loop(crew: Crew, seconds: int) -> None:
     assert await survive(crew, seconds), "no frozen owner has tried anything when it woke up"
-
-
-@pytest.mark.row("R11", "R27", "R29", "R30")
-@pytest.mark.chaos
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("seconds", [15])
-async def test_owners_with_children_are_killed_and_frozen_in_a_loop(
-    redis_url: str, seconds: int
-) -> None:
-    """A child goes on by itself, until the lease ends that its worker does not extend."""
-    crew = Crew(redis_url, module="computing_member")
-    try:
-        await survive(crew, seconds)
-    finally:
-        await crew.close()
 
 
 async def survive(crew: Crew, seconds: int) -> bool:

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,32 +16,23 @@ from chancy.plugins.redis.streams.model.policy import Quarantine
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.producing import batch
 from chancy.plugins.redis.streams.streams import Streams
-from chancy.plugins.redis.transport.redis_client import RedisClient
 from tests.plugins.redis.streams import shop
-from tests.plugins.redis.streams.shop import Order
-from tests.support.command import Answer, environment, inside
-from tests.support.sources import ROOT
+from tests.plugins.redis.streams.fleet import working
+from tests.plugins.redis.streams.orders import Order
+from tests.support.command import Answer, inside
 from tests.support.waiting import eventually
 
 Run = Callable[..., Answer]
 
 
 @pytest.fixture
-def settings(link: RedisClient) -> RedisSettings:
-    return link.settings
+def settings(place: dict[str, Any]) -> RedisSettings:
+    return RedisSettings(**place, prefix="t:")
 
 
 @pytest.fixture
 def run(settings: RedisSettings) -> Run:
     return runner(settings)
-
-
-@pytest.fixture
-async def streams(settings: RedisSettings) -> AsyncIterator[Streams]:
-    made = Streams(settings)
-    shop.declare(made)
-    yield made
-    await made.link.close()
 
 
 def runner(settings: RedisSettings, **more: str) -> Run:
@@ -59,16 +46,6 @@ def runner(settings: RedisSettings, **more: str) -> Run:
         )
 
     return stream
-
-
-@asynccontextmanager
-async def working(streams: Streams) -> AsyncGenerator[None]:
-    task = asyncio.create_task(streams.serve())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
 
 
 @pytest.mark.row("R38", "R45")
@@ -146,42 +123,6 @@ def test_the_line_to_resume_from_is_reported(
     assert "2 records were sent; continue with --from-line 4" in said.err
 
 
-@pytest.mark.chaos
-@pytest.mark.row("R38")
-def test_a_file_of_any_size_takes_little_memory(redis_url: str, tmp_path: Path) -> None:
-    """From the standard input, which is read once: 40 MB and no more memory than for 4 MB."""
-    path = tmp_path / "orders.jsonl"
-    line = json.dumps({"order_id": 1, "note": "x" * 1_900}) + "\n"
-
-    def peak_kb(count: int) -> int:
-        with path.open("w") as file:
-            for _ in range(count):
-                file.write(line)
-        program = (
-            "import re\n"
-            "from chancy.cli.main import cli\n"
-            "cli(['redis', 'stream', 'sendmany', 'refunds', '-', '--app',\n"
-            "     'tests.plugins.redis.streams.shop:make'], standalone_mode=False)\n"
-            "print(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])\n"
-        )
-        with path.open() as file:
-            done = subprocess.run(
-                [sys.executable, "-c", program],
-                stdin=file,
-                cwd=ROOT,
-                env=environment({"SHOP_REDIS": redis_url}),
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-        sent, peak = done.stdout.splitlines()
-        assert sent == f"{count:,} sent"
-        return int(peak)
-
-    few = peak_kb(2_000)
-    assert peak_kb(20_000) < few + 4_000
-
-
 def test_a_stream_that_is_not_declared(run: Run) -> None:
     said = run("send", "nope", "{}", code=2).err
     assert "the application declares no stream 'nope'; declared are: orders, refunds\n" in said
@@ -234,20 +175,20 @@ async def test_lag_and_members_while_it_works(
 
 
 @pytest.mark.row("R39", "R45")
-async def test_a_reset_processor_sees_everything_again(run: Run, streams: Streams) -> None:
-    (stream, _) = streams.streams
+async def test_a_reset_processor_sees_everything_again(run: Run, shop_streams: Streams) -> None:
+    (stream, _) = shop_streams.streams
     seen: list[int] = []
 
     def note(order: Order) -> None:
         seen.append(order.order_id)
 
-    @streams.processor(stream, join_delay_s=0, lease_s=5.0)
+    @shop_streams.processor(stream, join_delay_s=0, lease_s=5.0)
     async def bill(events: Events[Any]) -> None:
         async for order in events.records():
             note(order)
 
     await stream.send(*(Order(order_id=number) for number in range(6)))
-    async with working(streams):
+    async with working(shop_streams):
         await eventually(lambda: len(seen) == 6)
         said = await asyncio.to_thread(run, "reset", "orders", "bill", "--yes", code=1)
         assert "1 workers run the processor bill of orders: stop them" in said.err
@@ -255,7 +196,7 @@ async def test_a_reset_processor_sees_everything_again(run: Run, streams: Stream
     assert "of orders at 0 and discard 0 pending events?" in said.err
     said = await asyncio.to_thread(run, "reset", "orders", "bill", "--yes")
     assert said.out == "4 partitions reset, 0 events discarded\n"
-    async with working(streams):
+    async with working(shop_streams):
         await eventually(lambda: len(seen) == 12)
     assert sorted(seen) == sorted([*range(6)] * 2)
     await asyncio.to_thread(run, "reset", "orders", "bill", "--start", "$", "--yes")
@@ -265,12 +206,12 @@ async def test_a_reset_processor_sees_everything_again(run: Run, streams: Stream
 
 
 @pytest.mark.row("R20", "R43", "R45")
-async def test_a_parked_partition_is_shown_and_resumed(run: Run, streams: Streams) -> None:
-    (stream, _) = streams.streams
+async def test_a_parked_partition_is_shown_and_resumed(run: Run, shop_streams: Streams) -> None:
+    (stream, _) = shop_streams.streams
     seen: list[int] = []
     broken = True
 
-    @streams.processor(stream, join_delay_s=0, lease_s=60.0, check_s=60.0, policy=Quarantine())
+    @shop_streams.processor(stream, join_delay_s=0, lease_s=60.0, check_s=60.0, policy=Quarantine())
     async def bill(events: Events[Any]) -> None:
         async for order in events.records():
             if order.order_id == 5 and broken:
@@ -278,7 +219,7 @@ async def test_a_parked_partition_is_shown_and_resumed(run: Run, streams: Stream
             seen.append(order.order_id)
 
     await stream.send(*(Order(order_id=number) for number in range(12)))
-    async with working(streams):
+    async with working(shop_streams):
         await eventually(lambda: len(seen) == 10)
         assert sorted(seen) == [0, 1, 2, 3, 4, 6, 7, 8, 10, 11]
 

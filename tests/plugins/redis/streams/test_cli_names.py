@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
 from chancy.plugins.redis.streams.streams import Streams
-from chancy.plugins.redis.transport.redis_client import RedisClient
-from tests.plugins.redis.streams import shop
 from tests.plugins.redis.streams.test_cli import runner
 
 
-@pytest.fixture
-async def streams(link: RedisClient) -> AsyncIterator[Streams]:
-    made = Streams(link.settings)
-    shop.declare(made)
-    yield made
-    await made.link.close()
-
-
-@pytest.mark.parametrize(
-    "link", ["alone", pytest.param("cluster", marks=pytest.mark.chaos)], indirect=True
-)
 @pytest.mark.parametrize(
     "words", [("lag",), ("lag", "--json"), ("members",), ("resume",), ("reset", "--yes")]
 )
-async def test_a_processor_that_there_is_not(streams: Streams, words: Sequence[str]) -> None:
+async def test_a_processor_that_there_is_not(shop_streams: Streams, words: Sequence[str]) -> None:
     """It would begin with the first reset, and hold all that comes for nobody."""
-    run = runner(streams.link.settings)
+    run = runner(shop_streams.link.settings)
     name, *options = words
-    (stream, _) = streams.streams
+    (stream, _) = shop_streams.streams
     said = await asyncio.to_thread(run, name, "orders", "bil", *options, code=2)
     assert said.err == "chancy: the stream orders has no processor 'bil'; it has: bill\n"
     assert said.out == ""

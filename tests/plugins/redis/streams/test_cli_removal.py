@@ -16,8 +16,9 @@ from chancy.plugins.redis.streams.producing.batch import StreamFull
 from chancy.plugins.redis.streams.streams import Streams
 from chancy.plugins.redis.transport.redis_client import RedisClient
 from tests.plugins.redis.streams import shop
-from tests.plugins.redis.streams.shop import Order
-from tests.plugins.redis.streams.test_cli import runner, working
+from tests.plugins.redis.streams.fleet import working
+from tests.plugins.redis.streams.orders import Order
+from tests.plugins.redis.streams.test_cli import runner
 from tests.support.waiting import eventually
 
 

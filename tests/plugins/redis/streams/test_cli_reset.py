@@ -4,30 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 
 import pytest
 
 from chancy.plugins.redis.streams.inspection import Inspection
 from chancy.plugins.redis.streams.streams import Streams
-from chancy.plugins.redis.transport.redis_client import RedisClient
-from tests.plugins.redis.streams import shop
-from tests.plugins.redis.streams.shop import Order
+from tests.plugins.redis.streams.orders import Order
 from tests.plugins.redis.streams.test_cli import runner
 
 
-@pytest.fixture
-async def streams(link: RedisClient) -> AsyncIterator[Streams]:
-    made = Streams(link.settings)
-    shop.declare(made)
-    yield made
-    await made.link.close()
-
-
 @pytest.mark.row("R39")
-async def test_read_events_are_discarded_except_in_owned_partitions(streams: Streams) -> None:
-    (stream, _), link = streams.streams, streams.link
-    keys, run = stream.keys, runner(streams.link.settings)
+async def test_read_events_are_discarded_except_in_owned_partitions(shop_streams: Streams) -> None:
+    (stream, _), link = shop_streams.streams, shop_streams.link
+    keys, run = stream.keys, runner(shop_streams.link.settings)
     await stream.send(*(Order(order_id=number) for number in range(8)))
     for number in (0, 1):
         log = keys.log(number)

@@ -5,23 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import closing
 
 import pytest
 
 from chancy.errors import BrokerUnavailable
 from tests.plugins.redis.streams.fleet import Fleet, fleet
+from tests.plugins.redis.streams.shards import tell
 from tests.support.proxy import Proxy
-from tests.support.redis_commands import command_sync
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
 
 QUICK = {"lease_s": 1.0, "check_s": 0.2}
-
-
-def tell(server: RedisServer, *parts: str | int) -> object:
-    with closing(server.client()) as client:
-        return command_sync(client, *parts)
 
 
 async def persist(crew: Fleet, first: int, count: int) -> None:
@@ -39,11 +33,7 @@ async def persist(crew: Fleet, first: int, count: int) -> None:
 
 async def seen(crew: Fleet, count: int) -> None:
     await eventually(lambda: set(crew.numbers) >= set(range(count)))
-    await eventually(lambda: _idle(crew))
-
-
-async def _idle(crew: Fleet) -> bool:
-    return await crew.pending() == 0
+    await eventually(crew.idle)
 
 
 def check(crew: Fleet) -> None:

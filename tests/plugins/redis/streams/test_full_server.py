@@ -39,10 +39,7 @@ async def test_events_are_processed_on_a_full_server(own_redis: Callable[..., Re
         worker = await crew.start()
         await eventually(lambda: len(crew.seen) == 19)
 
-        async def nothing_pending() -> bool:
-            return await crew.pending() == 0
-
-        await eventually(nothing_pending)
+        await eventually(crew.idle)
         assert sorted(crew.numbers) == [number for number in range(20) if number != 3]
         assert await link.command("XLEN", keys.dead(1, "handle")) == 1
         await crew.stop(worker)

@@ -43,6 +43,7 @@ async def halted(crew: Fleet) -> dict[int, str]:
     return {one.partition: one.halted for one in reports if one.halted is not None}
 
 
+@pytest.mark.row("R19", "R22")
 async def test_resume_continues_the_named_partitions_and_shows_why_they_stopped(
     place: dict[str, Any],
 ) -> None:
@@ -58,6 +59,7 @@ async def test_resume_continues_the_named_partitions_and_shows_why_they_stopped(
             return await halted(crew) == wanted
 
         await eventually(lambda: shown(both))
+        await eventually(lambda: crew.numbers == [2, 5])
         look = Inspection(crew.orders, "handle")
         assert await look.resume([2]) == {}
         bad.clear()
@@ -68,6 +70,7 @@ async def test_resume_continues_the_named_partitions_and_shows_why_they_stopped(
         assert await look.resume() == {0: "ValueError: event 0"}
         await eventually(lambda: crew.numbers[-2:] == [0, 3])
         assert await halted(crew) == {}
+        await eventually(crew.idle)
 
 
 async def test_the_next_owner_begins_what_was_halted(place: dict[str, Any]) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from chancy.errors import ConfigurationError
-from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.model.protocols import Item, MiddlewareContext
 from chancy.plugins.redis.streams.processing.blocking_events import BlockingEvents
 from chancy.plugins.redis.streams.processing.events import Chain, Events
@@ -31,13 +30,6 @@ BATCH = 3
 async def through(parent: AsyncIterator[Item], place: MiddlewareContext) -> AsyncIterator[Item]:
     async for item in parent:
         yield item
-
-
-@pytest.fixture
-async def streams(place: dict[str, Any]) -> AsyncIterator[Streams]:
-    made = Streams(RedisSettings(**place, prefix="t:"))
-    yield made
-    await made.link.close()
 
 
 def declare(streams: Streams) -> Stream[Order]:

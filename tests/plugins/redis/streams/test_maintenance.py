@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 
@@ -91,20 +90,3 @@ async def test_a_halt_may_end_the_process(redis_url: str, monkeypatch: pytest.Mo
         assert sent == [(os.getpid(), signal.SIGTERM)], "a second one would end it at once"
         assert worker.streams.exit.code == 5
         assert await crew.pending() == 2
-
-
-async def test_a_lane_that_takes_too_long_at_its_end_is_interrupted(
-    redis_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def stuck(worker: int, events: Events[Order]) -> None:
-        async for order in events.records():
-            crew.note(worker, events, order)
-            await asyncio.Event().wait()
-
-    async with fleet(redis_url, partitions=1, handler=stuck, options={"grace_s": 0.1}) as crew:
-        worker = await crew.start()
-        await crew.send(0, 1)
-        await eventually(lambda: len(crew.seen) == 1)
-        await crew.stop(worker)
-        assert "processor_interrupted" in caplog.text
-        assert await crew.pending() == 1

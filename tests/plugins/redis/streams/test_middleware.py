@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import pytest
 
 from chancy.errors import BrokerUnavailable
-from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.model.event import Event
 from chancy.plugins.redis.streams.model.policy import Ignore
 from chancy.plugins.redis.streams.model.protocols import Item, MiddlewareContext
@@ -23,31 +21,13 @@ from chancy.plugins.redis.streams.processing.middleware import (
 )
 from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
+from tests.plugins.redis.streams.fleet import working
 from tests.plugins.redis.streams.orders import Order
 from tests.support.waiting import eventually
-
-Serve = Callable[[], AbstractAsyncContextManager[None]]
 
 
 class Tick(Record, primitive=True):
     number: int
-
-
-@pytest.fixture
-async def streams(everywhere: dict[str, Any]) -> AsyncIterator[Streams]:
-    made = Streams(RedisSettings(**everywhere, prefix="t:"))
-    yield made
-    await made.link.close()
-
-
-@asynccontextmanager
-async def working(streams: Streams) -> AsyncGenerator[None]:
-    task = asyncio.create_task(streams.serve())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
 
 
 def declare(streams: Streams, partitions: int = 1) -> Stream[Order]:
@@ -236,9 +216,6 @@ async def test_events_whose_dead_letter_is_not_stored_are_not_acknowledged(
 
 
 @pytest.mark.row("R18", "R32")
-@pytest.mark.parametrize(
-    "everywhere", ["alone", pytest.param("cluster", marks=pytest.mark.chaos)], indirect=True
-)
 async def test_interrupted_events_are_no_dead_letters(streams: Streams) -> None:
     stream, began = declare(streams), asyncio.Event()
     letters = DeadLetterMiddleware(stream)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any
 from uuid import UUID
@@ -71,21 +71,9 @@ async def test_a_worker_relays_what_was_committed(dsn: str, redis_url: str) -> N
         assert await shop.waiting() == []
 
 
-#: One of each library; the others, which the core tests with jobs, are for the long runs.
-OFTEN = {
-    "psycopg connection",
-    "asyncpg connection",
-    "AsyncSession on asyncpg",
-    "Session",
-    "Django's connection",
-}
-
-
-def _often(stacks: Mapping[str, object]) -> Iterator[Any]:
-    for name, stack in stacks.items():
-        yield pytest.param(stack, id=name, marks=() if name in OFTEN else pytest.mark.chaos)
-
-
+#: One of each library; the core tests the others with jobs.
+ASYNC = ("psycopg connection", "asyncpg connection", "AsyncSession on asyncpg")
+SYNC = ("Session", "Django's connection")
 SENT = [Order(order_id=0, note="ü\0\\"), Order(order_id=2, note="")]
 
 
@@ -97,7 +85,7 @@ async def stored(shop: Shop) -> list[Order]:
     ]
 
 
-@pytest.mark.parametrize("begin", [*_often(ASYNC_STACKS)])
+@pytest.mark.parametrize("begin", [ASYNC_STACKS[name] for name in ASYNC], ids=ASYNC)
 async def test_every_library_takes_them(
     shop: Shop, dsn: str, begin: Callable[[str], AbstractAsyncContextManager[AsyncStack]]
 ) -> None:
@@ -117,7 +105,7 @@ async def test_every_library_takes_them(
     assert await stored(shop) == SENT
 
 
-@pytest.mark.parametrize("begin", [*_often(SYNC_STACKS)])
+@pytest.mark.parametrize("begin", [SYNC_STACKS[name] for name in SYNC], ids=SYNC)
 async def test_every_library_takes_them_in_threads(
     shop: Shop, dsn: str, begin: Callable[[str], AbstractContextManager[SyncStack]]
 ) -> None:

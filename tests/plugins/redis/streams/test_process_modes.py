@@ -28,13 +28,6 @@ from tests.plugins.redis.streams.fleet import Order, in_turn
 from tests.support.waiting import eventually
 
 
-@pytest.fixture
-async def streams(place: dict[str, Any]) -> AsyncIterator[Streams]:
-    made = Streams(RedisSettings(**place, prefix="t:"))
-    yield made
-    await made.link.close()
-
-
 async def stopped(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait([task])

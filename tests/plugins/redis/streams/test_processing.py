@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams import standalone as alone
 from chancy.plugins.redis.streams.group.leadership import RedisGate
 from chancy.plugins.redis.streams.model.event import Event
-from chancy.plugins.redis.streams.model.policy import Ignore
 from chancy.plugins.redis.streams.model.record import Record
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.producing.stream import Stream
@@ -35,13 +33,6 @@ from tests.support.waiting import eventually
 class Step(Record, primitive=True):
     key: int
     seq: int
-
-
-@pytest.fixture
-async def streams(everywhere: dict[str, Any]) -> AsyncIterator[Streams]:
-    made = Streams(RedisSettings(**everywhere, prefix="t:"))
-    yield made
-    await made.link.close()
 
 
 @asynccontextmanager
@@ -94,9 +85,6 @@ async def test_events_and_records_of_each_partition(streams: Streams) -> None:
 
 
 @pytest.mark.row("R14", "R45")
-@pytest.mark.parametrize(
-    "everywhere", ["alone", pytest.param("cluster", marks=pytest.mark.chaos)], indirect=True
-)
 async def test_batches_are_full_or_in_time_and_never_empty(streams: Streams) -> None:
     stream = declare(streams, 1)
     seen: list[tuple[float, list[int]]] = []
@@ -168,41 +156,6 @@ async def test_a_stage_behind_another_keeps_the_order_of_keys(streams: Streams) 
         await first.send_many(Step(key=at % 10, seq=at // 10) for at in range(1_000))
         await eventually(lambda: sum(map(len, seen.values())) == 500)
     assert all(found == [*range(0, 100, 2)] for found in seen.values())
-
-
-@pytest.mark.row("R48")
-async def test_lines_say_where_they_come_from(
-    streams: Streams, caplog: pytest.LogCaptureFixture
-) -> None:
-    stream, seen = declare(streams, 2), list[int]()
-    root = logging.getLogger()
-    foreign = logging.getLogger("somebody.else")
-    before = (list(root.handlers), root.level, foreign.disabled, list(foreign.handlers))
-
-    @streams.processor(stream, policy=Ignore(), join_delay_s=0)
-    async def bill(events: Events[Order]) -> None:
-        async for order in events.records():
-            seen.append(order.order_id)
-            if order.order_id < 2:
-                raise ValueError("no")
-
-    with caplog.at_level(logging.DEBUG, "chancy.redis.streams"):
-        await stream.send(*(Order(order_id=number) for number in range(8)))
-        async with working(streams):
-            await eventually(lambda: len(seen) == 8)
-    lines = [
-        one.getMessage()
-        for one in caplog.records
-        if one.name == "chancy.redis.streams" and not one.getMessage().startswith("stream_lead")
-    ]
-    assert lines
-    assert all("processor=orders/bill" in line for line in lines), lines
-    failed = [line for line in lines if line.startswith("processor_failed")]
-    assert len(failed) == 2
-    assert all("partition=" in line for line in failed)
-    now = (list(root.handlers), root.level, foreign.disabled, list(foreign.handlers))
-    assert [now[1], now[2], now[3]] == [before[1], before[2], before[3]]
-    assert set(before[0]) <= set(now[0])
 
 
 @pytest.mark.row("R41")

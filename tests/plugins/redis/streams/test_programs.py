@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -21,18 +20,6 @@ from tests.support.command import environment
 from tests.support.sources import ROOT
 from tests.support.waiting import eventually
 
-_SERVE = """
-from chancy.plugins.redis.compat.runnel.worker import Worker
-from old import app
-
-Worker(app).start()
-"""
-_SEND = """
-import asyncio
-from old import Order, orders
-
-asyncio.run(orders.send(Order(order_id=1, amount=4711)))
-"""
 _HALTING = """
 import asyncio
 import sys
@@ -159,27 +146,6 @@ def program(tmp_path: Path) -> Iterator[Program]:
     for process in started:
         process.kill()
         process.wait()
-
-
-async def test_the_program_of_the_guide_prints_what_is_sent(
-    redis_url: str, tmp_path: Path, program: Program
-) -> None:
-    guide = (ROOT / "docs/guides/streams.md").read_text()
-    found = re.search(r"```python\n# old\.py\n(.*?)```", guide, re.DOTALL)
-    assert found is not None
-    (tmp_path / "old.py").write_text(found[1])
-    serving = program(_SERVE, REDIS_URL=redis_url)
-    sending = program(_SEND, REDIS_URL=redis_url)
-    await eventually(lambda: sending.poll() == 0)
-
-    def said() -> bool:
-        assert serving.poll() is None, (tmp_path / "said").read_text()
-        return "4711" in (tmp_path / "said").read_text().splitlines()
-
-    await eventually(said)
-    serving.terminate()
-    await eventually(lambda: serving.poll() is not None)
-    assert serving.returncode == 0
 
 
 @pytest.mark.row("R19")

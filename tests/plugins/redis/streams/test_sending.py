@@ -109,9 +109,6 @@ async def test_too_many_for_one_call_are_refused(
 
 
 @pytest.mark.row("R05", "R45")
-@pytest.mark.parametrize(
-    "link", ["alone", pytest.param("cluster", marks=pytest.mark.chaos)], indirect=True
-)
 async def test_many_are_sent_in_order_with_progress(
     link: RedisClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

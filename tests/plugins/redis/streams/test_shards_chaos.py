@@ -234,26 +234,6 @@ async def test_primaries_are_killed_one_after_the_other(shards: Shards, crew: Cr
     assert all(process.poll() is None for process in crew.processes)
 
 
-@pytest.mark.row("R13", "R33", "R42", "R45")
-async def test_slots_move_while_they_are_used(shards: Shards, crew: Crew) -> None:
-    """Those of all partitions, of the members, of the lead and of what is agreed upon."""
-    keys = crew.orders.keys
-    wanted = [*map(keys.log, range(PARTITIONS)), keys.ctl("handle"), keys.meta, "{t:st}:lead"]
-    nodes = shards.primaries.nodes
-    for _ in range(2):
-        for key in wanted:
-            slot = key_slot(key.encode())
-            at = next(number for number, node in enumerate(nodes) if has(node, slot))
-            await asyncio.to_thread(shards.move, slot, nodes[at], nodes[(at + 1) % 3])
-        await crew.all_go_on()
-    await crew.rest()
-    await eventually(crew.through, timeout=30)
-    assert crew.refused == [], "a slot that moves is no outage"
-    await check(crew, {})
-    seen = [seq for partition in range(PARTITIONS) for _, _, seq in crew.seen(partition)]
-    assert sorted(seen) == list(range(crew.sent)), "each once"
-
-
 @pytest.mark.row("R30", "R42", "R45")
 async def test_a_primary_is_frozen_until_another_has_its_place(shards: Shards, crew: Crew) -> None:
     """When it goes on it does at first what it was asked before, and knows of nothing."""

@@ -14,7 +14,7 @@ import pytest
 
 from chancy.plugins.redis.streams.processing.events import Events
 from tests.plugins.redis.streams.crew import Crew
-from tests.plugins.redis.streams.fleet import Fleet, Order, fleet
+from tests.plugins.redis.streams.fleet import Order, fleet
 from tests.support.waiting import eventually
 
 #: Seconds for which what is ready may wait for a processor of a busy machine.
@@ -50,44 +50,6 @@ async def test_others_have_the_partitions_of_a_worker_that_ends_long_before_its_
         assert await asyncio.to_thread(crew.processes[0].wait, 10) == 0
 
 
-@pytest.mark.chaos
-@pytest.mark.row("R26")
-async def test_others_have_the_partitions_of_a_worker_that_died_when_its_lease_has_ended(
-    place: dict[str, Any],
-) -> None:
-    """And no more than one look at the plan later."""
-    lease_s, check_s = 2.0, 1.0
-    async with working(place, 2, lease_s=lease_s, check_s=check_s) as crew:
-        await crew.send(600)
-        began = time.monotonic()
-        crew.kill(crew.processes[0])
-        await eventually(partial(crew.share, 1))
-        took_s = time.monotonic() - began
-        # It was extended last up to a quarter of it ago.
-        assert lease_s * 0.75 - SLACK_S < took_s < lease_s + check_s + SLACK_S, took_s
-        await eventually(crew.complete)
-
-
-@pytest.mark.row("R15")
-async def test_batches_are_no_hindrance_to_a_worker_that_joins(
-    place: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    """Those that wait to be filled, too: nothing is interrupted, nor waited for as for a grace."""
-    async with fleet(**place, partitions=8, batch=11, options={"grace_s": 8.0}) as crew:
-        await crew.start()
-        await eventually(crew.settled)
-        loading = asyncio.create_task(_load(crew))
-        await eventually(lambda: len(crew.seen) > 100)
-        began = time.monotonic()
-        joined = await crew.start()
-        await eventually(lambda: crew.settled() and len(joined.owned) == 4)
-        took_s = time.monotonic() - began
-        loading.cancel()
-        # About half a second; a grace would be eight.
-        assert took_s < 4.0, took_s
-        assert "processor_interrupted" not in caplog.text
-
-
 @pytest.mark.row("R15")
 async def test_a_batch_that_waits_to_be_filled_ends_with_its_partition(
     redis_url: str, caplog: pytest.LogCaptureFixture
@@ -113,12 +75,3 @@ async def test_a_batch_that_waits_to_be_filled_ends_with_its_partition(
         await eventually(lambda: sorted(crew.numbers) == list(range(16)))
         assert crew.out_of_order() == []
         assert "processor_interrupted" not in caplog.text
-
-
-async def _load(crew: Fleet) -> None:
-    """Fewer events than fill a batch of each partition."""
-    first = 0
-    while True:
-        await crew.send(first, 20)
-        first += 20
-        await asyncio.sleep(0.02)  # so that batches wait to be filled

@@ -39,7 +39,7 @@ def streams(proxy: Proxy) -> Streams:
 
 
 @pytest.fixture
-async def link(server: RedisServer) -> AsyncIterator[RedisClient]:
+async def direct(server: RedisServer) -> AsyncIterator[RedisClient]:
     """Past the proxy."""
     made = RedisClient(RedisSettings(url=server.url, prefix="t:"))
     yield made
@@ -63,7 +63,7 @@ async def stop(task: asyncio.Task[None]) -> None:
 
 @pytest.mark.row("R34")
 async def test_a_task_that_is_done_is_not_done_again_because_redis_was_away(
-    streams: Streams, proxy: Proxy, link: RedisClient
+    streams: Streams, proxy: Proxy, direct: RedisClient
 ) -> None:
     ran = 0
     outage: list[asyncio.Task[None]] = []
@@ -80,7 +80,7 @@ async def test_a_task_that_is_done_is_not_done_again_because_redis_was_away(
     serving = asyncio.create_task(streams.serve(leader=Unelected()))
 
     async def done() -> bool:
-        return bool(await link.command("HGET", "{t:st}:done", "once") == b"done")
+        return bool(await direct.command("HGET", "{t:st}:done", "once") == b"done")
 
     try:
         await eventually(done)

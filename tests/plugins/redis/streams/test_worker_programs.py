@@ -106,14 +106,3 @@ def test_a_worker_that_a_policy_ends_exits_with_5(tmp_path: Path, env: dict[str,
         assert "worker_stopped" in worker.log
     with redis.Redis.from_url(env["SHOP_REDIS"]) as client:
         assert not client.hexists("{t:st:orders:0}:own:fail", "owner")
-
-
-@pytest.mark.row("R19")
-@pytest.mark.chaos
-def test_a_supervisor_begins_it_again_and_exits_with_5_in_the_end(
-    tmp_path: Path, env: dict[str, str]
-) -> None:
-    with started(command("worker", "--processors=fail"), cwd=tmp_path, env=env) as worker:
-        assert worker.process.wait(60) == 5, worker.log
-        assert worker.log.count("partition_halted processor=orders/fail") == 5
-        assert "supervisor_gave_up exit_code=5" in worker.log

@@ -79,17 +79,6 @@ async def test_commands_that_may_have_run_are_not_repeated(
     assert await lengths(link) == [3, 3, 3]
 
 
-async def test_scripts_that_servers_miss_are_sent_to_them(
-    link: RedisClient, redis_cluster_servers: RedisClusterServers
-) -> None:
-    for length in (1, 2):
-        for node in redis_cluster_servers.nodes[:length]:
-            tell(node, "SCRIPT", "FLUSH")
-        replies = await link.run_many([append(tag) for tag in TAGS])
-        assert not [one for one in replies if isinstance(one, Exception)]
-        assert await lengths(link) == [length] * 3
-
-
 async def test_a_slot_is_followed_where_it_goes(
     link: RedisClient, redis_cluster_servers: RedisClusterServers
 ) -> None:
