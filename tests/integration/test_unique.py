@@ -79,25 +79,6 @@ async def test_debounced_pushes_run_once_with_the_last_arguments(chancy: Chancy,
     assert not early
 
 
-async def test_a_stream_of_pushes_is_put_off_no_longer_than_the_cap(
-    chancy: Chancy, dsn: str
-) -> None:
-    rule = {"key": "k", "debounce": timedelta(seconds=0.5), "cap": timedelta(seconds=1.2)}
-    async with Worker(chancy):
-        number = 0
-        while not jobs.noted:
-            number += 1
-            await chancy.push(note(number, **rule))
-            await asyncio.sleep(0.02)  # a stream, not a wait
-        await eventually(lambda: ask(dsn, "select 1 from chancy.finished_jobs"))
-    [(waited,)] = ask(
-        dsn,
-        "select extract(epoch from run_at - pushed_at)::float8"
-        " from chancy.finished_jobs order by pushed_at limit 1",
-    )
-    assert 1.1 < waited <= 1.2
-
-
 async def test_debounce_and_a_time_are_not_both_given(chancy: Chancy) -> None:
     with pytest.raises(PushError, match="omit one of them"):
         await chancy.push(note(1, key="k", debounce=HOUR, cap=HOUR).with_delay(1))
@@ -142,15 +123,6 @@ async def test_a_push_that_meets_the_claim_of_its_job_is_not_lost(chancy: Chancy
     assert found is not None
     assert (found.arguments, found.state) == ({"value": 2}, State.PENDING)
     assert await first.status() is State.RUNNING
-
-
-async def test_a_period_outlasts_the_job(chancy: Chancy) -> None:
-    async with Worker(chancy):
-        first = await chancy.push(note(1, period=HOUR))
-        await first.wait(10)
-        again = await chancy.push(note(1, period=HOUR))
-    assert (again, again.created) == (first, False)
-    assert jobs.noted == [1]
 
 
 async def test_a_bulk_push_keeps_to_keys(chancy: Chancy) -> None:

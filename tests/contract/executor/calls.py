@@ -16,7 +16,7 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Returned
 from chancy.executors import executor
 from chancy.executors.base import AttemptCallbacks, Executor, Report, StoreMeta, no_report, no_store
-from chancy.job.limits import NO_LIMITS, Limits
+from chancy.job.limits import NO_LIMITS, Limit, Limits, encode_limits
 from chancy.job.registry import Registry
 from chancy.queue.executor_options import ExecutorOptions
 from tests.contract.executor import checkpoint_jobs as executor_checkpoints
@@ -57,6 +57,10 @@ def claim_of(function: str, **arguments: object) -> Claim:
 
 def claim_with(path: str, arguments: str | None) -> Claim:
     return Claim(uuid4(), uuid4(), uuid4(), "default", path, arguments, 1, 3, 0, 0, 0, None)
+
+
+def limited(claim: Claim, *limits: Limit) -> Claim:
+    return claim._replace(limits=encode_limits(limits))
 
 
 @asynccontextmanager

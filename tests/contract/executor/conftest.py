@@ -46,3 +46,10 @@ async def one(name: str) -> AsyncIterator[Executor]:
     """An executor with one slot."""
     async with started(name) as made:
         yield made
+
+
+@pytest.fixture
+async def child() -> AsyncIterator[Executor]:
+    """A process executor with one child."""
+    async with started("process") as made:
+        yield made

@@ -71,15 +71,6 @@ def kill_itself(signum: int) -> None:
     time.sleep(60)
 
 
-def hog(megabytes: int) -> int:
-    """Take memory, step by step, until it is that much."""
-    held: list[bytearray] = []
-    for _ in range(megabytes):
-        held.append(bytearray(os.urandom(2**20)))
-        time.sleep(0.001)
-    return len(held)
-
-
 def survive(signum: int) -> str:
     os.kill(os.getpid(), signum)
     return "survived"

@@ -48,17 +48,6 @@ async def in_loop() -> AsyncIterator[AsyncExecutor]:
     await made.stop()
 
 
-async def test_async_interrupt_reaches_the_coroutine(in_loop: AsyncExecutor, place: Place) -> None:
-    """It is cancelled and cleans up; the consumer is not cancelled."""
-    claim = place.waiting()
-    consumer = asyncio.create_task(in_loop.run(claim))
-    await place.has_started()
-    assert in_loop.interrupt(claim, Cancelled("asked")) is True
-    assert await end_of(consumer) == Cancelled("asked")
-    assert place.stopped.exists()
-    assert consumer.cancelling() == 0
-
-
 async def test_async_interrupt_before_the_second_step(in_loop: AsyncExecutor, place: Place) -> None:
     """The job's task has not taken the coroutine over yet: neither a new one nor a used one."""
     for _ in range(2):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -13,9 +12,9 @@ import pytest
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Cancelled, MemoryExceeded, Outcome, Returned, TimedOut
 from chancy.executors.base import Executor
-from chancy.job.limits import Limit, encode_limits
+from chancy.job.limits import Limit
 from chancy.queue.executor_options import ProcessOptions
-from tests.contract.executor.calls import Place, claim_of, end_of, result, started
+from tests.contract.executor.calls import Place, claim_of, end_of, limited, result, started
 
 LONG = pytest.mark.chaos
 
@@ -24,20 +23,11 @@ MB = 2**20
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
-
-@pytest.fixture
 async def child() -> AsyncIterator[Executor]:
     async with started("process", options=ProcessOptions(grace_s=0.2)) as made:
         # The time that the first job takes to import its module is its own.
         assert await result(made, "how_ready") == "no"
         yield made
-
-
-def limited(claim: Claim, *limits: Limit) -> Claim:
-    return claim._replace(limits=encode_limits(limits))
 
 
 async def within(it: Executor, seconds: float, claim: Claim) -> Outcome:
@@ -163,7 +153,7 @@ async def test_process_job_has_its_own_signal_handlers_back(child: Executor) -> 
     assert await result(child, "timer") == [True, 0.0]
 
 
-@pytest.mark.parametrize("function", [pytest.param("hog_slowly", marks=LONG), "hold", "leak"])
+@pytest.mark.parametrize("function", ["hog_slowly", "hold", "leak"])
 async def test_process_memory_over_the_limit_ends_the_job(child: Executor, function: str) -> None:
     """Taken step by step, which the parent sees, or at once, which the system refuses."""
     pid = await result(child, "pid")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import psutil
 import pytest
@@ -19,11 +18,6 @@ from tests.contract.executor.calls import Place, claim_of, end_of, result, run, 
 from tests.support.waiting import eventually
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
-
 @pytest.fixture(autouse=True)
 def level() -> Iterator[None]:
     root = logging.getLogger()
@@ -31,12 +25,6 @@ def level() -> Iterator[None]:
     root.setLevel(logging.INFO)
     yield
     root.setLevel(before)
-
-
-@pytest.fixture
-async def child() -> AsyncIterator[Executor]:
-    async with started("process") as made:
-        yield made
 
 
 def logged(caplog: pytest.LogCaptureFixture, name: str = "shop.orders") -> list[logging.LogRecord]:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -17,11 +16,6 @@ from chancy.executors.base import Executor
 from chancy.executors.process.prefetch import LATE_S, MAX_DEPTH, Pace
 from tests.contract.executor.calls import Place, claim_of, end_of, result, started
 from tests.support.waiting import eventually
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from pathlib import Path
 
 import psutil
 import pytest
@@ -18,11 +17,6 @@ from tests.contract.executor.calls import Place, claim_of, end_of, result, start
 from tests.support.waiting import eventually
 
 HERE = process_jobs.__name__
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
 
 
 async def pids(it: Executor, jobs: int, consumers: int) -> Counter[int]:

@@ -11,7 +11,6 @@ import pytest
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import (
     Cancelled,
-    MemoryExceeded,
     Outcome,
     Raised,
     Released,
@@ -19,14 +18,14 @@ from chancy.attempt.outcome import (
     TimedOut,
 )
 from chancy.executors.base import Executor
-from chancy.job.limits import Limit, Limits, encode_limits
+from chancy.job.limits import Limit, Limits
 from chancy.queue.executor_options import (
     AsyncOptions,
     ExecutorOptions,
     ProcessOptions,
     ThreadOptions,
 )
-from tests.contract.executor.calls import Place, claim_of, end_of, result, started
+from tests.contract.executor.calls import Place, claim_of, end_of, limited, result, started
 from tests.support.clusters import ISOLATED
 from tests.support.waiting import eventually
 
@@ -36,10 +35,6 @@ ASKED = Cancelled("somebody asked")
 @pytest.fixture
 def name(anywhere: str) -> str:
     return anywhere
-
-
-def limited(claim: Claim, *limits: Limit) -> Claim:
-    return claim._replace(limits=encode_limits(limits))
 
 
 async def interrupted(it: Executor, claim: Claim, place: Place, outcome: Outcome) -> Outcome:
@@ -56,6 +51,7 @@ async def test_an_interrupted_coroutine_cleans_up_first(one: Executor, place: Pl
     await place.has_started()
     assert one.interrupt(claim, ASKED) is True
     assert await end_of(running) == ASKED
+    assert running.cancelling() == 0, "only the job is cancelled"
     assert place.stopped.exists()
     assert await result(one, "echo", value="next") == "next"
 
@@ -260,16 +256,3 @@ async def test_a_limit_that_cannot_be_kept_to_is_refused_before_the_job_runs(
     assert outcome.failure.is_a("chancy.errors.UnsupportedLimit")
     assert why in outcome.failure.message
     assert not place.other.exists()
-
-
-async def test_a_memory_limit_ends_the_hog_alone(place: Place) -> None:
-    async with started("process", concurrency=2) as it:
-        neighbour = asyncio.create_task(it.run(place.waiting()))
-        await place.has_started()
-        limit = Limit.memory(200 * 2**20)
-        outcome = await it.run(limited(claim_of("hog", megabytes=4_000), limit))
-        assert isinstance(outcome, MemoryExceeded), outcome
-        assert outcome.limit_bytes == 200 * 2**20
-        assert await result(it, "echo", value="next") == "next"
-        place.until.touch()
-        assert isinstance(await end_of(neighbour), Returned)

@@ -22,11 +22,6 @@ from tests.contract.executor.calls import (
 from tests.support.waiting import eventually
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
-
 async def test_thread_slot_is_taken_until_an_interrupted_job_returns(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:

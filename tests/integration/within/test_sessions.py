@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-import psycopg
 import pytest
 from sqlalchemy.exc import DBAPIError, PendingRollbackError, ResourceClosedError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from chancy import Chancy
-from tests.integration.within.stacks import url
+from tests.integration.within.stacks import count, url
 from tests.support import jobs
 
 JOB = jobs.note.job(value=1)
@@ -21,13 +20,6 @@ JOB = jobs.note.job(value=1)
 async def chancy(dsn: str) -> AsyncIterator[Chancy]:
     async with Chancy(dsn, pool_size=2) as made:
         yield made
-
-
-def count(dsn: str) -> int:
-    with psycopg.connect(dsn) as connection:
-        row = connection.execute("select count(*) from chancy.jobs").fetchone()
-        assert row is not None
-        return int(row[0])
 
 
 # What is refused

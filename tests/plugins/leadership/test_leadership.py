@@ -19,10 +19,8 @@ from chancy.plugin.leader import LeaderGate, Unelected
 from chancy.plugin.plugin import Plugin
 from chancy.plugins.leadership import Election, ImmediateLeadership, Leadership
 from chancy.postgres.broker import PostgresBroker
-from chancy.postgres.schema import migrate as schema
 from chancy.postgres.statements import load
 from chancy.testing.memory import MemoryBroker
-from chancy.testing.structure import structure
 from tests.support.locks import BLOCKED
 from tests.support.waiting import eventually
 
@@ -73,19 +71,6 @@ async def elect(broker: PostgresBroker, holder: uuid.UUID, lease_s: float = 30.0
 def test_settings_that_cannot_be_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError, match=r"lease_s=(\d|inf)|renew_s=\d"):
         Leadership(**settings)
-
-
-def test_the_tables_go_down_and_up_again(empty_dsn: str) -> None:
-    parts = application(empty_dsn).hooks.components
-    schema.upgrade(empty_dsn, components=parts)
-    first = structure(empty_dsn)
-    assert ask(empty_dsn, "select relpersistence from pg_class where relname like 'leadership_l%'")[
-        0
-    ] == ("p",)
-    schema.downgrade(empty_dsn, components=parts, component="leadership")
-    assert "leader" not in str(structure(empty_dsn)).replace("leadership_version", "")
-    schema.upgrade(empty_dsn, components=parts)
-    assert structure(empty_dsn) == first
 
 
 # Workers
@@ -249,6 +234,8 @@ async def test_followers_write_nothing_and_wait_for_no_lock(
 
 def test_leads_knows_the_holder_the_term_and_the_time(dsn: str) -> None:
     holder = hold(dsn, left="10 s")
+    kind = "select relpersistence from pg_class where oid = 'chancy.leadership_leases'::regclass"
+    assert ask(dsn, kind) == [("p",)], "terms outlast a crash of the server"
     asked = "select chancy.leads(%s, %s)"
     for who, term, expected in (
         (holder, 7, True),

@@ -180,6 +180,7 @@ async def test_a_missing_partition_of_today_is_logged_until_it_is_there(
             Worker(chancy, queues=[]),
         ):
             await eventually(lambda: caplog.text.count(f"partition_missing name={today}") > 1)
+        assert caplog.text.count("prune_not_allowed") == 1
         assert "worker_loop_failed" not in caplog.text
         connection.execute("select chancy.make_days(0)")
         caplog.clear()

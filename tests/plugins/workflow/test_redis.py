@@ -17,8 +17,8 @@ from chancy.plugins.workflow import (
 )
 from chancy.routing.router import RoutedBroker
 from tests.plugins.workflow import steps
-from tests.plugins.workflow.running import stopped
-from tests.plugins.workflow.two_stores import fast, states, working
+from tests.plugins.workflow.running import states, stopped
+from tests.plugins.workflow.two_stores import fast, working
 from tests.support.postgres_fixtures import template_with
 from tests.support.waiting import eventually
 

@@ -11,7 +11,8 @@ from chancy.context.context import JobContext
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.workflow import From, Workflow, Workflows
 from tests.plugins.workflow import steps
-from tests.plugins.workflow.two_stores import fast, states, working
+from tests.plugins.workflow.running import states
+from tests.plugins.workflow.two_stores import fast, working
 from tests.support.postgres_fixtures import template_with
 from tests.support.waiting import eventually
 

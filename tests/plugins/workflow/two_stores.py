@@ -10,7 +10,6 @@ from chancy import Chancy, Job, Queue, Worker
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.workflow import (
-    WorkflowReference,
     Workflows,
 )
 from tests.plugins.workflow.running import ASYNC, SOON
@@ -39,7 +38,3 @@ async def working(dsn: str, url: str, flows: Workflows) -> AsyncGenerator[Chancy
 
 def fast(made: Job[Any], queue: str = "fast") -> Job[Any]:
     return made.with_queue(queue)
-
-
-async def states(reference: WorkflowReference) -> dict[str, str]:
-    return {one.name: one.state.value for one in await reference.steps()}

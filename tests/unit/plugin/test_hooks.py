@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import uuid
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -61,19 +59,6 @@ class Server(Plugin):
 class Needing(Plugin):
     def get_dependencies(self) -> Sequence[str]:
         return ("shop.Missing", "shop.Other")
-
-
-class Broken(Plugin):
-    """Gives whatever it is told to, or raises it."""
-
-    def __init__(self, answer: Any) -> None:
-        self.answer = answer
-
-    def judging(self, claim: Claim, outcome: Outcome, decision: Settlement) -> Settlement:
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        answer: Settlement = self.answer
-        return answer
 
 
 def test_without_plugins_the_default_stands() -> None:
@@ -216,39 +201,6 @@ def test_services_are_the_plugins_that_serve() -> None:
     server = Server()
     [service] = Hooks([Idle(), server, Judge("judge", "1")]).services
     assert service.plugin is server
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        RuntimeError("broken"),
-        None,
-        "decision",
-        Settlement(uuid.uuid4(), uuid.uuid4(), State.SUCCEEDED),
-    ],
-    ids=["raises", "none", "text", "another-claim"],
-)
-def test_a_broken_judge_is_logged_and_the_decision_stands(
-    answer: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    claim = claimed()
-    after = Judge("after", "2")
-    with caplog.at_level(logging.ERROR, logger="chancy.hooks"):
-        decision = Hooks([Judge("before", "1"), Broken(answer), after]).judge(claim, OOPS)
-    assert [seen.result for seen in after.saw] == ["1"]
-    assert (decision.id, decision.lease, decision.result) == (claim.id, claim.lease, "2")
-    [entry] = caplog.records
-    assert entry.getMessage().startswith(
-        "hook_failed plugin=tests.unit.plugin.test_hooks.Broken hook=judging"
-    )
-    assert str(claim.id) in entry.getMessage()
-
-
-def test_a_judge_that_takes_the_lease_away_is_refused(caplog: pytest.LogCaptureFixture) -> None:
-    claim = claimed()
-    forged = Settlement(claim.id, uuid.uuid4(), State.SUCCEEDED)
-    assert Hooks([Broken(forged)]).judge(claim, OOPS) == judge(claim, OOPS)
-    assert "hook_failed" in caplog.text
 
 
 def test_two_plugins_of_one_name_are_refused() -> None:
@@ -413,18 +365,3 @@ async def test_plugins_examine_what_they_need(caplog: pytest.LogCaptureFixture) 
     assert "examine() returned ['text']" in third.found
     assert last.ok
     assert "hook_failed plugin=shop.second hook=examine failures=1" in caplog.text
-
-
-async def test_a_slow_explanation_of_a_plugin_delays_no_caller(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Stuck(Plugin):
-        async def why_held(self, app: Application, job: QueuedJob) -> str | None:
-            await asyncio.Event().wait()
-            raise AssertionError
-
-    monkeypatch.setattr("chancy.plugin.hooks._EXPLAIN_S", 0.01)
-    app: Any = None
-    job: Any = claimed(attempt=1)
-    [said] = await Hooks([Stuck()]).why_held(app, job)
-    assert "failed to report whether it holds the job: TimeoutError: it did not return" in said
