@@ -33,6 +33,7 @@ from chancy.job.unique import Unique, UniqueKey
 from chancy.plugin.pushing import PUSH, Change, Pushable, PushContext
 from chancy.queue.executor_kind import unsupported
 from chancy.queue.queue import PLAIN_WITH_TIME, Queue
+from chancy.queue.rule_keys import warn_of_missing_keys
 from chancy.serialization.codec import encode
 from chancy.serialization.signature import Signature
 from chancy.text import shown
@@ -257,8 +258,9 @@ class JobPreparation:
             signature = self._registry.signature(job.func) if validate else None
         except ConfigurationError as error:
             raise PushError(f"job {shown(job.func)}: {error}") from None
-        if validate and (queue := self._queues.get(job.queue)):
+        if signature is not None and (queue := self._queues.get(job.queue)):
             self._check_function(job.func, queue, queue.limits)
+            warn_of_missing_keys(queue, signature)
         if cacheable:
             if len(self._passed) >= _MAX_PASSED:
                 self._passed.clear()

@@ -102,6 +102,15 @@ class Signature:
                 return found
         return found
 
+    @property
+    def parameter_names(self) -> list[str]:
+        """The names of the parameters, without ``**kwargs``."""
+        return [one.name for one in self._annotations.parameters]
+
+    def takes(self, name: str) -> bool:
+        """Whether an argument may have this name."""
+        return self._annotations.rest is not None or name in self.parameter_names
+
     def encode(self, arguments: Mapping[str, Any], limit: int = DEFAULT_MAX_PAYLOAD) -> str:
         """Return arguments as a JSON string.
 

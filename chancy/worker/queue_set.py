@@ -19,6 +19,7 @@ from chancy.job.registry import Registry
 from chancy.plugin.pushing import PrepareStored
 from chancy.queue.executor_kind import cores
 from chancy.queue.queue import Queue
+from chancy.queue.rule_keys import warn_of_functions
 from chancy.text import storable
 from chancy.worker.broker_session import BrokerSession
 from chancy.worker.isolated_loop import IsolatedApplication
@@ -379,6 +380,7 @@ class QueueSet:
         await stopping
 
     def _create(self, queue: Queue) -> QueueWorker:
+        warn_of_functions(queue)
         return QueueWorker(
             queue,
             app=self._app,
