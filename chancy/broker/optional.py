@@ -189,6 +189,15 @@ class StoppingWorkers(Protocol):
 
 
 @runtime_checkable
+class HasClock(Protocol):
+    """A broker that reports the clock by which it stores heartbeats."""
+
+    async def now_s(self) -> float:
+        """Seconds since 1970 by the clock of the store."""
+        ...
+
+
+@runtime_checkable
 class CountsElsewhere(Protocol):
     """A broker that passes the calls about some queues on to other brokers."""
 

@@ -372,6 +372,11 @@ class PostgresBroker:
         found = await self._upkeeping.fetch(self.sql.orphans, heartbeat_age_s, limit)
         return [rows.orphan(row) for row in found]
 
+    async def now_s(self) -> float:
+        """See `chancy.broker.optional.HasClock`."""
+        ((now_s,),) = await self._upkeeping.fetch(self.sql.now)
+        return float(now_s)
+
     async def beat(self, worker_id: UUID, blocked_s: float = 0.0) -> bool:
         sent = blocked_s, time.time(), own_memory()
         return bool(await self._upkeeping.fetch(self.sql.beat, worker_id, *sent))

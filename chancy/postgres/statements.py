@@ -68,6 +68,7 @@ class Statements:
         self.run_now = self._load("run_now")
         self.update_meta = self._load("update_meta")
         self.notify = self._load("notify")
+        self.now = self._load("now")
         self.orphans = self._load("orphans")
         self.pause = self._load("pause")
         self.position = self._load("position")

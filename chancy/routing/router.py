@@ -28,6 +28,7 @@ from chancy.broker.values import (
 from chancy.clock import Clock
 from chancy.errors import BrokerError, RowsLocked
 from chancy.queue.queue import DEFAULT_BROKER, Queue
+from chancy.routing.clock_steps import ClockSteps
 from chancy.routing.lookups import JobLookups
 from chancy.routing.members import BrokerSet, check_part
 from chancy.routing.partitioning import PushPartitioning
@@ -68,6 +69,7 @@ class RoutedBroker(JobLookups):
         self.control = control
         self._clock = clock
         self._placement = QueuePlacement(queues, others)
+        self._steps = ClockSteps(clock)
         self._reading: asyncio.Task[Sequence[Queue]] | None = None
         self._read_again_at = 0.0
         #: Returns the seconds for which the heartbeats of the worker that uses this object have
@@ -335,7 +337,8 @@ class RoutedBroker(JobLookups):
         """See `Broker.orphans`. Orphans of failing brokers are left to a later call.
 
         The caller has observed the heartbeats at the control broker. Workers of another broker are
-        presumed dead only if that one has been there long enough for their heartbeats.
+        presumed dead only if that one has been there long enough for their heartbeats, and its
+        clock was not set meanwhile.
         """
         found: list[Claim] = []
 
@@ -343,7 +346,9 @@ class RoutedBroker(JobLookups):
             if len(found) < limit:
                 silent_s = heartbeat_age_s
                 if name != DEFAULT_BROKER and self.contact_s is not None:
-                    silent_s = silent_s if self.contact_s(name) > silent_s else _NEVER_S
+                    settled = await self._steps.settled(name, broker, silent_s)
+                    heard = self.contact_s(name) > silent_s
+                    silent_s = silent_s if settled and heard else _NEVER_S
                 claims = await broker.orphans(heartbeat_age_s=silent_s, limit=limit - len(found))
                 self.brokers.leased(name, {claim.lease for claim in claims})
                 found.extend(claims)

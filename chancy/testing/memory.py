@@ -292,6 +292,10 @@ class MemoryBroker:
     def _silent_s(self, worker_id: UUID) -> float:
         return (self.store.clock.now() - self.store.beats[worker_id]).total_seconds()
 
+    async def now_s(self) -> float:
+        """See `chancy.broker.optional.HasClock`."""
+        return self.store.clock.now().timestamp()
+
     async def beat(self, worker_id: UUID, blocked_s: float = 0.0) -> bool:
         return MemoryHeartbeat(self.store, worker_id).beat(blocked_s)
 

@@ -6,6 +6,7 @@ import asyncio
 import uuid
 
 from chancy.broker.contract import Broker
+from chancy.broker.optional import HasClock
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, Promises, prepared, record, settlement
 
@@ -50,6 +51,16 @@ class WorkerPromises(Promises):
         assert listed.started_at is not None
         assert listed.beat_at is not None
         assert 0.0 <= listed.heartbeat_age_s < PATIENT_S
+
+    async def test_the_clock_is_the_one_of_the_heartbeats(self, bench: Bench) -> None:
+        if isinstance(bench.broker, HasClock):
+            began_s = await bench.broker.now_s()
+            await bench.broker.register(record(bench.worker_id))
+            [worker] = await bench.broker.workers()
+            assert worker.beat_at is not None
+            # A heartbeat is stored in microseconds.
+            assert began_s - 1e-3 <= worker.beat_at.timestamp()
+            assert worker.beat_at.timestamp() <= await bench.broker.now_s() + 1e-3
 
     async def test_workers_are_listed_by_their_silence(self, bench: Bench) -> None:
         [worker] = await bench.broker.workers(heartbeat_age_s=1e-6)

@@ -361,6 +361,11 @@ class RedisBroker:
         answer = await self.client.run("orphans", heartbeat_age_s, max(0, min(limit, MOVED)))
         return await decode_claims(answer, self.settle)
 
+    async def now_s(self) -> float:
+        """See `chancy.broker.optional.HasClock`."""
+        seconds, micros = await self.client.command("TIME")
+        return int(seconds) + int(micros) / 1_000_000
+
     async def beat(self, worker_id: UUID, blocked_s: float = 0.0) -> bool:
         return bool(await self.client.run("beat", worker_id.bytes))
 
