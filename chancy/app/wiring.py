@@ -50,7 +50,7 @@ class Wiring:
         others = {name: make() for name, make in self._factories.items()}
         kind = RoutedSqlBroker if isinstance(control, SqlStore) else RoutedBroker
         broker = kind(control, others, self._clock, self._queues, self._check)
-        return broker, RoutedWaiter(broker.brokers, self._clock)
+        return broker, RoutedWaiter(broker.brokers, self._clock, broker.broker_of)
 
     def open_sync(self, schema: str, make_control: Callable[[], Broker]) -> BackgroundBroker:
         """Open the broker for threads without an event loop.

@@ -41,7 +41,15 @@ _LINGER_S = 30.0
 
 
 class Gone(JobError):
-    """A job no longer exists, and its broker has not kept its outcome."""
+    """A job no longer exists, and its broker has not kept its outcome.
+
+    :param queue: its queue when it was last there.
+    """
+
+    def __init__(self, id: UUID, queue: str) -> None:
+        why = "its queue does not keep finished jobs, so its outcome is not known"
+        super().__init__(f"job {id} is gone: {why}")
+        self.queue = queue
 
 
 class _Wait:
@@ -159,9 +167,8 @@ class CompletionWaiter:
             job = jobs.get(id)
             if job is not None and job.state.final:
                 self._finish(id, found=job)
-            elif job is None and wanted.seen:
-                why = "its queue does not keep finished jobs, so its outcome is not known"
-                self._finish(id, error=Gone(f"job {id} is gone: {why}"))
+            elif job is None and wanted.found is not None:
+                self._finish(id, error=Gone(id, wanted.found.queue))
             else:
                 wanted.found = job
                 wanted.polled.set()

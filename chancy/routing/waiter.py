@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from uuid import UUID
 
 from chancy.broker.contract import Broker
 from chancy.clock import Clock
 from chancy.errors import BrokerError, BrokerUnavailable, WaitTimeout
 from chancy.job.definition import QueuedJob
+from chancy.queue.queue import DEFAULT_BROKER
 from chancy.results.waiter import CompletionWaiter, Gone
 from chancy.routing.members import BrokerSet
 
@@ -26,11 +27,20 @@ _MAX_LOOKUP = 1_000
 
 class RoutedWaiter:
     """Waits for jobs with one `CompletionWaiter` for each broker, so that the outage of one broker
-    does not affect waits for jobs of another."""
+    does not affect waits for jobs of another.
 
-    def __init__(self, brokers: BrokerSet, clock: Clock) -> None:
+    :param broker_of: returns the broker of a queue and its name.
+    """
+
+    def __init__(
+        self,
+        brokers: BrokerSet,
+        clock: Clock,
+        broker_of: Callable[[str], Awaitable[tuple[str, Broker]]],
+    ) -> None:
         self._brokers = brokers
         self._clock = clock
+        self._broker_of = broker_of
         self._waiters = {
             name: CompletionWaiter(broker, clock) for name, broker in brokers.all.items()
         }
@@ -71,45 +81,69 @@ class RoutedWaiter:
         waiting = asyncio.create_task(self._waiters[name].wait(id, timeout_s))
         try:
             while True:
-                pausing = asyncio.create_task(self._clock.sleep(pause_s))
+                # Beside the wait: another broker may be unavailable, which takes it a timeout.
+                looking = asyncio.create_task(self._find_later(id, pause_s))
                 try:
-                    await asyncio.wait([waiting, pausing], return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait([waiting, looking], return_when=asyncio.FIRST_COMPLETED)
                 finally:
-                    pausing.cancel()
-                gone = waiting.done() and isinstance(waiting.exception(), Gone)
-                if waiting.done() and not gone:
-                    return waiting.result()
-                if gone:
+                    looking.cancel()
+                if waiting.done():
+                    gone = waiting.exception()
+                    if not isinstance(gone, Gone):
+                        return waiting.result()
                     left_s = None
                     if timeout_s is not None:
                         left_s = timeout_s - (self._clock.monotonic() - started)
-                    found = await self._find_moved(id, left_s)
-                else:
-                    found = await self._find(id)
-                if found is not None and (gone or found != name):
+                    found = await self._find_moved(name, gone.queue, id, left_s)
+                    return waiting.result() if found is None else found
+                found = looking.result()
+                if found is not None and found != name:
                     return found
-                if gone:
-                    return waiting.result()
                 pause_s = min(2 * pause_s, _MAX_RECHECK_S)
         finally:
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
 
-    async def _find_moved(self, id: UUID, timeout_s: float | None) -> str | None:
+    async def _find_later(self, id: UUID, pause_s: float) -> str | None:
+        await self._clock.sleep(pause_s)
+        return await self._find(id)
+
+    async def _find_moved(
+        self, name: str, queue: str, id: UUID, timeout_s: float | None
+    ) -> str | None:
         """The broker that has a job that another one has no longer; None if none has it. Waits for
-        unavailable brokers, which may have it."""
+        unavailable brokers, if they may have it.
+
+        A job moves from the control broker to that of its queue, and back at its end.
+        """
         until = math.inf if timeout_s is None else self._clock.monotonic() + timeout_s
         closings = self._closings
+        possible = {DEFAULT_BROKER, name}
+        if name == DEFAULT_BROKER:
+            possible.add((await self._broker_of(queue))[0])
         while True:
             # It may have moved to a broker that was asked before the one that it left.
             found = await self._ask(id) or await self._ask(id)
             if not isinstance(found, Exception):
                 return found
-            if self._clock.monotonic() >= until:
-                raise WaitTimeout(f"job {id} may be in a broker that is unavailable: {found}")
+            try:
+                return await self._find_among(possible, id)
+            except BrokerError as error:
+                if self._clock.monotonic() >= until:
+                    raise WaitTimeout(
+                        f"job {id} may be in a broker that is unavailable: {error}"
+                    ) from None
             await self._clock.sleep(_RETRY_S)
             if closings != self._closings:
                 raise _closed()
+
+    async def _find_among(self, names: Collection[str], id: UUID) -> str | None:
+        """The broker of these that has a job, asked one by one; None if none of them has it."""
+        for name in (*names, *names):
+            broker = await self._brokers.ready(name)
+            if await broker.get([id]):
+                return name
+        return None
 
     async def _find(self, id: UUID) -> str | None:
         """The broker that has a job; None if no available broker has it."""
@@ -201,6 +235,7 @@ class RoutedWaiter:
         while self._requested:
             _, result = self._requested.popitem()
             result.set_exception(_closed())
+            result.exception()  # the caller may have given up
         for waiter in self._waiters.values():
             await waiter.close()
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 import pytest
 
+from chancy.broker.contract import Broker
 from chancy.broker.values import PreparedJob
 from chancy.clock import SystemClock
 from chancy.errors import BrokerUnavailable, JobError, StatementFailed, WaitTimeout
@@ -36,13 +37,17 @@ async def planes(two: TwoBrokers) -> AsyncIterator[BrokerSet]:
 
 @pytest.fixture
 async def waits(planes: BrokerSet) -> AsyncIterator[RoutedWaiter]:
-    made = RoutedWaiter(planes, SystemClock())
+    async def broker_of(queue: str) -> tuple[str, Broker]:
+        name = "postgres" if queue == "stays" else "memory"
+        return name, planes.all[name]
+
+    made = RoutedWaiter(planes, SystemClock(), broker_of)
     yield made
     await made.close()
 
 
-def job() -> PreparedJob:
-    return PreparedJob(uuid.uuid4(), "q", 0, "a.b", "{}", None, None, 1, None)
+def job(queue: str = "q") -> PreparedJob:
+    return PreparedJob(uuid.uuid4(), queue, 0, "a.b", "{}", None, None, 1, None)
 
 
 @pytest.mark.parametrize("name", ["postgres", "memory"])
@@ -145,6 +150,44 @@ async def test_a_job_that_moved_to_a_broker_that_is_away_is_not_gone(
     monkeypatch.setattr(control, "get", lambda ids: asyncio.sleep(0, {}))
     two.away = False
     assert (await waiting).state is State.CANCELLED
+
+
+async def test_a_job_that_is_gone_from_its_broker_does_not_wait_for_another(
+    planes: BrokerSet, waits: RoutedWaiter, two: TwoBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a job of a queue that does not keep finished jobs."""
+    monkeypatch.setattr("chancy.results.waiter._LISTENING_S", 0.01)
+    wanted = job("stays")
+    control = planes.all["postgres"]
+    await control.push([wanted])
+    waiting = asyncio.create_task(waits.wait(wanted.id, None))
+    inner = waits._waiters["postgres"]
+    await eventually(lambda: wanted.id in inner._wanted and inner._wanted[wanted.id].seen)
+    two.away = True
+    monkeypatch.setattr(control, "get", lambda ids: asyncio.sleep(0, {}))
+    with pytest.raises(JobError, match="does not keep finished jobs"):
+        await asyncio.wait_for(waiting, 10)
+
+
+async def test_a_job_finishes_while_another_broker_does_not_respond(
+    planes: BrokerSet, waits: RoutedWaiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.routing.waiter._RECHECK_S", 0.01)
+    wanted = job()
+    await planes.all["memory"].push([wanted])
+    waiting = asyncio.create_task(waits.wait(wanted.id, None))
+    await eventually(lambda: waits._waiters["memory"]._wanted)
+    asked = asyncio.Event()
+
+    async def hang(ids: Sequence[uuid.UUID]) -> Mapping[uuid.UUID, QueuedJob]:
+        asked.set()
+        await asyncio.Event().wait()
+        return {}
+
+    monkeypatch.setattr(planes.all["postgres"], "get", hang)
+    await asyncio.wait_for(asked.wait(), 10)
+    await planes.all["memory"].cancel([wanted.id])
+    assert (await asyncio.wait_for(waiting, 10)).state is State.CANCELLED
 
 
 async def test_many_new_waiters_share_few_queries(
