@@ -54,7 +54,7 @@ from chancy.postgres.drivers.base import Connection
 from chancy.postgres.schema import migrate as tables
 from chancy.postgres.schema.component import Component
 from chancy.postgres.within import bind
-from chancy.queue.queue import Queue, check_resume_at, name_of, queue_of, queues_of
+from chancy.queue.queue import Queue, check_pause, name_of, queue_of, queues_of
 from chancy.results.reference import Reference, References, checked, reference_to, result_of
 from chancy.routing.placement import check_move
 from chancy.routing.router import RoutedBroker
@@ -456,8 +456,10 @@ class Chancy(BlockingCalls):
         """Stop claiming jobs of a queue, until ``resume_at`` or `resume_queue`.
 
         Returns whether the queue exists.
+
+        :raises ConfigurationError: ``resume_at`` is over, by the clock of this process.
         """
-        return await self.broker.pause(name_of(name), resume_at=check_resume_at(resume_at, name))
+        return await self.broker.pause(name_of(name), resume_at=check_pause(resume_at, name))
 
     async def resume_queue(self, name: str) -> bool:
         """Resume a paused queue. Returns whether the queue exists."""

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, cast
 
 from chancy.checks import (
@@ -164,6 +164,17 @@ def check_resume_at(value: object, name: str) -> datetime | None:
     if value.tzinfo is None:
         raise ConfigurationError(f"{setting} has no time zone: pass an aware datetime")
     return value
+
+
+def check_pause(resume_at: object, name: str) -> datetime | None:
+    """`check_resume_at`; raises `ConfigurationError` also if the time is over."""
+    until = check_resume_at(resume_at, name)
+    if until is not None and until <= datetime.now(UTC):
+        raise ConfigurationError(
+            f"queue {name!r}: resume_at={until.isoformat()} is over, so the queue would not be "
+            "paused: pass a later time, or None to pause it until resume_queue()"
+        )
+    return until
 
 
 def check_executor(value: object, where: str) -> str:

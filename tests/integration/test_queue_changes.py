@@ -109,6 +109,15 @@ async def test_an_urgent_job_overtakes_a_backlog(chancy: Chancy, dsn: str) -> No
     assert took < 2.0, f"the urgent job waited {took:.2f} s behind a backlog of 200 s"
 
 
+async def test_a_pause_until_a_time_that_is_over_is_refused(chancy: Chancy) -> None:
+    await chancy.declare(QUEUES[0])
+    past = datetime.now(UTC) - timedelta(seconds=1)
+    with pytest.raises(ConfigurationError, match="is over, so the queue would not be paused"):
+        await chancy.pause_queue("async", resume_at=past)
+    [stored] = [queue for queue in await chancy.get_queues() if queue.name == "async"]
+    assert (stored.paused, stored.resume_at) == (False, None)
+
+
 async def test_pause_resume_and_resume_at(chancy: Chancy) -> None:
     async with Worker(chancy):
         assert await chancy.pause_queue("async")
