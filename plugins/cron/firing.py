@@ -33,8 +33,9 @@ AGAIN_S = 300.0
 #: The same while the broker of its queue is unavailable; and the stored problem.
 AWAY_S = 2.0
 _UNKNOWN = "the broker of its queue does not respond, so the state of its last job is unknown"
-#: The shortest pause while entries are due: another worker may be firing them.
-_SHORTEST_S = 0.02
+#: The shortest pause while entries are due: another worker may be firing them. It doubles up to the
+#: longest one while none can be fired, since their rows are locked.
+_SHORTEST_S, _LONGEST_S = 0.02, 1.0
 
 
 class Tick(NamedTuple):
@@ -189,6 +190,7 @@ class Firing:
         self._prepare = prepare
         self._keep = keep
         self._names = names
+        self._pause_s = _SHORTEST_S
         # Its own: jobs may block all threads of the event loop.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="chancy cron")
 
@@ -215,11 +217,14 @@ class Firing:
         plans = [result for result in results if isinstance(result, FiringPlan)]
         if self._prepare is not None:
             plans = [await self._changed(plan, self._prepare) for plan in plans]
+        advanced = 0
         for batch in batches(plans):
-            await self._fire(batch, busy)
+            advanced += await self._fire(batch, busy)
         if fired := [plan.name for plan in plans if plan.ticks]:
             await self._entries.prune(fired, self._keep)
-        return _SHORTEST_S
+        blocked = bool(plans) and not advanced
+        self._pause_s = min(2 * self._pause_s, _LONGEST_S) if blocked else _SHORTEST_S
+        return self._pause_s if wait_s is None else max(min(self._pause_s, wait_s), _SHORTEST_S)
 
     async def _check_overlaps(
         self, entries: Sequence[DueEntry]
@@ -261,7 +266,9 @@ class Firing:
                 ticks.append(tick._replace(changed=changed))
         return replace(plan, ticks=ticks)
 
-    async def _fire(self, plans: Sequence[FiringPlan], busy: frozenset[str]) -> None:
+    async def _fire(self, plans: Sequence[FiringPlan], busy: frozenset[str]) -> int:
+        """Fire ticks; returns how many entries were advanced: those whose rows were not locked, and
+        that no other worker has advanced."""
         try:
             rows = await self._entries.fire(*columns(plans, busy))
         except StatementFailed as error:
@@ -269,10 +276,8 @@ class Firing:
                 raise
             if len(plans) == 1:
                 await self._reject(Unreadable(plans[0].name, plans[0].revision, str(error)[:500]))
-                return
-            for plan in plans:
-                await self._fire([plan], busy)
-            return
+                return 1
+            return sum([await self._fire([plan], busy) for plan in plans])
         fired = [row for row in rows if row[2] is not None]
         skipped = [row for row in rows if row[3] is not None]
         for name, tick, _, why, _ in skipped:
@@ -280,6 +285,7 @@ class Firing:
         if fired:
             names = ",".join(dict.fromkeys(row[0] for row in fired))
             logger.info("cron_fired ticks=%d entries=%s", len(fired), names)
+        return len({row[0] for row in rows})
 
     async def _reject(self, entry: Unreadable) -> None:
         if await self._entries.reject(entry.name, entry.revision, entry.problem, again_s=AGAIN_S):

@@ -74,6 +74,24 @@ async def test_concurrent_workers_fire_each_tick_once(
     assert len(set(found)) == len(found) == 400
 
 
+async def test_steps_beside_a_locked_row_are_rare_and_miss_no_tick(dsn: str) -> None:
+    async with clockwork(dsn, entry(), entry("second", EVERY_SECOND)) as clock:
+        await clock.fire()
+        ago(dsn, "one", "2 hours")
+        execute(dsn, "update chancy.cron_entries set paused_at = now() where name = 'second'")
+        with psycopg.connect(dsn) as holder:
+            holder.execute("select from chancy.cron_entries where name = 'one' for update")
+            pauses = [await clock.firing.step() for _ in range(8)]
+            assert pauses == [0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0, 1.0]
+            # The next entry is due within a second.
+            assert await clock.entries.resume("second")
+            assert min([await clock.firing.step() for _ in range(3)]) < 1.0
+            assert pushed(dsn) == [] or {one["entry"] for one in pushed(dsn)} == {"second"}
+        await clock.fire()
+        assert "one" in {one["entry"] for one in pushed(dsn)}
+        assert await clock.firing.step() > 0.02
+
+
 class Lossy(Entries):
     """Entries whose statements are done, while every other answer is lost."""
 
