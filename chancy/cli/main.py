@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import os
 import re
 import signal
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from types import FrameType
 from typing import Any, NoReturn
 
 import click
 
-from chancy.cli.exits import code_of, complain
+from chancy.cli.exits import NO, code_of, complain
 from chancy.plugin.commands import OFFER
 
 #: The location and the help line of each command, so that `chancy --help` imports none of them.
@@ -81,6 +83,9 @@ ELSEWHERE: Mapping[str, str] = {
     "job logs": "chancy.job_logs",
     "redis": "chancy.redis",
 }
+
+#: Errors of a write to stdout: a full disk or quota, a file too large, a terminal that is gone.
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 #: The key of a context's ``meta`` that has the command line after the program.
 WORDS = "chancy.words"
@@ -226,5 +231,19 @@ def main() -> NoReturn:
     # The first process of a container ignores a SIGTERM for which it has no handler.
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminate)
-    cli(prog_name="chancy")
+    try:
+        cli(prog_name="chancy")
+    except OSError as error:
+        if error.errno not in _UNWRITABLE or error.filename is not None:
+            raise
+        _give_up_output(error)
     raise AssertionError("click did not exit")
+
+
+def _give_up_output(error: OSError) -> NoReturn:
+    """Exit because stdout cannot be written; click exits silently for a closed pipe."""
+    with suppress(OSError, ValueError):
+        # What is left in the buffer: Python would write it, and fail, once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    complain(f"the output cannot be written: {error.strerror}")
+    sys.exit(NO)
