@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from chancy.broker.contract import Broker
-from chancy.broker.values import Cancellation, JobFilter
+from chancy.broker.values import YOUNG, YOUNG_FAILED, Cancellation, JobFilter
 from chancy.checks import (
     check_instance,
     check_instances,
@@ -33,9 +33,6 @@ from chancy.text import shown
 BATCH, _READ = 1_000, 10_000
 #: The longest age in a selection.
 _MAX_AGE = timedelta(days=36_500)
-#: Jobs that finished within this time are kept: a caller may be waiting for them, and a settlement
-#: whose response was lost is looked up among them.
-_YOUNG = timedelta(minutes=1)
 #: Lower than every id of a job.
 _FIRST = UUID(int=0)
 
@@ -199,13 +196,14 @@ class SelectedJobs:
     ) -> ChangedJobs:
         """Delete finished jobs permanently, except those that finished within the last minute.
 
-        Their dead letters remain.
+        With failed jobs among the states, as by default, except those of the last ten minutes, so
+        that a sweep can file them as dead letters if the settlement could not. Dead letters remain.
         """
         states = self._states("delete", FINISHED)
         store = await self._postgres("delete")
         now, _ = await _last_job(store)
         since, until = self._period(now)
-        until = min(until, now - _YOUNG)
+        until = min(until, now - (YOUNG_FAILED if State.FAILED in states else YOUNG))
         conditions = (states, self._wanted.queue, like(self._wanted.pattern), since, until)
         rest = (containing(self._wanted.where), self._wanted.error, _READ, BATCH, not dry_run)
         done, after = ChangedJobs(), _FIRST

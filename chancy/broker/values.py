@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
@@ -157,6 +157,12 @@ class JobFilter:
         check_number(self.limit, "limit")
 
 
+#: Jobs that finished within this time are not deleted: a caller may be waiting for them, and a
+#: settlement whose response was lost is looked up among them.
+YOUNG = timedelta(minutes=1)
+#: The same where failed jobs are among them: a sweep that looks for failed jobs, such as that of
+#: dead letters, runs every 30 s, and without a leader every 6 minutes.
+YOUNG_FAILED = timedelta(minutes=10)
 #: Where counts of jobs stop.
 MOST_COUNTED = 100_001
 

@@ -224,7 +224,10 @@ def reschedule(
 @on_target
 @selecting
 def delete(target: CommandTarget, bulk: BulkOptions) -> None:
-    """Delete finished jobs permanently, but those of the last minute. Dead letters remain.
+    """Delete finished jobs permanently. Dead letters remain.
+
+    Jobs that finished within the last minute stay; with failed jobs among the states, as by
+    default, those of the last ten minutes.
 
     \b
     Example:

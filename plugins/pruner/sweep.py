@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from chancy.broker.optional import SqlStore
+from chancy.broker.values import YOUNG, YOUNG_FAILED
 from chancy.plugin.patterns import exact, like, matches
 from chancy.plugin.tables import PluginSql
 from chancy.plugins.pruner.rule import Prune
@@ -20,12 +21,6 @@ _PAUSES = 3.0
 _SHORTEST_PAUSE_S = 0.01
 #: The most queues to which a rule with a pattern applies.
 MAX_QUEUES = 10_000
-#: Jobs that finished within this time are always kept: a caller may be waiting for them, and a
-#: settlement whose response was lost is looked up among them.
-YOUNG = timedelta(minutes=1)
-#: The same for rules that match failed jobs: a sweep that looks for failed jobs, such as that of
-#: dead letters, runs every 30 s, and without a leader every 6 minutes.
-YOUNG_FAILED = timedelta(minutes=10)
 #: Earlier than every job.
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -200,6 +200,30 @@ async def test_finished_jobs_are_deleted_by_the_batch(
     assert tables.ask(dsn, "select count(*) from chancy.finished_jobs") == [(0,)]
 
 
+@pytest.mark.parametrize(
+    ("states", "minutes"),
+    [([], 10), ([State.FAILED], 10), ([State.SUCCEEDED], 1), ([State.CANCELLED], 1)],
+)
+async def test_deleting_leaves_failed_jobs_to_the_sweep_of_dead_letters(
+    chancy: Chancy, dsn: str, states: list[State], minutes: int
+) -> None:
+    ids = await pushed(chancy, 4)
+    await chancy.cancel(*ids)
+    state = (states or [State.FAILED])[0]
+    with psycopg.connect(dsn) as connection:
+        connection.execute("update chancy.finished_jobs set state = %s", [state])
+        for id, age_s in zip(ids, (30, 90, 570, 630), strict=True):
+            connection.execute(
+                "update chancy.finished_jobs set finished_at = now() - %s * interval '1 s'"
+                " where id = %s",
+                [age_s, id],
+            )
+    wanted = JobSelection(queue="mail", states=frozenset(states))
+    kept = {1: 1, 10: 3}[minutes]
+    assert (await chancy.select_jobs(wanted).delete()).changed == 4 - kept
+    assert tables.ask(dsn, "select count(*) from chancy.finished_jobs") == [(kept,)]
+
+
 async def test_jobs_of_another_broker_are_cancelled_and_never_moved(dsn: str) -> None:
     queues = [
         Queue(name="mail", executor="async"),
