@@ -8,7 +8,7 @@ import pytest
 
 from chancy import Chancy, Queue, Reference, State, Worker
 from tests.integration.batched_jobs import CALLS, add, collect, double, lose, store
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, is_in
 
 
 @pytest.fixture(autouse=True)
@@ -66,12 +66,7 @@ async def test_a_wrong_job_fails_alone(chancy: Chancy) -> None:
 async def test_a_job_that_waits_for_others_can_be_cancelled(chancy: Chancy) -> None:
     async with Worker(chancy):
         cancelled = await chancy.push(double.job([2]))
-
-        async def running() -> bool:
-            job = await cancelled.get()
-            return job is not None and job.state is State.RUNNING
-
-        await eventually(running)
+        await eventually(lambda: is_in(cancelled, State.RUNNING))
         await chancy.cancel(cancelled.id)
         assert await states([cancelled]) == [State.CANCELLED]
         rest = await chancy.push_many(double.job([4]) for _ in range(50))
@@ -99,12 +94,7 @@ async def test_a_batch_runs_in_an_executor_process(dsn: str) -> None:
 async def test_a_worker_that_stops_releases_jobs_that_wait_for_others(chancy: Chancy) -> None:
     async with Worker(chancy, shutdown_timeout_s=0.1):
         waiting = await chancy.push(double.job([2]))
-
-        async def running() -> bool:
-            job = await waiting.get()
-            return job is not None and job.state is State.RUNNING
-
-        await eventually(running)
+        await eventually(lambda: is_in(waiting, State.RUNNING))
     job = await waiting.get()
     assert job is not None
     assert (job.state, job.attempt) == (State.PENDING, 0)

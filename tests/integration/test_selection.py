@@ -25,7 +25,7 @@ from chancy.errors import PushError
 from chancy.postgres.broker import PostgresBroker
 from tests.faults import tables
 from tests.support.two_brokers import TwoBrokers
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, is_in
 
 HOUR = timedelta(hours=1)
 
@@ -247,11 +247,7 @@ async def test_running_jobs_are_asked_to_stop(dsn: str) -> None:
     async with Chancy(dsn) as chancy, Worker(chancy, queues=["async"]):
         await chancy.declare(Queue(name="async", executor="async"))
         running = await chancy.push(Job(func="tests.support.jobs.wait_for_ever", queue="async"))
-
-        async def runs() -> bool:
-            return await running.status() is State.RUNNING
-
-        await eventually(runs)
+        await eventually(lambda: is_in(running, State.RUNNING))
         assert await chancy.select_jobs(JobSelection()).cancel() == ChangedJobs(1, 0, 1)
         assert (await running.wait(10)).state is State.CANCELLED
 

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -23,6 +22,7 @@ from chancy.testing.structure import structure
 from tests.migrations.next_release import NEXT
 from tests.plugins.auditor import Auditor, Clerk
 from tests.plugins.ledger import Ledger
+from tests.support.roles import execute
 from tests.support.waiting import eventually
 
 PLUGINS: Sequence[Plugin] = (Auditor(), Clerk(), Ledger())
@@ -35,12 +35,6 @@ def components(*plugins: Plugin) -> tuple[Component, ...]:
 
 
 LEDGER = components(Ledger())
-
-
-def execute(dsn: str, statement: str) -> list[Any]:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        found = connection.execute(statement.encode())
-        return found.fetchall() if found.description else []
 
 
 def up_down_up(dsn: str) -> None:

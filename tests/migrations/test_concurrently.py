@@ -25,6 +25,7 @@ from chancy.postgres.schema import revisions as history
 from chancy.postgres.schema.component import CORE, Component
 from chancy.testing.structure import structure
 from tests.migrations.slow import BUILD, written
+from tests.support.roles import execute
 from tests.support.waiting import eventually
 
 LONG = pytest.mark.chaos
@@ -38,12 +39,6 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     return partial(written, tmp_path)
-
-
-def execute(dsn: str, statement: str) -> list[Any]:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        found = connection.execute(statement.encode())
-        return found.fetchall() if found.description else []
 
 
 def indexes(dsn: str) -> list[tuple[str, bool]]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterator
+from typing import Any
 
+import psycopg
 import pytest
 
 from chancy.plugins.batch import Batches
@@ -41,6 +43,13 @@ def batches_dsn(request: pytest.FixtureRequest, batches_template: str) -> Iterat
     """As `dsn`, with the tables of batches."""
     with _database(find_run(request.config), request, batches_template) as name:
         yield name
+
+
+@pytest.fixture
+def connection(dsn: str) -> Iterator[psycopg.Connection[Any]]:
+    """A session in autocommit mode."""
+    with psycopg.connect(dsn, autocommit=True) as made:
+        yield made
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, overload
 
+from chancy import Reference, State
+
 Found = TypeVar("Found")
 
 _STEP_S, _LONGEST_STEP_S = 0.01, 0.25
@@ -40,6 +42,11 @@ async def eventually(condition: Callable[[], object], *, timeout: float = 30.0) 
         if time.monotonic() > begin + timeout:
             raise AssertionError(f"still {last!r} after {timeout} s: {condition}")
         await asyncio.sleep(_pause(begin, asking))
+
+
+async def is_in(reference: Reference[Any], state: State) -> bool:
+    """Whether a job is in a state, for `eventually`."""
+    return await reference.status() is state
 
 
 def eventually_sync(condition: Callable[[], Found], *, timeout: float = 30.0) -> Found:

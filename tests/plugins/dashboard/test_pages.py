@@ -48,7 +48,7 @@ from tests.plugins.dashboard.browsing import (
 from tests.plugins.dashboard.scene import application, fail
 from tests.plugins.dashboard.shop import merge, send_receipt, tire
 from tests.support.two_brokers import TwoBrokers
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, is_in
 
 
 async def _sql(chancy: Chancy, statement: str) -> None:
@@ -553,11 +553,7 @@ async def test_groups_of_dead_letters_are_paged_by_their_latest_failure(shop: Ch
 async def test_a_timeline_says_how_long_each_attempt_waited_and_ran(shop: Chancy) -> None:
     async with Worker(shop, queues=["feeds"]), browser(shop, ADMIN) as ada:
         reference = await shop.push(tire.job(seconds=0.2))
-
-        async def failed_once() -> bool:
-            return await _state(reference) is State.SCHEDULED
-
-        await eventually(failed_once)
+        await eventually(lambda: is_in(reference, State.SCHEDULED))
         await shop.run_now(reference.id)
         done = await reference.wait(30)
         assert [error["attempt"] for error in done.errors] == [1, 2]

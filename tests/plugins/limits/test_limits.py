@@ -42,7 +42,7 @@ from tests.faults import tables
 from tests.plugins.limits import jobs
 from tests.plugins.limits.jobs import Book, refused, transfer, work
 from tests.support.locks import BLOCKED
-from tests.support.waiting import eventually, eventually_sync
+from tests.support.waiting import eventually, eventually_sync, is_in
 
 #: Starts of a queue by the clock of the database, one after the other.
 STARTS = "select claimed_at from chancy.finished_jobs order by claimed_at"
@@ -57,6 +57,7 @@ CLAIM = (
     " from chancy.limits_claim(%s, gen_random_uuid(), 'ruled', 20)"
 )
 
+HELD = "select count(*) from chancy.jobs where state = 3"
 PAUSED = "select run_at from chancy.jobs where meta ? 'rate_limited' and state = 2"
 STARTED = (
     "select coalesce(meta ? 'rate_limited', false), arguments ->> 'tenant', claimed_at"
@@ -340,20 +341,11 @@ async def test_a_lost_state_is_repaired(dsn: str, book: Book) -> None:
     rules = [GlobalConcurrency(1, by="tenant")]
     async with application(dsn, rules) as chancy, workers(dsn, rules, 2):
         references = await chancy.push_many([work.job("a", n) for n in range(5)])
-
-        async def held() -> bool:
-            return tables.ask(dsn, "select count(*) from chancy.jobs where state = 3") == [(4,)]
-
-        await eventually(held)
+        await eventually(lambda: tables.ask(dsn, HELD) == [(4,)])
         tables.ask(dsn, "delete from chancy.limits_slots returning 1")
         tables.ask(dsn, "delete from chancy.limits_partitions returning 1")
-
-        async def repaired() -> bool:
-            return bool(tables.ask(dsn, "select 1 from chancy.limits_partitions")) and bool(
-                tables.ask(dsn, "select 1 from chancy.limits_slots")
-            )
-
-        await eventually(repaired)
+        for table in ("partitions", "slots"):
+            await eventually(lambda: tables.ask(dsn, f"select 1 from chancy.limits_{table}"))  # noqa: B023
         book.gate.set()
         for reference in references:
             assert (await reference.wait(30)).state is State.SUCCEEDED
@@ -390,11 +382,7 @@ async def test_held_jobs_run_when_the_rules_are_removed_or_changed(dsn: str, boo
     rules = [Sequential(by="tenant")]
     async with application(dsn, rules) as chancy, workers(dsn, rules, 1):
         references = await chancy.push_many([work.job("a", n) for n in range(6)])
-
-        async def held() -> bool:
-            return tables.ask(dsn, "select count(*) from chancy.jobs where state = 3") == [(5,)]
-
-        await eventually(held)
+        await eventually(lambda: tables.ask(dsn, HELD) == [(5,)])
         loose = (GlobalConcurrency(3, by="number"),)
         with psycopg.connect(dsn) as connection:
             # A transaction of the user locks one of them, and delays no other one.
@@ -411,11 +399,7 @@ async def test_held_jobs_run_when_the_rules_are_removed_or_changed(dsn: str, boo
         book.gate.set()
         for reference in references:
             assert (await reference.wait(30)).state is State.SUCCEEDED
-
-        async def forgotten() -> bool:
-            return not tables.ask(dsn, "select 1 from chancy.limits_queues")
-
-        await eventually(forgotten)
+        await eventually(lambda: not tables.ask(dsn, "select 1 from chancy.limits_queues"))
 
 
 async def test_a_held_job_that_is_replaced_is_judged_by_its_new_arguments(
@@ -427,18 +411,9 @@ async def test_a_held_job_that_is_replaced_is_judged_by_its_new_arguments(
     async with application(dsn, rules) as chancy, workers(dsn, rules, 1):
         first = await chancy.push(work.job("a", 1))
         held = await chancy.push(work.job("a", 2).with_unique(same))
-
-        async def is_held() -> bool:
-            job = await held.get()
-            return job is not None and job.state is State.HELD
-
-        await eventually(is_held)
+        await eventually(lambda: is_in(held, State.HELD))
         await chancy.push(work.job("b", 3).with_unique(same).with_priority(50))
-
-        async def runs() -> bool:
-            return book.of("b") == [3]
-
-        await eventually(runs)
+        await eventually(lambda: book.of("b") == [3])
         book.gate.set()
         assert (await first.wait(30)).state is State.SUCCEEDED
         assert (await held.wait(30)).state is State.SUCCEEDED
@@ -450,11 +425,7 @@ async def test_held_jobs_can_be_cancelled(dsn: str, book: Book) -> None:
     rules = [Sequential(by="tenant")]
     async with application(dsn, rules) as chancy, workers(dsn, rules, 1):
         references = await chancy.push_many([work.job("a", n) for n in range(4)])
-
-        async def held() -> bool:
-            return tables.ask(dsn, "select count(*) from chancy.jobs where state = 3") == [(3,)]
-
-        await eventually(held)
+        await eventually(lambda: tables.ask(dsn, HELD) == [(3,)])
         explained = await chancy.why(references[3].id)
         assert "Sequential(by='tenant', " in explained[0].text
         assert f"the jobs {references[0].id} run; 2 jobs" in explained[0].text
@@ -501,11 +472,7 @@ async def test_jobs_that_move_away_are_judged_again_and_free_their_slots(
         await chancy.push_many([work.job("a", n) for n in range(4)])
         owner = await chancy.push(work.job("b", 0, fail=1))
         counted = "select count(*) filter (where state = %s) from chancy.jobs"
-
-        async def held() -> bool:
-            return tables.ask(dsn, counted, [3]) == [(3,)] and bool(book.of("b"))
-
-        await eventually(held)
+        await eventually(lambda: tables.ask(dsn, counted, [3]) == [(3,)] and book.of("b"))
         moving = chancy.select_jobs(JobSelection(where={"tenant": "a", "number": 1}))
         assert await moving.move("other") == (1, 1, 0)
         last = chancy.select_jobs(JobSelection(where={"tenant": "a", "number": 3}))
@@ -514,21 +481,14 @@ async def test_jobs_that_move_away_are_judged_again_and_free_their_slots(
         # The job that holds the slot of its sequence waits for its second attempt, and moves too.
         await chancy.pause_queue("ruled")
         book.gate.set()
-
-        async def waits() -> bool:
-            job = await owner.get()
-            return job is not None and job.state is State.PENDING
-
-        await eventually(waits)
+        await eventually(lambda: is_in(owner, State.PENDING))
         await chancy.push(work.job("b", 1))
         selected = chancy.select_jobs(JobSelection(queue="ruled", where={"tenant": "b", "fail": 1}))
         assert await selected.move("other") == (1, 1, 0)
         await chancy.resume_queue("ruled")
-
-        async def done() -> bool:
-            return not tables.ask(dsn, "select 1 from chancy.jobs where queue = 'ruled'")
-
-        await eventually(done)
+        await eventually(
+            lambda: not tables.ask(dsn, "select 1 from chancy.jobs where queue = 'ruled'")
+        )
     assert (book.of("a"), book.of("b")) == ([0, 3, 2], [0, 1])
     assert tables.ask(dsn, counted, [0]) == [(2,)], "the others are pending in their queue"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, time, timedelta
 from typing import Any, cast
 
@@ -22,12 +21,6 @@ from tests.plugins.pruner.finished import HOUR, fill, left
 from tests.support import jobs
 from tests.support.command import inside
 from tests.support.waiting import eventually
-
-
-@pytest.fixture
-def connection(dsn: str) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(dsn, autocommit=True) as made:
-        yield made
 
 
 async def test_the_rules_run_on_the_leader_beside_the_drop_of_days(

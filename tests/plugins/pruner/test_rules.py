@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -17,12 +17,6 @@ from chancy.plugins.pruner.rule import FinalState
 from chancy.plugins.pruner.sweep import PrunerSweep
 from tests.plugins.pruner.finished import HOUR, ages, fill, left
 from tests.support import jobs
-
-
-@pytest.fixture
-def connection(dsn: str) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(dsn, autocommit=True) as made:
-        yield made
 
 
 @pytest.fixture

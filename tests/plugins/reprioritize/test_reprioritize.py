@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -30,12 +30,6 @@ select gen_random_uuid(), nextval('chancy.positions'), %(state)s, %(queue)s, %(p
   %(func)s, '{}', %(run_at)s, now() - %(age)s, %(meta)s
 from generate_series(1, %(count)s) as n
 """
-
-
-@pytest.fixture
-def connection(dsn: str) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(dsn, autocommit=True) as made:
-        yield made
 
 
 @pytest.fixture
