@@ -29,6 +29,7 @@ QUEUES = [Queue(name="async", executor="async"), Queue(name="thread", executor="
 async def chancy(dsn: str) -> AsyncIterator[Chancy]:
     jobs.noted.clear()
     jobs.started.clear()
+    jobs.may_end.clear()
     plugins = [Retries(Exponential(base_s=0.05)), Recovery(sweep_s=0.2)]
     async with Chancy(dsn, queues=QUEUES, plugins=plugins, pool_size=3) as made:
         # Its children take most of a second to start, and only one test needs them.
@@ -227,26 +228,25 @@ async def test_every_free_slot_is_used_beside_long_jobs(chancy: Chancy) -> None:
 
 
 async def test_a_pause_ends_nothing_that_runs(chancy: Chancy) -> None:
-    jobs.noted.clear()
     async with Worker(chancy, shutdown_timeout_s=0.2):
-        running = await chancy.push(jobs.nap.job(seconds=3.0))
-        await eventually(lambda: jobs.noted == [3.0])
+        running = await chancy.push(jobs.hold.job())
+        await eventually(lambda: jobs.noted == ["held"])
         soon = datetime.now(UTC) + timedelta(seconds=0.5)
         await chancy.pause_queue("async", resume_at=soon)
         later = await chancy.push(jobs.note.job(value="later"))
         await later.wait(10)
         await chancy.pause_queue("async")
         await chancy.resume_queue("async")
+        jobs.may_end.set()
         done = await running.wait(10)
     assert (done.state, done.attempt) == (State.SUCCEEDED, 1)
-    assert jobs.noted == [3.0, "later"]
+    assert jobs.noted == ["held", "later"]
 
 
 async def test_running_jobs_survive_changes_of_their_queue(chancy: Chancy) -> None:
-    jobs.noted.clear()
     async with Worker(chancy, shutdown_timeout_s=0.2) as worker:
-        running = await chancy.push(jobs.nap.job(seconds=2.5))
-        await eventually(lambda: jobs.noted == [2.5])
+        running = await chancy.push(jobs.hold.job())
+        await eventually(lambda: jobs.noted == ["held"])
         for concurrency in (3, 5):
             await chancy.declare(
                 Queue(name="async", executor="async", concurrency=concurrency), upsert=True
@@ -254,12 +254,12 @@ async def test_running_jobs_survive_changes_of_their_queue(chancy: Chancy) -> No
             await (await chancy.push(jobs.note.job(value=concurrency))).wait(10)
         await chancy.delete_queue("async")
         await eventually(lambda: "async" not in worker.queues)
+        jobs.may_end.set()
         done = await running.wait(10)
         assert (done.state, done.attempt) == (State.SUCCEEDED, 1)
 
 
 async def test_jobs_under_former_queue_settings_can_be_cancelled(chancy: Chancy) -> None:
-    jobs.noted.clear()
     async with Worker(chancy) as worker:
         running = await chancy.push(jobs.nap.job(seconds=60.0))
         await eventually(lambda: jobs.noted == [60.0])
@@ -270,7 +270,6 @@ async def test_jobs_under_former_queue_settings_can_be_cancelled(chancy: Chancy)
 
 
 async def test_of_many_changes_the_oldest_end_soon(chancy: Chancy) -> None:
-    jobs.noted.clear()
     # Each has one slot, taken for longer than the test: the next job runs when it is served anew.
     changes = [Queue(name="async", executor="async", concurrency=1)]
     changes += [replace(changes[0], poll_interval_s=1.0 + n / 10) for n in range(1, 4)]

@@ -9,10 +9,13 @@ import time
 from pathlib import Path
 
 from chancy import current_job, job
+from tests.support.waiting import eventually
 
 #: Arguments of `note` calls, in the order they ran.
 noted: list[object] = []
 started = threading.Event()
+#: Lets `hold` end.
+may_end = threading.Event()
 
 
 @job(queue="async")
@@ -75,6 +78,13 @@ async def pid_of_async() -> list[int]:
 async def nap(seconds: float) -> None:
     noted.append(seconds)
     await asyncio.sleep(seconds)
+
+
+@job(queue="async")
+async def hold() -> None:
+    """Runs until the test lets it end."""
+    noted.append("held")
+    await eventually(may_end.is_set, timeout=60.0)
 
 
 def undecorated(value: int) -> int:

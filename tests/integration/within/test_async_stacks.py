@@ -70,6 +70,7 @@ async def test_a_rollback_undoes_rows_and_jobs(chancy: Chancy, stack: AsyncStack
     assert await chancy.find_jobs(JobFilter()) == []
 
 
+@LONG
 async def test_a_commit_wakes_a_worker(
     chancy: Chancy, stack: AsyncStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,14 +21,10 @@ OWN = {"psycopg connection", "Session", "Django's connection"}
 #: Three statements of a bulk push.
 COUNT = 2 * CHUNK + 1
 #: For what takes long: the stacks over which the others lie, every day.
-LONG = pytest.mark.parametrize(
-    "stack",
-    [
-        pytest.param(make, marks=[] if name in OWN else pytest.mark.chaos, id=name)
-        for name, make in SYNC_STACKS.items()
-    ],
-    indirect=True,
-)
+STACKS = [
+    pytest.param(make, marks=[] if name in OWN else pytest.mark.chaos, id=name)
+    for name, make in SYNC_STACKS.items()
+]
 Opened = Callable[[str], AbstractContextManager[SyncStack]]
 
 
@@ -100,7 +96,7 @@ def test_a_failed_transaction_gives_its_error(chancy: Chancy, stack: SyncStack, 
     assert stored(dsn) == []
 
 
-@LONG
+@pytest.mark.parametrize("stack", STACKS, indirect=True)
 def test_many_jobs(chancy: Chancy, stack: SyncStack, dsn: str) -> None:
     with suppress(Undo), stack.transaction():
         chancy.sync_push_many((jobs.note.job(value=n) for n in range(COUNT)), within=stack.within)
@@ -112,7 +108,7 @@ def test_many_jobs(chancy: Chancy, stack: SyncStack, dsn: str) -> None:
     assert stored(dsn) == [reference.id for reference in kept]
 
 
-@pytest.mark.parametrize("opened", SYNC_STACKS.values(), ids=list(SYNC_STACKS))
+@pytest.mark.parametrize("opened", STACKS)
 async def test_a_commit_wakes_a_worker(
     dsn: str, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from chancy.plugins.workflow import (
     WorkflowState,
     chain,
 )
+from chancy.plugins.workflow.sweep import WorkflowSweep
 from chancy.testing.clock import ManualClock
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.running import ASYNC, Deaf, execute, states, sweep_of, working
@@ -60,8 +61,11 @@ async def test_the_worker_reports_outcomes_that_its_hook_could_not(
         assert (end.state, end.result) == (StepState.SUCCEEDED, 16)
 
 
-async def test_late_settlements_reach_the_hook(flows_dsn: str) -> None:
+async def test_late_settlements_reach_the_hook(
+    flows_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The row of a job is locked, so that its settlement takes longer than the service waits."""
+    monkeypatch.setattr(WorkflowSweep, "check_s", 0.1)
     flows = Workflows(sweep_s=3600)
     queue = Queue(name="async", executor="async", keep_finished=False)
     async with working(flows_dsn, flows, queue=queue) as chancy:
@@ -70,7 +74,7 @@ async def test_late_settlements_reach_the_hook(flows_dsn: str) -> None:
         with psycopg.connect(flows_dsn) as connection:
             connection.execute("select from chancy.jobs for update")
             steps.gate.set()
-            await asyncio.sleep(2.5)
+            await asyncio.sleep(0.5)  # five checks
         assert await reference.result(10) == "held"
 
 
