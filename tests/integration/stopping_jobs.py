@@ -38,12 +38,3 @@ async def wind_down_async(place: str) -> None:
         (here / "asked").touch()
         await asyncio.to_thread(_wait_for, here / "may end")
         (here / "ended").touch()
-
-
-@job(queue="thread")
-def heed_nothing(place: str) -> int:
-    here = Path(place)
-    (here / "started").touch()
-    _wait_for(here / "may end")
-    (here / "ended").touch()
-    return 5

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chancy import Chancy, ProcessOptions, Queue, State, Worker
+from chancy import Chancy, Queue, State, Worker
 from chancy.broker.values import Cancellation
 from chancy.job.definition import JobFactory
 from tests.integration import stopping_jobs as winding
@@ -15,7 +15,6 @@ from tests.support.waiting import eventually
 
 QUEUES = [
     Queue(name="process", executor="process", concurrency=1),
-    Queue(name="hasty", executor="process", concurrency=1, options=ProcessOptions(grace_s=0.1)),
     Queue(name="thread", executor="thread", concurrency=1),
     Queue(name="async", executor="async"),
 ]
@@ -47,37 +46,6 @@ async def test_it_is_cancelled_once_its_work_has_ended(
         (tmp_path / "may end").touch()
         assert (await running.wait(10)).state is State.CANCELLED
         assert (tmp_path / "ended").exists()
-
-
-async def test_a_process_that_ignores_every_request_is_killed_after_the_grace(
-    dsn: str, tmp_path: Path
-) -> None:
-    made = winding.heed_nothing.job(str(tmp_path)).with_queue("hasty")
-    async with Chancy(dsn, queues=QUEUES) as chancy, Worker(chancy, queues=["hasty"]):
-        running = await chancy.push(made)
-        await eventually((tmp_path / "started").exists)
-        await chancy.cancel(running.id)
-        assert (await running.wait(10)).state is State.CANCELLED
-        (tmp_path / "may end").touch()
-        # The next job runs in the child that came instead; the one that was killed did not go on.
-        (tmp_path / "next").mkdir()
-        (tmp_path / "next" / "may end").touch()
-        again = winding.heed_nothing.job(str(tmp_path / "next")).with_queue("hasty")
-        assert (await (await chancy.push(again)).wait(20)).result == 5
-        assert not (tmp_path / "ended").exists()
-
-
-async def test_a_thread_that_ignores_every_request_and_returns_has_succeeded(
-    dsn: str, tmp_path: Path
-) -> None:
-    async with Chancy(dsn, queues=QUEUES) as chancy, Worker(chancy, queues=["thread"]):
-        running = await chancy.push(winding.heed_nothing.job(str(tmp_path)))
-        await eventually((tmp_path / "started").exists)
-        assert await chancy.cancel(running.id) == {running.id: Cancellation.ASKED}
-        (tmp_path / "may end").touch()
-        done = await running.wait(10)
-        assert (done.state, done.result) == (State.SUCCEEDED, 5)
-        assert done.stop_asked_at is not None
 
 
 async def test_it_is_cancelled_while_its_worker_ends(dsn: str, tmp_path: Path) -> None:

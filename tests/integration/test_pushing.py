@@ -9,13 +9,11 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 import psycopg
 import pytest
 
 from chancy import (
-    BrokerUnavailable,
     Chancy,
     InvalidArguments,
     Job,
@@ -225,17 +223,6 @@ async def test_bad_input_is_refused_before_anything_is_written(chancy: Chancy, d
     assert count(dsn) == 0
 
 
-async def test_a_value_that_is_no_job_is_refused_with_a_hint(chancy: Chancy, dsn: str) -> None:
-    for thing, hint in (
-        (jobs.note, "push the job that its .job"),
-        (jobs.note.job, "call it with the arguments"),
-        ("note", "is not a Job"),
-    ):
-        with pytest.raises(PushError, match=hint):
-            await chancy.push(thing)  # type: ignore[call-overload]
-    assert count(dsn) == 0
-
-
 async def test_a_function_of_another_codebase(chancy: Chancy) -> None:
     reference = await chancy.push(Job(func="elsewhere.jobs.run"), validate=False)
     assert await reference.status() is State.PENDING
@@ -249,16 +236,6 @@ async def test_max_payload_is_a_setting(dsn: str) -> None:
     assert count(dsn) == 1
 
 
-async def test_the_same_id_twice_is_one_job(chancy: Chancy, dsn: str) -> None:
-    id = UUID("01890000-0000-7000-8000-000000000001")
-    for value in (1, 2):
-        await chancy.push(jobs.note.job(value=value).with_id(id))
-    assert count(dsn) == 1
-    found = await chancy.get_job(id)
-    assert found is not None
-    assert found.arguments == {"value": 1}
-
-
 async def test_two_schemas_do_not_see_each_other(dsn: str) -> None:
     await asyncio.to_thread(schema.upgrade, dsn, "other")
     async with Chancy(dsn) as one, Chancy(dsn, schema="other") as two:
@@ -266,18 +243,6 @@ async def test_two_schemas_do_not_see_each_other(dsn: str) -> None:
         assert await two.get_job(reference.id) is None
         assert await two.find_jobs(JobFilter()) == []
     assert (count(dsn), count(dsn, "other.jobs")) == (1, 0)
-
-
-@pytest.mark.parametrize("name", ['"; drop schema chancy; --', 'a"b', "É", "x" * 49, "pg_own", ""])
-def test_a_hostile_schema_name_is_refused(name: str) -> None:
-    with pytest.raises(ConfigurationError, match="is not a valid schema name"):
-        Chancy("postgresql://localhost/nothing", schema=name)
-
-
-async def test_a_closed_application_raises_a_clear_error() -> None:
-    chancy = Chancy("postgresql://localhost/nothing")
-    with pytest.raises(BrokerUnavailable, match="is not open: use `async with Chancy"):
-        await chancy.get_workers()
 
 
 async def open_blocking(chancy: Chancy) -> None:

@@ -21,9 +21,7 @@ from chancy import (
     JobFailed,
     Queue,
     State,
-    WaitTimeout,
     Worker,
-    as_completed,
     gather,
     sync_as_completed,
     sync_gather,
@@ -105,28 +103,6 @@ async def test_ten_thousand_wait_at_once_on_one_session(chancy: Chancy, dsn: str
     await eventually(lambda: asked(dsn, LISTENERS) == 1)
     async with Worker(chancy):
         assert await asyncio.wait_for(gathering, 60) == list(range(10_000))
-
-
-async def test_the_first_to_finish_comes_first(chancy: Chancy) -> None:
-    later = await chancy.push(jobs.note.job.with_delay(5.0)("later"))
-    first = await chancy.push(jobs.note.job("first"))
-    async with Worker(chancy):
-        order = [await one.result() async for one in as_completed([later, first], timeout_s=30)]
-    assert order == ["first", "later"]
-
-
-async def test_a_listener_that_is_cut_is_replaced(chancy: Chancy, dsn: str) -> None:
-    reference = await chancy.push(jobs.note.job.with_delay(3600)(1))
-    waiting = asyncio.create_task(reference.wait())
-    await eventually(lambda: asked(dsn, LISTENERS) == 1)
-    with psycopg.connect(dsn, autocommit=True) as session:
-        session.execute(
-            "select pg_terminate_backend(pid) from pg_stat_activity"
-            " where application_name = 'chancy waiting' and datname = current_database()"
-        )
-    await eventually(lambda: asked(dsn, LISTENERS) == 1)
-    await chancy.cancel(reference.id)
-    assert (await asyncio.wait_for(waiting, 5)).state is State.CANCELLED
 
 
 async def test_a_job_is_waited_for_before_its_commit(chancy: Chancy, dsn: str) -> None:
@@ -247,30 +223,6 @@ def test_one_thread_waits_for_many(dsn: str) -> None:
         with pytest.raises(JobFailed, match="no"):
             sync_gather([never, failing])
         chancy.sync_push(jobs.note.job(1)).sync_result(20)
-        eventually_sync(lambda: asked(dsn, "select count(*) from chancy.awaited") == 0)
-
-
-@pytest.mark.parametrize("way", ["closed", "timed out"])
-def test_giving_up_on_many_references_leaves_no_waiter(dsn: str, way: str) -> None:
-    with Chancy(dsn) as chancy:
-        chancy.sync_declare(SELDOM)
-        many = [chancy.sync_push(jobs.note.job.with_delay(3600)(number)) for number in range(20)]
-        done = chancy.sync_push(jobs.note.job(0))
-        with psycopg.connect(dsn) as session:
-            cancel = f"select * from chancy.cancel(array['{done.id}'::uuid])"
-            session.execute(cancel.encode())
-        timeout_s = 2.0 if way == "timed out" else None
-        completed = sync_as_completed([*many, done], timeout_s)
-        assert next(completed) == done
-        if way == "closed":
-            eventually_sync(lambda: asked(dsn, "select count(*) from chancy.awaited") == 20)
-            completed.close()
-        else:
-            with pytest.raises(WaitTimeout, match=r"is scheduled after 2\.0 s"):
-                next(completed)
-        eventually_sync(lambda: asked(dsn, "select count(*) from chancy.awaited") == 0)
-        with pytest.raises(WaitTimeout):
-            sync_gather(many, timeout_s=0.1)
         eventually_sync(lambda: asked(dsn, "select count(*) from chancy.awaited") == 0)
 
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
 
 from chancy import Chancy, JobFailed, Queue, Worker, as_completed, gather
-from chancy.errors import InvalidArguments, InvalidResult
-from chancy.job.definition import DECORATED
 from chancy.plugins.retry import Retries
 from tests.support import typed_jobs
 from tests.support.command import inside
@@ -62,19 +59,6 @@ async def test_values_go_through_the_database_as_they_are(chancy: Chancy, dsn: s
         assert chancy.read_result(done) == expected
 
 
-async def test_a_wrong_value_is_refused_at_the_push_and_nothing_is_stored(
-    chancy: Chancy, dsn: str
-) -> None:
-    good = typed_jobs.later.job(AT, DAY)
-    bad = typed_jobs.later.job("soon", DAY)  # type: ignore[arg-type]
-    message = r"typed_jobs\.later: parameter 'at': Input should be a valid datetime, not 'soon'"
-    with pytest.raises(InvalidArguments, match=message):
-        await chancy.push(bad)
-    with pytest.raises(InvalidArguments, match=message):
-        await chancy.push_many([good, bad, good])
-    assert rows(dsn, "select count(*) from chancy.jobs") == [0]
-
-
 async def test_arguments_that_no_longer_fit_are_not_tried_again(chancy: Chancy, dsn: str) -> None:
     reference = await chancy.push(typed_jobs.later.job(AT, DAY))
     with psycopg.connect(dsn) as session:
@@ -100,16 +84,6 @@ async def test_a_job_that_completes_itself_has_a_typed_result_too(chancy: Chancy
         assert await (await chancy.push(typed_jobs.complete.job(dsn, AT))).result(20) == AT
 
 
-async def test_where_the_function_is_not_known_json_comes_back(
-    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with Worker(chancy):
-        reference = await chancy.push(typed_jobs.later.job(AT, DAY))
-        assert await reference.result(20) == AT + DAY
-        monkeypatch.delitem(DECORATED, "tests.support.typed_jobs.later")
-        assert cast("object", await reference.result()) == "2030-01-03T03:04:05.678901Z"
-
-
 async def test_code_without_a_loop_gets_typed_results_too(chancy: Chancy, dsn: str) -> None:
     def work() -> datetime:
         with Chancy(dsn, queues=[QUEUE]) as blocking:
@@ -117,19 +91,6 @@ async def test_code_without_a_loop_gets_typed_results_too(chancy: Chancy, dsn: s
 
     async with Worker(chancy):
         assert await asyncio.to_thread(work) == AT + DAY
-
-
-async def test_a_result_that_was_stored_by_other_code_reports_that_it_does_not_fit(
-    chancy: Chancy, dsn: str
-) -> None:
-    async with Worker(chancy):
-        reference = await chancy.push(typed_jobs.later.job(AT, DAY))
-        await reference.wait(20)
-        with psycopg.connect(dsn) as session:
-            changed = json.dumps("soon")
-            session.execute("update chancy.finished_jobs set result = %s", [changed])
-        with pytest.raises(InvalidResult, match=r"later: the result: .* not 'soon'"):
-            await reference.result()
 
 
 def test_the_command_line_gives_typed_values_as_json(dsn: str) -> None:

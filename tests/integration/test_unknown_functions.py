@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
 from chancy import Chancy, Job, Queue, QueuedJob, Reference, State, Worker, job
-from chancy.broker.values import WorkerRecord
 from chancy.errors import UnknownFunction
 from tests.faults import tables
 from tests.support.waiting import eventually
 
 SHARED = Queue(name="shared", executor="async", concurrency=4)
-
-started, may_end = asyncio.Event(), asyncio.Event()
 
 
 @job(queue="shared")
@@ -33,12 +29,6 @@ async def of_other(n: int) -> int:
 @job(queue="shared")
 async def of_neither(n: int) -> int:
     return n
-
-
-@job(queue="shared")
-async def keep_busy() -> None:
-    started.set()
-    await may_end.wait()
 
 
 def without(app: Chancy, *funcs: str) -> Chancy:
@@ -58,9 +48,7 @@ async def finished(references: Iterable[Reference[int]]) -> list[QueuedJob]:
     return [await reference.wait(20) for reference in references]
 
 
-ONE, OTHER, NEITHER, BUSY = (
-    one.job.template.func for one in (of_one, of_other, of_neither, keep_busy)
-)
+ONE, OTHER, NEITHER = (one.job.template.func for one in (of_one, of_other, of_neither))
 
 
 async def test_two_applications_share_a_queue(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -140,31 +128,6 @@ async def test_a_job_fails_once_no_live_worker_has_known_its_function(dsn: str) 
         assert "no live worker has known the function for 0.5 s" in message
         records = {record.id: record for record in await one.get_workers()}
         assert records[worker.worker_id].unknown == (NEITHER,)
-
-
-async def test_jobs_of_a_function_that_a_busy_worker_may_know_do_not_fail(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = without(Chancy(dsn, queues=[SHARED], no_default_plugins=True), NEITHER, BUSY)
-    checks: list[int] = []
-    async with one, Chancy(dsn, queues=[SHARED]) as other:
-        workers = one.broker.workers
-
-        async def counted() -> Sequence[WorkerRecord]:
-            checks.append(len(await workers()))
-            return await workers()
-
-        monkeypatch.setattr(one.broker, "workers", counted)
-        async with Worker(other, concurrency=1, prefetch_limit=0):
-            running = await one.push(keep_busy.job())
-            await eventually(started.is_set)
-            async with Worker(one, unknown_after_s=0.1):
-                reference = await one.push(of_neither.job(1))
-                await eventually(lambda: len(checks) > 3)
-                assert await reference.status() is State.HELD
-            may_end.set()
-            assert (await running.wait(20)).state is State.SUCCEEDED
-            assert (await reference.wait(20)).result == 1
 
 
 async def test_why_a_job_is_set_aside(dsn: str) -> None:

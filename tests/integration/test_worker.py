@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from uuid import UUID
 
 import psycopg
 import pytest
 
-from chancy import Cancellation, Chancy, GlobalConcurrency, Job, Queue, RateLimit, State, Worker
-from chancy.attempt.settlement import Settlement
-from chancy.broker.transaction import TransactionHook
-from chancy.errors import BrokerUnavailable, ConfigurationError, SchemaMismatch
+from chancy import Chancy, GlobalConcurrency, Job, Queue, RateLimit, State, Worker
+from chancy.errors import BrokerUnavailable, ConfigurationError
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.retry import Retries
 from chancy.results.reference import gather
 from chancy.retry import Exponential
-from chancy.worker.settler import BATCH_SIZE
 from tests.support import jobs
 from tests.support.children import executor_processes
 from tests.support.waiting import eventually
@@ -56,26 +51,6 @@ async def test_runs_what_is_pushed_before_and_after_its_start(chancy: Chancy) ->
         await second.wait(10)
     assert jobs.noted == ["before", "after"]
     assert await chancy.get_workers() == []
-
-
-async def test_large_results_are_settled_in_calls_of_bounded_size(
-    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settle, sizes = chancy.broker.settle, list[int]()
-
-    async def measured(
-        settlements: Sequence[Settlement], *, inside: Sequence[TransactionHook] = ()
-    ) -> frozenset[UUID]:
-        sizes.append(sum(len(settlement.result or "") for settlement in settlements))
-        return await settle(settlements, inside=inside)
-
-    monkeypatch.setattr(chancy.broker, "settle", measured)
-    value = "x" * 900_000
-    references = await chancy.push_many(jobs.note.job(value=value) for _ in range(30))
-    async with Worker(chancy):
-        assert await gather(references) == [value] * 30
-    assert sum(sizes) > 30 * len(value)
-    assert max(sizes) <= BATCH_SIZE
 
 
 async def test_a_worker_that_could_not_start_can_be_started_again(
@@ -140,20 +115,6 @@ async def test_a_scheduled_job_runs_when_it_is_due(chancy: Chancy) -> None:
     assert done.run_at is not None
     assert done.claimed_at is not None
     assert timedelta(0) <= done.claimed_at - done.run_at < timedelta(seconds=2)
-
-
-async def test_cancel_of_waiting_and_of_running_jobs(chancy: Chancy) -> None:
-    waiting = await chancy.push(jobs.note.job(value=1).with_delay(60))
-    assert await chancy.cancel(waiting.id) == {waiting.id: Cancellation.CANCELLED}
-    assert await waiting.status() is State.CANCELLED
-    async with Worker(chancy):
-        running = await chancy.push(jobs.wait_for_ever.job())
-        await eventually(jobs.started.is_set)
-        assert await chancy.cancel(running.id) == {running.id: Cancellation.ASKED}
-        done = await running.wait(10)
-        assert done.state is State.CANCELLED
-        assert done.stop_asked_at is not None
-    assert await chancy.cancel(running.id) == {running.id: Cancellation.FINISHED}
 
 
 async def test_a_running_job_is_cancelled_although_the_notice_is_lost(dsn: str) -> None:
@@ -237,18 +198,6 @@ async def test_a_worker_that_ends_does_not_take_its_own_end_for_a_death(
     assert await chancy.get_workers() == []
 
 
-async def test_a_worker_refuses_tables_of_another_version(empty_dsn: str) -> None:
-    async with Chancy(empty_dsn) as chancy:
-        with pytest.raises(SchemaMismatch, match="chancy migrate upgrade"):
-            await Worker(chancy).start()
-        await chancy.migrate()
-        await chancy.check_tables()
-        with psycopg.connect(empty_dsn, autocommit=True) as connection:
-            connection.execute("update chancy.core_version set version_num = '9999'")
-        with pytest.raises(SchemaMismatch, match=r"9999.*older than the database"):
-            await Worker(chancy).start()
-
-
 async def test_a_worker_names_settings_of_a_queue_that_the_stored_ones_override(
     dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -303,28 +252,6 @@ async def test_waiting_for_a_worker_that_was_not_started_is_refused(chancy: Chan
     handler = signal.getsignal(signal.SIGTERM)
     await worker.wait_for_shutdown()
     assert signal.getsignal(signal.SIGTERM) is handler
-
-
-async def test_a_failing_service_is_restarted_and_reported(
-    dsn: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    from chancy.plugin.plugin import Plugin
-    from chancy.plugin.runtime import Runtime
-
-    class Fragile(Plugin):
-        runs = 0
-
-        async def serve(self, runtime: Runtime) -> None:
-            self.runs += 1
-            if self.runs < 3:
-                raise RuntimeError("fragile")
-
-    fragile = Fragile()
-    caplog.set_level(logging.ERROR)
-    async with Chancy(dsn, plugins=[fragile], pool_size=2) as chancy, Worker(chancy):
-        await eventually(lambda: fragile.runs == 3)
-    assert "hook_failed" in caplog.text
-    assert "RuntimeError: fragile" in caplog.text
 
 
 async def test_process_queues_of_a_worker_share_its_children(dsn: str) -> None:

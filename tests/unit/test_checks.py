@@ -41,6 +41,7 @@ def app(**given: Any) -> Chancy:
         (lambda: app(allow=[1]), "allow: 1 is not a str: pass patterns"),
         (lambda: app(max_payload="1"), "max_payload='1' must be a whole number"),
         (lambda: app(dsn=b"secret"), "dsn must be a string, not bytes"),
+        (lambda: Chancy("postgresql://a", schema="pg_own"), "is not a valid schema name"),
         (lambda: Chancy("postgresql://a", pool_size=True), "pool_size=True must be a whole number"),
         (lambda: JobFilter(states={"failed"}), "states: 'failed' is not a State: use any of State"),  # type: ignore[arg-type]
         (lambda: JobFilter(states="failed"), "State.SUCCEEDED, State.FAILED, State.CANCELLED"),  # type: ignore[arg-type]

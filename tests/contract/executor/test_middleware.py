@@ -133,7 +133,7 @@ async def test_concurrent_jobs_share_no_variables(name: str) -> None:
         assert json.loads(outcome.result or "") == [f"tenant {number}", str(number)]
 
 
-async def test_hooks_see_the_job_and_how_it_ended(one: Executor) -> None:
+async def test_hooks_see_the_job_and_how_it_ended(one: Executor, place: Place) -> None:
     seen: list[object] = []
 
     @contextmanager
@@ -149,6 +149,11 @@ async def test_hooks_see_the_job_and_how_it_ended(one: Executor) -> None:
     assert seen == [(claim.id, claim.func, True, None), outcome]
     with pytest.raises(NoCurrentJob):
         current_job()
+    claim = place.waiting()
+    running = asyncio.create_task(it.run(claim))
+    await place.has_started()
+    it.interrupt(claim, Released("the worker stops"))
+    assert await end_of(running) == seen[-1] == Released("the worker stops")
 
 
 async def test_a_hook_without_a_decorator_is_named(one: Executor) -> None:

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from chancy.attempt.outcome import Lost, Released, Returned
+from chancy.attempt.outcome import Released, Returned
 from chancy.executors import executor
 from chancy.executors.base import Executor
 from chancy.executors.process.group import turn_is_over
@@ -188,19 +188,6 @@ async def test_shared_children_continue_when_one_of_their_queues_stops(
     assert pids
     await stack.aclose()
     assert not executor_processes() & pids
-
-
-async def test_shared_child_that_dies_costs_only_its_job(
-    stack: AsyncExitStack, place: Place
-) -> None:
-    pool = ChildPool(2)
-    one, other = await queue(stack, pool), await queue(stack, pool)
-    running = asyncio.create_task(other.run(place.waiting("wait_for_file")))
-    await place.has_started()
-    assert isinstance(await run(one, "exit_at_once", status=3), Lost)
-    assert await result(one, "echo", value=1) == 1
-    place.until.touch()
-    assert isinstance(await end_of(running), Returned)
 
 
 async def test_shared_children_of_other_options_are_others_within_the_bound(

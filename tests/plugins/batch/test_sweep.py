@@ -14,7 +14,6 @@ from chancy import (
     Chancy,
     LeaseLost,
     current_job,
-    job,
 )
 from chancy.plugin.tracking.recorded import MAX_RECORDED
 from chancy.plugin.tracking.sweep import GONE_S
@@ -36,23 +35,6 @@ from tests.plugins.batch.jobs import act, adding, held, ran
 from tests.support.waiting import eventually
 
 LONG = pytest.mark.chaos
-
-
-@job(queue="async")
-async def complete(value: int) -> int:
-    chancy, _ = batch_jobs.apps[0]
-    async with chancy.transaction() as tx:
-        await current_job().complete_in(tx, value)
-    return 0
-
-
-@pytest.mark.chaos
-async def test_a_job_may_complete_in_its_own_transaction(batches_dsn: str) -> None:
-    batches = Batches(sweep_s=3600)
-    async with working(batches_dsn, batches) as chancy:
-        batch_jobs.apps.append((chancy, batches))
-        reference = await batches.push(chancy, callbacks(), [complete.job(5)])
-        assert await reference.wait(20) is BatchState.SUCCEEDED
 
 
 async def test_the_sweep_reports_unreported_outcomes(batches_dsn: str) -> None:
@@ -167,23 +149,6 @@ class Zombie(Batches):
         finally:
             execute(self.dsn, change, lease, job)
         return -1
-
-
-async def test_the_sweep_goes_round_in_bounded_steps(
-    batches_dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("chancy.plugins.batch.sweep.BatchSweep.page", 3)
-    monkeypatch.setattr("chancy.plugins.batch.sweep.BatchSweep.max_pages", 2)
-    batches = Deaf()
-    async with working(batches_dsn, batches) as chancy:
-        for _ in range(5):
-            jobs = [act.job(1), act.job(2), act.job(3).with_delay(3600)]
-            await batches.push(chancy, Batch(name="b"), jobs)
-        await eventually(lambda: execute(batches_dsn, "select count(*) from chancy.jobs") == [(5,)])
-        sweep = sweep_of(chancy)
-        turns = [await sweep.turn() for _ in range(7)]
-    assert sum(turns) == 10
-    assert max(turns) <= 6
 
 
 async def test_old_batches_are_forgotten(batches_dsn: str) -> None:

@@ -5,11 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-import click
-import pytest
-
-from chancy.cli.options import with_target
-from chancy.plugins.cron import Cron
 from tests.plugins.cron.clockwork import execute, pushed
 from tests.support.command import Answer, inside
 
@@ -131,26 +126,3 @@ def test_without_its_tables_the_commands_give_advice(dsn: str) -> None:
     for name in ("cron_entries", "cron_ticks", "cron_version"):
         execute(dsn, f"drop table chancy.{name}")
     assert "'cron' of the plugin 'chancy.cron'" in cron(dsn, "list", code=3).err
-
-
-def walk(path: str, command: click.Command) -> list[tuple[str, click.Command]]:
-    found = [(path, command)]
-    if isinstance(command, click.Group):
-        for name, below in command.commands.items():
-            found += walk(f"{path} {name}", below)
-    return found
-
-
-COMMANDS = dict(walk("chancy cron", with_target(Cron().commands()[0])))
-
-
-def test_there_are_the_commands_that_one_needs() -> None:
-    names = ["list", "add", "pause", "resume", "run", "remove", "next", "history"]
-    assert {f"chancy cron {name}" for name in names} == COMMANDS.keys() - {"chancy cron"}
-
-
-@pytest.mark.parametrize("path", COMMANDS)
-def test_each_command_has_help_and_an_example(path: str) -> None:
-    text = COMMANDS[path].help or ""
-    assert path in text.partition("Example:\n")[2]
-    assert "\b" in text

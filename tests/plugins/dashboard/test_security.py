@@ -206,14 +206,6 @@ async def test_no_redirect_leaves_the_dashboard(shop: Chancy) -> None:
             assert "evil" not in page.text, prefix
 
 
-async def test_a_prefix_of_a_proxy_is_before_every_link(shop: Chancy) -> None:
-    async with browser(shop, OPERATOR) as olaf:
-        page = (await olaf.get("queues", **{"x-forwarded-prefix": "/ops/queue"})).text
-        assert 'href="/ops/queue/jobs"' in page
-        assert 'action="/ops/queue/queues/pause"' in page
-        assert 'href="/jobs' not in page
-
-
 async def test_hostile_jobs_are_text(shop: Chancy) -> None:
     bad = Job(
         func="shop.jobs.send",

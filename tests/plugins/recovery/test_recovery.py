@@ -121,10 +121,11 @@ async def test_jobs_are_rescued_without_a_leader(
     chancy: Chancy, dsn: str, recovery: Counting, caplog: pytest.LogCaptureFixture
 ) -> None:
     reference = await chancy.push(jobs.note.job(value=1))
-    orphan(dsn, silent="1 hour")
+    dead = orphan(dsn, silent="1 hour")
     async with Worker(chancy, queues=["async"], heartbeat_s=0.1, heartbeat_timeout_s=0.4):
         done = await reference.wait(10)
-    assert (done.state, done.crashes) == (State.SUCCEEDED, 1)
+    assert (done.state, done.crashes, done.attempt) == (State.SUCCEEDED, 1, 1)
+    assert str(dead) in done.errors[0]["message"]
     # The one at the start, and those every 1.2 s.
     assert len(recovery.sweeps) <= 5
     [crashed] = [one for one in caplog.records if one.msg.startswith("job_crashed")]

@@ -202,12 +202,6 @@ def test_the_policy_of_a_job_does_not_retry_what_is_hopeless() -> None:
     assert decision(allowed, outcome, own).delay_s == 5
 
 
-def test_a_rule_may_say_otherwise_of_what_is_hopeless() -> None:
-    outcome = Raised(Failure.named("chancy.errors.InvalidArguments", "no"))
-    retry = Retries(rules=[Rule("chancy.errors.InvalidArguments", Constant(5))])
-    assert decision(retry, outcome).delay_s == 5
-
-
 @pytest.mark.parametrize(
     ("meta", "delay_s"),
     [
