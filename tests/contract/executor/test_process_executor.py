@@ -11,8 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from chancy.attempt.outcome import Lost, Released, Returned
+from chancy.attempt.outcome import Lost, Released, Returned, TimedOut
 from chancy.executors.base import Executor
+from chancy.queue.executor_options import ProcessOptions
 from tests.contract.executor import worker_scripts as executor_scripts
 from tests.contract.executor.calls import DEADLINE_S, Place, claim_of, end_of, result, run, started
 from tests.support.waiting import eventually, eventually_sync
@@ -71,6 +72,17 @@ async def test_process_death_is_noticed_although_a_copy_holds_the_line(
     os.kill(int(place.other.read_text()), signal.SIGKILL)
     assert isinstance(outcome, Lost)
     assert "SIGKILL" in outcome.why
+
+
+async def test_process_interrupt_kills_an_unreachable_child(place: Place) -> None:
+    async with started("process", options=ProcessOptions(grace_s=0.2)) as it:
+        claim = claim_of("hold_the_interpreter_for_good", started=str(place.started))
+        running = asyncio.create_task(it.run(claim))
+        pid = int(await place.has_started())
+        assert it.interrupt(claim, TimedOut(1.0)) is True
+        assert await end_of(running) == TimedOut(1.0)
+        assert not psutil.pid_exists(pid)
+        assert await result(it, "pid") != pid
 
 
 async def test_process_call_that_an_idle_child_never_read_is_run_by_another(

@@ -14,6 +14,7 @@ from chancy import (
     Chancy,
     LeaseLost,
     current_job,
+    job,
 )
 from chancy.plugin.tracking.recorded import MAX_RECORDED
 from chancy.plugin.tracking.sweep import GONE_S
@@ -35,6 +36,23 @@ from tests.plugins.batch.jobs import act, adding, held, ran
 from tests.support.waiting import eventually
 
 LONG = pytest.mark.chaos
+
+
+@job(queue="async")
+async def complete(value: int) -> int:
+    chancy, _ = batch_jobs.apps[0]
+    async with chancy.transaction() as tx:
+        await current_job().complete_in(tx, value)
+    return 0
+
+
+@pytest.mark.chaos
+async def test_a_job_may_complete_in_its_own_transaction(batches_dsn: str) -> None:
+    batches = Batches(sweep_s=3600)
+    async with working(batches_dsn, batches) as chancy:
+        batch_jobs.apps.append((chancy, batches))
+        reference = await batches.push(chancy, callbacks(), [complete.job(5)])
+        assert await reference.wait(20) is BatchState.SUCCEEDED
 
 
 async def test_the_sweep_reports_unreported_outcomes(batches_dsn: str) -> None:
