@@ -51,6 +51,8 @@ class CheckpointWriter:
         self._waiting: dict[_Key, _PendingMeta] = {}
         self._wake = asyncio.Event()
         self._closed = False
+        #: Whether the last write found rows that other transactions have locked.
+        self._blocked = False
 
     async def store(self, claim: Claim, meta: str) -> None:
         """Merge keys into the meta of a running job; returns when they are stored.
@@ -109,10 +111,13 @@ class CheckpointWriter:
             stale = await self._broker.update_meta(notes)
         except RowsLocked as error:
             stale, locked = error.stale, error.ids
+            if not self._blocked:
+                logger.warning("checkpoints_blocked jobs=%d error=%s", len(locked), error)
             asyncio.get_running_loop().call_later(_LOCKED_S, self._wake.set)
         except BaseException:
             self._restore(writing)
             raise
+        self._blocked = bool(locked)
         for (id, lease), pending in writing.items():
             if id in locked:
                 self._restore({(id, lease): pending})

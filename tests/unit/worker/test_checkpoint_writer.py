@@ -125,7 +125,10 @@ async def test_a_waiting_caller_is_notified_at_the_end(store: Store) -> None:
 
 
 async def test_what_is_locked_is_written_later(
-    keeper: CheckpointWriter, store: Store, monkeypatch: pytest.MonkeyPatch
+    keeper: CheckpointWriter,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(checkpoint_writer, "_LOCKED_S", 0.02)
     one, other, gone = claim(), claim(), claim()
@@ -134,8 +137,14 @@ async def test_what_is_locked_is_written_later(
     await stored_
     with pytest.raises(LeaseLost):
         await lost
-    await eventually(lambda: len(store.calls) > 1)
+    await eventually(lambda: len(store.calls) > 3)
     assert not waiting.done()
     store.locked = store.stale = frozenset()
     await waiting
     assert all(stored(call) == {one.id: 1} for call in store.calls[1:])
+    assert caplog.text.count("checkpoints_blocked jobs=1 error=") == 1
+    store.locked = frozenset([one.id])
+    again = keep(keeper, one, 2)
+    await eventually(lambda: caplog.text.count("checkpoints_blocked") == 2)
+    store.locked = frozenset()
+    await again
