@@ -355,6 +355,7 @@ class JobContext:
         return self._seen
 
 
+#: The context of the running job, for `current_job`. An executor sets it where the function runs.
 CURRENT: ContextVar[JobContext] = ContextVar("chancy_current_job")
 
 

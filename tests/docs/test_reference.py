@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import re
 from functools import cache
@@ -32,6 +33,20 @@ COMMANDS = dict(source.commands())
 
 def test_every_public_name_is_in_the_api() -> None:
     assert set(chancy.__all__) <= API.words
+
+
+def test_what_an_executor_is_made_of_is_in_the_api() -> None:
+    """Whatever of chancy the example of an executor imports, and the top level does not have."""
+    blocks = page("docs/guides/executors.md").blocks
+    (example,) = (block for block in blocks if block.file == "lanes.py")
+    found = {
+        alias.name
+        for node in ast.walk(ast.parse(example.text))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("chancy")
+        for alias in node.names
+    }
+    assert {"Reporter", "CURRENT"} <= found
+    assert found <= set(re.findall(r"\w+", API.text))
 
 
 @pytest.mark.parametrize(
