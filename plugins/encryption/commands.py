@@ -79,7 +79,8 @@ def _rotate(keyring: Keyring) -> click.Command:
         """Encrypt unfinished work and dead letters with the first key of the application.
 
         Safe to interrupt, to repeat, and to run beside workers. Exits 1 if something cannot be
-        decrypted. Finished jobs, and jobs in Redis, keep their key.
+        decrypted. Finished jobs, jobs in Redis, and lines of job logs keep their key: keep an old
+        key while they are read.
 
         \b
         Example:
