@@ -18,6 +18,8 @@ from chancy.postgres.schema import status
 from chancy.postgres.schema.component import CORE
 from chancy.text import elapsed, storable
 
+#: What to do about tables at an older revision.
+UPGRADE = "chancy migrate upgrade"
 _TRIPS = 5
 _PID = "select pg_backend_pid()"
 #: Seconds to find out the mode of a pooler, which may have no second session to give.
@@ -45,7 +47,7 @@ async def schema(examination: Examination) -> Sequence[Finding]:
             status.state_of(component, found.get(component.name)) is status.SchemaState.AHEAD
             for component in (CORE, *components)
         )
-        todo = "run this command with the newer release" if ahead else "chancy migrate upgrade"
+        todo = "run this command with the newer release" if ahead else UPGRADE
         return [Finding("schema", why, todo, Severity.ERROR)]
     return [Finding("schema", ", ".join(f"{name} {at}" for name, at in found.items()))]
 

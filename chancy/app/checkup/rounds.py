@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from chancy.app.checkup import database, fleet
+from chancy.app.checkup.database import UPGRADE
 from chancy.app.checkup.examination import Examination
 from chancy.errors import ChancyError, ConfigurationError
 from chancy.plugin.finding import Finding, Severity
 from chancy.postgres.broker import PostgresBroker
+from chancy.routing.router import RoutedBroker
 
 if TYPE_CHECKING:
     from chancy.app.app import Chancy
@@ -41,6 +44,8 @@ _OF_TABLES: Mapping[str, _Check] = {
     "functions": fleet.functions,
     "promotion": fleet.promotion,
 }
+#: Those of tables that every Postgres server has; the others are about the application as a whole.
+_OF_EACH_SERVER = ("bloat", "sizes", "partitions")
 
 
 async def examine(chancy: Chancy, *, transaction_s: float, wait_s: float) -> Sequence[Finding]:
@@ -58,6 +63,48 @@ async def examine(chancy: Chancy, *, transaction_s: float, wait_s: float) -> Seq
     examination = Examination(
         chancy=chancy, store=chancy.control, transaction_s=transaction_s, wait_s=wait_s
     )
+    found = await _server(examination, _OF_TABLES)
+    places = asyncio.Semaphore(_AT_A_TIME)
+
+    async def other(name: str, store: PostgresBroker) -> Sequence[Finding]:
+        async with places:
+            return await _other(replace(examination, store=store), name)
+
+    for some in await asyncio.gather(*(other(*pair) for pair in _others(chancy).items())):
+        found += some
+    if not any(one.about == "schema" and one.ok for one in found):
+        return found
+    return [*found, *await chancy.hooks.examine(chancy)]
+
+
+def _others(chancy: Chancy) -> Mapping[str, PostgresBroker]:
+    """The further Postgres servers of an application, such as shards, by the name of the broker."""
+    broker = chancy.broker
+    others = broker.brokers.others if isinstance(broker, RoutedBroker) else {}
+    return {name: one for name, one in others.items() if isinstance(one, PostgresBroker)}
+
+
+async def _other(examination: Examination, name: str) -> Sequence[Finding]:
+    """What is found on a further server; each check has the name of its broker before its own."""
+
+    async def connect(one: Examination) -> Sequence[Finding]:
+        await one.store.open()  # it is closed if it could not be reached before
+        await one.store.now_s()
+        return ()
+
+    checks = {check: _OF_TABLES[check] for check in _OF_EACH_SERVER}
+    found = await _checked(examination, "schema", connect) or await _server(examination, checks)
+    return [
+        one._replace(
+            about=f"{name}: {one.about}",
+            todo=f"{one.todo} --dsn DSN, that of {name}" if one.todo == UPGRADE else one.todo,
+        )
+        for one in found
+    ]
+
+
+async def _server(examination: Examination, of_tables: Mapping[str, _Check]) -> list[Finding]:
+    """What is found on one server; of its tables only if they are at the right revisions."""
     found = list(await _checked(examination, "schema", database.schema))
     has_tables = all(one.ok for one in found)
     for name, check in _OF_SERVER.items():
@@ -70,9 +117,9 @@ async def examine(chancy: Chancy, *, transaction_s: float, wait_s: float) -> Seq
         async with places:
             return await _checked(examination, name, check)
 
-    for some in await asyncio.gather(*(placed(*pair) for pair in _OF_TABLES.items())):
+    for some in await asyncio.gather(*(placed(*pair) for pair in of_tables.items())):
         found += some
-    return [*found, *await chancy.hooks.examine(chancy)]
+    return found
 
 
 async def _checked(examination: Examination, name: str, check: _Check) -> Sequence[Finding]:

@@ -15,10 +15,12 @@ import psycopg
 import pytest
 
 from chancy import Chancy, Job, Queue, State, Worker
+from chancy.app.checkup.rounds import examine
 from chancy.attempt.claim import Claim
 from chancy.broker.values import Cancellation, JobFilter
 from chancy.errors import BrokerUnavailable, ConfigurationError, PushError
 from chancy.job.unique import Unique
+from chancy.plugin.finding import Severity
 from chancy.plugins.dashboard import DashboardPlugin
 from chancy.plugins.dashboard.job_rows import PAGE
 from chancy.plugins.leadership import ImmediateLeadership
@@ -345,3 +347,37 @@ LOST = """
 update chancy.jobs set state = 1, worker_id = gen_random_uuid(), lease = gen_random_uuid(),
   claimed_at = now(), attempt = 1
 """
+
+
+async def test_the_doctor_checks_the_tables_of_each_shard(
+    dsn: str, servers: dict[str, str]
+) -> None:
+    async with spread_over(dsn, servers) as chancy:
+        found = {one.about: one for one in await examine(chancy, transaction_s=60, wait_s=60)}
+        for name in ("schema", "pg1: schema", "pg2: schema", "pg1: partitions", "pg2: sizes"):
+            assert found[name].ok, found[name]
+        assert "pg1: workers" not in found
+        with psycopg.connect(servers["pg2"], autocommit=True) as connection:
+            connection.execute("drop schema chancy cascade")
+        found = {one.about: one for one in await examine(chancy, transaction_s=60, wait_s=60)}
+        assert found["schema"].ok
+        assert found["pg1: schema"].ok
+        assert found["workers"].ok
+        missing = found["pg2: schema"]
+        assert missing.severity is Severity.ERROR
+        assert missing.todo == "chancy migrate upgrade --dsn DSN, that of pg2"
+        assert "pg2: sizes" not in found
+
+
+async def test_the_doctor_reports_a_shard_that_is_down_once(
+    dsn: str, servers: dict[str, str], proxy: Proxy
+) -> None:
+    servers["pg2"] = proxy.dsn(servers["pg2"])
+    async with spread_over(dsn, servers) as chancy:
+        proxy.refuse()
+        proxy.cut()
+        found = await examine(chancy, transaction_s=60, wait_s=60)
+        [away] = [one for one in found if one.about.startswith("pg2: ")]
+        assert (away.about, away.severity) == ("pg2: schema", Severity.UNKNOWN)
+        assert "the shard pg2 is unavailable" in away.found
+        assert [one.ok for one in found if one.about in ("schema", "pg1: schema")] == [True, True]
