@@ -25,6 +25,7 @@ from chancy.plugin.payloads import StoredPayloads
 from chancy.plugin.plugin import AroundContext, Plugin
 from chancy.plugin.pushing import Change, PreparedPush, Pushable, PushContext
 from chancy.plugin.runtime import Application, BrokerContext, Panel, QueueClaims, Runtime
+from chancy.plugin.shape import check_hooks
 from chancy.plugin.tables import PayloadTable
 from chancy.postgres.schema.component import Migrations, ordered
 from chancy.queue.queue import DEFAULT_BROKER, Queue
@@ -497,6 +498,7 @@ def _by_identifier(plugins: Iterable[object]) -> dict[str, Plugin]:
                 f"two plugins have the identifier {identifier!r}: "
                 f"{found[identifier]!r} and {plugin!r}; pass one of them"
             )
+        check_hooks(identifier, plugin)
         found[identifier] = plugin
     return found
 
