@@ -196,12 +196,12 @@ class Metrics(Plugin):
 
     async def _listen(self, runtime: Runtime, address: str) -> None:
         """Serve HTTP until cancelled. While the address is in use, try again and again."""
-        from chancy.plugins.metrics.endpoint import Endpoint
+        from chancy.plugins.metrics.endpoint import Endpoint, resolved
 
         host_port, registry, logged = _address(address), self.registry, False
         while True:
             try:
-                endpoint = Endpoint(host_port, registry, runtime)
+                endpoint = Endpoint(await resolved(host_port), registry, runtime)
             except ConfigurationError as error:
                 if not logged:
                     logger.error("metrics_not_served error=%s", error)

@@ -47,6 +47,26 @@ def parse_address(text: str, number: int = 0) -> tuple[str, int]:
     return match["six"] or match["host"] or "127.0.0.1", port
 
 
+async def resolved(address: tuple[str, int]) -> tuple[str, int]:
+    """An address with a name as its host, with the first address of that name, IPv4 before IPv6.
+
+    :raises ConfigurationError: the name is not known.
+    """
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            *address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except OSError as error:
+        raise _unusable(address, error) from None
+    found.sort(key=lambda info: info[0] != socket.AF_INET)
+    host, port, *_ = found[0][4]
+    return str(host), int(port)
+
+
+def _unusable(address: tuple[str, int], error: OSError) -> ConfigurationError:
+    return ConfigurationError(f"metrics: cannot listen on {address[0]}:{address[1]}: {error}")
+
+
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
@@ -72,6 +92,7 @@ class _Handler(WSGIRequestHandler):
 class Endpoint:
     """Serves HTTP in a thread of its own, so that it answers while a job blocks the event loop.
 
+    :param address: the address of a host, not its name: see `resolved`.
     :raises ConfigurationError: the address cannot be used.
     """
 
@@ -92,9 +113,7 @@ class Endpoint:
                 handler_class=_Handler,
             )
         except OSError as error:
-            raise ConfigurationError(
-                f"metrics: cannot listen on {address[0]}:{address[1]}: {error}"
-            ) from None
+            raise _unusable(address, error) from None
         self.port: int = self._server.server_port
         self._thread = Thread(target=self._server.serve_forever, name="chancy metrics", daemon=True)
 

@@ -8,6 +8,7 @@ import re
 import secrets
 import socket
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import AsyncGenerator
@@ -32,7 +33,7 @@ from chancy.plugin.pushing import PUSH
 from chancy.plugins import metrics as metrics_plugin
 from chancy.plugins.metrics import Metrics, Totals
 from chancy.plugins.metrics import endpoint as endpoints
-from chancy.plugins.metrics.endpoint import Endpoint, parse_address
+from chancy.plugins.metrics.endpoint import Endpoint, parse_address, resolved
 from chancy.plugins.metrics.gauges import Gauges, look
 from chancy.plugins.metrics.series import MetricsTable
 from chancy.plugins.metrics.tally import (
@@ -308,6 +309,50 @@ def test_an_address_that_is_none_is_refused(text: str) -> None:
 def test_worker_processes_listen_on_following_ports() -> None:
     assert parse_address("0.0.0.0:9100", 2) == ("0.0.0.0", 9102)
     assert parse_address("[::1]:80") == ("::1", 80)
+
+
+async def test_a_name_is_resolved_outside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resolver, threads = socket.getaddrinfo, set[int]()
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        threads.add(threading.get_ident())
+        return resolver(*args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    assert await resolved(("localhost", 9100)) == ("127.0.0.1", 9100)
+    assert threads
+    assert threading.get_ident() not in threads
+    monkeypatch.setattr(socket, "getaddrinfo", no_name)
+    with pytest.raises(ConfigurationError, match=r"on nowhere:9100: .*not known"):
+        await resolved(("nowhere", 9100))
+
+
+def no_name(*args: object, **kwargs: object) -> None:
+    raise socket.gaierror(-2, "Name or service not known")
+
+
+async def test_metrics_are_served_at_a_name(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "chancy.metrics")
+    bound: list[tuple[str, int]] = []
+
+    def made(address: tuple[str, int], *rest: Any) -> Endpoint:
+        bound.append(address)  # a name would be looked up here, in the event loop
+        return Endpoint(address, *rest)
+
+    monkeypatch.setattr(endpoints, "Endpoint", made)
+    runtime: Any = None  # `/metrics` does not look at it
+    serving = asyncio.create_task(Metrics()._listen(runtime, "localhost:0"))
+    try:
+        await eventually(lambda: "metrics_served" in caplog.text or serving.done())
+        assert "metrics_served host=127.0.0.1 port=" in caplog.text
+        assert bound == [("127.0.0.1", 0)]
+    finally:
+        serving.cancel()
+        await asyncio.wait([serving])
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
