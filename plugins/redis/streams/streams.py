@@ -6,7 +6,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, TypeVar, Unpack, overload
+from typing import Any, Literal, Protocol, TypeVar, Unpack, overload
 
 from chancy.clock import Backoff, SystemClock
 from chancy.errors import BrokerError, ConfigurationError
@@ -44,6 +44,18 @@ logger = logging.getLogger("chancy.redis.streams")
 logger.addFilter(LogContext())
 
 R = TypeVar("R")
+
+
+class Decorator(Protocol[R]):
+    """Makes a processor of an async function."""
+
+    def __call__(self, function: Function[R], /) -> Processor[R]: ...
+
+
+class BlockingDecorator(Protocol[R]):
+    """Makes a processor of a plain function."""
+
+    def __call__(self, function: BlockingFunction[R], /) -> Processor[R]: ...
 
 
 class Streams(Schedules):
@@ -133,7 +145,7 @@ class Streams(Schedules):
         name: str | None = None,
         mode: Literal["async"] = "async",
         **choices: Unpack[Choices],
-    ) -> Callable[[Function[R]], Processor[R]]: ...
+    ) -> Decorator[R]: ...
     @overload
     def processor(
         self,
@@ -142,7 +154,7 @@ class Streams(Schedules):
         name: str | None = None,
         mode: Literal["thread", "process"],
         **choices: Unpack[Choices],
-    ) -> Callable[[BlockingFunction[R]], Processor[R]]: ...
+    ) -> BlockingDecorator[R]: ...
     def processor(
         self,
         stream: Stream[R],
