@@ -167,6 +167,10 @@ class Application(Protocol):
         """
         ...
 
+    def before_close(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Call and await a function each time the application closes, while it is still open."""
+        ...
+
     async def push(
         self, job: Job, *, within: object | None = None, validate: bool = True
     ) -> Reference: ...

@@ -1,12 +1,14 @@
-"""Waiting for jobs to finish: one listener for all waits of an event loop."""
+"""Waiting for jobs, or groups of them, to finish: one listener for all waits of an event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
+from typing import ClassVar, Generic, Protocol, TypeVar
 from uuid import UUID
 
 from chancy.broker.contract import Broker
@@ -26,16 +28,16 @@ from chancy.job.definition import QueuedJob
 
 logger = logging.getLogger("chancy.results")
 
-#: The most jobs that one statement reads.
+#: The most rows that one statement reads.
 BATCH = 1_000
-#: Seconds from the first poll of a job to the second; the pauses grow. The first ones are short,
+#: Seconds from the first poll of a row to the second; the pauses grow. The first ones are short,
 #: since a job that finished during a poll may have sent no notification, and a missing job may be
 #: in a transaction.
 _FIRST_POLL_S = 0.03
-#: The longest extension of a short timeout, so that the job is polled at least once.
+#: The longest extension of a short timeout, so that the row is polled at least once.
 _ONE_POLL_S = 1.0
-#: The longest pause between two polls while notifications arrive, and while they do not.
-_LISTENING_S, _POLL_S = 10.0, 0.5
+#: The limit of the pauses, and the longest pause while no notifications arrive.
+_LONGEST_S, _POLL_S = 10.0, 0.5
 #: Seconds for which the listener stays open after the last wait.
 _LINGER_S = 30.0
 
@@ -52,36 +54,60 @@ class Gone(JobError):
         self.queue = queue
 
 
-class _Wait:
-    """A job that is being waited for."""
+class WaitState(Protocol):
+    """A state, such as `chancy.states.State`."""
 
-    __slots__ = ("done", "due", "error", "found", "pause_s", "polled", "seen", "waiters")
+    @property
+    def final(self) -> bool: ...
+    @property
+    def label(self) -> str: ...
+
+
+class Waited(Protocol):
+    """A row whose final state is waited for, such as a job."""
+
+    @property
+    def state(self) -> WaitState: ...
+
+
+W = TypeVar("W", bound=Waited)
+
+
+class _Wait(Generic[W]):
+    """A row that is being waited for."""
+
+    __slots__ = ("done", "due", "error", "found", "pause_s", "polled", "waiters")
 
     def __init__(self) -> None:
         self.done = asyncio.Event()
         #: Set by the first poll.
         self.polled = asyncio.Event()
-        self.found: QueuedJob | None = None
+        self.found: W | None = None
         self.error: Exception | None = None
-        #: Whether a poll has found the job.
-        self.seen = False
         self.waiters = 0
         self.pause_s = _FIRST_POLL_S
         #: When it is polled next; None before the first poll.
         self.due: float | None = None
 
 
-class CompletionWaiter:
-    """Waits for jobs to finish, in any number of tasks of one event loop.
+class RowWaiter(ABC, Generic[W]):
+    """Waits for rows to reach a final state, in any number of tasks of one event loop.
 
-    All waits share one session that listens, opened by the first wait, and one statement for up to
-    1,000 jobs. Notifications trigger a poll; periodic polls find what they missed.
+    All waits share one session that listens, and one statement for up to 1,000 rows. Notifications
+    trigger a poll; periodic polls find what they missed.
     """
+
+    #: A row, in errors and in the log.
+    kind: str
+    #: The longest pause between two polls while notifications arrive.
+    listening_s: ClassVar[float]
+    #: Pauses between polls, up to which a wait opens no session for notifications.
+    quiet_s: ClassVar[float] = 0.0
 
     def __init__(self, broker: Broker, clock: Clock) -> None:
         self._broker = broker
         self._clock = clock
-        self._wanted: dict[UUID, _Wait] = {}
+        self._wanted: dict[UUID, _Wait[W]] = {}
         # Ids not polled yet, ids named by a notification, and watched ids whose wait has ended.
         self._new: dict[UUID, None] = {}
         self._notified: dict[UUID, None] = {}
@@ -99,13 +125,38 @@ class CompletionWaiter:
         #: Whether the store accepts `watch`.
         self._watching = True
 
-    async def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob:
-        """Wait until a job is finished; see `chancy.results.reference.Reference.wait`."""
+    @abstractmethod
+    async def _get(self, ids: Sequence[UUID]) -> Mapping[UUID, W]:
+        """The rows that exist."""
+
+    @abstractmethod
+    async def _watch(self, ids: Sequence[UUID]) -> Mapping[UUID, W]:
+        """`_get`, and request one notification of each row's final state."""
+
+    @abstractmethod
+    async def _unwatch(self, ids: Sequence[UUID]) -> None:
+        """Cancel the notifications that one `_watch` has requested."""
+
+    @abstractmethod
+    def _gone(self, id: UUID, last: W) -> JobError:
+        """The error of a wait for a row that was there, and is no longer.
+
+        :param last: the row when it was last there.
+        """
+
+    async def wait(self, id: UUID, timeout_s: float | None) -> W:
+        """Wait until a row is in a final state, and return it.
+
+        :raises WaitTimeout: it was not within ``timeout_s`` seconds.
+        :raises JobError: it was there, and is no longer; of a job: `Gone`.
+        :raises BrokerError: the store was unavailable at the start. Later outages only delay the
+            wait.
+        """
         if self._poller is not None:
             check_loop(self._poller.get_loop(), self._broker)
         wanted = self._wanted.get(id)
         if wanted is None:
-            wanted = self._wanted[id] = _Wait()
+            wanted = self._wanted[id] = _Wait[W]()
             self._new[id] = None
             self._wake.set()
             self._start()
@@ -125,24 +176,25 @@ class CompletionWaiter:
         if wanted.found is None or not wanted.found.state.final:
             there = wanted.found.state.label if wanted.found else "not there"
             state = there if wanted.polled.is_set() else "in a state that could not be read"
-            raise WaitTimeout(f"job {id} is {state} after {timeout_s:.1f} s")
+            raise WaitTimeout(f"{self.kind} {id} is {state} after {timeout_s:.1f} s")
         return wanted.found
 
     async def close(self) -> None:
-        """Stop polling, and end all waits with `BrokerUnavailable`."""
+        """Stop polling, end all waits with `BrokerUnavailable`, and stop watching."""
         poller = self._poller
         if poller is not None:
             poller.cancel()
             await asyncio.wait([poller])
         for id in tuple(self._wanted):
             self._finish(id, error=BrokerUnavailable("the application was closed during a wait"))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ONE_POLL_S):
+                await self._unwatch_dropped()
         self._wake = asyncio.Event()  # for the next event loop
 
     # Results of polls
 
-    def _finish(
-        self, id: UUID, *, found: QueuedJob | None = None, error: Exception | None = None
-    ) -> None:
+    def _finish(self, id: UUID, *, found: W | None = None, error: Exception | None = None) -> None:
         wanted = self._wanted[id]
         wanted.found, wanted.error = found or wanted.found, error
         wanted.done.set()
@@ -158,25 +210,26 @@ class CompletionWaiter:
             self._dropped.add(id)
         self._wake.set()
 
-    def _update(self, ids: Iterable[UUID], jobs: dict[UUID, QueuedJob]) -> None:
+    def _update(self, ids: Iterable[UUID], rows: Mapping[UUID, W]) -> None:
         now = self._clock.monotonic()
         for id in ids:
             wanted = self._wanted.get(id)
             if wanted is None:
                 continue
-            job = jobs.get(id)
-            if job is not None and job.state.final:
-                self._finish(id, found=job)
-            elif job is None and wanted.found is not None:
-                self._finish(id, error=Gone(id, wanted.found.queue))
+            if wanted.pause_s > self.quiet_s:
+                self._listen()
+            row = rows.get(id)
+            if row is not None and row.state.final:
+                self._finish(id, found=row)
+            elif row is None and wanted.found is not None:
+                self._finish(id, error=self._gone(id, wanted.found))
             else:
-                wanted.found = job
+                wanted.found = row
                 wanted.polled.set()
-                wanted.seen = wanted.seen or job is not None
-                # No notification is sent when a missing job appears.
-                notified = self._listener.receiving and self._watching and wanted.seen
-                wanted.due = now + min(wanted.pause_s, _LISTENING_S if notified else _POLL_S)
-                wanted.pause_s = min(wanted.pause_s * (10 if notified else 2), _LISTENING_S)
+                # No notification is sent when a missing row appears.
+                notified = self._listener.receiving and self._watching and row is not None
+                wanted.due = now + min(wanted.pause_s, self.listening_s if notified else _POLL_S)
+                wanted.pause_s = min(wanted.pause_s * (10 if notified else 2), _LONGEST_S)
 
     # Polling
 
@@ -224,9 +277,9 @@ class CompletionWaiter:
             self._dropped -= watched
             new = [id for id in ids if id not in watched]
             try:
-                found = {**await self._watch(new)} if new else {}
+                found = {**await self._watch_or_get(new)} if new else {}
                 if watched:
-                    found |= await self._broker.get([*watched])
+                    found |= await self._get([*watched])
             except (BrokerError, ConfigurationError) as error:
                 # These waits have only started: their callers get the error.
                 for id in ids:
@@ -234,13 +287,11 @@ class CompletionWaiter:
                         self._finish(id, error=error)
                 self._dropped.difference_update(new)
                 return
-            if self._listening is None:
-                self._listening = asyncio.create_task(self._listener.serve(), name="chancy waiting")
             self._update(ids, found)
 
-    async def _watch(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+    async def _watch_or_get(self, ids: Sequence[UUID]) -> Mapping[UUID, W]:
         try:
-            return await self._broker.watch(ids)
+            return await self._watch(ids)
         except StatementFailed as error:
             if error.retryable:
                 raise
@@ -248,7 +299,7 @@ class CompletionWaiter:
             if self._watching:
                 logger.warning("waiting_by_polling error=%s", error)
             self._watching = False
-            return await self._broker.get(ids)
+            return await self._get(ids)
 
     async def _poll_notified(self) -> None:
         while ids := list(islice(self._notified, BATCH)):
@@ -268,28 +319,32 @@ class CompletionWaiter:
 
     async def _poll(self, ids: Sequence[UUID]) -> None:
         try:
-            found = await self._broker.get(ids)
+            found = await self._get(ids)
         except BrokerError as error:
-            logger.warning("wait_poll_failed jobs=%d error=%s", len(ids), error)
+            logger.warning("wait_poll_failed of=%s count=%d error=%s", self.kind, len(ids), error)
             retry_at = self._clock.monotonic() + _POLL_S
             for id in ids:
                 if id in self._wanted:
                     self._wanted[id].due = retry_at
         else:
-            self._update(ids, dict(found))
+            self._update(ids, found)
 
     async def _unwatch_dropped(self) -> None:
-        """Stop watching jobs without waits, each once: the store counts the watches of all
+        """Stop watching rows without waits, each once: the store counts the watches of all
         processes. If this fails, the pruner deletes what is left."""
         dropped, self._dropped = list(self._dropped), set()
         for at in range(0, len(dropped), BATCH):
             with contextlib.suppress(BrokerError):
-                await self._broker.unwatch(dropped[at : at + BATCH])
+                await self._unwatch(dropped[at : at + BATCH])
 
     # Listening
 
+    def _listen(self) -> None:
+        if self._listening is None:
+            self._listening = asyncio.create_task(self._listener.serve(), name="chancy waiting")
+
     def _poll_all(self) -> None:
-        """Poll every job once: earlier notifications are lost."""
+        """Poll every row once: earlier notifications are lost."""
         now = self._clock.monotonic()
         for wanted in self._wanted.values():
             if wanted.due is not None:
@@ -303,3 +358,22 @@ class CompletionWaiter:
                 if id in self._wanted:
                     self._notified[id] = None
                     self._wake.set()
+
+
+class CompletionWaiter(RowWaiter[QueuedJob]):
+    """Waits for jobs to finish; see `chancy.results.reference.Reference.wait`."""
+
+    kind = "job"
+    listening_s = 10.0
+
+    async def _get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+        return await self._broker.get(ids)
+
+    async def _watch(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+        return await self._broker.watch(ids)
+
+    async def _unwatch(self, ids: Sequence[UUID]) -> None:
+        await self._broker.unwatch(ids)
+
+    def _gone(self, id: UUID, last: QueuedJob) -> JobError:
+        return Gone(id, last.queue)

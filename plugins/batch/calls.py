@@ -22,10 +22,10 @@ from chancy.states import State
 _BATCH, _ROUNDS = 500, 5
 
 
-class BatchCalls(GroupCalls[BatchRecord]):
+class BatchCalls(GroupCalls[BatchRecord, BatchState]):
     """The batches of one application."""
 
-    sql, kind = SQL, "batch"
+    sql, kind, states = SQL, "batch", BatchState
 
     def _record(self, row: Sequence[Any]) -> BatchRecord:
         return batch(row)
@@ -88,8 +88,3 @@ class BatchCalls(GroupCalls[BatchRecord]):
         if unreported:
             sql, *parameters = settle_statement(self._tables.schema, unreported)
             await self._tables.store.fetch(sql, *parameters)
-
-    async def state(self, id: UUID) -> BatchState | None:
-        """The state of a batch; also requests a notification when it ends."""
-        found = await self._tables.fetch("await", [id])
-        return BatchState(found[0][1]) if found else None

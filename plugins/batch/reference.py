@@ -7,16 +7,12 @@ from typing import Any
 from uuid import UUID
 
 from chancy.broker.contract import Broker
-from chancy.clock import Clock
 from chancy.job.definition import Job
 from chancy.plugin.tracking.groups import GroupReference
 from chancy.plugins.batch.calls import BatchCalls
 from chancy.plugins.batch.pushing import Addition, Pushing, transaction
 from chancy.plugins.batch.record import BatchProgress, BatchRecord, BatchState, CallbackRecord
-from chancy.results.group_waiter import GroupStatus, GroupWaiter
 from chancy.states import State
-
-BatchWaiter = GroupWaiter[BatchState]
 
 
 class BatchReference(GroupReference[Pushing, BatchState]):
@@ -28,15 +24,6 @@ class BatchReference(GroupReference[Pushing, BatchState]):
     def __init__(self, id: UUID, chancy: Pushing, broker: Broker | None = None) -> None:
         super().__init__(id, chancy, broker)
         self._calls = BatchCalls(self._broker)
-
-    def _waiter_for(self, broker: Broker, clock: Clock) -> BatchWaiter:
-        calls = BatchCalls(broker)
-
-        async def look(id: UUID) -> GroupStatus[BatchState] | None:
-            state = await calls.state(id)
-            return None if state is None else GroupStatus(state.label, state.final, state)
-
-        return GroupWaiter(broker, clock, "batch", look)
 
     async def get(self) -> BatchRecord | None:
         """The current batch; None if it is not committed, or was purged."""
@@ -69,7 +56,7 @@ class BatchReference(GroupReference[Pushing, BatchState]):
 
         :raises WaitTimeout: it has not ended within ``timeout_s`` seconds. It continues.
         """
-        return await self._waiter().wait(self.id, timeout_s)
+        return (await self._end(self._calls, timeout_s)).state
 
     def sync_get(self) -> BatchRecord | None:
         """`get` for code without an event loop."""

@@ -43,13 +43,13 @@ PAGE = 5_000
 _BATCH, _ROUNDS = 500, 5
 
 
-class WorkflowCalls(GroupCalls[WorkflowRecord]):
+class WorkflowCalls(GroupCalls[WorkflowRecord, WorkflowState]):
     """The workflows of one application.
 
     :param max_payload: the largest payload of a signal, in bytes.
     """
 
-    sql, kind = SQL, "workflow"
+    sql, kind, states = SQL, "workflow", WorkflowState
 
     def __init__(self, broker: Broker, max_payload: int = DEFAULT_MAX_PAYLOAD) -> None:
         super().__init__(broker)

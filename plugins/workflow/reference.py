@@ -7,12 +7,10 @@ from typing import Any
 from uuid import UUID
 
 from chancy.broker.contract import Broker
-from chancy.clock import Clock
 from chancy.errors import JobCancelled, JobError, PushError
 from chancy.plugin.runtime import Application
 from chancy.plugin.tracking.groups import GroupReference
 from chancy.plugins.workflow.calls import WorkflowCalls, signal_error
-from chancy.plugins.workflow.outcomes import SQL
 from chancy.plugins.workflow.record import (
     StepRecord,
     WorkflowProgress,
@@ -20,13 +18,8 @@ from chancy.plugins.workflow.record import (
     WorkflowState,
 )
 from chancy.postgres.within import bind, bind_blocking, run_blocking
-from chancy.results.group_waiter import GroupStatus, GroupWaiter
 from chancy.serialization.signature import Signature
 from chancy.text import shown
-
-#: The final state of a workflow, and the reason unless it succeeded.
-Ended = tuple[WorkflowState, str | None]
-WorkflowWaiter = GroupWaiter[Ended]
 
 
 class WorkflowFailed(JobError):
@@ -45,7 +38,7 @@ class WorkflowFailed(JobError):
         return type(self), (self.id, self.state, self.why)
 
 
-class WorkflowReference(GroupReference[Application, Ended]):
+class WorkflowReference(GroupReference[Application, WorkflowState]):
     """A handle to one workflow. Its id is known before the push commits."""
 
     __slots__ = ("_calls",)
@@ -54,18 +47,6 @@ class WorkflowReference(GroupReference[Application, Ended]):
     def __init__(self, id: UUID, chancy: Application, broker: Broker | None = None) -> None:
         super().__init__(id, chancy, broker)
         self._calls = WorkflowCalls(self._broker, chancy.max_payload)
-
-    def _waiter_for(self, broker: Broker, clock: Clock) -> WorkflowWaiter:
-        tables = SQL.on(broker)
-
-        async def look(id: UUID) -> GroupStatus[Ended] | None:
-            found = await tables.fetch("await", [id])
-            if not found:
-                return None
-            state = WorkflowState(found[0][1])
-            return GroupStatus(state.label, state.final, (state, found[0][2]))
-
-        return GroupWaiter(broker, clock, "workflow", look)
 
     async def get(self) -> WorkflowRecord | None:
         """The current workflow; None if it is not committed, or was purged."""
@@ -94,8 +75,7 @@ class WorkflowReference(GroupReference[Application, Ended]):
 
         :raises WaitTimeout: it has not ended within ``timeout_s`` seconds. It goes on.
         """
-        state, _ = await self._waiter().wait(self.id, timeout_s)
-        return state
+        return (await self._end(self._calls, timeout_s)).state
 
     async def result(self, timeout_s: float | None = None) -> Any:
         """Wait until the workflow has ended, and return the result of its last step; with several
@@ -105,7 +85,7 @@ class WorkflowReference(GroupReference[Application, Ended]):
         :raises JobCancelled: it was cancelled.
         :raises WaitTimeout: it has not ended within ``timeout_s`` seconds.
         """
-        state, why = await self._waiter().wait(self.id, timeout_s)
+        state, why = await self._end(self._calls, timeout_s)
         match state:
             case WorkflowState.SUCCEEDED:
                 return await self._calls.results(

@@ -83,7 +83,7 @@ async def test_a_cancelled_job_reports_its_cancellation(chancy: Chancy) -> None:
 async def test_a_settlement_ends_a_wait_without_polling(
     chancy: Chancy, dsn: str, monkeypatch: pytest.MonkeyPatch, task: Job, state: State
 ) -> None:
-    for pause in ("_FIRST_POLL_S", "_LISTENING_S", "_POLL_S"):
+    for pause in ("_FIRST_POLL_S", "CompletionWaiter.listening_s", "_POLL_S"):
         monkeypatch.setattr(f"chancy.results.waiter.{pause}", 3_600.0)
     reference = await chancy.push(task)
     waiting = asyncio.create_task(reference.wait(30))

@@ -72,7 +72,7 @@ def of_one(connection: Connection) -> dict[str, int]:
         "a signal": looked_at(
             explained(connection, signal, runs, "s9", "1", first=[f"{SIGNAL} md5('w7')::uuid"])
         ),
-        "waiting": pages(connection, "await", [runs]),
+        "waiting": pages(connection, "status", [runs]),
         "ten steps more": pages(connection, "extend", *_extension(runs, job, lease, 10)),
     }
     for what, count in found.items():
@@ -105,7 +105,7 @@ def check_of_many(connection: Connection) -> None:
         "results": (pages(connection, "results", fan), width),
         "cancel": (pages(connection, "cancel", fan, "cancelled", None, None), 4 * width),
         "retry of a step": (pages(connection, "retry", fan, "m7"), 4 * width),
-        "waiting": (pages(connection, "await", [fan]), 10),
+        "waiting": (pages(connection, "status", [fan]), 10),
         "a hundred results": (looked_at(explained(connection, value, fan, some)), 10 * BATCH),
         "a list of all results": (
             looked_at(explained(connection, advance, *end, first=[JOINING, LAST])),

@@ -77,7 +77,7 @@ def show_list(
 
 
 def cancel_group(
-    cli: CommandLine, calls: type[GroupCalls[Any]], id: UUID, *, done: str, json_: bool
+    cli: CommandLine, calls: type[GroupCalls[Any, Any]], id: UUID, *, done: str, json_: bool
 ) -> None:
     """Cancel a group. Exits with status 1 if it does not exist, or has ended otherwise."""
     cancelled = cli.run(lambda chancy: calls(chancy.broker).cancel(id))

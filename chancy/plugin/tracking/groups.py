@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 from uuid import UUID
 from weakref import WeakValueDictionary
 
@@ -16,21 +16,22 @@ from chancy.broker.optional import SqlStore
 from chancy.broker.transaction import Transaction
 from chancy.checks import check_number
 from chancy.clock import Clock
-from chancy.errors import ConfigurationError
+from chancy.errors import ConfigurationError, JobError
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Application, Runtime
 from chancy.plugin.tables import PluginSql
 from chancy.plugin.tracking.recorded import JobOutcome, RecordedOutcomes
 from chancy.plugin.tracking.sweep import SQL, GroupSweep
-from chancy.results.group_waiter import GroupWaiter
 from chancy.results.reference import checked
+from chancy.results.waiter import RowWaiter
 from chancy.states import State
 
 #: The most groups, and the most members of one, that a call returns.
 MAX_FOUND = 1_000
+#: The statements that request notifications, of jobs and of groups.
+_WATCHES = PluginSql("chancy.postgres", "groups of jobs")
 
 E = TypeVar("E", bound=JobOutcome)
-T = TypeVar("T")
 R = TypeVar("R")
 S = TypeVar("S", bound="GroupState")
 A = TypeVar("A", bound=Application)
@@ -72,7 +73,17 @@ class GroupFilter(Generic[S]):
     limit: int = 50
 
 
-class GroupCalls(Generic[R]):
+class GroupStatus(NamedTuple, Generic[S]):
+    """The state of a group, for its waits.
+
+    :param error: why it did not succeed.
+    """
+
+    state: S
+    error: str | None = None
+
+
+class GroupCalls(Generic[R, S]):
     """The groups of one application.
 
     :raises ConfigurationError: the broker has no SQL tables.
@@ -81,10 +92,13 @@ class GroupCalls(Generic[R]):
     sql: ClassVar[PluginSql]
     #: The group, in errors.
     kind: ClassVar[str]
+    #: The enum of its states.
+    states: type[S]
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._tables = self.sql.on(broker)
+        self._watches = _WATCHES.on(broker)
 
     @abstractmethod
     def _record(self, row: Sequence[Any]) -> R:
@@ -111,17 +125,57 @@ class GroupCalls(Generic[R]):
         found = await self.find(GroupFilter(ids=[id], limit=1))
         return found[0] if found else None
 
+    async def statuses(self, ids: Sequence[UUID]) -> Mapping[UUID, GroupStatus[S]]:
+        """The states of those groups that exist."""
+        rows = await self._tables.fetch("status", list(ids))
+        return {id: GroupStatus(self.states(state), *error) for id, state, *error in rows}
+
+    async def watch(self, ids: Sequence[UUID]) -> Mapping[UUID, GroupStatus[S]]:
+        """`statuses`, and request a notification when one of the groups ends; as `Broker.watch`."""
+        await self._watches.fetch("watch", list(ids))
+        return await self.statuses(ids)
+
+    async def unwatch(self, ids: Sequence[UUID]) -> None:
+        """Cancel the notifications that one `watch` has requested."""
+        await self._watches.fetch("unwatch", list(ids))
+
 
 def check_limit(limit: int) -> None:
     if not 1 <= limit <= MAX_FOUND:
         raise ConfigurationError(f"limit={limit} must be from 1 to {MAX_FOUND:,}")
 
 
-#: One for each kind of group and broker, kept while a caller waits: it refers to its broker.
+class GroupWaiter(RowWaiter[GroupStatus[S]]):
+    """Waits for groups to end."""
+
+    #: Waits that are due together share one statement.
+    listening_s = 1.0
+    #: Four polls: a short wait needs no session.
+    quiet_s = 0.2
+
+    def __init__(self, broker: Broker, clock: Clock, calls: GroupCalls[Any, S]) -> None:
+        super().__init__(broker, clock)
+        self.kind = calls.kind
+        self._calls = calls
+
+    async def _get(self, ids: Sequence[UUID]) -> Mapping[UUID, GroupStatus[S]]:
+        return await self._calls.statuses(ids)
+
+    async def _watch(self, ids: Sequence[UUID]) -> Mapping[UUID, GroupStatus[S]]:
+        return await self._calls.watch(ids)
+
+    async def _unwatch(self, ids: Sequence[UUID]) -> None:
+        await self._calls.unwatch(ids)
+
+    def _gone(self, id: UUID, last: GroupStatus[S]) -> JobError:
+        return JobError(f"{self.kind} {id} is gone: it was purged, so its state is not known")
+
+
+#: One for each kind of group and broker. Applications keep those of their brokers.
 _waiters: WeakValueDictionary[tuple[str, Broker], GroupWaiter[Any]] = WeakValueDictionary()
 
 
-class GroupReference(Generic[A, T]):
+class GroupReference(Generic[A, S]):
     """A handle to one group. Its id is known before the push commits.
 
     The ``sync_…`` calls are for code without an event loop.
@@ -139,16 +193,15 @@ class GroupReference(Generic[A, T]):
         self._chancy = chancy
         self._broker = chancy.broker if broker is None else broker
 
-    @abstractmethod
-    def _waiter_for(self, broker: Broker, clock: Clock) -> GroupWaiter[T]:
-        """A waiter for such groups of a broker."""
-
-    def _waiter(self) -> GroupWaiter[T]:
-        key = self.kind, self._broker
-        waiter = _waiters.get(key)
+    async def _end(self, calls: GroupCalls[Any, S], timeout_s: float | None) -> GroupStatus[S]:
+        """Wait until the group has ended."""
+        key, chancy = (calls.kind, self._broker), self._chancy
+        waiter: GroupWaiter[S] | None = _waiters.get(key)
         if waiter is None:
-            waiter = _waiters[key] = self._waiter_for(self._broker, self._chancy.clock)
-        return waiter
+            waiter = _waiters[key] = GroupWaiter(self._broker, chancy.clock, calls)
+            if self._broker is chancy.broker:  # the sync calls end the tasks of their loop
+                chancy.before_close(waiter.close)
+        return await waiter.wait(self.id, timeout_s)
 
     def _sync(self, call: Callable[[Self], Awaitable[V]], *, waits: bool = False) -> V:
         """Make a call with the broker of the sync calls."""

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
 from chancy.broker.notices import Subscription, Topic
 from chancy.errors import BrokerUnavailable, WaitTimeout
-from chancy.results.group_waiter import GroupStatus, GroupWaiter
+from chancy.plugin.tracking.groups import GroupCalls, GroupStatus, GroupWaiter
 from chancy.states import State
 from chancy.testing.clock import ManualClock
-from chancy.testing.conformance.bench import Bench, settlement
+from chancy.testing.conformance.bench import Bench, prepared, settlement
 from chancy.testing.memory import MemoryBroker
 from tests.support.waiting import eventually
 
@@ -37,17 +39,29 @@ class Watched(MemoryBroker):
 class Races:
     """What is waited for: the end of a job, looked at through the broker's notices."""
 
+    kind = "race"
+
     def __init__(self, broker: Watched, clock: ManualClock) -> None:
         self.broker = broker
         self.looks = 0
-        self.endings = GroupWaiter(broker, clock, "race", self.look)
+        self.away = False
+        self.waiter = GroupWaiter(broker, clock, cast("GroupCalls[Any, Any]", self))
 
-    async def look(self, id: UUID) -> GroupStatus[State] | None:
+    async def wait(self, id: UUID, timeout_s: float | None) -> object:
+        return (await self.waiter.wait(id, timeout_s)).state
+
+    async def statuses(self, ids: Sequence[UUID]) -> Mapping[UUID, GroupStatus[Any]]:
         self.looks += 1
-        found = (await self.broker.watch([id])).get(id)
-        if found is None:
-            return None
-        return GroupStatus(found.state.label, found.state is State.SUCCEEDED, found.state)
+        if self.away:
+            raise BrokerUnavailable("away")
+        return {id: GroupStatus(job.state) for id, job in (await self.broker.get(ids)).items()}
+
+    async def watch(self, ids: Sequence[UUID]) -> Mapping[UUID, GroupStatus[Any]]:
+        await self.broker.watch(ids)
+        return await self.statuses(ids)
+
+    async def unwatch(self, ids: Sequence[UUID]) -> None:
+        await self.broker.unwatch(ids)
 
 
 @pytest.fixture
@@ -56,8 +70,10 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def races(clock: ManualClock) -> Races:
-    return Races(Watched(clock=clock), clock)
+async def races(clock: ManualClock) -> AsyncIterator[Races]:
+    made = Races(Watched(clock=clock), clock)
+    yield made
+    await made.waiter.close()
 
 
 @pytest.fixture
@@ -81,7 +97,7 @@ async def passed(clock: ManualClock, races: Races, looks: int) -> None:
 async def test_a_short_wait_opens_no_session(bench: Bench, races: Races) -> None:
     [claim] = await bench.running()
     await bench.settle(settlement(claim, State.SUCCEEDED))
-    assert await races.endings.wait(claim.id, None) is State.SUCCEEDED
+    assert await races.wait(claim.id, None) is State.SUCCEEDED
     assert races.looks == 1
     assert races.broker.tries == 0
 
@@ -90,30 +106,55 @@ async def test_a_notice_wakes_all_without_time_passing(
     bench: Bench, races: Races, clock: ManualClock
 ) -> None:
     [claim] = await bench.running()
-    tasks = [asyncio.create_task(races.endings.wait(claim.id, None)) for _ in range(3)]
-    await passed(clock, races, 12)
+    tasks = [asyncio.create_task(races.wait(claim.id, None)) for _ in range(3)]
+    await passed(clock, races, 5)
     await eventually(lambda: races.broker.listeners)
     await bench.settle(settlement(claim, State.SUCCEEDED))
     assert await asyncio.gather(*tasks) == [State.SUCCEEDED] * 3
     assert races.broker.listeners == 1
-    assert not races.broker.store.watched
+    await eventually(lambda: not races.broker.store.watched)
+
+
+async def test_a_wait_whose_notice_is_lost_is_over_within_a_second(
+    bench: Bench, races: Races, clock: ManualClock
+) -> None:
+    """Although it has lasted for long, so that the pauses between its polls are the longest."""
+    [claim] = await bench.running()
+    waiting = asyncio.create_task(races.wait(claim.id, None))
+    await passed(clock, races, 20)
+    assert races.broker.listeners
+    races.broker.store.watched.clear()
+    await bench.settle(settlement(claim, State.SUCCEEDED))
+    began = clock.monotonic()
+    await passed(clock, races, races.looks + 1)
+    assert clock.monotonic() - began <= 1.1
+    assert await waiting is State.SUCCEEDED
+
+
+async def test_all_waits_share_the_statement_of_a_poll(
+    bench: Bench, races: Races, clock: ManualClock
+) -> None:
+    claims = await bench.running(*(prepared() for _ in range(9)))
+    tasks = [asyncio.create_task(races.wait(claim.id, None)) for claim in claims]
+    await passed(clock, races, 6)
+    began, looks = clock.monotonic(), races.looks
+    await passed(clock, races, looks + 5)
+    assert clock.monotonic() - began >= 2.0
+    await bench.settle(*(settlement(claim, State.SUCCEEDED) for claim in claims))
+    await asyncio.gather(*tasks)
 
 
 async def test_a_wait_that_has_begun_outlasts_an_outage(
-    bench: Bench, races: Races, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, races: Races, clock: ManualClock
 ) -> None:
-    async def away(*_: object) -> None:
-        races.looks += 1
-        raise BrokerUnavailable("away")
-
     [claim] = await bench.running()
-    waiting = asyncio.create_task(races.endings.wait(claim.id, None))
+    waiting = asyncio.create_task(races.wait(claim.id, None))
     await passed(clock, races, 1)
-    with monkeypatch.context() as outage:
-        outage.setattr(races.endings, "_look", away)
-        with pytest.raises(BrokerUnavailable):
-            await races.endings.wait(uuid.uuid4(), None)
-        await passed(clock, races, 9)
+    races.away = True
+    with pytest.raises(BrokerUnavailable):
+        await races.wait(uuid.uuid4(), None)
+    await passed(clock, races, 9)
+    races.away = False
     assert not waiting.done()
     await bench.settle(settlement(claim, State.SUCCEEDED))
     await passed(clock, races, 10)
@@ -125,7 +166,7 @@ async def test_the_time_out_reports_the_current_state(
 ) -> None:
     [claim] = await bench.running()
     for id, label in ((claim.id, "running"), (uuid.uuid4(), "not there")):
-        waiting = asyncio.create_task(races.endings.wait(id, 1.0))
+        waiting = asyncio.create_task(races.wait(id, 1.0))
         while not waiting.done():
             clock.advance(0.1)
             await asyncio.sleep(0)
@@ -139,7 +180,7 @@ async def test_the_deaf_look_twice_a_second_and_say_so_once(
     races.broker.deaf = True
     [claim] = await bench.running()
     with caplog.at_level(logging.WARNING, "chancy.broker"):
-        waiting = asyncio.create_task(races.endings.wait(claim.id, None))
+        waiting = asyncio.create_task(races.wait(claim.id, None))
         await passed(clock, races, 6)
         began, looks = clock.monotonic(), races.looks
         await passed(clock, races, looks + 10)
@@ -154,23 +195,17 @@ async def test_the_deaf_look_twice_a_second_and_say_so_once(
     assert said[0].endswith("error=no notices here")
 
 
-async def test_a_wait_that_is_cancelled_twice_stops_listening(
-    bench: Bench, races: Races, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+async def test_closing_ends_waits_and_tasks_and_watches_although_a_wait_was_cancelled(
+    bench: Bench, races: Races, clock: ManualClock
 ) -> None:
-    [claim] = await bench.running()
-    unwatching, never = asyncio.Event(), asyncio.Event()
-
-    async def unwatch(*_: object) -> None:
-        unwatching.set()
-        await never.wait()
-
-    monkeypatch.setattr(races.broker, "unwatch", unwatch)
-    waiting = asyncio.create_task(races.endings.wait(claim.id, None))
-    await passed(clock, races, 12)
+    cancelled, going = await bench.running(prepared(), prepared())
+    tasks = [asyncio.create_task(races.wait(claim.id, None)) for claim in (cancelled, going)]
+    await passed(clock, races, 5)
     await eventually(lambda: races.broker.listeners)
-    waiting.cancel()
-    await unwatching.wait()
-    waiting.cancel()
-    await asyncio.wait([waiting])
-    names = [task.get_name() for task in asyncio.all_tasks()]
-    assert "chancy group wait of race" not in names
+    tasks[0].cancel()
+    await asyncio.wait(tasks[:1])
+    await races.waiter.close()
+    with pytest.raises(BrokerUnavailable, match="closed during a wait"):
+        await tasks[1]
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert not races.broker.store.watched

@@ -79,7 +79,7 @@ async def test_jobs_removed_from_their_broker_are_found_in_the_history(
 async def test_jobs_lost_by_their_broker_are_found_in_the_history(
     planes: BrokerSet, waits: RoutedWaiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chancy.results.waiter._LISTENING_S", 0.01)
+    monkeypatch.setattr("chancy.results.waiter.CompletionWaiter.listening_s", 0.01)
     wanted, lost = job(), job()
     await planes.all["memory"].push([wanted, lost])
     planes.pushed("memory", [wanted.id, lost.id])
@@ -102,7 +102,7 @@ async def test_a_job_that_moves_away_and_comes_back_is_waited_for(
     planes: BrokerSet, waits: RoutedWaiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a job that is adopted, runs, and is archived between two polls of the history."""
-    monkeypatch.setattr("chancy.results.waiter._LISTENING_S", 0.01)
+    monkeypatch.setattr("chancy.results.waiter.CompletionWaiter.listening_s", 0.01)
     wanted = job()
     await planes.all["postgres"].push([wanted])
     get = planes.all["postgres"].get
@@ -116,7 +116,7 @@ async def test_a_job_that_moves_away_and_comes_back_is_waited_for(
 
     waiting = asyncio.create_task(waits.wait(wanted.id, 10))
     inner = waits._waiters["postgres"]
-    await eventually(lambda: wanted.id in inner._wanted and inner._wanted[wanted.id].seen)
+    await eventually(lambda: wanted.id in inner._wanted and bool(inner._wanted[wanted.id].found))
     monkeypatch.setattr(planes.all["postgres"], "get", gone_once)
     await eventually(away.is_set)
     await planes.all["postgres"].cancel([wanted.id])
@@ -127,7 +127,7 @@ async def test_a_job_that_moved_to_a_broker_that_is_away_is_not_gone(
     planes: BrokerSet, waits: RoutedWaiter, two: TwoBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a job that was pushed within a transaction, adopted by Redis, and lost from view there."""
-    monkeypatch.setattr("chancy.results.waiter._LISTENING_S", 0.01)
+    monkeypatch.setattr("chancy.results.waiter.CompletionWaiter.listening_s", 0.01)
     monkeypatch.setattr("chancy.routing.waiter._RETRY_S", 0.01)
     wanted = job()
     control, other = planes.all["postgres"], planes.all["memory"]
@@ -156,13 +156,13 @@ async def test_a_job_that_is_gone_from_its_broker_does_not_wait_for_another(
     planes: BrokerSet, waits: RoutedWaiter, two: TwoBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a job of a queue that does not keep finished jobs."""
-    monkeypatch.setattr("chancy.results.waiter._LISTENING_S", 0.01)
+    monkeypatch.setattr("chancy.results.waiter.CompletionWaiter.listening_s", 0.01)
     wanted = job("stays")
     control = planes.all["postgres"]
     await control.push([wanted])
     waiting = asyncio.create_task(waits.wait(wanted.id, None))
     inner = waits._waiters["postgres"]
-    await eventually(lambda: wanted.id in inner._wanted and inner._wanted[wanted.id].seen)
+    await eventually(lambda: wanted.id in inner._wanted and bool(inner._wanted[wanted.id].found))
     two.away = True
     monkeypatch.setattr(control, "get", lambda ids: asyncio.sleep(0, {}))
     with pytest.raises(JobError, match="does not keep finished jobs"):
