@@ -34,11 +34,11 @@ async def _workflow(chancy: Chancy) -> Group:
 
 
 @pytest.fixture(params=["batch", "workflow"])
-def kind(request: pytest.FixtureRequest) -> tuple[str, Push]:
+def kind(request: pytest.FixtureRequest, batches_dsn: str, flows_dsn: str) -> tuple[str, Push]:
     """A database with the tables of a kind of groups, and a function that pushes one."""
     if request.param == "batch":
-        return request.getfixturevalue("batches_dsn"), _batch
-    return request.getfixturevalue("flows_dsn"), _workflow
+        return batches_dsn, _batch
+    return flows_dsn, _workflow
 
 
 def application(dsn: str) -> Chancy:

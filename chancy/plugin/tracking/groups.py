@@ -171,8 +171,9 @@ class GroupWaiter(RowWaiter[GroupStatus[S]]):
         return JobError(f"{self.kind} {id} is gone: it was purged, so its state is not known")
 
 
-#: One for each kind of group and broker. Applications keep those of their brokers.
-_waiters: WeakValueDictionary[tuple[str, Broker], GroupWaiter[Any]] = WeakValueDictionary()
+#: One for each kind of group and broker. Applications keep those of their brokers. By the number of
+#: the broker, which is its own as long as the waiter is there: a broker as a key would keep itself.
+_waiters: WeakValueDictionary[tuple[str, int], GroupWaiter[Any]] = WeakValueDictionary()
 
 
 class GroupReference(Generic[A, S]):
@@ -195,7 +196,7 @@ class GroupReference(Generic[A, S]):
 
     async def _end(self, calls: GroupCalls[Any, S], timeout_s: float | None) -> GroupStatus[S]:
         """Wait until the group has ended."""
-        key, chancy = (calls.kind, self._broker), self._chancy
+        key, chancy = (calls.kind, id(self._broker)), self._chancy
         waiter: GroupWaiter[S] | None = _waiters.get(key)
         if waiter is None:
             waiter = _waiters[key] = GroupWaiter(self._broker, chancy.clock, calls)
