@@ -37,7 +37,7 @@ _PATIENCE_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduledTask:
+class _Task:
     """A function that a worker runs, or the leader only."""
 
     name: str
@@ -46,7 +46,7 @@ class ScheduledTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Timer(ScheduledTask):
+class Timer(_Task):
     """A function that runs at a fixed interval, measured from start to start.
 
     A run that takes longer than the interval delays the next one.
@@ -56,14 +56,17 @@ class Timer(ScheduledTask):
 
 
 @dataclass(frozen=True, slots=True)
-class Crontab(ScheduledTask):
+class Crontab(_Task):
     """A function that runs at the ticks of a schedule; missed ticks are skipped."""
 
     schedule: Schedule
 
 
-class StartupTask(ScheduledTask):
+class StartupTask(_Task):
     """A function that runs when each worker starts, or once when the fleet starts."""
+
+
+ScheduledTask = Timer | Crontab | StartupTask
 
 
 class Timers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -33,11 +33,11 @@ def takes_one(self: object, batch: object) -> None: ...
 async def takes_one_async(self: object, batch: object) -> None: ...
 
 
-def around(self: object, context: object) -> Iterator[None]:
+def around(self: object, context: object) -> Generator[None]:
     yield
 
 
-async def around_async(self: object, context: object) -> AsyncIterator[None]:
+async def around_async(self: object, context: object) -> AsyncGenerator[None]:
     yield
 
 
