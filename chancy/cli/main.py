@@ -243,7 +243,7 @@ def main() -> NoReturn:
 def _give_up_output(error: OSError) -> NoReturn:
     """Exit because stdout cannot be written; click exits silently for a closed pipe."""
     with suppress(OSError, ValueError):
-        # What is left in the buffer: Python would write it, and fail, once more.
+        # Otherwise Python would flush its buffer at exit, and fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     complain(f"the output cannot be written: {error.strerror}")
     sys.exit(NO)

@@ -85,7 +85,7 @@ def _others(chancy: Chancy) -> Mapping[str, PostgresBroker]:
 
 
 async def _other(examination: Examination, name: str) -> Sequence[Finding]:
-    """What is found on a further server; each check has the name of its broker before its own."""
+    """Examine another server; the names of its checks start with that of its broker."""
 
     async def connect(one: Examination) -> Sequence[Finding]:
         await one.store.open()  # it is closed if it could not be reached before
@@ -104,7 +104,7 @@ async def _other(examination: Examination, name: str) -> Sequence[Finding]:
 
 
 async def _server(examination: Examination, of_tables: Mapping[str, _Check]) -> list[Finding]:
-    """What is found on one server; of its tables only if they are at the right revisions."""
+    """Examine one server, and its tables if they are at the right revisions."""
     found = list(await _checked(examination, "schema", database.schema))
     has_tables = all(one.ok for one in found)
     for name, check in _OF_SERVER.items():

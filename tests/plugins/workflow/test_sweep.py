@@ -74,7 +74,7 @@ async def test_late_settlements_reach_the_hook(
         with psycopg.connect(flows_dsn) as connection:
             connection.execute("select from chancy.jobs for update")
             steps.gate.set()
-            await asyncio.sleep(0.5)  # five checks
+            await asyncio.sleep(0.5)  # five checks, in which nothing may happen
         assert await reference.result(10) == "held"
 
 

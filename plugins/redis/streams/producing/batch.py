@@ -173,11 +173,7 @@ def batches(stream: Target[R], records: Iterable[R]) -> Iterator[SendBatch[R]]:
                 yield batch
     except Exception as error:
         failure = error
-    rest = builder.rest()
-    if rest.count:
-        yield rest
-    if failure is not None:
-        raise failure
+    yield from _ended(builder, failure)
 
 
 async def async_batches(
@@ -196,6 +192,12 @@ async def async_batches(
                 yield full
     except Exception as error:
         failure = error
+    for batch in _ended(builder, failure):
+        yield batch
+
+
+def _ended(builder: BatchBuilder[R], failure: Exception | None) -> Iterator[SendBatch[R]]:
+    """The batch of the last records; then raises the error that ended them."""
     rest = builder.rest()
     if rest.count:
         yield rest

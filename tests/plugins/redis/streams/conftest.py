@@ -49,7 +49,7 @@ def place(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.fixture
 async def streams(place: dict[str, Any]) -> AsyncIterator[Streams]:
-    """Of nobody yet."""
+    """Without streams or processors so far."""
     made = Streams(RedisSettings(**place, prefix="t:"))
     yield made
     await made.link.close()

@@ -1,4 +1,4 @@
-"""Who leads where there is no worker, after one that has died or ended."""
+"""Leadership without a worker: who takes over once the leader has died or ended."""
 
 from __future__ import annotations
 
