@@ -31,6 +31,15 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.browser
 
 P = TypeVar("P", bound=Plugin)
+#: A job that runs until a file is there.
+HOLD = """
+
+@job
+def hold(begun: str, gate: str) -> None:
+    open(begun, "w").close()
+    while not os.path.exists(gate):
+        time.sleep(0.02)
+"""
 
 
 async def _links(page: Page, pattern: str) -> Sequence[str]:
@@ -253,27 +262,34 @@ from generate_series(1, 1200)""")
 
 
 async def test_an_operator_stops_a_worker_by_the_keyboard(shop_dsn: str, tmp_path: Path) -> None:
-    (tmp_path / "shop.py").write_text(SHOP)
+    (tmp_path / "shop.py").write_text(SHOP + HOLD)
     line = command("worker", "--app=shop", "--processes=0", "--heartbeat=0.5")
     async with application(shop_dsn) as chancy, tab(chancy) as it:
         with started(line, cwd=tmp_path, env={"CHANCY_DSN": shop_dsn}) as worker:
-            path = tmp_path / "touched"
-            arguments = {"path": str(path), "seconds": 4}
-            await chancy.push(Job(func="shop.touch", arguments=arguments), validate=False)
-            await eventually(path.exists)
+            begun, gate = tmp_path / "begun", tmp_path / "gate"
+            arguments = {"begun": str(begun), "gate": str(gate)}
+            held = Job(func="shop.hold", arguments=arguments)
+            reference = await chancy.push(held, validate=False)
+            await eventually(begun.exists)
             page = it.page
-            await it.open("workers")
+
+            async def measured() -> bool:
+                """Whether its memory is known: the second heartbeat carries it."""
+                await it.open("workers")
+                return "MiB" in await page.locator("article dl").inner_text()
+
+            await eventually(measured)
             await expect(page.locator("article")).to_contain_text(f"process {worker.pid}")
-            await expect(page.locator("article dl")).to_contain_text("MiB")
             for name in ("Stop", re.compile("^Stop the worker")):
                 await tab_to(page, name)
                 async with page.expect_navigation():
                     await page.keyboard.press("Enter")
             await expect(page.locator("article .tag")).to_contain_text("asked to stop")
             # It ends when its job has.
+            gate.touch()
             await expect(page.get_by_text("No worker is running.")).to_be_visible(timeout=15_000)
             assert await asyncio.to_thread(worker.process.wait, 15) == 0
-            assert path.read_text().endswith("ended\n")
+            assert (await reference.wait(5)).state is State.SUCCEEDED
         assert it.wrong == []
 
 
