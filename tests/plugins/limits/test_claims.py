@@ -41,8 +41,11 @@ class Claims:
         )
 
     def claim(self, limit: int = 20) -> list[dict[str, Any]]:
-        """The arguments of the jobs that a claim starts."""
-        claim = "select arguments::jsonb from chancy.limits_claim(%s, gen_random_uuid(), %s, %s)"
+        """The arguments of the jobs that a claim starts, in the order in which a worker runs them."""
+        claim = (
+            "select arguments::jsonb from chancy.limits_claim(%s, gen_random_uuid(), %s, %s)"
+            " order by priority desc, pos"
+        )
         return [row[0] for row in self.ask(claim, self.worker, "ruled", limit)]
 
     def numbers(self, limit: int = 20) -> list[int]:
