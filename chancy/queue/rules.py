@@ -80,10 +80,10 @@ class RateLimit:
 
 @dataclass(frozen=True, slots=True)
 class FairShare:
-    """The values of a partition key take turns, however many jobs each has.
+    """The values of a partition key take turns of two jobs, however many each has.
 
     :param by: see `GlobalConcurrency`.
-    :param weights: jobs that a value starts in each of its turns, 1 to 1,000; default: 1.
+    :param weights: how many times two jobs a value starts in a turn, 1 to 1,000; default: 1.
     """
 
     by: str

@@ -263,3 +263,18 @@ def test_jobs_of_a_limited_queue_without_room_are_claimed_in_order(claims: Claim
     claims.push({"n": 8}, priority=5)
     assert sorted(claims.numbers()) == [5, 6, 8]
     assert claims.numbers() == []
+
+
+def test_running_jobs_hold_slots_once_a_rule_counts_them(claims: Claims) -> None:
+    claims.declare(FairShare("tenant"))
+    claims.push(*({"tenant": n % 2, "n": n} for n in range(9)))
+    slots = "select coalesce(sum(cardinality(ids)), 0) from chancy.limits_slots"
+    assert len(claims.claim(3)) == 3
+    assert claims.ask(slots) == [(0,)]
+    claims.declare(FairShare("tenant"), GlobalConcurrency(4))
+    assert len(claims.claim()) == 1
+    assert claims.claim() == []
+    assert claims.ask(slots) == [(4,)]
+    claims.declare(FairShare("tenant"))
+    assert len(claims.claim()) == 5
+    assert claims.ask(slots) == [(0,)]

@@ -1,4 +1,5 @@
--- The jobs that each claim of a queue with rules has started. A slot is free once the row of its job
+-- The jobs that each claim has started of a queue with rules that count slots: limits of concurrency,
+-- sequences. A slot is free once the row of its job
 -- no longer holds the claim, so nothing has to give it back.
 create table {schema}.limits_slots (
   queue text,

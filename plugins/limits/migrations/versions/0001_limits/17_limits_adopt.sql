@@ -1,5 +1,6 @@
 -- Stores a slot for each running job of a queue that has none: it was claimed before the queue had
--- rules, or its slot was deleted. Returns how many.
+-- rules that count slots, or its slot was deleted. Returns how many. Deletes all of them if no rule
+-- counts slots.
 -- Index: jobs_running as a whole, the primary key of limits_slots. Locks: none but those of the
 -- caller. Safe to repeat.
 create function {schema}.limits_adopt(p_queue text) returns int
@@ -11,6 +12,12 @@ as $$
 declare
   v_adopted int;
 begin
+  if not exists (
+    select from {schema}.limits_queues q
+    where q.queue = p_queue and q.kinds && '{concurrency,sequential}') then
+    delete from {schema}.limits_slots l where l.queue = p_queue;
+    return 0;
+  end if;
   with slot as (
     select u.id, l.lease from {schema}.limits_slots l cross join unnest(l.ids) as u (id)
     where l.queue = p_queue

@@ -1,12 +1,12 @@
--- Starts held jobs of the partitions that have a turn, of priorities from p_from on: at most p_room.
--- Returns the rows to claim in order, with their partitions, their bytes, of which the last one may
--- exceed p_bytes, and the ring behind them. The caller has locked the queue.
+-- Starts held jobs of up to p_parts partitions that have a turn, of priorities from p_from on: at most
+-- p_room. Returns the rows to claim in order, with their partitions, their bytes, of which the last one
+-- may exceed p_bytes, and the ring behind them. The caller has locked the queue.
 -- The joins of the lists are hash joins, whatever the caller has set: nested loops over 1,000 jobs
 -- took 50 ms. Index: limits_partitions_ring and jobs_limits_held from the known positions, the primary keys.
 -- Locks: rows of jobs, skipping locked ones. Safe to repeat.
 create function {schema}.limits_ring(
   s {schema}.limits_queues, p_keys text[], p_running boolean[], p_now timestamptz, p_room int,
-  p_from smallint, p_bytes bigint,
+  p_parts int, p_from smallint, p_bytes bigint,
   out tids tid[], out ids uuid[], out keys text[], out bytes bigint, out ring jsonb
 )
 language plpgsql
@@ -39,8 +39,8 @@ begin
     cross join lateral (
       select p.key, p.priority, p.turn from {schema}.limits_partitions p
       where p.queue = s.queue and p.priority = l.priority and p.turn >= l.turn
-      order by p.turn limit p_room) p
-    order by p.priority desc, p.turn limit p_room) r;
+      order by p.turn limit least(p_parts, p_room)) p
+    order by p.priority desc, p.turn limit least(p_parts, p_room)) r;
   ring := s.ring;
   if v_parts = '{}' then
     ring := coalesce((
@@ -50,8 +50,9 @@ begin
   end if;
   -- Enough to fill the room; another read takes the rest of a partition with more.
   v_take := least(v_take, greatest(1, 4 * p_room / cardinality(v_parts)));
-  -- Several turns at once, if fewer partitions than jobs can start.
-  v_turns_each := greatest(1, p_room / (
+  -- A turn starts two jobs: the ring costs half of what it does with one. Several turns at once, if
+  -- fewer partitions than jobs can start.
+  v_turns_each := greatest(2, p_room / (
     select sum(coalesce((v_fair -> 'weights' ->>
       {schema}.limits_group(u.key, v_fair_by, cardinality(s.bys)))::int, 1))
     from unnest(v_parts) as u (key)));

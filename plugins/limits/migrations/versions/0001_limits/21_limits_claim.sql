@@ -18,7 +18,8 @@ declare
   v_rules jsonb; v_paused boolean; v_now timestamptz; v_began timestamptz; v_room int; v_front boolean;
   v_live record; v_part record; v_lanes jsonb;
   v_ids uuid[] := '{}'; v_keys text[] := '{}'; v_running boolean[] := '{}'; v_old int := 0;
-  v_count int; v_block boolean;
+  v_freed text[] := '{}';
+  v_count int; v_slots boolean; v_block boolean; v_parts int;
   v_ring smallint; v_to smallint; v_above smallint := 32767;
   v_front_read boolean := false; v_whole_front boolean := false;
   v_hints jsonb; v_before jsonb; v_stops jsonb[]; v_bytes bigint := 4194304;
@@ -58,7 +59,10 @@ begin
   s.clock := v_now;
   v_hints := s.hints; v_before := s.before;
   v_block := s.rules @> '[{"on_failure": "block"}]';
-  if s.bys = '{}' then
+  v_slots := s.kinds && '{concurrency,sequential}';
+  if not v_slots then
+    v_count := 0;
+  elsif s.bys = '{}' then
     v_count := {schema}.limits_running(p_queue, (
       select min(r.most) - p_limit from unnest(s.kinds, s.maxima) as r (kind, most)
       where r.kind = 'concurrency'));
@@ -67,14 +71,17 @@ begin
     from {schema}.limits_live(p_queue, 'sequential' = any (s.kinds), v_block);
     v_ids := v_live.ids; v_keys := v_live.keys; v_running := v_live.running;
     v_old := cardinality(v_ids);
+    v_freed := v_live.freed;
     v_count := cardinality(array_positions(v_running, true));
+  end if;
+  if s.bys <> '{}' then
     with ready as (
       update {schema}.limits_partitions p
       set turn = nextval('{schema}.limits_turns'), blocked = null, ready_at = null
       where p.queue = p_queue and (
         p.blocked = any (array(
           select distinct r.no || ':' || {schema}.limits_group(f.key, r.by_no, cardinality(s.bys))
-          from unnest(v_live.freed) as f (key)
+          from unnest(v_freed) as f (key)
           cross join unnest(s.kinds, s.by_nos) with ordinality as r (kind, by_no, no)
           where r.kind in ('concurrency', 'sequential')
           -- A job that waits for another attempt keeps its sequence, but no slot of another rule.
@@ -106,6 +113,9 @@ begin
   if v_front then
     s.before := '{}';
   end if;
+  -- Fair shares start two jobs of each partition; the second read of the ring takes as many partitions
+  -- as there is room for, as their jobs may be few.
+  v_parts := case when 'fair' = any (s.kinds) then (v_room + 1) / 2 else 1000 end;
   -- By priority; of the same one, held jobs first. With fair shares, one read of what is pending adds
   -- to the ring, which then decides.
   for v_pass in 1 .. 30 loop
@@ -131,8 +141,9 @@ begin
       end if;
     else
       select * into v_part from {schema}.limits_ring(
-        s, v_keys, v_running, v_now, v_room, v_ring, v_bytes);
+        s, v_keys, v_running, v_now, v_room, v_parts, v_ring, v_bytes);
       s.ring := v_part.ring;
+      v_parts := 1000;
     end if;
     if cardinality(v_part.tids) > 0 then
       return query
@@ -160,7 +171,7 @@ begin
       s.claimed_at := v_now;
     end if;
   end loop;
-  if cardinality(v_ids) > v_old then
+  if v_slots and cardinality(v_ids) > v_old then
     insert into {schema}.limits_slots (queue, lease, ids, keys)
     values (p_queue, p_lease, v_ids[v_old + 1:], v_keys[v_old + 1:]);
   end if;
