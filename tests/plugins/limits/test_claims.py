@@ -41,7 +41,7 @@ class Claims:
         )
 
     def claim(self, limit: int = 20) -> list[dict[str, Any]]:
-        """The arguments of the jobs that a claim starts, in the order in which a worker runs them."""
+        """The arguments of the jobs that a claim starts, in the order in which they run."""
         claim = (
             "select arguments::jsonb from chancy.limits_claim(%s, gen_random_uuid(), %s, %s)"
             " order by priority desc, pos"
