@@ -23,7 +23,8 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.chaos
 
 RUN = (
-    "import asyncio; from tests.plugins.redis.jobs.fatal_points import arm; arm();"
+    "import asyncio, os; from tests.plugins.redis.jobs.fatal_points import arm;"
+    " arm(os.environ['FATAL']);"
     " from tests.plugins.redis.jobs.errands import push_for_ever; asyncio.run(push_for_ever())"
 )
 #: A job alone, jobs together that are alike, one that is not to run at once, and its cancelling.
