@@ -43,12 +43,12 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     vacuums: list[Measurement] = []
     for _ in range(TURNS):
         bench.prepare(KEPT, jobs)
-        yield measure_drain(bench, KEPT, jobs, empty, against={})
+        yield measure_drain(bench, KEPT.name, jobs, empty, {})
         # Attach the history after `prepare`, which empties the history table.
         bench.prepare(KEPT, jobs)
         with history.attached():
             bench.rest()
-            yield measure_drain(bench, KEPT, jobs, beside, against={"none": empty})
+            yield measure_drain(bench, KEPT.name, jobs, beside, {"none": empty})
             vacuums.append(_vacuum(bench, rows))
     yield from vacuums
     history.offer_oldest()

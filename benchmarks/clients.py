@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Iterator
-from functools import partial
 
 from benchmarks import limit, systems
-from benchmarks.bench import Bench, wait_until
+from benchmarks.bench import Bench
+from benchmarks.deployment import ours
+from benchmarks.drain import measure_idle
 from benchmarks.measurement import Measurement
-from benchmarks.processes import WorkerProcess
-from benchmarks.tally import per_second
 from chancy import Queue
 
 QUEUE = Queue(name="clients", executor="async", keep_finished=False)
@@ -41,11 +38,12 @@ def measure(bench: Bench) -> Iterator[Measurement]:
 
 def _drain(bench: Bench, jobs: int, clients: int, reference: str) -> Measurement:
     bench.prepare(QUEUE)
-    with bench.workers(clients, QUEUE.name) as workers:
+    with ours(bench, QUEUE.name).workers(clients) as workers:
         for worker in workers:
-            wait_until(partial(_is_ready, worker), "a worker is not ready", check=worker.check)
-        _measure(bench, workers[0], bench.size(_WARM * clients))
-        rate, details = _measure(bench, workers[0], jobs)
+            worker.wait_for_ready()
+        measure_idle(bench, QUEUE, workers, bench.size(_WARM * clients))
+        rate, meter = measure_idle(bench, QUEUE, workers, jobs)
+        details = meter.others()
     return Measurement(
         figure=f"{jobs:,} async jobs, {clients} workers",
         unit="jobs/s",
@@ -53,24 +51,3 @@ def _drain(bench: Bench, jobs: int, clients: int, reference: str) -> Measurement
         against={"pgbench": reference},
         details=details,
     )
-
-
-def _measure(bench: Bench, worker: WorkerProcess, jobs: int) -> tuple[float, dict[str, float]]:
-    """The rate of a drain by idle workers, of which one is given, and its details."""
-    asyncio.run(_pause(bench, paused=True))
-    bench.push(QUEUE, jobs)
-    bench.rest()
-    meter = bench.meter()
-    began_ns = time.time_ns()
-    asyncio.run(_pause(bench, paused=False))
-    emptied_ns = bench.wait_for_empty(worker)
-    return per_second(jobs, began_ns, emptied_ns), meter.others()
-
-
-def _is_ready(worker: WorkerProcess) -> bool:
-    return worker.ready
-
-
-async def _pause(bench: Bench, *, paused: bool) -> None:
-    async with bench.application() as app:
-        await (app.pause_queue if paused else app.resume_queue)(QUEUE.name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Self
 
 import psutil
@@ -43,12 +42,7 @@ class Control(Session):
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # A new session: ours may have been interrupted during a statement.
         self._session.close()
         with psycopg.connect(self._dsn, autocommit=True) as session:
@@ -63,11 +57,6 @@ class Control(Session):
     def empty(self) -> bool:
         """Whether all jobs are finished."""
         return not self.value("select exists (select from jobs)")
-
-    @property
-    def drained(self) -> bool:
-        """Whether all jobs but scheduled ones are finished."""
-        return not self.value("select exists (select from jobs where state in (0, 1))")
 
     @property
     def alone(self) -> bool:

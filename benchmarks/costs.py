@@ -7,22 +7,20 @@ the extension that counts statements is not always installed.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-import psutil
-
 from benchmarks import systems
-from benchmarks.bench import Bench, wait_until
+from benchmarks.bench import Bench
 from benchmarks.drain import DROPPED, KEPT, measure_drain
 from benchmarks.jobs import noop
 from benchmarks.measurement import Measurement
-from benchmarks.meters import cpu_s
+from benchmarks.processes import wait_until
 from chancy import Queue
 
 QUEUE = Queue(name="costs", executor="async")
 _WAL = "WAL B/job"
-_make = noop.job.with_queue(QUEUE.name)
 
 
 def measure(bench: Bench) -> Iterator[Measurement]:
@@ -34,7 +32,7 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     yield _push(bench, jobs, at_once=True)
     for queue, mode in ((KEPT, "history kept"), (DROPPED, "not kept")):
         bench.prepare(queue, jobs)
-        drain = measure_drain(bench, queue, jobs, f"log of a drain, {mode}", against={})
+        drain = measure_drain(bench, queue.name, jobs, f"log of a drain, {mode}", {})
         details = {title: value for title, value in drain.details.items() if title != _WAL}
         yield replace(drain, unit="B/job", value=drain.details[_WAL], details=details)
 
@@ -42,11 +40,10 @@ def measure(bench: Bench) -> Iterator[Measurement]:
 def _push(bench: Bench, jobs: int, *, at_once: bool) -> Measurement:
     """Measure pushes; the costs include the two sessions and the declaration of the queue."""
     bench.prepare(QUEUE)
-    client = [psutil.Process()]
     meter = bench.meter()
-    server_s, client_s = meter.server_cpu_s(), cpu_s(client)
+    server_s, client_s = meter.server_cpu_s(), time.process_time()
     asyncio.run(_run(bench, jobs, at_once=at_once))
-    client_s = cpu_s(client) - client_s
+    client_s = time.process_time() - client_s
     details = {"CPU s/10k": 1e4 * client_s / jobs}
     if server_s is not None:
         details["server CPU s/10k"] = 1e4 * ((meter.server_cpu_s() or 0.0) - server_s) / jobs
@@ -62,8 +59,9 @@ def _push(bench: Bench, jobs: int, *, at_once: bool) -> Measurement:
 
 async def _run(bench: Bench, jobs: int, *, at_once: bool) -> None:
     async with bench.application() as app:
+        make = noop.job.with_queue(QUEUE.name)
         if at_once:
-            await app.push_many(_make(number=number) for number in range(jobs))
+            await app.push_many(make(number=number) for number in range(jobs))
             return
         for number in range(jobs):
-            await app.push(_make(number=number))
+            await app.push(make(number=number))

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, LiteralString
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 from psycopg import sql
 
-from benchmarks.bench import Bench, wait_until
+from benchmarks import systems
+from benchmarks.bench import Bench
 from benchmarks.measurement import BenchmarkFailed, Measurement
 from benchmarks.meters import Meter
-from benchmarks.processes import WorkerProcess, ask
+from benchmarks.processes import WorkerProcess, ask, wait_until, worker_processes
 from benchmarks.session import Session
 from benchmarks.systems import System
 from benchmarks.tally import SLOTS
@@ -64,6 +62,33 @@ class Deployment:
         """A meter that starts now."""
         return Meter(self.session, self.bench.server_pid).start()
 
+    def measurement(
+        self,
+        title: str,
+        unit: str,
+        value: float,
+        details: Mapping[str, float],
+        *,
+        against: Mapping[str, str] | None = None,
+        compared: str = "",
+    ) -> Measurement:
+        """A measurement of this system.
+
+        :param compared: the title of the figures of the best peers by which a figure of chancy is
+            divided.
+        """
+        system = self.system
+        best = systems.against(self.bench, compared) if system.own and compared else {}
+        return Measurement(
+            figure=system.figure(title),
+            unit=unit,
+            value=value,
+            against={**(against or {}), **best},
+            details=details,
+            system=system.name,
+            note=system.note,
+        )
+
     @contextmanager
     def worker(self) -> Generator[WorkerProcess]:
         """A worker process. Leaving the block stops it and waits until its sessions are closed."""
@@ -73,23 +98,15 @@ class Deployment:
     @contextmanager
     def workers(self, count: int) -> Generator[Sequence[WorkerProcess]]:
         """Several worker processes."""
-        command, environment = self.system.command("work"), self._environment()
-        with ExitStack() as cleanup:
-            workers: list[WorkerProcess] = []
-            for _ in range(count):
-                directory = tempfile.TemporaryDirectory(prefix="chancy-bench-")
-                path = Path(cleanup.enter_context(directory))
-                workers.append(WorkerProcess(command, environment, path))
-                cleanup.callback(workers[-1].kill)
+        command = self.system.command("work")
+        with worker_processes(count, command, self._environment()) as workers:
             yield workers
-            for worker in workers:
-                worker.stop()
         wait_until(lambda: self.session.alone, "the sessions of the worker are still open")
 
     def wait_for_idle(self, workers: Sequence[WorkerProcess], warm: int = 0) -> None:
         """Wait until workers are ready, have run ``warm`` jobs to warm up, and are idle."""
         for worker in workers:
-            wait_until(partial(_is_ready, worker), "the worker is not ready", check=worker.check)
+            worker.wait_for_ready()
         if warm:
             self.ask("bulk", warm, CALL, 0)
         self.wait_for_runs(workers, warm)
@@ -132,8 +149,13 @@ class Deployment:
         }
 
 
-def _is_ready(worker: WorkerProcess) -> bool:
-    return worker.ready
+def ours(bench: Bench, queue: str, *, mode: str = "") -> Deployment:
+    """Chancy with the tables as they are; its workers serve this queue with default settings.
+
+    :param mode: adds the plugins of this mode of `benchmarks.observers`.
+    """
+    system = replace(systems.CHANCY, settings={"queue": queue, "mode": mode})
+    return Deployment(bench=bench, system=system, dsn=bench.dsn, session=bench.control)
 
 
 @contextmanager

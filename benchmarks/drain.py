@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from benchmarks import systems
-from benchmarks.bench import Bench, wait_until
-from benchmarks.deployment import Deployment, deployed, measure_each
+from benchmarks.bench import Bench
+from benchmarks.deployment import Deployment, deployed, measure_each, ours
 from benchmarks.floor import measure_floor
 from benchmarks.limit import CLAIM_DELETE
 from benchmarks.measurement import Measurement
 from benchmarks.meters import Meter, cpu_s, rss_mb
-from benchmarks.processes import WorkerProcess
-from benchmarks.systems import System
-from benchmarks.tally import Runs, per_second
-from chancy import Queue
+from benchmarks.processes import WorkerProcess, wait_until
+from benchmarks.tally import per_second
+from chancy import Job, Queue
 
 KEPT = Queue(name="kept", executor="async")
 DROPPED = Queue(name="dropped", executor="async", keep_finished=False)
@@ -60,98 +60,82 @@ def _peer(backlog: int, deployment: Deployment) -> Iterator[Measurement]:
     yield drain(deployment, jobs, {"limit": CLAIM_DELETE})
 
 
-def drain(deployment: Deployment, jobs: int, against: Mapping[str, str]) -> Measurement:
-    """Push jobs and drain them; measures only the drain."""
-    system = deployment.system
+def drain(
+    deployment: Deployment, jobs: int, against: Mapping[str, str], *, runs: int = 0
+) -> Measurement:
+    """Push jobs and drain them; measures only the drain.
+
+    :param runs: how often the jobs run in total, if not once each.
+    """
     deployment.fill(jobs)
-    meter = deployment.meter()
-    with deployment.worker() as worker:
-        found = _follow(meter, worker, jobs, lambda: deployment.wait_for_empty([worker]))
-    return found.measurement(system.figure(_title(jobs)), against, system)
+    return _measured(deployment, jobs, _title(jobs), against, runs=runs)
 
 
 def measure_drain(
-    bench: Bench,
-    queue: Queue | Sequence[str],
-    jobs: int,
-    figure: str,
-    *,
-    against: Mapping[str, str],
-    runs: int | None = None,
-    beside: bool = False,
-    mode: str | None = None,
+    bench: Bench, queue: str, jobs: int, figure: str, against: Mapping[str, str], *, mode: str = ""
 ) -> Measurement:
-    """Drain the backlog of a queue, or of several, with a new worker; measures its rate and costs.
+    """Drain the backlog of a queue of chancy with a new worker; measures its rate and costs.
 
-    :param runs: how often the jobs run in total, if not once each.
-    :param beside: whether there are scheduled jobs too, which stay.
-    :param mode: as for `Bench.worker`.
+    :param mode: as for `benchmarks.deployment.ours`.
+    """
+    return _measured(ours(bench, queue, mode=mode), jobs, figure, against)
+
+
+def acknowledged(drained: Measurement, figure: str = "") -> Measurement:
+    """The drain with the rate until the last settlement, under another name if given."""
+    value = drained.details["acknowledged jobs/s"]
+    return replace(drained, value=value, figure=figure or drained.figure)
+
+
+def _measured(
+    deployment: Deployment, jobs: int, title: str, against: Mapping[str, str], *, runs: int = 0
+) -> Measurement:
+    """Measure a worker until every job is settled.
 
     The rate counts runs from the first to the last one. ``acknowledged`` ends with the commit of
     the last settlement. Transactions include the start and stop of the worker.
     """
-    meter = bench.meter()
-    queues = [queue.name] if isinstance(queue, Queue) else queue
-    with bench.worker(*queues, mode=mode) as worker:
-        emptied = partial(bench.wait_for_empty, worker, scheduled=beside)
-        found = _follow(meter, worker, jobs, emptied, runs=runs or jobs)
-    return found.measurement(figure, against)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Drain:
-    """The results of a drain until the backlog was empty. The meter runs until the worker stops."""
-
-    jobs: int
-    runs: Runs
-    emptied_ns: int
-    details: Mapping[str, float]
-    meter: Meter
-
-    def measurement(
-        self, figure: str, against: Mapping[str, str], system: System | None = None
-    ) -> Measurement:
-        transactions = 1_000 * self.meter.transactions() / self.jobs
-        return Measurement(
-            figure=figure,
-            unit="jobs/s",
-            value=self.runs.rate,
-            against=against,
-            details={
-                "acknowledged jobs/s": per_second(self.jobs, self.runs.first, self.emptied_ns),
-                "transactions/1k jobs": transactions,
-                **self.details,
-            },
-            system="chancy" if system is None else system.name,
-            note="" if system is None else system.note,
-        )
-
-
-def _follow(
-    meter: Meter,
-    worker: WorkerProcess,
-    jobs: int,
-    wait_for_empty: Callable[[], int],
-    *,
-    runs: int | None = None,
-) -> _Drain:
-    """Measure until every job is settled."""
     expected = runs or jobs
-    tally = worker.tally
-    wait_until(lambda: tally.runs().count > 0, "no job has run", check=worker.check)
-    processes = worker.processes()
-    seen, worker_s, server_s = tally.runs().count, cpu_s(processes), meter.server_cpu_s()
-    wait_until(lambda: tally.runs().count >= expected, "jobs have not run", check=worker.check)
-    emptied_ns = wait_for_empty()
-    worker_s, rss = cpu_s(processes) - worker_s, rss_mb(processes)
-    per_10k = 1e4 / max(1, jobs - seen)
-    details = {
-        "CPU s/10k": per_10k * worker_s,
-        "RSS MB": rss,
-        "WAL B/job": meter.wal_bytes() / jobs,
-    }
-    if server_s is not None:
-        details["server CPU s/10k"] = per_10k * ((meter.server_cpu_s() or 0.0) - server_s)
-    counted = tally.runs()
-    details |= {"runs above jobs": float(counted.count - expected), **meter.others()}
-    return _Drain(jobs=jobs, runs=counted, emptied_ns=emptied_ns, details=details, meter=meter)
+    meter = deployment.meter()
+    with deployment.worker() as worker:
+        tally = worker.tally
+        wait_until(lambda: tally.runs().count > 0, "no job has run", check=worker.check)
+        processes = worker.processes()
+        seen, worker_s, server_s = tally.runs().count, cpu_s(processes), meter.server_cpu_s()
+        wait_until(lambda: tally.runs().count >= expected, "jobs have not run", check=worker.check)
+        emptied_ns = deployment.wait_for_empty([worker])
+        worker_s, rss = cpu_s(processes) - worker_s, rss_mb(processes)
+        per_10k = 1e4 / max(1, jobs - seen)
+        details = {
+            "CPU s/10k": per_10k * worker_s,
+            "RSS MB": rss,
+            "WAL B/job": meter.wal_bytes() / jobs,
+        }
+        if server_s is not None:
+            details["server CPU s/10k"] = per_10k * ((meter.server_cpu_s() or 0.0) - server_s)
+        counted = tally.runs()
+        details |= {"runs above jobs": float(counted.count - expected), **meter.others()}
+    return deployment.measurement(
+        title,
+        "jobs/s",
+        counted.rate,
+        {
+            "acknowledged jobs/s": per_second(jobs, counted.first, emptied_ns),
+            "transactions/1k jobs": 1_000 * meter.transactions() / jobs,
+            **details,
+        },
+        against=against,
+    )
+
+
+def measure_idle(
+    bench: Bench, queue: Queue, workers: Sequence[WorkerProcess], jobs: int | Iterable[Job]
+) -> tuple[float, Meter]:
+    """Jobs a second of idle workers, from the resumption of their queue to the last settlement."""
+    with bench.paused(queue):
+        bench.push(queue, jobs)
+        count = int(bench.control.value("select count(*) from jobs"))
+        meter = bench.meter()
+        began_ns = time.time_ns()
+    emptied_ns = ours(bench, queue.name).wait_for_empty(workers)
+    return per_second(count, began_ns, emptied_ns), meter

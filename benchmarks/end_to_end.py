@@ -46,15 +46,11 @@ def _measure(deployment: Deployment) -> Iterator[Measurement]:
             "runs above jobs": float(sum(run.count for run in runs) - jobs),
             **meter.others(),
         }
-    yield Measurement(
-        figure=system.figure(_title(jobs)),
-        unit="jobs/s",
-        value=jobs * 1e9 / (max(run.last for run in runs) - pushed["began_ns"]),
-        against={
-            "limit": CLAIM_DELETE,
-            **(systems.against(bench, _title(jobs)) if system.own else {}),
-        },
-        details=details,
-        system=system.name,
-        note=system.note,
+    yield deployment.measurement(
+        _title(jobs),
+        "jobs/s",
+        jobs * 1e9 / (max(run.last for run in runs) - pushed["began_ns"]),
+        details,
+        against={"limit": CLAIM_DELETE},
+        compared=_title(jobs),
     )

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 from benchmarks.bench import Bench
 from benchmarks.drain import measure_drain
-from benchmarks.jobs import burn, burn_ms, noop, plain_burn, plain_burn_5, plain_burn_20, plain_noop
+from benchmarks.jobs import burn, burn_ms, noop, plain_burn, plain_noop
 from benchmarks.limit import CLAIM_DELETE
 from benchmarks.measurement import Measurement
-from chancy import Queue
+from chancy import Job, Queue
 from chancy.queue.executor_kind import cores
 
 ASYNC = Queue(name="loop", executor="async")
@@ -29,31 +29,24 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     """
     no_ops, burns = bench.size(20_000, quick=10_000), bench.size(2_000, quick=1_000)
     backlogs = [no_ops] if bench.size.quick else [no_ops, bench.size(200_000)]
-    for jobs, kind, on_loop, plain in (
+    kinds: list[tuple[int, str, Callable[..., Job], Callable[..., Job]]] = [
         *((jobs, "no-op jobs", noop.job, plain_noop.job) for jobs in backlogs),
         (burns, "jobs of 1 ms CPU", burn.job, plain_burn.job),
-    ):
+    ]
+    for jobs, kind, on_loop, plain in kinds:
         for queue in (ASYNC, THREADS, PROCESSES):
-            bench.prepare(queue, jobs, on_loop if queue is ASYNC else plain)
-            yield measure_drain(
-                bench,
-                queue,
-                jobs,
-                f"{jobs:,} {kind}, {queue.executor}",
-                against={"limit": CLAIM_DELETE} if jobs in backlogs else {},
-            )
-    for ms, make, usual in (
-        (1, plain_burn.job, 4_000),
-        (5, plain_burn_5.job, 1_000),
-        (20, plain_burn_20.job, 300),
-    ):
+            make = on_loop if queue is ASYNC else plain
+            bench.prepare(queue, (make(number=number) for number in range(jobs)))
+            figure = f"{jobs:,} {kind}, {queue.executor}"
+            against = {"limit": CLAIM_DELETE} if jobs in backlogs else {}
+            yield measure_drain(bench, queue.name, jobs, figure, against)
+    for ms, usual in ((1, 4_000), (5, 1_000), (20, 300)):
         jobs = bench.size(usual, quick=usual // 2)
         title = f"{jobs:,} jobs of {ms} ms, {POOL}"
         yield _measure_pool(jobs, ms, title)
-        bench.prepare(PROCESSES, jobs, make)
-        yield measure_drain(
-            bench, PROCESSES, jobs, f"{jobs:,} jobs of {ms} ms, process", against={"pool": title}
-        )
+        bench.prepare(PROCESSES, (plain_burn.job(number=n, ms=ms) for n in range(jobs)))
+        figure = f"{jobs:,} jobs of {ms} ms, process"
+        yield measure_drain(bench, PROCESSES.name, jobs, figure, {"pool": title})
 
 
 def _measure_pool(jobs: int, ms: int, figure: str) -> Measurement:

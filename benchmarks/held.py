@@ -48,23 +48,19 @@ def _measure(deployment: Deployment) -> Iterator[Measurement]:
         rounds = [drain(deployment, jobs, {}) for _ in range(_rounds(bench))]
     rates = [drained.value for drained in rounds]
     costs = [drained.details.get("server CPU s/10k", 0.0) for drained in rounds]
-    yield Measurement(
-        figure=system.figure(_title(bench, jobs)),
-        unit="jobs/s",
-        value=rates[-1],
-        against={
-            "limit": CLAIM_DELETE,
-            **(systems.against(bench, _title(bench, jobs)) if system.own else {}),
-        },
-        details={
+    yield deployment.measurement(
+        _title(bench, jobs),
+        "jobs/s",
+        rates[-1],
+        {
             **{f"round {number}": rate for number, rate in enumerate(rates[:-1], 1)},
             "last/first": rates[-1] / rates[0],
             "server CPU s/10k, first": costs[0],
             "last": costs[-1],
             OTHERS: max(drained.details[OTHERS] for drained in rounds),
         },
-        system=system.name,
-        note=system.note,
+        against={"limit": CLAIM_DELETE},
+        compared=_title(bench, jobs),
     )
 
 

@@ -64,36 +64,17 @@ def plain_noop(number: int) -> None:
 async def burn(number: int) -> None:
     """A millisecond of CPU time for the async executor, which blocks the event loop."""
     _tally.note(number)
-    _count()
+    burn_ms(1)
 
 
 @job()
-def plain_burn(number: int) -> None:
-    """A millisecond of CPU time for the thread and process executors."""
+def plain_burn(number: int, ms: int = 1) -> None:
+    """Milliseconds of CPU time for the thread and process executors."""
     _tally.note(number)
-    _count()
+    burn_ms(ms)
 
 
-@job()
-def plain_burn_5(number: int) -> None:
-    """Five milliseconds."""
-    _tally.note(number)
-    _count(5)
-
-
-@job()
-def plain_burn_20(number: int) -> None:
-    """Twenty milliseconds."""
-    _tally.note(number)
-    _count(20)
-
-
-def burn_ms(ms: int) -> None:
-    """The same work without a job."""
-    _count(ms)
-
-
-def _count(ms: int = 1) -> int:
+def burn_ms(ms: int) -> int:
     """Use milliseconds of CPU time of this thread."""
     counted, until = 0, time.thread_time_ns() + ms * BURN_NS
     while time.thread_time_ns() < until:

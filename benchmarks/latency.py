@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks import systems
@@ -24,8 +24,7 @@ _WARM = 3
 
 def measure(bench: Bench) -> Iterator[Measurement]:
     """An idle worker, and one under a steady load. Only the fastest peers get the load."""
-    # The history mode does not affect the start of a job: one of chancy's modes is enough.
-    own = systems.own(bench)[:1]
+    own = systems.once(bench)
     # One figure for all systems before the next one, so that they are measured in the same minute.
     yield from measure_each(bench, [*own, *systems.peers(bench)], _CALL, _idle)
     loads = f"{OFFERED[0]:,} to {OFFERED[-1]:,} a second"
@@ -40,7 +39,7 @@ def _idle(deployment: Deployment) -> Iterator[Measurement]:
     with deployment.worker() as worker:
         deployment.wait_for_idle([worker], _WARM)
         meter = deployment.meter()
-        found, starts = _starts(deployment, worker, jobs, "paced", EVERY_S)
+        found, starts = pushed_starts(deployment, worker, jobs, "paced", EVERY_S)
         others = meter.others()
     for figure, key, limit in (
         (_CALL, "called_ns", PACED_INSERT),
@@ -57,7 +56,7 @@ def _offered(deployment: Deployment) -> Iterator[Measurement]:
         for rate in OFFERED:
             jobs = min(SLOTS, bench.size(_OFFERED_S * rate, quick=2 * rate))
             meter = deployment.meter()
-            found, starts = _starts(deployment, worker, jobs, "offered", rate)
+            found, starts = pushed_starts(deployment, worker, jobs, "offered", rate)
             deployment.wait_for_empty([worker])
             details = {
                 "pushed/s": _rate(found["returned_ns"]),
@@ -69,7 +68,7 @@ def _offered(deployment: Deployment) -> Iterator[Measurement]:
                 yield _latency(deployment, title, found[key], starts, details, {})
 
 
-def _starts(
+def pushed_starts(
     deployment: Deployment, worker: WorkerProcess, jobs: int, role: str, number: float
 ) -> tuple[dict[str, Any], list[int]]:
     """The result of the role, and the start time of each job, in ns."""
@@ -87,24 +86,22 @@ def _latency(
     title: str,
     since: Sequence[int],
     starts: Sequence[int],
-    details: dict[str, float],
-    against: dict[str, str],
+    details: Mapping[str, float],
+    against: Mapping[str, str],
 ) -> Measurement:
-    system = deployment.system
     took_ms = [(start - began) / 1e6 for began, start in zip(since, starts, strict=True)]
-    return Measurement(
-        figure=title if system.own else system.figure(title),
-        unit="ms",
-        value=quantile(took_ms, 0.5),
-        against=against | (systems.against(deployment.bench, title) if system.own else {}),
-        details={
+    return deployment.measurement(
+        title,
+        "ms",
+        quantile(took_ms, 0.5),
+        {
             "p95": quantile(took_ms, 0.95),
             "p99": quantile(took_ms, 0.99),
             "most": max(took_ms),
             **details,
         },
-        system="chancy" if system.own else system.name,
-        note="" if system.own else system.note,
+        against=against,
+        compared=title,
     )
 
 

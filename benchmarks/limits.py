@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -11,16 +10,13 @@ from functools import partial
 import psycopg
 
 from benchmarks import systems
-from benchmarks.bench import Bench, wait_until
-from benchmarks.control import SCHEMA
-from benchmarks.deployment import Deployment, measure_each
-from benchmarks.drain import drain, measure_drain
+from benchmarks.bench import Bench
+from benchmarks.deployment import Deployment, measure_each, ours
+from benchmarks.drain import acknowledged, drain, measure_drain, measure_idle
 from benchmarks.held import snapshot
 from benchmarks.jobs import keyed, nap
 from benchmarks.measurement import BenchmarkFailed, Measurement, quantile
-from benchmarks.processes import WorkerProcess
 from benchmarks.session import APPLICATION
-from benchmarks.tally import per_second
 from chancy import FairShare, GlobalConcurrency, Job, Queue, Sequential
 from chancy.queue.rules import Rule
 
@@ -95,36 +91,20 @@ def _peers(bench: Bench, title: str, value: int) -> Iterator[Measurement]:
 
 def _peer(title: str, most: int, deployment: Deployment) -> Iterator[Measurement]:
     system = deployment.system
-    found = drain(deployment, min(most, system.most), {})
-    value = found.details["acknowledged jobs/s"]
-    yield replace(found, figure=system.figure(title), value=value)
+    yield acknowledged(drain(deployment, min(most, system.most), {}), system.figure(title))
 
 
 def _queue(rules: Sequence[Rule]) -> Queue:
     return Queue(QUEUE, executor="async", rules=tuple(rules))
 
 
-def _fill(bench: Bench, rules: Sequence[Rule], jobs: Iterable[Job], *, clear: bool = True) -> None:
-    if clear:
-        bench.prepare(_queue(rules))
-        bench.control.run(_CLEAR)
-
-    async def fill() -> None:
-        async with bench.application() as app:
-            await app.push_many(job.with_queue(QUEUE) for job in jobs)
-
-    asyncio.run(fill())
-    bench.control.run(f"analyze {SCHEMA}.jobs")
-    bench.rest()
+def _fill(bench: Bench, rules: Sequence[Rule], jobs: Iterable[Job] = ()) -> None:
+    bench.control.run(_CLEAR)
+    bench.prepare(_queue(rules), jobs)
 
 
 def _jobs(jobs: int, keys: int) -> Iterator[Job]:
     return (keyed.job(number=number, key_=number % keys) for number in range(jobs))
-
-
-def _drain(bench: Bench, jobs: int, figure: str, against: dict[str, str]) -> Measurement:
-    found = measure_drain(bench, [QUEUE], jobs, figure, against=against)
-    return replace(found, value=found.details["acknowledged jobs/s"])
 
 
 def _beside(
@@ -141,7 +121,7 @@ def _beside(
                 for system in systems.peers(bench, RULED_PEERS[title][0])
                 if not system.absence()
             }
-        yield _drain(bench, jobs, name, against)
+        yield acknowledged(measure_drain(bench, QUEUE, jobs, name, against))
 
 
 def _binding(bench: Bench) -> Iterator[Measurement]:
@@ -153,33 +133,20 @@ def _binding(bench: Bench) -> Iterator[Measurement]:
     yield Measurement(
         figure=POSSIBLE, unit="jobs/s", value=possible, details={"a claim in ms": claim_ms}
     )
-    _fill(bench, rules, [])
-    with bench.workers(_WORKERS, QUEUE) as workers:
+    _fill(bench, rules)
+    with ours(bench, QUEUE).workers(_WORKERS) as workers:
         for worker in workers:
-            wait_until(partial(_is_ready, worker), "a worker is not ready", check=worker.check)
-        asyncio.run(_pause(bench, paused=True))
-        _fill(bench, rules, [nap.job(number=n, ms=1) for n in range(jobs)], clear=False)
-        meter = bench.meter()
-        began_ns = time.time_ns()
-        asyncio.run(_pause(bench, paused=False))
-        emptied_ns = bench.wait_for_empty(workers[0])
+            worker.wait_for_ready()
+        naps = [nap.job(number=number, ms=1) for number in range(jobs)]
+        rate, meter = measure_idle(bench, _queue(rules), workers, naps)
         details = {"WAL B/job": meter.wal_bytes() / jobs, **meter.others()}
     yield Measurement(
         figure=f"{BINDING}, {jobs:,} jobs of 1 ms",
         unit="jobs/s",
-        value=per_second(jobs, began_ns, emptied_ns),
+        value=rate,
         against={"possible": POSSIBLE},
         details=details,
     )
-
-
-def _is_ready(worker: WorkerProcess) -> bool:
-    return worker.ready
-
-
-async def _pause(bench: Bench, *, paused: bool) -> None:
-    async with bench.application() as app:
-        await (app.pause_queue if paused else app.resume_queue)(QUEUE)
 
 
 def _took_ms(bench: Bench, limit: int, claims: int) -> list[float]:
@@ -225,12 +192,13 @@ def _claims(bench: Bench, few: int, many: int) -> Measurement:
 def _held(bench: Bench) -> Measurement:
     """The last of five drains under a snapshot that was held before the first one."""
     rules, jobs = [GlobalConcurrency(1, by="key_")], bench.size(10_000, quick=2_000)
-    _fill(bench, rules, [])
+    _fill(bench, rules)
+    figure = f"{HELD}, {jobs:,} jobs, round {_ROUNDS}"
     drains: list[Measurement] = []
     with snapshot(bench.dsn):
         for _ in range(_ROUNDS):
-            _fill(bench, rules, _jobs(jobs, bench.size(1_000)), clear=False)
-            drains.append(_drain(bench, jobs, f"{HELD}, {jobs:,} jobs, round {_ROUNDS}", {}))
+            bench.push(_queue(rules), _jobs(jobs, bench.size(1_000)))
+            drains.append(acknowledged(measure_drain(bench, QUEUE, jobs, figure, {})))
     first, last = drains[0], drains[-1]
     return replace(last, details={"last/first": last.value / first.value, **last.details})
 
@@ -242,8 +210,9 @@ def _idle(bench: Bench) -> Measurement:
     details: dict[str, float] = {}
     for rules in ((), (GlobalConcurrency(1, by="key_"),)):
         _fill(bench, rules, _jobs(keys, keys))
-        with bench.worker(QUEUE) as worker:
-            bench.wait_for_empty(worker)
+        deployment = ours(bench, QUEUE)
+        with deployment.worker() as worker:
+            deployment.wait_for_empty([worker])
             time.sleep(2.0)  # what follows a drain
             meter = bench.meter()
             time.sleep(_IDLE_S)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
-
-import psutil
 
 from benchmarks import systems
-from benchmarks.bench import Bench, wait_until
-from benchmarks.control import SCHEMA
+from benchmarks.bench import Bench
+from benchmarks.client import peak_mb
+from benchmarks.deployment import ours
 from benchmarks.measurement import Measurement
 from benchmarks.meters import rss_mb
-from benchmarks.processes import ask
+from benchmarks.push import measure_client
 from chancy import Queue
 
 QUEUE = Queue(name="remembered", executor="async")
@@ -29,44 +26,21 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     for jobs in sizes:
         bench.prepare(QUEUE, jobs)
         yield _worker(bench, jobs)
-        bench.prepare(QUEUE)
-        yield _client(bench, jobs)
+        yield measure_client(bench, jobs, f"peak memory of a client, {jobs:,} jobs in one call")
 
 
 def _worker(bench: Bench, jobs: int) -> Measurement:
     meter = bench.meter()
-    with bench.worker(QUEUE.name) as worker:
-        wait_until(
-            lambda: worker.tally.runs().count >= jobs, "jobs have not run", check=worker.check
-        )
-        bench.wait_for_empty(worker)
+    deployment = ours(bench, QUEUE.name)
+    with deployment.worker() as worker:
+        deployment.wait_for_runs([worker], jobs)
+        deployment.wait_for_empty([worker])
         processes = worker.processes()
         at_last = rss_mb(processes)
-        most = sum(map(peak_mb, processes))
+        most = sum(peak_mb(process.pid) or rss_mb([process]) for process in processes)
     return Measurement(
         figure=f"peak memory of a worker, {jobs:,} jobs",
         unit="MB",
         value=most,
         details={"at last MB": at_last, **meter.others()},
     )
-
-
-def _client(bench: Bench, jobs: int) -> Measurement:
-    meter = bench.meter()
-    command = [sys.executable, "-m", "benchmarks.client", SCHEMA, QUEUE.name, str(jobs)]
-    result = ask(command, {"CHANCY_DSN": bench.dsn})
-    return Measurement(
-        figure=f"peak memory of a client, {jobs:,} jobs in one call",
-        unit="MB",
-        value=result["peak_mb"],
-        details={"before MB": result["before_mb"], **meter.others()},
-    )
-
-
-def peak_mb(process: psutil.Process) -> float:
-    """The peak memory of a process, or its current memory where the peak is not available."""
-    try:
-        status = Path(f"/proc/{process.pid}/status").read_text()
-    except FileNotFoundError:
-        return rss_mb([process])
-    return next(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line) / 1024

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 from benchmarks import systems
 from benchmarks.bench import Bench
-from benchmarks.drain import KEPT, measure_drain
-from benchmarks.jobs import noop
+from benchmarks.drain import KEPT, acknowledged, measure_drain
 from benchmarks.measurement import OTHERS, Measurement
 from benchmarks.observers import MODES, NONE, plugins
 from benchmarks.readings import ACKNOWLEDGED
@@ -61,25 +59,15 @@ def _drain(bench: Bench, mode: str) -> Measurement:
     jobs = bench.size(_JOBS)
     bench.prepare(KEPT)
     began = time.process_time()
-    asyncio.run(_push(bench, jobs, mode))
+    bench.push(KEPT, jobs, plugins=plugins(mode))
     push_s = time.process_time() - began
-    bench.rest()
-    drain = measure_drain(
-        bench, KEPT, jobs, f"drain of {jobs:,} with {mode}", against={}, mode=mode
-    )
-    details: Mapping[str, float] = drain.details
+    drain = measure_drain(bench, KEPT.name, jobs, f"drain of {jobs:,} with {mode}", {}, mode=mode)
+    details = drain.details
     return replace(
-        drain,
-        value=details[ACKNOWLEDGED],
+        acknowledged(drain),
         details={
             _PUSH_CPU: 1e6 * push_s / jobs,
             _RUN_CPU: 100 * details["CPU s/10k"],
             **{title: value for title, value in details.items() if title != ACKNOWLEDGED},
         },
     )
-
-
-async def _push(bench: Bench, jobs: int, mode: str) -> None:
-    make = noop.job.with_queue(KEPT.name)
-    async with bench.application(plugins(mode)) as app:
-        await app.push_many(make(number) for number in range(jobs))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from benchmarks import systems
 from benchmarks.bench import Bench
-from benchmarks.control import SCHEMA
+from benchmarks.deployment import ours
 from benchmarks.drain import KEPT, measure_drain
 from benchmarks.held import snapshot
 from benchmarks.jobs import noop
@@ -49,24 +49,13 @@ def measure(bench: Bench) -> Iterator[Measurement]:
 
 
 def _drain(bench: Bench, jobs: int, priorities: int, figure: str) -> Measurement:
-    bench.prepare(KEPT)
-    _push(bench, [_job(number, priorities) for number in range(jobs)])
-    bench.control.run(f"analyze {SCHEMA}.jobs")
-    bench.rest()
-    return measure_drain(bench, KEPT, jobs, figure, against={})
+    bench.prepare(KEPT, [_job(number, priorities) for number in range(jobs)])
+    return measure_drain(bench, KEPT.name, jobs, figure, {})
 
 
 def _job(number: int, priorities: int) -> Job:
     priority = number % priorities - priorities // 2
-    return noop.job(number=number).with_queue(KEPT.name).with_priority(priority)
-
-
-def _push(bench: Bench, jobs: list[Job]) -> None:
-    async def push() -> None:
-        async with bench.application() as app:
-            await app.push_many(jobs)
-
-    asyncio.run(push())
+    return noop.job(number=number).with_priority(priority)
 
 
 def _urgent(bench: Bench) -> Measurement:
@@ -74,12 +63,13 @@ def _urgent(bench: Bench) -> Measurement:
     jobs = bench.size(_DEAD)
     bench.prepare(KEPT)
     with snapshot(bench.dsn):
-        _push(bench, [_job(number, 5) for number in range(jobs)])
-        with bench.worker(KEPT.name) as worker:
-            bench.wait_for_empty(worker)
+        bench.push(KEPT, [_job(number, 5) for number in range(jobs)])
+        deployment = ours(bench, KEPT.name)
+        with deployment.worker() as worker:
+            deployment.wait_for_empty([worker])
             meter = bench.meter()
             called = asyncio.run(_push_urgent(bench))
-            bench.wait_for_empty(worker)
+            deployment.wait_for_empty([worker])
             starts = worker.tally.starts(_URGENT)
     took_ms = [(start - began) / 1e6 for began, start in zip(called, starts, strict=True)]
     return Measurement(

@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ ROOT = Path(__file__).parents[1]
 #: Timeout in seconds for the graceful stop of a worker.
 _STOP_S = 30.0
 _TAIL_LINES = 20
+_POLL_S = 0.005
 
 
 class WorkerProcess:
@@ -58,10 +61,9 @@ class WorkerProcess:
         if (code := self._process.poll()) is not None:
             raise BenchmarkFailed(f"the worker exited with status {code}:\n{self._tail()}")
 
-    @property
-    def ready(self) -> bool:
-        """Whether the worker listens for notifications."""
-        return self._ready.exists()
+    def wait_for_ready(self) -> None:
+        """Wait until the worker listens for notifications."""
+        wait_until(self._ready.exists, "the worker is not ready", check=self.check)
 
     def processes(self) -> list[psutil.Process]:
         """The worker process and its executor processes."""
@@ -96,6 +98,44 @@ class WorkerProcess:
 
     def _tail(self) -> str:
         return _tail(self._log.read_text(errors="replace"))
+
+
+@contextmanager
+def worker_processes(
+    count: int, command: Sequence[str], environment: Mapping[str, str]
+) -> Generator[Sequence[WorkerProcess]]:
+    """Run several workers. Leaving the block stops them gracefully."""
+    with ExitStack() as cleanup:
+        workers: list[WorkerProcess] = []
+        for _ in range(count):
+            directory = tempfile.TemporaryDirectory(prefix="chancy-bench-")
+            path = Path(cleanup.enter_context(directory))
+            workers.append(WorkerProcess(command, environment, path))
+            cleanup.callback(workers[-1].kill)
+        yield workers
+        for worker in workers:
+            worker.stop()
+
+
+def wait_until(
+    condition: Callable[[], bool],
+    message: str,
+    *,
+    timeout_s: float = 120.0,
+    check: Callable[[], None] | None = None,
+) -> None:
+    """Poll until the condition holds.
+
+    :param check: called at each poll; raises if the condition can no longer become true.
+    :raises BenchmarkFailed: with ``message``, after the timeout.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if check is not None:
+            check()
+        if time.monotonic() > deadline:
+            raise BenchmarkFailed(f"{message} after {timeout_s:g} s")
+        time.sleep(_POLL_S)
 
 
 def ask(

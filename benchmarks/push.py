@@ -23,8 +23,7 @@ _ONE_BY_ONE = "one by one, awaited"
 def measure(bench: Bench) -> Iterator[Measurement]:
     """One job a call, many jobs a call, and the memory for a million jobs from a generator."""
     single, bulk = bench.size(2_000, quick=500), bench.size(100_000, quick=50_000)
-    # The history mode does not affect a push: one of chancy's modes is enough.
-    own = systems.own(bench)[:1]
+    own = systems.once(bench)
 
     def one_by_one(deployment: Deployment) -> Iterator[Measurement]:
         yield _one_by_one(deployment, single)
@@ -37,7 +36,9 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     yield from measure_each(bench, all_systems, _ONE_BY_ONE, one_by_one)
     yield from measure_each(bench, all_systems, _calls(bulk), bulks)
     if own and bench.round == 1:
-        yield _memory(bench, bench.size(1_000_000, quick=200_000))
+        jobs = bench.size(1_000_000, quick=200_000)
+        figure = f"peak memory of a client that pushes {jobs:,} jobs in one call"
+        yield measure_client(bench, jobs, figure)
 
 
 def _calls(jobs: int, system: System | None = None) -> str:
@@ -47,50 +48,40 @@ def _calls(jobs: int, system: System | None = None) -> str:
     return f"{jobs:,} jobs, {min(CALL, jobs):,} a call"
 
 
-def _figure(system: System, title: str) -> str:
-    return title if system.own else system.figure(title)
-
-
 def _one_by_one(deployment: Deployment, jobs: int) -> Measurement:
-    bench, system = deployment.bench, deployment.system
     meter = deployment.meter()
     found = deployment.ask("single", jobs)
     took_ms = [took / 1e6 for took in found["took_ns"]]
-    against = systems.against(bench, _ONE_BY_ONE) if system.own else {}
-    return Measurement(
-        figure=_figure(system, _ONE_BY_ONE),
-        unit="jobs/s",
-        value=jobs / found["seconds"],
-        against={"limit": SINGLE, **against},
-        details={
+    return deployment.measurement(
+        _ONE_BY_ONE,
+        "jobs/s",
+        jobs / found["seconds"],
+        {
             "p50 ms": quantile(took_ms, 0.5),
             "p99 ms": quantile(took_ms, 0.99),
             "WAL B/job": meter.wal_bytes() / jobs,
             **meter.others(),
         },
-        system="chancy" if system.own else system.name,
-        note="" if system.own else system.note,
+        against={"limit": SINGLE},
+        compared=_ONE_BY_ONE,
     )
 
 
 def _bulk(deployment: Deployment, jobs: int) -> Measurement:
     """The time includes creating the jobs, as a caller has to create them too."""
-    bench, system = deployment.bench, deployment.system
     meter = deployment.meter()
     found = deployment.ask("bulk", jobs, CALL, 1)
-    against = systems.against(bench, _calls(jobs)) if system.own else {}
-    return Measurement(
-        figure=_figure(system, _calls(jobs, system)),
-        unit="jobs/s",
-        value=jobs / found["seconds"],
-        against={"limit": UNNEST, **against},
-        details={"WAL B/job": meter.wal_bytes() / jobs, **meter.others()},
-        system="chancy" if system.own else system.name,
-        note="" if system.own else system.note,
+    return deployment.measurement(
+        _calls(jobs, deployment.system),
+        "jobs/s",
+        jobs / found["seconds"],
+        {"WAL B/job": meter.wal_bytes() / jobs, **meter.others()},
+        against={"limit": UNNEST},
+        compared=_calls(jobs),
     )
 
 
-def _memory(bench: Bench, jobs: int) -> Measurement:
+def measure_client(bench: Bench, jobs: int, figure: str) -> Measurement:
     """The peak memory of a client, including its interpreter and imports."""
     bench.prepare(QUEUE)
     meter = bench.meter()
@@ -99,7 +90,7 @@ def _memory(bench: Bench, jobs: int) -> Measurement:
         {"CHANCY_DSN": bench.dsn},
     )
     return Measurement(
-        figure=f"peak memory of a client that pushes {jobs:,} jobs in one call",
+        figure=figure,
         unit="MB",
         value=result["peak_mb"],
         details={

@@ -25,11 +25,10 @@ import redis
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
-from benchmarks.bench import wait_until
 from benchmarks.measurement import BenchmarkFailed, quantile
 from benchmarks.meters import busy_cores, cpu_s, rss_mb
 from benchmarks.peers.chancy_redis_roles import POSTGRES
-from benchmarks.processes import WorkerProcess, ask
+from benchmarks.processes import WorkerProcess, ask, wait_until, worker_processes
 from benchmarks.redis_report import as_markdown
 from benchmarks.redis_systems import ALL, RedisSystem
 from benchmarks.server import server as postgres
@@ -84,15 +83,10 @@ class Trial:
         jobs = JOBS if self._system.own else PEERS_JOBS
         found["bulk pushes/s"] = jobs / self._ask("bulk", jobs, _CALL, 0)["seconds"]
         command = self._system.command("work")
-        with tempfile.TemporaryDirectory(prefix="chancy-bench-") as folder:
-            worker = WorkerProcess(command, self._environment, Path(folder))
-            try:
-                found |= self._drain(worker, jobs)
-                time.sleep(_REST_S)
-                found |= self._latency(worker)
-                worker.stop()
-            finally:
-                worker.kill()
+        with worker_processes(1, command, self._environment) as (worker,):
+            found |= self._drain(worker, jobs)
+            time.sleep(_REST_S)
+            found |= self._latency(worker)
         return found
 
     def _ask(self, *role: object) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class RedisSystem(System):
 
 CHANCY = RedisSystem(
     name="chancy",
-    label="",
+    label="chancy",
     program="own",
     roles="chancy_redis",
     history="kept",

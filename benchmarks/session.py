@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any, LiteralString, Self
 
 import psycopg
@@ -31,12 +30,7 @@ class Session:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._session.close()
 
     def run(self, statement: LiteralString, *parameters: object) -> list[tuple[Any, ...]]:

@@ -9,21 +9,25 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any
 
 import asyncpg
 
 from benchmarks import systems
-from benchmarks.bench import Bench, wait_until
+from benchmarks.bench import Bench
 from benchmarks.claims import explained
+from benchmarks.deployment import ours
 from benchmarks.held import snapshot
 from benchmarks.jobs import noop
-from benchmarks.measurement import BenchmarkFailed, Measurement, quantile
+from benchmarks.measurement import Measurement, quantile
 from benchmarks.meters import cpu_s
-from benchmarks.processes import WorkerProcess
+from benchmarks.processes import WorkerProcess, wait_until
 from benchmarks.tally import SLOTS
-from chancy import Queue
+from chancy import Chancy, Queue
 
 QUEUE = Queue(name="steady", executor="async")
 #: Jobs a second, and jobs per push; seconds of the case and of one window.
@@ -45,22 +49,19 @@ select last_value - case when is_called then 0 else 1 end from chancy_bench.posi
 _make = noop.job.with_queue(QUEUE.name)
 
 
-@dataclass(slots=True)
-class _Sample:
-    """The counters at the end of a window."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What happened between two looks at the counters.
 
-    at: float
-    runs: int
-    worker_s: float
-    pages: int
+    :param took_ms: from the call of each sampled push in the window to the start of its job.
+    :param counts: the counters at the end of the window.
+    :param added: how much they have grown in it.
+    """
 
-
-@dataclass(slots=True)
-class _Production:
-    """The results of the producer: call times of sampled jobs in ns, and samples by window."""
-
-    called: list[int] = field(default_factory=list[int])
-    samples: list[_Sample] = field(default_factory=list[_Sample])
+    seconds: float
+    took_ms: Sequence[float]
+    counts: Mapping[str, float]
+    added: Mapping[str, float]
 
 
 def measure(bench: Bench) -> Iterator[Measurement]:
@@ -71,19 +72,20 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     if not (bench.size.full and bench.round == 1 and systems.own(bench)):
         return
     seconds = max(3.0, SECONDS * bench.size.scale)
-    windows = max(3, round(seconds / WINDOW_S))
+    count = max(3, round(seconds / WINDOW_S))
     bench.prepare(QUEUE)
     with snapshot(bench.dsn):
         before = asyncio.run(_claim_pages(bench))
-        with bench.worker(QUEUE.name) as worker:
-            wait_until(lambda: worker.ready, "the worker is not listening", check=worker.check)
+        deployment = ours(bench, QUEUE.name)
+        with deployment.worker() as worker:
+            worker.wait_for_ready()
             meter = bench.meter()
-            production = asyncio.run(_produce(bench, worker, seconds, windows))
-            bench.wait_for_empty(worker)
-            starts = worker.tally.starts(len(production.called))
+            counters = partial(_counters, bench, worker)
+            windows = measure_windows(bench, worker, counters, seconds=seconds, count=count)
+            deployment.wait_for_empty([worker])
             others = meter.others()
         after = asyncio.run(_claim_pages(bench))
-    found = list(_windows(production, starts, seconds / windows, others))
+    found = [_measured(number, window, others) for number, window in enumerate(windows, 1)]
     yield from found
     yield _ratio("sustained, last window / first", found[-1].value, found[0].value)
     yield _ratio("claim pages behind a hint, after / before", after[0], before[0])
@@ -91,73 +93,100 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     yield _ratio("claim pages from the front, after / before", after[2], before[2])
 
 
-async def _produce(
-    bench: Bench, worker: WorkerProcess, seconds: float, windows: int
-) -> _Production:
-    """Push at the rate, regardless of the progress of the jobs; takes a sample after each window.
-
-    Sampled jobs have a number below `SLOTS`, so their start time is recorded.
-    """
-    production = _Production()
-    pushes = int(seconds * RATE / PUSH)
-    # Sample at most one job of a push, and no more jobs than slots.
-    every = max(1, -(-pushes // SLOTS))
-    async with bench.application() as app:
-        await app.push_many([_make(number=SLOTS) for _ in range(PUSH)])
-        started = time.monotonic()
-        production.samples.append(_sample(bench, worker))
-        for number in range(pushes):
-            await asyncio.sleep(started + number * PUSH / RATE - time.monotonic())
-            sampled = number % every == 0
-            first = len(production.called) if sampled else SLOTS
-            if sampled:
-                production.called.append(time.time_ns())
-            await app.push_many([_make(number=first if n == 0 else SLOTS) for n in range(PUSH)])
-            if (number + 1) * windows // pushes > number * windows // pushes:
-                production.samples.append(_sample(bench, worker))
-                window = len(production.samples) - 1
-                bench.progress(
-                    f"  window {window} of {windows}: {production.samples[-1].runs:,} runs"
-                )
-    return production
+def _counters(bench: Bench, worker: WorkerProcess) -> Mapping[str, float]:
+    return {
+        "runs": worker.tally.runs().count,
+        "worker_s": cpu_s(worker.processes()),
+        "pages": int(bench.control.value(_PAGES)),
+    }
 
 
-def _sample(bench: Bench, worker: WorkerProcess) -> _Sample:
-    return _Sample(
-        at=time.monotonic(),
-        runs=worker.tally.runs().count,
-        worker_s=cpu_s(worker.processes()),
-        pages=int(bench.control.value(_PAGES)),
+def _measured(number: int, window: Window, others: Mapping[str, float]) -> Measurement:
+    runs = window.added["runs"]
+    return Measurement(
+        figure=f"sustained, window {number}",
+        unit="jobs/s",
+        value=runs / window.seconds,
+        against={} if number == 1 else {"first": "sustained, window 1"},
+        details={
+            "seconds": window.seconds,
+            "p50 ms": quantile(window.took_ms, 0.5),
+            "p99 ms": quantile(window.took_ms, 0.99),
+            "CPU s/10k": 1e4 * window.added["worker_s"] / max(1, runs),
+            "index pages/job": window.added["pages"] / max(1, runs),
+            **others,
+        },
     )
 
 
-def _windows(
-    production: _Production, starts: list[int], window_s: float, others: dict[str, float]
-) -> Iterator[Measurement]:
-    """The figures of each window; a job counts in the window in which it was pushed."""
-    if not all(starts):
-        raise BenchmarkFailed(f"{starts.count(0)} of {len(starts)} jobs have no recorded start")
-    windows = len(production.samples) - 1
-    took_ms = [(start - at) / 1e6 for at, start in zip(production.called, starts, strict=True)]
-    for number in range(windows):
-        before, after = production.samples[number : number + 2]
-        runs = after.runs - before.runs
-        part = took_ms[number * len(took_ms) // windows : (number + 1) * len(took_ms) // windows]
-        first = "sustained, window 1"
-        yield Measurement(
-            figure=f"sustained, window {number + 1}",
-            unit="jobs/s",
-            value=runs / (after.at - before.at),
-            against={} if number == 0 else {"first": first},
-            details={
-                "seconds": window_s,
-                "p50 ms": quantile(part, 0.5),
-                "p99 ms": quantile(part, 0.99),
-                "CPU s/10k": 1e4 * (after.worker_s - before.worker_s) / max(1, runs),
-                "index pages/job": (after.pages - before.pages) / max(1, runs),
-                **others,
-            },
+def measure_windows(
+    bench: Bench,
+    worker: WorkerProcess,
+    counters: Callable[[], Mapping[str, float]],
+    *,
+    seconds: float,
+    count: int,
+    warm_s: float = 0.0,
+    beside: Sequence[Callable[[Chancy], Coroutine[Any, Any, None]]] = (),
+) -> list[Window]:
+    """Push to `QUEUE` at the rate, regardless of the progress of the jobs.
+
+    A job counts in the window in which it was pushed.
+
+    :param count: the number of windows, all of the same length.
+    :param warm_s: seconds before the first window.
+    :param beside: what runs beside the pushes, without an end.
+    """
+    called: list[int] = []
+    looks: list[tuple[float, int, Mapping[str, float]]] = []
+
+    def look(passed: float) -> None:
+        if passed >= warm_s + len(looks) * seconds / count:
+            bench.progress(f"  {len(looks)} of {count} windows")
+            looks.append((time.monotonic(), len(called), counters()))
+
+    async def push() -> None:
+        async with bench.application() as app, asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work(app)) for work in beside]
+            await _push(app, called, look, warm_s, warm_s + seconds)
+            for task in tasks:
+                task.cancel()
+
+    asyncio.run(push())
+    tally, jobs = worker.tally, len(called)
+    wait_until(lambda: 0 not in tally.starts(jobs), "jobs have not started", check=worker.check)
+    took_ms = [(at - began) / 1e6 for began, at in zip(called, tally.starts(jobs), strict=True)]
+    return [
+        Window(
+            seconds=after_at - at,
+            took_ms=took_ms[first:end],
+            counts=after,
+            added={title: value - before[title] for title, value in after.items()},
         )
+        for (at, first, before), (after_at, end, after) in pairwise(looks)
+    ]
+
+
+async def _push(
+    app: Chancy, called: list[int], look: Callable[[float], None], warm_s: float, seconds: float
+) -> None:
+    """Push; notes when sampled jobs were pushed, in ns, at most one of a push.
+
+    They have a number below `SLOTS`, so their start time is recorded.
+    """
+    await app.push_many([_make(number=SLOTS) for _ in range(PUSH)])
+    every = max(1, -(-int((seconds - warm_s) * RATE / PUSH) // SLOTS))
+    started = time.monotonic()
+    for number in range(int(seconds * RATE / PUSH)):
+        passed = number * PUSH / RATE
+        await asyncio.sleep(started + passed - time.monotonic())
+        look(passed)
+        numbers = [SLOTS] * PUSH
+        if passed >= warm_s and number % every == 0 and len(called) < SLOTS:
+            numbers[0] = len(called)
+            called.append(time.time_ns())
+        await app.push_many([_make(number=number) for number in numbers])
+    look(float("inf"))
 
 
 async def _claim_pages(bench: Bench) -> tuple[int, int, int]:

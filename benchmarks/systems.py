@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -97,7 +97,9 @@ class System:
 
     @property
     def note(self) -> str:
-        """The version and the settings in one line."""
+        """The version and the settings in one line; empty if the modes of chancy do not differ."""
+        if self.own and not self.label:
+            return ""
         settings = " ".join(f"{name}={value}" for name, value in self.settings.items())
         parts = [f"{self.package} {self.version}", "" if self.own else settings]
         if self.history != "kept":
@@ -166,6 +168,8 @@ def _own(label: str, queue: str, history: Literal["kept", "not kept"]) -> System
 KEPT = _own("history kept", "kept", "kept")
 NOT_KEPT = _own("not kept", "dropped", "not kept")
 OWN = (KEPT, NOT_KEPT)
+#: Chancy where its modes do not differ.
+CHANCY = replace(KEPT, name="chancy", label="")
 
 GRAPHILE_WORKER = System(
     name="graphile-worker",
@@ -250,6 +254,11 @@ NAMES: tuple[str, ...] = ("chancy", *(system.name for system in OTHERS))
 def own(bench: Bench) -> Sequence[System]:
     """Chancy's modes; empty if only peers are selected."""
     return OWN if bench.systems is None or "chancy" in bench.systems else ()
+
+
+def once(bench: Bench) -> Sequence[System]:
+    """Chancy for a case in which its modes do not differ; empty if only peers are selected."""
+    return (CHANCY,) if own(bench) else ()
 
 
 def peers(bench: Bench, of: Sequence[System] = OTHERS) -> Sequence[System]:

@@ -8,14 +8,15 @@ compared with the same number of plain jobs, from the call of the push until all
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 from benchmarks import systems
 from benchmarks.bench import Bench
 from benchmarks.deployment import CALL, Deployment, measure_each
+from benchmarks.latency import pushed_starts
 from benchmarks.limit import EVERY_S
 from benchmarks.measurement import BenchmarkFailed, Measurement, quantile
-from benchmarks.systems import System
 
 STEPS, QUICK_STEPS, WIDTH, QUICK_WIDTH = 1_000, 200, 10_000, 2_000
 #: Steps of a chain in a system that advances by polling once a second.
@@ -23,25 +24,8 @@ _SLOW_STEPS = 15
 _PUSHES, _WARM = 100, 3
 
 #: chancy with the workflow plugin and a kept history.
-FLOWS = System(
-    name="chancy",
-    label="",
-    program="own",
-    roles="chancy_flows",
-    settings={"queue": "kept"},
-    history="kept",
-    unfinished="select from jobs",
-    every_round=True,
-)
-UPSTREAM = System(
-    name=systems.CHANCY_026.name,
-    label=systems.CHANCY_026.label,
-    program="python",
-    roles=systems.CHANCY_026.roles,
-    settings={"concurrency": 1_000, "workflows": 1},
-    history="kept",
-    unfinished=systems.CHANCY_026.unfinished,
-)
+FLOWS = replace(systems.CHANCY, roles="chancy_flows")
+UPSTREAM = replace(systems.CHANCY_026, settings={"concurrency": 1_000, "workflows": 1})
 
 START = "push to start, with workflows"
 CHAIN = "a step of a chain"
@@ -72,13 +56,10 @@ def _chain(deployment: Deployment) -> Iterator[Measurement]:
         deployment.wait_for_idle([worker], _WARM)
         if system.own:
             pushes = bench.size(_PUSHES, quick=30)
-            before = worker.tally.runs().count
-            found = deployment.ask("paced", pushes, EVERY_S)
-            deployment.wait_for_runs([worker], before + int(found["pushed"]))
-            starts = worker.tally.starts(pushes)
+            found, starts = pushed_starts(deployment, worker, pushes, "paced", EVERY_S)
             waits = zip(found["called_ns"], starts, strict=True)
             took_ms = [(start - called) / 1e6 for called, start in waits]
-            yield _measured(deployment, START, "ms", quantile(took_ms, 0.5))
+            yield deployment.measurement(START, "ms", quantile(took_ms, 0.5), {})
             deployment.wait_for_empty([worker])
         before = worker.tally.runs().count
         meter = deployment.meter()
@@ -94,7 +75,7 @@ def _chain(deployment: Deployment) -> Iterator[Measurement]:
     against = {"push to start": START} if system.own else {}
     if system.own and not UPSTREAM.absence() and bench.round == 1:
         against[UPSTREAM.name] = f"{CHAIN}, {UPSTREAM.label}"
-    yield _measured(deployment, CHAIN, "ms", mean_ms, against=against, details=details)
+    yield deployment.measurement(CHAIN, "ms", mean_ms, details, against=against)
 
 
 def _fan(deployment: Deployment) -> Iterator[Measurement]:
@@ -113,25 +94,4 @@ def _fan(deployment: Deployment) -> Iterator[Measurement]:
             took_s = (deployment.wait_for_empty([worker]) - int(found["began_ns"])) / 1e9
             against = {"plain jobs": plain} if figure == fan else {}
             details = {"jobs/s": width / took_s, **meter.others()}
-            yield _measured(deployment, figure, "s", took_s, against=against, details=details)
-
-
-def _measured(
-    deployment: Deployment,
-    title: str,
-    unit: str,
-    value: float,
-    *,
-    against: dict[str, str] | None = None,
-    details: dict[str, float] | None = None,
-) -> Measurement:
-    system = deployment.system
-    return Measurement(
-        figure=system.figure(title),
-        unit=unit,
-        value=value,
-        against=against or {},
-        details=details or {},
-        system=system.name,
-        note="" if system.own else system.note,
-    )
+            yield deployment.measurement(figure, "s", took_s, details, against=against)

@@ -12,17 +12,17 @@ from multiprocessing import get_context
 from typing import Any, LiteralString
 
 from benchmarks import systems
-from benchmarks.bench import Bench, wait_until
+from benchmarks.bench import Bench
 from benchmarks.control import SCHEMA
-from benchmarks.deployment import CALL, Deployment, measure_each
-from benchmarks.drain import KEPT, drain, measure_drain
-from benchmarks.jobs import echo, fails_once, nap, noop, taking
+from benchmarks.deployment import CALL, Deployment, measure_each, ours
+from benchmarks.drain import KEPT, acknowledged, drain
+from benchmarks.jobs import echo, noop
 from benchmarks.measurement import Measurement, quantile
 from benchmarks.systems import System
-from chancy import Chancy, Job, Queue, Unique
+from chancy import Chancy, Job, Unique
 from chancy.postgres.broker import PostgresBroker
 
-_NOOP = "no-op jobs"
+_NOOP, _BESIDE = "no-op jobs", "beside scheduled jobs"
 _JOBS = 20_000
 _INSERT = "insert into chancy_bench.orders values ($1::int)"
 TASKS = (1, 10, 100, 500)
@@ -40,8 +40,9 @@ _AT_ONCE = 256
 PEERS = (systems.GRAPHILE_WORKER, systems.PGQUEUER, systems.PROCRASTINATE, systems.OBAN)
 #: The setting of that number, where it is not ``concurrency``.
 _CONCURRENCY = {systems.GRAPHILE_WORKER.name: "concurrentJobs", systems.PGQUEUER.name: "limit"}
-#: Queries of the two fastest for jobs that are not settled, without scheduled ones.
+#: Queries of ours and the two fastest for jobs that are not settled, without scheduled ones.
 _UNSETTLED: Mapping[str, LiteralString] = {
+    systems.CHANCY.name: "select from jobs where state in (0, 1)",
     systems.GRAPHILE_WORKER.name: "select from graphile_worker.jobs"
     " where run_at < now() + interval '1 hour'",
     systems.PGQUEUER.name: "select from pgqueuer where execute_after < now() + interval '1 hour'",
@@ -50,15 +51,16 @@ _UNSETTLED: Mapping[str, LiteralString] = {
 
 def measure(bench: Bench) -> Iterator[Measurement]:
     """Each drain with its number of plain no-op jobs beside it; then pushes, then results."""
-    if systems.own(bench):
-        yield from _drains(bench)
+    for title, settings, jobs in _drains():
+        peers = _peers(settings) if bench.round == 1 else ()
+        loaded = [
+            _loaded(system, settings)
+            for system in (*systems.once(bench), *systems.peers(bench, peers))
+        ]
+        jobs = bench.size(jobs, quick=jobs // 4)
+        yield from measure_each(bench, loaded, title, partial(_drain, title, jobs))
     if bench.round == 1:
-        for title, settings, jobs in _peers_drains():
-            those = systems.peers(bench, systems.BEST if "later" in settings else PEERS)
-            loaded = [_loaded(system, settings) for system in those]
-            jobs = bench.size(jobs, quick=jobs // 4)
-            yield from measure_each(bench, loaded, title, partial(_peer_drain, title, jobs))
-        pushing = [*systems.own(bench)[:1], *systems.peers(bench, PEERS)]
+        pushing = [*systems.once(bench), *systems.peers(bench, PEERS)]
         for tasks in TASKS:
             title = f"single pushes by {tasks} task{'s' * (tasks > 1)}"
             jobs = bench.size(_PUSHED, quick=1_000)
@@ -68,113 +70,57 @@ def measure(bench: Bench) -> Iterator[Measurement]:
         yield _awaited(bench)
 
 
-def _peers_drains() -> Iterator[tuple[str, dict[str, int], int]]:
-    """The drains of peers: the title, the settings of their roles, and the jobs."""
+def _drains() -> Iterator[tuple[str, dict[str, int], int]]:
+    """The drains: the title, the settings of their roles, and the jobs."""
     yield _NOOP, {}, _JOBS
     for priorities in (5, 50):
         yield f"{priorities} priorities", {"priorities": priorities}, _JOBS
     yield "50 queues", {"queues": 50}, _JOBS
+    yield "20 % failing once", {"failing": 5}, _JOBS
     for size, jobs in _SIZES:
         yield f"arguments of {size // 1_000} KB", {"bytes": size}, jobs
     for ms, jobs in _NAPS:
         yield f"jobs that sleep {ms} ms", {"sleep_ms": ms}, jobs
-    yield "beside scheduled jobs", {"later": 1}, _JOBS
+    yield _BESIDE, {"later": 1}, _JOBS
+
+
+def _peers(settings: Mapping[str, int]) -> Sequence[System]:
+    """The peers of a drain. Some retry only after seconds."""
+    if "failing" in settings:
+        return ()
+    return systems.BEST if "later" in settings else PEERS
 
 
 def _loaded(system: System, settings: Mapping[str, int]) -> System:
-    """A peer with a workload; sleeping jobs run as many at a time as ours."""
+    """A system with a workload; sleeping jobs run as many at a time as ours do by default."""
     concurrency = _CONCURRENCY.get(system.name, "concurrency")
-    at_once = {concurrency: _AT_ONCE} if "sleep_ms" in settings else {}
-    ours = {name: value for name, value in settings.items() if name != "later"}
+    at_once = {concurrency: _AT_ONCE} if "sleep_ms" in settings and not system.own else {}
+    load = {name: value for name, value in settings.items() if name != "later"}
     unfinished = _UNSETTLED[system.name] if "later" in settings else system.unfinished
-    return replace(system, settings={**system.settings, **ours, **at_once}, unfinished=unfinished)
+    return replace(system, settings={**system.settings, **load, **at_once}, unfinished=unfinished)
 
 
-def _peer_drain(title: str, jobs: int, deployment: Deployment) -> Iterator[Measurement]:
+def _drain(title: str, jobs: int, deployment: Deployment) -> Iterator[Measurement]:
+    """The acknowledged rate of a drain, of chancy beside that of plain jobs."""
     system, bench = deployment.system, deployment.bench
-    if title == "beside scheduled jobs":
+    plain = f"{bench.size(_JOBS, quick=_JOBS // 4):,} {_NOOP}"
+    if title == _BESIDE:
         later = replace(system, settings={**system.settings, "later": 1})
         scheduled = bench.size(_SCHEDULED, quick=100_000)
         replace(deployment, system=later).ask("bulk", scheduled, CALL, 0)
         title = f"beside {scheduled:,} scheduled jobs"
-    found = drain(deployment, min(jobs, system.most), {})
-    value = found.details["acknowledged jobs/s"]
-    yield replace(found, figure=system.figure(title), value=value)
+    against = {_NOOP: plain} if system.own and title != _NOOP else {}
+    failing = int(system.settings.get("failing", 0))
+    runs = jobs + -(-jobs // failing) if failing else 0
+    found = drain(deployment, min(jobs, system.most), against, runs=runs)
+    figure = plain if system.own and title == _NOOP else system.figure(title)
+    yield acknowledged(found, figure)
 
 
 def _by_tasks(title: str, jobs: int, tasks: int, deployment: Deployment) -> Iterator[Measurement]:
-    system = deployment.system
     meter = deployment.meter()
     found = deployment.ask("tasks", jobs, tasks)
-    yield Measurement(
-        figure=title if system.own else system.figure(title),
-        unit="jobs/s",
-        value=jobs / found["seconds"],
-        details=meter.others(),
-        system="chancy" if system.own else system.name,
-        note="" if system.own else system.note,
-    )
-
-
-def _drains(bench: Bench) -> Iterator[Measurement]:
-    jobs = bench.size(_JOBS, quick=5_000)
-    plain = f"{jobs:,} {_NOOP}"
-    yield _drain(bench, [KEPT], _noops(jobs), plain)
-    against = {_NOOP: plain}
-    for priorities in (5, 50):
-        made = [job.with_priority(n % priorities) for n, job in enumerate(_noops(jobs))]
-        yield _drain(bench, [KEPT], made, f"{priorities} priorities", against)
-    queues = [replace(KEPT, name=f"{KEPT.name}{number}") for number in range(50)]
-    made = [job.with_queue(queues[n % 50].name) for n, job in enumerate(_noops(jobs))]
-    yield _drain(bench, queues, made, "50 queues", against)
-    made = [(fails_once if number % 5 == 0 else noop).job(number=number) for number in range(jobs)]
-    yield _drain(bench, [KEPT], made, "20 % failing once", against, runs=jobs + jobs // 5)
-    for size, count in _SIZES:
-        made = [taking.job(number=n, text="x" * size) for n in range(bench.size(count))]
-        yield _drain(bench, [KEPT], made, f"arguments of {size // 1_000} KB", against)
-    for ms, count in _NAPS:
-        made = [nap.job(number=n, ms=ms) for n in range(bench.size(count, quick=count // 4))]
-        yield _drain(bench, [KEPT], made, f"jobs that sleep {ms} ms", against)
-    scheduled = bench.size(_SCHEDULED, quick=100_000)
-    later = (noop.job(number=0).with_delay(86_400) for _ in range(scheduled))
-    title = f"beside {scheduled:,} scheduled jobs"
-    yield _drain(bench, [KEPT], _noops(jobs), title, against, beside=later)
-
-
-def _noops(jobs: int) -> list[Job]:
-    return [noop.job(number=number) for number in range(jobs)]
-
-
-def _drain(
-    bench: Bench,
-    queues: Sequence[Queue],
-    jobs: Sequence[Job],
-    figure: str,
-    against: dict[str, str] | None = None,
-    *,
-    runs: int | None = None,
-    beside: Iterator[Job] | None = None,
-) -> Measurement:
-    """The acknowledged rate of a drain."""
-    bench.prepare(queues[0])
-    home = queues[0].name if len(queues) == 1 else None
-
-    async def fill() -> None:
-        async with bench.application() as app:
-            for queue in queues:
-                await app.declare(queue)
-            if beside is not None:
-                await app.push_many(job.with_queue("later") for job in beside)
-            await app.push_many(job.with_queue(home) if home else job for job in jobs)
-
-    asyncio.run(fill())
-    bench.control.run(f"analyze {SCHEMA}.jobs")
-    bench.rest()
-    names = [queue.name for queue in queues]
-    found = measure_drain(
-        bench, names, len(jobs), figure, against=against or {}, runs=runs, beside=beside is not None
-    )
-    return replace(found, value=found.details["acknowledged jobs/s"])
+    yield deployment.measurement(title, "jobs/s", jobs / found["seconds"], meter.others())
 
 
 def _pushes(bench: Bench) -> Iterator[Measurement]:
@@ -272,8 +218,8 @@ def _awaited(bench: Bench) -> Measurement:
                 if number >= 5:
                     took_ms.append(1_000 * (time.perf_counter() - began))
 
-    with bench.worker(KEPT.name) as worker:
-        wait_until(lambda: worker.ready, "the worker is not listening", check=worker.check)
+    with ours(bench, KEPT.name).worker() as worker:
+        worker.wait_for_ready()
         meter = bench.meter()
         asyncio.run(call())
         others = meter.others()

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from benchmarks.control import SCHEMA
-from benchmarks.peers import chancy_roles
-from chancy import Chancy, Queue
-from chancy.plugins.workflow import Workflow, Workflows, chain
+from collections.abc import Sequence
 
-_FLOWS = Workflows()
+from benchmarks.peers import chancy_roles
+from chancy import Plugin
+from chancy.plugins.workflow import Workflow, Workflows, chain
 
 
 class Roles(chancy_roles.Roles):
     """Default settings with the workflow plugin. `benchmarks.workflows` empties the tables."""
 
-    def application(self) -> Chancy:
-        return Chancy(self.dsn, schema=SCHEMA, plugins=[_FLOWS], allow=["benchmarks.jobs.*"])
-
     async def set_up(self) -> None:
         async with self.application() as app:
             await app.migrate()
-            await app.declare(Queue(name=self.settings["queue"], executor="async"))
+        await super().set_up()
 
     async def push_chain(self, steps: int) -> int:
         made = chain("chain", *(self._make(number=number) for number in range(steps)))
@@ -34,3 +30,6 @@ class Roles(chancy_roles.Roles):
         flow.add(self._make(number=steps + 1), "in", after=names)
         await self._app.push(flow)
         return len(flow)
+
+    def _plugins(self) -> Sequence[Plugin]:
+        return [Workflows()]

@@ -27,6 +27,7 @@ class Workload:
     :ivar queues: the same, of queues.
     :ivar text: a further argument of each job.
     :ivar sleep_s: how long each job sleeps.
+    :ivar failing: every how many jobs one fails in its first attempt; 0: none do.
     :ivar later: whether jobs are scheduled `LATER_S` ahead.
     """
 
@@ -35,6 +36,7 @@ class Workload:
         self.queues: int = settings.get("queues", 1)
         self.text = "x" * settings.get("bytes", 0)
         self.sleep_s: float = settings.get("sleep_ms", 0) / 1_000
+        self.failing: int = settings.get("failing", 0)
         self.later = bool(settings.get("later"))
 
     def arguments(self, number: int) -> dict[str, Any]:

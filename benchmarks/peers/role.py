@@ -50,38 +50,26 @@ _ONE, _MANY = 1, 10
 
 async def run(peer: Peer, verb: str, numbers: Sequence[str]) -> dict[str, Any]:
     """Run a role and return its result."""
-    if verb == "setup":
-        await peer.set_up()
+    if verb in ("setup", "work"):
+        await (peer.set_up() if verb == "setup" else peer.work())
         return {}
-    if verb == "work":
-        await peer.work()
-        return {}
-    if verb == "single":
-        (jobs,) = numbers
-        await _open(peer, _ONE, warm=_WARM)
-        return await _single(peer, int(jobs))
-    if verb == "tasks":
-        jobs, tasks = numbers
-        sessions = min(int(tasks), _MANY)
-        await _open(peer, sessions, warm=sessions)
-        return await _tasks(peer, int(jobs), int(tasks))
-    if verb == "bulk":
-        jobs, call, warm = numbers
-        await _open(peer, peer.concurrency, warm=int(warm))
-        return await _bulk(peer, int(jobs), int(call))
     if verb in ("chain", "fan"):
         (steps,) = numbers
         await peer.open(_ONE)
         return await _flow(peer.push_chain if verb == "chain" else peer.push_fan, int(steps), verb)
-    if verb == "paced":
-        jobs, seconds = numbers
-        await _open(peer, _ONE, warm=_WARM)
-        return await _paced(peer, int(jobs), float(seconds))
+    given = [json.loads(number) for number in numbers]
+    if verb == "bulk":
+        await _open(peer, peer.concurrency, warm=given.pop())
+        return await _bulk(peer, *given)
+    if verb == "tasks":
+        sessions = min(given[1], _MANY)
+        await _open(peer, sessions, warm=sessions)
+        return await _tasks(peer, *given)
     if verb == "offered":
-        jobs, rate = numbers
         await _open(peer, _MANY, warm=_MANY)
-        return await _offered(peer, int(jobs), float(rate))
-    raise SystemExit(f"there is no role {verb!r}")
+        return await _offered(peer, *given)
+    await _open(peer, _ONE, warm=_WARM)
+    return await (_single if verb == "single" else _paced)(peer, *given)
 
 
 async def _open(peer: Peer, sessions: int, *, warm: int) -> None:
