@@ -16,22 +16,13 @@ from collections.abc import Sequence
 import click
 import redis
 
-from benchmarks.stream_roles import Noop
-from benchmarks.streams import server
-from chancy.plugins.redis import RedisSettings
+from benchmarks.redis_queues import server
+from benchmarks.stream_roles import Noop, declare
 from chancy.plugins.redis.streams.processing.events import Events
-from chancy.plugins.redis.streams.producing.stream import Stream
-from chancy.plugins.redis.streams.streams import Streams
 
 _STEPS = 10
-_SEND = "send"
 #: Events of a partition, which bound the memory of the server.
 _SIZE = 10_000
-
-
-def declare(url: str) -> tuple[Streams, Stream[Noop]]:
-    streams = Streams(RedisSettings(url=url))
-    return streams, streams.stream("noop", record=Noop, partition_by="i", size=_SIZE)
 
 
 def resident_kb(pid: int) -> int:
@@ -41,7 +32,7 @@ def resident_kb(pid: int) -> int:
 
 
 async def send(url: str, events: int) -> None:
-    streams, stream = declare(url)
+    streams, stream = declare(url, _SIZE)
     await stream.send_many((Noop(i=i) for i in range(events)), timeout_s=600)
     # Stay alive: the parent reads the memory once more at the end.
     await asyncio.to_thread(sys.stdin.read)
@@ -50,7 +41,7 @@ async def send(url: str, events: int) -> None:
 
 async def work(url: str, events: int, sender: subprocess.Popen[bytes]) -> list[Sequence[int]]:
     """Process events; returns the memory of sender, worker and server after each tenth."""
-    streams, stream = declare(url)
+    streams, stream = declare(url, _SIZE)
     done = asyncio.Event()
     samples: list[Sequence[int]] = []
     count = 0
@@ -89,7 +80,7 @@ def main(events: int, slack: float, url: str | None) -> None:
     if url is not None:
         asyncio.run(send(url, events))
         return
-    with server() as address:
+    with server(()) as address:
         command = [sys.executable, "-m", "benchmarks.stream_memory", "--url", address]
         sender = subprocess.Popen([*command, "--events", str(events)], stdin=subprocess.PIPE)
         try:

@@ -1,13 +1,12 @@
-"""The sender and worker roles of streams: ``python -m benchmarks.stream_roles ROLE URL EVENTS …``.
+"""The roles of streams: ``python -m benchmarks.stream_roles ROLE URL EVENTS CHUNK``.
 
-Each role prints one line of JSON. ``benchmarks/peers/runnel_roles.py`` has the roles of runnel.
+Each role prints a rate. ``benchmarks/peers/runnel_roles.py`` has the roles of runnel.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import json
 import os
 import sys
 import time
@@ -29,15 +28,15 @@ class Noop(Record):
     i: int
 
 
-def declare(url: str) -> tuple[Streams, Stream[Noop]]:
+def declare(url: str, size: int = SIZE) -> tuple[Streams, Stream[Noop]]:
     """Declare the stream, which has sixteen partitions."""
     streams = Streams(RedisSettings(url=url))
-    return streams, streams.stream("noop", record=Noop, partition_by="i", size=SIZE)
+    return streams, streams.stream("noop", record=Noop, partition_by="i", size=size)
 
 
-async def send(url: str, events: int, chunk: int, *, many: bool = False) -> Mapping[str, float]:
+async def send(url: str, events: int, chunk: int, *, many: bool = False) -> float:
     """Send events, ``chunk`` in each call, including their creation; with ``many``, all by one call
-    of `send_many`."""
+    of `send_many`. Returns their rate."""
     streams, stream = declare(url)
     await stream.send(Noop(i=0))
     started = time.perf_counter()
@@ -47,20 +46,20 @@ async def send(url: str, events: int, chunk: int, *, many: bool = False) -> Mapp
         await stream.send(*(Noop(i=i) for i in range(at, min(events, at + chunk))))
     took = time.perf_counter() - started
     await streams.link.close()
-    return {"rate": events / took, "cpu_us": time.process_time() / events * 1e6}
+    return events / took
 
 
-async def work(url: str, events: int, chunk: int) -> Mapping[str, float]:
-    """Process events, measured from the first to the last; in batches if ``chunk`` is over 1."""
+async def work(url: str, events: int, chunk: int) -> float:
+    """Process events, in batches if ``chunk`` is over 1; returns the rate from the first to the
+    last."""
     streams, stream = declare(url)
     done = asyncio.Event()
     count = 0
-    first = cpu = 0.0
+    first = 0.0
 
     def note(number: int) -> None:
-        nonlocal count, first, cpu
-        if not count:
-            first, cpu = time.perf_counter(), time.process_time()
+        nonlocal count, first
+        first = first or time.perf_counter()
         count += number
         if count >= events:
             done.set()
@@ -77,22 +76,20 @@ async def work(url: str, events: int, chunk: int) -> Mapping[str, float]:
     serving = asyncio.create_task(streams.serve())
     await done.wait()
     took = time.perf_counter() - first
-    result = {"rate": events / took, "cpu_us": (time.process_time() - cpu) / events * 1e6}
     serving.cancel()
     await asyncio.wait([serving])
-    return result
+    return events / took
 
 
-ROLES: Mapping[str, Callable[[str, int, int], Awaitable[Mapping[str, float]]]] = {
+ROLES: Mapping[str, Callable[[str, int, int], Awaitable[float]]] = {
     "send": send,
     "send_many": functools.partial(send, many=True),
-    "send_single": lambda url, events, _: send(url, events, 1),
     "work": work,
 }
 
 
-async def main(role: str, url: str, events: str, chunk: str = "500") -> None:
-    print(json.dumps(await ROLES[role](url, int(events), int(chunk))), flush=True)
+async def main(role: str, url: str, events: str, chunk: str) -> None:
+    print(await ROLES[role](url, int(events), int(chunk)), flush=True)
 
 
 if __name__ == "__main__":

