@@ -15,13 +15,20 @@ import asyncio
 import statistics
 import sys
 import time
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from benchmarks.meters import cpu_s, tree
-from chancy import Chancy, Queue, Worker, job
-from chancy.embedded import PostgresServer
+from benchmarks.bench import Bench
+from benchmarks.control import Control
+from benchmarks.deployment import ours
+from benchmarks.jobs import noop
+from benchmarks.measurement import Size
+from benchmarks.meters import Meter, cpu_s
+from benchmarks.observers import BATCHES
+from benchmarks.processes import WorkerProcess
+from benchmarks.server import server
+from benchmarks.tally import SLOTS
+from chancy import Chancy, Queue
 from chancy.plugins.batch import Batch, Batches
 
 ROUNDS, QUICK_ROUNDS = 3, 2
@@ -30,17 +37,16 @@ WORKERS = 2
 #: The highest acceptable ratio.
 BAR = 1.3
 
-BATCHES = Batches()
+QUEUE = Queue(name="batches", executor="async")
+PLUGIN = Batches()
 
 _LOCKS = """
 select count(*) from pg_stat_activity
 where datname = current_database() and wait_event_type = 'Lock'"""
-_WAL = "select pg_current_wal_insert_lsn() - '0/0'::pg_lsn"
 _SHARDS = """
 select n_tup_upd, n_tup_hot_upd, n_dead_tup, pg_relation_size(relid)
 from pg_stat_user_tables where relname = 'batches_shards'"""
-#: Whether jobs are left: counting a million rows fifty times a second would be too slow.
-_LEFT = "select exists (select from chancy.jobs)"
+_make = noop.job.with_queue(QUEUE.name)
 
 
 class Drain(NamedTuple):
@@ -58,79 +64,51 @@ class Drain(NamedTuple):
     waits: int
 
 
-@job(queue="batches")
-async def step(number: int) -> None: ...
-
-
-@job(queue="batches")
-async def finished() -> None: ...
-
-
-def application(dsn: str) -> Chancy:
-    return Chancy(dsn, queues=[Queue(name="batches", executor="async")], plugins=[BATCHES])
-
-
-async def value(app: Chancy, sql: str) -> Any:
-    async with app.transaction() as tx:
-        return (await tx.fetch(sql))[0][0]
-
-
-async def drain(app: Chancy, jobs: int, pids: list[int], *, batch: bool) -> Drain:
+async def drain(
+    bench: Bench, app: Chancy, workers: Sequence[WorkerProcess], jobs: int, *, batch: bool
+) -> Drain:
     """Push jobs and measure until all of them are settled."""
-    await app.pause_queue("batches")
+    await app.pause_queue(QUEUE.name)
     started = time.perf_counter()
     reference = None
-    steps = (step.job(number) for number in range(jobs))
+    steps = (_make(number=number) for number in range(jobs))
     if batch:
-        described = Batch(name="bench", on_success=finished.job(), on_finish=finished.job())
-        reference = await BATCHES.push(app, described, steps)
+        end = _make(number=SLOTS)
+        described = Batch(name="bench", on_success=end, on_finish=end)
+        reference = await PLUGIN.push(app, described, steps)
     else:
         await app.push_many(steps)
     push_s = time.perf_counter() - started
     await asyncio.sleep(1.5)  # the workers receive the pause, and the server flushes
-    wal = await value(app, _WAL)
-    waits, used_s = 0, cpu(pids)
+    meter, waits = bench.meter(), 0
+    used_s = cpu(meter, workers)
     started = time.perf_counter()
-    await app.resume_queue("batches")
-    while await value(app, _LEFT):
-        waits += await value(app, _LOCKS)
+    await app.resume_queue(QUEUE.name)
+    while not bench.control.empty:
+        waits += bench.control.value(_LOCKS)
         await asyncio.sleep(0.02)
     if reference is not None:
         await reference.wait(10)
     seconds = time.perf_counter() - started
-    used_s = cpu(pids) - used_s
-    return Drain(seconds, used_s, push_s, int(await value(app, _WAL) - wal), waits)
+    return Drain(seconds, cpu(meter, workers) - used_s, push_s, meter.wal_bytes(), waits)
 
 
-def cpu(pids: list[int]) -> float:
-    return sum(cpu_s(tree(pid)) for pid in pids)
+def cpu(meter: Meter, workers: Sequence[WorkerProcess]) -> float:
+    used_s = sum(cpu_s(worker.processes()) for worker in workers)
+    return used_s + (meter.server_cpu_s() or 0.0)
 
 
-@asynccontextmanager
-async def worker(dsn: str) -> AsyncGenerator[int]:
-    command = (sys.executable, "-m", "benchmarks.batches", "--worker", dsn)
-    process = await asyncio.create_subprocess_exec(*command)
-    try:
-        yield process.pid
-    finally:
-        process.terminate()
-        await process.wait()
-
-
-async def measure(dsn: str, server: int | None, *, quick: bool) -> None:
-    rounds, jobs = (QUICK_ROUNDS, QUICK_JOBS) if quick else (ROUNDS, JOBS)
+async def measure(bench: Bench, workers: Sequence[WorkerProcess]) -> None:
+    rounds = QUICK_ROUNDS if bench.size.quick else ROUNDS
+    jobs = bench.size(JOBS, quick=QUICK_JOBS)
     plain, batched = list[Drain](), list[Drain]()
-    async with AsyncExitStack() as stack:
-        app = await stack.enter_async_context(application(dsn))
-        pids = [] if server is None else [server]
-        pids += [await stack.enter_async_context(worker(dsn)) for _ in range(WORKERS)]
-        await drain(app, 1_000, pids, batch=True)
+    async with bench.application([PLUGIN]) as app:
+        await drain(bench, app, workers, 1_000, batch=True)
         for number in range(rounds):
             for batch in (number % 2 == 0, number % 2 == 1):
-                (batched if batch else plain).append(await drain(app, jobs, pids, batch=batch))
-        async with app.transaction() as tx:
-            await tx.fetch("select pg_stat_clear_snapshot()")
-            ((updates, hot, dead, size),) = await tx.fetch(_SHARDS)
+                found = await drain(bench, app, workers, jobs, batch=batch)
+                (batched if batch else plain).append(found)
+    ((updates, hot, dead, size),) = bench.control.run(_SHARDS)
     report(f"{jobs:,} plain jobs", plain, jobs)
     report(f"a batch of {jobs:,} jobs", batched, jobs)
     ratio = middle(batched) / middle(plain)
@@ -161,27 +139,22 @@ def report(title: str, found: list[Drain], jobs: int) -> None:
     )
 
 
-async def work(dsn: str) -> None:
-    async with application(dsn) as app, Worker(app) as running:
-        await running.wait_for_shutdown()
-
-
-def main(arguments: list[str]) -> None:
-    # Import the module by name, so that its functions have importable paths, not ``__main__``.
-    from benchmarks import batches
-
-    if arguments[:1] == ["--worker"]:
-        asyncio.run(batches.work(arguments[1]))
-        return
-    quick = "--quick" in arguments
-    dsns = [argument for argument in arguments if not argument.startswith("--")]
-    if dsns:
-        batches.application(dsns[0]).sync_migrate()
-        asyncio.run(batches.measure(dsns[0], None, quick=quick))
-        return
-    with PostgresServer(settings={"fsync": "on", "shared_buffers": "1GB"}) as server:
-        batches.application(server.dsn()).sync_migrate()
-        asyncio.run(batches.measure(server.dsn(), server.pid, quick=quick))
+def main(arguments: Sequence[str]) -> None:
+    dsn = next((argument for argument in arguments if not argument.startswith("--")), None)
+    with server(dsn) as target, Control(target.dsn) as control:
+        bench = Bench(
+            dsn=target.dsn,
+            control=control,
+            size=Size(quick="--quick" in arguments),
+            programs=None,
+            server_pid=target.pid,
+        )
+        bench.application([PLUGIN]).sync_migrate()
+        bench.prepare(QUEUE)
+        with ours(bench, QUEUE.name, mode=BATCHES).workers(WORKERS) as workers:
+            for worker in workers:
+                worker.wait_for_ready()
+            asyncio.run(measure(bench, workers))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from chancy import Plugin, State
 from chancy.attempt.settlement import Settlement
 from chancy.context.context import JobContext
+from chancy.plugins.batch import Batches
 from chancy.plugins.metrics import Metrics
 from chancy.plugins.opentelemetry import OpenTelemetry
 
@@ -24,6 +25,8 @@ NONE, METRICS, TRACED, TRACED_ALL, COUNTER, AROUND = MODES = (
     "a counter in settled",
     "around by contextmanager",
 )
+#: A mode of `benchmarks.batches`.
+BATCHES = "Batches"
 
 
 class SettledCounter(Plugin):
@@ -57,6 +60,7 @@ def plugins(mode: str) -> list[Plugin]:
         TRACED_ALL: [_tracing(1.0)],
         COUNTER: [SettledCounter()],
         AROUND: [IdleAround()],
+        BATCHES: [Batches()],
     }
     return made[mode]
 
