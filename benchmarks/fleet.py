@@ -25,7 +25,6 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from multiprocessing.connection import Connection as Connected
 from multiprocessing.context import SpawnProcess
 
@@ -267,22 +266,11 @@ async def fleet(
         yield statements
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """What idle workers cost.
-
-    :param cores: the cores that the server used.
-    :param own: the cores that this process used.
-    :param rates: statements a second, by what they are for.
-    """
-
-    cores: float
-    own: float
-    rates: Mapping[str, float]
-
-
-async def cost(statements: Statements, pid: int, settle_s: float, seconds: float) -> Cost:
-    """The cost of the workers that run now.
+async def cost(
+    statements: Statements, pid: int, settle_s: float, seconds: float
+) -> tuple[float, float, Mapping[str, float]]:
+    """The cores that the server and this process use for the workers that run now, and the
+    statements a second by what they are for.
 
     :param settle_s: seconds after which what follows a start is over.
     """
@@ -291,19 +279,8 @@ async def cost(statements: Statements, pid: int, settle_s: float, seconds: float
     before, began, own = cpu_s(tree(pid)), time.monotonic(), time.process_time()
     await asyncio.sleep(seconds)
     took = time.monotonic() - began
-    return Cost(
-        cores=(cpu_s(tree(pid)) - before) / took,
-        own=(time.process_time() - own) / took,
-        rates={kind: count / took for kind, count in statements.counts.most_common()},
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Push:
-    """The claims for one push to many workers, and the milliseconds until it started."""
-
-    claims: int
-    ms: float
+    rates = {kind: count / took for kind, count in statements.counts.most_common()}
+    return (cpu_s(tree(pid)) - before) / took, (time.process_time() - own) / took, rates
 
 
 def _member(dsn: str, schema: str, workers: int, pipe: Connected) -> None:
@@ -323,8 +300,11 @@ def _member(dsn: str, schema: str, workers: int, pipe: Connected) -> None:
 
 async def pushes(
     dsn: str, workers: int, count: int = PUSHES, schema: str = "chancy", settle_s: float = 10.0
-) -> list[Push]:
-    """Push to workers in several processes, one job at a time."""
+) -> tuple[list[int], list[float]]:
+    """Push to workers in several processes, one job at a time.
+
+    Returns the claims for each push, and the milliseconds until its job started.
+    """
     spawn = multiprocessing.get_context("spawn")
     shares = [len(range(n, workers, PROCESSES)) for n in range(min(PROCESSES, workers))]
     pipes: list[Connected] = []
@@ -355,7 +335,7 @@ async def pushes(
             member.join(5)
             member.kill()
     claims = [after - before for before, after in itertools.pairwise(totals)]
-    return [Push(claims=made, ms=(started[n] - pushed[n]) / 1e6) for n, made in enumerate(claims)]
+    return claims, [(started[number] - at) / 1e6 for number, at in enumerate(pushed)]
 
 
 def _claims(pipes: Sequence[Connected]) -> int:
@@ -382,21 +362,17 @@ async def measure(options: argparse.Namespace) -> None:
         for case in filter(None, options.idle.split(",")):
             workers, queues = map(int, case.split("x"))
             async with fleet(await fresh(), workers, queues) as statements:
-                _show(case, await cost(statements, server.pid, 10, options.seconds))
+                cores, own, found = await cost(statements, server.pid, 10, options.seconds)
+            rates = {kind: round(rate, 1) for kind, rate in found.items()}
+            print(f"{case}: {cores:.3f} cores (workers {own:.2f}); a second: {rates}")
         for workers in map(int, filter(None, options.pushes.split(","))):
-            found = await pushes(await fresh(), workers)
-            claims, waits = [one.claims for one in found], [one.ms for one in found]
+            claims, waits = await pushes(await fresh(), workers)
             print(
                 f"{workers} workers: {sum(claims) / len(claims):.2f} claims a push (most "
                 f"{max(claims)}); ms to start p50 {quantile(waits, 0.5):.2f}, "
                 f"p90 {quantile(waits, 0.9):.2f}, p99 {quantile(waits, 0.99):.2f}",
                 flush=True,
             )
-
-
-def _show(case: str, found: Cost) -> None:
-    rates = {kind: round(rate, 1) for kind, rate in found.rates.items()}
-    print(f"{case}: {found.cores:.3f} cores (workers {found.own:.2f}); a second: {rates}")
 
 
 def main() -> None:

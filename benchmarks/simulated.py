@@ -18,7 +18,7 @@ from uuid import UUID
 from benchmarks import systems
 from benchmarks.bench import Bench
 from benchmarks.control import SCHEMA
-from benchmarks.fleet import FleetBroker, Push, Statements, cost, pushes, queues_of
+from benchmarks.fleet import FleetBroker, Statements, cost, pushes, queues_of
 from benchmarks.measurement import Measurement, quantile
 from chancy import WorkerRecord
 from chancy.attempt.claim import Claim
@@ -164,7 +164,7 @@ def measure(bench: Bench) -> Iterator[Measurement]:
         bench.prepare(queues_of(1)[0])
         count = bench.size(60, least=2)
         settle_s = min(10.0, 100 * bench.size.scale)
-        yield _of_pushes(number, asyncio.run(pushes(bench.dsn, number, count, SCHEMA, settle_s)))
+        yield _of_pushes(number, *asyncio.run(pushes(bench.dsn, number, count, SCHEMA, settle_s)))
 
 
 def _measure_idle(bench: Bench, pid: int, workers: int, queues: int) -> Measurement:
@@ -173,20 +173,19 @@ def _measure_idle(bench: Bench, pid: int, workers: int, queues: int) -> Measurem
 
     async def run() -> Measurement:
         async with simulated(bench.dsn, workers, queues, SCHEMA) as statements:
-            found = await cost(statements, pid, min(15.0, 150 * bench.size.scale), seconds)
+            settle_s = min(15.0, 150 * bench.size.scale)
+            cores, own, rates = await cost(statements, pid, settle_s, seconds)
         return Measurement(
             figure=f"{workers:,} idle workers, {queues} queues",
             unit="cores",
-            value=found.cores,
-            details={"statements/s": sum(found.rates.values()), "workers' cores": found.own},
+            value=cores,
+            details={"statements/s": sum(rates.values()), "workers' cores": own},
         )
 
     return asyncio.run(run())
 
 
-def _of_pushes(workers: int, found: Sequence[Push]) -> Measurement:
-    waits = [one.ms for one in found]
-    claims = [one.claims for one in found]
+def _of_pushes(workers: int, claims: Sequence[int], waits: Sequence[float]) -> Measurement:
     return Measurement(
         figure=f"push to {workers} idle workers",
         unit="claims",
