@@ -11,10 +11,10 @@ import asyncio
 import statistics
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from chancy.embedded import PostgresServer
 from chancy.postgres.drivers import Name, driver
@@ -31,8 +31,8 @@ create table if not exists driver_rows (
 ) with (fillfactor = 50)"""
 FILL = """
 insert into driver_rows
-select gen_random_uuid(), i % 100, i, 'module.function', repeat('x', 60), i
-from generate_series(1, 5000) i"""
+select id, i % 100, i, 'module.function', repeat('x', 60), i
+from unnest($1::uuid[]) with ordinality as given (id, i)"""
 INSERT = "insert into driver_inserts select * from unnest($1::uuid[], $2::text[])"
 READ = "select id, small, big, name, args, number from driver_rows limit 500"
 UPDATE = """
@@ -40,43 +40,31 @@ update driver_rows r set number = r.number + 1 from unnest($1::uuid[]) as given(
 where r.id = given.id returning r.id"""
 
 
-async def ones(session: Connection) -> float:
-    """Round trips a second."""
-    return await rate(session, 2_000, lambda: session.fetch("select 1"))
+#: The statement of each case, its parameters, how often it is sent, and the rows of one call.
+CASES: Mapping[str, tuple[str, Sequence[object], int, int]] = {
+    "select 1": ("select 1", (), 2_000, 1),
+    "three parameters": (
+        "select $1::uuid, $2::text, $3::int",
+        (IDS[0], "a text", 42),
+        2_000,
+        1,
+    ),
+    "insert 5,000 (uuid, text)": (INSERT, (IDS, TEXTS), 5, 5_000),
+    "read 500 x 6 columns": (READ, (), 100, 500),
+    "update 500 returning": (UPDATE, (IDS[:500],), 20, 500),
+}
 
 
-async def parameters(session: Connection) -> float:
-    """Round trips a second with three parameters."""
-    sql = "select $1::uuid, $2::text, $3::int"
-    return await rate(session, 2_000, lambda: session.fetch(sql, IDS[0], "a text", 42))
-
-
-async def inserts(session: Connection) -> float:
-    """Rows a second, 5,000 per statement."""
+async def rate(session: Connection, case: str) -> float:
+    """Rows a second, after two calls that prepare the statement."""
+    statement, parameters, calls, rows = CASES[case]
     await session.fetch("truncate driver_inserts")
-    return 5_000 * await rate(session, 5, lambda: session.fetch(INSERT, IDS, TEXTS))
-
-
-async def reads(session: Connection) -> float:
-    """Rows a second, 500 per statement."""
-    return 500 * await rate(session, 100, lambda: session.fetch(READ))
-
-
-async def updates(session: Connection) -> float:
-    """Rows a second, 500 per statement."""
-    rows = await session.fetch("select id from driver_rows order by id limit 500")
-    ids: list[UUID] = [row[0] for row in rows]
-    return 500 * await rate(session, 20, lambda: session.fetch(UPDATE, ids))
-
-
-async def rate(session: Connection, calls: int, call: Callable[[], Awaitable[object]]) -> float:
-    """Calls a second, after two calls that prepare the statement."""
     for _ in range(2):
-        await call()
+        await session.fetch(statement, *parameters)
     started = time.perf_counter()
     for _ in range(calls):
-        await call()
-    return calls / (time.perf_counter() - started)
+        await session.fetch(statement, *parameters)
+    return rows * calls / (time.perf_counter() - started)
 
 
 async def notify(listener: Connection, sender: Connection) -> tuple[float, float]:
@@ -94,15 +82,6 @@ async def notify(listener: Connection, sender: Connection) -> tuple[float, float
     return took[len(took) // 2], took[len(took) * 99 // 100]
 
 
-CASES = {
-    "select 1": ones,
-    "three parameters": parameters,
-    "insert 5,000 (uuid, text)": inserts,
-    "read 500 x 6 columns": reads,
-    "update 500 returning": updates,
-}
-
-
 async def measure(dsn: str) -> dict[str, dict[Name, list[float]]]:
     """Measure every case with alternating drivers."""
     found: dict[str, dict[Name, list[float]]] = {}
@@ -111,13 +90,13 @@ async def measure(dsn: str) -> dict[str, dict[Name, list[float]]]:
     first = sessions["asyncpg"]
     await first.fetch(TABLE)
     await first.fetch("truncate driver_rows")
-    await first.fetch(FILL)
+    await first.fetch(FILL, IDS)
     await first.fetch("create table if not exists driver_inserts (id uuid, args text)")
     await first.fetch("analyze")
     for number in range(ROUNDS):
         for name in NAMES if number % 2 else reversed(NAMES):
-            for case, run in CASES.items():
-                figure = await run(sessions[name])
+            for case in CASES:
+                figure = await rate(sessions[name], case)
                 found.setdefault(case, {}).setdefault(name, []).append(figure)
             median, tail = await notify(sessions[name], senders[name])
             found.setdefault("notify p50 ms", {}).setdefault(name, []).append(median)

@@ -23,8 +23,8 @@ import psycopg
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
 from benchmarks.jobs import noop
+from benchmarks.server import server
 from chancy import Chancy
-from chancy.embedded import PostgresServer
 
 ROUNDS = 9
 TOGETHER = 1_000
@@ -33,12 +33,9 @@ EACH = 200
 Kind = Literal["one transaction", "one each"]
 
 
-async def bare_asyncpg(app: Chancy, connection: asyncpg.Connection, jobs: int) -> None:
-    async with connection.transaction():
-        await push(app, connection, jobs)
-
-
-async def bare_psycopg(app: Chancy, connection: psycopg.AsyncConnection, jobs: int) -> None:
+async def bare(
+    app: Chancy, connection: asyncpg.Connection | psycopg.AsyncConnection, jobs: int
+) -> None:
     async with connection.transaction():
         await push(app, connection, jobs)
 
@@ -84,11 +81,11 @@ async def measure(dsn: str) -> dict[tuple[Kind, str], tuple[list[float], list[fl
             opened.push_async_callback(engine.dispose)
         pairs: dict[str, tuple[Callable[[int], Awaitable[None]], ...]] = {
             "asyncpg": (
-                lambda jobs: bare_asyncpg(app, bare_pg, jobs),
+                lambda jobs: bare(app, bare_pg, jobs),
                 lambda jobs: through_session(app, engines["asyncpg"], jobs),
             ),
             "psycopg": (
-                lambda jobs: bare_psycopg(app, bare_psy, jobs),
+                lambda jobs: bare(app, bare_psy, jobs),
                 lambda jobs: through_session(app, engines["psycopg"], jobs),
             ),
         }
@@ -115,8 +112,5 @@ def main(dsn: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        main(sys.argv[1])
-    else:
-        with PostgresServer() as server:
-            main(server.dsn())
+    with server(sys.argv[1] if len(sys.argv) > 1 else None) as target:
+        main(target.dsn)
