@@ -99,21 +99,14 @@ async def _claim(
     bench: Bench, session: asyncpg.Connection, worker: uuid.UUID, limit: int, pending: int, few: int
 ) -> Measurement:
     """The median of many calls, each from the front of the queue, like a worker's first claim."""
-    statement = Statements(SCHEMA).claim
     calls = bench.size(500, quick=200)
     took_ms: list[float] = []
     bench.control.run(_REPORT)
     scans = bench.control.value(_SCANS)
     meter = bench.meter()
     for number in range(calls + 5):  # the first five warm up
-        transaction = session.transaction()
-        await transaction.start()
-        began = time.perf_counter()
-        rows = await session.fetch(
-            statement, worker, uuid.uuid4(), QUEUE.name, None, None, limit, MOST_BYTES
-        )
-        took_ms.append(1_000 * (time.perf_counter() - began))
-        await transaction.rollback()
+        rows, ms = await _rolled_back(session, "", worker, QUEUE.name, None, None, limit)
+        took_ms.append(ms)
         if len(rows) != limit:
             raise BenchmarkFailed(f"claim {number} got {len(rows)} of {limit} jobs")
     others = meter.others()
@@ -149,26 +142,36 @@ async def explained(
     limit: int,
 ) -> int:
     """The pages that one claim hits or reads. The claim is rolled back."""
-    statement = "explain (analyze, buffers, format json) " + Statements(SCHEMA).claim
-    transaction = session.transaction()
-    await transaction.start()
-    try:
-        found: Any = await session.fetchval(
-            statement,
-            worker,
-            uuid.uuid4(),
-            queue,
-            _array(lanes),
-            _array(hints),
-            limit,
-            MOST_BYTES,
-        )
-    finally:
-        await transaction.rollback()
-    plan = json.loads(found)[0]["Plan"]
+    explain = "explain (analyze, buffers, format json) "
+    rows, _ = await _rolled_back(session, explain, worker, queue, lanes, hints, limit)
+    plan = json.loads(rows[0][0])[0]["Plan"]
     if plan["Actual Rows"] != limit:
         raise BenchmarkFailed(f"the explained claim got {plan['Actual Rows']} of {limit} jobs")
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+async def _rolled_back(
+    session: asyncpg.Connection,
+    prefix: str,
+    worker: uuid.UUID,
+    queue: str,
+    lanes: Sequence[int] | None,
+    hints: Sequence[int] | None,
+    limit: int,
+) -> tuple[Sequence[Any], float]:
+    """The rows of one claim, and its milliseconds."""
+    statement = prefix + Statements(SCHEMA).claim
+    places = _array(lanes), _array(hints)
+    transaction = session.transaction()
+    await transaction.start()
+    try:
+        began = time.perf_counter()
+        rows: Sequence[Any] = await session.fetch(
+            statement, worker, uuid.uuid4(), queue, *places, limit, MOST_BYTES
+        )
+        return rows, 1_000 * (time.perf_counter() - began)
+    finally:
+        await transaction.rollback()
 
 
 async def _pushes(bench: Bench, pending: int, few: int) -> Measurement:

@@ -10,9 +10,10 @@ import asyncio
 import itertools
 import re
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from typing import Any
 
 import httpx
 
@@ -165,9 +166,11 @@ async def _watch(bench: Bench, chancy: Chancy, viewers: int, figure: str) -> Mea
     lasting_s = 10.0 if bench.size.quick else 60.0
     times_ms: list[float] = []
     paths = itertools.cycle(["", "queues", "jobs?q=state:failed", "dead-letters", "audit"])
-    async with _served(chancy) as address, _pushing(chancy):
+    address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    serving = serve(Dashboard(chancy), "127.0.0.1", 0, address.set_result)
+    async with _running(serving), _running(_push(chancy)):
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        async with httpx.AsyncClient(base_url=address, limits=limits, timeout=30) as client:
+        async with httpx.AsyncClient(base_url=await address, limits=limits, timeout=30) as client:
             meter = bench.meter()
             unwatched = await _server_cores(meter, lasting_s)
             open_pages = [
@@ -217,31 +220,18 @@ async def _view(client: httpx.AsyncClient, path: str, times_ms: list[float]) -> 
 
 
 @asynccontextmanager
-async def _served(chancy: Chancy) -> AsyncGenerator[str]:
-    address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    serving = serve(Dashboard(chancy), "127.0.0.1", 0, address.set_result)
-    server = asyncio.create_task(serving)
-    try:
-        yield await address
-    finally:
-        server.cancel()
-        with suppress(asyncio.CancelledError):
-            await server
-
-
-@asynccontextmanager
-async def _pushing(chancy: Chancy) -> AsyncGenerator[None]:
-    """Push a job each second, so that open pages have something to show."""
-
-    async def push() -> None:
-        for number in itertools.count():
-            await chancy.push(noop.job.with_queue("seldom")(number=number))
-            await asyncio.sleep(1)
-
-    pushing = asyncio.create_task(push())
+async def _running(work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
+    task = asyncio.create_task(work)
     try:
         yield
     finally:
-        pushing.cancel()
+        task.cancel()
         with suppress(asyncio.CancelledError):
-            await pushing
+            await task
+
+
+async def _push(chancy: Chancy) -> None:
+    """Push a job each second, so that open pages have something to show."""
+    for number in itertools.count():
+        await chancy.push(noop.job.with_queue("seldom")(number=number))
+        await asyncio.sleep(1)

@@ -126,22 +126,16 @@ async def _inserts(bench: Bench, session: asyncpg.Connection) -> list[Measuremen
     texts = [_ARGUMENTS] * _BATCH
     records = [(_ARGUMENTS,)] * _BATCH
 
-    async def single() -> None:
-        await session.execute(_INSERT, _ARGUMENTS)
-
-    async def unnest() -> None:
-        await session.execute(_INSERT_MANY, texts)
-
-    async def copy() -> None:
-        await session.copy_records_to_table(
+    def copy() -> Awaitable[object]:
+        return session.copy_records_to_table(
             "raw_jobs", schema_name="chancy_bench", columns=["arguments"], records=records
         )
 
     batches = bench.size(20, quick=10, least=1)
     found: list[Measurement] = []
     for figure, call, calls, rows in (
-        (SINGLE, single, bench.size(2_000, quick=500), 1),
-        (UNNEST, unnest, batches, _BATCH),
+        (SINGLE, lambda: session.execute(_INSERT, _ARGUMENTS), bench.size(2_000, quick=500), 1),
+        (UNNEST, lambda: session.execute(_INSERT_MANY, texts), batches, _BATCH),
         (COPY, copy, batches, _BATCH),
     ):
         await session.execute("truncate chancy_bench.raw_jobs")
