@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,75 +52,52 @@ PLOTS: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """A figure of chancy and the limit of the server.
-
-    :param text: the description; ``{jobs}`` is replaced by the number that starts the figure's
-        name.
-    :param limit: the figure of the limit.
-    :param beside: the description of the limit.
-    """
-
-    text: str
-    of: Reading
-    limit: str
-    beside: str
-
-
 _ASYNC = "async no-op jobs, one worker"
-_PGBENCH = "pgbench, claim 100 and delete 100"
 _PLAIN = Reading(case="executors", figure=r"[\d,]+ no-op jobs, thread", detail=ACKNOWLEDGED)
-ROWS: Sequence[Row] = (
-    Row(
-        text=f"drain of {{jobs}} {_ASYNC}, history kept",
-        of=Reading(case="drain", system=KEPT, figure=DRAIN, detail=ACKNOWLEDGED),
-        limit=limit.CLAIM_DELETE,
-        beside=_PGBENCH,
+#: Figures of chancy: the description, in which ``{jobs}`` is the number that starts the name of the
+#: figure, where it is, and the figure of the limit.
+ROWS: Sequence[tuple[str, Reading, str]] = (
+    (
+        f"drain of {{jobs}} {_ASYNC}, history kept",
+        Reading(case="drain", system=KEPT, figure=DRAIN, detail=ACKNOWLEDGED),
+        limit.CLAIM_DELETE,
     ),
-    Row(
-        text=f"drain of {{jobs}} {_ASYNC}, finished rows deleted",
-        of=Reading(case="drain", system=NOT_KEPT, figure=DRAIN, detail=ACKNOWLEDGED),
-        limit=limit.CLAIM_DELETE,
-        beside=_PGBENCH,
+    (
+        f"drain of {{jobs}} {_ASYNC}, finished rows deleted",
+        Reading(case="drain", system=NOT_KEPT, figure=DRAIN, detail=ACKNOWLEDGED),
+        limit.CLAIM_DELETE,
     ),
-    Row(
-        text="drain of {jobs} plain no-op jobs through a `thread` queue",
-        of=_PLAIN,
-        limit=limit.CLAIM_DELETE,
-        beside=_PGBENCH,
+    (
+        "drain of {jobs} plain no-op jobs through a `thread` queue",
+        _PLAIN,
+        limit.CLAIM_DELETE,
     ),
-    Row(
-        text="drain of {jobs} plain no-op jobs through a `process` queue, the default",
-        of=replace(_PLAIN, figure=r"[\d,]+ no-op jobs, process"),
-        limit=limit.CLAIM_DELETE,
-        beside=_PGBENCH,
+    (
+        "drain of {jobs} plain no-op jobs through a `process` queue, the default",
+        replace(_PLAIN, figure=r"[\d,]+ no-op jobs, process"),
+        limit.CLAIM_DELETE,
     ),
-    Row(
-        text="push one by one, awaited",
-        of=Reading(case="push", figure=ONE_BY_ONE),
-        limit=limit.SINGLE,
-        beside="one awaited insert",
+    ("push one by one, awaited", Reading(case="push", figure=ONE_BY_ONE), limit.SINGLE),
+    ("push of {jobs}, 5,000 a call", Reading(case="push", figure=MANY), limit.UNNEST),
+    (
+        "idle worker, from the return of a push to the job's start",
+        Reading(case="latency", figure=RETURN),
+        limit.PACED_NOTIFY,
     ),
-    Row(
-        text="push of {jobs}, 5,000 a call",
-        of=Reading(case="push", figure=MANY),
-        limit=limit.UNNEST,
-        beside="unnest insert into a bare table",
-    ),
-    Row(
-        text="idle worker, from the return of a push to the job's start",
-        of=Reading(case="latency", figure=RETURN),
-        limit=limit.PACED_NOTIFY,
-        beside="a notification until it is heard",
-    ),
-    Row(
-        text="idle worker, from the call of the push",
-        of=Reading(case="latency", figure=CALL),
-        limit=limit.PACED_INSERT,
-        beside="insert and notify until heard",
+    (
+        "idle worker, from the call of the push",
+        Reading(case="latency", figure=CALL),
+        limit.PACED_INSERT,
     ),
 )
+#: The descriptions of the limits.
+BESIDE: Mapping[str, str] = {
+    limit.CLAIM_DELETE: "pgbench, claim 100 and delete 100",
+    limit.SINGLE: "one awaited insert",
+    limit.UNNEST: "unnest insert into a bare table",
+    limit.PACED_NOTIFY: "a notification until it is heard",
+    limit.PACED_INSERT: "insert and notify until heard",
+}
 
 #: The columns of the comparison: title, case and figure, and the detail with a second number.
 COLUMNS: Sequence[tuple[str, str, str, str]] = (
@@ -189,18 +166,18 @@ def _longer(head: Mapping[str, Any]) -> str:
 def _limits(found: Sequence[Summary]) -> Iterator[str]:
     yield "| figure | median | of the limit | the limit |"
     yield "|---|---|---|---|"
-    for row in ROWS:
+    for description, of, limit_ in ROWS:
         try:
-            (one,) = find(row.of, found)
-            (most,) = find(Reading(case="limit", figure=re.escape(row.limit)), found)
+            (one,) = find(of, found)
+            (most,) = find(Reading(case="limit", figure=re.escape(limit_)), found)
         except NotRead:
             continue
-        value = one.details[row.of.detail] if row.of.detail else one.median
-        text = row.text.format(jobs=one.figure.partition(" ")[0])
+        value = one.details[of.detail] if of.detail else one.median
+        text = description.format(jobs=one.figure.partition(" ")[0])
         tail = f", p99 {_rounded(one.details['p99'])} ms" if one.unit == "ms" else ""
         yield (
             f"| {text} | {_rounded(value)} {one.unit}{tail} | {value / most.median:.2f} "
-            f"| {row.beside}: {_rounded(most.median)} {most.unit} |"
+            f"| {BESIDE[limit_]}: {_rounded(most.median)} {most.unit} |"
         )
     for one in found:
         if match := re.match(r"peak memory of a client that pushes ([\d,]+)", one.figure):

@@ -12,6 +12,9 @@ from benchmarks.bars import NOT_MEASURED, Verdict, judge
 from benchmarks.measurement import OTHERS, Measurement, Taken
 from benchmarks.summary import CALM_CORES, Summary, by_system, summaries
 
+#: The names of fields of a `Summary` in the file, where they differ.
+_SHORT = {"least": "min", "most": "max"}
+
 
 def as_json(head: Mapping[str, Any], taken: Sequence[Taken]) -> dict[str, Any]:
     """The full results as JSON, including every repetition."""
@@ -23,21 +26,7 @@ def as_json(head: Mapping[str, Any], taken: Sequence[Taken]) -> dict[str, Any]:
             {"case": each.case, "round": each.round, **asdict(each.measurement)} for each in taken
         ],
         "summary": [
-            {
-                "case": summary.case,
-                "system": summary.system,
-                "figure": summary.figure,
-                "unit": summary.unit,
-                "rounds": summary.rounds,
-                "median": summary.median,
-                "min": summary.least,
-                "max": summary.most,
-                "ratios": dict(summary.ratios),
-                "details": dict(summary.details),
-                "calm": summary.calm,
-                "note": summary.note,
-                "missing": summary.missing,
-            }
+            {_SHORT.get(name, name): value for name, value in asdict(summary).items()}
             for summary in found
         ],
         "bars": [

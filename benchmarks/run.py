@@ -7,8 +7,9 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -155,14 +156,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--cases",
-        type=_cases,
+        type=partial(_names, "case", CASES),
         default=list(CASES),
         metavar="A,B",
         help=f"one or more of {', '.join(CASES)}; default: all. Ratios need limit",
     )
     parser.add_argument(
         "--systems",
-        type=_systems,
+        type=partial(_names, "system", NAMES),
         metavar="A,B",
         help=f"one or more of {', '.join(NAMES)}; default: all that are installed",
     )
@@ -176,22 +177,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _cases(text: str) -> list[str]:
+def _names(kind: str, known: Collection[str], text: str) -> list[str]:
     wanted = text.split(",")
     for name in wanted:
-        if name not in CASES:
+        if name not in known:
             raise argparse.ArgumentTypeError(
-                f"there is no case {name!r}: choose from {', '.join(CASES)}"
-            )
-    return wanted
-
-
-def _systems(text: str) -> list[str]:
-    wanted = text.split(",")
-    for name in wanted:
-        if name not in NAMES:
-            raise argparse.ArgumentTypeError(
-                f"there is no system {name!r}: choose from {', '.join(NAMES)}"
+                f"there is no {kind} {name!r}: choose from {', '.join(known)}"
             )
     return wanted
 
