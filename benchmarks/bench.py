@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,7 +53,7 @@ class Bench:
 
     def meter(self) -> Meter:
         """A meter that starts now."""
-        return Meter(self.control, self.server_pid).start()
+        return Meter(self.control, self.server_pid)
 
     def prepare(self, queue: Queue, jobs: int | Iterable[Job] = 0) -> None:
         """Empty the tables, and push jobs into a queue."""
@@ -90,17 +89,6 @@ class Bench:
         asyncio.run(fill())
         self.control.run("analyze jobs")
         self.rest()
-
-    @contextmanager
-    def paused(self, queue: Queue) -> Generator[None]:
-        """Pause a queue within the block."""
-        asyncio.run(self._pause(queue, paused=True))
-        yield
-        asyncio.run(self._pause(queue, paused=False))
-
-    async def _pause(self, queue: Queue, *, paused: bool) -> None:
-        async with self.application() as app:
-            await (app.pause_queue if paused else app.resume_queue)(queue.name)
 
 
 #: A case: measures one round. Called once a round; the tables may contain anything.

@@ -46,7 +46,8 @@ class Deployment:
     def ask(self, *role: object) -> dict[str, Any]:
         """Run a pushing role; returns its result."""
         command = self.system.command(*map(str, role))
-        return ask(command, self._environment(), timeout_s=TIMEOUT_S)
+        found: dict[str, Any] = ask(command, self._environment(), timeout_s=TIMEOUT_S)
+        return found
 
     def fill(self, jobs: int) -> None:
         """Push a backlog of jobs, numbered from 0, and wait until the machine is idle.
@@ -60,7 +61,7 @@ class Deployment:
 
     def meter(self) -> Meter:
         """A meter that starts now."""
-        return Meter(self.session, self.bench.server_pid).start()
+        return Meter(self.session, self.bench.server_pid)
 
     def measurement(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -132,10 +133,16 @@ def measure_idle(
     bench: Bench, queue: Queue, workers: Sequence[WorkerProcess], jobs: int | Iterable[Job]
 ) -> tuple[float, Meter]:
     """Jobs a second of idle workers, from the resumption of their queue to the last settlement."""
-    with bench.paused(queue):
-        bench.push(queue, jobs)
-        count = int(bench.control.value("select count(*) from jobs"))
-        meter = bench.meter()
-        began_ns = time.time_ns()
+    asyncio.run(_pause(bench, queue, paused=True))
+    bench.push(queue, jobs)
+    count = int(bench.control.value("select count(*) from jobs"))
+    meter = bench.meter()
+    began_ns = time.time_ns()
+    asyncio.run(_pause(bench, queue, paused=False))
     emptied_ns = ours(bench, queue.name).wait_for_empty(workers)
     return per_second(count, began_ns, emptied_ns), meter
+
+
+async def _pause(bench: Bench, queue: Queue, *, paused: bool) -> None:
+    async with bench.application() as app:
+        await (app.pause_queue if paused else app.resume_queue)(queue.name)

@@ -75,7 +75,7 @@ class Statements:
         self._register_lock = threading.Lock()
         self._register: Register | None = None
         self._heard: asyncio.Task[None] | None = None
-        self._inboxes: list[Inbox] = []
+        self._inboxes: list[asyncio.Queue[list[str]]] = []
         self.counts: Counter[str] = Counter()
 
     async def open(self) -> None:
@@ -101,8 +101,9 @@ class Statements:
         kinds = [kind for part, kind in KINDS.items() if part in sql]
         self.counts[kinds[0] if kinds else "other"] += 1
 
-    async def listen(self, channel: str) -> Inbox:
-        inbox = Inbox()
+    async def listen(self, channel: str) -> asyncio.Queue[list[str]]:
+        """The notifications for one worker."""
+        inbox = asyncio.Queue[list[str]]()
         self._inboxes.append(inbox)
         if self._heard is None:
             session = await self._driver.connect(self._dsn, application_name="fleet listener")
@@ -115,7 +116,7 @@ class Statements:
             while True:
                 payloads = await session.notifications(3_600)
                 for inbox in self._inboxes:
-                    inbox.put(payloads)
+                    inbox.put_nowait(list(payloads))
         finally:
             await session.close()
 
@@ -136,28 +137,6 @@ class Statements:
             self._register.close()
 
 
-class Inbox:
-    """The notifications for one worker."""
-
-    def __init__(self) -> None:
-        self._payloads: list[str] = []
-        self._filled = asyncio.Event()
-
-    def put(self, payloads: Sequence[str]) -> None:
-        self._payloads += payloads
-        self._filled.set()
-
-    async def get(self, timeout_s: float) -> list[str]:
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._filled.wait()
-        except TimeoutError:
-            return []
-        self._filled.clear()
-        payloads, self._payloads = self._payloads, []
-        return payloads
-
-
 class SharedSession:
     """Stands for a session of one worker."""
 
@@ -167,7 +146,7 @@ class SharedSession:
     def __init__(self, statements: Statements) -> None:
         self._statements = statements
         self._pinned: Connection | None = None
-        self._inbox: Inbox | None = None
+        self._inbox: asyncio.Queue[list[str]] | None = None
 
     async def fetch(
         self, sql: str, *params: object, deadline_s: float = STATEMENT_DEADLINE_S
@@ -200,7 +179,11 @@ class SharedSession:
         self, timeout_s: float, first: Callable[[str], None] | None = None
     ) -> list[str]:
         assert self._inbox is not None
-        return await self._inbox.get(timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._inbox.get()
+        except TimeoutError:
+            return []
 
     def abort(self) -> None: ...
     async def close(self) -> None: ...

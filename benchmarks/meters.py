@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 
 import psutil
 
@@ -57,29 +56,20 @@ def busy_cores(seconds: float) -> float:
     return (_busy_s() - before) / seconds
 
 
-@dataclass(slots=True)
 class Meter:
-    """Differences of all counters since its start.
+    """Differences of all counters since its creation.
 
     :param session: a session in the database whose transactions are counted.
     """
 
-    session: Session
-    server_pid: int | None
-    _started: float = 0.0
-    _busy_s: float = 0.0
-    _own_s: float = 0.0
-    _wal: int = 0
-    _transactions: int = 0
-    _statements: int = 0
-
-    def start(self) -> Meter:
-        self._transactions = self.session.transactions()
-        self._wal = self.session.wal_bytes()
-        self._statements = self.session.statements
+    def __init__(self, session: Session, server_pid: int | None) -> None:
+        self._session = session
+        self._server_pid = server_pid
+        self._transactions = session.transactions()
+        self._wal = session.wal_bytes()
+        self._statements = session.statements
         self._own_s = self._own_cpu_s()
         self._started, self._busy_s = time.monotonic(), _busy_s()
-        return self
 
     def others(self) -> dict[str, float]:
         """Cores that programs other than this benchmark and its server have used since the start.
@@ -92,19 +82,19 @@ class Meter:
 
     def wal_bytes(self) -> int:
         """Bytes of WAL since the start, from all sessions."""
-        return self.session.wal_bytes() - self._wal
+        return self._session.wal_bytes() - self._wal
 
     def transactions(self) -> int:
         """Transactions since the start, without ours. Call it after the measured sessions end."""
-        now = self.session.transactions()
-        return now - self._transactions - (self.session.statements - self._statements)
+        now = self._session.transactions()
+        return now - self._transactions - (self._session.statements - self._statements)
 
     def server_cpu_s(self) -> float | None:
         """Seconds of CPU time of the server so far; None if its process is unknown."""
-        return None if self.server_pid is None else cpu_s(tree(self.server_pid))
+        return None if self._server_pid is None else cpu_s(tree(self._server_pid))
 
     def _own_cpu_s(self) -> float:
         processes = {process.pid: process for process in tree(psutil.Process().pid)}
-        if self.server_pid is not None:
-            processes |= {process.pid: process for process in tree(self.server_pid)}
+        if self._server_pid is not None:
+            processes |= {process.pid: process for process in tree(self._server_pid)}
         return cpu_s(processes.values())

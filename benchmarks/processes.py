@@ -140,41 +140,31 @@ def wait_until(
 
 def ask(
     command: Sequence[str], environment: Mapping[str, str], *, timeout_s: float | None = None
-) -> dict[str, Any]:
-    """Run a program and return the JSON object in the last line of its output.
+) -> Any:
+    """Run a program and return the JSON in the last line of its output.
 
     :raises BenchmarkFailed: the program exceeded the timeout, or failed.
     """
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(
+    try:
+        done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=log,
+            capture_output=True,
             text=True,
             cwd=ROOT,
             env={**os.environ, **environment},
+            timeout=timeout_s,
+            check=False,
             start_new_session=True,
         )
-        with process:
-            try:
-                output, _ = process.communicate(timeout=timeout_s)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                raise BenchmarkFailed(
-                    f"{_shown(command)} did not finish within {timeout_s:g} s"
-                ) from None
-            except BaseException:
-                process.kill()
-                raise
-        if process.returncode != 0:
-            log.seek(0)
-            raise BenchmarkFailed(
-                f"{_shown(command)} exited with status {process.returncode}:\n"
-                + _tail(log.read() or output)
-            )
-    result: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return result
+    except subprocess.TimeoutExpired:
+        raise BenchmarkFailed(f"{_shown(command)} did not finish within {timeout_s:g} s") from None
+    if done.returncode != 0:
+        raise BenchmarkFailed(
+            f"{_shown(command)} exited with status {done.returncode}:\n"
+            + _tail(done.stderr or done.stdout)
+        )
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def _shown(command: Sequence[str]) -> str:

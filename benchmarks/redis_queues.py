@@ -91,7 +91,8 @@ class Trial:
 
     def _ask(self, *role: object) -> dict[str, Any]:
         command = self._system.command(*map(str, role))
-        return ask(command, self._environment, timeout_s=_TIMEOUT_S)
+        found: dict[str, Any] = ask(command, self._environment, timeout_s=_TIMEOUT_S)
+        return found
 
     def _empty(self) -> None:
         self._client.flushall()

@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import click
 import redis
 
+from benchmarks.processes import ROOT, ask
 from benchmarks.redis_queues import server
 from benchmarks.redis_systems import RUNNEL
 
-_ROOT = Path(__file__).resolve().parent.parent
 _TIMEOUT_S = 120
 
 #: The cases: role, records per call or batch, and fraction of the events.
@@ -37,17 +35,8 @@ CASES: Mapping[str, tuple[str, int, float]] = {
 
 def measured(command: Sequence[str], url: str, role: str, events: int, chunk: int) -> float:
     """Events a second of one role in a separate process."""
-    done = subprocess.run(
-        [*command, role, url, str(events), str(chunk)],
-        cwd=_ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_TIMEOUT_S,
-    )
-    if done.returncode or not done.stdout:
-        raise click.ClickException(f"{' '.join(command)} {role} failed:\n{done.stderr[-2_000:]}")
-    return float(done.stdout.splitlines()[-1])
+    rate: float = ask([*command, role, url, str(events), str(chunk)], {}, timeout_s=_TIMEOUT_S)
+    return rate
 
 
 def rounds(
@@ -83,7 +72,7 @@ def main(runnel: str | None, events: int, count: int, json_: bool) -> None:
     if runnel is None and not RUNNEL.absence():
         runnel = str(RUNNEL.directory / "bin" / "python")
     if runnel:
-        systems["runnel"] = [runnel, str(_ROOT / "benchmarks" / "peers" / "runnel_roles.py")]
+        systems["runnel"] = [runnel, str(ROOT / "benchmarks" / "peers" / "runnel_roles.py")]
     found = rounds(systems, events, count)
     if json_:
         print(json.dumps({"events": events, "rates": found}))
