@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from enum import Enum, IntEnum
 from functools import lru_cache
 from importlib import resources
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from uuid import UUID
 
 from chancy.broker.contract import Broker
@@ -20,6 +20,10 @@ from chancy.postgres.statements import load
 from chancy.serialization.sealed import redacted
 from chancy.text import shown
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _PATH = re.compile(rf"{_NAME.pattern}(\.{_NAME.pattern})?")
 
@@ -33,6 +37,25 @@ def utc(at: datetime | None) -> datetime | None: ...
 def utc(at: datetime | None) -> datetime | None:
     """A timestamp of a row, which has no time zone, as an aware datetime."""
     return None if at is None else at.replace(tzinfo=UTC)
+
+
+def from_row(kind: type[T], row: Sequence[Any], **read: Callable[[Any], Any]) -> T:
+    """A dataclass from a row that has a column for each field, in their order.
+
+    :param read: by field, what makes its value of that of the column. Other timestamps become
+        aware.
+    """
+    names = (field.name for field in fields(kind))
+    return kind(
+        **{
+            name: read[name](value) if name in read else _aware(value)
+            for name, value in zip(names, row, strict=True)
+        }
+    )
+
+
+def _aware(value: Any) -> Any:
+    return utc(value) if isinstance(value, datetime) else value
 
 
 def facts(record: Any) -> dict[str, Any]:

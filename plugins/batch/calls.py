@@ -7,14 +7,15 @@ from typing import Any
 from uuid import UUID
 
 from chancy.broker.values import Cancellation
+from chancy.plugin.tables import from_row
 from chancy.plugin.tracking.groups import GroupCalls, check_limit
 from chancy.plugins.batch.outcomes import SQL, BatchJobOutcome, BatchRef, settle_statement
 from chancy.plugins.batch.record import (
     BatchRecord,
     BatchState,
     CallbackRecord,
+    On,
     batch,
-    callback,
 )
 from chancy.states import State
 
@@ -31,7 +32,8 @@ class BatchCalls(GroupCalls[BatchRecord, BatchState]):
         return batch(row)
 
     async def callbacks(self, id: UUID) -> list[CallbackRecord]:
-        return [callback(row) for row in await self._tables.fetch("callbacks", id)]
+        rows = await self._tables.fetch("callbacks", id)
+        return [from_row(CallbackRecord, row, on=On) for row in rows]
 
     async def bad(self, id: UUID, after: UUID | None, limit: int) -> list[tuple[UUID, State]]:
         """Jobs that failed or were cancelled, by id."""

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from chancy.plugin.tables import facts, utc
+from chancy.plugin.tables import facts, from_row
 from chancy.plugin.tracking.groups import GroupFilter, GroupState, LabelledEnum
 
 
@@ -103,23 +103,5 @@ class BatchFilter(GroupFilter[BatchState]):
 
 def batch(row: Sequence[Any]) -> BatchRecord:
     """A row of ``sql/find.sql``."""
-    id, name, state, open_, pushed_at, stop_asked_at, finished_at, *counts = row
-    pending, succeeded, failed, cancelled = counts
-    return BatchRecord(
-        id=id,
-        name=name,
-        state=BatchState(state),
-        open=open_,
-        progress=BatchProgress(
-            pending=pending, succeeded=succeeded, failed=failed, cancelled=cancelled
-        ),
-        pushed_at=utc(pushed_at),
-        stop_asked_at=utc(stop_asked_at),
-        finished_at=utc(finished_at),
-    )
-
-
-def callback(row: Sequence[Any]) -> CallbackRecord:
-    """A row of ``sql/callbacks.sql``."""
-    kind, job_id, func, pushed_at = row
-    return CallbackRecord(on=On(kind), job_id=job_id, func=func, pushed_at=utc(pushed_at))
+    progress = from_row(BatchProgress, row[7:])
+    return from_row(BatchRecord, (*row[:4], progress, *row[4:7]), state=BatchState)

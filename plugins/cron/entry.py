@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -15,7 +15,7 @@ from chancy.errors import ConfigurationError, InvalidArguments
 from chancy.job.definition import DECORATED, Job
 from chancy.job.fields import ATTEMPTS, PRIORITIES, check_hold
 from chancy.job.limits import check_limits, encode_limits, limits_from
-from chancy.plugin.tables import utc
+from chancy.plugin.tables import from_row
 from chancy.plugins.cron.misfire import MAX_BACKFILL, Misfire
 from chancy.schedule import Schedule
 from chancy.serialization.codec import encode
@@ -177,37 +177,21 @@ class StoredEntry:
         return ticks
 
 
-def stored(row: Any) -> StoredEntry:
+def stored(row: Sequence[Any]) -> StoredEntry:
     """Build an entry from a row of ``sql/entries.sql``."""
-    (
-        name, schedule, zone, misfire, grace_s, backfill_limit, overlap, jitter_s, func,
-        arguments, queue, priority, max_attempts, meta, limits, lapses, lapsed, paused_at,
-        last_tick, next_at, since, read_at, problem,
-    ) = row  # fmt: skip
-    return StoredEntry(
-        name=name,
-        schedule=schedule,
-        zone=zone,
-        misfire=misfire,
-        grace_s=grace_s,
-        backfill_limit=backfill_limit,
-        overlap=overlap,
-        jitter_s=jitter_s,
-        func=func,
-        arguments=json.loads(arguments),
-        queue=queue,
-        priority=priority,
-        max_attempts=max_attempts,
-        meta=json.loads(meta) if meta else {},
-        limits=json.loads(limits) if limits else {},
-        source="lapsed" if lapsed else "code" if lapses else "run time",
-        paused_at=utc(paused_at),
-        last_tick=utc(last_tick),
-        next_at=utc(next_at),
-        since=utc(since),
-        read_at=utc(read_at),
-        problem=problem,
+    *own, lapses, lapsed = row[:17]
+    source = "lapsed" if lapsed else "code" if lapses else "run time"
+    return from_row(
+        StoredEntry,
+        (*own, source, *row[17:]),
+        arguments=json.loads,
+        meta=_mapping,
+        limits=_mapping,
     )
+
+
+def _mapping(text: str | None) -> Any:
+    return json.loads(text) if text else {}
 
 
 def job_of(entry: StoredEntry) -> Job:

@@ -12,7 +12,7 @@ from chancy.broker.contract import Broker
 from chancy.errors import ConfigurationError
 from chancy.job.ids import new_id
 from chancy.plugin.pushing import PrepareStored, PushWay, columns
-from chancy.plugin.tables import PluginSql, utc
+from chancy.plugin.tables import PluginSql, from_row
 from chancy.plugins.cron.entry import Entry, StoredEntry, job_of, stored
 
 #: The most entries of one schema.
@@ -132,20 +132,8 @@ class Entries:
 
     async def history(self, name: str, limit: int = 50) -> list[Fired]:
         """The history of an entry's ticks, newest first."""
-        return [
-            Fired(
-                tick=utc(tick),
-                manual=manual,
-                job_id=job_id,
-                run_at=utc(run_at),
-                fired_at=utc(fired_at),
-                skipped=skipped,
-                missed=missed,
-            )
-            for tick, manual, job_id, run_at, fired_at, skipped, missed in await self._tables.fetch(
-                "history", name, limit
-            )
-        ]
+        rows = await self._tables.fetch("history", name, limit)
+        return [from_row(Fired, row) for row in rows]
 
     async def prune(self, names: Sequence[str], keep: int) -> None:
         """Delete all but the newest ticks of these entries; at most 1,000 of each in one call."""

@@ -11,7 +11,7 @@ from typing import Any
 from chancy.broker.contract import Broker
 from chancy.broker.optional import SqlStore
 from chancy.errors import StatementFailed
-from chancy.plugin.tables import PluginSql, utc
+from chancy.plugin.tables import PluginSql, from_row
 
 SQL = PluginSql("chancy.plugins.dashboard", "the pages of the dashboard")
 #: Seconds after which an action in progress that has counted nothing is taken for lost. A batch
@@ -103,16 +103,4 @@ class Audit:
 
 
 def _entry(row: Sequence[Any]) -> AuditEntry:
-    id, at, who, action, subject, detail, jobs, ended_at, error, stop_asked = row
-    return AuditEntry(
-        id=id,
-        at=utc(at),
-        who=who,
-        action=action,
-        subject=subject,
-        detail=json.loads(detail) if detail else None,
-        jobs=jobs,
-        ended_at=utc(ended_at),
-        error=error,
-        stop_asked=stop_asked,
-    )
+    return from_row(AuditEntry, row, detail=lambda text: json.loads(text) if text else None)

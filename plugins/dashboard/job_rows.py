@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from chancy.broker.optional import SqlStore
-from chancy.plugin.tables import PluginTables, utc
+from chancy.plugin.tables import PluginTables, from_row
 from chancy.plugins.dashboard.audit import SQL
 from chancy.plugins.dashboard.search import Search
 from chancy.states import State
@@ -287,7 +287,8 @@ class _Tables:
             position,
             await self._allowed(source, wanted, size, position),
         )
-        jobs = [_row(row[2:]) for row in rows if row[3] is not None]
+        found = [row[2:] for row in rows if row[3] is not None]
+        jobs = [from_row(JobRow, row, state=State) for row in found]
         scanned = int(rows[0][0])
         return _Found(jobs, scanned, rows[0][1], scanned >= size)
 
@@ -338,26 +339,9 @@ def _pos(pos: int) -> int:
     return max(0, min(2**63 - 1, pos))
 
 
-def _row(row: Sequence[Any]) -> JobRow:
-    (
-        position, id, func, queue, priority, state, attempt, max_attempts, run_at, worker_id,
-        pushed_at, claimed_at, finished_at, arguments, error, message,
-    ) = row  # fmt: skip
-    return JobRow(
-        position=position,
-        id=id,
-        func=func,
-        queue=queue,
-        priority=priority,
-        state=State(state),
-        attempt=attempt,
-        max_attempts=max_attempts,
-        run_at=utc(run_at),
-        worker_id=worker_id,
-        pushed_at=utc(pushed_at),
-        claimed_at=utc(claimed_at),
-        finished_at=utc(finished_at),
-        arguments=arguments,
-        error=error,
-        message=message,
-    )
+def fraction_of(progress: object) -> float | None:
+    """The fraction that a job has set as its progress, from 0 to 1; None: none."""
+    found = progress.get("fraction") if isinstance(progress, Mapping) else None
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        return None
+    return max(0.0, min(1.0, float(found)))

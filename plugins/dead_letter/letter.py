@@ -11,7 +11,7 @@ from uuid import UUID
 
 from chancy.errors import ConfigurationError
 from chancy.job.where import containing
-from chancy.plugin.tables import facts, utc
+from chancy.plugin.tables import facts, from_row
 from chancy.text import shown
 
 #: The most ids in a filter.
@@ -131,34 +131,8 @@ class DeadLetter:
 
 def letter(row: Sequence[Any]) -> DeadLetter:
     """Build a dead letter from a row of ``sql/find.sql``. JSON of another form becomes empty."""
-    (
-        id, queue, priority, func, arguments, max_attempts, limits, meta, attempt, crashes, errors,
-        worker_id, host, pushed_at, died_at, reason, error, replayed_at, replayed_as, replays,
-    ) = row  # fmt: skip
-    failures = _json(errors)
-    return DeadLetter(
-        id=id,
-        queue=queue,
-        priority=priority,
-        func=func,
-        arguments=_object(arguments),
-        max_attempts=max_attempts,
-        limits=_object(limits) or {},
-        meta=_object(meta) or {},
-        attempt=attempt,
-        crashes=crashes,
-        errors=tuple(failure for failure in failures if isinstance(failure, dict))
-        if isinstance(failures, list)
-        else (),
-        worker_id=worker_id,
-        host=host,
-        pushed_at=utc(pushed_at),
-        died_at=utc(died_at),
-        reason=reason,
-        error=error,
-        replayed_at=utc(replayed_at),
-        replayed_as=replayed_as,
-        replays=replays,
+    return from_row(
+        DeadLetter, row, arguments=_object, limits=_mapping, meta=_mapping, errors=_failures
     )
 
 
@@ -178,3 +152,12 @@ def _json(text: str | None) -> Any:
 def _object(text: str | None) -> dict[str, Any] | None:
     found = _json(text)
     return found if isinstance(found, dict) else None
+
+
+def _mapping(text: str | None) -> dict[str, Any]:
+    return _object(text) or {}
+
+
+def _failures(text: str | None) -> tuple[dict[str, Any], ...]:
+    found = _json(text)
+    return tuple(one for one in found if isinstance(one, dict)) if isinstance(found, list) else ()

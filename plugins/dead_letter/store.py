@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from chancy.broker.contract import Broker
@@ -17,7 +17,7 @@ from chancy.job.definition import Job
 from chancy.job.limits import limits_from
 from chancy.job.where import containing
 from chancy.plugin.pushing import PrepareStored, PushWay, columns
-from chancy.plugin.tables import PluginSql, utc
+from chancy.plugin.tables import PluginSql, from_row, utc
 from chancy.plugins.dead_letter.letter import EVERY, DeadLetter, LetterFilter, letter
 
 logger = logging.getLogger("chancy.dead_letters")
@@ -177,7 +177,7 @@ class Letters:
             raise ConfigurationError(f"limit={limit} must be from 1 to {MAX_GROUPS_PAGE}")
         at, id = after or (None, None)
         rows = await self._tables.fetch("groups", MAX_GROUPS, MAX_COUNT + 1, at, id, limit)
-        return [_group(row) for row in rows]
+        return [from_row(Group, row, hours=_hours) for row in rows]
 
     async def page(
         self, chosen: Chosen, after: LetterPosition | None, limit: int
@@ -289,22 +289,6 @@ class Letters:
         return int(count)
 
 
-def _group(row: Sequence[Any]) -> Group:
-    (
-        fingerprint, queue, func, reason, error, message, waiting, replayed, newest, newest_id,
-        hours,
-    ) = row  # fmt: skip
-    counts: Mapping[str, int] = json.loads(hours) if hours else {}
-    return Group(
-        fingerprint=fingerprint,
-        queue=queue,
-        func=func,
-        reason=reason,
-        error=error,
-        message=message,
-        waiting=waiting,
-        replayed=replayed,
-        newest=utc(newest),
-        newest_id=newest_id,
-        hours=tuple(counts.get(str(hour), 0) for hour in reversed(range(24))),
-    )
+def _hours(text: str | None) -> tuple[int, ...]:
+    counts: Mapping[str, int] = json.loads(text) if text else {}
+    return tuple(counts.get(str(hour), 0) for hour in reversed(range(24)))

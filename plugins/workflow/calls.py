@@ -10,6 +10,7 @@ from uuid import UUID
 from chancy.broker.contract import Broker
 from chancy.broker.values import Cancellation
 from chancy.errors import PushError, StatementFailed
+from chancy.plugin.tables import from_row
 from chancy.plugin.tracking.groups import GroupCalls
 from chancy.plugins.workflow.encoding import Prepared
 from chancy.plugins.workflow.outcomes import (
@@ -26,7 +27,6 @@ from chancy.plugins.workflow.record import (
     WorkflowRecord,
     WorkflowState,
     step,
-    workflow,
 )
 from chancy.plugins.workflow.starts import Starts, start_pieces
 from chancy.postgres.within.calls import Fetch
@@ -56,7 +56,7 @@ class WorkflowCalls(GroupCalls[WorkflowRecord, WorkflowState]):
         self._max_payload = max_payload
 
     def _record(self, row: Sequence[Any]) -> WorkflowRecord:
-        return workflow(row)
+        return from_row(WorkflowRecord, row, state=WorkflowState)
 
     async def push(self, prepared: Prepared, fetch: Fetch | None) -> None:
         """Store a workflow. If one with its id exists, nothing changes."""

@@ -138,20 +138,6 @@ class WorkflowProgress:
         return (self.succeeded + self.ignored) / self.total if self.total else 1.0
 
 
-def workflow(row: Sequence[Any]) -> WorkflowRecord:
-    """A row of ``sql/find.sql``."""
-    id, name, state, steps, error, pushed_at, finished_at = row
-    return WorkflowRecord(
-        id=id,
-        name=name,
-        state=WorkflowState(state),
-        steps=steps,
-        error=error,
-        pushed_at=utc(pushed_at),
-        finished_at=utc(finished_at),
-    )
-
-
 def step(row: Sequence[Any], flow: WorkflowState) -> StepRecord:
     """A row of ``sql/show.sql``."""
     (

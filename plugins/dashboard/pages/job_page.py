@@ -17,6 +17,7 @@ from chancy.app.diagnosis import Reason, Why
 from chancy.job.definition import QueuedJob
 from chancy.job.fields import PRIORITIES, check_run_at
 from chancy.plugins.dashboard.access import Action
+from chancy.plugins.dashboard.job_rows import fraction_of
 from chancy.plugins.dashboard.redaction import tree
 from chancy.plugins.dashboard.site import Refused, View, uuid_of
 from chancy.plugins.dashboard.undertaking import deed
@@ -206,10 +207,7 @@ def _progress(job: QueuedJob) -> tuple[float | None, str] | None:
     found = job.meta.get("progress")
     if not isinstance(found, Mapping):
         return None
-    fraction, text = found.get("fraction"), found.get("text")
-    known = isinstance(fraction, int | float) and not isinstance(fraction, bool)
-    bounded = max(0.0, min(1.0, float(fraction))) if known and fraction is not None else None
-    return bounded, str(text or "")
+    return fraction_of(found), str(found.get("text") or "")
 
 
 def _command(job: QueuedJob, arguments: Mapping[str, Any]) -> str:

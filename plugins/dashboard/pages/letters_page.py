@@ -6,13 +6,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 from uuid import UUID
 
 from starlette.responses import RedirectResponse, Response
 
 from chancy.job.ids import new_ids
-from chancy.plugin.tables import utc
+from chancy.plugin.tables import from_row, utc
 from chancy.plugins.dashboard.access import Action
 from chancy.plugins.dashboard.job_rows import FOREVER, HIGH, LOW, NEVER
 from chancy.plugins.dashboard.redaction import line, tree
@@ -88,7 +87,7 @@ async def show_group(view: View) -> Response:
     at, id = _after(view) or (FOREVER, HIGH)
     tables = SQL.on(site.lists)
     rows = await tables.fetch("group_page", fingerprint, at, id, _PAGE + 1)
-    letters = [_letter(row) for row in rows]
+    letters = [from_row(LetterRow, row) for row in rows]
     if not letters:
         return await view.render("letters_none.html", 404, title="Dead letters")
     newest = await _plugin(view).get(site.chancy, letters[0].id)
@@ -102,22 +101,6 @@ async def show_group(view: View) -> Response:
         newest=newest,
         after=_text(last.died_at, last.id) if more else None,
         arguments=lambda one: line(one.arguments, site.masked) if view.shows(one.func) else "",
-    )
-
-
-def _letter(row: Sequence[Any]) -> LetterRow:
-    id, queue, func, attempt, died_at, replayed_at, replayed_as, host, message, arguments = row
-    return LetterRow(
-        id=id,
-        queue=queue,
-        func=func,
-        attempt=attempt,
-        died_at=utc(died_at),
-        replayed_at=utc(replayed_at),
-        replayed_as=replayed_as,
-        host=host,
-        message=message,
-        arguments=arguments,
     )
 
 

@@ -12,9 +12,10 @@ from uuid import UUID
 
 from starlette.responses import Response
 
-from chancy.plugin.tables import utc
+from chancy.plugin.tables import from_row
 from chancy.plugins.dashboard.access import Action
 from chancy.plugins.dashboard.audit import SQL
+from chancy.plugins.dashboard.job_rows import fraction_of
 from chancy.plugins.dashboard.site import MOST, Refused, View, uuid_of
 from chancy.plugins.dashboard.snapshot import SILENT_S, Snapshots
 from chancy.plugins.dashboard.undertaking import deed
@@ -59,7 +60,7 @@ async def show(view: View) -> Response:
     jobs: Mapping[UUID, list[RunningJob]] = defaultdict(list)
     for row in rows:
         if row[2] is not None:
-            jobs[row[0]].append(_running(row[2:]))
+            jobs[row[0]].append(from_row(RunningJob, row[2:], fraction=_fraction))
     return await view.render(
         "workers.html",
         title="Workers",
@@ -95,18 +96,5 @@ async def stop(view: View) -> Response:
     return view.done(act.entry, "workers")
 
 
-def _running(row: Sequence[Any]) -> RunningJob:
-    id, func, queue, attempt, max_attempts, claimed_at, stopping, progress = row
-    found = json.loads(progress) if progress else None
-    fraction = found.get("fraction") if isinstance(found, dict) else None
-    known = isinstance(fraction, int | float) and not isinstance(fraction, bool)
-    return RunningJob(
-        id=id,
-        func=func,
-        queue=queue,
-        attempt=attempt,
-        max_attempts=max_attempts,
-        claimed_at=utc(claimed_at),
-        asked_to_stop=stopping,
-        fraction=max(0.0, min(1.0, float(fraction))) if known and fraction is not None else None,
-    )
+def _fraction(progress: str | None) -> float | None:
+    return fraction_of(json.loads(progress)) if progress else None
