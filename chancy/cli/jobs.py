@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import click
 
-from chancy.app.diagnosis import Reason, Why
+from chancy.app.diagnosis import Why
 from chancy.app.selection import SelectedJobs
 from chancy.broker.values import Cancellation, JobFilter
 from chancy.cli import output, shell_completion
@@ -23,6 +22,9 @@ from chancy.job.definition import QueuedJob
 from chancy.plugin.commands import Seconds
 from chancy.serialization.sealed import redacted
 from chancy.states import State
+
+if TYPE_CHECKING:
+    from chancy.app.app import Chancy
 
 _STATES = [state.label for state in State]
 
@@ -78,11 +80,9 @@ def job() -> None:
 def list_(
     target: CommandTarget,
     state: tuple[str, ...],
-    queue: str | None,
-    func: str | None,
     limit: int,
-    before: UUID | None,
     json_: bool,
+    **conditions: Any,
 ) -> None:
     """List jobs, newest first.
 
@@ -91,19 +91,8 @@ def list_(
       chancy job list --state failed --state cancelled --queue mail --limit 10
       chancy job list --json | jq -r '.[].id'
     """
-    wanted = JobFilter(
-        states=frozenset(map(State.parse, state)),
-        queue=queue,
-        func=func,
-        limit=limit,
-        before=before,
-    )
-
-    async def main() -> list[QueuedJob]:
-        async with target.opened() as chancy:
-            return list(await chancy.find_jobs(wanted))
-
-    jobs = asyncio.run(main())
+    wanted = JobFilter(states=frozenset(map(State.parse, state)), limit=limit, **conditions)
+    jobs = target.run(lambda chancy: chancy.find_jobs(wanted))
     if json_:
         output.script([output.job(job) for job in jobs])
         return
@@ -138,11 +127,7 @@ def show(target: CommandTarget, id: UUID, json_: bool) -> None:
       chancy job show 0190f3c2-7e21-7c55-8a44-3d3c5b9b7f10
     """
 
-    async def main() -> QueuedJob | None:
-        async with target.opened() as chancy:
-            return await chancy.get_job(id)
-
-    found = asyncio.run(main())
+    found = target.run(lambda chancy: chancy.get_job(id))
     if found is None:
         complain(f"there is no job {id}")
         sys.exit(NO)
@@ -167,13 +152,12 @@ def wait(target: CommandTarget, id: UUID, timeout: float | None, json_: bool) ->
       chancy job wait 0190f3c2-7e21-7c55-8a44-3d3c5b9b7f10 --timeout 60
     """
 
-    async def main() -> QueuedJob:
-        async with target.opened() as chancy:
-            if await chancy.get_job(id) is None:
-                raise WaitTimeout(f"there is no job {id} to wait for")
-            return await chancy.wait_for(id, timeout)
+    async def finished(chancy: Chancy) -> QueuedJob:
+        if await chancy.get_job(id) is None:
+            raise WaitTimeout(f"there is no job {id} to wait for")
+        return await chancy.wait_for(id, timeout)
 
-    found = asyncio.run(main())
+    found = target.run(finished)
     if json_:
         output.script(output.job(found))
     else:
@@ -196,11 +180,7 @@ def why(target: CommandTarget, id: UUID, json_: bool) -> None:
       chancy job why 0190f3c2-7e21-7c55-8a44-3d3c5b9b7f10
     """
 
-    async def main() -> Sequence[Reason]:
-        async with target.opened() as chancy:
-            return await chancy.why(id)
-
-    found = asyncio.run(main())
+    found = target.run(lambda chancy: chancy.why(id))
     if json_:
         output.script([{"why": reason.why.value, "text": reason.text} for reason in found])
     else:
@@ -252,12 +232,11 @@ def retry(target: CommandTarget, bulk: BulkOptions, ids: tuple[UUID, ...]) -> No
         bulk.run(target, "run", "due now", SelectedJobs.run_now)
         return
 
-    async def main() -> tuple[frozenset[UUID], Mapping[UUID, QueuedJob]]:
-        async with target.opened() as chancy:
-            moved = await chancy.run_now(*ids)
-            return moved, await chancy.get_jobs([id for id in ids if id not in moved])
+    async def run(chancy: Chancy) -> tuple[frozenset[UUID], Mapping[UUID, QueuedJob]]:
+        moved = await chancy.run_now(*ids)
+        return moved, await chancy.get_jobs([id for id in ids if id not in moved])
 
-    moved, others = asyncio.run(main())
+    moved, others = target.run(run)
     became = {
         id: "due now" if id in moved else others[id].state.label if id in others else "unknown"
         for id in ids
@@ -290,11 +269,7 @@ def cancel(target: CommandTarget, bulk: BulkOptions, ids: tuple[UUID, ...]) -> N
         bulk.run(target, "cancel", "cancelled", SelectedJobs.cancel)
         return
 
-    async def main() -> dict[UUID, Cancellation]:
-        async with target.opened() as chancy:
-            return dict(await chancy.cancel(*ids))
-
-    found = asyncio.run(main())
+    found = target.run(lambda chancy: chancy.cancel(*ids))
     if bulk.json_:
         output.script({str(id): found[id].value for id in ids})
     else:

@@ -13,11 +13,9 @@ import click
 from chancy.cli import output, shell_completion
 from chancy.cli.exits import NO
 from chancy.cli.options import DATETIME, CommandTarget, as_json, on_target
-from chancy.errors import InvalidArguments
 from chancy.job.definition import Job, QueuedJob
-from chancy.plugin.commands import Seconds
+from chancy.plugin.commands import Seconds, read_arguments, read_json, with_settings
 from chancy.states import State
-from chancy.text import shown
 
 if TYPE_CHECKING:
     from chancy.app.app import Chancy
@@ -106,9 +104,7 @@ def _job(
     arguments: dict[str, Any],
     *,
     validate: bool,
-    queue: str | None,
-    priority: int | None,
-    max_attempts: int | None,
+    **settings: Any,
 ) -> Job:
     """The job, with the settings of its function (if imported) overridden by the options."""
     if validate:
@@ -117,40 +113,17 @@ def _job(
         job = Job.from_func(chancy.registry.find(func), **values)
     else:
         job = Job(func=func, arguments=arguments)
-    if queue is not None:
-        job = job.with_queue(queue)
-    if priority is not None:
-        job = job.with_priority(priority)
-    if max_attempts is not None:
-        job = job.with_max_attempts(max_attempts)
-    return job
+    return with_settings(job, **settings)
 
 
 def _arguments(single: tuple[str, ...], several: str | None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if several is not None:
-        value = _json(several, "--args")
+        value = read_json(several, "--args")
         if not isinstance(value, dict):
             raise click.UsageError("--args must be a JSON object, for example '{\"n\": 1}'")
         found |= value
-    for text in single:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise click.UsageError(f"--arg {shown(text)} must look like NAME=JSON")
-        found[name] = _json(value, f"--arg {name}")
-    return found
-
-
-def _json(text: str, option: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        # A value that begins like this was not meant as a string.
-        is_string = text[:1] not in ("{", "[", '"')
-        hint = f"; a string needs quotes inside the shell's: '{json.dumps(text)}'"
-        raise InvalidArguments(
-            f"{option}: {shown(text)} is not JSON ({error}){hint if is_string else ''}"
-        ) from None
+    return found | read_arguments(single)
 
 
 def _print(finished: QueuedJob, json_: bool) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -16,15 +15,12 @@ from chancy.broker.values import QueueCounts, WorkerRecord
 from chancy.cli import bounds, facts, output, shell_completion
 from chancy.cli.exits import AWAY, NO, complain
 from chancy.cli.options import DATETIME, CommandTarget, as_json, on_target
-from chancy.job.limits import Limit
 from chancy.plugin.commands import Seconds
-from chancy.queue.executor_options import ExecutorOptions
 from chancy.queue.queue import Queue
 
 if TYPE_CHECKING:
     from chancy.app.app import Chancy
 
-T = TypeVar("T")
 #: The settings of a queue by the parameters of `declare` that give them.
 _SETTINGS: Mapping[str, str] = {
     "executor": "executor",
@@ -69,17 +65,14 @@ def list_(target: CommandTarget, json_: bool) -> None:
       chancy queue list --json | jq '.[] | select(.paused) | .name'
     """
 
-    async def main() -> tuple[_Found, facts.Counted, Mapping[str, float], Sequence[WorkerRecord]]:
-        async with target.opened() as chancy:
-            queues = await _queues(chancy)
-            return (
-                queues,
-                await facts.counted(chancy, [queue for queue, _ in queues]),
-                await facts.oldest(chancy),
-                await chancy.get_workers(),
-            )
+    async def look(
+        chancy: Chancy,
+    ) -> tuple[_Found, facts.Counted, Mapping[str, float], Sequence[WorkerRecord]]:
+        queues = await _queues(chancy)
+        counted = await facts.counted(chancy, [queue for queue, _ in queues])
+        return queues, counted, await facts.oldest(chancy), await chancy.get_workers()
 
-    found, (counts, unknown, away), oldest, workers = asyncio.run(main())
+    found, (counts, unknown, away), oldest, workers = target.run(look)
     for reason in unknown:
         complain(reason)
     if json_:
@@ -206,17 +199,11 @@ async def _queues(chancy: Chancy) -> _Found:
 def declare(
     target: CommandTarget,
     name: str,
-    executor: str,
-    concurrency: int | None,
     tags: tuple[str, ...],
     poll_interval: float,
-    keep_finished: bool,
-    limits: tuple[Limit, ...],
-    options: ExecutorOptions | None,
-    broker: str,
-    broker_options: Mapping[str, Any],
     upsert: bool,
     json_: bool,
+    **settings: Any,
 ) -> None:
     """Create a queue, or with --upsert change the settings that are given.
 
@@ -229,20 +216,9 @@ def declare(
       chancy queue declare video --tag 'gpu=.*' --concurrency 1 --upsert
       chancy queue declare reports --time-limit 600 --memory-limit 512 --max-jobs 100
     """
-    wanted = Queue(
-        name=name,
-        executor=executor,
-        concurrency=concurrency,
-        tags=frozenset(tags),
-        poll_interval_s=poll_interval,
-        keep_finished=keep_finished,
-        limits=limits,
-        options=options,
-        broker=broker,
-        broker_options=broker_options,
-    )
+    wanted = Queue(name=name, tags=frozenset(tags), poll_interval_s=poll_interval, **settings)
     given = _given(click.get_current_context()) if upsert else None
-    wanted, stored = asyncio.run(_with(target, lambda chancy: _declare(chancy, wanted, given)))
+    wanted, stored = target.run(lambda chancy: _declare(chancy, wanted, given))
     if json_:
         output.script(facts.facts(stored))
     differs = {
@@ -293,7 +269,7 @@ def pause(
     if for_s is not None:
         resume_at = datetime.now(UTC) + timedelta(seconds=for_s)
     until = f" until {output.cell(resume_at)}" if resume_at else ""
-    done = asyncio.run(_with(target, lambda chancy: chancy.pause_queue(name, resume_at=resume_at)))
+    done = target.run(lambda chancy: chancy.pause_queue(name, resume_at=resume_at))
     _report(done, name, f"is paused{until}", json_=json_)
 
 
@@ -308,7 +284,7 @@ def resume(target: CommandTarget, name: str, json_: bool) -> None:
     Example:
       chancy queue resume mail
     """
-    done = asyncio.run(_with(target, lambda chancy: chancy.resume_queue(name)))
+    done = target.run(lambda chancy: chancy.resume_queue(name))
     _report(done, name, "is active", json_=json_)
 
 
@@ -323,7 +299,7 @@ def delete(target: CommandTarget, name: str, json_: bool) -> None:
     Example:
       chancy queue delete mail
     """
-    done = asyncio.run(_with(target, lambda chancy: chancy.delete_queue(name)))
+    done = target.run(lambda chancy: chancy.delete_queue(name))
     _report(done, name, "is deleted; its jobs are kept", json_=json_)
 
 
@@ -354,11 +330,6 @@ def _changed(existing: Queue, wanted: Queue, given: Set[str]) -> Queue:
         given |= {"concurrency", "options"}
     settings: dict[str, Any] = {name: getattr(wanted, name) for name in given}
     return replace(existing, **settings)
-
-
-async def _with(target: CommandTarget, act: Callable[[Chancy], Awaitable[T]]) -> T:
-    async with target.opened() as chancy:
-        return await act(chancy)
 
 
 def _report(done: bool, name: str, change: str, *, json_: bool) -> None:

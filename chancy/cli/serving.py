@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -53,23 +53,14 @@ class ServeOptions:
 
     def arguments(self) -> list[str]:
         """The command-line arguments for a worker process of the supervisor."""
-        args = [f"--tag={tag}" for tag in self.tags]
-        if self.queues is not None:
-            args.append(f"--queues={','.join(self.queues)}")
-        if self.processors is not None:
-            args.append(f"--processors={','.join(self.processors)}")
-        if self.concurrency is not None:
-            args.append(f"--concurrency={self.concurrency}")
-        if self.prefetch_limit is not None:
-            args.append(f"--prefetch-limit={self.prefetch_limit}")
-        if self.children is not None:
-            args.append(f"--children={self.children}")
-        args.append(f"--unknown-after={self.unknown_after}")
-        if self.burst:
-            args.append("--burst")
-        args += [f"--log-level={self.log_level}", f"--log-format={self.log_format}"]
-        args += [f"--heartbeat={self.heartbeat}", f"--heartbeat-timeout={self.heartbeat_timeout}"]
-        return [*args, f"--shutdown-timeout={self.shutdown_timeout}", "--processes=0"]
+        found = [f"--tag={tag}" for tag in self.tags] + ["--processes=0"]
+        for field in fields(self):
+            name, value = field.name, getattr(self, field.name)
+            if name != "tags" and value is not None and value is not False:
+                option = f"--{name.replace('_', '-')}"
+                text = ",".join(value) if isinstance(value, tuple) else value
+                found.append(option if value is True else f"{option}={text}")
+        return found
 
 
 def run(chancy: Chancy, options: ServeOptions) -> None:

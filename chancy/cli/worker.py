@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import UUID
 
 import click
@@ -151,20 +151,10 @@ def worker(
     target: CommandTarget,
     queues: str | None,
     processors: str | None,
-    tags: tuple[str, ...],
     processes: int,
-    concurrency: int | None,
-    prefetch_limit: int | None,
-    children: int | None,
-    unknown_after: float,
-    burst: bool,
-    shutdown_timeout: float,
-    heartbeat: float,
-    heartbeat_timeout: float,
     restart_blocked: float | None,
     metrics: str | None,
-    log_level: str,
-    log_format: logs.Format,
+    **served: Any,
 ) -> None:
     """Run jobs until SIGTERM or SIGINT; a second signal stops at once.
 
@@ -184,19 +174,9 @@ def worker(
     options = ServeOptions(
         queues=_names(queues, "--queues names no queue"),
         processors=_names(processors, "--processors names no processor"),
-        tags=tags,
-        concurrency=concurrency,
-        prefetch_limit=prefetch_limit,
-        children=children,
-        unknown_after=unknown_after,
-        burst=burst,
-        shutdown_timeout=shutdown_timeout,
-        heartbeat=heartbeat,
-        heartbeat_timeout=heartbeat_timeout,
-        log_level=log_level,
-        log_format=log_format,
+        **served,
     )
-    logs.install(log_level, log_format)
+    logs.install(options.log_level, options.log_format)
     if metrics is not None:
         os.environ["CHANCY_METRICS"] = metrics  # for the plugin, also in worker processes
     if processes > 0:
@@ -216,11 +196,7 @@ def list_(target: CommandTarget, json_: bool) -> None:
       chancy worker list --json | jq '.[] | select(.heartbeat_age_s > 15)'
     """
 
-    async def main() -> Sequence[WorkerRecord]:
-        async with target.opened() as chancy:
-            return await chancy.get_workers()
-
-    workers = asyncio.run(main())
+    workers = target.run(lambda chancy: chancy.get_workers())
     if json_:
         output.script(
             [
@@ -276,11 +252,7 @@ def stop(target: CommandTarget, id: UUID, json_: bool) -> None:
       chancy worker stop 0198c5d2-7a54-7cc3-9d0c-0e8a5b8f8a11
     """
 
-    async def main() -> bool:
-        async with target.opened() as chancy:
-            return await chancy.stop_worker(id)
-
-    found = asyncio.run(main())
+    found = target.run(lambda chancy: chancy.stop_worker(id))
     if json_:
         output.script({"worker": str(id), "found": found})
     elif found:

@@ -7,6 +7,7 @@ import math
 import re
 import sys
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import UUID
@@ -14,7 +15,8 @@ from uuid import UUID
 import click
 from click.shell_completion import CompletionItem
 
-from chancy.text import storable
+from chancy.errors import InvalidArguments
+from chancy.text import shown, storable
 
 _LONGEST = 20_000
 #: The exit code of a negative result.
@@ -31,6 +33,7 @@ as_json = click.option("--json", "json_", is_flag=True, help="Print JSON for a s
 OFFER = "chancy.offer"
 
 if TYPE_CHECKING:
+    from chancy.job.definition import Job
     from chancy.plugin.runtime import Application
 
     #: The newest ids, each with a description.
@@ -80,6 +83,38 @@ class Seconds(click.FloatRange):
         if not math.isfinite(found) or found > _MOST_S:
             self.fail(f"{found:g} is not a number of seconds, up to {_MOST_S:,.0f}", param, ctx)
         return found
+
+
+def read_json(text: str, option: str) -> Any:
+    """The value of an option that takes JSON. Raises `InvalidArguments` if it is not JSON."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        # A value that begins like this was not meant as a string.
+        is_string = text[:1] not in ("{", "[", '"')
+        hint = f"; a string needs quotes inside the shell's: '{json.dumps(text)}'"
+        raise InvalidArguments(
+            f"{option}: {shown(text)} is not JSON ({error}){hint if is_string else ''}"
+        ) from None
+
+
+def read_arguments(given: Iterable[str]) -> dict[str, Any]:
+    """The values of an option ``--arg NAME=JSON``, by name."""
+    found: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise click.UsageError(f"--arg {shown(text)} must look like NAME=JSON")
+        found[name] = read_json(value, f"--arg {name}")
+    return found
+
+
+def with_settings(
+    job: Job, *, queue: str | None, priority: int | None, max_attempts: int | None
+) -> Job:
+    """A job with the settings that options give; None: as it is."""
+    given: dict[str, Any] = {"queue": queue, "priority": priority, "max_attempts": max_attempts}
+    return replace(job, **{name: value for name, value in given.items() if value is not None})
 
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
 import click
 
-from chancy.errors import InvalidArguments
 from chancy.job.definition import Job
-from chancy.plugin.commands import as_json, refuse
+from chancy.plugin.commands import as_json, read_arguments, refuse, with_settings
 from chancy.plugin.runtime import Application, CommandLine
 from chancy.plugin.tables import facts
 from chancy.plugins.cron.entry import Entry, Overlap, StoredEntry
@@ -69,7 +67,7 @@ def add(line: CommandLine, /, name: str, json_: bool, upsert: bool, **options: A
       chancy cron add report '0 6 * * mon-fri' shop.jobs.report --zone Europe/Berlin
       chancy cron add sweep '@hourly' shop.jobs.sweep --arg days=30 --overlap skip --upsert
     """
-    arguments = _arguments(options["single"])
+    arguments = read_arguments(options["single"])
 
     async def main(chancy: Application) -> StoredEntry | None:
         entries = Entries(chancy.broker, chancy.encode_arguments)
@@ -114,36 +112,12 @@ def _job(
     arguments: dict[str, Any],
     *,
     func: str,
-    queue: str | None,
-    priority: int | None,
-    max_attempts: int | None,
     no_validate: bool,
+    **settings: Any,
 ) -> Job:
     if no_validate:
         job = Job(func=func, arguments=arguments)
     else:
         chancy.registry.check(func)
         job = Job.from_func(chancy.registry.find(func), **arguments)
-    if queue is not None:
-        job = job.with_queue(queue)
-    if priority is not None:
-        job = job.with_priority(priority)
-    return job if max_attempts is None else job.with_max_attempts(max_attempts)
-
-
-def _arguments(single: tuple[str, ...]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for text in single:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise click.UsageError(f"--arg {shown(text)} must look like NAME=JSON")
-        try:
-            found[name] = json.loads(value)
-        except ValueError as error:
-            # Values that begin like this were meant as JSON, not as an unquoted string.
-            string = value[:1] not in ("{", "[", '"')
-            hint = f"; put double quotes inside the shell's quotes: '{name}={json.dumps(value)}'"
-            raise InvalidArguments(
-                f"--arg {name}: {shown(value)} is not JSON ({error}){hint if string else ''}"
-            ) from None
-    return found
+    return with_settings(job, **settings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NoReturn, TypeVar
 from uuid import UUID
@@ -10,7 +9,7 @@ from uuid import UUID
 import click
 
 from chancy.errors import PushError
-from chancy.plugin.commands import Id, as_json, refuse
+from chancy.plugin.commands import Id, as_json, read_json, refuse
 from chancy.plugin.runtime import Application, CommandLine
 from chancy.plugin.tables import facts
 from chancy.plugin.tracking.commands import cancel_group, listing, show_list
@@ -184,10 +183,7 @@ def signal(cli: CommandLine, id: UUID, name: str, payload: str | None, json_: bo
     Example:
       chancy workflow signal 0198c5d2-7a54-7cc3-9d0c-0e8a5b8f8a11 approved --payload '{"by": "eve"}'
     """
-    try:
-        value = None if payload is None else json.loads(payload)
-    except ValueError as error:
-        raise click.BadParameter(f"{error}: pass JSON", param_hint="--payload") from None
+    value = None if payload is None else read_json(payload, "--payload")
     sent = _run_or_refuse(cli, lambda chancy: _reference(chancy, id).signal(name, value))
     if json_:
         cli.script({"sent": sent})

@@ -72,7 +72,7 @@ def test_a_workflow_is_retried_signalled_and_cancelled(flows_dsn: str, failed: s
     sent = flow_(flows_dsn, "signal", failed, "go", "--payload", '{"by": "eve"}')
     assert sent.out == "signal go is sent\n"
     assert flow_(flows_dsn, "signal", failed, "go", "--json").json == {"sent": False}
-    assert "pass JSON" in flow_(flows_dsn, "signal", failed, "go", "--payload", "{", code=2).err
+    assert "is not JSON" in flow_(flows_dsn, "signal", failed, "go", "--payload", "{", code=2).err
     assert flow_(flows_dsn, "cancel", failed).out == f"workflow {failed} is cancelled\n"
     assert execute(flows_dsn, "select id from chancy.jobs") == []
     again = flow_(flows_dsn, "retry", failed, "--from", "one", "--json").json
