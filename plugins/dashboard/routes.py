@@ -22,7 +22,6 @@ from chancy.errors import BrokerUnavailable, ChancyError
 from chancy.plugins.dashboard.access import LOCAL, Action, Auth, Can, Person, refusal
 from chancy.plugins.dashboard.live import Live
 from chancy.plugins.dashboard.pages import PAGES
-from chancy.plugins.dashboard.redaction import Masked
 from chancy.plugins.dashboard.replica import replica_of
 from chancy.plugins.dashboard.site import (
     Refused,
@@ -35,6 +34,7 @@ from chancy.plugins.dashboard.undertaking import close
 
 if TYPE_CHECKING:
     from chancy.app.app import Chancy
+    from chancy.plugins.dashboard import DashboardPlugin
 
 logger = logging.getLogger("chancy.dashboard")
 
@@ -66,24 +66,20 @@ _STATIC = {
 
 
 def build(
-    chancy: Chancy,
-    *,
-    auth: Auth | None,
-    can: Can,
-    masked: Masked,
-    secret: str | None,
-    keep_audit_days: float,
-    read_dsn: str | None,
+    chancy: Chancy, plugin: DashboardPlugin, auth: Auth | None = None, can: Can | None = None
 ) -> Guarded:
-    """The ASGI application of a dashboard."""
+    """The ASGI application of a dashboard.
+
+    :param auth: overrides that of the plugin, as does `can`.
+    """
     site = Site(
         chancy=chancy,
-        auth=auth,
-        can=can,
-        masked=masked,
-        secret=secret.encode() if secret else secrets.token_bytes(32),
-        keep_audit_days=keep_audit_days,
-        replica=replica_of(chancy, read_dsn),
+        auth=auth or plugin.auth,
+        can=can or plugin.can,
+        masked=plugin.masked,
+        secret=plugin.secret.encode() if plugin.secret else secrets.token_bytes(32),
+        keep_audit_days=plugin.keep_audit_days,
+        replica=replica_of(chancy, plugin.read_dsn),
     )
     live = Live(site)
     if site.replica is not None:
@@ -97,15 +93,12 @@ def build(
             yield
             await close(site)
 
-    async def stream(view: View) -> Response:
-        return await live.stream(view)
-
     routes = [
         Route(f"/{path}", _endpoint(site, handler), methods=[method])
-        for method, path, handler in (*PAGES, ("GET", "live", stream))
+        for method, path, handler in (*PAGES, ("GET", "live", live.stream))
     ]
     routes.append(Route("/static/{name}", _static, methods=["GET"]))
-    handlers = {404: _not_found(site), 405: _not_found(site)}
+    handlers = {404: _not_found, 405: _not_found}
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
     app.router.redirect_slashes = False
     return Guarded(app, live)
@@ -209,11 +202,8 @@ async def _problem(
     return await view.render("problem.html", status, title=title, message=message, away=away)
 
 
-def _not_found(site: Site) -> Callable[[Request, Exception], Awaitable[Response]]:
-    async def handler(request: Request, _: Exception) -> Response:
-        return PlainTextResponse("chancy: there is no such page\n", 404)
-
-    return handler
+async def _not_found(_: Request, __: Exception) -> Response:
+    return PlainTextResponse("chancy: there is no such page\n", 404)
 
 
 async def _static(request: Request) -> Response:

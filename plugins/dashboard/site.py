@@ -9,11 +9,11 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 from uuid import UUID
 
@@ -115,12 +115,6 @@ class Refused(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
-
-
-class Link(Protocol):
-    """Makes an address below the dashboard."""
-
-    def __call__(self, path: str = "", **query: object) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,6 +244,13 @@ class View:
         """The id in the path."""
         return uuid_of(self.path("id"))
 
+    def plugin(self, kind: type[P]) -> P:
+        """The plugin of a class, which the page needs."""
+        found = self.site.plugin(kind)
+        if found is None:
+            raise Refused(404, f"this application does not use the plugin {kind.get_identifier()}")
+        return found
+
     # Access
 
     @property
@@ -271,6 +272,10 @@ class View:
     def searches(self) -> Callable[[str], bool] | None:
         """`shows` for a search of many functions; None: it allows all of them."""
         return None if self.site.can is by_role and self.shows("") else self.shows
+
+    def mine(self, action: Action, queues: Iterable[str]) -> set[str]:
+        """The queues for which the person may do this."""
+        return {queue for queue in set(queues) if self.allows(action, f"queue:{queue}")}
 
     def require(self, action: Action, subject: str = "") -> None:
         """Refuse the request unless the person may do this."""

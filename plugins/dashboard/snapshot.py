@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from chancy.app.checkup.rounds import examine
 from chancy.broker.optional import SqlStore
@@ -245,11 +245,7 @@ def _status(
     status = QueueStatus(
         name=name,
         queue=queue,
-        pending=found.pending,
-        running=found.running,
-        scheduled=found.scheduled,
-        held=found.held,
-        oldest_s=found.oldest_s,
+        **asdict(found),
         serving=serving,
         broken=broken,
         reasons=(),

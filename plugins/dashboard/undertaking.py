@@ -15,7 +15,7 @@ from chancy.clock import Backoff
 from chancy.errors import ChancyError
 from chancy.plugins.dashboard.access import Action
 from chancy.plugins.dashboard.audit import Audit
-from chancy.plugins.dashboard.site import Site, View
+from chancy.plugins.dashboard.site import Refused, Site, View
 from chancy.postgres.catalog import Catalog
 from chancy.postgres.drivers.base import Connection
 from chancy.postgres.statements import Statements
@@ -26,6 +26,11 @@ logger = logging.getLogger("chancy.dashboard")
 _TRIES = 10
 #: The most actions in batches that one process has in progress.
 MOST_RUNNING = 10
+
+
+def stopped(found: Mapping[UUID, Cancellation]) -> int:
+    """The number of jobs that were cancelled, or asked to stop."""
+    return sum(what in (Cancellation.CANCELLED, Cancellation.ASKED) for what in found.values())
 
 
 class Session:
@@ -40,8 +45,9 @@ class Session:
     async def fetch(self, sql: str, *params: object) -> Sequence[Sequence[Any]]:
         return await self._connection.fetch(sql, *params)
 
-    async def cancel(self, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
-        """Cancel jobs. A row that another transaction keeps locked is left out."""
+    async def cancel(self, ids: Sequence[UUID]) -> int:
+        """Cancel jobs; returns how many were cancelled or asked to stop. A row that another
+        transaction keeps locked is left out."""
         found: dict[UUID, Cancellation] = {}
         backoff = Backoff(base_s=0.01, cap_s=0.2)
         for _ in range(_TRIES):
@@ -52,10 +58,11 @@ class Session:
                 await asyncio.sleep(backoff.next_s())
             rows = await self.fetch(self._sql.cancel, left)
             found |= {id: Cancellation(what) for id, what in rows if what != "busy"}
-        return found
+        return stopped(found)
 
-    async def run_now(self, ids: Sequence[UUID]) -> frozenset[UUID]:
-        return frozenset(row[0] for row in await self.fetch(self._sql.run_now, list(ids)))
+    async def run_now(self, ids: Sequence[UUID]) -> int:
+        """Run scheduled jobs now; returns how many were scheduled."""
+        return len(await self.fetch(self._sql.run_now, list(ids)))
 
     async def release(self, ids: Sequence[UUID]) -> int:
         """Release jobs on hold; returns how many were on hold."""
@@ -133,11 +140,6 @@ async def announced(
 Step = Callable[[Deed], Awaitable[int | None]]
 
 
-def is_full(site: Site) -> bool:
-    """Whether no other action in batches can begin now."""
-    return len(site.tasks) >= MOST_RUNNING
-
-
 async def start(
     view: View, action: Action, subject: str, detail: Mapping[str, Any], step: Step
 ) -> int:
@@ -145,8 +147,12 @@ async def start(
 
     Each batch is a transaction of its own that counts itself in the audit, which also says whether
     to stop.
+
+    :raises Refused: too many are in progress.
     """
     site, who = view.site, view.person.name
+    if len(site.tasks) >= MOST_RUNNING:
+        raise Refused(409, "too many actions are in progress: see the audit, and try again later")
     entry = await site.audit.add(who, str(action), subject, detail, ended=False)
     task = asyncio.create_task(_run(site, entry, who, step), name="chancy dashboard")
     site.tasks.add(task)

@@ -192,12 +192,12 @@ class Letters:
         ids: Sequence[UUID],
         jobs: Sequence[UUID],
         *,
-        force: bool,
-        queue: str | None,
-        max_attempts: int | None,
-        delay_s: float,
-        gap_s: float,
         prepare: PrepareStored | None,
+        force: bool = False,
+        queue: str | None = None,
+        max_attempts: int | None = None,
+        delay_s: float = 0.0,
+        gap_s: float = 0.0,
         skip_refused: bool = False,
     ) -> dict[UUID, UUID]:
         """Push the jobs again, and have other brokers replay dead letters that are no jobs; returns

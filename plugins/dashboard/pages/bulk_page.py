@@ -8,13 +8,12 @@ from uuid import UUID
 
 from starlette.responses import RedirectResponse, Response
 
-from chancy.broker.values import Cancellation
 from chancy.job.ids import new_ids
 from chancy.plugins.dashboard.access import Action
 from chancy.plugins.dashboard.job_rows import find_batch
 from chancy.plugins.dashboard.search import Search, SearchError, parse
 from chancy.plugins.dashboard.site import Refused, View
-from chancy.plugins.dashboard.undertaking import Deed, is_full, start
+from chancy.plugins.dashboard.undertaking import Deed, Session, start
 from chancy.plugins.dead_letter.store import Letters
 from chancy.states import State
 
@@ -22,26 +21,18 @@ from chancy.states import State
 _BATCH = 500
 _UNFINISHED = frozenset({State.PENDING, State.SCHEDULED, State.HELD, State.RUNNING})
 #: Changes jobs; returns how many.
-_Change = Callable[[Deed, Sequence[UUID]], Awaitable[int]]
+_Change = Callable[[Session, Sequence[UUID]], Awaitable[int]]
 
 
 async def cancel_all(view: View) -> Response:
     """Cancel all unfinished jobs of a search."""
-
-    async def cancel(act: Deed, ids: Sequence[UUID]) -> int:
-        done = (Cancellation.CANCELLED, Cancellation.ASKED)
-        return sum(what in done for what in (await act.store.cancel(ids)).values())
-
-    return await _all(view, Action.CANCEL_JOB, "Cancel", _UNFINISHED, cancel)
+    return await _all(view, Action.CANCEL_JOB, "Cancel", _UNFINISHED, Session.cancel)
 
 
 async def run_all(view: View) -> Response:
     """Run all scheduled jobs of a search now."""
-
-    async def run(act: Deed, ids: Sequence[UUID]) -> int:
-        return len(await act.store.run_now(ids))
-
-    return await _all(view, Action.RUN_JOB, "Run now", frozenset({State.SCHEDULED}), run)
+    scheduled = frozenset({State.SCHEDULED})
+    return await _all(view, Action.RUN_JOB, "Run now", scheduled, Session.run_now)
 
 
 async def replay_all(view: View) -> Response:
@@ -49,20 +40,10 @@ async def replay_all(view: View) -> Response:
     if not view.site.has_letters:
         raise Refused(501, "this application keeps no dead letters")
 
-    async def replay(act: Deed, ids: Sequence[UUID]) -> int:
-        letters = Letters(act.broker, view.site.chancy.broker)
-        found = await letters.replay(
-            ids,
-            new_ids(len(ids)),
-            force=False,
-            queue=None,
-            max_attempts=None,
-            delay_s=0,
-            gap_s=0,
-            prepare=view.site.chancy.prepare_stored,
-            skip_refused=True,
-        )
-        return len(found)
+    async def replay(store: Session, ids: Sequence[UUID]) -> int:
+        letters, prepare = Letters(store, view.site.chancy.broker), view.site.chancy.prepare_stored
+        jobs = new_ids(len(ids))
+        return len(await letters.replay(ids, jobs, prepare=prepare, skip_refused=True))
 
     return await _all(view, Action.REPLAY_LETTER, "Retry", frozenset({State.FAILED}), replay)
 
@@ -83,8 +64,6 @@ async def _all(
     view.require(action, f"queue:{wanted.queue}" if wanted.queue else "")
     if asked := await view.confirm(f"{verb}: all jobs of the search “{text}”", "jobs"):
         return asked
-    if is_full(view.site):
-        raise Refused(409, "too many actions are in progress: see the audit, and try again later")
     subject = f"queue:{wanted.queue}" if wanted.queue else "jobs"
     step = _BulkStep(view, action, replace(wanted, states=states), change)
     entry = await start(view, action, subject, {"search": text}, step)
@@ -110,7 +89,6 @@ class _BulkStep:
             act.store, self._wanted, self._after, allows=self._view.searches, limit=_BATCH
         )
         self._ended = self._after is None
-        queues = {job.queue for job in jobs}
-        mine = {one for one in queues if self._view.allows(self._action, f"queue:{one}")}
+        mine = self._view.mine(self._action, (job.queue for job in jobs))
         ids = [job.id for job in jobs if job.queue in mine]
-        return await self._change(act, ids) if ids else 0
+        return await self._change(act.store, ids) if ids else 0

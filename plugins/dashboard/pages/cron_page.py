@@ -19,13 +19,6 @@ from chancy.plugins.dashboard.undertaking import deed
 _LISTED, _HISTORY, _UPCOMING = 500, 50, 5
 
 
-def _plugin(view: View) -> Cron:
-    found = view.site.plugin(Cron)
-    if found is None:
-        raise Refused(404, "this application does not use the plugin chancy.cron")
-    return found
-
-
 def _next(entry: StoredEntry, count: int) -> Sequence[datetime]:
     try:
         return entry.upcoming(count)
@@ -34,7 +27,7 @@ def _next(entry: StoredEntry, count: int) -> Sequence[datetime]:
 
 
 async def show(view: View) -> Response:
-    site, plugin = view.site, _plugin(view)
+    site, plugin = view.site, view.plugin(Cron)
     entries = await site.looks.get("cron", lambda: plugin.get_all(site.chancy))
     shown = entries[:_LISTED]
     return await view.render(
@@ -46,7 +39,7 @@ async def show(view: View) -> Response:
 
 
 async def show_entry(view: View) -> Response:
-    site, plugin, name = view.site, _plugin(view), view.path("name")
+    site, plugin, name = view.site, view.plugin(Cron), view.path("name")
     entry = await plugin.get(site.chancy, name)
     if entry is None:
         raise Refused(404, f"there is no cron entry {name!r}")
@@ -70,7 +63,7 @@ async def resume(view: View) -> Response:
 
 
 async def _pause(view: View, *, paused: bool) -> Response:
-    _plugin(view)
+    view.plugin(Cron)
     name = view.field("entry")
     view.require(Action.PAUSE_CRON, f"cron:{name}")
     async with deed(view) as act:
@@ -83,7 +76,7 @@ async def _pause(view: View, *, paused: bool) -> Response:
 
 
 async def run(view: View) -> Response:
-    _plugin(view)
+    view.plugin(Cron)
     name = view.field("entry")
     view.require(Action.RUN_CRON, f"cron:{name}")
     async with deed(view) as act:

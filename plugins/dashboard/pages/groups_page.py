@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -23,20 +23,6 @@ from chancy.plugins.workflow.record import step as step_of
 _PAGE, _STEPS, _BAD = 50, 250, 100
 
 
-def _workflows(view: View) -> Workflows:
-    found = view.site.plugin(Workflows)
-    if found is None:
-        raise Refused(404, "this application does not use the plugin chancy.workflows")
-    return found
-
-
-def _batches(view: View) -> Batches:
-    found = view.site.plugin(Batches)
-    if found is None:
-        raise Refused(404, "this application does not use the plugin chancy.batches")
-    return found
-
-
 def _before(view: View) -> UUID | None:
     given = view.query("before")
     return uuid_of(given) if given else None
@@ -44,7 +30,7 @@ def _before(view: View) -> UUID | None:
 
 async def show_workflows(view: View) -> Response:
     wanted = WorkflowFilter(name=view.query("name"), before=_before(view), limit=_PAGE + 1)
-    found = await _workflows(view).find(view.site.chancy, wanted)
+    found = await view.plugin(Workflows).find(view.site.chancy, wanted)
     return await view.render(
         "workflows.html",
         title="Workflows",
@@ -55,7 +41,7 @@ async def show_workflows(view: View) -> Response:
 
 
 async def show_workflow(view: View) -> Response:
-    _workflows(view)
+    view.plugin(Workflows)
     site, id = view.site, view.id()
     calls = WorkflowCalls(site.chancy.broker)
 
@@ -90,40 +76,53 @@ async def show_workflow(view: View) -> Response:
 
 
 async def retry_workflow(view: View) -> Response:
-    plugin, id, step = _workflows(view), uuid_of(view.field("workflow")), view.field("step")
-    view.require(Action.STEER_WORKFLOW, f"workflow:{id}")
-
-    what = f"Retry the workflow from {step}" if step else "Retry the steps that did not succeed"
-    if asked := await view.confirm(what, f"workflows/{id}"):
-        return asked
+    plugin, id, step = view.plugin(Workflows), uuid_of(view.field("workflow")), view.field("step")
 
     async def work() -> int:
         return await plugin.reference(view.site.chancy, id).retry(step or None)
 
-    detail: dict[str, Any] = {"retry": step or "failed and cancelled steps"}
-    entry = await announced(view, Action.STEER_WORKFLOW, f"workflow:{id}", detail, work)
-    return view.done(entry, f"workflows/{id}")
+    what = f"Retry the workflow from {step}" if step else "Retry the steps that did not succeed"
+    detail = {"retry": step or "failed and cancelled steps"}
+    return await _steer(view, Action.STEER_WORKFLOW, "workflow", id, what, detail, work)
 
 
 async def cancel_workflow(view: View) -> Response:
-    plugin, id = _workflows(view), uuid_of(view.field("workflow"))
-    view.require(Action.STEER_WORKFLOW, f"workflow:{id}")
+    what = "Cancel the workflow and its steps"
+    return await _cancel(view, view.plugin(Workflows), Action.STEER_WORKFLOW, "workflow", what)
 
-    if asked := await view.confirm("Cancel the workflow and its steps", f"workflows/{id}"):
-        return asked
+
+async def _cancel(
+    view: View, plugin: Workflows | Batches, action: Action, kind: str, what: str
+) -> Response:
+    id = uuid_of(view.field(kind))
 
     async def work() -> int:
         if not await plugin.reference(view.site.chancy, id).cancel():
-            raise Refused(409, "it was not cancelled: there is no such workflow, or it has ended")
+            raise Refused(409, f"it was not cancelled: there is no such {kind}, or it has ended")
         return 1
 
-    entry = await announced(view, Action.STEER_WORKFLOW, f"workflow:{id}", {"cancel": True}, work)
-    return view.done(entry, f"workflows/{id}")
+    return await _steer(view, action, kind, id, what, {"cancel": True}, work)
+
+
+async def _steer(
+    view: View,
+    action: Action,
+    kind: str,
+    id: UUID,
+    what: str,
+    detail: Mapping[str, Any],
+    work: Callable[[], Awaitable[int]],
+) -> Response:
+    subject, page = f"{kind}:{id}", f"{'workflows' if kind == 'workflow' else 'batches'}/{id}"
+    view.require(action, subject)
+    if asked := await view.confirm(what, page):
+        return asked
+    return view.done(await announced(view, action, subject, detail, work), page)
 
 
 async def show_batches(view: View) -> Response:
     wanted = BatchFilter(name=view.query("name"), before=_before(view), limit=_PAGE + 1)
-    found = await _batches(view).find(view.site.chancy, wanted)
+    found = await view.plugin(Batches).find(view.site.chancy, wanted)
     return await view.render(
         "batches.html",
         title="Batches",
@@ -133,7 +132,7 @@ async def show_batches(view: View) -> Response:
 
 
 async def show_batch(view: View) -> Response:
-    reference = _batches(view).reference(view.site.chancy, view.id())
+    reference = view.plugin(Batches).reference(view.site.chancy, view.id())
     record = await reference.get()
     if record is None:
         raise Refused(404, f"there is no batch {view.id()}: it is not committed, or was purged")
@@ -147,16 +146,5 @@ async def show_batch(view: View) -> Response:
 
 
 async def cancel_batch(view: View) -> Response:
-    plugin, id = _batches(view), uuid_of(view.field("batch"))
-    view.require(Action.STEER_BATCH, f"batch:{id}")
-
-    if asked := await view.confirm("Cancel the batch and its jobs", f"batches/{id}"):
-        return asked
-
-    async def work() -> int:
-        if not await plugin.reference(view.site.chancy, id).cancel():
-            raise Refused(409, "it was not cancelled: there is no such batch, or it has ended")
-        return 1
-
-    entry = await announced(view, Action.STEER_BATCH, f"batch:{id}", {"cancel": True}, work)
-    return view.done(entry, f"batches/{id}")
+    what = "Cancel the batch and its jobs"
+    return await _cancel(view, view.plugin(Batches), Action.STEER_BATCH, "batch", what)

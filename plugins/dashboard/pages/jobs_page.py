@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from uuid import UUID
 
 from starlette.responses import RedirectResponse, Response
 
-from chancy.broker.values import Cancellation
 from chancy.job.definition import QueuedJob
 from chancy.job.ids import new_ids
 from chancy.plugins.dashboard.access import Action
@@ -16,7 +16,7 @@ from chancy.plugins.dashboard.redaction import line
 from chancy.plugins.dashboard.search import QUALIFIERS, SearchError, parse, with_states
 from chancy.plugins.dashboard.site import Refused, View, uuid_of
 from chancy.plugins.dashboard.snapshot import Snapshots
-from chancy.plugins.dashboard.undertaking import announced, deed
+from chancy.plugins.dashboard.undertaking import Session, announced, deed, stopped
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.dead_letter.store import Letters
 from chancy.queue.queue import DEFAULT_BROKER
@@ -98,73 +98,62 @@ async def _chosen(view: View, action: Action) -> Sequence[QueuedJob]:
     return [found[id] for id in ids if id in found]
 
 
-async def _confirmed(view: View, ids: Sequence[UUID], what: str) -> Response | None:
+async def _act(
+    view: View,
+    action: Action,
+    verb: str,
+    nothing: str,
+    here: Callable[[Session, Sequence[UUID]], Awaitable[int]],
+    there: Callable[[Sequence[UUID]], Awaitable[int]] | None = None,
+) -> Response:
+    """Change the jobs of a form, after a question if there are several.
+
+    :param nothing: why nothing was changed.
+    :param here: changes jobs in the database, and returns how many.
+    :param there: changes jobs of several brokers; None: they are in the database in any case.
+    """
+    jobs = await _chosen(view, action)
+    ids, subject, chancy = [job.id for job in jobs], _subject(jobs), view.site.chancy
+    if asked := await _confirmed(view, ids, verb):
+        return asked
+    if there is not None and chancy.broker is not chancy.control:
+        entry = await announced(view, action, subject, {"ids": ids}, partial(there, ids))
+        return view.done(entry, "jobs")
+    async with deed(view) as act:
+        count = await here(act.store, ids)
+        if not count:
+            raise Refused(409, nothing)
+        await act.note(action, subject, {"ids": ids}, jobs=count)
+    return view.done(act.entry, "jobs")
+
+
+async def _confirmed(view: View, ids: Sequence[UUID], verb: str) -> Response | None:
     """The page that asks before more than one job is changed; None: it was answered."""
-    return None if len(ids) == 1 else await view.confirm(what, "jobs")
+    if len(ids) == 1:
+        return None
+    return await view.confirm(verb.replace("jobs", f"{len(ids)} jobs"), "jobs")
 
 
 async def cancel(view: View) -> Response:
-    jobs = await _chosen(view, Action.CANCEL_JOB)
-    ids = [job.id for job in jobs]
-    if asked := await _confirmed(view, ids, f"Cancel {len(ids)} jobs"):
-        return asked
-    chancy, subject = view.site.chancy, _subject(jobs)
-    done = (Cancellation.CANCELLED, Cancellation.ASKED)
-    detail = {"ids": ids}
-    if chancy.broker is not chancy.control:
+    async def there(ids: Sequence[UUID]) -> int:
+        return stopped(await view.site.chancy.cancel(*ids))
 
-        async def work() -> int:
-            found = await chancy.cancel(*ids)
-            return sum(what in done for what in found.values())
-
-        entry = await announced(view, Action.CANCEL_JOB, subject, detail, work)
-        return view.done(entry, "jobs")
-    async with deed(view) as act:
-        found = await act.store.cancel(ids)
-        count = sum(what in done for what in found.values())
-        if not count:
-            raise Refused(
-                409, "nothing was cancelled: the jobs have finished, or are being changed"
-            )
-        await act.note(Action.CANCEL_JOB, subject, detail, jobs=count)
-    return view.done(act.entry, "jobs")
+    nothing = "nothing was cancelled: the jobs have finished, or are being changed"
+    return await _act(view, Action.CANCEL_JOB, "Cancel jobs", nothing, Session.cancel, there)
 
 
 async def run_now(view: View) -> Response:
-    jobs = await _chosen(view, Action.RUN_JOB)
-    ids = [job.id for job in jobs]
-    if asked := await _confirmed(view, ids, f"Run {len(ids)} jobs now"):
-        return asked
-    chancy, subject, detail = view.site.chancy, _subject(jobs), {"ids": ids}
-    if chancy.broker is not chancy.control:
+    async def there(ids: Sequence[UUID]) -> int:
+        return len(await view.site.chancy.run_now(*ids))
 
-        async def work() -> int:
-            return len(await chancy.run_now(*ids))
-
-        entry = await announced(view, Action.RUN_JOB, subject, detail, work)
-        return view.done(entry, "jobs")
-    async with deed(view) as act:
-        moved = await act.store.run_now(ids)
-        if not moved:
-            raise Refused(409, "nothing was changed: only scheduled jobs can be run now")
-        await act.note(Action.RUN_JOB, subject, detail, jobs=len(moved))
-    return view.done(act.entry, "jobs")
+    nothing = "nothing was changed: only scheduled jobs can be run now"
+    return await _act(view, Action.RUN_JOB, "Run jobs now", nothing, Session.run_now, there)
 
 
 async def release(view: View) -> Response:
     """Release jobs on hold. They are in Postgres, whatever the broker of their queue."""
-    jobs = await _chosen(view, Action.RELEASE_JOB)
-    ids = [job.id for job in jobs]
-    if asked := await _confirmed(view, ids, f"Release {len(ids)} jobs"):
-        return asked
-    async with deed(view) as act:
-        count = await act.store.release(ids)
-        if not count:
-            raise Refused(
-                409, "nothing was changed: only jobs that wait for a release can be released"
-            )
-        await act.note(Action.RELEASE_JOB, _subject(jobs), {"ids": ids}, jobs=count)
-    return view.done(act.entry, "jobs")
+    nothing = "nothing was changed: only jobs that wait for a release can be released"
+    return await _act(view, Action.RELEASE_JOB, "Release jobs", nothing, Session.release)
 
 
 async def replay(view: View) -> Response:
@@ -175,18 +164,11 @@ async def replay(view: View) -> Response:
     ids = [job.id for job in jobs if job.state is State.FAILED]
     if not ids:
         raise Refused(409, "nothing was changed: only failed jobs can be retried")
-    if asked := await _confirmed(view, ids, f"Retry {len(ids)} jobs"):
+    if asked := await _confirmed(view, ids, "Retry jobs"):
         return asked
     async with deed(view) as act:
-        found = await Letters(act.broker, view.site.chancy.broker).replay(
-            ids,
-            new_ids(len(ids)),
-            force=True,
-            queue=None,
-            max_attempts=None,
-            delay_s=0,
-            gap_s=0,
-            prepare=view.site.chancy.prepare_stored,
+        found = await Letters(act.store, view.site.chancy.broker).replay(
+            ids, new_ids(len(ids)), prepare=view.site.chancy.prepare_stored, force=True
         )
         if not found:
             raise Refused(

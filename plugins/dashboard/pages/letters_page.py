@@ -16,13 +16,22 @@ from chancy.plugins.dashboard.access import Action
 from chancy.plugins.dashboard.job_rows import FOREVER, HIGH, LOW, NEVER
 from chancy.plugins.dashboard.redaction import line, tree
 from chancy.plugins.dashboard.site import Refused, View, uuid_of
-from chancy.plugins.dashboard.undertaking import Deed, deed, is_full, start
+from chancy.plugins.dashboard.undertaking import Deed, deed, start
 from chancy.plugins.dead_letter import DeadLetter, DeadLetters, LetterFilter
 from chancy.plugins.dead_letter.store import BATCH, SQL, Group, LetterPosition, Letters
 
 #: Groups and dead letters of a page.
 _GROUPS, _PAGE = 50, 50
 _MOST_RATE, _MOST_TOTAL = 100_000.0, 1_000_000
+#: What the actions on a group do.
+_REPLAYS = (
+    "Their jobs are pushed again in batches of 500, at the rate that you have given. Those that "
+    "were replayed before are left out. The audit shows how far it is, and can stop it."
+)
+_PURGES = (
+    "They are deleted in batches of 500, and cannot be replayed any more. The audit shows how far "
+    "it is, and can stop it."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +50,8 @@ class LetterRow:
     arguments: str | None
 
 
-def _plugin(view: View) -> DeadLetters:
-    found = view.site.plugin(DeadLetters)
-    if found is None:
-        raise Refused(404, "this application does not use the plugin chancy.dead_letters")
-    return found
-
-
 async def show(view: View) -> Response:
-    _plugin(view)
+    view.plugin(DeadLetters)
     site, after = view.site, _after(view)
 
     async def look() -> Sequence[Group]:
@@ -82,7 +84,7 @@ def _text(at: datetime, id: UUID) -> str:
 
 
 async def show_group(view: View) -> Response:
-    _plugin(view)
+    view.plugin(DeadLetters)
     site, fingerprint = view.site, view.path("fingerprint")
     at, id = _after(view) or (FOREVER, HIGH)
     tables = SQL.on(site.lists)
@@ -90,7 +92,7 @@ async def show_group(view: View) -> Response:
     letters = [from_row(LetterRow, row) for row in rows]
     if not letters:
         return await view.render("letters_none.html", 404, title="Dead letters")
-    newest = await _plugin(view).get(site.chancy, letters[0].id)
+    newest = await view.plugin(DeadLetters).get(site.chancy, letters[0].id)
     more, letters = len(letters) > _PAGE, letters[:_PAGE]
     last = letters[-1]
     return await view.render(
@@ -106,7 +108,7 @@ async def show_group(view: View) -> Response:
 
 async def show_letter(view: View) -> Response:
     site = view.site
-    letter = await _plugin(view).get(site.chancy, view.id())
+    letter = await view.plugin(DeadLetters).get(site.chancy, view.id())
     if letter is None:
         raise Refused(404, "there is no such dead letter: it was purged, or its job did not fail")
     shows = view.shows(letter.func)
@@ -120,7 +122,7 @@ async def show_letter(view: View) -> Response:
 
 
 async def _one(view: View, action: Action) -> DeadLetter:
-    letter = await _plugin(view).get(view.site.chancy, uuid_of(view.field("id")))
+    letter = await view.plugin(DeadLetters).get(view.site.chancy, uuid_of(view.field("id")))
     if letter is None:
         raise Refused(404, "there is no such dead letter any more")
     view.require(action, f"queue:{letter.queue}")
@@ -130,15 +132,8 @@ async def _one(view: View, action: Action) -> DeadLetter:
 async def replay(view: View) -> Response:
     letter = await _one(view, Action.REPLAY_LETTER)
     async with deed(view) as act:
-        found = await Letters(act.broker, view.site.chancy.broker).replay(
-            [letter.id],
-            new_ids(1),
-            force=True,
-            queue=None,
-            max_attempts=None,
-            delay_s=0,
-            gap_s=0,
-            prepare=view.site.chancy.prepare_stored,
+        found = await Letters(act.store, view.site.chancy.broker).replay(
+            [letter.id], new_ids(1), prepare=view.site.chancy.prepare_stored, force=True
         )
         if not found:
             why = (
@@ -183,23 +178,15 @@ async def _whole_group(view: View, action: Action, rate: float | None) -> Respon
     site, fingerprint = view.site, view.field("fingerprint")
     newest = await _newest(view, fingerprint)
     view.require(action, f"queue:{newest.queue}")
-    if not view.field("confirmed"):
-        verb = "Replay" if action is Action.REPLAY_LETTER else "Purge"
-        return await view.render(
-            "confirm_group.html",
-            title="Sure?",
-            what=f"{verb} all dead letters of this group",
-            newest=newest,
-            fingerprint=fingerprint,
-            rate=view.field("rate"),
-            path="dead-letters/" + ("replay-all" if verb == "Replay" else "purge-all"),
-            verb=verb,
-        )
-    if is_full(site):
-        raise Refused(409, "too many actions are in progress: see the audit, and try again later")
+    replays = action is Action.REPLAY_LETTER
+    what = f"{'Replay' if replays else 'Purge'} all dead letters of this group"
+    effect = f"{newest.func}: {newest.error or newest.reason}: {newest.message[:300]}. "
+    effect += _REPLAYS if replays else _PURGES
+    if asked := await view.confirm(what, f"dead-letters/groups/{fingerprint}", effect):
+        return asked
     # Jobs that fail again while they are replayed die later than this.
     chosen = await Letters(site.chancy.broker).choose(LetterFilter(), bounded=True)
-    until, replays = chosen.until or view.now, action is Action.REPLAY_LETTER
+    until = chosen.until or view.now
     rows = await SQL.on(site.store).fetch("group_count", fingerprint, until, replays, _MOST_TOTAL)
     step = _Batches(view, fingerprint, until, action, rate)
     detail = {
@@ -217,7 +204,7 @@ async def _whole_group(view: View, action: Action, rate: float | None) -> Respon
 async def _newest(view: View, fingerprint: str) -> DeadLetter:
     tables = SQL.on(view.site.store)
     rows = await tables.fetch("group_page", fingerprint, FOREVER, HIGH, 1)
-    newest = await _plugin(view).get(view.site.chancy, rows[0][0]) if rows else None
+    newest = await view.plugin(DeadLetters).get(view.site.chancy, rows[0][0]) if rows else None
     if newest is None:
         raise Refused(404, "this group has no dead letters any more")
     return newest
@@ -246,8 +233,7 @@ class _Batches:
         if not rows:
             return None
         self._after = utc(rows[-1][1]), rows[-1][0]
-        queues = {queue for _, _, queue in rows}
-        allowed = {one for one in queues if self._view.allows(self._action, f"queue:{one}")}
+        allowed = self._view.mine(self._action, (queue for _, _, queue in rows))
         ids = [id for id, _, queue in rows if queue in allowed]
         letters = Letters(act.broker, self._view.site.chancy.broker)
         if replays:
@@ -257,12 +243,9 @@ class _Batches:
             found = await letters.replay(
                 ids,
                 new_ids(len(ids)),
-                force=False,
-                queue=None,
-                max_attempts=None,
+                prepare=self._view.site.chancy.prepare_stored,
                 delay_s=delay_s,
                 gap_s=self._gap_s,
-                prepare=self._view.site.chancy.prepare_stored,
                 skip_refused=True,
             )
             count = len(found)

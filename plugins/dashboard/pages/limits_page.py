@@ -15,13 +15,8 @@ from chancy.plugins.limits.partitions import Partitions
 _PARTITIONS, _ROWS = 50, 500
 
 
-def _check(view: View) -> None:
-    if view.site.plugin(GlobalLimits) is None:
-        raise Refused(404, "this application does not use the plugin chancy.limits")
-
-
 async def show(view: View) -> Response:
-    _check(view)
+    view.plugin(GlobalLimits)
     site = view.site
     snapshot = await Snapshots(site).get()
     ruled = [one for one in snapshot.queues if one.queue is not None and one.queue.rules]
@@ -42,7 +37,7 @@ async def show(view: View) -> Response:
 
 async def skip(view: View) -> Response:
     """Let a sequence go on behind failed jobs that block it."""
-    _check(view)
+    view.plugin(GlobalLimits)
     queue, key = view.field("queue"), next((v for k, v in view.fields if k == "key"), "")
     view.require(Action.SKIP_BLOCK, f"queue:{queue}")
     if asked := await view.confirm("Skip all failed jobs that block this partition", "limits"):
