@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -14,11 +14,11 @@ from chancy.job.definition import Job
 from chancy.job.fields import check_hold, check_job, due, expiry
 from chancy.job.ids import new_id
 from chancy.job.limits import check_limits, encode_limits
-from chancy.job.registry import Registry
-from chancy.plugin.pushing import Change, PushContext, PushWay
+from chancy.plugin.pushing import PushContext, PushWay
+from chancy.plugin.runtime import Application
 from chancy.plugins.batch.outcomes import KEY
 from chancy.plugins.batch.record import On
-from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD, encode
+from chancy.serialization.codec import encode
 from chancy.text import shown
 
 #: The most jobs of a batch, including jobs added later.
@@ -60,16 +60,14 @@ class Batch:
 
     def callbacks(
         self,
-        registry: Registry | None,
-        max_payload: int = DEFAULT_MAX_PAYLOAD,
-        before_push: Change = lambda job, _: job,
-        encode_arguments: Callable[[str, str, str | None], str] = lambda _, text, __: text,
+        chancy: Application,
         *,
-        within: bool = False,
+        validate: bool,
+        within: bool,
     ) -> list[object]:
         """The callbacks as the columns for ``sql/begin.sql``.
 
-        :param registry: None for functions that this process cannot import.
+        :param validate: False for functions that this process cannot import.
         :param within: whether the transaction is the caller's.
         :raises PushError: a callback cannot be stored; names it.
         """
@@ -82,8 +80,8 @@ class Batch:
             if job is not None:
                 try:
                     context = PushContext(PushWay.BATCH, within)
-                    changed = before_push(job, context) if isinstance(job, Job) else job
-                    row = _row(changed, registry, max_payload, encode_arguments)
+                    changed = chancy.before_push(job, context) if isinstance(job, Job) else job
+                    row = _row(changed, chancy, validate=validate)
                     rows.append((int(on), new_id(), *row))
                 except (PushError, ConfigurationError) as error:
                     message = f"batch {self.name!r}: on_{on.label}: {error}"
@@ -123,13 +121,9 @@ def shards(jobs: int, *, may_grow: bool) -> int:
     return MAX_SHARDS if may_grow else max(1, min(MAX_SHARDS, jobs // JOBS_A_SHARD))
 
 
-def _row(
-    job: object,
-    registry: Registry | None,
-    limit: int,
-    encode_arguments: Callable[[str, str, str | None], str],
-) -> tuple[object, ...]:
+def _row(job: object, chancy: Application, *, validate: bool) -> tuple[object, ...]:
     """The columns of a callback, from its queue on. Raises `PushError` if it is invalid."""
+    limit = chancy.max_payload
     if not isinstance(job, Job):
         raise PushError(f"{shown(job)} is not a job: use function.job(…)")
     check_job(job)
@@ -141,17 +135,17 @@ def _row(
         raise PushError(
             f"job {job.func} has a meta {KEY!r}, which is reserved for the id of the batch"
         )
-    if registry is None:
-        arguments = encode(job.arguments, what=f"the arguments of {job.func}", limit=limit)
+    if validate:
+        arguments = chancy.registry.signature(job.func).encode(job.arguments, limit)
     else:
-        arguments = registry.signature(job.func).encode(job.arguments, limit)
+        arguments = encode(job.arguments, what=f"the arguments of {job.func}", limit=limit)
     meta = None
     if job.meta:
         check_hold(job)
         meta = encode(job.meta, what=f"the meta of {job.func}", limit=limit)
     limits = encode_limits(check_limits(job.limits, f"job {job.func}"))
     return (
-        job.queue, job.priority, job.func, encode_arguments(job.func, arguments, job.queue),
+        job.queue, job.priority, job.func, chancy.encode_arguments(job.func, arguments, job.queue),
         *due(job), job.max_attempts, limits, meta, *_expires(job),
     )  # fmt: skip
 

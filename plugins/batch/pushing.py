@@ -102,13 +102,7 @@ class Push:
         within: bool,
     ) -> None:
         self._batch = batch
-        self._callbacks = batch.callbacks(
-            chancy.registry if validate else None,
-            chancy.max_payload,
-            chancy.before_push,
-            chancy.encode_arguments,
-            within=within,
-        )
+        self._callbacks = batch.callbacks(chancy, validate=validate, within=within)
         self._jobs = members(jobs, batch.id, batch.name, MAX_JOBS)
 
     async def push(self, tx: _Transaction) -> None:

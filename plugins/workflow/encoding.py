@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
@@ -13,11 +13,12 @@ from chancy.errors import PushError
 from chancy.job.definition import Job
 from chancy.job.fields import check_hold, check_job, check_run_at, due
 from chancy.job.limits import check_limits, encode_limits
+from chancy.plugin.runtime import Application
 from chancy.plugins.workflow.results import ResultTypes
 from chancy.plugins.workflow.sources import Many, One, Source
 from chancy.plugins.workflow.step import Wait
 from chancy.serialization.annotations import Annotations
-from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD, encode
+from chancy.serialization.codec import encode
 from chancy.serialization.signature import Signature
 
 #: The largest arguments of all steps together, in bytes.
@@ -135,19 +136,13 @@ class StepEncoding:
     """Checks and encodes the jobs of steps.
 
     :param types: the annotations of their functions; None: types are not checked.
-    :param encode_arguments: see `Application.encode_arguments`.
     """
 
-    def __init__(
-        self,
-        types: ResultTypes | None,
-        max_payload: int = DEFAULT_MAX_PAYLOAD,
-        encode_arguments: Callable[[str, str, str | None], str] | None = None,
-    ) -> None:
-        self._encode_arguments = encode_arguments
+    def __init__(self, types: ResultTypes | None, chancy: Application) -> None:
+        self._encode_arguments = chancy.encode_arguments
         self.columns = Columns()
         self._types = types
-        self._max_payload = max_payload
+        self._max_payload = chancy.max_payload
         self._signatures: dict[tuple[str, frozenset[str]], Signature | None] = {}
         self._passed: dict[tuple[object, ...], Signature | None] = {}
         self._bytes = 0
@@ -176,8 +171,7 @@ class StepEncoding:
         else:
             signature = self._check(job)
             arguments = self._arguments(job, sources, signature)
-            if self._encode_arguments is not None:
-                arguments = self._encode_arguments(job.func, arguments, job.queue)
+            arguments = self._encode_arguments(job.func, arguments, job.queue)
             if job.meta or job.limits or job.run_at is not None:
                 self._put_rare(at, job)
             columns.queues.append(job.queue)

@@ -56,7 +56,6 @@ class Extension:
         self,
         more: Workflow,
         before: Sequence[str],
-        schema: str,
         chancy: Application,
         *,
         validate: bool,
@@ -67,26 +66,20 @@ class Extension:
         named = [before] if isinstance(before, str) else before
         # Without duplicates: each step waits for each of the last steps once.
         self._before = list(dict.fromkeys(named))
-        self._schema = schema
-        self._registry = chancy.registry if validate else None
-        self._max_payload = chancy.max_payload
-        self._before_push = chancy.before_push
+        self._chancy = chancy
+        self._schema = SQL.on(chancy.broker).schema
+        self._validate = validate
         self._within = within
-        self._encode_arguments = chancy.encode_arguments
 
-    def names_statement(self) -> tuple[str, UUID, list[str]]:
-        """The statement, with its parameters, that returns which names exist."""
+    def _names(self) -> list[str]:
+        """The names of these steps, and of those that they name."""
         names = {step.name for step in self._more}
         for step in self._more:
             names.update(self._more.before(step))
-        return (
-            SQL.statement("names", self._schema),
-            self._here.workflow,
-            sorted({*names, *self._before, self._here.step}),
-        )
+        return sorted({*names, *self._before, self._here.step})
 
-    def extend_statement(self, rows: Sequence[Sequence[Any]]) -> tuple[str, list[object]] | None:
-        """The statement, with its parameters, that adds the missing steps; None if none is missing.
+    def _extended(self, rows: Sequence[Sequence[Any]]) -> list[object] | None:
+        """The parameters of the statement that adds the missing steps; None if none is missing.
 
         :param rows: the existing names. Steps that an earlier attempt has added stay unchanged.
         :raises PushError: the steps cannot be added; nothing was written.
@@ -114,7 +107,7 @@ class Extension:
             [other for _, other in prepared.outer],
             last,
         ]
-        return SQL.statement("extend", self._schema), parameters + columns.parameters()
+        return parameters + columns.parameters()
 
     def _prepare(self, known: dict[str, str | None]) -> Prepared | None:
         here = self._here
@@ -129,13 +122,11 @@ class Extension:
         if not len(new):
             return None
         return Preparation(
+            self._chancy,
             new,
-            self._registry,
-            known=frozenset(known),
-            max_payload=self._max_payload,
-            before_push=self._before_push,
+            validate=self._validate,
             within=self._within,
-            encode_arguments=self._encode_arguments,
+            known=frozenset(known),
         ).prepare()
 
     def _attached(self, step: Step) -> Step:
@@ -171,7 +162,7 @@ class Extension:
             case _:
                 return source
 
-    def check(self, answer: str) -> None:
+    def _check(self, answer: str) -> None:
         """Raise unless ``workflows_extend`` has added the steps."""
         here, names = self._here, self._before
         where = f"step {here.step!r} of workflow {here.workflow}"
@@ -202,7 +193,7 @@ class Extension:
 
     async def add(self, fetch: Fetch) -> None:
         """Add the steps."""
-        extend = self.extend_statement(list(await fetch(*self.names_statement())))
-        if extend is not None:
-            sql, parameters = extend
-            self.check(str((await fetch(sql, *parameters))[0][0]))
+        names, extend = (SQL.statement(name, self._schema) for name in ("names", "extend"))
+        parameters = self._extended(await fetch(names, self._here.workflow, self._names()))
+        if parameters is not None:
+            self._check(str((await fetch(extend, *parameters))[0][0]))

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chancy.errors import ConfigurationError, PushError
 from chancy.job.definition import Job
 from chancy.job.ids import new_ids
-from chancy.job.registry import Registry
-from chancy.plugin.pushing import Change, PushContext, PushWay
+from chancy.plugin.pushing import PushContext, PushWay
 from chancy.plugin.runtime import Application
 from chancy.plugins.workflow.description import MAX_EDGES, UNDO, Workflow
 from chancy.plugins.workflow.encoding import Prepared, StepEncoding
 from chancy.plugins.workflow.results import ResultTypes
 from chancy.plugins.workflow.sources import NO_SOURCES, Many, One, Source, inside, sources_of
 from chancy.plugins.workflow.step import Step
-from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
 from chancy.text import shown
 
 #: Names that an unknown one is compared with for a hint: 1,000 take 20 ms.
@@ -28,52 +26,32 @@ _SHOWN = 10
 _END = ("",)
 
 
-def prepared(
-    chancy: Application, workflow: Workflow, *, validate: bool, within: bool = False
-) -> Prepared:
-    """A workflow, checked and encoded. Raises `PushError` if it cannot be stored and run."""
-    registry = chancy.registry if validate else None
-    return Preparation(
-        workflow,
-        registry,
-        max_payload=chancy.max_payload,
-        before_push=chancy.before_push,
-        within=within,
-        encode_arguments=chancy.encode_arguments,
-    ).prepare()
-
-
 class Preparation:
-    """Checks and encodes one workflow.
+    """Checks and encodes one workflow of an application.
 
+    :param validate: False for functions that this process cannot import.
+    :param within: whether the transaction is the caller's.
     :param known: names of steps that are stored already, when steps are added to a running
         workflow: new steps may wait for them, and the types of their results are unknown.
-    :param registry: None for functions that this process cannot import.
-    :param max_payload: the largest arguments, and the largest meta, of one job, in bytes.
-    :param before_push: changes a job before it is checked, or refuses it.
-    :param within: whether the transaction is the caller's.
-    :param encode_arguments: changes encoded arguments before they are stored.
     """
 
     def __init__(
         self,
+        chancy: Application,
         workflow: Workflow,
-        registry: Registry | None,
         *,
-        known: frozenset[str] = frozenset(),
-        max_payload: int = DEFAULT_MAX_PAYLOAD,
-        before_push: Change | None = None,
+        validate: bool,
         within: bool = False,
-        encode_arguments: Callable[[str, str, str | None], str] | None = None,
+        known: frozenset[str] = frozenset(),
     ) -> None:
         self._workflow = workflow
-        self._before_push = before_push
+        self._before_push = chancy.before_push
         self._context = PushContext(PushWay.WORKFLOW, within)
         self._steps = {step.name: step for step in workflow}
         self._known = known
         self._where = f"workflow {workflow.name!r}"
-        self._types = None if registry is None else ResultTypes(registry)
-        self._encoding = StepEncoding(self._types, max_payload, encode_arguments)
+        self._types = ResultTypes(chancy.registry) if validate else None
+        self._encoding = StepEncoding(self._types, chancy)
 
     def prepare(self) -> Prepared:
         """Check and encode all steps. Raises `PushError` if they cannot be stored and run."""
@@ -126,9 +104,7 @@ class Preparation:
         )
 
     def _changed(self, job: Job[Any] | None) -> Job[Any] | None:
-        if job is None or self._before_push is None:
-            return job
-        return self._before_push(job, self._context)
+        return None if job is None else self._before_push(job, self._context)
 
     def _before(self, step: Step) -> Sequence[str]:
         found = self._workflow.before(step)

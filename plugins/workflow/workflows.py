@@ -139,11 +139,11 @@ class Workflows(GroupPlugin[RecordedAttempt, StepOutcome]):
     ) -> PreparedPush[Any] | None:
         from chancy.plugins.workflow.calls import WorkflowCalls
         from chancy.plugins.workflow.description import Workflow
-        from chancy.plugins.workflow.preparation import prepared
+        from chancy.plugins.workflow.preparation import Preparation
 
         if not isinstance(value, Workflow):
             return None
-        stored = prepared(chancy, value, validate=validate, within=within)
+        stored = Preparation(chancy, value, validate=validate, within=within).prepare()
 
         async def store(broker: Broker, fetch: Fetch | None) -> None:
             await WorkflowCalls(broker).push(stored, fetch)
@@ -207,11 +207,9 @@ class Workflows(GroupPlugin[RecordedAttempt, StepOutcome]):
         """
         from chancy.plugins.workflow.extension import Extension
 
-        tables = SQL.on(chancy.broker)
-        extension = Extension(
-            more, before, tables.schema, chancy, validate=validate, within=within is not None
-        )
-        await extension.add(tables.store.fetch if within is None else bind(within))
+        given = within is not None
+        extension = Extension(more, before, chancy, validate=validate, within=given)
+        await extension.add(bind(within) if given else SQL.on(chancy.broker).store.fetch)
 
     def sync_extend(
         self,
@@ -225,8 +223,7 @@ class Workflows(GroupPlugin[RecordedAttempt, StepOutcome]):
         """`extend` for plain functions, in a transaction of the caller's."""
         from chancy.plugins.workflow.extension import Extension
 
-        schema = SQL.on(chancy.broker).schema
-        extension = Extension(more, before, schema, chancy, validate=validate, within=True)
+        extension = Extension(more, before, chancy, validate=validate, within=True)
         run_blocking(extension.add(bind_blocking(within)))
 
 

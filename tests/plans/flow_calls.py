@@ -8,7 +8,7 @@ from uuid import UUID
 
 import psycopg
 
-from chancy import Job
+from chancy import Chancy, Job
 from chancy.plugins.workflow import Workflow
 from chancy.plugins.workflow.description import MAX_STEPS
 from chancy.plugins.workflow.outcomes import SQL
@@ -45,7 +45,8 @@ def _extension(flow: UUID, job: UUID, lease: UUID, count: int) -> list[object]:
     more = Workflow("more")
     for number in range(count):
         more.add(Job(func="a.b"), f"more {number}", after="s5")
-    prepared = Preparation(more, None, known=frozenset({"s5", "s9"})).prepare()
+    known, chancy = frozenset({"s5", "s9"}), Chancy("postgresql://")
+    prepared = Preparation(chancy, more, validate=False, known=known).prepare()
     columns, outer = prepared.columns, prepared.outer
     ties = [one for one, _ in outer], [other for _, other in outer], list(columns.names)
     given = [flow, "s5", 1, job, lease, MAX_STEPS, ["s9"], *ties]

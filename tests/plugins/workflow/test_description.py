@@ -9,8 +9,7 @@ from uuid import uuid4
 import pytest
 from pydantic import BaseModel, computed_field, model_serializer
 
-from chancy import Job, PushError, Unique
-from chancy.job.registry import Registry
+from chancy import Chancy, Job, PushError, Unique
 from chancy.plugins.batch import BatchState, On
 from chancy.plugins.workflow import Each, From, Workflow, WorkflowState, chain, chord, group
 from chancy.plugins.workflow.description import MAX_STEPS
@@ -20,9 +19,12 @@ from chancy.plugins.workflow.preparation import Preparation
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.steps import Page, Size
 
+#: Never connects.
+CHANCY = Chancy("postgresql://")
+
 
 def prepared(flow: Workflow) -> Prepared:
-    return Preparation(flow, Registry()).prepare()
+    return Preparation(CHANCY, flow, validate=True).prepare()
 
 
 def test_a_workflow_becomes_columns() -> None:
@@ -184,7 +186,7 @@ def test_a_workflow_has_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_functions_that_cannot_be_imported_are_pushed_without_checks() -> None:
     flow = Workflow("w").add(Job(func="other.code.run"), "a")
     flow.add(Job(func="other.code.next", arguments={"x": From("a")}), "b")
-    columns = Preparation(flow, None).prepare().columns
+    columns = Preparation(CHANCY, flow, validate=False).prepare().columns
     assert columns.froms[1] == '{"x": {"step": "a", "path": []}}'
 
 
