@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 
 import click
 
@@ -141,17 +142,7 @@ def history(target: CommandTarget, component: str | None, json_: bool) -> None:
     dsn, schema, components = target.tables()
     revisions = tables.history(dsn, schema, components, component=component)
     if json_:
-        output.script(
-            [
-                {
-                    "component": revision.component,
-                    "revision": revision.revision,
-                    "description": revision.description,
-                    "applied": revision.applied,
-                }
-                for revision in revisions
-            ]
-        )
+        output.script([asdict(revision) for revision in revisions])
     else:
         output.table(
             ("component", "revision", "applied", "description"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -71,7 +70,7 @@ def add(line: CommandLine, /, name: str, json_: bool, upsert: bool, **options: A
 
     async def main(chancy: Application) -> StoredEntry | None:
         entries = Entries(chancy.broker, chancy.encode_arguments)
-        entry = _entry(name, _job(chancy, arguments, **_subset(options, _JOB_OPTIONS)), options)
+        entry = _entry(name, _job(chancy, arguments, options), options)
         return await entries.get(name) if await entries.add(entry, upsert=upsert) else None
 
     found = line.run(main)
@@ -83,41 +82,20 @@ def add(line: CommandLine, /, name: str, json_: bool, upsert: bool, **options: A
         line.line(f"cron entry {name}: next tick at {found.upcoming(1)[0].isoformat()}")
 
 
-_JOB_OPTIONS = ("func", "queue", "priority", "max_attempts", "no_validate")
-
-
-def _subset(options: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: options[name] for name in names}
-
-
 def _entry(name: str, job: Job, options: dict[str, Any]) -> Entry:
-    entry = Entry(
-        name,
-        options["schedule"],
-        job,
-        zone=options["zone"],
-        misfire=options["misfire"],
-        overlap=options["overlap"],
-        jitter_s=options["jitter"],
-    )
-    if options["grace"] is not None:
-        entry = replace(entry, grace_s=options["grace"])
-    return (
-        entry if options["backfill"] is None else replace(entry, backfill_limit=options["backfill"])
-    )
+    given = {name: options[name] for name in ("schedule", "zone", "misfire", "overlap")}
+    given |= {"jitter_s": options["jitter"], "grace_s": options["grace"]}
+    given |= {"backfill_limit": options["backfill"]}
+    values = {name: value for name, value in given.items() if value is not None}
+    return Entry(name, job=job, **values)
 
 
-def _job(
-    chancy: Application,
-    arguments: dict[str, Any],
-    *,
-    func: str,
-    no_validate: bool,
-    **settings: Any,
-) -> Job:
-    if no_validate:
+def _job(chancy: Application, arguments: dict[str, Any], options: dict[str, Any]) -> Job:
+    func: str = options["func"]
+    if options["no_validate"]:
         job = Job(func=func, arguments=arguments)
     else:
         chancy.registry.check(func)
         job = Job.from_func(chancy.registry.find(func), **arguments)
+    settings = {name: options[name] for name in ("queue", "priority", "max_attempts")}
     return with_settings(job, **settings)
