@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import import_module
@@ -134,24 +135,12 @@ def _register(backend: ChancyBackend, task: Any) -> None:
     path, function = task.module_path, task.func
 
     async def run_coroutine(args: list[Any], kwargs: dict[str, Any]) -> Any:
-        running, given = _started(backend, path, args, kwargs)
-        try:
-            value = await function(*given, **kwargs)
-        except BaseException as error:
-            _failed(backend, running, error)
-            raise
-        _succeeded(backend, running)
-        return value
+        with _running(backend, path, args, kwargs) as given:
+            return await function(*given, **kwargs)
 
     def run(args: list[Any], kwargs: dict[str, Any]) -> Any:
-        running, given = _started(backend, path, args, kwargs)
-        try:
-            value = function(*given, **kwargs)
-        except BaseException as error:
-            _failed(backend, running, error)
-            raise
-        _succeeded(backend, running)
-        return value
+        with _running(backend, path, args, kwargs) as given:
+            return function(*given, **kwargs)
 
     chosen: Callable[..., Any] = run_coroutine if iscoroutinefunction(function) else run
     chosen.__module__, chosen.__qualname__ = function.__module__, function.__qualname__
@@ -185,7 +174,17 @@ def _started(
     return own, [base.TaskContext(task_result=own), *args] if task.takes_context else args
 
 
-def _succeeded(backend: ChancyBackend, running: Any) -> None:
+@contextmanager
+def _running(
+    backend: ChancyBackend, path: str, args: list[Any], kwargs: dict[str, Any]
+) -> Generator[list[Any]]:
+    """Send the signals of a task around its call, which takes these positional arguments."""
+    running, given = _started(backend, path, args, kwargs)
+    try:
+        yield given
+    except BaseException as error:
+        _failed(backend, running, error)
+        raise
     done = replace(running, status=_Status.SUCCESSFUL, finished_at=datetime.now(UTC))
     signals.task_finished.send(type(backend), task_result=done)
 

@@ -8,7 +8,8 @@ from uuid import UUID
 
 from chancy.broker.values import Cancellation
 from chancy.plugin.tables import from_row
-from chancy.plugin.tracking.groups import GroupCalls, check_limit
+from chancy.plugin.tracking.groups import CANCEL_ROUNDS, GroupCalls, check_limit
+from chancy.plugin.tracking.recorded import BATCH
 from chancy.plugins.batch.outcomes import SQL, BatchJobOutcome, BatchRef, settle_statement
 from chancy.plugins.batch.record import (
     BatchRecord,
@@ -18,9 +19,6 @@ from chancy.plugins.batch.record import (
     batch,
 )
 from chancy.states import State
-
-#: Jobs that one call of the broker cancels, and the most rounds of searching for more.
-_BATCH, _ROUNDS = 500, 5
 
 
 class BatchCalls(GroupCalls[BatchRecord, BatchState]):
@@ -52,7 +50,7 @@ class BatchCalls(GroupCalls[BatchRecord, BatchState]):
         """Cancel waiting jobs, and ask running ones to stop. False if no such batch is running."""
         ((running,),) = await self._tables.fetch("close", id, True)
         if running:
-            for _ in range(_ROUNDS):
+            for _ in range(CANCEL_ROUNDS):
                 if not await self._cancel_all(id):
                     break
         await self._tables.fetch("look", id)
@@ -62,7 +60,7 @@ class BatchCalls(GroupCalls[BatchRecord, BatchState]):
         """Cancel the jobs, and return whether the rows of some were locked."""
         after: UUID | None = None
         busy = False
-        while rows := await self._tables.fetch("live", id, after, _BATCH):
+        while rows := await self._tables.fetch("live", id, after, BATCH):
             after = rows[-1][0]
             jobs = [job for job, live in rows if live]
             if jobs:

@@ -11,7 +11,8 @@ from chancy.broker.contract import Broker
 from chancy.broker.values import Cancellation
 from chancy.errors import PushError, StatementFailed
 from chancy.plugin.tables import from_row
-from chancy.plugin.tracking.groups import GroupCalls
+from chancy.plugin.tracking.groups import CANCEL_ROUNDS, GroupCalls
+from chancy.plugin.tracking.recorded import BATCH
 from chancy.plugins.workflow.encoding import Prepared
 from chancy.plugins.workflow.outcomes import (
     SQL,
@@ -39,8 +40,6 @@ logger = logging.getLogger("chancy.workflows")
 
 #: The most steps of one statement.
 PAGE = 5_000
-#: Jobs that one call of the broker cancels, and the most rounds of searching for more.
-_BATCH, _ROUNDS = 500, 5
 
 
 class WorkflowCalls(GroupCalls[WorkflowRecord, WorkflowState]):
@@ -137,13 +136,13 @@ class WorkflowCalls(GroupCalls[WorkflowRecord, WorkflowState]):
         """
         name, run = waiting or (None, None)
         asked: set[UUID] = set()
-        for _ in range(_ROUNDS):
+        for _ in range(CANCEL_ROUNDS):
             found = await self._tables.fetch("cancel", id, why, name, run)
             rows = [row for row in found if row[2] not in asked]
             if not rows:
                 break
-            for at in range(0, len(rows), _BATCH):
-                await self._cancel(id, rows[at : at + _BATCH])
+            for at in range(0, len(rows), BATCH):
+                await self._cancel(id, rows[at : at + BATCH])
             asked.update(row[2] for row in rows)
         record = await self.get(id)
         return record is not None and record.state is WorkflowState.CANCELLED

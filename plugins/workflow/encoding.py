@@ -14,6 +14,7 @@ from chancy.job.definition import Job
 from chancy.job.fields import check_hold, check_job, check_run_at, due
 from chancy.job.limits import check_limits, encode_limits
 from chancy.plugin.runtime import Application
+from chancy.plugins.workflow.outcomes import shared
 from chancy.plugins.workflow.results import ResultTypes
 from chancy.plugins.workflow.sources import Many, One, Source
 from chancy.plugins.workflow.step import Wait
@@ -73,17 +74,17 @@ class Columns:
             _texts(self.joins),
             f"{{{','.join(map(str, self.needs))}}}",
             self.jobs,
-            _shared(self.queues),
-            _shared(self.priorities),
-            _shared(self.funcs),
+            shared(self.queues),
+            shared(self.priorities),
+            shared(self.funcs),
             f"[{','.join(self.arguments)}]",
             _or_none(self.froms),
             _or_none(self.run_ats),
             _or_none(self.delays),
-            _shared(self.max_attempts),
+            shared(self.max_attempts),
             _or_none(self.limits),
             _or_none(self.metas),
-            _shared(self.on_failure),
+            shared(self.on_failure),
             _or_none(self.undoes),
             _text(self.previous),
         ]
@@ -91,10 +92,6 @@ class Columns:
 
 def _or_none(values: Sequence[object]) -> Sequence[object] | None:
     return None if values.count(None) == len(values) else values
-
-
-def _shared(values: list[T]) -> list[T]:
-    return values[:1] if values.count(values[0]) == len(values) else values
 
 
 def _text(values: Sequence[str | None]) -> str | None:

@@ -162,11 +162,11 @@ def advance_statement(
     errors: list[str | None] = [outcome.error for outcome in outcomes]
     return (
         SQL.statement("advance", schema),
-        _shared([ref.workflow for ref in refs]),
+        shared([ref.workflow for ref in refs]),
         [ref.step for ref in refs],
-        _shared([ref.run for ref in refs]),
+        shared([ref.run for ref in refs]),
         [outcome.job for outcome in outcomes],
-        _shared(states),
+        shared(states),
         results if any(result is not None for result in results) else None,
         errors if any(error is not None for error in errors) else None,
         [outcome.took_s for outcome in outcomes],
@@ -175,6 +175,6 @@ def advance_statement(
     )
 
 
-def _shared(values: list[T]) -> list[T]:
+def shared(values: list[T]) -> list[T]:
     """A single value if all are equal, which is usual: drivers take 0.4 µs for each."""
     return values[:1] if values and values.count(values[0]) == len(values) else values
