@@ -137,7 +137,7 @@ class _TestRunner:
         if isinstance(outcome, Raised) and isinstance(outcome.error, KeyboardInterrupt):
             raise outcome.error  # Ctrl-C ends the test, not the job
         if isinstance(outcome, Returned) and (items := self._items(claim)) is not None:
-            [outcome] = split(outcome, claim.func, [items])
+            [outcome] = split(outcome, claim.func, [items], self._chancy.max_payload)
         settlement = self._chancy.hooks.judge(claim, outcome)
         with Atomic(self._broker.alias, savepoint=True, durable=False):
             run_blocking(self._settle(settlement))

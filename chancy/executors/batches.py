@@ -14,11 +14,13 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
 from chancy.attempt.outcome import Outcome, Raised, Released, Returned, Snoozed
 from chancy.clock import is_being_cancelled
-from chancy.errors import ChancyError, InvalidResult
+from chancy.errors import ChancyError, InvalidResult, PayloadTooLarge
 from chancy.executors.base import Executor, FindFunction
 from chancy.executors.imports import load, needs_import
 from chancy.executors.invocation import raised
+from chancy.executors.items import Item, decode_item
 from chancy.job.batching import ATTRIBUTE, Batching
+from chancy.serialization.codec import encode
 from chancy.serialization.signature import Signature
 
 _Key = tuple[UUID, UUID]
@@ -62,25 +64,32 @@ class _Batch:
         self.merged = self.members[0].claim._replace(arguments=text)
         return self.merged
 
-    def split(self, outcome: Outcome) -> list[Outcome]:
+    def split(self, outcome: Outcome, max_payload: int) -> list[Outcome]:
         """The outcome of each member, from that of the call."""
-        return split(outcome, self.members[0].claim.func, [one.items for one in self.members])
+        items = [one.items for one in self.members]
+        return split(outcome, self.members[0].claim.func, items, max_payload)
 
 
-def split(outcome: Outcome, func: str, items: Sequence[int]) -> list[Outcome]:
+def split(
+    outcome: Outcome, func: str, items: Sequence[int] | None, max_payload: int
+) -> list[Outcome]:
     """The outcome of each job of a call of a batch function.
 
-    :param items: how many items of the call each job has, in order.
+    :param items: how many items of the call each job has, in order; None: all are of one job.
+    :param max_payload: the most bytes of the results of a job.
     """
+    jobs = 1 if items is None else len(items)
     if not isinstance(outcome, Returned) or outcome.result is None:
-        return [outcome] * len(items)
+        return [outcome] * jobs
     try:
-        results: list[tuple[Any, Any]] = json.loads(outcome.result)
-        if len(results) == sum(items):
+        results: list[Item] = json.loads(outcome.result)
+        counts = [len(results)] if items is None else items
+        if len(results) == sum(counts):
             rest = iter(results)
-            return [_outcome(list(islice(rest, each)), outcome.elapsed_s) for each in items]
+            ended = outcome.elapsed_s, f"the results of {func}", max_payload
+            return [_outcome(list(islice(rest, each)), *ended) for each in counts]
         why = (
-            f"{func} returned {len(results):,} results for {sum(items):,} items: "
+            f"{func} returned {len(results):,} results for {sum(counts):,} items: "
             "return one for each item, or None"
         )
     except Exception:
@@ -88,20 +97,21 @@ def split(outcome: Outcome, func: str, items: Sequence[int]) -> list[Outcome]:
             f"{func} returned no results of a batch: the process that ran it has a version of its "
             "module that declares it without batch="
         )
-    return [Raised(_mismatch(why), outcome.elapsed_s)] * len(items)
+    return [Raised(Failure.of(InvalidResult(why)), outcome.elapsed_s)] * jobs
 
 
-def _outcome(results: list[tuple[Any, Any]], elapsed_s: float) -> Outcome:
-    """The outcome of one job: the first failure of its items, or their results."""
-    for _, failure in results:
-        if failure is not None:
-            return Raised(Failure.from_json(failure), elapsed_s)
+def _outcome(results: list[Item], elapsed_s: float, what: str, max_payload: int) -> Outcome:
+    """The outcome of one job: the first of its items that has no result, or their results."""
+    for _, other in results:
+        if other is not None:
+            return decode_item(other, elapsed_s)
     values = [value for value, _ in results]
-    return Returned(None if values == [None] * len(values) else json.dumps(values), elapsed_s)
-
-
-def _mismatch(why: str) -> Failure:
-    return Failure.of(InvalidResult(why))
+    if values == [None] * len(values):
+        return Returned(None, elapsed_s)
+    try:
+        return Returned(encode(values, what=what, limit=max_payload), elapsed_s)
+    except PayloadTooLarge as error:
+        return Raised(Failure.of(error), elapsed_s)
 
 
 class BatchedExecutor:
@@ -186,14 +196,16 @@ class BatchedExecutor:
         """Wait for the outcome of the batch that the claim joins."""
         text = claim.arguments or "{}"
         try:
+            text = signature.upgraded(text)
             signature.decode(text)
             rest: dict[str, Any] = json.loads(text)
-            items: Any = rest.pop(batching.parameter)
         except Exception:
             return await self._executor.run(claim)  # which reports the error
+        items: Any = rest.pop(batching.parameter, None)
         if not isinstance(items, list):
-            return await self._executor.run(claim)
-        alone = bool(claim.crashes or claim.limits or batching.parameter in rest)
+            outcome = await self._executor.run(claim)
+            return split(outcome, claim.func, None, self._max_payload)[0]
+        alone = bool(claim.crashes or claim.limits)
         key = (claim.func, str(claim.id) if alone else json.dumps(rest, sort_keys=True))
         batch = self._gathering.get(key)
         if batch is not None and batch.bytes + len(text) > self._max_payload:
@@ -237,6 +249,7 @@ class BatchedExecutor:
         try:
             outcome = await self._executor.run(batch.merge())
         finally:
-            for member, one in zip(batch.members, batch.split(outcome), strict=True):
+            outcomes = batch.split(outcome, self._max_payload)
+            for member, one in zip(batch.members, outcomes, strict=True):
                 if not member.outcome.done():
                     member.outcome.set_result(one)

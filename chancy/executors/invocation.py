@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextvars import Context
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -21,8 +21,9 @@ from chancy.attempt.outcome import (
     Snoozed,
     TimedOut,
 )
-from chancy.errors import InvalidArguments, InvalidResult, UnsupportedLimit
+from chancy.errors import InvalidArguments, InvalidResult, PayloadTooLarge, UnsupportedLimit
 from chancy.executors.base import FindFunction
+from chancy.executors.items import encode_items
 from chancy.job.batching import ATTRIBUTE as BATCHING
 from chancy.job.limits import Limits, LimitType, decode_limits
 from chancy.queue.executor_kind import unsupported
@@ -88,8 +89,7 @@ def returned(called: Callee, value: object, limit: int, began: float) -> Outcome
         return _controlled(value, elapsed_s)
     try:
         if called.batched:
-            value = _encode_items(value, called.path)
-            text = encode(value, what=f"the results of {called.path}", limit=limit, any_keys=True)
+            text = encode_items(_item_outcomes(value, called.path, limit))
         else:
             text = called.signature.encode_result(value, limit)
     except BaseException as error:
@@ -97,8 +97,8 @@ def returned(called: Callee, value: object, limit: int, began: float) -> Outcome
     return Returned(text, elapsed_s)
 
 
-def _encode_items(values: object, path: str) -> list[tuple[Any, Any]]:
-    """The return value of a batch function: for each item its result and its failure.
+def _item_outcomes(values: object, path: str, limit: int) -> Iterable[Outcome]:
+    """The outcome of each item, from the return value of a batch function.
 
     :raises InvalidResult: it is not a list.
     """
@@ -107,10 +107,23 @@ def _encode_items(values: object, path: str) -> list[tuple[Any, Any]]:
             f"{path} returned {shown(values)}: a batch function returns None, or a list with a "
             "result or an exception for each item"
         )
-    return [
-        (None, Failure.of(value).as_json()) if isinstance(value, Exception) else (value, None)
-        for value in values
-    ]
+    what = f"a result of {path}"
+    return [_item_outcome(value, what, limit) for value in values]
+
+
+def _item_outcome(value: object, what: str, limit: int) -> Outcome:
+    if value is None:
+        return Returned()
+    if isinstance(value, _CONTROL):
+        return _controlled(value, 0.0)
+    if isinstance(value, Exception):
+        return Raised(Failure.of(value))
+    try:
+        return Returned(encode(value, what=what, limit=limit, any_keys=True))
+    except InvalidArguments as error:
+        return Raised(Failure.of(InvalidResult(str(error))))
+    except PayloadTooLarge as error:
+        return Raised(Failure.of(error))
 
 
 def _controlled(value: Snooze | Cancel | Retry | RateLimited, elapsed_s: float) -> Outcome:

@@ -189,6 +189,13 @@ class Signature:
         """`decode` for JSON that a caller passes: without a version, it has the current one."""
         return self.decode(text)
 
+    def upgraded(self, text: str) -> str:
+        """Stored arguments as they would be stored now: in the current version.
+
+        :raises Exception: whatever the function's upgrade raises; see `decode` for others.
+        """
+        return text
+
     def _decode(self, text: str) -> dict[str, Any]:
         validator = self._arguments or self._argument_validator()
         try:
@@ -314,6 +321,9 @@ class _VersionedSignature(Signature):
 
     def decode_given(self, text: str) -> dict[str, Any]:
         return super().decode(text)
+
+    def upgraded(self, text: str) -> str:
+        return self._version.mark(self._version.upgraded(text, self.path))
 
 
 _made: weakref.WeakKeyDictionary[Callable[..., Any], Signature] = weakref.WeakKeyDictionary()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from chancy import job
+from typing import Any
+
+from chancy import Cancel, RateLimited, Retry, Snooze, job
 
 #: The items of each call in this process.
 CALLS: list[list[int]] = []
@@ -33,3 +35,31 @@ async def lose(numbers: list[int]) -> list[int]:
 def add(numbers: list[int]) -> list[int | Exception]:
     """In an executor process."""
     return [sum(numbers) if n else KeyError(n) for n in numbers]
+
+
+@job(queue="batched", batch=6, within=30.0)
+async def answer(answers: list[str]) -> list[object]:
+    answered = {
+        "retry": Retry(900, "later"),
+        "limited": RateLimited(900),
+        "snooze": Snooze(900),
+        "cancel": Cancel("not wanted"),
+        "object": object(),
+    }
+    return [answered.get(one, one) for one in answers]
+
+
+@job(queue="batched", batch=4, within=30.0, max_attempts=1)
+async def repeat(sizes: list[int]) -> list[str]:
+    return ["x" * size for size in sizes]
+
+
+def _in_a_list(arguments: dict[str, Any], version: int) -> dict[str, Any]:
+    return {"numbers": [arguments["number"]]}
+
+
+@job(queue="batched", batch=3, within=30.0, max_attempts=1, version=2, upgrade=_in_a_list)
+async def halve(numbers: list[int]) -> list[int | Exception]:
+    """Version 1 took one number."""
+    CALLS.append(numbers)
+    return [ValueError(f"{n} is odd") if n % 2 else n // 2 for n in numbers]

@@ -6,8 +6,18 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from chancy import Chancy, Queue, Reference, State, Worker
-from tests.integration.batched_jobs import CALLS, add, collect, double, lose, store
+from chancy import Chancy, Job, Queue, Reference, State, Worker
+from tests.integration.batched_jobs import (
+    CALLS,
+    add,
+    answer,
+    collect,
+    double,
+    halve,
+    lose,
+    repeat,
+    store,
+)
 from tests.support.waiting import eventually, is_in
 
 
@@ -80,6 +90,49 @@ async def test_a_result_that_fits_no_items_fails_all_jobs(chancy: Chancy) -> Non
         done = [await reference.wait(20) for reference in pushed]
     assert {job.state for job in done} == {State.FAILED}
     assert "1 results for 2 items" in done[0].errors[0]["message"]
+
+
+async def test_an_item_can_have_a_control_result_or_a_wrong_one(chancy: Chancy) -> None:
+    names = "retry", "limited", "snooze", "cancel", "object", "plain"
+    pushed = await chancy.push_many(answer.job([name]) for name in names)
+    async with Worker(chancy):
+        await states(pushed[3:])
+        await eventually(lambda: is_in(pushed[2], State.SCHEDULED))
+    jobs = await chancy.get_jobs([reference.id for reference in pushed])
+    retry, limited, snooze, cancel, wrong, plain = (jobs[reference.id] for reference in pushed)
+    for job, attempt in ((retry, 1), (limited, 0), (snooze, 0)):
+        assert (job.state, job.attempt) == (State.SCHEDULED, attempt)
+        assert job.run_at is not None
+        assert (job.run_at - job.pushed_at).total_seconds() > 890
+    assert retry.errors[0]["message"] == "later"
+    assert (limited.meta["rate_limited"], snooze.meta["snoozes"]) == (1, 1)
+    assert (cancel.state, cancel.errors[0]["message"]) == (State.CANCELLED, "not wanted")
+    assert wrong.errors[0]["types"][0] == "chancy.errors.InvalidResult"
+    assert plain.result == ["plain"]
+
+
+async def test_the_limit_of_results_is_that_of_each_job(dsn: str) -> None:
+    queue = Queue("batched", executor="async", concurrency=4)
+    async with Chancy(dsn, queues=[queue], max_payload=1_000) as chancy:
+        pushed = await chancy.push_many(map(repeat.job, ([900], [1_100], [500, 500], [800])))
+        async with Worker(chancy):
+            one, large, two, other = [await reference.wait(20) for reference in pushed]
+    assert (one.result, other.result) == (["x" * 900], ["x" * 800])
+    for job in (large, two):
+        assert job.errors[0]["types"][0] == "chancy.errors.PayloadTooLarge"
+
+
+async def test_jobs_of_an_older_version_join_a_batch(chancy: Chancy) -> None:
+    old = Job[object](func=halve.job.template.func, queue="batched", max_attempts=1)
+    pushed = await chancy.push_many(
+        [old.with_arguments(number=3), old.with_arguments(number=4)], validate=False
+    )
+    current = await chancy.push(halve.job([6]))
+    async with Worker(chancy):
+        three, four, six = [await reference.wait(20) for reference in (*pushed, current)]
+    assert (three.state, three.errors[0]["message"]) == (State.FAILED, "3 is odd")
+    assert (four.result, six.result) == ([2], [3])
+    assert CALLS == [[3, 4, 6]]
 
 
 async def test_a_batch_runs_in_an_executor_process(dsn: str) -> None:

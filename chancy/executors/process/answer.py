@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from chancy.attempt.failure import Failure
 from chancy.attempt.outcome import (
@@ -16,6 +16,7 @@ from chancy.attempt.outcome import (
     TimedOut,
 )
 from chancy.errors import BrokerError, LeaseLost
+from chancy.executors.items import decode_time, encode_time
 from chancy.executors.process.attempt import ProcessAttempt
 from chancy.executors.process.call import ChildCall
 from chancy.executors.process.protocol import (
@@ -48,9 +49,9 @@ def outcome_of(frame: Frame, attempt: ProcessAttempt) -> Outcome | None:
         return Raised(Failure.from_json(json.loads(body)), elapsed_s)
     if kind == RETRY:
         data = json.loads(body)
-        return Raised(Failure.from_json(data["failure"]), elapsed_s, _decode_time(data["at"]))
+        return Raised(Failure.from_json(data["failure"]), elapsed_s, decode_time(data["at"]))
     if kind in (SNOOZED, RATE_LIMITED):
-        until = _decode_time(json.loads(body))
+        until = decode_time(json.loads(body))
         return Snoozed(until, elapsed_s, asked=True, rate_limited=kind == RATE_LIMITED)
     if kind == CANCELLED:
         return Cancelled(body.decode(), elapsed_s)
@@ -76,10 +77,10 @@ def answer(call: ChildCall, outcome: Outcome) -> bytes:
                 return packed(MEMORY, call.number, elapsed_s)
             return packed(RAISED, call.number, elapsed_s, json.dumps(failure.as_json()).encode())
         case Raised(failure, elapsed_s, datetime() | timedelta() as again):
-            data = {"failure": failure.as_json(), "at": _encode_time(again)}
+            data = {"failure": failure.as_json(), "at": encode_time(again)}
             return packed(RETRY, call.number, elapsed_s, json.dumps(data).encode())
         case Snoozed(until, elapsed_s, rate_limited=limited):
-            body = json.dumps(_encode_time(until)).encode()
+            body = json.dumps(encode_time(until)).encode()
             return packed(RATE_LIMITED if limited else SNOOZED, call.number, elapsed_s, body)
         case Cancelled(why, elapsed_s):
             return packed(CANCELLED, call.number, elapsed_s, why.encode())
@@ -107,16 +108,3 @@ def decode_error(body: bytes) -> BaseException | None:
         return None
     text = body[1:].decode(errors="replace")
     return LeaseLost(text) if body.startswith(b"L") else BrokerError(text)
-
-
-def _encode_time(time: datetime | timedelta) -> float | str:
-    """Seconds of a delay, or a datetime in ISO format."""
-    return time.total_seconds() if isinstance(time, timedelta) else time.isoformat()
-
-
-def _decode_time(value: object) -> datetime | timedelta:
-    if isinstance(value, str):
-        return datetime.fromisoformat(value).astimezone(UTC)
-    if isinstance(value, int | float):
-        return timedelta(seconds=value)
-    raise ValueError(f"{value!r} is not a time")

@@ -11,7 +11,7 @@ from chancy.executors.batches import split
 @pytest.mark.parametrize("result", ['{"a": 1, "b": 2}', "[1, 2]", '["ab", "cd"]', "7"])
 def test_jobs_fail_if_their_call_returns_no_pairs(result: str) -> None:
     """As a function does that is declared without a batch where it runs."""
-    ends = split(Returned(result, 0.5), "shop.pay", [1, 1])
+    ends = split(Returned(result, 0.5), "shop.pay", [1, 1], 1_000)
     assert len(ends) == 2
     for end in ends:
         assert isinstance(end, Raised)

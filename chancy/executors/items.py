@@ -1,0 +1,64 @@
+"""The outcomes of the items of a call of a batch function, as JSON.
+
+Each is a pair: a result and null, or null and an object that describes another outcome.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from chancy.attempt.failure import Failure
+from chancy.attempt.outcome import Cancelled, Outcome, Raised, Returned, Snoozed
+
+#: A result, and the description of an outcome in its place.
+Item = tuple[Any, dict[str, Any] | None]
+
+
+def encode_items(outcomes: Iterable[Outcome]) -> str:
+    """Encode what a call returned for each item, in order."""
+    return f"[{','.join(map(_encode, outcomes))}]"
+
+
+def decode_item(data: dict[str, Any], elapsed_s: float) -> Outcome:
+    """The outcome in place of a result; raises KeyError, TypeError or ValueError if invalid."""
+    if "reason" in data:
+        return Cancelled(str(data["reason"]), elapsed_s)
+    if "until" in data:
+        limited = bool(data["rate_limited"])
+        return Snoozed(decode_time(data["until"]), elapsed_s, asked=True, rate_limited=limited)
+    again = None if data.get("again") is None else decode_time(data["again"])
+    return Raised(Failure.from_json(data), elapsed_s, again)
+
+
+def _encode(outcome: Outcome) -> str:
+    match outcome:
+        case Returned(result):
+            return f"[{result or 'null'},null]"
+        case Raised(failure, again=again):
+            data = failure.as_json()
+            if again is not None:
+                data["again"] = encode_time(again)
+        case Snoozed(until, rate_limited=limited):
+            data = {"until": encode_time(until), "rate_limited": limited}
+        case Cancelled(why):
+            data = {"reason": why}
+        case _:
+            raise TypeError(f"an item cannot end as {outcome!r}")
+    return f"[null,{json.dumps(data)}]"
+
+
+def encode_time(time: datetime | timedelta) -> float | str:
+    """Seconds of a delay, or a datetime in ISO format."""
+    return time.total_seconds() if isinstance(time, timedelta) else time.isoformat()
+
+
+def decode_time(value: object) -> datetime | timedelta:
+    """Decode the result of `encode_time`; raises ValueError if it is none."""
+    if isinstance(value, str):
+        return datetime.fromisoformat(value).astimezone(UTC)
+    if isinstance(value, int | float):
+        return timedelta(seconds=value)
+    raise ValueError(f"{value!r} is not a time")
