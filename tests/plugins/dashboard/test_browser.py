@@ -219,7 +219,7 @@ async def _steer_letters(it: Tab, chancy: Chancy) -> None:
     await page.get_by_role("link", name=re.compile("have failed for good")).click()
     await page.locator(".group a.whole").filter(has_text="was declined by").click()
     await it.press("Replay all that wait")
-    await it.press("Replay all")
+    await it.press("Replay all dead letters of this group")
     assert await clicks(page) - before == 4
     row = page.locator("#entries tbody tr").first
     await expect(row).to_contain_text("done", timeout=15_000)
@@ -246,7 +246,7 @@ from generate_series(1, 1200)""")
         await connection.fetch("lock table chancy.dead_letters in share mode")
         await it.open(f"dead-letters/groups/{group[0][0]}")
         await it.press("Purge all")
-        await it.press("Purge all")
+        await it.press("Purge all dead letters of this group")
         row = page.locator("#entries tbody tr").first
         await expect(row).to_contain_text("of 1,200")
         await expect(row.get_by_role("progressbar")).to_have_attribute("value", "0.0")
