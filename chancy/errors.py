@@ -118,6 +118,10 @@ class UnknownFunction(JobError):
     """The function of a job is not registered in this process, and may not be imported."""
 
 
+class UnknownVersion(UnknownFunction):
+    """The arguments of a job have a later version than its function in this process."""
+
+
 class ImportTimeout(JobError):
     """The module of a job's function took too long to import. The job has not started."""
 

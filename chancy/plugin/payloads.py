@@ -23,6 +23,7 @@ logger = logging.getLogger("chancy.plugins")
 _OWN = frozenset(
     {
         "chancy.errors.UnknownFunction",
+        "chancy.errors.UnknownVersion",
         "chancy.errors.UnreadablePayload",
         "chancy.errors.UnsupportedLimit",
     }

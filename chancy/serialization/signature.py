@@ -16,7 +16,7 @@ from chancy.errors import (
     InvalidArguments,
     InvalidResult,
     PayloadTooLarge,
-    UnknownFunction,
+    UnknownVersion,
     UnreadablePayload,
 )
 from chancy.fork_lock import ForkLock
@@ -151,7 +151,7 @@ class Signature:
         """Decode stored arguments; None stands for none.
 
         :raises InvalidArguments: they do not fit the current function.
-        :raises UnknownFunction: they have a version that this process does not know.
+        :raises UnknownVersion: they have a version that this process does not know.
         :raises UnreadablePayload: they are encrypted.
         """
         if not text or text == "{}":
@@ -213,12 +213,12 @@ class Signature:
 
     def _unreadable(
         self, arguments: dict[str, Any]
-    ) -> InvalidArguments | UnknownFunction | UnreadablePayload:
+    ) -> InvalidArguments | UnknownVersion | UnreadablePayload:
         """The error for stored arguments of a version, or in a format, that is not known here."""
         if (key := key_of(arguments)) is not None:
             return UnreadablePayload(f"{self.path}: {without_key('arguments are', key)}")
         if (version := later_version(arguments)) is not None:
-            return UnknownFunction(
+            return UnknownVersion(
                 f"{self.path}: the arguments have version {version}, and this process knows 1"
             )
         return InvalidArguments(f"{self.path}: {self._later('stored JSON')}")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from chancy.errors import (
     ConfigurationError,
     InvalidArguments,
-    UnknownFunction,
+    UnknownVersion,
     UnreadablePayload,
 )
 from chancy.serialization.sealed import key_of, without_key
@@ -60,7 +60,7 @@ class ArgumentsVersion(NamedTuple):
     def upgraded(self, text: str, path: str) -> str:
         """Return stored arguments as arguments of this version, without their version.
 
-        :raises UnknownFunction: they have a later version, so the job waits for a worker that
+        :raises UnknownVersion: they have a later version, so the job waits for a worker that
             knows it.
         :raises InvalidArguments: they are not arguments, or `upgrade` returns none.
         :raises UnreadablePayload: they are encrypted.
@@ -80,7 +80,7 @@ class ArgumentsVersion(NamedTuple):
                 "process"
             )
         if stored > self.number:
-            raise UnknownFunction(
+            raise UnknownVersion(
                 f"{path}: the arguments have version {stored}, and this process knows {self.number}"
             )
         if stored < self.number:

@@ -3,6 +3,9 @@
 A worker sets such jobs aside: they wait for a worker that knows their function, and cost the others
 no further claim. Each worker announces the functions that it does not know. Once none of the live
 workers of the queue may know one, and for long enough, its jobs fail.
+
+A job whose arguments have a later version is set aside as well, but it alone: the other jobs of its
+function run.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from chancy.text import shown
 logger = logging.getLogger("chancy.worker")
 
 UNKNOWN_FUNCTION = "chancy.errors.UnknownFunction"
+UNKNOWN_VERSION = "chancy.errors.UnknownVersion"
 #: Seconds until a function is looked up again: its module may be importable by then.
 _LOOK_UP_S = 15.0
 _LONGEST_LOOK_UP_S = 600.0
@@ -61,6 +65,14 @@ class _Unknown:
     overdue: bool = False
 
 
+@dataclass(slots=True)
+class _Later:
+    """Jobs of a function that were set aside for the version of their arguments."""
+
+    pause_s: float
+    look_up_at: float
+
+
 class UnknownFunctions:
     """The functions of jobs in one queue that this worker does not know; usually none.
 
@@ -78,6 +90,7 @@ class UnknownFunctions:
         self._after_s = after_s
         self._unknown: dict[str, _Unknown] = {}
         self._tried: dict[str, _Unknown] = {}
+        self._later: dict[str, _Later] = {}
         self._logged: set[str] = set()
         self._check_at = 0.0
         #: The unknown functions. Empty in the normal case, so a check costs nothing.
@@ -100,6 +113,9 @@ class UnknownFunctions:
                 return unknown.overdue
         elif len(self._unknown) >= MOST_SET_ASIDE:
             return False
+        later = self._later.get(func)
+        if later is not None and now < later.look_up_at:
+            return False
         try:
             self._find(func)
         except UnknownFunction as error:
@@ -121,6 +137,9 @@ class UnknownFunctions:
     def changed(self, claim: Claim, outcome: Outcome) -> Outcome:
         """The outcome of a job that was run: if its function was unknown, it is set aside."""
         func = claim.func
+        if isinstance(outcome, Raised) and outcome.failure.is_a(UNKNOWN_VERSION):
+            self._wait(func, outcome.failure.message)
+            return SetAside(outcome.failure.message)
         if not (isinstance(outcome, Raised) and outcome.failure.is_a(UNKNOWN_FUNCTION)):
             self._tried.pop(func, None)
             return outcome
@@ -165,6 +184,19 @@ class UnknownFunctions:
                 )
         return any(unknown.overdue for unknown in self._unknown.values())
 
+    def _wait(self, func: str, why: str) -> None:
+        """Leave the jobs of a function that are set aside there, the longer the more often."""
+        now = self._clock.monotonic()
+        later = self._later.get(func)
+        if later is None or now - later.look_up_at > _DROP_AFTER_S:
+            if len(self._later) >= MOST_SET_ASIDE:
+                del self._later[next(iter(self._later))]
+            self._later[func] = _Later(_LOOK_UP_S, now + _LOOK_UP_S)
+        elif now >= later.look_up_at:
+            later.pause_s = min(2 * later.pause_s, _LONGEST_LOOK_UP_S)
+            later.look_up_at = now + later.pause_s
+        self._log(func, why)
+
     def _add(self, func: str, why: str) -> None:
         now = self._clock.monotonic()
         unknown = self._unknown.get(func) or self._tried.pop(func, None)
@@ -174,6 +206,9 @@ class UnknownFunctions:
             unknown.pause_s = min(2 * unknown.pause_s, _LONGEST_LOOK_UP_S)
             unknown.look_up_at = now + unknown.pause_s
         self._unknown[func] = unknown
+        self._log(func, why)
+
+    def _log(self, func: str, why: str) -> None:
         if func not in self._logged:
             if len(self._logged) < MOST_SET_ASIDE:
                 self._logged.add(func)

@@ -97,7 +97,7 @@ async def test_older_arguments_are_upgraded_and_later_ones_wait_for_a_newer_work
 ) -> None:
     path = of_second.job.template.func
     later: dict[str, Any] = {"$chancy": {"version": 3}, "n": 7}
-    async with Chancy(dsn, queues=[SHARED]) as app, Worker(app):
+    async with Chancy(dsn, queues=[SHARED]) as app, Worker(app, unknown_after_s=0.1):
         current = await app.push(of_second.job(n=1))
         waiting = Job[int](func=path, arguments={"n": 2}, queue="shared")
         older = await app.push(waiting, validate=False)
@@ -109,6 +109,11 @@ async def test_older_arguments_are_upgraded_and_later_ones_wait_for_a_newer_work
             return job is not None and job.state is State.HELD and not job.errors
 
         await eventually(set_aside)
+        # It alone: the others run, as after a rollback.
+        for n in range(3):
+            [done] = await finished([await app.push(of_second.job(n=n))])
+            assert done.result == n
+        assert await set_aside()
 
 
 async def test_a_job_fails_once_no_live_worker_has_known_its_function(dsn: str) -> None:
