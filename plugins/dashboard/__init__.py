@@ -119,7 +119,15 @@ class Dashboard:
         self.chancy = chancy
         #: Whether requests from other machines can be served.
         self.authenticates = (auth or plugin.auth) is not None
-        self._serve = build(chancy, plugin, auth, can)
+        self._serve = build(
+            chancy,
+            auth=auth or plugin.auth,
+            can=can or plugin.can,
+            masked=plugin.masked,
+            secret=plugin.secret,
+            keep_audit_days=plugin.keep_audit_days,
+            read_dsn=plugin.read_dsn,
+        )
 
     async def end_streams(self) -> None:
         """End the streams of open pages, for which a server that stops would wait."""
