@@ -12,6 +12,7 @@ from chancy.broker.contract import Broker
 from chancy.broker.values import QueuePosition, WorkerRecord
 from chancy.job.definition import HOLD, QueuedJob
 from chancy.queue.queue import Queue
+from chancy.serialization.versions import later_version
 from chancy.states import State
 from chancy.text import written
 
@@ -293,10 +294,12 @@ def _past(job: QueuedJob) -> Iterator[Reason]:
             "separate child",
         )
     if SET_ASIDE in job.meta:
+        version = later_version(job.arguments or {})
+        or_version = "" if version is None else f", or not version {version} of its arguments"
         yield Reason(
             Why.HANDED_ON,
-            f"a worker set the job aside because it does not know {job.func}: it runs on a worker "
-            "that imports its module and serves the queue",
+            f"a worker set the job aside because it does not know {job.func}{or_version}: it runs "
+            "on a worker that imports its module and serves the queue",
         )
     elif job.errors:
         yield Reason(Why.RETRY, f"last failure: {_failure(job)}")

@@ -76,8 +76,11 @@ def bounded(function: Callable[..., None]) -> Callable[..., None]:
         executor: str,
         time_limit: float | None,
         memory_limit: int | None,
+        max_jobs: int | None,
         max_memory: int | None,
+        initializer: str | None,
         grace: float | None,
+        weight: int | None,
         cooperative: bool,
         **kwargs: Any,
     ) -> None:
@@ -87,10 +90,12 @@ def bounded(function: Callable[..., None]) -> Callable[..., None]:
         if memory_limit is not None:
             limits.append(Limit.memory(memory_limit * _MIB))
         given = {
+            "max_jobs": max_jobs,
             "max_memory_bytes": None if max_memory is None else max_memory * _MIB,
+            "initializer": initializer,
             "grace_s": grace,
+            "weight": weight,
             "cooperative": cooperative or None,
-            **{name: kwargs.pop(name) for name in ("max_jobs", "initializer", "weight")},
         }
         named = {name: value for name, value in given.items() if value is not None}
         options = decode_options(json.dumps(named), executor) if named else None

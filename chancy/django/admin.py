@@ -156,6 +156,31 @@ class _TableAdmin(admin.ModelAdmin):
     def get_readonly_fields(self, request: Any, obj: object = None) -> Sequence[str]:
         return self.get_fields(request, obj)
 
+    @admin.display(description="arguments")
+    def shown_arguments(self, row: Any) -> str:
+        """The arguments."""
+        return _shown(row.arguments)
+
+    @admin.display(description="meta")
+    def shown_meta(self, row: Any) -> str:
+        """The meta."""
+        return _shown(row.meta)
+
+    @admin.display(description="limits")
+    def shown_limits(self, row: Any) -> str:
+        """The limits."""
+        return _shown(row.limits)
+
+    @admin.display(description="errors")
+    def shown_errors(self, row: Any) -> str:
+        """The failures of the attempts."""
+        return _shown(row.errors)
+
+    @admin.display(description="result")
+    def shown_result(self, row: Any) -> str:
+        """The return value."""
+        return _shown(row.result)
+
     # Actions
 
     def act(
@@ -178,21 +203,6 @@ class _TableAdmin(admin.ModelAdmin):
         except ChancyError as error:
             self.message_user(request, str(error), messages.ERROR)
             return None
-
-
-def _display(name: str) -> Callable[[_TableAdmin, Any], str]:
-    """What shows a column of JSON."""
-
-    @admin.display(description=name)
-    def shown(self: _TableAdmin, row: Any) -> str:
-        return _shown(getattr(row, name))
-
-    found: Callable[[_TableAdmin, Any], str] = shown
-    return found
-
-
-for _name in _LARGE:
-    setattr(_TableAdmin, f"shown_{_name}", _display(_name))
 
 
 class JobAdmin(_TableAdmin):

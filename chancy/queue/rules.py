@@ -83,7 +83,7 @@ class FairShare:
     """The values of a partition key take turns of two jobs, however many each has.
 
     :param by: see `GlobalConcurrency`.
-    :param weights: how many times two jobs a value starts in a turn, 1 to 1,000; default: 1.
+    :param weights: by value, 1 to 1,000: with 3, it starts six jobs in its turn; default: 1.
     """
 
     by: str

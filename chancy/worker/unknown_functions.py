@@ -138,6 +138,7 @@ class UnknownFunctions:
         """The outcome of a job that was run: if its function was unknown, it is set aside."""
         func = claim.func
         if isinstance(outcome, Raised) and outcome.failure.is_a(UNKNOWN_VERSION):
+            self._tried.pop(func, None)
             self._wait(func, outcome.failure.message)
             return SetAside(outcome.failure.message)
         if not (isinstance(outcome, Raised) and outcome.failure.is_a(UNKNOWN_FUNCTION)):
@@ -185,17 +186,23 @@ class UnknownFunctions:
         return any(unknown.overdue for unknown in self._unknown.values())
 
     def _wait(self, func: str, why: str) -> None:
-        """Leave the jobs of a function that are set aside there, the longer the more often."""
+        """Leave what was set aside of a function there, longer each time that it was in vain."""
         now = self._clock.monotonic()
         later = self._later.get(func)
         if later is None or now - later.look_up_at > _DROP_AFTER_S:
             if len(self._later) >= MOST_SET_ASIDE:
                 del self._later[next(iter(self._later))]
             self._later[func] = _Later(_LOOK_UP_S, now + _LOOK_UP_S)
+            logger.warning(
+                "version_unknown queue=%s func=%s: the job waits for a worker that knows its "
+                "version: %s",
+                self._queue,
+                shown(func),
+                why,
+            )
         elif now >= later.look_up_at:
             later.pause_s = min(2 * later.pause_s, _LONGEST_LOOK_UP_S)
             later.look_up_at = now + later.pause_s
-        self._log(func, why)
 
     def _add(self, func: str, why: str) -> None:
         now = self._clock.monotonic()
@@ -206,9 +213,6 @@ class UnknownFunctions:
             unknown.pause_s = min(2 * unknown.pause_s, _LONGEST_LOOK_UP_S)
             unknown.look_up_at = now + unknown.pause_s
         self._unknown[func] = unknown
-        self._log(func, why)
-
-    def _log(self, func: str, why: str) -> None:
         if func not in self._logged:
             if len(self._logged) < MOST_SET_ASIDE:
                 self._logged.add(func)

@@ -8,8 +8,7 @@ from uuid import UUID
 
 from chancy.broker.values import Cancellation
 from chancy.plugin.tables import from_row
-from chancy.plugin.tracking.groups import CANCEL_ROUNDS, GroupCalls, check_limit
-from chancy.plugin.tracking.recorded import BATCH
+from chancy.plugin.tracking.groups import CANCEL_BATCH, CANCEL_ROUNDS, GroupCalls, check_limit
 from chancy.plugins.batch.outcomes import SQL, BatchJobOutcome, BatchRef, settle_statement
 from chancy.plugins.batch.record import (
     BatchRecord,
@@ -60,7 +59,7 @@ class BatchCalls(GroupCalls[BatchRecord, BatchState]):
         """Cancel the jobs, and return whether the rows of some were locked."""
         after: UUID | None = None
         busy = False
-        while rows := await self._tables.fetch("live", id, after, BATCH):
+        while rows := await self._tables.fetch("live", id, after, CANCEL_BATCH):
             after = rows[-1][0]
             jobs = [job for job, live in rows if live]
             if jobs:

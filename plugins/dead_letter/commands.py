@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -31,14 +30,6 @@ from chancy.plugins.dead_letter.store import (
 from chancy.queue.queue import check_declared
 
 T = TypeVar("T")
-
-#: The cells of `list` and of `groups`.
-_LETTER_CELLS = attrgetter(
-    "id", "died_at", "queue", "func", "reason", "error", "message", "replayed_as"
-)
-_GROUP_CELLS = attrgetter(
-    "fingerprint", "waiting", "replayed", "newest", "queue", "func", "error", "message"
-)
 
 
 async def _newest(chancy: Application) -> Sequence[tuple[UUID, str]]:
@@ -94,7 +85,19 @@ def list_(
         return
     line.table(
         ("id", "died", "queue", "function", "reason", "error", "message", "replayed as"),
-        map(_LETTER_CELLS, found),
+        [
+            (
+                letter.id,
+                letter.died_at,
+                letter.queue,
+                letter.func,
+                letter.reason,
+                letter.error,
+                letter.message,
+                letter.replayed_as,
+            )
+            for letter in found
+        ],
     )
     if len(found) == limit:
         click.echo(f"next page: --before {found[-1].id}", err=True)
@@ -142,7 +145,22 @@ def groups(line: CommandLine, limit: int, before: UUID | None, json_: bool) -> N
         line.script([facts(group) for group in found])
         return
     names = ("fingerprint", "waiting", "replayed", "last", "queue", "function", "error", "message")
-    line.table(names, [_GROUP_CELLS(replace(one, error=one.error or one.reason)) for one in found])
+    line.table(
+        names,
+        [
+            (
+                one.fingerprint,
+                one.waiting,
+                one.replayed,
+                one.newest,
+                one.queue,
+                one.func,
+                one.error or one.reason,
+                one.message,
+            )
+            for one in found
+        ],
+    )
     if len(found) == limit:
         click.echo(f"next page: --before {found[-1].newest_id}", err=True)
 

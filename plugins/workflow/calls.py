@@ -11,8 +11,7 @@ from chancy.broker.contract import Broker
 from chancy.broker.values import Cancellation
 from chancy.errors import PushError, StatementFailed
 from chancy.plugin.tables import from_row
-from chancy.plugin.tracking.groups import CANCEL_ROUNDS, GroupCalls
-from chancy.plugin.tracking.recorded import BATCH
+from chancy.plugin.tracking.groups import CANCEL_BATCH, CANCEL_ROUNDS, GroupCalls
 from chancy.plugins.workflow.encoding import Prepared
 from chancy.plugins.workflow.outcomes import (
     SQL,
@@ -141,8 +140,8 @@ class WorkflowCalls(GroupCalls[WorkflowRecord, WorkflowState]):
             rows = [row for row in found if row[2] not in asked]
             if not rows:
                 break
-            for at in range(0, len(rows), BATCH):
-                await self._cancel(id, rows[at : at + BATCH])
+            for at in range(0, len(rows), CANCEL_BATCH):
+                await self._cancel(id, rows[at : at + CANCEL_BATCH])
             asked.update(row[2] for row in rows)
         record = await self.get(id)
         return record is not None and record.state is WorkflowState.CANCELLED

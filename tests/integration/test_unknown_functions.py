@@ -114,6 +114,8 @@ async def test_older_arguments_are_upgraded_and_later_ones_wait_for_a_newer_work
             [done] = await finished([await app.push(of_second.job(n=n))])
             assert done.result == n
         assert await set_aside()
+        [reason] = await app.why(newer.id)
+        assert "or not version 3 of its arguments" in reason.text
 
 
 async def test_a_job_fails_once_no_live_worker_has_known_its_function(dsn: str) -> None:

@@ -28,8 +28,8 @@ from chancy.states import State
 
 #: The most groups, and the most members of one, that a call returns.
 MAX_FOUND = 1_000
-#: The most rounds in which a cancellation looks for more jobs.
-CANCEL_ROUNDS = 5
+#: Jobs that one call of the broker cancels, and the most rounds that look for more.
+CANCEL_BATCH, CANCEL_ROUNDS = 500, 5
 #: The statements that request notifications, of jobs and of groups.
 _WATCHES = PluginSql("chancy.postgres", "groups of jobs")
 

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from chancy.attempt.settlement import Settlement
 
-#: Outcomes of one statement, and jobs that one call of the broker cancels.
+#: Outcomes of one statement.
 BATCH = 500
 #: Attempts that are recorded while their settlement is pending, at most.
 MAX_RECORDED = 20_000

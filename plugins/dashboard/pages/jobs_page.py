@@ -101,20 +101,21 @@ async def _chosen(view: View, action: Action) -> Sequence[QueuedJob]:
 async def _act(
     view: View,
     action: Action,
-    verb: str,
+    what: str,
     nothing: str,
     here: Callable[[Session, Sequence[UUID]], Awaitable[int]],
     there: Callable[[Sequence[UUID]], Awaitable[int]] | None = None,
 ) -> Response:
     """Change the jobs of a form, after a question if there are several.
 
+    :param what: the question, with ``{}`` for the number of jobs.
     :param nothing: why nothing was changed.
     :param here: changes jobs in the database, and returns how many.
     :param there: changes jobs of several brokers; None: they are in the database in any case.
     """
     jobs = await _chosen(view, action)
     ids, subject, chancy = [job.id for job in jobs], _subject(jobs), view.site.chancy
-    if asked := await _confirmed(view, ids, verb):
+    if asked := await _confirmed(view, ids, what):
         return asked
     if there is not None and chancy.broker is not chancy.control:
         entry = await announced(view, action, subject, {"ids": ids}, partial(there, ids))
@@ -127,11 +128,9 @@ async def _act(
     return view.done(act.entry, "jobs")
 
 
-async def _confirmed(view: View, ids: Sequence[UUID], verb: str) -> Response | None:
+async def _confirmed(view: View, ids: Sequence[UUID], what: str) -> Response | None:
     """The page that asks before more than one job is changed; None: it was answered."""
-    if len(ids) == 1:
-        return None
-    return await view.confirm(verb.replace("jobs", f"{len(ids)} jobs"), "jobs")
+    return None if len(ids) == 1 else await view.confirm(what.format(len(ids)), "jobs")
 
 
 async def cancel(view: View) -> Response:
@@ -139,7 +138,7 @@ async def cancel(view: View) -> Response:
         return stopped(await view.site.chancy.cancel(*ids))
 
     nothing = "nothing was cancelled: the jobs have finished, or are being changed"
-    return await _act(view, Action.CANCEL_JOB, "Cancel jobs", nothing, Session.cancel, there)
+    return await _act(view, Action.CANCEL_JOB, "Cancel {} jobs", nothing, Session.cancel, there)
 
 
 async def run_now(view: View) -> Response:
@@ -147,13 +146,13 @@ async def run_now(view: View) -> Response:
         return len(await view.site.chancy.run_now(*ids))
 
     nothing = "nothing was changed: only scheduled jobs can be run now"
-    return await _act(view, Action.RUN_JOB, "Run jobs now", nothing, Session.run_now, there)
+    return await _act(view, Action.RUN_JOB, "Run {} jobs now", nothing, Session.run_now, there)
 
 
 async def release(view: View) -> Response:
     """Release jobs on hold. They are in Postgres, whatever the broker of their queue."""
     nothing = "nothing was changed: only jobs that wait for a release can be released"
-    return await _act(view, Action.RELEASE_JOB, "Release jobs", nothing, Session.release)
+    return await _act(view, Action.RELEASE_JOB, "Release {} jobs", nothing, Session.release)
 
 
 async def replay(view: View) -> Response:
@@ -164,7 +163,7 @@ async def replay(view: View) -> Response:
     ids = [job.id for job in jobs if job.state is State.FAILED]
     if not ids:
         raise Refused(409, "nothing was changed: only failed jobs can be retried")
-    if asked := await _confirmed(view, ids, "Retry jobs"):
+    if asked := await _confirmed(view, ids, "Retry {} jobs"):
         return asked
     async with deed(view) as act:
         found = await Letters(act.store, view.site.chancy.broker).replay(

@@ -25,8 +25,8 @@ _GROUPS, _PAGE = 50, 50
 _MOST_RATE, _MOST_TOTAL = 100_000.0, 1_000_000
 #: What the actions on a group do.
 _REPLAYS = (
-    "Their jobs are pushed again in batches of 500, at the rate that you have given. Those that "
-    "were replayed before are left out. The audit shows how far it is, and can stop it."
+    "Their jobs are pushed again in batches of 500, {}. Those that were replayed before are left "
+    "out. The audit shows how far it is, and can stop it."
 )
 _PURGES = (
     "They are deleted in batches of 500, and cannot be replayed any more. The audit shows how far "
@@ -151,7 +151,7 @@ async def replay(view: View) -> Response:
 async def purge(view: View) -> Response:
     letter = await _one(view, Action.PURGE_LETTER)
     async with deed(view) as act:
-        if not await Letters(act.broker).purge([letter.id]):
+        if not await Letters(act.store).purge([letter.id]):
             raise Refused(409, "it was purged already")
         await act.note(Action.PURGE_LETTER, f"job:{letter.id}", None, jobs=1)
     return RedirectResponse(view.url("dead-letters", done=act.entry), 303)
@@ -181,7 +181,8 @@ async def _whole_group(view: View, action: Action, rate: float | None) -> Respon
     replays = action is Action.REPLAY_LETTER
     what = f"{'Replay' if replays else 'Purge'} all dead letters of this group"
     effect = f"{newest.func}: {newest.error or newest.reason}: {newest.message[:300]}. "
-    effect += _REPLAYS if replays else _PURGES
+    pace = "without a pause" if rate is None else f"{rate:g} a second"
+    effect += _REPLAYS.format(pace) if replays else _PURGES
     if asked := await view.confirm(what, f"dead-letters/groups/{fingerprint}", effect):
         return asked
     # Jobs that fail again while they are replayed die later than this.
@@ -235,7 +236,7 @@ class _Batches:
         self._after = utc(rows[-1][1]), rows[-1][0]
         allowed = self._view.mine(self._action, (queue for _, _, queue in rows))
         ids = [id for id, _, queue in rows if queue in allowed]
-        letters = Letters(act.broker, self._view.site.chancy.broker)
+        letters = Letters(act.store, self._view.site.chancy.broker)
         if replays:
             # The rate counts from the start: the time of earlier batches is deducted.
             ahead_s = self._done * self._gap_s - (time.monotonic() - self._began)

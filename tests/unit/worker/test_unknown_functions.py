@@ -14,7 +14,7 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
 from chancy.attempt.outcome import Raised, Returned, SetAside
 from chancy.broker.values import MOST_SET_ASIDE, WorkerRecord
-from chancy.errors import UnknownFunction
+from chancy.errors import UnknownFunction, UnknownVersion
 from chancy.job.registry import Registry
 from chancy.worker.unknown_functions import UnknownFunctions, look_up
 
@@ -194,3 +194,16 @@ def test_a_function_is_looked_up_without_an_import(
     assert "shop_not_imported" not in sys.modules
     with pytest.raises(UnknownFunction, match="allow="):
         look_up(Registry(allow=["other_*"]), "shop_not_imported.work")
+
+
+def test_a_later_version_sets_its_own_job_aside_for_ever_longer(scene: Scene) -> None:
+    scene.registered.add(NEW)
+    later = Raised(Failure.of(UnknownVersion("the arguments have version 3")))
+    for pause_s in (15.0, 30.0, 60.0):
+        assert isinstance(scene.unknown.changed(claim(NEW), later), SetAside)
+        # Others of the function run, and no other worker is told that it is unknown.
+        assert NEW not in scene.unknown.names
+        scene.clock.now += pause_s - 0.1
+        assert not scene.unknown.knows(NEW)
+        scene.clock.now += 0.2
+        assert scene.unknown.knows(NEW)

@@ -1,4 +1,4 @@
--- Starts held jobs of up to p_parts partitions that have a turn, of priorities from p_from on: at most
+-- Starts held jobs of up to p_most_parts partitions that have a turn, of priorities from p_from on: at most
 -- p_room. Returns the rows to claim in order, with their partitions, their bytes, of which the last one
 -- may exceed p_bytes, and the ring behind them. The caller has locked the queue.
 -- The joins of the lists are hash joins, whatever the caller has set: nested loops over 1,000 jobs
@@ -6,7 +6,7 @@
 -- Locks: rows of jobs, skipping locked ones. Safe to repeat.
 create function {schema}.limits_ring(
   s {schema}.limits_queues, p_keys text[], p_running boolean[], p_now timestamptz, p_room int,
-  p_parts int, p_from smallint, p_bytes bigint,
+  p_most_parts int, p_from smallint, p_bytes bigint,
   out tids tid[], out ids uuid[], out keys text[], out bytes bigint, out ring jsonb
 )
 language plpgsql
@@ -39,8 +39,8 @@ begin
     cross join lateral (
       select p.key, p.priority, p.turn from {schema}.limits_partitions p
       where p.queue = s.queue and p.priority = l.priority and p.turn >= l.turn
-      order by p.turn limit least(p_parts, p_room)) p
-    order by p.priority desc, p.turn limit least(p_parts, p_room)) r;
+      order by p.turn limit least(p_most_parts, p_room)) p
+    order by p.priority desc, p.turn limit least(p_most_parts, p_room)) r;
   ring := s.ring;
   if v_parts = '{}' then
     ring := coalesce((

@@ -19,7 +19,7 @@ declare
   v_live record; v_part record; v_lanes jsonb;
   v_ids uuid[] := '{}'; v_keys text[] := '{}'; v_running boolean[] := '{}'; v_old int := 0;
   v_freed text[] := '{}';
-  v_count int; v_slots boolean; v_block boolean; v_parts int;
+  v_count int; v_slots boolean; v_block boolean; v_most_parts int;
   v_ring smallint; v_to smallint; v_above smallint := 32767;
   v_front_read boolean := false; v_whole_front boolean := false;
   v_hints jsonb; v_before jsonb; v_stops jsonb[]; v_bytes bigint := 4194304;
@@ -115,7 +115,7 @@ begin
   end if;
   -- Fair shares start two jobs of each partition; the second read of the ring takes as many partitions
   -- as there is room for, as their jobs may be few.
-  v_parts := case when 'fair' = any (s.kinds) then (v_room + 1) / 2 else 1000 end;
+  v_most_parts := case when 'fair' = any (s.kinds) then (v_room + 1) / 2 else 1000 end;
   -- By priority; of the same one, held jobs first. With fair shares, one read of what is pending adds
   -- to the ring, which then decides.
   for v_pass in 1 .. 30 loop
@@ -141,9 +141,9 @@ begin
       end if;
     else
       select * into v_part from {schema}.limits_ring(
-        s, v_keys, v_running, v_now, v_room, v_parts, v_ring, v_bytes);
+        s, v_keys, v_running, v_now, v_room, v_most_parts, v_ring, v_bytes);
       s.ring := v_part.ring;
-      v_parts := 1000;
+      v_most_parts := 1000;
     end if;
     if cardinality(v_part.tids) > 0 then
       return query
