@@ -161,9 +161,12 @@ class Background(Generic[B]):
             await broker.open()
             return await work(broker, waiter)
         except asyncio.CancelledError:
-            if self._loop.closed:
-                raise BrokerUnavailable("the application was closed during a call") from None
-            raise
+            if not self._loop.closed:
+                raise
+            if (task := asyncio.current_task()) is not None:
+                # Its caller may be gone, too: asyncio would log an error that nobody reads.
+                task.add_done_callback(_read)
+            raise BrokerUnavailable("the application was closed during a call") from None
 
     async def _close(self) -> None:
         made = self._made.pop(asyncio.get_running_loop(), None)
@@ -179,3 +182,8 @@ class Background(Generic[B]):
                 task.cancel()
             if rest:
                 await asyncio.wait(rest, timeout=_CLOSE_S)
+
+
+def _read(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
@@ -54,6 +55,35 @@ def test_a_wait_for_an_unreachable_broker_ends_at_the_close() -> None:
     with pytest.raises(BrokerUnavailable, match="the application was closed"):
         waiting.result(5)
     assert given_up.cancelled()
+
+
+class Stubborn(Slow):
+    """A broker whose opening ends only when it is closed."""
+
+    def __init__(self) -> None:
+        self.closed = asyncio.Event()
+
+    async def open(self) -> None:
+        try:
+            await super().open()
+        finally:
+            await self.closed.wait()
+
+    async def close(self) -> None:
+        self.closed.set()
+
+
+def test_a_wait_that_was_given_up_before_the_close_logs_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broker = Stubborn()
+    background = Background(lambda: (broker, UnusedWaiter()))
+    given_up = background.begin(uuid.uuid4(), None)
+    eventually_sync(lambda: broker.opening)
+    given_up.cancel()
+    background.close()
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 def test_a_call_after_the_close_is_refused() -> None:
