@@ -42,7 +42,7 @@ def serving(cluster: ClusterProcesses, **settings: Any) -> dict[str, Any]:
 async def first_run(book: Book, number: int = 1) -> psutil.Process:
     """The process of a job that holds, once it runs."""
     await eventually(lambda: book.count("begin")[number] == 1, timeout=DEADLINE_S)
-    return psutil.Process(book.entries()[0].pid)
+    return psutil.Process(next(one.pid for one in book.entries() if one.number == number))
 
 
 async def succeeded(reference: Reference, crashes: int) -> None:
