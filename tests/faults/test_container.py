@@ -96,7 +96,7 @@ class Container:
 
         def found() -> list[psutil.Process]:
             inside = psutil.Process(self._outer.pid).children(recursive=True)
-            return [one for one in inside if one.cmdline()[1:3] == ["-m", "chancy.cli"]]
+            return [one for one in inside if _words(one)[1:3] == ["-m", "chancy.cli"]]
 
         return eventually_sync(found)[0]
 
@@ -142,6 +142,14 @@ def container(name: str, port: int, socket: Path, folder: Path, *more: str) -> G
     words = [*UNSHARE, "sh", "-c", script, "sh", user, mounted, *spec["args"], *more]
     with started(words, cwd=folder) as outer:
         yield Container(outer)
+
+
+def _words(process: psutil.Process) -> list[str]:
+    """The command line of a process; empty if it has ended meanwhile."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
 
 
 def check_confined(process: psutil.Process) -> None:
