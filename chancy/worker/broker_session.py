@@ -198,21 +198,20 @@ class BrokerSession:
             self.start()
             self.reconcile(serving)
             self._services.start(self.loop_name("contact"), functools.partial(self.watch, serving))
-            if self.surveyor is None:
-                self._services.start(self.loop_name("stops"), self._watch_stops)
-            else:
+            if self.surveyor is not None:
                 announce = functools.partial(self._announce, serving)
                 self._services.start(self.loop_name("announcer"), announce)
-                self.survey(serving, lambda: None)  # queues change in the control broker
+            self.survey(serving, lambda: None)  # queues change in the control broker
 
         self._services.start(self.loop_name("registration"), start)
 
     def survey(self, serving: Serving, on_queues: Callable[[], None]) -> None:
-        """Start to survey, if the broker can.
+        """Start to survey, or to poll for stop requests if the broker cannot be surveyed.
 
         :param on_queues: called when queues have changed.
         """
         if self.surveyor is None:
+            self._services.start(self.loop_name("stops"), self._watch_stops)
             return
         queues = SurveyedQueues(
             poll_interval_s=lambda: serving.poll_interval_s,

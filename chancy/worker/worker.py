@@ -365,9 +365,6 @@ class Worker:
             self._queues_changed.clear()
             read_at = self.clock.monotonic()
             await self._follow_queues()
-            # Notifications of stop requests may have been lost.
-            for id in await self._control.broker.stop_requests(self.worker_id):
-                self._on_stop_request(id)
 
     async def _follow_queues(self) -> None:
         """Serve the queues as they are declared now."""
