@@ -10,8 +10,6 @@ from pathlib import Path
 
 import asyncpg
 import psycopg
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from chancy import current_job, job
 from tests.faults import book as books
@@ -77,6 +75,10 @@ async def _asyncpg(dsn: str) -> AsyncGenerator[tuple[object, Execute]]:
 
 @asynccontextmanager
 async def _session(dsn: str) -> AsyncGenerator[tuple[object, Execute]]:
+    # Every worker process of the tests imports this module, and few of them need these 0.2 s.
+    from sqlalchemy import text
+    from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+
     engine = create_async_engine(dsn.replace("postgresql://", "postgresql+asyncpg://", 1))
     try:
         async with AsyncSession(engine) as session, session.begin():

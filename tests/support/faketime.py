@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes.util
 from pathlib import Path
 
-import pytest
-
 
 def find() -> str | None:
     """Where the library is, for ``LD_PRELOAD``; None if it is not installed."""
@@ -16,4 +14,6 @@ def find() -> str | None:
 
 def faketime() -> str:
     """`find`, or a skip."""
+    import pytest  # not for the programs of tests, which import this module too
+
     return find() or pytest.skip("libfaketime is missing: install the package faketime")
