@@ -53,6 +53,10 @@ def busy(seconds: float) -> str:
     return "done"
 
 
+def rest(seconds: float) -> None:
+    time.sleep(seconds)
+
+
 def clean_up(started: str, until: str, stopped: str) -> str:
     """Says by which error it was stopped, and raises it on."""
     write(started, str(os.getpid()))

@@ -102,6 +102,12 @@ class ThreadCluster:
         return self.found
 
 
+@pytest.fixture(autouse=True)
+def frequent_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its room, and for whether it is back."""
+    monkeypatch.setattr("chancy.executors.cluster.executor._LOOK_S", 0.1)
+
+
 @pytest.fixture
 def cluster() -> ThreadCluster:
     return ThreadCluster()

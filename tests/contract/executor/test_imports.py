@@ -86,7 +86,7 @@ async def run(it: Executor, module: str, limit_s: float | None = None) -> Outcom
 async def test_the_time_limit_starts_after_the_import(
     name: str, module: str, tmp_path: Path
 ) -> None:
-    write(tmp_path, module, seconds=1.0)
+    write(tmp_path, module, seconds=0.7)
     async with running(name, OPTIONS[name]) as it:
         assert isinstance(await run(it, module, 0.5), Returned)
 
@@ -95,7 +95,7 @@ async def test_an_import_in_the_worker_has_a_limit_and_does_not_block_the_loop(
     name: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chancy.executors.imports.IMPORT_S", 0.2)
-    write(tmp_path, module, seconds=1.0)
+    write(tmp_path, module, seconds=0.5)
     async with running(name, OPTIONS[name]) as it:
         outcome = await run(it, module)
         assert isinstance(outcome, Raised), outcome

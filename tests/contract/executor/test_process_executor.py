@@ -108,7 +108,7 @@ async def test_process_replacing_children_leaves_nothing_open(child: Executor) -
     assert isinstance(await run(child, "exit_at_once", status=3), Lost)
     await result(child, "pid")
     before = opened()
-    for _ in range(5):
+    for _ in range(2):
         assert isinstance(await run(child, "exit_at_once", status=3), Lost)
         await result(child, "pid")
     await eventually(lambda: opened() <= before)

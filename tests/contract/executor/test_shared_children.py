@@ -101,7 +101,7 @@ async def test_shared_child_comes_free_for_a_queue_between_jobs_of_a_busy_one(
 ) -> None:
     pool = ChildPool(1)
     busy, other = await queue(stack, pool), await queue(stack, pool)
-    backlog = [asyncio.create_task(busy.run(claim_of("busy", seconds=0.02))) for _ in range(60)]
+    backlog = [asyncio.create_task(busy.run(claim_of("rest", seconds=0.02))) for _ in range(60)]
     assert isinstance(await end_of(backlog[0]), Returned)
     assert await result(other, "echo", value=1) == 1
     assert not backlog[-1].done()
@@ -135,7 +135,7 @@ async def test_shared_child_runs_more_jobs_of_a_queue_with_a_greater_weight(
     async def backlog(name: str, it: Executor, jobs: int) -> None:
         async def one() -> None:
             # Longer than a turn, so that only the number of jobs counts.
-            assert isinstance(await it.run(claim_of("busy", seconds=0.06)), Returned)
+            assert isinstance(await it.run(claim_of("rest", seconds=0.06)), Returned)
             ended.append(name)
 
         await asyncio.gather(*(one() for _ in range(jobs)))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from chancy.attempt.outcome import Released
 from chancy.executors import executor
+from chancy.executors.thread import loop_threads
 from chancy.queue.executor_options import AsyncOptions
 from tests.contract.executor.calls import DEADLINE_S, Place, claim_of, find, result, started
 
@@ -61,6 +62,7 @@ async def stick(place: Place, name: str) -> None:
 
 async def leave(place: Place) -> None:
     """End although a thread that a job in a thread has begun does not."""
+    loop_threads.PARTING_S = 0.2
     async with started("thread") as it:
         assert await result(
             it, "leave_helper", started=str(place.started), until=str(place.until)
