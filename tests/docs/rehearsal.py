@@ -220,10 +220,14 @@ class Rehearsal:
     def _call(self, command: list[str], block: Block, *, said: str = "") -> str:
         """Run a command to its end; returns what it printed."""
         expected = next((int(word[5:]) for word in block.words if word.startswith("exit=")), 0)
-        words = shlex.split(command[-1])
-        unquoted = re.sub("'[^']*'", "", command[-1])
+        line, _, file = command[-1].partition(" > ")
+        words = shlex.split(line)
+        unquoted = re.sub("'[^']*'", "", line + file)
         if words[0] == "chancy" and not _OF_THE_SHELL & set(unquoted):
             done = self._chancy.run(words[1:])
+            if file and done.returncode == expected:
+                Path(file).write_text(done.stdout, encoding="utf-8")
+                return ""
         else:
             done = subprocess.run(
                 command,
