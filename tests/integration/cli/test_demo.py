@@ -98,6 +98,7 @@ def test_ctrl_c_ends_the_demo_cleanly(tmp_path: Path, dsn: str) -> None:
         assert left.fetchone() == (0,)
 
 
+@pytest.mark.chaos
 def test_the_demo_shows_its_jobs_on_the_dashboard_until_ctrl_c(tmp_path: Path, dsn: str) -> None:
     words = ("demo", "--modules=5", "--dashboard", "--dsn", dsn)
     with started(command(*words), cwd=tmp_path) as demo:

@@ -19,11 +19,15 @@ from tests.support.waiting import eventually_sync
 #: Runs a supervisor over any Python program.
 _DRIVER = """\
 import asyncio, logging, sys
-from chancy.worker.supervisor.supervisor import Supervisor
+from chancy.clock import Backoff
+from chancy.worker.supervisor import supervisor
+# It waits for a tenth as long before it starts a program again.
+supervisor.Backoff = lambda base_s, cap_s: Backoff(base_s=base_s / 10, cap_s=cap_s / 10)
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 program, processes, once = sys.argv[1:]
 command = [sys.executable, "-c", program]
-sys.exit(asyncio.run(Supervisor(command, processes=int(processes), once=once == "once").run()))
+made = supervisor.Supervisor(command, processes=int(processes), once=once == "once")
+sys.exit(asyncio.run(made.run()))
 """
 
 
