@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import signal
 
+import pytest
+
 pytest_plugins = [
     "tests.support.chromium",
     "tests.support.introspection",
@@ -30,3 +32,12 @@ def pytest_collection_finish() -> None:
     time of the processes that run tests."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def frequent_promotion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker of this process looks five times as often for jobs that are due.
+
+    A retry after ten milliseconds otherwise takes most of a second.
+    """
+    monkeypatch.setattr("chancy.worker.promoter._LONGEST_S", 0.2)

@@ -23,6 +23,8 @@ from tests.support import jobs
 from tests.support.waiting import eventually
 
 QUEUES = [Queue(name="async", executor="async"), Queue(name="thread", executor="thread")]
+#: The first of them, which is looked at every second although notifications arrive.
+FREQUENT = replace(QUEUES[0], poll_interval_s=0.1)
 
 
 @pytest.fixture
@@ -120,13 +122,14 @@ async def test_a_pause_until_a_time_that_is_over_is_refused(chancy: Chancy) -> N
 
 
 async def test_pause_resume_and_resume_at(chancy: Chancy) -> None:
+    await chancy.declare(FREQUENT, upsert=True)
     async with Worker(chancy):
         assert await chancy.pause_queue("async")
         held = await chancy.push(jobs.note.job(value="held"))
         other = await chancy.push(jobs.pid_of_sync.job().with_queue("thread"))
         await other.wait(10)
         assert await held.status() is State.PENDING
-        await chancy.declare(Queue(name="async", executor="async"), upsert=True)
+        await chancy.declare(FREQUENT, upsert=True)
         assert [queue.paused for queue in await chancy.get_queues() if queue.name == "async"] == [
             True
         ]
@@ -228,6 +231,7 @@ async def test_every_free_slot_is_used_beside_long_jobs(chancy: Chancy) -> None:
 
 
 async def test_a_pause_ends_nothing_that_runs(chancy: Chancy) -> None:
+    await chancy.declare(FREQUENT, upsert=True)
     async with Worker(chancy, shutdown_timeout_s=0.2):
         running = await chancy.push(jobs.hold.job())
         await eventually(lambda: jobs.noted == ["held"])

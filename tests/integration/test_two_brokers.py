@@ -146,8 +146,9 @@ async def test_an_outage_of_the_other_broker_leaves_postgres_going(
 
 
 async def test_a_worker_starts_while_the_other_broker_is_unavailable(
-    chancy: Chancy, two: TwoBrokers
+    chancy: Chancy, two: TwoBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("chancy.worker.worker._QUEUES_EVERY_S", 0.5)
     two.away = True
     async with working(chancy) as worker:
         near = await chancy.push(note("async", "near"))
