@@ -134,7 +134,7 @@ async def test_cancelled_users_do_not_use_the_pool_up(pool: CallerSessions) -> N
     for _ in range(5):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.02), pool.connection() as session:
-                await session.fetch("select pg_sleep(1)")
+                await session.fetch("select pg_sleep(0.3)")
     assert await _pid(pool) > 0
 
 

@@ -143,7 +143,9 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path, dsn: str) -> Generator[
         yield made
 
 
-def test_an_order_is_written_with_its_job_and_shows_its_result(shop: Shop) -> None:
+def test_an_order_is_written_with_its_job_and_shows_its_result_or_leaves_neither(
+    shop: Shop,
+) -> None:
     with started(shop.example.worker, cwd=shop.cwd, env={"CHANCY_DSN": shop.dsn}) as running:
         answer = shop.order()
         assert answer.status_code == 201, (answer.text, shop.web.log)
@@ -156,6 +158,13 @@ def test_an_order_is_written_with_its_job_and_shows_its_result(shop: Shop) -> No
         again = f"http://127.0.0.1:{shop.port}/orders/{id}/confirmations"
         assert httpx.post(again, timeout=30).status_code == 202
         assert shop.rows == (1, 1)
+    before = shop.rows
+    items = "shop_item" if shop.example is DJANGO else "items"
+    with psycopg.connect(shop.dsn) as connection:
+        # The last statement of a request fails after its job was pushed.
+        connection.execute(f"alter table {items} add check (stock > 99) not valid".encode())
+    assert shop.order().status_code == 500
+    assert shop.rows == before
 
 
 def replace(cwd: Path, old: str, new: str) -> None:
@@ -165,9 +174,9 @@ def replace(cwd: Path, old: str, new: str) -> None:
     settings.write_text(text.replace(old, new))
 
 
-def test_a_shop_of_django_tests_itself_and_runs_in_processes(tmp_path: Path, dsn: str) -> None:
+@LONG
+def test_a_shop_of_django_tests_itself(tmp_path: Path, dsn: str) -> None:
     cwd = Path(shutil.copytree(ROOT / "examples" / DJANGO.folder, tmp_path / DJANGO.folder))
-    replace(cwd, '"thread"', '"process", "concurrency": 1')
     tested = subprocess.run(
         [sys.executable, "manage.py", "test"],
         cwd=cwd,
@@ -179,6 +188,11 @@ def test_a_shop_of_django_tests_itself_and_runs_in_processes(tmp_path: Path, dsn
     )
     assert tested.returncode == 0, tested.stderr
     assert "Ran 2 tests" in tested.stderr
+
+
+def test_a_shop_of_django_runs_in_processes(tmp_path: Path, dsn: str) -> None:
+    cwd = Path(shutil.copytree(ROOT / "examples" / DJANGO.folder, tmp_path / DJANGO.folder))
+    replace(cwd, '"thread"', '"process", "concurrency": 1')
     subprocess.run(
         [sys.executable, "manage.py", "migrate", "-v0"],
         cwd=cwd,
@@ -192,7 +206,8 @@ def test_a_shop_of_django_tests_itself_and_runs_in_processes(tmp_path: Path, dsn
             "select chancy.push('orders', 'shop.tasks.confirm',"
             """ '{"args": [], "kwargs": {"order": 1}}')"""
         )
-    with started([*DJANGO.worker, "--burst"], cwd=cwd, env={"CHANCY_DSN": dsn}) as running:
+    worker = [sys.executable, *DJANGO.work, "--processes=0", "--burst"]
+    with started(worker, cwd=cwd, env={"CHANCY_DSN": dsn}) as running:
         assert running.process.wait(40) == 0, running.log
     with psycopg.connect(dsn) as connection:
         done = connection.execute("select state, result from chancy.finished_jobs").fetchall()
@@ -281,12 +296,3 @@ def alone_on(dsn: str) -> bool:
             " and application_name <> 'test recycling'"
         ).fetchone()
     return row is not None and row[0] == 1
-
-
-def test_an_order_that_is_refused_leaves_no_job(shop: Shop) -> None:
-    """The last statement of the request fails after the job was pushed."""
-    items = "shop_item" if shop.example is DJANGO else "items"
-    with psycopg.connect(shop.dsn) as connection:
-        connection.execute(f"alter table {items} add check (stock > 99)".encode())
-    assert shop.order().status_code == 500
-    assert shop.rows == (0, 0)
