@@ -132,7 +132,9 @@ async def test_jobs_that_take_the_whole_pool_hold_up_only_themselves(dsn: str, b
             silent += [one.heartbeat_age_s for one in await other.get_workers()]
         assert worker.worker_id == worker_id, "it was declared dead"
     assert len(took) > 10
-    assert max(took) < 1.0, "settling had to wait"
+    # If settlements waited for the pool, three jobs would have had the time for all of these.
+    # A busy machine may hold one of them up.
+    assert sorted(took)[-2] < 1.0, "settling had to wait"
     assert max(silent) < 0.4 + SLACK_S, "the heart missed a beat"
     oracles.check_ran_once(book, [*range(len(took)), *range(-6, 0)])
     oracles.check_all_succeeded(dsn, len(took) + 6)

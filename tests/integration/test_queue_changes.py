@@ -109,7 +109,7 @@ async def test_an_urgent_job_overtakes_a_backlog(chancy: Chancy, dsn: str) -> No
         await urgent.wait(10)
         took = time.monotonic() - began
         await chancy.pause_queue("async")
-    assert took < 2.0, f"the urgent job waited {took:.2f} s behind a backlog of 200 s"
+    assert took < 5.0, f"the urgent job waited {took:.2f} s behind a backlog of 200 s"
 
 
 async def test_a_pause_until_a_time_that_is_over_is_refused(chancy: Chancy) -> None:

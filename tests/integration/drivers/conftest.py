@@ -9,6 +9,9 @@ import pytest
 from chancy.postgres.drivers import Name, driver
 from chancy.postgres.drivers.base import Connection, Driver
 
+#: What a busy machine may add, in seconds.
+SLACK_S = 5.0
+
 
 @pytest.fixture(params=["asyncpg", "psycopg"])
 def chosen(request: pytest.FixtureRequest) -> Driver:

@@ -14,16 +14,13 @@ import pytest
 from chancy.embedded import free_port
 from chancy.errors import BrokerUnavailable, ConfigurationError, StatementFailed
 from chancy.postgres.drivers.base import Connection, Driver
-from tests.integration.drivers.conftest import run
+from tests.integration.drivers.conftest import SLACK_S, run
 from tests.support.proxy import Proxy
 
 #: For what takes seconds: on the other driver in the long runs only.
 ON_ASYNCPG = pytest.mark.parametrize(
     "chosen", ["asyncpg", pytest.param("psycopg", marks=pytest.mark.chaos)], indirect=True
 )
-
-#: What a busy machine may add, in seconds.
-SLACK_S = 5.0
 
 
 @pytest.fixture
