@@ -21,6 +21,7 @@ def quickstart(tmp_path: Path) -> Path:
     return Path(shutil.copytree(ROOT / "examples" / "quickstart", tmp_path / "quickstart"))
 
 
+@pytest.mark.chaos  # the pages that begin with it take the same steps
 def test_the_lines_of_the_readme(quickstart: Path, empty_dsn: str) -> None:
     """Beside the script, which makes the tables, and waits for what a worker runs."""
     env = {"CHANCY_DSN": empty_dsn}
@@ -33,7 +34,11 @@ def test_the_lines_of_the_readme(quickstart: Path, empty_dsn: str) -> None:
     with started([sys.executable, "push.py"], cwd=quickstart, env=env) as script:
         eventually_sync(lambda: "pushed" in script.log)
         for line in lines:
-            alone(*shlex.split(line)[1:], cwd=quickstart, env=env)
+            _, *words = shlex.split(line)
+            if "--app" in words:
+                alone(*words, cwd=quickstart, env=env)
+            else:
+                inside(*words, dsn=empty_dsn)
         assert script.process.wait(20) == 0
         assert script.log.splitlines()[1:] == ["5", "Hello, Ann!"]
     listed = inside("job", "list", "--json", dsn=empty_dsn).json

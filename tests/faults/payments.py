@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import asyncpg
-import psycopg
 
 from chancy import current_job, job
 from tests.faults import book as books
@@ -43,6 +42,8 @@ def pay(dsn: str, folder: str, number: int, pause: str) -> None:
 
     :param pause: "before" or "after" the completion.
     """
+    import psycopg  # for the reason below
+
     this = current_job()
     try:
         with psycopg.connect(dsn) as connection:
