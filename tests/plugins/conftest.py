@@ -21,6 +21,11 @@ pytest.register_assert_rewrite("chancy.testing.plugin")
 logger = logging.getLogger("tests.plugins")
 
 
+@pytest.fixture(autouse=True)
+def soon_promoted(frequent_promotion: None) -> None:
+    """See `tests.conftest`."""
+
+
 @pytest.fixture(scope="session")
 def flows_template(pytestconfig: pytest.Config, template: str) -> str:
     return template_with(pytestconfig, template, Workflows())

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from chancy import Chancy, Job, Queue, State
+from chancy.plugins.recovery import Recovery
 from chancy.plugins.redis import RedisPlugin
 from chancy.routing.router import RoutedBroker
 from chancy.testing.conformance.bench import record, settlement
@@ -23,7 +24,7 @@ NEAR = Queue(name="near", executor="async")
 
 @pytest.fixture
 async def chancy(dsn: str, redis_url: str) -> AsyncIterator[Chancy]:
-    plugins = [RedisPlugin(url=redis_url)]
+    plugins = [RedisPlugin(url=redis_url), Recovery(sweep_s=0.2)]
     async with Chancy(dsn, queues=[FAST, NEAR], plugins=plugins, pool_size=3) as made:
         yield made
 

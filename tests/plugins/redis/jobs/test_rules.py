@@ -23,6 +23,7 @@ from chancy.app.diagnosis import Why
 from chancy.attempt.settlement import Settlement
 from chancy.broker.values import WorkerRecord
 from chancy.job.ids import new_id
+from chancy.plugins.recovery import Recovery
 from chancy.plugins.redis import RedisBroker, RedisPlugin
 from chancy.queue.rules import Rule
 from chancy.routing.router import RoutedBroker
@@ -49,8 +50,8 @@ def application(request: pytest.FixtureRequest, dsn: str) -> Application:
     url = request.getfixturevalue("redis_cluster" if clustered else "redis_url")
 
     def make(*rules: Rule) -> Chancy:
-        plugin = RedisPlugin(url=url, cluster=clustered)
-        return Chancy(dsn, queues=[queue(*rules)], plugins=[plugin], pool_size=2)
+        plugins = [RedisPlugin(url=url, cluster=clustered), Recovery(sweep_s=0.2)]
+        return Chancy(dsn, queues=[queue(*rules)], plugins=plugins, pool_size=2)
 
     return make
 

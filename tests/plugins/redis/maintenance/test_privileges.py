@@ -19,6 +19,8 @@ from chancy.plugins.redis.maintenance.upkeep import Upkeep
 from chancy.plugins.redis.services import Context, Service
 from chancy.plugins.redis.streams.model.record import Record
 from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.retry import Retries
+from chancy.retry import Constant
 from chancy.states import State
 from chancy.testing.conformance.bench import settlement
 from chancy.worker.worker import Worker
@@ -86,7 +88,8 @@ async def application(dsn: str, url: str, seen: set[int]) -> AsyncGenerator[Chan
 
     plugin.services.service(Feed)
     queue = Queue(name="far", executor="async", broker="redis")
-    async with Chancy(dsn, queues=[queue], plugins=[plugin], pool_size=4) as chancy:
+    plugins = [plugin, Retries(Constant(0.05))]
+    async with Chancy(dsn, queues=[queue], plugins=plugins, pool_size=4) as chancy:
         yield chancy
 
 

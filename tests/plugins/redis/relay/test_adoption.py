@@ -20,6 +20,7 @@ from chancy.plugins.redis.relay.adoption import JobAdoption
 from chancy.postgres.connections.lane import Lane
 from chancy.worker.worker import Worker
 from tests.plugins.redis.relay.moving import (
+    FAST,
     adoption,
     application,
     arrived,
@@ -137,6 +138,7 @@ async def test_a_crash_before_the_push_leaves_the_job_to_another_worker(
 ) -> None:
     # Within it another one asks.
     monkeypatch.setattr(moves, "LEASE_S", 1.0)
+    await chancy.declare(replace(FAST, poll_interval_s=0.1), upsert=True)
     await insert(chancy, [1])
     adopt, broker = await adoption(chancy), await plane(chancy)
     await die_before_the_push(adopt, monkeypatch)
