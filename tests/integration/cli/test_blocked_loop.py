@@ -103,13 +103,14 @@ def blocked_s(dsn: str) -> float:
 def test_blocked_worker_is_not_healthy_and_keeps_its_jobs(shop: Path, dsn: str, hold: bool) -> None:
     with supervised(shop, dsn) as supervisor:
         job = push_blocking(shop, dsn, hold=hold)
-        eventually_sync(lambda: blocked_s(dsn) > 2.0)
+        eventually_sync(lambda: blocked_s(dsn) > 1.2)
         unhealthy = inside("worker", "health", "--blocked=1", dsn=dsn, code=1).err
         assert "has been blocked for" in unhealthy
         assert "1 worker alive" in inside("worker", "health", dsn=dsn).out, "not for 30 s yet"
         assert inside("job", "show", job, "--json", dsn=dsn).json["crashes"] == 0
         if hold:
             return
+        eventually_sync(lambda: "loop_blocked seconds=1" in supervisor.log)
         [line] = [line for line in supervisor.log.splitlines() if "loop_blocked seconds=1" in line]
         assert f"job={job} func=shop.block" in line
         assert "in block\n    time.sleep(0.01)" in supervisor.log
