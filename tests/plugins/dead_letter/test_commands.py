@@ -17,25 +17,23 @@ def dead(dsn: str, *words: object, code: int = 0) -> Answer:
     return inside("dead", *words, code=code, dsn=dsn)
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ((), "abcd"),
-        (("--queue", "mail"), "b"),
-        (("--func", "shop.mail.send"), "c"),
-        (("--error", "builtins.ValueError"), "d"),
-        (("--error", "ValueError"), "d"),
-        (("--older", "30m"), "ab"),
-        (("--newer", "1800"), "cd"),
-        (("--newer", "90m", "--older", "30m"), "b"),
-        (("--queue", "async", "--newer", "30m"), "cd"),
-        (("--where", "to=Ann", "--where", "n=2"), "b"),
-        (("--limit", "2"), "cd"),
-    ],
-)
-def test_dead_letters_are_found_by_what_they_are(
-    dsn: str, words: tuple[str, ...], expected: str
-) -> None:
+FOUND: list[tuple[tuple[str, ...], str]] = [
+    ((), "abcd"),
+    (("--queue", "mail"), "b"),
+    (("--func", "shop.mail.send"), "c"),
+    (("--error", "builtins.ValueError"), "d"),
+    (("--error", "ValueError"), "d"),
+    (("--older", "30m"), "ab"),
+    (("--newer", "1800"), "cd"),
+    (("--newer", "90m", "--older", "30m"), "b"),
+    (("--queue", "async", "--newer", "30m"), "cd"),
+    (("--where", "to=Ann", "--where", "n=2"), "b"),
+]
+
+
+@pytest.fixture
+def names(dsn: str) -> dict[str, str]:
+    """Four letters by their id."""
     value = '[{"types": ["builtins.ValueError"], "message": "no"}]'
     (a,) = letters(dsn, ago="2 hours")
     (b,) = letters(dsn, ago="1 hour", queue="mail")
@@ -43,16 +41,29 @@ def test_dead_letters_are_found_by_what_they_are(
     (d,) = letters(dsn, ago="1 minute", errors=value)
     execute(dsn, f"""update chancy.dead_letters set arguments = '{{"to": "Ann", "n": 2}}'
         where id = '{b}'""")  # fmt: skip
-    names = {str(id): name for id, name in zip((a, b, c, d), "abcd", strict=True)}
-    found = [names[one["id"]] for one in dead(dsn, "list", "--json", *words).json]
-    assert found == sorted(expected, reverse=True)  # the last death first
-    if "--limit" not in words:
+    return {str(id): name for id, name in zip((a, b, c, d), "abcd", strict=True)}
+
+
+def listed(dsn: str, names: dict[str, str], *words: str) -> list[str]:
+    return [names[one["id"]] for one in dead(dsn, "list", "--json", *words).json]
+
+
+def test_dead_letters_are_found_by_what_they_are(dsn: str, names: dict[str, str]) -> None:
+    for words, expected in (*FOUND, (("--limit", "2"), "cd")):
+        # The last death first.
+        assert listed(dsn, names, *words) == sorted(expected, reverse=True), words
+    for words, expected in FOUND:
         said = dead(dsn, "replay", "--all", "--dry-run", "--json", *words).json
-        assert said == {"dry_run": True, "replayed": len(expected)}
-        said = dead(dsn, "replay", "--all", "--json", *words).json
-        assert said == {"replayed": len(expected), "jobs": {}, "missed": []}
-        left = {names[one["id"]] for one in dead(dsn, "list", "--json").json}
-        assert left == set("abcd") - set(expected)
+        assert said == {"dry_run": True, "replayed": len(expected)}, words
+
+
+@pytest.mark.parametrize(("words", "expected"), [FOUND[0], FOUND[7], FOUND[9]])
+def test_dead_letters_are_replayed_by_what_they_are(
+    dsn: str, names: dict[str, str], words: tuple[str, ...], expected: str
+) -> None:
+    said = dead(dsn, "replay", "--all", "--json", *words).json
+    assert said == {"replayed": len(expected), "jobs": {}, "missed": []}
+    assert set(listed(dsn, names)) == set("abcd") - set(expected)
 
 
 def test_groups_are_listed_by_their_latest_failure_and_replayed_alone(dsn: str) -> None:

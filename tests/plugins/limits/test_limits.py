@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from uuid import UUID
 
 import psycopg
@@ -243,6 +244,7 @@ async def test_jobs_of_a_key_run_in_order_through_retries_and_snoozes(dsn: str, 
 async def test_no_job_overtakes_one_of_its_sequence_that_is_locked(dsn: str, book: Book) -> None:
     rules = [Sequential(by="tenant")]
     async with application(dsn, rules) as chancy, workers(dsn, rules, 1):
+        await chancy.declare(replace(chancy.queues[0], poll_interval_s=0.1), upsert=True)
         await (await chancy.push(work.job("b", 0))).wait(10)
         with psycopg.connect(dsn) as connection:
             await chancy.pause_queue("ruled")
@@ -390,7 +392,8 @@ async def test_held_jobs_run_when_the_rules_are_removed_or_changed(dsn: str, boo
                 "select from chancy.jobs where id = %s for update", [references[3].id]
             )
             await chancy.declare(
-                Queue("ruled", executor="async", concurrency=20, rules=loose), upsert=True
+                Queue("ruled", executor="async", concurrency=20, poll_interval_s=0.1, rules=loose),
+                upsert=True,
             )
             await eventually(lambda: book.running["a"] == 5)
             assert book.of("a") == [0, 1, 2, 4, 5]

@@ -166,7 +166,7 @@ async def test_jobs_of_a_key_stay_together_and_every_call_covers_all_shards(
 
 
 async def test_a_shard_that_is_down_leaves_the_others_going(
-    dsn: str, servers: dict[str, str], proxy: Proxy
+    dsn: str, servers: dict[str, str], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers["pg2"] = proxy.dsn(servers["pg2"])
     by_shard = {shard_of(key, ("pg1", "pg2")): key for key in KEYS}
@@ -176,8 +176,10 @@ async def test_a_shard_that_is_down_leaves_the_others_going(
         proxy.cut()
         for _ in range(3):
             assert await (await chancy.push(note(by_shard["pg1"]))).result(10) == by_shard["pg1"]
-        with pytest.raises(BrokerUnavailable, match="the shard pg2 is unavailable"):
-            await chancy.push(note(by_shard["pg2"]))
+        with monkeypatch.context() as patch:
+            patch.setattr("chancy.postgres.push.coalescing.PATIENCE_S", 0.5)
+            with pytest.raises(BrokerUnavailable, match="the shard pg2 is unavailable"):
+                await chancy.push(note(by_shard["pg2"]))
         assert isinstance(chancy.broker, RoutedBroker)
         _, missing = await chancy.broker.counted()
         assert missing.keys() == {"pg2"}

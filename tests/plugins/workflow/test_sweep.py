@@ -46,8 +46,9 @@ class Failing(Workflows):
 
 @pytest.mark.parametrize("keep", [pytest.param(True, marks=pytest.mark.chaos), False])
 async def test_the_worker_reports_outcomes_that_its_hook_could_not(
-    flows_dsn: str, keep: bool
+    flows_dsn: str, keep: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(WorkflowSweep, "check_s", 0.1)
     flows = Failing(sweep_s=3600)
     queue = Queue(name="async", executor="async", keep_finished=keep)
     steps.failing.add("bad")
