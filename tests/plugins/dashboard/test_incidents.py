@@ -17,7 +17,8 @@ from chancy.plugins.leadership import Leadership
 from tests.plugins.dashboard.tabs import Tab, clicks, tab
 from tests.support.postgres_fixtures import OwnServer
 
-pytestmark = pytest.mark.browser
+# Most of it waits for what a page shows after seconds; other tests hold what it says.
+pytestmark = [pytest.mark.browser, pytest.mark.chaos]
 
 
 @contextmanager
