@@ -27,7 +27,7 @@ async def test_streams_and_services_have_a_page_once_they_are_declared(
             "orders", record=Order, partition_by="order_id", partitions=2, hasher=in_turn
         )
 
-        @redis.streams.processor(orders, grace_s=0.1)
+        @redis.streams.processor(orders, join_delay_s=0, grace_s=0.1)
         async def bill(events: Events[Order]) -> None:
             await asyncio.Event().wait()  # never acknowledges what it has read
 
