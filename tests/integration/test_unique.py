@@ -195,7 +195,7 @@ POLICIES = {
     "debounce": {"debounce": HOUR, "cap": HOUR},
     "global": {"scope": "global", "until": "started"},
 }
-#: Those that differ in what the statement locks; each takes a second of CPU time.
+#: Those of the everyday run: each takes a second of CPU time.
 EVERYDAY = {"skip", "replace", "debounce"}
 
 
