@@ -163,7 +163,8 @@ async def _fetch(chancy: Chancy, path: str) -> str:
 
 async def _watch(bench: Bench, chancy: Chancy, viewers: int, figure: str) -> Measurement:
     """What open pages cost Postgres, beyond the job that is pushed each second."""
-    lasting_s = 10.0 if bench.size.quick else 60.0
+    # In less there may be no update at all.
+    lasting_s = bench.size.lasting(10.0 if bench.size.quick else 60.0, least_s=2.5)
     times_ms: list[float] = []
     paths = itertools.cycle(["", "queues", "jobs?q=state:failed", "dead-letters", "audit"])
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()

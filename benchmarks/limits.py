@@ -205,7 +205,7 @@ def _held(bench: Bench) -> Measurement:
 
 def _idle(bench: Bench) -> Measurement:
     """Transactions of an idle worker, whose queue had 100,000 partitions, beside no rules."""
-    keys = bench.size(100_000, quick=5_000)
+    keys, idle_s = bench.size(100_000, quick=5_000), bench.size.lasting(_IDLE_S)
     counted: list[float] = []
     details: dict[str, float] = {}
     for rules in ((), (GlobalConcurrency(1, by="key_"),)):
@@ -215,12 +215,12 @@ def _idle(bench: Bench) -> Measurement:
             deployment.wait_for_empty([worker])
             time.sleep(2.0)  # what follows a drain
             meter = bench.meter()
-            time.sleep(_IDLE_S)
+            time.sleep(idle_s)
             counted.append(float(max(1, meter.transactions())))
             rows = bench.control.value("select count(*) from limits_partitions")
             details = {"rows": float(rows), **meter.others()}
     return Measurement(
-        figure=f"{IDLE} in 5 s, after {keys:,} partitions / without rules",
+        figure=f"{IDLE} in {idle_s:g} s, after {keys:,} partitions / without rules",
         unit="ratio",
         value=counted[1] / counted[0],
         details={"transactions": counted[1], **details},

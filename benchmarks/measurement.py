@@ -65,6 +65,10 @@ class Size:
         number = quick if self.quick and quick is not None else usual
         return max(least, int(number * self.scale))
 
+    def lasting(self, usual_s: float, *, least_s: float = 1.0) -> float:
+        """The seconds of a measurement: fewer only in tiny runs, and at least ``least_s``."""
+        return max(least_s, usual_s * min(1.0, self.scale))
+
 
 def quantile(values: Iterable[float], share: float) -> float:
     """The quantile of the values, without interpolation."""

@@ -169,7 +169,7 @@ def measure(bench: Bench) -> Iterator[Measurement]:
 
 def _measure_idle(bench: Bench, pid: int, workers: int, queues: int) -> Measurement:
     bench.prepare(queues_of(1)[0])
-    seconds = max(1.0, 30.0 * bench.size.scale)
+    seconds = bench.size.lasting(30.0)
 
     async def run() -> Measurement:
         async with simulated(bench.dsn, workers, queues, SCHEMA) as statements:

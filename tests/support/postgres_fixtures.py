@@ -72,7 +72,7 @@ class Run:
     @property
     def folder(self) -> Path:
         """The directory of what the processes of the run share; it may not exist yet."""
-        return (_memory() or Path(tempfile.gettempdir())) / f"chancy-run-{self.name}"
+        return (memory() or Path(tempfile.gettempdir())) / f"chancy-run-{self.name}"
 
     @property
     def template(self) -> str:
@@ -112,7 +112,7 @@ class Run:
             self.session.close()
 
 
-def _memory() -> Path | None:
+def memory() -> Path | None:
     """A file system in memory with enough space, if there is one.
 
     A clone writes some 300 small files: 8 ms in memory, 150 ms on an ext4 disk, fsync off in both.
@@ -151,7 +151,7 @@ def find_run(config: pytest.Config) -> Run:
             run = Run(dsn=given, name=secrets.token_hex(4), given=True)
         else:
             server = PostgresServer(
-                settings=SHARED_SETTINGS, bin_path=programs(), temporary_in=_memory()
+                settings=SHARED_SETTINGS, bin_path=programs(), temporary_in=memory()
             )
             server.start()
             # The first session of a database writes a file of the system catalogs that clones get:
@@ -395,7 +395,7 @@ def own_server(pytestconfig: pytest.Config, server_dsn: str) -> Iterator[OwnServ
     servers: list[PostgresServer] = []
 
     def start(*, migrated: bool = True, **settings: str) -> PostgresServer:
-        folder = Path(tempfile.mkdtemp(prefix="chancy-own-", dir=_memory()))
+        folder = Path(tempfile.mkdtemp(prefix="chancy-own-", dir=memory()))
         folder.chmod(0o755)
         data = folder / "data"
         _copy(_data(find_run(pytestconfig), "migrated" if migrated else "empty"), data)
