@@ -254,9 +254,9 @@ async def test_six_workers_killed_all_the_time_lose_nothing(
 async def test_kills_freezes_crashes_and_lost_sessions_at_once(
     own_server: OwnServer, book: Book, start_worker: StartWorker
 ) -> None:
-    """For 40 s, and on a busy machine until enough was broken. With a leader, so that whoever is
+    """For 28 s, and on a busy machine until enough was broken. With a leader, so that whoever is
     frozen is taken for dead before it wakes up."""
-    seed, seconds, at_most_s = 8, 40.0, 120.0
+    seed, seconds, at_most_s = 8, 28.0, 120.0
     fleets.tell(seed=seed)
     server = own_server()
     dsn, chance = server.dsn(), random.Random(seed)

@@ -37,7 +37,7 @@ from tests.support.waiting import eventually
 logger = logging.getLogger("tests.plugins.workflow")
 
 #: Seconds in which workers are harmed, of one round, and of all.
-HARM_S, ALL_S = 5.0, 40.0
+HARM_S, ALL_S = 5.0, 20.0
 #: What comes with a signal.
 SIGNALLED = 1_000
 LEFT = "select id from chancy.jobs where meta #>> '{workflow,id}' = %s"
