@@ -113,6 +113,7 @@ async def avalanche(dsn: str, count: int, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.chaos
+@pytest.mark.alone
 @pytest.mark.timeout(300)
 async def test_an_avalanche_of_a_million_is_promoted_beside_other_work(
     dsn: str, monkeypatch: pytest.MonkeyPatch

@@ -17,10 +17,10 @@ from chancy.results.reference import Reference
 from tests.faults import jobs, oracles
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
-from tests.support.clusters import KINDS, ClusterProcesses
+from tests.support.clusters import KINDS, TOGETHER, ClusterProcesses
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, TOGETHER]
 
 #: More than a cluster takes to start on a busy machine.
 DEADLINE_S = 120.0

@@ -78,6 +78,7 @@ def named(processes: list[psutil.Process], name: str) -> list[psutil.Process]:
 
 
 @pytest.mark.chaos
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("processes", "function", "crashes"),
     [

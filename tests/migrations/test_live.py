@@ -87,11 +87,13 @@ def held_up(dsn: str, rows: int) -> list[float]:
 
 
 @pytest.mark.chaos
+@pytest.mark.alone
 def test_an_upgrade_gives_way_to_sessions_that_lock_a_table(empty_dsn: str) -> None:
     assert max(held_up(empty_dsn, 1_000)) < 1.0
 
 
 @pytest.mark.chaos
+@pytest.mark.alone
 @pytest.mark.timeout(300)
 def test_with_a_million_jobs_no_caller_waits_for_a_second(empty_dsn: str) -> None:
     assert max(held_up(empty_dsn, 1_000_000)) < 1.0

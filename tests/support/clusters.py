@@ -31,8 +31,10 @@ CLUSTERS = ("dask", "ray")
 ISOLATED = ("process", *CLUSTERS)
 ROOT = Path(__file__).parents[2]
 
+#: One process of a run has the tests of clusters: two would start each of them twice.
+TOGETHER = pytest.mark.xdist_group("clusters")
 # On a busy machine of two cores a job takes 5 s on Ray, and a test has up to 28 of them.
-_MARKS = [pytest.mark.chaos, pytest.mark.timeout(600)]
+_MARKS = [pytest.mark.chaos, pytest.mark.timeout(600), TOGETHER]
 #: Parameters for what holds in the executors of chancy and on clusters.
 ANYWHERE = [*EXECUTORS, *(pytest.param(name, marks=_MARKS) for name in CLUSTERS)]
 
