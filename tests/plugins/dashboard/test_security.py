@@ -23,7 +23,9 @@ from chancy.plugins.cron import Cron, Entry
 from chancy.plugins.dashboard import Action, BasicAuth, Dashboard, Person, Role
 from chancy.plugins.dashboard.job_rows import PAGE
 from chancy.plugins.dashboard.pages import PAGES
+from chancy.plugins.dashboard.redaction import Masked
 from chancy.plugins.dashboard.routes import HEADERS
+from chancy.plugins.dashboard.search import SearchError, parse
 from chancy.plugins.dead_letter import DeadLetters, LetterFilter
 from chancy.plugins.workflow import Workflow, Workflows
 from tests.plugins.dashboard.browsing import (
@@ -259,6 +261,8 @@ async def test_masked_values_are_neither_shown_nor_found(shop: Chancy) -> None:
             assert (await ada.get(f"jobs?q={q}")).status_code == 400
         assert "No job matches" in text_of(await ada.get('jobs?q=arg.deep:\'[{"ok":"fine"}]\''))
         assert "pay" in text_of(await ada.get("jobs?q=arg.order:1"))
+    with pytest.raises(SearchError, match="masked"):
+        parse("arg.card.pin:1234", Masked(["pin"]))
 
     def careful(person: Person, action: Action, subject: str) -> bool:
         return action is not Action.VIEW_ARGUMENTS

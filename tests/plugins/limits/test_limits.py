@@ -254,8 +254,10 @@ async def test_no_job_overtakes_one_of_its_sequence_that_is_locked(dsn: str, boo
             connection.execute("select from chancy.jobs where id = %s for update", [first.id])
             await chancy.resume_queue("ruled")
             await eventually(lambda: book.of("b") == [0, 3])
-            # Later claims read from a later position.
-            await (await chancy.push(work.job("b", 5))).wait(10)
+            # Later claims read from a later position, which a claim stores for 0.05 s before it
+            # is used.
+            for number in range(5, 25):
+                await (await chancy.push(work.job("b", number))).wait(10)
             assert book.of("a") == []
         await last.wait(10)
     assert book.of("a") == [1, 2, 4]
