@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
+from importlib.resources import files
 from random import randbytes
 from typing import Any
 
@@ -12,6 +13,7 @@ import psycopg
 import pytest
 
 from chancy import FairShare, GlobalConcurrency, RateLimit, Sequential
+from chancy.postgres.statements import load
 from chancy.queue.rules import Rule, encode_rules
 from tests.faults import tables
 from tests.plugins.limits.test_limits import DEAD_WORKER
@@ -80,6 +82,25 @@ class Claims:
         """Running jobs have ended."""
         ended = "delete from chancy.jobs where state = 1 and arguments @> %s"
         self.ask(ended, json.dumps(arguments))
+
+    def fail(self, **arguments: object) -> None:
+        """Jobs have failed for good."""
+        self.ask(
+            "with gone as (delete from chancy.jobs where arguments @> %s returning *)"
+            " insert into chancy.finished_jobs (id, pos, state, queue, priority, func, arguments,"
+            " attempt, max_attempts, crashes, pushed_at) select id, pos, 5, queue, priority, func,"
+            " arguments, attempt, max_attempts, crashes, pushed_at from gone",
+            json.dumps(arguments),
+        )
+
+    def move(self, queue: str, to: str, **arguments: object) -> None:
+        """Waiting jobs are moved, as `SelectedJobs.move` does."""
+        move = load(files("chancy.postgres") / "sql", "move", "chancy")
+        ids = "select id from chancy.jobs where queue = %s and arguments @> %s"
+        found = [id for (id,) in self.ask(ids, queue, json.dumps(arguments))]
+        moved = psycopg.RawCursor(self.session).execute(move.encode(), [found, to]).fetchone()
+        assert moved is not None
+        assert moved[0] == len(found) > 0
 
 
 @pytest.fixture
@@ -179,6 +200,29 @@ def test_a_replaced_retry_does_not_run_beside_a_job_of_its_new_sequence(claims: 
     claims.replace(3, account="b")
     assert claims.numbers() == []
     assert sorted(claims.numbers()) == [1, 2]
+
+
+def test_a_job_that_was_moved_away_and_back_has_lost_its_sequence(claims: Claims) -> None:
+    claims.declare(Sequential("account"))
+    claims.push(*({"account": name, "n": n} for n, name in enumerate("aabbcc")))
+    assert claims.numbers() == [0, 2, 4]
+    claims.retry(n=0)
+    claims.move("ruled", "other", n=0)
+    assert claims.numbers() == [1]
+    claims.move("other", "ruled", n=0)
+    assert claims.numbers() == [], "another job of its sequence runs"
+    claims.end(n=1)
+    assert claims.numbers() == [0]
+
+
+def test_a_job_that_failed_in_another_queue_blocks_no_sequence(claims: Claims) -> None:
+    claims.declare(Sequential("account", on_failure="block"))
+    claims.push({"account": "a", "n": 0}, {"account": "a", "n": 1})
+    assert claims.numbers() == [0]
+    claims.retry(n=0)
+    claims.move("ruled", "other", n=0)
+    claims.fail(n=0)
+    assert claims.numbers() == [1]
 
 
 def test_one_claim_returns_a_bounded_number_of_bytes(claims: Claims) -> None:

@@ -1,7 +1,7 @@
 -- Returns the jobs of a queue that hold a slot: running ones, with p_unfinished also those that wait
 -- for another attempt, and with p_block also those that failed and block their sequence; and the
 -- partitions of those that hold none any more. Removes these from limits_slots, except a few that
--- share a claim with live ones. A job in another queue holds none.
+-- share a claim with live ones. A job in another queue holds none, and none once it is moved back.
 -- One scan of the jobs, and a full join, which is always hashed: a lookup for each job took six times
 -- as long.
 -- Index: the primary keys of limits_slots, limits_blocks, jobs, and of finished_jobs since the claim.
@@ -25,16 +25,17 @@ begin
     cross join unnest(l.ids, l.keys) as u (id, key)
     where l.queue = p_queue
   ), job as materialized (
-    select j.id, j.state, j.lease from {schema}.jobs j
-    where j.id = any (array(select s.id from stored s)) and j.queue = p_queue
+    select j.id, j.state, j.lease, j.queue <> p_queue as moved from {schema}.jobs j
+    where j.id = any (array(select s.id from stored s))
   ), slot as materialized (
-    select s.*, j.state in (1, -1) and j.lease = s.lease as runs
+    select s.*, j.moved, case when not j.moved then j.state in (1, -1) and j.lease = s.lease end as runs
     from stored s full join job j on j.id = s.id
   ), failed as materialized (
     select s.id, s.key from slot s
     where p_block and s.runs is null and exists (
       select from {schema}.finished_jobs f
-      where f.id = s.id and f.finished_at > s.claimed_at - interval '1 hour' and f.state = 5)
+      where f.id = s.id and f.queue = p_queue
+        and f.finished_at > s.claimed_at - interval '1 hour' and f.state = 5)
   ), blocking as (
     insert into {schema}.limits_blocks (queue, id, key)
     select p_queue, f.id, f.key from failed f on conflict do nothing
@@ -42,7 +43,7 @@ begin
     select s.lease, s.id, s.key, s.runs from slot s
     where s.runs or (p_unfinished and s.runs is not null)
   ), claim as materialized (
-    select s.lease, count(*) as slots, count(*) filter (
+    select s.lease, count(*) as slots, bool_or(s.moved) as moved, count(*) filter (
       where s.runs or (p_unfinished and s.runs is not null)) as live
     from slot s group by s.lease
   ), gone as (
@@ -54,7 +55,7 @@ begin
       keys = array(select k.key from kept k where k.lease = l.lease order by k.id)
     from claim c
     where l.queue = p_queue and l.lease = c.lease and c.live between 1
-      and case when p_block then c.slots - 1 else c.slots / 2 end
+      and case when p_block or c.moved then c.slots - 1 else c.slots / 2 end
   )
   select coalesce(array_agg(k.id), '{}'), coalesce(array_agg(k.key), '{}'),
     coalesce(array_agg(coalesce(k.runs, false)), '{}'),
