@@ -202,6 +202,26 @@ def test_a_replaced_retry_does_not_run_beside_a_job_of_its_new_sequence(claims: 
     assert sorted(claims.numbers()) == [1, 2]
 
 
+def test_a_job_that_was_held_and_then_set_aside_waits_for_a_worker_that_knows_it(
+    claims: Claims,
+) -> None:
+    claims.declare(GlobalConcurrency(1, by="account"))
+    claims.push({"account": "a", "n": 0}, {"account": "a", "n": 1})
+    assert (claims.numbers(), claims.numbers()) == ([0], [])
+    claims.end(n=0)
+    assert claims.numbers() == [1]
+    claims.ask(
+        "update chancy.jobs set state = 3, meta = chancy.with_meta(meta, %s), worker_id = null,"
+        " claimed_at = null",
+        '{"unknown_function": 1}',
+    )
+    claims.sweep()
+    assert claims.numbers() == []
+    assert claims.ask("select chancy.limits_restore('ruled', '{shop.work}', 10)") == [(1,)]
+    claims.read_from_the_front("-infinity")
+    assert claims.numbers() == [1]
+
+
 def test_a_job_that_was_moved_away_and_back_has_lost_its_sequence(claims: Claims) -> None:
     claims.declare(Sequential("account"))
     claims.push(*({"account": name, "n": n} for n, name in enumerate("aabbcc")))

@@ -150,7 +150,10 @@ begin
       update {schema}.jobs j
       set state = 1, attempt = least(j.attempt, 2147483646) + 1, lease = p_lease,
         worker_id = p_worker, claimed_at = v_now,
-        unique_key = case when j.unique_until_claim then null else j.unique_key end
+        unique_key = case when j.unique_until_claim then null else j.unique_key end,
+        -- A job that is set aside from here on is not held by the rules.
+        meta = case when j.meta #> '{limits,partition}' is not null
+          then j.meta #- '{limits,partition}' else j.meta end
       where j.ctid = any (v_part.tids)
       returning j.id, j.priority, j.pos, j.func, j.arguments::text,
         j.attempt, j.max_attempts, j.crashes, j.meta::text, j.limits::text,
