@@ -7,7 +7,7 @@ not change: jobs pushed by an earlier release would no longer be recognised.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple, get_args
@@ -20,6 +20,8 @@ Scope = Literal["function", "queue", "global"]
 Until = Literal["finished", "started"]
 OnConflict = Literal["skip", "replace", "raise"]
 
+#: The key of the version among the arguments; `chancy.serialization.signature.FORMAT`.
+_FORMAT = "$chancy"
 #: The longest key, in characters.
 MAX_KEY = 255
 #: The longest period, debounce and cap: ten years.
@@ -137,8 +139,9 @@ class Unique:
         )
 
     def _canonical(self, func: str, arguments: str) -> str:
-        """The compared arguments as JSON, the same string for equal values."""
-        values: Mapping[str, Any] = json.loads(arguments)
+        """The compared arguments as JSON, the same string for equal values of any version."""
+        values: dict[str, Any] = json.loads(arguments)
+        values.pop(_FORMAT, None)
         if self.by is not None:
             missing = [name for name in self.by if name not in values]
             if missing:

@@ -54,6 +54,11 @@ def test_chosen_arguments_alone_are_compared() -> None:
     assert key(rule, '{"to":1,"day":2}') == key(Unique(), '{"to":1,"day":2}')
 
 
+def test_the_version_of_arguments_does_not_count() -> None:
+    for rule in (Unique(), Unique(by=("to",)), Unique(key="k")):
+        assert key(rule, '{"$chancy":{"version":2},"to":1}') == key(rule, '{"to":1}')
+
+
 def test_an_argument_that_is_missing_is_named() -> None:
     with pytest.raises(InvalidArguments, match=r"needs the argument 'day'.*it has to, n\)"):
         key(Unique(by=("day", "to")), '{"to":1,"n":2}')
