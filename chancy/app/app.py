@@ -369,7 +369,8 @@ class Chancy(BlockingCalls):
         They become pending, in their order, behind the pending jobs of their queues, or scheduled
         if their time is ahead. Jobs held for another reason stay held.
 
-        :param within: a connection in a transaction of the caller's, in which they are released.
+        :param within: a connection in a transaction of the caller's, in which they are released;
+            then only jobs in the application's own database.
         :returns: how many were released. A job that another transaction has locked is left out.
         """
         if (key is None) != bool(ids):
@@ -377,12 +378,13 @@ class Chancy(BlockingCalls):
         broker = self.control
         if not isinstance(broker, Releasing):
             raise ConfigurationError(f"release needs jobs on hold, which {broker!r} does not offer")
-        if key is None:
-            some = [checked(id) for id in ids]
-            return len(await broker.release(some, None, limit=len(some), within=within))
-        released = 0
-        while count := len(await broker.release(None, key, limit=CHUNK, within=within)):
-            released += count
+        some = None if key is not None else [checked(id) for id in ids]
+        released = await _release(broker, some, key, within)
+        if within is None and isinstance(self.broker, RoutedBroker):
+            for name, other in self.broker.brokers.others.items():
+                if isinstance(other, Releasing) and (some is None or released < len(some)):
+                    await self.broker.brokers.ready(name)
+                    released += await _release(other, some, key, None)
         return released
 
     async def why(self, id: UUID) -> Sequence[Reason]:
@@ -529,3 +531,12 @@ class Chancy(BlockingCalls):
 
     def _tables(self) -> tuple[str, str, tuple[Component, ...]]:
         return self.dsn, self.schema, self.hooks.components
+
+
+async def _release(
+    broker: Releasing, ids: Sequence[UUID] | None, key: str | None, within: object | None
+) -> int:
+    released = 0
+    while count := len(await broker.release(ids, key, limit=CHUNK, within=within)):
+        released += count
+    return released

@@ -118,6 +118,17 @@ def stored(dsn: str) -> list[str]:
         ]
 
 
+async def test_jobs_on_hold_are_released_on_every_shard(dsn: str, servers: dict[str, str]) -> None:
+    async with spread_over(dsn, servers) as chancy:
+        held = await chancy.push_many(note(key).with_hold("k") for key in KEYS)
+        assert await chancy.release(held[0].id, held[1].id) == 2
+        assert await chancy.release(key="k") == 38
+        assert await chancy.release(key="k") == 0
+        counts = await chancy.counts()
+        assert sum(one.pending for one in counts.values()) == 40
+        assert len(counts) == 2
+
+
 async def test_jobs_of_a_key_stay_together_and_every_call_covers_all_shards(
     dsn: str, servers: dict[str, str], third: str
 ) -> None:
