@@ -38,7 +38,7 @@ class ShardBroker(PostgresBroker):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        return frozenset(Capability) - {Capability.SETTLING, Capability.SQL}
+        return frozenset(Capability) - {Capability.SETTLING, Capability.SQL, Capability.RULES}
 
     def check_queue(self, queue: Queue) -> None:
         super().check_queue(replace(queue, broker=DEFAULT_BROKER))

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from chancy import Chancy, Job, Queue, State, Worker
+from chancy import Chancy, GlobalConcurrency, Job, Queue, State, Worker
 from chancy.app.checkup.rounds import examine
 from chancy.attempt.claim import Claim
 from chancy.broker.values import Cancellation, JobFilter
@@ -59,6 +59,9 @@ async def test_what_cannot_be_spread_is_refused_before_it_is_stored(dsn: str) ->
     shards = PostgresShards({"pg1": dsn})
     with pytest.raises(ConfigurationError, match="no shard 'pg2'"):
         shards.spread(MAIL, over=["pg2"])
+    ruled = Queue("ruled", broker="pg1", rules=(GlobalConcurrency(1),))
+    with pytest.raises(ConfigurationError, match="requires a broker with rules of queues"):
+        Chancy(dsn, queues=[ruled], plugins=[shards])
     queues = [*shards.spread(MAIL, by="value.customer"), *shards.spread(Queue("any"))]
     assert [(one.name, one.broker) for one in queues] == [("mail/pg1", "pg1"), ("any/pg1", "pg1")]
     async with Chancy(dsn, queues=queues, plugins=[shards]) as chancy:
