@@ -20,8 +20,9 @@ Scope = Literal["function", "queue", "global"]
 Until = Literal["finished", "started"]
 OnConflict = Literal["skip", "replace", "raise"]
 
-#: The key of the version among the arguments; `chancy.serialization.signature.FORMAT`.
-_FORMAT = "$chancy"
+#: The key of the version among the arguments, which is not compared; see
+#: `chancy.serialization.versions`. Encrypted arguments have the same key, without a version.
+_MARK = "$chancy"
 #: The longest key, in characters.
 MAX_KEY = 255
 #: The longest period, debounce and cap: ten years.
@@ -141,7 +142,11 @@ class Unique:
     def _canonical(self, func: str, arguments: str) -> str:
         """The compared arguments as JSON, the same string for equal values of any version."""
         values: dict[str, Any] = json.loads(arguments)
-        values.pop(_FORMAT, None)
+        match values.get(_MARK):
+            case {"version": _}:
+                del values[_MARK]
+            case _:
+                pass
         if self.by is not None:
             missing = [name for name in self.by if name not in values]
             if missing:

@@ -59,6 +59,11 @@ def test_the_version_of_arguments_does_not_count() -> None:
         assert key(rule, '{"$chancy":{"version":2},"to":1}') == key(rule, '{"to":1}')
 
 
+def test_encrypted_arguments_are_compared_as_they_are_stored() -> None:
+    sealed = '{"$chancy":{"encrypted":"k","data":"a"}}'
+    assert key(Unique(), sealed) != key(Unique(), sealed.replace('"a"', '"b"'))
+
+
 def test_an_argument_that_is_missing_is_named() -> None:
     with pytest.raises(InvalidArguments, match=r"needs the argument 'day'.*it has to, n\)"):
         key(Unique(by=("day", "to")), '{"to":1,"n":2}')
