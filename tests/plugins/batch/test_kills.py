@@ -22,7 +22,7 @@ from tests.support.waiting import eventually
 logger = logging.getLogger("tests.workflow")
 
 #: A worker is killed or frozen in each of them.
-SECONDS = 15.0
+SECONDS = 45.0
 
 OUTCOMES = """
 select meta -> 'batch' ->> 'id', state, count(*)
