@@ -197,7 +197,7 @@ async def _watch(bench: Bench, chancy: Chancy, viewers: int, figure: str) -> Mea
             "cores without": unwatched,
             **meter.others(),
         },
-        missing="" if watched else "the process of the server is unknown",
+        missing="" if bench.server_pid is not None else "the process of the server is unknown",
     )
 
 
