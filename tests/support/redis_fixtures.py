@@ -244,14 +244,19 @@ def cluster_nodes(count: int = 3) -> list[RedisServer]:
         "repl-diskless-sync-delay": "0",
     }
     nodes = [RedisServer(dict(settings)) for _ in range(count)]
-    told = subprocess.run([nodes[0].binary, "--version"], capture_output=True, check=True).stdout
     for node in nodes:
-        # The default, port + 10,000, may be in use. Redis 6 supports no other.
-        if b" v=6" in told:
-            node.port = _port_below_a_free_one(_BUS)
-        else:
-            node.settings["cluster-port"] = str(free_port())
+        _choose_bus(node)
     return nodes
+
+
+def _choose_bus(node: RedisServer) -> None:
+    """Choose a free port for the other nodes of a cluster."""
+    told = subprocess.run([node.binary, "--version"], capture_output=True, check=True).stdout
+    # The default, port + 10,000, may be in use. Redis 6 supports no other.
+    if b" v=6" in told:
+        node.port = _port_below_a_free_one(_BUS)
+    else:
+        node.settings["cluster-port"] = str(free_port())
 
 
 def _port_below_a_free_one(distance: int) -> int:
@@ -298,6 +303,8 @@ def own_redis() -> Iterator[Callable[..., RedisServer]]:
     def start(**settings: str) -> RedisServer:
         named = {name.replace("_", "-"): value for name, value in settings.items()}
         server = RedisServer(named)
+        if "cluster-enabled" in named:
+            _choose_bus(server)
         servers.append(server)
         server.start()
         return server
