@@ -33,7 +33,7 @@ from chancy.broker.values import (
 )
 from chancy.checks import check_instance, resolve_dsn
 from chancy.clock import Clock, SystemClock
-from chancy.errors import ConfigurationError, PushError
+from chancy.errors import BrokerError, ConfigurationError, PushError
 from chancy.job.definition import NAMED_QUEUES, Job, QueuedJob, R
 from chancy.job.registry import Registry
 from chancy.plugin.hooks import Hooks
@@ -372,6 +372,7 @@ class Chancy(BlockingCalls):
         :param within: a connection in a transaction of the caller's, in which they are released;
             then only jobs in the application's own database.
         :returns: how many were released. A job that another transaction has locked is left out.
+        :raises BrokerError: a database is unavailable; jobs in all others are released.
         """
         if (key is None) != bool(ids):
             raise ConfigurationError("release: pass either ids, or key=")
@@ -380,11 +381,18 @@ class Chancy(BlockingCalls):
             raise ConfigurationError(f"release needs jobs on hold, which {broker!r} does not offer")
         some = None if key is not None else [checked(id) for id in ids]
         released = await _release(broker, some, key, within)
-        if within is None and isinstance(self.broker, RoutedBroker):
-            for name, other in self.broker.brokers.others.items():
-                if isinstance(other, Releasing) and (some is None or released < len(some)):
+        if within is not None or not isinstance(self.broker, RoutedBroker):
+            return released
+        failure: BrokerError | None = None
+        for name, other in self.broker.brokers.others.items():
+            if isinstance(other, Releasing) and (some is None or released < len(some)):
+                try:
                     await self.broker.brokers.ready(name)
                     released += await _release(other, some, key, None)
+                except BrokerError as error:
+                    failure = failure or error
+        if failure is not None:
+            raise failure
         return released
 
     async def why(self, id: UUID) -> Sequence[Reason]:

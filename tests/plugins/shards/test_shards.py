@@ -132,6 +132,23 @@ async def test_jobs_on_hold_are_released_on_every_shard(dsn: str, servers: dict[
         assert len(counts) == 2
 
 
+async def test_a_shard_that_is_down_keeps_no_other_from_releasing_its_jobs(
+    dsn: str, servers: dict[str, str], proxy: Proxy
+) -> None:
+    servers["pg1"] = proxy.dsn(servers["pg1"])
+    async with spread_over(dsn, servers) as chancy:
+        await chancy.push_many(note(key).with_hold("k") for key in KEYS)
+        before = await chancy.counts()
+        proxy.refuse()
+        proxy.cut()
+        with pytest.raises(BrokerUnavailable, match="the shard pg1 is unavailable"):
+            await chancy.release(key="k")
+        assert isinstance(chancy.broker, RoutedBroker)
+        counts, _ = await chancy.broker.counted()
+        assert counts["mail/pg2"].pending == before["mail/pg2"].held > 0
+        proxy.heal()
+
+
 async def test_jobs_of_a_key_stay_together_and_every_call_covers_all_shards(
     dsn: str, servers: dict[str, str], third: str
 ) -> None:
