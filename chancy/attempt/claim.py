@@ -32,3 +32,8 @@ class Claim(NamedTuple):
     meta: str | None
     limits: str | None = None
     waited_s: float | None = None
+
+    @property
+    def size(self) -> int:
+        """Characters of the arguments and meta."""
+        return len(self.arguments or "") + len(self.meta or "")

@@ -24,6 +24,8 @@ logger = logging.getLogger("chancy.worker")
 #: push may also stand for another that commits a little later: if surveys find what commits later
 #: than that, and if only polling does.
 _LADDER_S, _POLLED_LADDER_S = (0.02, 0.3), (0.02, 0.1, 0.8)
+#: Characters of arguments and meta from which on a claim may have ended because of its size.
+_LARGE = 256 * 1024
 
 
 class Claiming(Protocol):
@@ -193,7 +195,7 @@ class Puller:
             elif thorough and not self._thorough:
                 # No jobs have been released in the meantime.
                 self.drained.set()
-            if len(claims) >= limit:
+            if len(claims) >= limit or _is_large(claims):
                 if len(claims) > announced:
                     self._call()
             else:
@@ -238,3 +240,8 @@ class Puller:
         else:
             pause = relaxed_s(self.queue.poll_interval_s, listening=self._listening())
         await self._clock.wait(self._woken, pause * random.uniform(0.8, 1.2))
+
+
+def _is_large(claims: Sequence[Claim]) -> bool:
+    """Whether there may be more jobs, although a claim got fewer than it asked for."""
+    return sum(claim.size for claim in claims) >= _LARGE

@@ -13,6 +13,7 @@ from chancy import BrokerUnavailable, Chancy, Queue, State, Worker
 from chancy.attempt.claim import Claim
 from chancy.broker.values import PreparedJob
 from chancy.postgres.broker import PostgresBroker
+from chancy.postgres.claim import claims as claiming
 from chancy.postgres.drivers import Name
 from chancy.postgres.front_scans import FrontScans
 from chancy.testing.conformance.bench import Bench, prepared, settlement
@@ -155,6 +156,18 @@ async def test_claim_takes_a_limited_number_of_bytes(bench: Bench, no_front_scan
     found = [await bench.claim(thorough=False) for _ in range(2)]
     assert 1 < len(found[0]) < len(many)
     assert [one.id for claims in found for one in claims] == [one.id for one in many]
+
+
+async def test_claims_of_jobs_that_are_stored_compressed_become_smaller(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claiming, "MOST_TEXT", 65_536)
+    monkeypatch.setattr(claiming, "_LEAST_BYTES", 1)
+    many = [prepared(arguments=f'{{"x": "{"x" * 900_000}"}}') for _ in range(12)]
+    await bench.push(*many)
+    found = [len(await bench.claim(6)) for _ in range(3)]
+    assert found[0] == 6
+    assert 1 <= found[2] <= found[1] < 6
 
 
 async def test_lost_claim_is_recovered_in_pieces(

@@ -49,7 +49,7 @@ def pages(connection: psycopg.Connection[Any], call: str, parameters: Sequence[o
 
 
 def taken(connection: psycopg.Connection[Any]) -> list[UUID]:
-    rows = connection.execute("select id from chancy.redis_move('fast', %s, 10)", [BATCH])
+    rows = connection.execute("select id from chancy.redis_move('fast', %s, 4194304, 10)", [BATCH])
     return [row[0] for row in rows.fetchall()]
 
 
@@ -61,9 +61,9 @@ def test_a_batch_among_many_jobs(connection: psycopg.Connection[Any], known: boo
     fill(connection, "fast", 40_000)
     if known:
         connection.execute("vacuum analyze chancy.jobs")
-    take = "select * from chancy.redis_move('fast', %s, 10)"
+    take = "select * from chancy.redis_move('fast', %s, 4194304, 10)"
     assert pages(connection, take, [BATCH]) <= PAGES * BATCH
-    assert pages(connection, "select * from chancy.redis_move('none', 100, 10)") <= 20
+    assert pages(connection, "select * from chancy.redis_move('none', 100, 4194304, 10)") <= 20
     assert len(taken(connection)) == BATCH
     assert pages(connection, take, [BATCH]) <= PAGES * BATCH, "behind those that are on their way"
     ids = taken(connection)

@@ -25,10 +25,13 @@ logger = logging.getLogger("chancy.postgres")
 _UNKNOWN_FOR_S = 30.0
 #: Deadline of a claim in seconds. It waits for locks for 2 s at most.
 _DEADLINE_S = 10.0
-#: Maximum and minimum bytes of arguments and meta in a claim, as the server stores them. The bound
-#: is halved after each lost response, and doubled after claims that use it and are quick.
+#: Maximum and minimum bytes of arguments and meta in a claim, as the server stores them, which may
+#: be compressed. The bound is halved after each lost response, and doubled after claims that use it
+#: and are quick.
 MOST_BYTES = 4 * 1024 * 1024
 _LEAST_BYTES = 64 * 1024
+#: Characters of a claim beyond which the next one gets a lower bound.
+MOST_TEXT = 16 * 1024 * 1024
 #: A stored value takes at most this many times the bytes of its JSON.
 _STORED_PER_JSON = 8
 #: Seconds after which a commit that waits for a synchronous standby counts as unconfirmed.
@@ -268,13 +271,13 @@ class PostgresClaims:
 
 def _check_size(state: _QueueState, claims: Sequence[Claim], limit: int, took_s: float) -> bool:
     """Adapt the bound on bytes; returns whether there may be more jobs to claim."""
-    full = len(claims) >= limit
-    if full and state.bytes == MOST_BYTES:
-        return True
-    size = sum(len(claim.arguments or "") + len(claim.meta or "") for claim in claims)
-    if size >= state.bytes // 2 and took_s < _DEADLINE_S / 4:
-        state.bytes = min(state.bytes * 2, MOST_BYTES)
-    return full or size * _STORED_PER_JSON >= state.bytes
+    size = sum(claim.size for claim in claims)
+    bound = state.bytes
+    if size > MOST_TEXT:
+        state.bytes = max(bound * MOST_TEXT // size, _LEAST_BYTES)
+    elif bound // 2 <= size <= MOST_TEXT // 2 and took_s < _DEADLINE_S / 4:
+        state.bytes = min(bound * 2, MOST_BYTES)
+    return len(claims) >= limit or size * _STORED_PER_JSON >= bound
 
 
 def _array(numbers: Sequence[int]) -> str:

@@ -3,7 +3,7 @@
 -- of the other claims stays generic.
 -- Index: jobs_pending, jobs_set_aside. Locks: rows of jobs by priority and position, skipping locked
 -- ones. Repeated with another lease, it claims other jobs.
-select id, priority, pos, func, arguments, attempt, max_attempts, crashes, meta, limits,
+select id, priority, pos, func, arguments::text, attempt, max_attempts, crashes, meta, limits,
   waited_s
 from {schema}.claim($1::uuid, $2::uuid, $3::text, $4::int, $5::bigint, '{}'::int[], '{}'::bigint[])
 union all

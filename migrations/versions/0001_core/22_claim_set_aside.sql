@@ -5,7 +5,7 @@
 create function {schema}.claim_set_aside(
   p_worker uuid, p_lease uuid, p_queue text, p_limit int, p_funcs text[], p_bytes bigint
 ) returns table (
-  id uuid, priority smallint, pos bigint, func text, arguments text,
+  id uuid, priority smallint, pos bigint, func text, arguments jsonb,
   attempt int, max_attempts int, crashes smallint, meta text, limits text, waited_s float8
 )
 language plpgsql rows 200
@@ -41,7 +41,7 @@ begin
     worker_id = p_worker, claimed_at = clock_timestamp(),
     unique_key = case when j.unique_until_claim then null else j.unique_key end
   where j.ctid = any (array(select tid from pick where bytes_before < p_bytes))
-  returning j.id, j.priority, j.pos, j.func, j.arguments::text,
+  returning j.id, j.priority, j.pos, j.func, j.arguments,
     j.attempt, j.max_attempts, j.crashes, j.meta::text, j.limits::text,
     date_part('epoch', j.claimed_at) - date_part('epoch', greatest(j.run_at, j.pushed_at));
 end

@@ -35,6 +35,10 @@ logger = logging.getLogger("chancy.redis")
 
 #: Jobs leased at a time; several scripts store them.
 BATCH = 250
+#: The least bytes of arguments and meta, as Postgres stores them, after which no more are leased.
+_BYTES = 4 * 1024 * 1024
+#: A stored value takes at most this many times the bytes of its JSON.
+_STORED_PER_JSON = 8
 #: Seconds for which jobs are leased.
 LEASE_S = 10.0
 #: The fraction of the lease after which Redis refuses the jobs: the clock rates of the two servers
@@ -67,6 +71,11 @@ class AdoptedJob(NamedTuple):
         """The mark that Redis keeps until the job is deleted from Postgres."""
         return self.id.bytes + b"m" + self.pos.to_bytes(8, "big")
 
+    @property
+    def size(self) -> int:
+        """Characters of the arguments and meta."""
+        return 0 if self.job is None else len(self.job.arguments) + len(self.job.meta or "")
+
     def encoded(self) -> tuple[bytes, bytes]:
         """The arguments of the script ``push`` for the job. Raises `StatementFailed`."""
         assert self.job is not None
@@ -95,11 +104,13 @@ class JobAdoption:
         # Before the jobs are leased, so that the deadline of the script is before the lease ends.
         seconds, micros = await self._client.command("TIME")
         late_at = int(seconds) + int(micros) / 1e6 + LEASE_S * _TRUSTED
-        rows = await self._fetch("take", queue, BATCH, LEASE_S)
+        rows = await self._fetch("take", queue, BATCH, _BYTES, LEASE_S)
         taken = [_adopted_job(queue, row) for row in rows if row[0] is not None]
         done = await self._push([move for move in taken if move.job is not None], late_at)
         await self._finish(done + [move for move in taken if move.job is None])
-        return Adopted(len(done), more=len(taken) == BATCH, rest=len(rows) > len(taken))
+        size = sum(move.size for move in taken)
+        more = len(taken) >= BATCH or size * _STORED_PER_JSON >= _BYTES
+        return Adopted(len(done), more=more, rest=len(rows) > len(taken))
 
     async def claim(
         self, queue: str, *, worker_id: UUID, limit: int, knows: Callable[[str], bool]

@@ -27,10 +27,11 @@ WORKER = uuid.uuid4()
 
 class Claims:
     """Records the calls of the puller. Finds as many jobs as it is told to, and raises the errors
-    that it is given."""
+    that it is given. At most `most` jobs at a time, each with so many characters of arguments."""
 
     def __init__(self) -> None:
         self.thorough: list[bool] = []
+        self.most, self.characters = 1_000, 0
         self.errors: list[BrokerUnavailable] = []
         self.jobs = 0
 
@@ -40,9 +41,9 @@ class Claims:
         self.thorough.append(thorough)
         if self.errors:
             raise self.errors.pop()
-        found = min(limit, self.jobs)
+        found = min(limit, self.jobs, self.most)
         self.jobs -= found
-        return [claim() for _ in range(found)]
+        return [claim()._replace(arguments="x" * self.characters) for _ in range(found)]
 
 
 async def settled(_: Sequence[Settlement]) -> frozenset[uuid.UUID]:
@@ -72,13 +73,23 @@ def calls() -> list[str]:
 
 
 @pytest.fixture
+def executor() -> OneByOne:
+    return OneByOne()
+
+
+@pytest.fixture
 async def puller(
-    claims: Claims, settler: Settler, clock: ManualClock, calls: list[str], surveyed: bool
+    claims: Claims,
+    settler: Settler,
+    clock: ManualClock,
+    calls: list[str],
+    executor: OneByOne,
+    surveyed: bool,
 ) -> AsyncIterator[Puller]:
     """Has room for one job at a time, and claims by a clock that only a test moves."""
     puller = Puller(
         Queue(name="q", executor="async"),
-        Runner(OneByOne(), judge, settler.add, clock, UNKNOWN),
+        Runner(executor, judge, settler.add, clock, UNKNOWN),
         settler,
         clock,
         claim=claims,
@@ -253,6 +264,17 @@ async def test_others_are_called_for_more_jobs_than_were_announced(
     await eventually(lambda: claims.jobs == 0)
     await _turns()
     assert bool(calls) is called
+
+
+async def test_claim_that_may_have_ended_because_of_its_size_is_followed_by_another(
+    puller: Puller, claims: Claims, executor: OneByOne
+) -> None:
+    await eventually(lambda: claims.thorough == [True])
+    executor.slots = 8
+    claims.jobs, claims.most, claims.characters = 6, 2, 150_000
+    puller.wake()
+    await _turns()
+    assert claims.jobs == 0
 
 
 async def test_others_are_called_by_a_chosen_worker_without_room(

@@ -17,7 +17,7 @@ def downgrade() -> None:
     for function in (
         "redis_claim(uuid, uuid, text, int)",
         "redis_moved(uuid[])",
-        "redis_move(text, int, float8)",
+        "redis_move(text, int, bigint, float8)",
         "redis_archive",
     ):
         run("drop function {schema}." + function)

@@ -92,6 +92,44 @@ async def test_order_and_priority_are_kept(chancy: Chancy) -> None:
     assert [ahead[id] for id in ids] == [1, 2, 3, 0]
 
 
+async def insert_large(chancy: Chancy, jobs: int, meta: str | None = None) -> None:
+    """Push jobs with 880 KB of arguments, which compress badly."""
+    await fetch(
+        chancy,
+        """select chancy.push('fast', 'tests.support.jobs.note', (
+            select jsonb_build_object('value', string_agg(translate(
+              encode(sha512((n || ' ' || i)::text::bytea), 'base64'), E'\n', ''), ''))
+            from generate_series(1, 10000) as i), meta => $2::text::jsonb)
+        from generate_series(1, $1::int) as n""",
+        jobs,
+        meta,
+    )
+
+
+async def test_large_jobs_move_a_few_at_a_time(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await insert_large(chancy, 12)
+    adopt = await adoption(chancy)
+    await die_before_the_push(adopt, monkeypatch)
+    await fetch(chancy, "update chancy.redis_moves set taken_until = now()")
+    moved = [await adopt("fast") for _ in range(3)]
+    assert [(one.jobs, one.more) for one in moved] == [(10, True), (2, True), (0, False)]
+    assert await arrived(chancy)
+
+
+async def test_large_jobs_that_stay_are_claimed_a_few_at_a_time(chancy: Chancy) -> None:
+    await insert_large(chancy, 8, '{"batch": {}}')
+    adopt = await adoption(chancy)
+    async with Worker(chancy, queues=["none"]) as worker:
+
+        async def claimed() -> int:
+            claim = adopt.claim("fast", worker_id=worker.worker_id, limit=20, knows=lambda _: True)
+            return len(await claim)
+
+        assert [await claimed() for _ in range(3)] == [5, 3, 0]
+
+
 async def test_several_take_each_job_once(chancy: Chancy) -> None:
     ids = await insert(chancy, range(900))
     adopt = await adoption(chancy)

@@ -4,7 +4,7 @@
 -- jobs, skipping locked ones. Safe to repeat with another lease.
 create function {schema}.limits_claim(p_worker uuid, p_lease uuid, p_queue text, p_limit int)
 returns table (
-  id uuid, priority smallint, pos bigint, func text, arguments text,
+  id uuid, priority smallint, pos bigint, func text, arguments jsonb,
   attempt int, max_attempts int, crashes smallint, meta text, limits text, waited_s float8
 )
 language plpgsql rows 200
@@ -155,7 +155,7 @@ begin
         meta = case when j.meta #> '{limits,partition}' is not null
           then j.meta #- '{limits,partition}' else j.meta end
       where j.ctid = any (v_part.tids)
-      returning j.id, j.priority, j.pos, j.func, j.arguments::text,
+      returning j.id, j.priority, j.pos, j.func, j.arguments,
         j.attempt, j.max_attempts, j.crashes, j.meta::text, j.limits::text,
         date_part('epoch', j.claimed_at) - date_part('epoch', greatest(j.run_at, j.pushed_at));
       if v_block then

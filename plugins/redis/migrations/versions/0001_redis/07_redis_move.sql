@@ -1,12 +1,15 @@
 -- Takes up to p_limit pending jobs of a queue for p_lease_s seconds, to move them to Redis: first
--- the jobs whose previous move has expired, then the first of the queue. A row without a function
--- stands for a job that is no longer pending. Jobs of workflows and batches stay, as they are settled
--- together with their outcome, and so do jobs that may expire: if there are such jobs among the first ones, or jobs that were set
--- aside, a last row without an id reports it.
+-- the jobs whose previous move has expired, then the first of the queue. Of both it takes one, and
+-- more while the arguments and meta before them take less than p_bytes, as stored. A row without a
+-- function stands for a job that is no longer pending. Jobs of workflows and batches stay, as they are
+-- settled together with their outcome, and so do jobs that may expire: if there are such jobs among the
+-- first ones, or jobs that were set aside, a last row without an id reports it.
 -- Index: jobs_pending from its start, jobs_set_aside, the primary keys. Locks: rows of jobs, and of
 -- redis_moves, skipping locked ones. Not to be repeated: taken jobs are returned again after p_lease_s seconds.
 -- The plan is pinned for the same reasons as in the function claim.
-create function {schema}.redis_move(p_queue text, p_limit int, p_lease_s float8) returns table (
+create function {schema}.redis_move(
+  p_queue text, p_limit int, p_bytes bigint, p_lease_s float8
+) returns table (
   id uuid, pos bigint, priority smallint, func text, arguments text, run_at float8,
   max_attempts int, meta text, limits text, unique_key text, until_claim boolean,
   replaces boolean, period_s float8, attempt int, crashes smallint, errors text, pushed_at float8
@@ -20,23 +23,39 @@ as $$
 declare
   v_until timestamptz := clock_timestamp() + p_lease_s * interval '1 second';
   v_taken uuid[] := array(
-    select m.id from {schema}.redis_moves m
-    where m.queue = p_queue and m.taken_until < clock_timestamp()
-    order by m.pos limit p_limit for update skip locked);
+    select t.id
+    from (
+      select x.id, sum(x.bytes) over (rows unbounded preceding) - x.bytes as bytes_before
+      from (
+        select m.id, coalesce((
+            select coalesce(pg_column_size(j.arguments), 0) + coalesce(pg_column_size(j.meta), 0)
+            from {schema}.jobs j where j.id = m.id), 0) as bytes
+        from {schema}.redis_moves m
+        where m.queue = p_queue and m.taken_until < clock_timestamp()
+        order by m.pos limit p_limit for update of m skip locked) x) t
+    where t.bytes_before < p_bytes);
   v_first uuid[];
   v_stay boolean;
 begin
   update {schema}.redis_moves m set taken_until = v_until where m.id = any (v_taken);
-  select array_agg(f.id order by f.priority desc, f.pos) filter (where not f.stays),
+  select
+    array_agg(f.id order by f.priority desc, f.pos)
+      filter (where not f.stays and f.bytes_before < p_bytes),
     bool_or(f.stays)
   into v_first, v_stay
   from (
-    select j.id, j.priority, j.pos, 
-        coalesce(j.meta ?| '{workflow,batch}', false) or j.expires_at is not null as stays
-    from {schema}.jobs j
-    where j.state = 0 and j.queue = p_queue
-      and not exists (select from {schema}.redis_moves m where m.id = j.id)
-    order by j.priority desc, j.pos limit 4 * p_limit) f;
+    select x.*, sum(x.bytes) over (rows unbounded preceding) - x.bytes as bytes_before
+    from (
+      select j.id, j.priority, j.pos, s.stays, case
+          when s.stays then 0
+          else coalesce(pg_column_size(j.arguments), 0) + coalesce(pg_column_size(j.meta), 0)
+        end as bytes
+      from {schema}.jobs j
+      cross join lateral (
+        select coalesce(j.meta ?| '{workflow,batch}', false) or j.expires_at is not null) s (stays)
+      where j.state = 0 and j.queue = p_queue
+        and not exists (select from {schema}.redis_moves m where m.id = j.id)
+      order by j.priority desc, j.pos limit 4 * p_limit) x) f;
   with free as (
     select j.id, j.xmin::text as seen from {schema}.jobs j
     where j.id = any (v_first[:greatest(p_limit - cardinality(v_taken), 0)])
