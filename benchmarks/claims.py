@@ -167,7 +167,7 @@ async def _rolled_back(
     try:
         began = time.perf_counter()
         rows: Sequence[Any] = await session.fetch(
-            statement, worker, uuid.uuid4(), queue, *places, limit, MOST_BYTES
+            statement, worker, uuid.uuid4(), queue, *places, limit, MOST_BYTES, False
         )
         return rows, 1_000 * (time.perf_counter() - began)
     finally:

@@ -72,7 +72,7 @@ class _Floor:
             lanes, hints = ("{}", "{}") if from_front else ("{0}", f"{{{self._hint}}}")
             lease = uuid.uuid4()
             rows = await self._claims.fetch(
-                self._sql.claim, self._worker, lease, queue, lanes, hints, _BATCH, MOST_BYTES
+                self._sql.claim, self._worker, lease, queue, lanes, hints, _BATCH, MOST_BYTES, False
             )
             if rows:
                 self._hint = max(row["pos"] for row in rows)

@@ -30,9 +30,9 @@ MOST_WAITING_SIZE = 64_000_000
 _GATHER_S = 0.025
 #: Failures in a row after which a batch is halved: it may be too large for a timeout of the server.
 _HALVED_AFTER = 2
-#: Seconds after which settlements of rows that another transaction has locked are tried again: each
-#: time they hold up the others for a second.
-_BLOCKED_S = 10.0
+#: Seconds after which settlements of rows that another transaction has locked are tried again, at
+#: first and at most: each time they hold up the others for a second.
+_BLOCKED_S, _BLOCKED_MOST_S = 1.0, 10.0
 
 _failure, _result, _meta = map(attrgetter, ("failure", "result", "meta"))
 
@@ -67,6 +67,7 @@ class Settler:
         self._writing: list[Settlement] = []
         #: Settlements of rows that other transactions have locked.
         self._blocked: list[Settlement] = []
+        self._unblocking = Backoff(base_s=_BLOCKED_S, cap_s=_BLOCKED_MOST_S)
         self._wake = asyncio.Event()
         #: Wakes it for settlements without urgency.
         self._timer: asyncio.TimerHandle | None = None
@@ -178,6 +179,8 @@ class Settler:
             del self._writing[: len(batch)]
             if blocked:
                 batch = self._block(batch, blocked)
+            elif not self._blocked:
+                self._unblocking.reset()
             self.settled += len(batch) - len(stale)
             if self._callbacks:
                 self._call_back(batch)
@@ -187,7 +190,7 @@ class Settler:
     def _block(self, batch: list[Settlement], ids: frozenset[UUID]) -> list[Settlement]:
         """Keep these settlements for a later batch; returns the others."""
         if not self._blocked:
-            asyncio.get_running_loop().call_later(_BLOCKED_S, self._unblock)
+            asyncio.get_running_loop().call_later(self._unblocking.next_s(), self._unblock)
         self._blocked += [settlement for settlement in batch if settlement.id in ids]
         return [settlement for settlement in batch if settlement.id not in ids]
 

@@ -48,7 +48,7 @@ _FUNCTIONS = (
     "notify_finished(uuid)",
     "claim_set_aside(uuid, uuid, text, int, text[], bigint)",
     "set_aside(text, int)",
-    "claim(uuid, uuid, text, int, bigint, int[], bigint[])",
+    "claim(uuid, uuid, text, int, bigint, int[], bigint[], boolean)",
     "expired(timestamptz, int, smallint)",
     "admit(timestamptz, jsonb)",
     "with_meta(jsonb, text)",

@@ -92,6 +92,26 @@ async def test_claim_skips_jobs_that_another_transaction_locks(
     assert [one.id for one in await bench.claim()] == ids[::2]
 
 
+async def test_claims_from_the_front_and_after_many_jobs_take_turns(
+    bench: Bench, dsn: str, no_front_scans: None
+) -> None:
+    await bench.push(*(prepared() for _ in range(80)))
+    blocked = f"select 1 from pg_stat_activity where {BLOCKED}"
+
+    async def waits() -> bool:
+        return bool(tables.ask(dsn, blocked))
+
+    with psycopg.connect(dsn) as connection:
+        connection.execute(
+            "select pg_advisory_xact_lock(hashtext(chancy.channel() || '.claim'),"
+            " hashtext('default'))"
+        )
+        for limit, thorough in ((70, True), (10, False)):
+            claiming = asyncio.create_task(bench.claim(limit, thorough=thorough))
+            await eventually(waits)
+            assert len(await claiming) == limit, "it waits for a second only"
+
+
 async def test_claim_under_way_takes_no_job_that_was_pushed_after_a_pause(
     bench: Bench, dsn: str
 ) -> None:

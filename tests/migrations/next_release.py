@@ -29,7 +29,8 @@ def upgrade():
     context.config.attributes["run_folder"](__file__)
 def downgrade():
     run = context.config.attributes["run"]
-    run("drop function {{schema}}.claim(uuid, uuid, text, bigint, int[], bigint[], int, int)")
+    arguments = "uuid, uuid, text, bigint, int[], bigint[], int, int, boolean"
+    run(f"drop function {{{{schema}}}}.claim({{arguments}})")
     for table, column in (
         ("jobs", "shard"), ("finished_jobs", "shard"), ("queues", "weight"), ("workers", "zone")
     ):

@@ -34,6 +34,9 @@ _LEAST_BYTES = 64 * 1024
 MOST_TEXT = 16 * 1024 * 1024
 #: A stored value takes at most this many times the bytes of its JSON.
 _STORED_PER_JSON = 8
+#: A claim after one of so many jobs takes its turn among those of other workers, as one from the
+#: front does. Of few jobs, with a commit each, more are claimed at the same time.
+_MANY = 64
 #: Seconds after which a commit that waits for a synchronous standby counts as unconfirmed.
 _UNCONFIRMED_S = 5.0
 #: Leases that are generated at a time.
@@ -59,6 +62,8 @@ class _QueueState:
     unanswered: list[_UnansweredClaim] = field(default_factory=list[_UnansweredClaim])
     #: Maximum bytes of a claim.
     bytes: int = MOST_BYTES
+    #: Whether the last claim got many jobs.
+    many: bool = False
     #: Whether commits waited for a standby at the last check.
     unconfirmed: bool = False
     generation: int = 0
@@ -150,8 +155,17 @@ class PostgresClaims:
             # As text: encoding them as arrays takes an idle process 0.02 ms.
             priorities, positions = map(_array, hints)
             found, funcs = await self._take(
-                state, self._sql.claim, worker_id, queue, priorities, positions, limit, state.bytes
+                state,
+                self._sql.claim,
+                worker_id,
+                queue,
+                priorities,
+                positions,
+                limit,
+                state.bytes,
+                state.many,
             )
+        state.many = len(found) >= _MANY
         now = time.monotonic()
         full, took_s = _check_size(state, found, limit, now - started), now - started
         if hints is None:

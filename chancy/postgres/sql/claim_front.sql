@@ -5,7 +5,8 @@
 -- ones. Repeated with another lease, it claims other jobs.
 select id, priority, pos, func, arguments::text, attempt, max_attempts, crashes, meta, limits,
   waited_s
-from {schema}.claim($1::uuid, $2::uuid, $3::text, $4::int, $5::bigint, '{}'::int[], '{}'::bigint[])
+from {schema}.claim($1::uuid, $2::uuid, $3::text, $4::int, $5::bigint, '{}'::int[], '{}'::bigint[],
+  true)
 union all
 select null, null, null, func, null, null, null, null, null, null, null
 from {schema}.set_aside($3::text, $6::int) as set_aside (func)

@@ -2,9 +2,14 @@
 -- p_lanes: priorities, highest first, each with the position after which to start. All other
 -- priorities are read from their front. p_bytes: one job is claimed, and more while the arguments
 -- and meta before them take less, as stored.
+-- p_turn: take turns with other claims, by an advisory lock for which it waits for a second at most.
+-- Of claims at the same time each also locks rows that another one has just claimed, as it finds
+-- that out only then, and may wait for the next one that does so, in spite of "skip locked". The
+-- settlements of these jobs wait for all of them: 32 workers on two cores drained 3,300 jobs/s
+-- without turns, with settlements that were put off for 10 s.
 -- Index: jobs_pending, once for each lane, and once for the priorities between two of them.
--- Locks: rows of jobs by priority and position, skipping locked ones. Safe to repeat with another
--- lease.
+-- Locks: an advisory lock, then rows of jobs by priority and position, skipping locked ones. Safe to
+-- repeat with another lease.
 -- The plan is pinned: with a table that looks empty the planner would choose a bitmap scan and a
 -- sort over every dead entry (230 jobs/s instead of 2,000 under a held snapshot).
 -- Whether the queue is paused is read by the same snapshot as the jobs: none that was pushed after the
@@ -13,7 +18,7 @@
 -- A unique key that is held until the job starts is released; this cannot cause a conflict.
 create function {schema}.claim(
   p_worker uuid, p_lease uuid, p_queue text, p_limit int, p_bytes bigint, p_lanes int[],
-  p_hints bigint[]
+  p_hints bigint[], p_turn boolean default false
 ) returns table (
   id uuid, priority smallint, pos bigint, func text, arguments jsonb,
   attempt int, max_attempts int, crashes smallint, meta text, limits text, waited_s float8
@@ -26,6 +31,14 @@ set lock_timeout = '2s'
 as $$
 #variable_conflict use_column
 begin
+  if p_turn then
+    begin
+      perform set_config('lock_timeout', '1s', true);
+      perform pg_advisory_xact_lock(hashtext({schema}.channel() || '.claim'), hashtext(p_queue));
+    exception when lock_not_available then null;
+    end;
+    perform set_config('lock_timeout', '2s', true);
+  end if;
   return query
   with pick as materialized (
     select x.tid, sum(x.bytes) over (rows unbounded preceding) - x.bytes as bytes_before

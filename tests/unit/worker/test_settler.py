@@ -219,7 +219,7 @@ async def test_a_full_batch_and_a_flush_do_not_wait(store: Store, settler: Settl
 async def test_settlements_of_locked_rows_are_kept_and_hold_up_no_others(
     settler: Settler, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settling, "_BLOCKED_S", 0.01)
+    settler._unblocking.base_s = 0.01
     locked, other, later = ended(), ended(), ended()
     free = asyncio.Event()
     accept = store.settle
