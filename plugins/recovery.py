@@ -167,7 +167,7 @@ class Recovery(Plugin):
             rescued += len(orphans) - len(stale)
             logger.warning("rescued jobs=%d stale=%d", len(orphans) - len(stale), len(stale))
             # If none could be rescued, the next call would return the same.
-            if len(orphans) < self.batch or len(stale) == len(orphans):
+            if len(stale) == len(orphans):
                 return rescued
 
     def _cache_hosts(self, workers: Sequence[WorkerRecord]) -> None:

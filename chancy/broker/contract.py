@@ -245,7 +245,8 @@ class Broker(Protocol):
         ...
 
     async def orphans(self, *, heartbeat_age_s: float, limit: int) -> Sequence[Claim]:
-        """Return claims whose worker is gone, in any order.
+        """Return up to ``limit`` claims whose worker is gone, in any order. There may be more
+        unless it returns none.
 
         First removes the workers without a heartbeat for ``heartbeat_age_s`` seconds by the store's
         clock: these can no longer send heartbeats or claim.

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from chancy import Chancy, Queue, State, Worker, WorkerRecord
+from chancy.attempt.claim import Claim
 from chancy.plugin.leader import LeaderGate
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Runtime
@@ -161,6 +162,27 @@ async def test_a_worker_is_not_dead_before_the_timeout(
         await eventually(lambda: len(recovery.rescued) >= 2)
     assert all(recovery.sweeps), "silence counted in each sweep"
     assert set(recovery.rescued) == {0}
+
+
+async def test_a_sweep_rescues_all_jobs_of_a_broker_that_returns_few(
+    chancy: Chancy, dsn: str, recovery: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Redis does, whose scripts stop after some large records."""
+    find = PostgresBroker.orphans
+
+    async def find_one(
+        self: PostgresBroker, *, heartbeat_age_s: float, limit: int
+    ) -> Sequence[Claim]:
+        return await find(self, heartbeat_age_s=heartbeat_age_s, limit=min(1, limit))
+
+    monkeypatch.setattr(PostgresBroker, "orphans", find_one)
+    references = await chancy.push_many([jobs.note.job(value=n) for n in range(3)])
+    for _ in references:
+        orphan(dsn, silent="0 s", registered=False)
+    async with Worker(chancy, queues=["async"]):
+        for reference in references:
+            assert (await reference.wait(10)).state is State.SUCCEEDED
+    assert recovery.rescued[0] == 3
 
 
 @pytest.mark.parametrize(

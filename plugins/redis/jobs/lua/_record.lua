@@ -175,17 +175,18 @@ end
 -- if it rewrites them on Redis 7.0.
 local MOST_BYTES = 196608
 
--- The records of jobs, false for missing and unreadable ones. Stops after the record that exceeds 192 KiB in total:
--- the caller asks for the rest again.
-local function fetch(ids)
+-- The records of jobs, false for missing and unreadable ones, and their bytes. Stops after the record
+-- that exceeds 192 KiB, or `most` bytes, in total: the caller asks for the rest again.
+local function fetch(ids, most)
   local texts, bytes = {}, 0
+  most = most or MOST_BYTES
   for at, id in ipairs(ids) do
     local text = load(id)
     texts[at] = text
     if text then bytes = bytes + #text end
-    if bytes > MOST_BYTES then break end
+    if bytes > most then break end
   end
-  return texts
+  return texts, bytes
 end
 
 -- An iterator over index, id and record, for scripts in which an id may occur twice; see `fetch`.

@@ -155,6 +155,23 @@ async def test_few_large_jobs_are_a_piece(
         assert len(found[name]) >= 4, name
 
 
+async def test_few_large_jobs_of_many_dead_workers_are_a_piece(bench: Bench) -> None:
+    jobs = large(24)
+    await bench.broker.push(jobs)
+    for _ in range(8):
+        dead = Bench(bench.broker)
+        await dead.prepare()
+        assert len(await dead.claim(3)) == 3
+    pieces: list[Sequence[Claim]] = []
+    while orphans := await bench.broker.orphans(heartbeat_age_s=0.0, limit=MANY):
+        pieces.append(orphans)
+        back = [settlement(claim, State.PENDING) for claim in orphans]
+        assert await bench.broker.settle(back) == frozenset()
+    assert sorted(one.id for piece in pieces for one in piece) == sorted(job.id for job in jobs)
+    # The fourth large one exceeds what a script reads, of however many workers.
+    assert max(sum(len(one.arguments or "") > LARGE for one in piece) for piece in pieces) == 4
+
+
 def test_a_piece_has_so_many_jobs_and_bytes() -> None:
     assert fit([], MOVED) == 0
     assert fit([b"x"] * (MOVED + 1), MOVED) == MOVED
