@@ -17,7 +17,7 @@ from chancy.plugins.redis.transport.scripts import ScriptCall
 
 #: Maximum dead letters of a partition and processor; the oldest are dropped and counted.
 MAX_LETTERS = 10_000
-#: Maximum events that one script dead-letters.
+#: Maximum events that one script dead-letters; fewer if they are large.
 _MOST_BURIED = 1_000
 
 
@@ -167,11 +167,12 @@ class Ownership:
     ) -> int | None:
         """Dead-letter and acknowledge events; return how many were pending and thus written.
 
-        Returns None if another member owns the partition. Of more than 1,000 events, the first may
-        be written before another member takes the partition: they are not delivered again.
+        Returns None if another member owns the partition. Of more than 1,000 events, or large ones,
+        the first may be written before another member takes the partition: they are not delivered
+        again.
         """
-        written = 0
-        for at in range(0, len(ids), _MOST_BURIED):
+        written = at = 0
+        while at < len(ids):
             reply = await self._link.run(
                 "streams.bury",
                 (
@@ -192,6 +193,7 @@ class Ownership:
             if reply[0] != b"ok":
                 return None
             written += int(reply[1])
+            at += int(reply[2])
         return written
 
     async def extend(

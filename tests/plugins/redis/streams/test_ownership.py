@@ -167,6 +167,25 @@ async def test_a_former_owner_parks_buries_halts_and_releases_nothing(
     assert isinstance((await owner.acquire([0]))[0], Parked)
 
 
+async def test_few_large_events_are_dead_lettered_by_one_script(
+    processor: Processor[Order],
+) -> None:
+    link, stream, keys = processor.stream.link, processor.stream, processor.stream.keys
+    name, data = stream.coding.encode(Order(key=0, seq=0))
+    ids = [
+        (await link.command("XADD", keys.log(0), "*", name, data + b" " * 100_000)).decode()
+        for _ in range(6)
+    ]
+    lane = await acquired(link, processor, "a")
+    await exchange(link, processor, "a", lane, ">")
+    of_script = keys.own(0, "handle"), keys.log(0), keys.dead(0, "handle"), keys.stat(0)
+    args = "handle", "a", lane.epoch, 100, "x", *ids
+    assert await link.run("streams.bury", of_script, args) == [b"ok", 2, 2]
+    assert await Ownership(link, processor, "a").bury(lane, ids, RuntimeError("x")) == 4
+    assert await link.command("XLEN", keys.dead(0, "handle")) == len(ids)
+    assert (await link.command("XPENDING", keys.log(0), "handle"))["pending"] == 0
+
+
 async def test_pending_entries_that_were_dropped_from_the_log_are_counted_and_done_with(
     processor: Processor[Order],
 ) -> None:
