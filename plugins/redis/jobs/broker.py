@@ -193,8 +193,9 @@ class RedisBroker:
             for note, meta in zip(notes[at : at + count], metas[at : at + count], strict=True):
                 parts += [note.id.bytes + note.lease.bytes, meta]
             lines = await self.client.run("update_meta", *parts)
-            for note, objects in zip(notes[at:], lines, strict=False):
-                if objects > folding.MOST:
+            for note, meta, objects in zip(notes[at:], metas[at:], lines, strict=False):
+                # Usually an upper bound: checkpoints grow.
+                if folding.is_due(objects, (objects - 1) * len(meta)):
                     await self._fold(note)
                 if objects == 0:
                     stale.add(note.id)

@@ -49,6 +49,34 @@ async def test_a_job_that_logs_much_stays_small(bench: Bench) -> None:
     assert found[job.id].meta == {"workflow": {"step": "a"}, "progress": 99}
 
 
+async def test_checkpoints_of_many_kilobytes_are_kept_once(bench: Bench) -> None:
+    """Each write has all checkpoints of the attempt."""
+    [claim] = await bench.running(prepared(meta='{"workflow": {"step": "a"}}'))
+    kept = dict[str, str]()
+    for n in range(20):
+        kept[str(n)] = "x" * 20_000
+        text = json.dumps({"checkpoints": kept})
+        note = Note(claim.id, claim.lease, text)
+        assert await bench.broker.update_meta([note]) == frozenset()
+        meta = records.meta_of(await record_of(bench, claim.id.bytes))
+        assert len(meta) < 2 * len(text) + folding.MOST_BYTES
+    found = await bench.broker.get([claim.id])
+    assert found[claim.id].meta == {"workflow": {"step": "a"}, "checkpoints": kept}
+
+
+async def test_a_job_that_is_put_off_with_many_kilobytes_keeps_few_of_them(bench: Bench) -> None:
+    job, much = prepared(), "x" * 100_000
+    await bench.push(job)
+    for n in range(10):
+        [claim] = await bench.claim(1)
+        patch = json.dumps({"much": much, "n": n})
+        put_off = settlement(claim, State.PENDING)._replace(refund=True, meta=patch)
+        assert await bench.broker.settle([put_off]) == frozenset()
+        meta = records.meta_of(await record_of(bench, job.id.bytes))
+        assert len(meta) < 2 * len(patch) + folding.MOST_BYTES
+    assert (await bench.job(job.id)).meta == {"much": much, "n": 9}
+
+
 async def test_progress_reported_meanwhile_is_not_lost(bench: Bench) -> None:
     await bench.broker.push([prepared(meta='{"a": 1}')])
     [claim] = await bench.claim(1)
