@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from chancy import Chancy, Queue, State, Worker
-from chancy.plugins.redis import RedisPlugin
+from chancy.plugins.redis import RedisBroker, RedisPlugin
+from chancy.testing.conformance.bench import Bench, prepared
+from chancy.testing.conformance.claiming import set_aside
 from tests.integration.test_unknown_functions import OTHER, without
 from tests.support.waiting import eventually
 
@@ -45,3 +47,14 @@ async def test_jobs_that_stay_in_postgres_run_once_a_worker_knows_them(
             await eventually(is_set_aside)
             async with Worker(new):
                 assert (await new.wait_for(id, 20)).state is State.SUCCEEDED
+
+
+async def test_a_cancelled_job_leaves_the_list_of_its_function(
+    broker: RedisBroker, bench: Bench
+) -> None:
+    gone, kept = await bench.running(prepared(), prepared())
+    await bench.settle(set_aside(gone), set_aside(kept))
+    name = f"{broker.tag}:aside:{len(gone.queue)}:{gone.queue}{gone.func}"
+    assert await broker.client.command("ZCARD", name) == 2
+    await broker.cancel([gone.id])
+    assert await broker.client.command("ZRANGE", name, 0, -1) == [kept.id.bytes]
