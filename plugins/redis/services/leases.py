@@ -82,7 +82,10 @@ class Leases:
         self._cursor = "0"
 
     def claim(self, most: int) -> Sequence[Taken | Passed]:
-        """Claim up to ``most`` queued services. With 0, only restore the order of the queue."""
+        """Claim up to ``most`` queued services, fewer if their data is large.
+
+        With 0, only restore the order of the queue.
+        """
         return [
             Taken(text_of(reply[0]), text_of(reply[2]), text_of(reply[3]), text_of(reply[4]))
             if reply[1] == b"run"

@@ -2,6 +2,7 @@
 -- atomically. If the reply is lost, the lease ends and it is queued again.
 -- ARGV prefix owner lease_ms most
 -- For each id {id, 'run', token, name, data}, {id, 'missing'}, {id, 'running'}, or {id, 'stopped'}.
+-- Stops after the service whose data exceeds 192 KiB in total.
 --@include _keys
 --@include _free
 --@include _token
@@ -9,8 +10,12 @@ local owner, lease_ms, most = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 -- Ids that blocking waits of workers have moved are older than the rest; the last one moved is the
 -- newest of them. There are at most as many as waiting workers.
 while redis.call('LMOVE', rung, waiting, 'LEFT', 'RIGHT') do end
-local found = {}
+local MOST_BYTES = 196608
+local found, bytes = {}, 0
 for _ = 1, most do
+  if bytes > MOST_BYTES then
+    break
+  end
   local id = redis.call('RPOP', waiting)
   if not id then
     break
@@ -30,6 +35,7 @@ for _ = 1, most do
       free(id, fields[3])
     end
     redis.call('HDEL', key, 'local')
+    bytes = bytes + #(fields[2] or '')
     table.insert(found, {id, 'run', give(id, owner, lease_ms), fields[1], fields[2] or ''})
   end
 end

@@ -157,6 +157,14 @@ def test_a_restart_is_done_once_though_the_lease_is_lost(alone: Shop, found_by: 
     assert ledger.renew([(id, again.token)]) == [""], "nothing is wanted of it any more"
 
 
+def test_few_large_services_are_claimed_by_one_call(alone: Shop) -> None:
+    start = alone.services.blocking.start
+    ids = [start("beat", text="x" * 100_000) for _ in range(5)]
+    ledger = Leases(alone.services.link, "mine", 60.0)
+    calls = [[service.id for service in ledger.claim(10)] for _ in range(4)]
+    assert calls == [ids[:2], ids[2:4], ids[4:], []]
+
+
 def test_a_former_holder_of_a_lease_changes_nothing(alone: Shop) -> None:
     id = alone.services.blocking.start("beat")
     old, new = (Leases(alone.services.link, owner, 60.0) for owner in ("old", "new"))
