@@ -95,7 +95,7 @@ class RedisBroker:
         self._keep = (settings.keep_finished, settings.keep_failed)
         self._ages = (settings.keep_finished_s, settings.keep_failed_s)
         self._claims = RedisClaims(self.client, self.settle)
-        self._notifications = Notifications(self.client)
+        self._notifications = {topic: Notifications(self.client, topic) for topic in Topic}
 
     def __repr__(self) -> str:
         return f"RedisBroker({self.settings.shown_url})"
@@ -104,7 +104,8 @@ class RedisBroker:
         await self.client.open()
 
     async def close(self) -> None:
-        await self._notifications.close()
+        for notifications in self._notifications.values():
+            await notifications.close()
         await self.client.close()
 
     def check_queue(self, queue: Queue) -> None:
@@ -374,7 +375,7 @@ class RedisBroker:
         return RedisHeartbeat(self.client.redis, self.tag, worker_id)
 
     async def subscribe(self, topic: Topic = Topic.WORK) -> Subscription:
-        return await self._notifications.subscribe(topic)
+        return await self._notifications[topic].subscribe()
 
 
 def _meta(note: Note) -> bytes:

@@ -1,4 +1,9 @@
-"""Notifications: one connection per process, shared by all of its subscriptions."""
+"""Notifications: one connection per process and topic, shared by its subscriptions.
+
+A worker receives no completions of jobs unless it waits for some: the server sends each message to
+every connection of its channel, and 1,000 workers would receive each completion that one process
+waits for.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +29,21 @@ _SUFFIXES = {Topic.WORK: b":notices", Topic.FINISHED: b":ends", Topic.RELAY: b":
 
 
 class Notifications:
-    """The connection of a process, open while there are subscriptions."""
+    """The connection of a process to the channel of a topic, open while there are subscriptions."""
 
-    def __init__(self, client: ShardClient) -> None:
+    def __init__(self, client: ShardClient, topic: Topic) -> None:
         self._client = client
+        self._topic = topic
         self._subscriptions: list[RedisSubscription] = []
         self._reading: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
 
-    async def subscribe(self, topic: Topic) -> RedisSubscription:
-        """Subscribe to a topic. Raises `BrokerError`."""
+    async def subscribe(self) -> RedisSubscription:
+        """Subscribe to the topic. Raises `BrokerError`."""
         async with self._starting:
             if self._reading is None or self._reading.done():
                 await self._start()
-        subscription = RedisSubscription(self, self._client, topic)
+        subscription = RedisSubscription(self, self._client, self._topic)
         self._subscriptions.append(subscription)
         return subscription
 
@@ -62,13 +68,12 @@ class Notifications:
     async def _start(self) -> None:
         await self._stop()
         # A cluster forwards messages to every node; they arrive at this one first.
-        channels = [self._client.tag.encode() + suffix for suffix in _SUFFIXES.values()]
+        channel = self._client.tag.encode() + _SUFFIXES[self._topic]
         connection = await self._client.redis.wire(self._client.tag, self._on_message)
         try:
             with translated():
-                # One reply for each channel; the first one means that all of them are subscribed.
                 await connection.command(
-                    ("SUBSCRIBE", *channels), self._client.settings.connect_timeout_s
+                    ("SUBSCRIBE", channel), self._client.settings.connect_timeout_s
                 )
         except BaseException:
             connection.close()
@@ -92,8 +97,7 @@ class Notifications:
         notice = parse(message[2].decode(errors="replace"))
         if notice is not None:
             for subscription in self._subscriptions:
-                if message[1].endswith(_SUFFIXES[subscription.topic]):
-                    subscription.on_notice(notice)
+                subscription.on_notice(notice)
 
 
 class RedisSubscription:

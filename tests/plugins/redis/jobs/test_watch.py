@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from chancy.broker.notices import Notice, NoticeKind
+from chancy.broker.notices import Notice, NoticeKind, Topic
 from chancy.errors import StatementFailed
 from chancy.plugins.redis import RedisBroker, RedisSettings
 from chancy.testing.conformance.bench import prepared
@@ -28,6 +28,24 @@ async def test_the_probe_of_another_subscription_proves_this_one(redis_url: str)
         await bench.push(prepared())
         assert await hearing == told[1:] == [Notice(NoticeKind.WAKE, "default")]
         for subscription in (mine, theirs):
+            await subscription.close()
+
+
+async def test_only_processes_that_wait_for_jobs_receive_completions(redis_url: str) -> None:
+    async with opened(redis_url) as (broker, _):
+
+        async def receivers() -> list[int]:
+            channels = [f"{broker.tag}:{name}" for name in ("notices", "ends")]
+            answer = await broker.client.command("PUBSUB", "NUMSUB", *channels)
+            return list(answer[1::2])
+
+        work = await broker.subscribe()
+        assert await work.probe(5.0) == []
+        assert await receivers() == [1, 0]
+        finished = await broker.subscribe(Topic.FINISHED)
+        assert await finished.probe(5.0) == []
+        assert await receivers() == [1, 1]
+        for subscription in (work, finished):
             await subscription.close()
 
 
