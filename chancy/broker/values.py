@@ -70,8 +70,8 @@ class Promotion(NamedTuple):
     promoted: int
     #: Seconds until the next scheduled job is due, by the store's clock; None if there is none.
     next_due_s: float | None
-    #: How many workers with a lower id are alive, at most 20: the more, the more rarely the caller
-    #: may promote. A broker for which promotion costs little may leave it 0.
+    #: How many live workers promote before the caller, at most 20: the more, the more rarely it may
+    #: promote. A broker for which promotion costs little may leave it 0.
     ahead: int = 0
 
 

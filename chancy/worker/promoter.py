@@ -14,16 +14,16 @@ from chancy.clock import Clock
 BATCH = 1_000
 #: Seconds between promotions when no job is known to be due earlier.
 _LONGEST_S = 1.0
-#: Seconds between promotions for each live worker with a lower id, and the most.
+#: Seconds between promotions for each of `Promotion.ahead`, and the most.
 _RARELY_S, _MOST_RARELY_S = 3.0, 60.0
 
 
 class Promoter:
     """Makes due jobs pending. Every worker runs one: their batches do not overlap.
 
-    The worker with the lowest id promotes as soon as a job is due, the next one every 3 s, and each
-    further one more rarely: however many there are, few promote at a time, and one that dies is
-    replaced within seconds.
+    The first worker promotes as soon as a job is due, the next one every 3 s, and each further one
+    more rarely: however many there are, few promote at a time, and one that dies is replaced within
+    seconds.
     """
 
     def __init__(self, broker: Broker, clock: Clock, worker_id: Callable[[], UUID]) -> None:

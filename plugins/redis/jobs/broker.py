@@ -209,16 +209,16 @@ class RedisBroker:
             await folding.fold(self.client, note.id, note.lease, record)
 
     async def promote(self, limit: int, *, worker_id: UUID | None = None) -> Promotion:
-        promoted = 0
+        promoted, worker = 0, b"" if worker_id is None else worker_id.bytes
         while True:
             most = max(0, min(MOVED, limit - promoted))
-            done, due = await self.client.run("promote", most)
+            done, due, ahead = await self.client.run("promote", most, worker)
             promoted += done
             next_due_s = float(due) if due else None
             # Fewer than the limit: either no more jobs are due, or their records are large.
             exhausted = done < most and (not done or next_due_s != 0.0)
             if exhausted or promoted >= limit:
-                return Promotion(promoted, next_due_s)
+                return Promotion(promoted, next_due_s, ahead)
 
     async def cancel(self, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
         found: dict[UUID, Cancellation] = {}

@@ -1,7 +1,24 @@
--- Makes due jobs pending, earliest first: ARGV limit. Returns how many, fewer if the records are
--- large, and the seconds until the next one is due ('' if there is none).
+-- Makes due jobs pending, earliest first: ARGV limit, worker ('' for none). Returns how many, fewer if
+-- the records are large, the seconds until the next one is due ('' if there is none), and how rarely
+-- the worker may call: 0 for the promoter.
 --@include _record
 --@include _free
+-- One worker of many is the promoter, which calls whenever a job is due: all of 1,000 would at once.
+-- It stays the promoter until it is removed or does not call for so long. The others call at
+-- intervals that depend on their ids: a few often enough to replace it within seconds.
+local FEW, MOST_AHEAD, TURN_MS = 20, 20, 3000
+local function ahead_of(worker)
+  local workers = redis.call('ZCARD', tag .. ':beats')
+  if worker == '' or workers < FEW then return 0 end
+  local promoter = redis.call('GET', tag .. ':promoter')
+  if promoter and promoter ~= worker and redis.call('ZSCORE', tag .. ':beats', promoter) then
+    return math.min(1 + struct.unpack('>I', worker, 13) % workers, MOST_AHEAD)
+  end
+  redis.call('SET', tag .. ':promoter', worker, 'PX', TURN_MS)
+  return 0
+end
+
+local ahead = ahead_of(ARGV[2])
 local due = redis.call('ZRANGEBYSCORE', tag .. ':due', '-inf', string.format('%.6f', now),
   'LIMIT', 0, ARGV[1])
 if #due > 0 then
@@ -29,5 +46,5 @@ if #due > 0 then
   write_counts()
 end
 local next = redis.call('ZRANGE', tag .. ':due', 0, 0, 'WITHSCORES')
-if #next == 0 then return {#due, ''} end
-return {#due, string.format('%.6f', math.max(0, tonumber(next[2]) - now))}
+if #next == 0 then return {#due, '', ahead} end
+return {#due, string.format('%.6f', math.max(0, tonumber(next[2]) - now)), ahead}
