@@ -7,6 +7,7 @@ import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import ClassVar, Generic, Protocol, TypeVar
 from uuid import UUID
@@ -28,7 +29,7 @@ from chancy.job.definition import QueuedJob
 
 logger = logging.getLogger("chancy.results")
 
-#: The most rows that one statement reads.
+#: The most ids of one statement.
 BATCH = 1_000
 #: Seconds from the first poll of a row to the second; the pauses grow. The first ones are short,
 #: since a job that finished during a poll may have sent no notification, and a missing job may be
@@ -93,12 +94,14 @@ class _Wait(Generic[W]):
 class RowWaiter(ABC, Generic[W]):
     """Waits for rows to reach a final state, in any number of tasks of one event loop.
 
-    All waits share one session that listens, and one statement for up to 1,000 rows. Notifications
-    trigger a poll; periodic polls find what they missed.
+    All waits share one session that listens, and one statement for up to `most_rows` rows.
+    Notifications trigger a poll; periodic polls find what they missed.
     """
 
     #: A row, in errors and in the log.
     kind: str
+    #: The most rows that one statement reads.
+    most_rows: ClassVar[int] = BATCH
     #: The longest pause between two polls while notifications arrive.
     listening_s: ClassVar[float]
     #: Pauses between polls, up to which a wait opens no session for notifications.
@@ -136,6 +139,10 @@ class RowWaiter(ABC, Generic[W]):
     @abstractmethod
     async def _unwatch(self, ids: Sequence[UUID]) -> None:
         """Cancel the notifications that one `_watch` has requested."""
+
+    def _kept(self, row: W) -> W:
+        """What is held of a row that is not final, until the next poll."""
+        return row
 
     @abstractmethod
     def _gone(self, id: UUID, last: W) -> JobError:
@@ -224,7 +231,7 @@ class RowWaiter(ABC, Generic[W]):
             elif row is None and wanted.found is not None:
                 self._finish(id, error=self._gone(id, wanted.found))
             else:
-                wanted.found = row
+                wanted.found = None if row is None else self._kept(row)
                 wanted.polled.set()
                 # No notification is sent when a missing row appears.
                 notified = self._listener.receiving and self._watching and row is not None
@@ -269,7 +276,7 @@ class RowWaiter(ABC, Generic[W]):
         return woken or bool(self._wanted) or bool(self._dropped)
 
     async def _poll_new(self) -> None:
-        while ids := list(islice(self._new, BATCH)):
+        while ids := list(islice(self._new, self.most_rows)):
             for id in ids:
                 del self._new[id]
             # The watch of an earlier wait that has not been ended yet.
@@ -302,7 +309,7 @@ class RowWaiter(ABC, Generic[W]):
             return await self._get(ids)
 
     async def _poll_notified(self) -> None:
-        while ids := list(islice(self._notified, BATCH)):
+        while ids := list(islice(self._notified, self.most_rows)):
             for id in ids:
                 del self._notified[id]
             await self._poll(ids)
@@ -314,8 +321,8 @@ class RowWaiter(ABC, Generic[W]):
             for id, wanted in self._wanted.items()
             if wanted.due is not None and wanted.due <= now
         ]
-        for at in range(0, len(due), BATCH):
-            await self._poll(due[at : at + BATCH])
+        for at in range(0, len(due), self.most_rows):
+            await self._poll(due[at : at + self.most_rows])
 
     async def _poll(self, ids: Sequence[UUID]) -> None:
         try:
@@ -364,6 +371,8 @@ class CompletionWaiter(RowWaiter[QueuedJob]):
     """Waits for jobs to finish; see `chancy.results.reference.Reference.wait`."""
 
     kind = "job"
+    #: Each has up to 1 MB of arguments, of meta and of a result.
+    most_rows = 100
     listening_s = 10.0
 
     async def _get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
@@ -374,6 +383,9 @@ class CompletionWaiter(RowWaiter[QueuedJob]):
 
     async def _unwatch(self, ids: Sequence[UUID]) -> None:
         await self._broker.unwatch(ids)
+
+    def _kept(self, row: QueuedJob) -> QueuedJob:
+        return replace(row, arguments=None, meta={}, errors=())
 
     def _gone(self, id: UUID, last: QueuedJob) -> JobError:
         return Gone(id, last.queue)

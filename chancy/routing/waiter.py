@@ -21,8 +21,8 @@ _RETRY_S = 1.0
 #: Seconds until a wait at one broker first checks whether another has the job now, and the maximum
 #: between two such checks; the interval doubles.
 _RECHECK_S, _MAX_RECHECK_S = 2.0, 64.0
-#: The maximum number of jobs of one lookup.
-_MAX_LOOKUP = 1_000
+#: The maximum number of jobs of one lookup, which reads all of each.
+_MAX_LOOKUP = 100
 
 
 class RoutedWaiter:
