@@ -98,7 +98,7 @@ class Recovery(Plugin):
 
     :param sweep_s: seconds between two sweeps of the leader. It sweeps at once when it finds a
         dead worker.
-    :param batch: claims rescued by one statement.
+    :param batch: claims rescued by one statement, at most; fewer if their arguments are large.
     :raises ConfigurationError: a setting is out of range.
     """
 

@@ -1,4 +1,5 @@
--- Removes workers with missed heartbeats, then returns the claims whose worker no longer exists.
+-- Removes workers with missed heartbeats, then returns claims whose worker no longer exists: at most
+-- p_limit, and none after 4 MiB of arguments and meta, as stored.
 -- Index: jobs_running: a loose scan over its workers, then the rows of the missing ones.
 -- Locks: rows of workers, skipping locked ones. Safe to repeat: the claims are settled by lease.
 create function {schema}.orphans(p_silent_s float8, p_limit int) returns table (
@@ -26,14 +27,21 @@ begin
     select (select j.worker_id from {schema}.jobs j
             where j.state = 1 and j.worker_id > holder.id order by j.worker_id limit 1)
     from holder where holder.id is not null)
-  select x.id, x.priority, x.pos, x.func, x.arguments::text, x.attempt, x.max_attempts,
-    x.crashes, x.meta::text, x.queue, x.lease, x.worker_id
-  from holder
-  cross join lateral (
-    select j.* from {schema}.jobs j
-    where j.state = 1 and j.worker_id = holder.id limit p_limit) x
-  where holder.id is not null
-    and not exists (select from {schema}.workers w where w.id = holder.id)
-  limit p_limit;
+  select y.id, y.priority, y.pos, y.func, y.arguments::text, y.attempt, y.max_attempts,
+    y.crashes, y.meta::text, y.queue, y.lease, y.worker_id
+  from (
+    select o.*, sum(o.bytes) over (rows unbounded preceding) - o.bytes as bytes_before
+    from (
+      select x.*
+      from holder
+      cross join lateral (
+        select j.*, coalesce(pg_column_size(j.arguments), 0)
+          + coalesce(pg_column_size(j.meta), 0) as bytes
+        from {schema}.jobs j
+        where j.state = 1 and j.worker_id = holder.id limit p_limit) x
+      where holder.id is not null
+        and not exists (select from {schema}.workers w where w.id = holder.id)
+      limit p_limit) o) y
+  where y.bytes_before < 4194304;
 end
 $$

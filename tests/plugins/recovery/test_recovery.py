@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -145,11 +146,26 @@ async def test_a_locked_row_stops_no_rescue(
         person.execute("select from chancy.jobs where id = %s for update", [locked.id])
         async with Worker(chancy, queues=["async"], heartbeat_s=0.2, heartbeat_timeout_s=2.0):
             assert (await other.wait(20)).state is State.SUCCEEDED
-            await eventually(lambda: 0 in recovery.rescued)
+            await eventually(lambda: 1 in recovery.rescued and recovery.rescued[-1] == 0)
             person.rollback()
             assert (await locked.wait(20)).state is State.SUCCEEDED
     assert recovery.rescued.count(1) == 2
     assert "worker_loop_failed" not in caplog.text
+
+
+async def test_large_jobs_are_rescued_a_few_at_a_time(
+    chancy: Chancy, dsn: str, recovery: Counting
+) -> None:
+    # 900 KB each that the server cannot compress.
+    large = [jobs.discard.job(value=secrets.token_urlsafe(675_000)) for _ in range(8)]
+    references = await chancy.push_many(large)
+    for _ in large:
+        orphan(dsn, silent="0 s", registered=False)
+    assert len(await chancy.broker.orphans(heartbeat_age_s=3600, limit=100)) == 5
+    async with Worker(chancy, queues=["async"]):
+        for reference in references:
+            assert (await reference.wait(30)).crashes == 1
+    assert recovery.rescued[0] == 8
 
 
 async def test_a_worker_is_not_dead_before_the_timeout(
