@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -129,6 +130,22 @@ async def test_more_jobs_expire_than_one_batch_takes(
 
             await eventually(done, timeout=5)
         assert (await pushed[94].wait(5)).state is State.CANCELLED
+
+
+async def test_large_jobs_expire_a_few_at_a_time(dsn: str) -> None:
+    """Due jobs become pending in the same transaction."""
+    async with Chancy(dsn) as chancy:
+        # 900 KB each that the server cannot compress.
+        await chancy.push_many(
+            jobs.note.job(value=secrets.token_urlsafe(675_000)).with_expires_at(MINUTE)
+            for _ in range(12)
+        )
+        tables.ask(dsn, LAPSE)
+        left = []
+        for _ in range(2):
+            promotion = await chancy.broker.promote(100)
+            left.append((tables.live(dsn), promotion.next_due_s))
+    assert left == [(2, 0), (0, None)]
 
 
 @pytest.mark.parametrize(

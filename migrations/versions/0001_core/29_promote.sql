@@ -48,8 +48,13 @@ begin
   if exists (
     select from {schema}.jobs j
     where j.expires_at <= v_now and j.state <> 1 and j.attempt = 0 and j.crashes = 0)
-    and {schema}.expire(p_limit) >= p_limit then
-    next_due_s := 0;
+    and {schema}.expire(p_limit) > 0 then
+    -- A statement of its own, so that it sees what has expired.
+    if exists (
+      select from {schema}.jobs j
+      where j.expires_at <= v_now and j.state <> 1 and j.attempt = 0 and j.crashes = 0) then
+      next_due_s := 0;
+    end if;
   end if;
   ahead := (select count(*) from (
     select from {schema}.workers w
