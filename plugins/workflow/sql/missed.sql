@@ -5,6 +5,7 @@
 -- The last column is whether a missing job counts as lost. In a workflow that fails, or is about to
 -- be undone, no step starts, so a ready step need not have had a job. An undo step waits for its
 -- step until the undoing. A workflow with pieces left to start has no missing steps.
+-- It returns no rows after 8 MiB of results, as stored; the last row is the position then too.
 -- Index: workflows_going, workflows_lately, the primary keys, finished_jobs_id. No locks. Safe to
 -- repeat.
 with flows as materialized (
@@ -54,17 +55,19 @@ judged as (
   from seen as s
   left join {schema}.jobs as j on s.state = 0 and j.id = s.job_id)
 select
-  g.workflow_id, g.name, g.run, g.job_id, g.flow, g.live, g.ready as missed,
-  f.state, f.result::text, f.errors -> -1 ->> 'message', f.errors -> -1 -> 'types' ->> 0,
-  f.state is null and (g.flow = 1 or g.flow = 2 and g.undoing)
-from judged as g
-left join lateral (
-  select o.state, o.result, o.errors
-  from {schema}.finished_jobs as o
-  where o.id = g.job_id
-  order by o.finished_at desc
-  limit 1) as f on g.ready
-where g.last
-  or g.ready
-  or g.flow = 6 and g.live and g.stop_asked_at is null
-order by g.workflow_id, g.name
+  r.workflow_id, r.name, r.run, r.job_id, r.flow, r.live, r.ready as missed,
+  r.ended, r.result::text, r.errors -> -1 ->> 'message', r.errors -> -1 -> 'types' ->> 0,
+  r.ended is null and (r.flow = 1 or r.flow = 2 and r.undoing)
+from (
+  select g.*, f.state as ended, f.result, f.errors, sum(pg_column_size(f.result)) over (
+    order by g.workflow_id, g.name rows between unbounded preceding and 1 preceding) as bytes_before
+  from judged as g
+  left join lateral (
+    select o.state, o.result, o.errors
+    from {schema}.finished_jobs as o
+    where o.id = g.job_id
+    order by o.finished_at desc
+    limit 1) as f on g.ready
+  where g.last or g.ready or g.flow = 6 and g.live and g.stop_asked_at is null) as r
+where coalesce(r.bytes_before, 0) < 8388608
+order by r.workflow_id, r.name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
@@ -12,6 +13,7 @@ import pytest
 
 from chancy import Chancy, ConfigurationError, Queue, Settlement, Worker, current_job, job
 from chancy.broker.transaction import Transaction
+from chancy.clock import SystemClock
 from chancy.plugin.tracking.sweep import GONE_S
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.workflow import (
@@ -22,6 +24,7 @@ from chancy.plugins.workflow import (
     WorkflowState,
     chain,
 )
+from chancy.plugins.workflow.outcomes import RecordedAttempt, StepOutcomes, StepRef
 from chancy.plugins.workflow.sweep import WorkflowSweep
 from chancy.testing.clock import ManualClock
 from tests.plugins.workflow import steps
@@ -119,6 +122,67 @@ async def test_the_sweep_reports_unreported_outcomes(flows_dsn: str) -> None:
             await sweep.turn()
         assert await reference.result(10) == {"bad": "bad", "eight": 16}
         assert await sweep.turn() == 0
+
+
+@job(queue="async", max_attempts=1)
+async def large() -> str:
+    """900 KB that the server cannot compress."""
+    if "large" in steps.failing:
+        raise ValueError
+    return secrets.token_urlsafe(675_000)
+
+
+def twelve_large() -> Workflow:
+    flow = Workflow("w")
+    for number in range(12):
+        flow.add(large.job(), f"s{number:02}")
+    return flow
+
+
+async def test_large_results_are_reported_a_few_at_a_time(
+    flows_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WorkflowSweep, "max_pages", 1)
+    async with working(flows_dsn, Deaf()) as chancy:
+        reference = await chancy.push(twelve_large())
+        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        sweep = sweep_of(chancy)
+        assert [await sweep.turn() for _ in range(3)] == [10, 2, 0]
+        assert await reference.wait(10) is WorkflowState.SUCCEEDED
+
+
+async def test_large_results_of_recorded_attempts_are_reported_a_few_at_a_time(
+    flows_dsn: str,
+) -> None:
+    async with working(flows_dsn, Deaf()) as chancy:
+        reference = await chancy.push(twelve_large())
+        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        recorded = StepOutcomes()
+        for step in await reference.steps():
+            assert step.job_id is not None
+            ref = StepRef(reference.id, step.name, 1, False)
+            recorded.record(step.job_id, RecordedAttempt(ref, 0.1))
+        sweep = WorkflowSweep(chancy.broker, SystemClock(), recorded, keep_days=None)
+        # At first they are too young.
+        assert [await sweep.check_recorded() for _ in range(4)] == [0, 10, 2, 0]
+        assert len(recorded) == 0
+        assert await reference.wait(10) is WorkflowState.SUCCEEDED
+
+
+async def test_large_results_of_replays_are_reported_a_few_at_a_time(flows_dsn: str) -> None:
+    dead = DeadLetters()
+    steps.failing.add("large")
+    async with working(flows_dsn, Deaf(), dead) as chancy:
+        reference = await chancy.push(twelve_large())
+        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        sweep = sweep_of(chancy)
+        assert await sweep.turn() == 12
+        assert await reference.wait(10) is WorkflowState.FAILED
+        steps.failing.clear()
+        assert await dead.replay_all(chancy) == 12
+        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        assert [await sweep.turn() for _ in range(3)] == [10, 2, 0]
+        assert await reference.wait(10) is WorkflowState.SUCCEEDED
 
 
 async def test_the_sweep_starts_pending_undo_steps(flows_dsn: str) -> None:
