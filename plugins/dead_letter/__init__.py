@@ -204,8 +204,8 @@ class DeadLetters(Plugin):
     ) -> int:
         """Replay all matching dead letters that exist now, oldest first; returns their number.
 
-        Replays in batches of 500, each in one transaction. After an interruption, call it again to
-        replay the remaining dead letters.
+        Replays in batches of up to 500, or 8 MB of arguments, each in one transaction. After an
+        interruption, call it again to replay the remaining dead letters.
 
         :param rate: jobs a second: the first is due now, the others are scheduled.
         :param limit: the most dead letters to replay.

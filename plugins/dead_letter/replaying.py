@@ -15,7 +15,7 @@ from chancy.job.fields import ATTEMPTS
 from chancy.job.ids import new_ids
 from chancy.plugin.pushing import PrepareStored
 from chancy.plugins.dead_letter.letter import LetterFilter
-from chancy.plugins.dead_letter.store import BATCH, Chosen, LetterPosition, Letters
+from chancy.plugins.dead_letter.store import BATCH, REPLAY_BYTES, Chosen, LetterPosition, Letters
 
 #: Bounds of the rate of a replay, in jobs a second.
 MIN_RATE, MAX_RATE = 0.001, 100_000.0
@@ -84,7 +84,7 @@ class Walk:
         started = time.monotonic()
         gap_s = 1 / options.rate if options.rate else 0.0
         done = 0
-        async for positions in self._batches(chosen):
+        async for positions in self._batches(chosen, REPLAY_BYTES):
             # The rate counts from the start, so time spent on earlier batches is deducted.
             delay_s = max(done * gap_s - (time.monotonic() - started), 0.0) if gap_s else 0.0
             if delay_s + BATCH * gap_s > _MAX_DAYS * 86_400:
@@ -134,21 +134,22 @@ class Walk:
         """Delete the dead letters permanently; returns their number."""
         chosen = await self._letters.choose(self._wanted, bounded=True)
         done = 0
-        async for positions in self._batches(chosen):
+        async for positions in self._batches(chosen, None):
             done += await self._letters.purge([position.id for position in positions])
             if progress is not None:
                 progress(done)
         return done
 
-    async def _batches(self, chosen: Chosen) -> AsyncIterator[list[LetterPosition]]:
+    async def _batches(
+        self, chosen: Chosen, most_bytes: int | None
+    ) -> AsyncIterator[list[LetterPosition]]:
         after: LetterPosition | None = None
         left = self._limit
         while left is None or left > 0:
-            positions = await self._letters.page(chosen, after, min(BATCH, left or BATCH))
+            limit = min(BATCH, left or BATCH)
+            positions = await self._letters.page(chosen, after, limit, most_bytes)
             if not positions:
                 return
             after = positions[-1]
             left = None if left is None else left - len(positions)
             yield positions
-            if len(positions) < BATCH:
-                return

@@ -22,8 +22,9 @@ from chancy.plugins.dead_letter.letter import EVERY, DeadLetter, LetterFilter, l
 
 logger = logging.getLogger("chancy.dead_letters")
 
-#: Dead letters written by one statement.
-BATCH = 500
+#: Dead letters written by one statement, and about the bytes of arguments and meta, as stored, of
+#: those that one replays: plugins that change jobs get them in this process.
+BATCH, REPLAY_BYTES = 500, 8 * 1024 * 1024
 #: The most dead letters that `Letters.find` returns.
 MAX_FOUND = 1_000
 #: Counts stop one above this number.
@@ -180,11 +181,18 @@ class Letters:
         return [from_row(Group, row, hours=_hours) for row in rows]
 
     async def page(
-        self, chosen: Chosen, after: LetterPosition | None, limit: int
+        self,
+        chosen: Chosen,
+        after: LetterPosition | None,
+        limit: int,
+        most_bytes: int | None = None,
     ) -> list[LetterPosition]:
-        """The positions of matching dead letters, oldest first."""
+        """The positions of matching dead letters, oldest first.
+
+        :param most_bytes: none follow after so many bytes of arguments and meta, as stored.
+        """
         at, id = after or (None, None)
-        rows = await self._tables.fetch("page", *chosen, at, id, limit)
+        rows = await self._tables.fetch("page", *chosen, at, id, limit, most_bytes)
         return [LetterPosition(utc(died_at), id) for id, died_at in rows]
 
     async def replay(

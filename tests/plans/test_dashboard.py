@@ -137,5 +137,5 @@ def _statements(mark: str) -> list[tuple[Any, ...]]:
         ("running_counts", MOST + 1),
         ("worker_jobs", [_WORKER], MOST + 1, 10),
         ("group_page", mark, FOREVER, HIGH, 50),
-        ("group_ids", mark, NEVER, LOW, FOREVER, 500, True),
+        ("group_ids", mark, NEVER, LOW, FOREVER, 500, True, 8_000_000),
     ]

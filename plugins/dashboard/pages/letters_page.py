@@ -18,14 +18,21 @@ from chancy.plugins.dashboard.redaction import line, tree
 from chancy.plugins.dashboard.site import Refused, View, uuid_of
 from chancy.plugins.dashboard.undertaking import Deed, deed, start
 from chancy.plugins.dead_letter import DeadLetter, DeadLetters, LetterFilter
-from chancy.plugins.dead_letter.store import BATCH, SQL, Group, LetterPosition, Letters
+from chancy.plugins.dead_letter.store import (
+    BATCH,
+    REPLAY_BYTES,
+    SQL,
+    Group,
+    LetterPosition,
+    Letters,
+)
 
 #: Groups and dead letters of a page.
 _GROUPS, _PAGE = 50, 50
 _MOST_RATE, _MOST_TOTAL = 100_000.0, 1_000_000
 #: What the actions on a group do.
 _REPLAYS = (
-    "Their jobs are pushed again in batches of 500, {}. Those that were replayed before are left "
+    "Their jobs are pushed again in batches of up to 500, {}. Those replayed before are left "
     "out. The audit shows how far it is, and can stop it."
 )
 _PURGES = (
@@ -228,8 +235,9 @@ class _Batches:
 
     async def __call__(self, act: Deed) -> int | None:
         replays = self._action is Action.REPLAY_LETTER
+        most_bytes = REPLAY_BYTES if replays else None
         rows = await SQL.on(act.store).fetch(
-            "group_ids", self._fingerprint, *self._after, self._until, BATCH, replays
+            "group_ids", self._fingerprint, *self._after, self._until, BATCH, replays, most_bytes
         )
         if not rows:
             return None

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import secrets
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +17,7 @@ import pytest
 
 from chancy import Chancy, ConfigurationError, Job, Limit, Queue, State, Worker
 from chancy.plugins.dead_letter import DeadLetter, DeadLetters, LetterFilter
-from chancy.plugins.dead_letter.store import Letters
+from chancy.plugins.dead_letter.store import BATCH, REPLAY_BYTES, SQL, Letters
 from chancy.plugins.pruner import Pruner
 from chancy.plugins.retry import Retries
 from chancy.retry import Constant, Jitter
@@ -304,6 +307,25 @@ async def test_a_letter_whose_unique_key_is_taken_waits_for_it(dsn: str) -> None
         execute(dsn, "delete from chancy.jobs")
         assert await DEAD.replay(chancy, ids[1])
     assert execute(dsn, "select unique_key from chancy.jobs") == [(b"k",)]
+
+
+async def test_large_jobs_are_replayed_a_few_at_a_time(dsn: str) -> None:
+    """Plugins may get their arguments in this process."""
+    # 900 KB each that the server cannot compress.
+    letters(dsn, 12, arguments=json.dumps({"value": secrets.token_urlsafe(675_000)}))
+    seen: list[int] = []
+    async with Chancy(dsn, plugins=[DEAD]) as chancy:
+        [group] = await DEAD.groups(chancy)
+        until = datetime(9999, 1, 1, tzinfo=UTC)
+        given = (group.fingerprint, datetime(1, 1, 2, tzinfo=UTC), UUID(int=0), until, BATCH, True)
+        tables = SQL.on(chancy.broker)
+        assert len(await tables.fetch("group_ids", *given, REPLAY_BYTES)) == 10
+        assert len(await tables.fetch("group_ids", *given, None)) == 12
+        assert await DEAD.replay_all(chancy, progress=seen.append) == 12
+        assert seen == [10, 12]
+        seen.clear()
+        assert await DEAD.purge_all(chancy, LetterFilter(), progress=seen.append) == 12
+    assert seen == [12]
 
 
 async def test_a_replay_whose_answer_was_lost_is_reported_again(dsn: str) -> None:

@@ -251,10 +251,10 @@ def test_its_queries_use_indexes_at_every_size(dsn: str) -> None:
         none = [None] * 9
         queue, func, error = list[object](none), list[object](none), list[object](none)
         queue[1], func[2], error[3] = "q7", "a.f7", "a.E7"
-        *_, pages = explained(connection, "page", ids, *none[1:], None, None, 500)
+        *_, pages = explained(connection, "page", ids, *none[1:], None, None, 500, None)
         assert pages < 3_000
         for wanted in (none, queue, func, error, [*none[:6], False, *none[7:]]):
-            *_, pages = explained(connection, "page", *wanted, None, None, 500)
+            *_, pages = explained(connection, "page", *wanted, None, None, 500, None)
             assert pages < 3_000, wanted[1:]
             *_, pages = explained(connection, "find", *wanted, None, None, 50, False)
             assert pages < 3_000, wanted[1:]
