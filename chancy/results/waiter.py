@@ -141,7 +141,7 @@ class RowWaiter(ABC, Generic[W]):
         """Cancel the notifications that one `_watch` has requested."""
 
     def _kept(self, row: W) -> W:
-        """What is held of a row that is not final, until the next poll."""
+        """The part of an unfinished row to keep until the next poll."""
         return row
 
     @abstractmethod

@@ -33,7 +33,7 @@ _LEAST_BYTES = 64 * 1024
 #: Characters of a claim beyond which the next one gets a lower bound.
 MOST_TEXT = 16 * 1024 * 1024
 #: A stored value takes at most this many times the bytes of its JSON.
-_STORED_PER_JSON = 8
+STORED_PER_JSON = 8
 #: A claim after one of so many jobs takes its turn among those of other workers, as one from the
 #: front does. Of few jobs, with a commit each, more are claimed at the same time.
 _MANY = 64
@@ -291,7 +291,7 @@ def _check_size(state: _QueueState, claims: Sequence[Claim], limit: int, took_s:
         state.bytes = max(bound * MOST_TEXT // size, _LEAST_BYTES)
     elif bound // 2 <= size <= MOST_TEXT // 2 and took_s < _DEADLINE_S / 4:
         state.bytes = min(bound * 2, MOST_BYTES)
-    return len(claims) >= limit or size * _STORED_PER_JSON >= bound
+    return len(claims) >= limit or size * STORED_PER_JSON >= bound
 
 
 def _array(numbers: Sequence[int]) -> str:

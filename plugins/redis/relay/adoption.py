@@ -29,16 +29,13 @@ from chancy.plugins.redis.transport.chunks import BATCH as PIECE
 from chancy.plugins.redis.transport.chunks import fit, take_back
 from chancy.plugins.redis.transport.shard import ShardClient
 from chancy.plugins.redis.transport.translation import access_refused
+from chancy.postgres.claim.claims import MOST_BYTES, STORED_PER_JSON
 from chancy.postgres.statements import load
 
 logger = logging.getLogger("chancy.redis")
 
 #: Jobs leased at a time; several scripts store them.
 BATCH = 250
-#: The least bytes of arguments and meta, as Postgres stores them, after which no more are leased.
-_BYTES = 4 * 1024 * 1024
-#: A stored value takes at most this many times the bytes of its JSON.
-_STORED_PER_JSON = 8
 #: Seconds for which jobs are leased.
 LEASE_S = 10.0
 #: The fraction of the lease after which Redis refuses the jobs: the clock rates of the two servers
@@ -104,12 +101,12 @@ class JobAdoption:
         # Before the jobs are leased, so that the deadline of the script is before the lease ends.
         seconds, micros = await self._client.command("TIME")
         late_at = int(seconds) + int(micros) / 1e6 + LEASE_S * _TRUSTED
-        rows = await self._fetch("take", queue, BATCH, _BYTES, LEASE_S)
+        rows = await self._fetch("take", queue, BATCH, MOST_BYTES, LEASE_S)
         taken = [_adopted_job(queue, row) for row in rows if row[0] is not None]
         done = await self._push([move for move in taken if move.job is not None], late_at)
         await self._finish(done + [move for move in taken if move.job is None])
         size = sum(move.size for move in taken)
-        more = len(taken) >= BATCH or size * _STORED_PER_JSON >= _BYTES
+        more = len(taken) >= BATCH or size * STORED_PER_JSON >= MOST_BYTES
         return Adopted(len(done), more=more, rest=len(rows) > len(taken))
 
     async def claim(
