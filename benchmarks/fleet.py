@@ -176,7 +176,7 @@ class SharedSession:
         self._inbox = await self._statements.listen(channel)
 
     async def notifications(
-        self, timeout_s: float, first: Callable[[str], None] | None = None
+        self, timeout_s: float, handle: Callable[[str], bool] | None = None
     ) -> list[str]:
         assert self._inbox is not None
         try:

@@ -93,12 +93,12 @@ class Subscription(Protocol):
     """A connection that receives notifications."""
 
     async def receive(
-        self, timeout_s: float, first: Callable[[Notice], None] | None = None
+        self, timeout_s: float, handle: Callable[[Notice], bool] | None = None
     ) -> list[Notice]:
         """Wait at most ``timeout_s`` seconds for at least one notification.
 
-        :param first: may be called with the first notification as it arrives, before it is
-            returned with the others.
+        :param handle: may be called with notifications as they arrive. One for which it returns
+            True is not returned, and the wait goes on.
         :raises BrokerUnavailable: the connection is lost.
         """
         ...

@@ -357,7 +357,7 @@ class MemorySubscription:
             self._event.set()
 
     async def receive(
-        self, timeout_s: float, first: Callable[[Notice], None] | None = None
+        self, timeout_s: float, handle: Callable[[Notice], bool] | None = None
     ) -> list[Notice]:
         if not self._notices and self._open:
             try:

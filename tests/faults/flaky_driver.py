@@ -151,9 +151,9 @@ class FlakyConnection:
         await self._real.listen(channel)
 
     async def notifications(
-        self, timeout_s: float, first: Callable[[str], None] | None = None
+        self, timeout_s: float, handle: Callable[[str], bool] | None = None
     ) -> list[str]:
-        return await self._real.notifications(timeout_s, first)
+        return await self._real.notifications(timeout_s, handle)
 
     def abort(self) -> None:
         self._real.abort()

@@ -31,13 +31,13 @@ class PostgresSubscription:
         await self._connection.listen(self._channel)
 
     async def receive(
-        self, timeout_s: float, first: Callable[[Notice], None] | None = None
+        self, timeout_s: float, handle: Callable[[Notice], bool] | None = None
     ) -> list[Notice]:
-        on_first = None if first is None else partial(_on_first, first)
+        handle_payload = None if handle is None else partial(_handle, handle)
         deadline = time.monotonic() + timeout_s
         while True:
             left_s = max(0.0, deadline - time.monotonic())
-            payloads = await self._connection.notifications(left_s, on_first)
+            payloads = await self._connection.notifications(left_s, handle_payload)
             notices = _notices(payloads)
             # Do not return early for invalid payloads alone: an empty list makes the caller probe.
             if notices or not payloads:
@@ -69,10 +69,9 @@ class PostgresSubscription:
         await self._connection.close()
 
 
-def _on_first(first: Callable[[Notice], None], payload: str) -> None:
+def _handle(handle: Callable[[Notice], bool], payload: str) -> bool:
     notice = parse(payload)
-    if notice is not None:
-        first(notice)
+    return notice is not None and handle(notice)
 
 
 def _notices(payloads: list[str]) -> list[Notice]:

@@ -51,15 +51,16 @@ class Connection(Protocol):
         ...
 
     async def notifications(
-        self, timeout_s: float, first: Callable[[str], None] | None = None
+        self, timeout_s: float, handle: Callable[[str], bool] | None = None
     ) -> list[str]:
         """Wait for at least one payload or the timeout; returns the payloads in order of arrival.
 
         At most 10,000 payloads are kept between calls; further ones are dropped, and the list then
         ends with an empty payload.
 
-        :param first: called with the first payload as it arrives, some loop iterations before this
-            call returns it with the others; not called if a payload had arrived before the call.
+        :param handle: called with each payload as it arrives, some loop iterations before this call
+            could return it, if none had arrived before the call. One for which it returns True is
+            not returned, and the wait goes on; the first other one ends it.
         """
         ...
 

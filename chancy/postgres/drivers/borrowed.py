@@ -50,9 +50,9 @@ class Borrowed:
         await self._session.listen(channel)
 
     async def notifications(
-        self, timeout_s: float, first: Callable[[str], None] | None = None
+        self, timeout_s: float, handle: Callable[[str], bool] | None = None
     ) -> list[str]:
-        return await self._session.notifications(timeout_s, first)
+        return await self._session.notifications(timeout_s, handle)
 
     def abort(self) -> None:
         self._session.abort()

@@ -13,24 +13,26 @@ CAPACITY = 10_000
 class Inbox:
     """A bounded buffer of payloads that one task can wait for."""
 
-    __slots__ = ("_dropped", "_ended", "_first", "_payloads", "_waiter")
+    __slots__ = ("_dropped", "_ended", "_handle", "_payloads", "_waiter")
 
     def __init__(self) -> None:
         self._payloads: deque[str] = deque()
         self._dropped = False
         self._ended = False
-        self._first: Callable[[str], None] | None = None
+        self._handle: Callable[[str], bool] | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     def put(self, payload: str) -> None:
-        """Add a payload; if the buffer is full, record that one was dropped."""
+        """Add a payload, unless it is handled as it arrives; if the buffer is full, record that one
+        was dropped."""
+        handle, self._handle = self._handle, None
+        if handle is not None and handle(payload):
+            self._handle = handle
+            return
         if len(self._payloads) < CAPACITY:
             self._payloads.append(payload)
         else:
             self._dropped = True
-        first, self._first = self._first, None
-        if first is not None:
-            first(payload)
         self._wake()
 
     def wake(self) -> None:
@@ -43,22 +45,23 @@ class Inbox:
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    async def wait(self, timeout_s: float, first: Callable[[str], None] | None = None) -> None:
+    async def wait(self, timeout_s: float, handle: Callable[[str], bool] | None = None) -> None:
         """Wait for a payload, a call of `wake`, or the timeout.
 
-        :param first: called with the first payload as it arrives, unless the buffer has one.
+        :param handle: called with each payload as it arrives, until one is kept: the wait goes on
+            as long as it returns True.
         """
         if self._payloads or self._dropped or self._ended:
             return
         loop = asyncio.get_running_loop()
         self._waiter = loop.create_future()
-        self._first = first
+        self._handle = handle
         timer = loop.call_later(timeout_s, self._wake)
         try:
             await self._waiter
         finally:
             timer.cancel()
-            self._first = self._waiter = None
+            self._handle = self._waiter = None
 
     def take(self) -> list[str]:
         """Remove and return all payloads in order of arrival; ends with "" if any were dropped."""

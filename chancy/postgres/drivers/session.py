@@ -133,12 +133,12 @@ class Session(ABC):
         await self._call(lambda: self._listen(channel))
 
     async def notifications(
-        self, timeout_s: float, first: Callable[[str], None] | None = None
+        self, timeout_s: float, handle: Callable[[str], bool] | None = None
     ) -> list[str]:
         if not self.closed:
             self._receive()
             try:
-                await self._inbox.wait(timeout_s, first)
+                await self._inbox.wait(timeout_s, handle)
             finally:
                 self._rest()
         payloads = self._inbox.take()

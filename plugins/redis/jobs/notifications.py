@@ -112,15 +112,16 @@ class RedisSubscription:
         self._nonce = ""
         self._answered = asyncio.Event()
         self._stopped: str | None = None
-        self._first: Callable[[Notice], None] | None = None
+        self._handle: Callable[[Notice], bool] | None = None
 
     def on_notice(self, notice: Notice) -> None:
         if notice.kind is NoticeKind.PROBE and notice.token == self._nonce:
             self._answered.set()
             return
-        first, self._first = self._first, None
-        if first is not None:
-            first(notice)
+        handle, self._handle = self._handle, None
+        if handle is not None and handle(notice):
+            self._handle = handle
+            return
         self._notices.append(notice)
         self._event.set()
 
@@ -130,18 +131,18 @@ class RedisSubscription:
         self._answered.set()
 
     async def receive(
-        self, timeout_s: float, first: Callable[[Notice], None] | None = None
+        self, timeout_s: float, handle: Callable[[Notice], bool] | None = None
     ) -> list[Notice]:
         if not self._notices and self._stopped is None:
-            self._first = first
+            self._handle = handle
             try:
                 async with asyncio.timeout(timeout_s):
                     await self._event.wait()
             except TimeoutError:
-                # A notification of the same loop iteration has been passed to `first`.
+                # One that was kept in the same loop iteration is returned.
                 pass
             finally:
-                self._first = None
+                self._handle = None
         return self._take()
 
     def _take(self) -> list[Notice]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 
 import psycopg
@@ -36,19 +36,50 @@ async def test_a_waiting_task_is_woken(session: Connection, other: Connection) -
     assert time.monotonic() - started < SLACK_S
 
 
+def keep(told: list[str]) -> Callable[[str], bool]:
+    """Adds each payload to a list, and leaves it to be returned."""
+
+    def handle(payload: str) -> bool:
+        told.append(payload)
+        return False
+
+    return handle
+
+
 async def test_the_first_notification_is_delivered_at_once(
     session: Connection, other: Connection
 ) -> None:
     await session.listen("news")
     told: list[str] = []
-    waiting = asyncio.create_task(session.notifications(10, told.append))
+    waiting = asyncio.create_task(session.notifications(10, keep(told)))
     await asyncio.sleep(0.05)
     await other.fetch("select pg_notify('news', i::text) from generate_series(1, 3) i")
     received = await waiting
     assert told == ["1"]
     while len(received) < 3:
-        received += await session.notifications(5, told.append)
+        received += await session.notifications(5, keep(told))
     assert received == ["1", "2", "3"]
+
+
+async def test_the_wait_goes_on_until_a_notification_is_kept(
+    session: Connection, other: Connection
+) -> None:
+    await session.listen("news")
+    told: list[str] = []
+
+    def handle(payload: str) -> bool:
+        told.append(payload)
+        return payload < "3"
+
+    waiting = asyncio.create_task(session.notifications(10, handle))
+    await asyncio.sleep(0.05)
+    for number in range(1, 6):
+        await other.fetch("select pg_notify('news', $1)", str(number))
+    received = await waiting
+    while len(received) < 3:
+        received += await session.notifications(5)
+    assert received == ["3", "4", "5"]
+    assert told == ["1", "2", "3"]
 
 
 async def test_earlier_notifications_are_not_delivered(
@@ -61,7 +92,7 @@ async def test_earlier_notifications_are_not_delivered(
     told: list[str] = []
     received: list[str] = []
     while "own" not in received:
-        received += await session.notifications(5, told.append)
+        received += await session.notifications(5, keep(told))
     assert "before" not in told
     assert received == ["before", "own"]
 
@@ -71,7 +102,7 @@ async def test_no_notification_is_sent_after_the_wait(
 ) -> None:
     await session.listen("news")
     told: list[str] = []
-    assert await session.notifications(0.05, told.append) == []
+    assert await session.notifications(0.05, keep(told)) == []
     await other.fetch("notify news, 'late'")
     assert await session.notifications(5) == ["late"]
     assert told == []
