@@ -335,7 +335,8 @@ async def test_leader_of_many_reads_all_workers_only_to_sweep(
     orphan(dsn, silent="0 s")
     async with Worker(chancy, queues=["async"], heartbeat_s=0.2, heartbeat_timeout_s=1.0):
         await eventually(lambda: len(recovery.sweeps) >= 4)
-        assert read.count(False) > read.count(True)
+        # A worker that beats late makes further sweeps.
+        await eventually(lambda: read.count(False) > read.count(True))
         assert (await reference.wait(10)).crashes == 1
 
 
