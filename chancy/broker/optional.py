@@ -160,6 +160,11 @@ class Surveying(Protocol):
         """Notify all workers of queues, with `NoticeKind.WAKE` without a number."""
         ...
 
+    async def suppress(self, queue: str, seconds: float) -> None:
+        """Send no notifications of pushes to a queue for some seconds, if the store can; returns
+        after them."""
+        ...
+
 
 @runtime_checkable
 class Upkeeping(Protocol):

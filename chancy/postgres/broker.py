@@ -354,6 +354,11 @@ class PostgresBroker:
         """See `chancy.broker.optional.Surveying`."""
         await self._upkeeping.fetch(self.sql.call_all, list(queues))
 
+    async def suppress(self, queue: str, seconds: float) -> None:
+        # It would hold up other statements of the worker.
+        async with self._caller_session() as connection:
+            await connection.fetch(self.sql.suppress, queue, seconds)
+
     async def running(self, worker_id: UUID, *, besides: Collection[UUID]) -> Mapping[UUID, UUID]:
         unanswered = self._claims.unanswered_leases(worker_id)
         found = await self._upkeeping.fetch(

@@ -92,6 +92,7 @@ class Statements:
         self.running = self._load("running")
         self.settled = self._load("settled")
         self.locked = self._load("locked")
+        self.suppress = self._load("suppress")
         self.survey = self._load("survey")
         self.unconfirmed = self._load("unconfirmed")
         self.unregister = self._load("unregister")

@@ -18,7 +18,7 @@ from chancy.errors import RowsLocked
 from chancy.plugin.hooks import Hooks
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.routing.members import BrokerSet
-from chancy.worker.crowd import Crowd
+from chancy.worker.crowd import Crowd, Suppressor
 from chancy.worker.meta_writer import MetaWriter
 from chancy.worker.promoter import Promoter
 from chancy.worker.reconciler import ClaimReconciler
@@ -132,7 +132,7 @@ class BrokerSession:
             on_resumed=functools.partial(host.on_resumed, self),
         )
         self.crowd = Crowd(clock)
-        #: None: the broker has no surveys, and every queue is polled.
+        #: None, as the suppressor: the broker has no surveys, and every queue is polled.
         self.surveyor = (
             Surveyor(
                 broker,
@@ -144,6 +144,7 @@ class BrokerSession:
             if isinstance(broker, Surveying)
             else None
         )
+        self.suppressor = Suppressor(broker, self.crowd) if isinstance(broker, Surveying) else None
         self._promoter = Promoter(broker, clock, lambda: self.registration.worker_id)
         self.registration = Registration(
             broker,
@@ -176,6 +177,8 @@ class BrokerSession:
         self._services.start(self.loop_name("listener"), self.listener.serve)
         self._services.start(self.loop_name("promoter"), self._promoter.serve)
         self._services.start(self.loop_name("heartbeats"), self.registration.beat)
+        if self.suppressor is not None:
+            self._services.start(self.loop_name("suppressor"), self.suppressor.serve)
 
     def join(
         self,

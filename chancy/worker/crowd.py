@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 
 from chancy.broker.notices import Notice
-from chancy.broker.optional import Survey
+from chancy.broker.optional import Survey, Surveying
 from chancy.clock import Clock
 
 #: Of a crowd up to this size every worker claims.
@@ -16,6 +17,9 @@ _FEW = 4
 _MODERATE, _MANY_SPARES, _SPARES = 20, 2, 1
 #: Seconds between a spare worker and the one before it.
 _SPARE_S = 0.01
+#: Seconds for each worker of a large crowd, and at most, for which a notification stands for those
+#: of the pushes that follow.
+_SUPPRESS_S, _MOST_SUPPRESS_S = 0.0002, 0.2
 #: Seconds between two calls of all workers to one queue.
 _CALL_EVERY_S = 1.0
 #: The golden ratio in 64 bits: multiples of it spread evenly over the crowd, at any stride.
@@ -71,6 +75,11 @@ class Crowd:
             return (behind - first + 1) * _SPARE_S
         return None
 
+    @property
+    def suppress_s(self) -> float:
+        """Seconds for which this worker suppresses further notifications of a queue; 0: not."""
+        return 0.0 if self.size <= _MODERATE else min(self.size * _SUPPRESS_S, _MOST_SUPPRESS_S)
+
     def call(self, queue: str) -> None:
         """Call all workers to a queue with more jobs than this one can take, unless this or another
         one has just done so."""
@@ -89,3 +98,39 @@ class Crowd:
         calls = sorted(self._calls)
         self._calls.clear()
         return calls
+
+
+class Suppressor:
+    """Suppresses further notifications of a queue once this worker claims for one.
+
+    Postgres wakes every session that listens, whoever the notification is for: some 20 µs of
+    processor time for each worker. Of 200 workers on two cores, one push after another by one
+    client reached 90 a second, and 250 with this; 100 pushes a second started after 70 ms in the
+    median, and after 8 with this.
+    """
+
+    def __init__(self, broker: Surveying, crowd: Crowd) -> None:
+        self._broker = broker
+        self._crowd = crowd
+        self._wanted = asyncio.Event()
+        self._queue = ""
+        self._then: Callable[[], None] = lambda: None
+
+    def begin(self, queue: str, then: Callable[[], None]) -> None:
+        """Suppress the notifications of a queue for a moment, unless one is suppressed already.
+
+        :param then: called at the end: claims what was pushed meanwhile.
+        """
+        if self._crowd.suppress_s and not self._wanted.is_set():
+            self._queue, self._then = queue, then
+            self._wanted.set()
+
+    async def serve(self) -> None:
+        """Suppress until cancelled, one queue at a time."""
+        while True:
+            await self._wanted.wait()
+            try:
+                await self._broker.suppress(self._queue, self._crowd.suppress_s)
+            finally:
+                self._wanted.clear()
+                self._then()

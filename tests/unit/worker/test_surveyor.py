@@ -53,6 +53,8 @@ class Scene:
     async def call_all(self, queues: Sequence[str]) -> None:
         self.called.append(queues)
 
+    async def suppress(self, queue: str, seconds: float) -> None: ...
+
     def _changed(self) -> None:
         self.changes += 1
 
