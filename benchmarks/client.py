@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import resource
 import sys
 import time
@@ -22,25 +21,20 @@ async def push(schema: str, queue: str, count: int) -> dict[str, float]:
     make = noop.job.with_queue(queue)
     async with Chancy(schema=schema) as app:
         await app.push_many([make(number=0)])
-        before_mb, started = _own_peak_mb(), time.perf_counter()
+        before_mb, started = _peak_mb(), time.perf_counter()
         references = await app.push_many(make(number=number) for number in range(count))
         seconds = time.perf_counter() - started
         assert len(references) == count
-        return {"before_mb": before_mb, "peak_mb": _own_peak_mb(), "seconds": seconds}
+        return {"before_mb": before_mb, "peak_mb": _peak_mb(), "seconds": seconds}
 
 
-def _own_peak_mb() -> float:
-    # On Linux getrusage is not usable: it starts with the memory of the parent process.
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak_mb(os.getpid()) or most / (1024 * 1024 if sys.platform == "darwin" else 1024)
-
-
-def peak_mb(pid: int) -> float:
-    """The peak memory of a process; 0 where it is not available."""
+def _peak_mb() -> float:
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
+        # On Linux getrusage is not usable: it starts with the memory of the parent process.
+        status = Path("/proc/self/status").read_text()
     except FileNotFoundError:
-        return 0.0
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most / (1024 * 1024 if sys.platform == "darwin" else 1024)
     return next(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line) / 1024
 
 
