@@ -1,19 +1,13 @@
-"""What idle workers cost the database, and how many of them claim for one push.
+"""Many workers that share few sessions, and how many of them claim for one push.
 
-Run it with ``python -m benchmarks.fleet [--idle WORKERSxQUEUES,…] [--pushes WORKERS,…]
-[--seconds N]``. The case ``fleet`` of `benchmarks.run` simulates larger fleets of idle workers, and
-has the pushes too.
-
-Starts a private server with fsync on. Idle workers live in this process, those of pushes in
-`PROCESSES`, with their real loops, default settings and default plugins; each statement is sent for
-one worker alone. The workers of a process share sessions, and above `OWN_LISTENERS` also the
-session that listens. The CPU time is that of the server's processes, without the start. The times
-to start contain what a process needs to hand a notification to all of its workers.
+Each statement is sent for one worker alone, so that the costs of the server are those of workers
+with sessions of their own. The workers of pushes live in `PROCESSES`, with their real loops,
+default settings and default plugins. The times to start contain what a process needs to hand a
+notification to all of its workers.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import logging
@@ -28,10 +22,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from multiprocessing.connection import Connection as Connected
 from multiprocessing.context import SpawnProcess
 
-from benchmarks.measurement import quantile
 from benchmarks.meters import cpu_s, tree
 from chancy import Chancy, Queue, Worker, job
-from chancy.embedded import PostgresServer
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.connections.heartbeat import Register
 from chancy.postgres.drivers import driver
@@ -39,9 +31,6 @@ from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection, Row
 
 #: Sessions that run the statements of all workers.
 SESSIONS = 16
-#: Workers that have a session of their own to listen.
-OWN_LISTENERS = 100
-PUSHES = 60
 #: Parts of statements that are counted, by what they are for.
 KINDS = {
     ".claim(": "claim",
@@ -67,15 +56,12 @@ class Statements:
 
     name = "shared asyncpg"
 
-    def __init__(self, dsn: str, *, own_listeners: bool) -> None:
+    def __init__(self, dsn: str) -> None:
         self._dsn = dsn
-        self._own_listeners = own_listeners
         self._driver = driver("asyncpg")
         self._idle: asyncio.LifoQueue[Connection] = asyncio.LifoQueue()
         self._register_lock = threading.Lock()
         self._register: Register | None = None
-        self._heard: asyncio.Task[None] | None = None
-        self._inboxes: list[asyncio.Queue[list[str]]] = []
         self.counts: Counter[str] = Counter()
 
     async def open(self) -> None:
@@ -83,7 +69,7 @@ class Statements:
             self._idle.put_nowait(await self._driver.connect(self._dsn, application_name="fleet"))
 
     async def connect(self, dsn: str, *, application_name: str) -> Connection:
-        if "listener" in application_name and self._own_listeners:
+        if "listener" in application_name:
             return await self._driver.connect(dsn, application_name=application_name)
         return SharedSession(self)
 
@@ -101,25 +87,6 @@ class Statements:
         kinds = [kind for part, kind in KINDS.items() if part in sql]
         self.counts[kinds[0] if kinds else "other"] += 1
 
-    async def listen(self, channel: str) -> asyncio.Queue[list[str]]:
-        """The notifications for one worker."""
-        inbox = asyncio.Queue[list[str]]()
-        self._inboxes.append(inbox)
-        if self._heard is None:
-            session = await self._driver.connect(self._dsn, application_name="fleet listener")
-            await session.listen(channel)
-            self._heard = asyncio.create_task(self._hear(session))
-        return inbox
-
-    async def _hear(self, session: Connection) -> None:
-        try:
-            while True:
-                payloads = await session.notifications(3_600)
-                for inbox in self._inboxes:
-                    inbox.put_nowait(list(payloads))
-        finally:
-            await session.close()
-
     def beat(self, broker: PostgresBroker, worker_id: uuid.UUID) -> bool:
         with self._register_lock:
             if self._register is None:
@@ -128,9 +95,6 @@ class Statements:
             return self._register.beat(worker_id, 0.0)
 
     async def close(self) -> None:
-        if self._heard is not None:
-            self._heard.cancel()
-            await asyncio.wait([self._heard])
         while not self._idle.empty():
             await self._idle.get_nowait().close()
         if self._register is not None:
@@ -138,7 +102,7 @@ class Statements:
 
 
 class SharedSession:
-    """Stands for a session of one worker."""
+    """Stands for a session of one worker that does not listen."""
 
     closed = False
     pooled = False
@@ -146,7 +110,6 @@ class SharedSession:
     def __init__(self, statements: Statements) -> None:
         self._statements = statements
         self._pinned: Connection | None = None
-        self._inbox: asyncio.Queue[list[str]] | None = None
 
     async def fetch(
         self, sql: str, *params: object, deadline_s: float = STATEMENT_DEADLINE_S
@@ -173,17 +136,12 @@ class SharedSession:
                 self._pinned = None
 
     async def listen(self, channel: str) -> None:
-        self._inbox = await self._statements.listen(channel)
+        raise NotImplementedError
 
     async def notifications(
         self, timeout_s: float, handle: Callable[[str], bool] | None = None
     ) -> list[str]:
-        assert self._inbox is not None
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await self._inbox.get()
-        except TimeoutError:
-            return []
+        raise NotImplementedError
 
     def abort(self) -> None: ...
     async def close(self) -> None: ...
@@ -217,13 +175,11 @@ def queues_of(number: int) -> list[Queue]:
 
 
 @asynccontextmanager
-async def fleet(
-    dsn: str, workers: int, queues: int, schema: str = "chancy"
-) -> AsyncGenerator[Statements]:
-    """Workers that serve the same queues, once they are idle."""
-    statements = Statements(dsn, own_listeners=OWN_LISTENERS >= workers > 2)
+async def fleet(dsn: str, workers: int, schema: str) -> AsyncGenerator[Statements]:
+    """Workers that serve one queue, once they are idle."""
+    statements = Statements(dsn)
     await statements.open()
-    declared = queues_of(queues)
+    declared = queues_of(1)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(statements.close)
         gate = asyncio.Semaphore(8)
@@ -272,7 +228,7 @@ def _member(dsn: str, schema: str, workers: int, pipe: Connected) -> None:
     logging.disable(logging.WARNING)
 
     async def serve() -> None:
-        async with fleet(dsn, workers, 1, schema) as statements:
+        async with fleet(dsn, workers, schema) as statements:
             pipe.send(statements.counts["claim"])
             while await asyncio.to_thread(pipe.recv):
                 pipe.send(statements.counts["claim"])
@@ -282,7 +238,7 @@ def _member(dsn: str, schema: str, workers: int, pipe: Connected) -> None:
 
 
 async def pushes(
-    dsn: str, workers: int, count: int = PUSHES, schema: str = "chancy", settle_s: float = 10.0
+    dsn: str, workers: int, count: int, schema: str, settle_s: float
 ) -> tuple[list[int], list[float]]:
     """Push to workers in several processes, one job at a time.
 
@@ -326,48 +282,3 @@ def _claims(pipes: Sequence[Connected]) -> int:
     for pipe in pipes:
         pipe.send(True)
     return sum(pipe.recv() for pipe in pipes)
-
-
-async def measure(options: argparse.Namespace) -> None:
-    settings = {"fsync": "on", "max_connections": "1500", "shared_buffers": "256MB"}
-    with PostgresServer(version=16, settings=settings) as server:
-
-        async def fresh() -> str:
-            name = f"fleet_{uuid.uuid4().hex[:8]}"
-            session = await driver("asyncpg").connect(server.dsn(), application_name="fleet")
-            await session.fetch(f"create database {name}")
-            await session.close()
-            dsn = server.dsn(name)
-            async with Chancy(dsn) as app:
-                await app.migrate()
-            return dsn
-
-        for case in filter(None, options.idle.split(",")):
-            workers, queues = map(int, case.split("x"))
-            async with fleet(await fresh(), workers, queues) as statements:
-                cores, own, found = await cost(statements, server.pid, 10, options.seconds)
-            rates = {kind: round(rate, 1) for kind, rate in found.items()}
-            print(f"{case}: {cores:.3f} cores (workers {own:.2f}); a second: {rates}")
-        for workers in map(int, filter(None, options.pushes.split(","))):
-            claims, waits = await pushes(await fresh(), workers)
-            print(
-                f"{workers} workers: {sum(claims) / len(claims):.2f} claims a push (most "
-                f"{max(claims)}); ms to start p50 {quantile(waits, 0.5):.2f}, "
-                f"p90 {quantile(waits, 0.9):.2f}, p99 {quantile(waits, 0.99):.2f}",
-                flush=True,
-            )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    logging.disable(logging.WARNING)
-    parser.add_argument("--idle", default="100x10,100x100,100x300")
-    parser.add_argument("--pushes", default="2,200")
-    parser.add_argument("--seconds", type=float, default=20.0)
-    asyncio.run(measure(parser.parse_args()))
-
-
-if __name__ == "__main__":
-    from benchmarks import fleet as importable  # its job is not to be one of the main script
-
-    importable.main()

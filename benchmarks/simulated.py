@@ -121,7 +121,7 @@ class SimulatedWorker:
 @asynccontextmanager
 async def simulated(dsn: str, workers: int, queues: int, schema: str) -> AsyncGenerator[Statements]:
     """Simulated workers that serve the same queues."""
-    statements = Statements(dsn, own_listeners=False)
+    statements = Statements(dsn)
     await statements.open()
     declared = queues_of(queues)
     control = FleetBroker(dsn, statements, schema)
