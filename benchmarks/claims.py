@@ -18,7 +18,6 @@ import asyncpg
 from benchmarks import systems
 from benchmarks.bench import Bench
 from benchmarks.control import SCHEMA, Control
-from benchmarks.jobs import noop
 from benchmarks.measurement import BenchmarkFailed, Measurement, quantile
 from chancy import Queue
 from chancy.postgres.claim.claims import MOST_BYTES
@@ -28,7 +27,6 @@ QUEUE = Queue(name="backlog", executor="async")
 FEW, MANY, MOST = 1_000, 1_000_000, 10_000_000
 LIMITS = (1, 100)
 
-_PUSHES = 300
 #: Rows of one statement: a million would need a transaction of minutes on a slow disk.
 _ROWS = 250_000
 # Ids that ascend as those of the client do; positions from the sequence of the pushes.
@@ -46,19 +44,14 @@ _REPORT = "select pg_stat_force_next_flush()"
 _SCANS = """
 select seq_scan from pg_stat_user_tables
 where schemaname = 'chancy_bench' and relname = 'jobs'"""
-_make = noop.job.with_queue(QUEUE.name)
 
 
 def claim_figure(limit: int, pending: int) -> str:
     return f"claim of {limit}, {pending:,} pending"
 
 
-def push_figure(pending: int) -> str:
-    return f"push one by one, {pending:,} pending"
-
-
 def measure(bench: Bench) -> Iterator[Measurement]:
-    """Claims of one and of a hundred jobs, and pushes, with each backlog."""
+    """Claims of one and of a hundred jobs with each backlog."""
     if not systems.own(bench):
         return
     bench.prepare(QUEUE)
@@ -73,8 +66,6 @@ def measure(bench: Bench) -> Iterator[Measurement]:
         filled = pending
         bench.rest()
         yield from asyncio.run(_claims(bench, pending, few))
-        yield asyncio.run(_pushes(bench, pending, few))
-        # The pushed jobs stay: they are far fewer than the next backlog adds.
 
 
 def _fill(control: Control, queue: Queue, jobs: int, *, first: int) -> None:
@@ -172,24 +163,3 @@ async def _rolled_back(
         return rows, 1_000 * (time.perf_counter() - began)
     finally:
         await transaction.rollback()
-
-
-async def _pushes(bench: Bench, pending: int, few: int) -> Measurement:
-    """Awaited pushes, one by one, with the backlog."""
-    pushes = bench.size(_PUSHES, quick=100)
-    took_ms: list[float] = []
-    meter = bench.meter()
-    async with bench.application() as app:
-        await app.push(_make(number=0))
-        for number in range(pushes):
-            began = time.perf_counter()
-            await app.push(_make(number=number))
-            took_ms.append(1_000 * (time.perf_counter() - began))
-        others = meter.others()
-    return Measurement(
-        figure=push_figure(pending),
-        unit="ms",
-        value=quantile(took_ms, 0.5),
-        against={} if pending == few else {"few": push_figure(few)},
-        details={"p99": quantile(took_ms, 0.99), "most": max(took_ms), **others},
-    )

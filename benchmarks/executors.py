@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 from benchmarks.bench import Bench
 from benchmarks.drain import measure_drain
-from benchmarks.jobs import burn, burn_ms, noop, plain_burn, plain_noop
+from benchmarks.jobs import burn_ms, noop, plain_burn, plain_noop
 from benchmarks.limit import CLAIM_DELETE
 from benchmarks.measurement import Measurement
-from chancy import Job, Queue
+from chancy import Queue
 from chancy.queue.executor_kind import cores
 
 ASYNC = Queue(name="loop", executor="async")
@@ -24,22 +24,16 @@ POOL = "ProcessPoolExecutor"
 def measure(bench: Bench) -> Iterator[Measurement]:
     """A backlog for each executor, with its default concurrency and a kept history.
 
-    No-op jobs show the overhead of the executor; jobs of 1 ms of CPU time show which executor uses
-    all cores. Then the process executor against a `ProcessPoolExecutor`.
+    No-op jobs show the overhead of the executor. Then the process executor against a
+    `ProcessPoolExecutor`.
     """
-    no_ops, burns = bench.size(20_000, quick=10_000), bench.size(2_000, quick=1_000)
-    backlogs = [no_ops] if bench.size.quick else [no_ops, bench.size(200_000)]
-    kinds: list[tuple[int, str, Callable[..., Job], Callable[..., Job]]] = [
-        *((jobs, "no-op jobs", noop.job, plain_noop.job) for jobs in backlogs),
-        (burns, "jobs of 1 ms CPU", burn.job, plain_burn.job),
-    ]
-    for jobs, kind, on_loop, plain in kinds:
+    no_ops = bench.size(20_000, quick=10_000)
+    for jobs in [no_ops] if bench.size.quick else [no_ops, bench.size(200_000)]:
         for queue in (ASYNC, THREADS, PROCESSES):
-            make = on_loop if queue is ASYNC else plain
+            make = noop.job if queue is ASYNC else plain_noop.job
             bench.prepare(queue, (make(number=number) for number in range(jobs)))
-            figure = f"{jobs:,} {kind}, {queue.executor}"
-            against = {"limit": CLAIM_DELETE} if jobs in backlogs else {}
-            yield measure_drain(bench, queue.name, jobs, figure, against)
+            figure = f"{jobs:,} no-op jobs, {queue.executor}"
+            yield measure_drain(bench, queue.name, jobs, figure, {"limit": CLAIM_DELETE})
     for ms, usual in ((1, 4_000), (5, 1_000), (20, 300)):
         jobs = bench.size(usual, quick=usual // 2)
         title = f"{jobs:,} jobs of {ms} ms, {POOL}"

@@ -8,9 +8,6 @@ import time
 from benchmarks.tally import Tally
 from chancy import Retry, current_job, job
 
-#: CPU time of a `burn` job.
-BURN_NS = 1_000_000
-
 _tally = Tally()
 
 
@@ -61,14 +58,7 @@ def plain_noop(number: int) -> None:
 
 
 @job()
-async def burn(number: int) -> None:
-    """A millisecond of CPU time for the async executor, which blocks the event loop."""
-    _tally.note(number)
-    burn_ms(1)
-
-
-@job()
-def plain_burn(number: int, ms: int = 1) -> None:
+def plain_burn(number: int, ms: int) -> None:
     """Milliseconds of CPU time for the thread and process executors."""
     _tally.note(number)
     burn_ms(ms)
@@ -76,7 +66,7 @@ def plain_burn(number: int, ms: int = 1) -> None:
 
 def burn_ms(ms: int) -> int:
     """Use milliseconds of CPU time of this thread."""
-    counted, until = 0, time.thread_time_ns() + ms * BURN_NS
+    counted, until = 0, time.thread_time_ns() + ms * 1_000_000
     while time.thread_time_ns() < until:
         counted += 1
     return counted

@@ -20,9 +20,7 @@ from benchmarks.measurement import BenchmarkFailed, Measurement, quantile
 
 CLAIM_DELETE = "claim 100 + delete 100 (pgbench)"
 UNNEST = "unnest insert, 5,000 rows a statement"
-COPY = "COPY, 5,000 rows a statement"
 SINGLE = "insert, one by one"
-NOTIFY = "notify until heard, one after the other"
 PACED_NOTIFY = "notify until heard, every 50 ms"
 PACED_INSERT = "insert and notify until heard, every 50 ms"
 #: Seconds between paced calls: an idle machine responds later than a busy one.
@@ -124,19 +122,11 @@ async def _client(bench: Bench) -> list[Measurement]:
 
 async def _inserts(bench: Bench, session: asyncpg.Connection) -> list[Measurement]:
     texts = [_ARGUMENTS] * _BATCH
-    records = [(_ARGUMENTS,)] * _BATCH
-
-    def copy() -> Awaitable[object]:
-        return session.copy_records_to_table(
-            "raw_jobs", schema_name="chancy_bench", columns=["arguments"], records=records
-        )
-
     batches = bench.size(20, quick=10, least=1)
     found: list[Measurement] = []
     for figure, call, calls, rows in (
         (SINGLE, lambda: session.execute(_INSERT, _ARGUMENTS), bench.size(2_000, quick=500), 1),
         (UNNEST, lambda: session.execute(_INSERT_MANY, texts), batches, _BATCH),
-        (COPY, copy, batches, _BATCH),
     ):
         await session.execute("truncate chancy_bench.raw_jobs")
         meter = bench.meter()
@@ -162,17 +152,16 @@ async def _notifications(
     received = asyncio.Event()
     await listener.add_listener("chancy_bench_raw", lambda *_: received.set())
     found: list[Measurement] = []
-    for figure, statement, parameters, calls, pause_s in (
-        (NOTIFY, _NOTIFY, (), bench.size(500, quick=200), 0.0),
-        (PACED_NOTIFY, _NOTIFY, (), paced, EVERY_S),
-        (PACED_INSERT, _INSERT_NOTIFY, (_ARGUMENTS,), paced, EVERY_S),
+    for figure, statement, parameters in (
+        (PACED_NOTIFY, _NOTIFY, ()),
+        (PACED_INSERT, _INSERT_NOTIFY, (_ARGUMENTS,)),
     ):
         took_ms: list[float] = []
         meter = bench.meter()
         await session.execute(statement, *parameters)  # prepares it
         await received.wait()
-        for _ in range(calls):
-            await asyncio.sleep(pause_s)
+        for _ in range(paced):
+            await asyncio.sleep(EVERY_S)
             received.clear()
             began = time.perf_counter()
             await session.execute(statement, *parameters)
