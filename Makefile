@@ -143,7 +143,7 @@ bench-peers: venv
 	$(BIN)/python -m benchmarks.peers.installation
 
 # What is measured in three rounds, some 50 minutes, and what in one, some 75.
-BENCH := limit,clients,push,drain,latency,end_to_end,held,priorities,executors,claims,costs,observability,workflows,workloads
+BENCH := limit,clients,push,drain,latency,end_to_end,held,priorities,executors,claims,observability,workflows,workloads
 BENCH_LONG := limit,sustained,beside,dashboard,fleet,limits,steady
 
 # On a clean tree, whose commit the pages name; a peer that cannot be installed has a row that says so.

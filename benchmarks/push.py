@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 from benchmarks import systems
 from benchmarks.bench import Bench
@@ -12,12 +13,11 @@ from benchmarks.deployment import CALL, Deployment, measure_each
 from benchmarks.limit import SINGLE, UNNEST
 from benchmarks.measurement import Measurement, quantile
 from benchmarks.processes import ask
+from benchmarks.readings import ONE_BY_ONE
 from benchmarks.systems import System
 from chancy import Queue
 
 QUEUE = Queue(name="pushed", executor="async")
-
-_ONE_BY_ONE = "one by one, awaited"
 
 
 def measure(bench: Bench) -> Iterator[Measurement]:
@@ -33,7 +33,7 @@ def measure(bench: Bench) -> Iterator[Measurement]:
 
     # One figure for all systems before the next one, so that they are measured in the same minute.
     all_systems = [*own, *systems.peers(bench)]
-    yield from measure_each(bench, all_systems, _ONE_BY_ONE, one_by_one)
+    yield from measure_each(bench, all_systems, ONE_BY_ONE, one_by_one)
     yield from measure_each(bench, all_systems, _calls(bulk), bulks)
     if own and bench.round == 1:
         jobs = bench.size(1_000_000, quick=200_000)
@@ -49,36 +49,48 @@ def _calls(jobs: int, system: System | None = None) -> str:
 
 
 def _one_by_one(deployment: Deployment, jobs: int) -> Measurement:
-    meter = deployment.meter()
-    found = deployment.ask("single", jobs)
+    found, costs = _ask(deployment, jobs, "single", jobs)
     took_ms = [took / 1e6 for took in found["took_ns"]]
     return deployment.measurement(
-        _ONE_BY_ONE,
+        ONE_BY_ONE,
         "jobs/s",
         jobs / found["seconds"],
         {
             "p50 ms": quantile(took_ms, 0.5),
             "p99 ms": quantile(took_ms, 0.99),
-            "WAL B/job": meter.wal_bytes() / jobs,
-            **meter.others(),
+            **costs,
         },
         against={"limit": SINGLE},
-        compared=_ONE_BY_ONE,
+        compared=ONE_BY_ONE,
     )
 
 
 def _bulk(deployment: Deployment, jobs: int) -> Measurement:
     """The time includes creating the jobs, as a caller has to create them too."""
-    meter = deployment.meter()
-    found = deployment.ask("bulk", jobs, CALL, 1)
+    found, costs = _ask(deployment, jobs, "bulk", jobs, CALL, 1)
     return deployment.measurement(
         _calls(jobs, deployment.system),
         "jobs/s",
         jobs / found["seconds"],
-        {"WAL B/job": meter.wal_bytes() / jobs, **meter.others()},
+        costs,
         against={"limit": UNNEST},
         compared=_calls(jobs),
     )
+
+
+def _ask(
+    deployment: Deployment, jobs: int, *role: object
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """The result of a pushing role, and its costs; those of the server include the sessions."""
+    meter = deployment.meter()
+    server_s = meter.server_cpu_s()
+    found = deployment.ask(*role)
+    costs = {"WAL B/job": meter.wal_bytes() / jobs}
+    if "cpu_s" in found:  # not of clients in Node
+        costs["CPU s/10k"] = 1e4 * found["cpu_s"] / jobs
+    if server_s is not None:
+        costs["server CPU s/10k"] = 1e4 * ((meter.server_cpu_s() or 0.0) - server_s) / jobs
+    return found, costs | meter.others()
 
 
 def measure_client(bench: Bench, jobs: int, figure: str) -> Measurement:

@@ -1,7 +1,8 @@
 """Sizes for a planned load: what ``chancy bench --plan`` prints.
 
-The costs are medians of `python -m benchmarks.run --cases costs` and of steady loads on one server
-with two cores; docs/explanation/scaling.md says how they were measured, and what they leave out.
+The costs are medians of `python -m benchmarks.run --cases push,drain` and of steady loads on one
+server with two cores; docs/explanation/scaling.md says how they were measured, and what they leave
+out.
 """
 
 from __future__ import annotations
