@@ -11,14 +11,13 @@ from benchmarks.deployment import Deployment, measure_each
 from benchmarks.limit import EVERY_S, PACED_INSERT, PACED_NOTIFY
 from benchmarks.measurement import BenchmarkFailed, Measurement, quantile
 from benchmarks.processes import WorkerProcess
+from benchmarks.readings import CALL, RETURN
 from benchmarks.tally import SLOTS
 
 #: Rates of the open loop in jobs a second, and its duration in seconds.
 OFFERED = (100, 500, 2_000, 5_000)
 _OFFERED_S = 4
 
-_CALL = "from the call of push"
-_RETURN = "from the return of push"
 _WARM = 3
 
 
@@ -26,7 +25,7 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     """An idle worker, and one under a steady load. Only the fastest peers get the load."""
     own = systems.once(bench)
     # One figure for all systems before the next one, so that they are measured in the same minute.
-    yield from measure_each(bench, [*own, *systems.peers(bench)], _CALL, _idle)
+    yield from measure_each(bench, [*own, *systems.peers(bench)], CALL, _idle)
     loads = f"{OFFERED[0]:,} to {OFFERED[-1]:,} a second"
     fastest = systems.peers(bench, systems.BEST)
     yield from measure_each(bench, [*own, *fastest], loads, _offered)
@@ -42,8 +41,8 @@ def _idle(deployment: Deployment) -> Iterator[Measurement]:
         found, starts = pushed_starts(deployment, worker, jobs, "paced", EVERY_S)
         others = meter.others()
     for figure, key, limit in (
-        (_CALL, "called_ns", PACED_INSERT),
-        (_RETURN, "returned_ns", PACED_NOTIFY),
+        (CALL, "called_ns", PACED_INSERT),
+        (RETURN, "returned_ns", PACED_NOTIFY),
     ):
         yield _latency(deployment, figure, found[key], starts, others, {"limit": limit})
 
@@ -63,7 +62,7 @@ def _offered(deployment: Deployment) -> Iterator[Measurement]:
                 "late p99": _late_ms(found["due_ns"], found["called_ns"]),
                 **meter.others(),
             }
-            for figure, key in ((_CALL, "called_ns"), (_RETURN, "returned_ns")):
+            for figure, key in ((CALL, "called_ns"), (RETURN, "returned_ns")):
                 title = f"{rate:,} a second, {figure}"
                 yield _latency(deployment, title, found[key], starts, details, {})
 

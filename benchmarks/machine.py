@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
@@ -12,6 +11,7 @@ import psutil
 
 from benchmarks.control import Control
 from benchmarks.processes import ROOT
+from chancy.queue.executor_kind import cores
 
 #: Distributions by the names that results give them.
 _LIBRARIES = {
@@ -28,13 +28,9 @@ order by name"""
 
 
 def machine() -> dict[str, object]:
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:
-        cores = os.cpu_count() or 1
     return {
         "cpu": _cpu_model(),
-        "cores": cores,
+        "cores": cores(),
         "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
         "system": platform.platform(terse=True),
     }

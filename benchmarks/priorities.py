@@ -24,10 +24,6 @@ _DEAD = 200_000
 _URGENT, _URGENT_EVERY_S = 10, 0.5
 
 
-def ratio_figure(priorities: int) -> str:
-    return f"drain with {priorities} priorities / one"
-
-
 def measure(bench: Bench) -> Iterator[Measurement]:
     """The drains alternate, so that each ratio is of drains of the same seconds."""
     if not systems.own(bench):
@@ -40,7 +36,7 @@ def measure(bench: Bench) -> Iterator[Measurement]:
         several = _drain(bench, jobs, priorities, name)
         yield several
         yield Measurement(
-            figure=ratio_figure(priorities),
+            figure=f"drain with {priorities} priorities / one",
             unit="ratio",
             value=several.value / alone.value,
             details={OTHERS: max(alone.details[OTHERS], several.details[OTHERS])},
