@@ -18,7 +18,7 @@ from chancy.job.definition import QueuedJob
 from chancy.plugin.leader import elected
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Application, QueueClaims, Runtime
-from chancy.plugins.limits.ruled_claims import SQL, RuledClaims, TimedClaims
+from chancy.plugins.limits.ruled_claims import SQL, SqlRules, TimedClaims
 from chancy.postgres.schema.component import Migrations
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.queue.rules import GlobalConcurrency, RateLimit, Rule
@@ -87,7 +87,8 @@ class GlobalLimits(Plugin):
             return None
         self._ruled = True
         store: Any = broker  # type checkers do not narrow an intersection of two protocols
-        return RuledClaims(store, queue, wake)
+        ruled = SqlRules(store)
+        return TimedClaims(ruled, ruled, queue, wake)
 
     async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
         await tx.fetch(SQL.statement("pause", tx.schema), [settlement.id for settlement in batch])

@@ -8,9 +8,10 @@ from typing import Any
 from uuid import UUID
 
 from chancy.attempt.claim import Claim
-from chancy.broker.contract import Broker, never
+from chancy.broker.contract import never
 from chancy.broker.optional import KeepsRules, SqlClaims
 from chancy.broker.values import MOST_SET_ASIDE
+from chancy.plugin.runtime import QueueClaims
 from chancy.plugin.tables import PluginSql
 from chancy.queue.queue import Queue
 from chancy.queue.rules import RateLimit
@@ -23,36 +24,11 @@ _MOST_RESTORED = 1_000
 _LEAST_S = 0.001
 
 
-class TokenTimer:
-    """Wakes a worker once a token of its queue is there.
+class SqlRules:
+    """Claims jobs by the rules of their queue, with the functions of this plugin."""
 
-    :param wake: makes the worker claim again.
-    """
-
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self._wake = wake
-        self._timer: asyncio.TimerHandle | None = None
-
-    def start(self, next_s: float | None) -> None:
-        """Wake the worker after ``next_s`` seconds in place of any earlier time; None: never."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if next_s is not None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(next_s, _LEAST_S), self._wake)
-
-
-class RuledClaims:
-    """Claims the jobs of one queue by its rules.
-
-    :param wake: makes the worker claim again.
-    """
-
-    def __init__(self, store: SqlClaims, queue: Queue, wake: Callable[[], None]) -> None:
+    def __init__(self, store: SqlClaims) -> None:
         self._store = store
-        self._rated = is_rated(queue)
-        self._timer = TokenTimer(wake)
 
     async def _fetch(self, name: str, *parameters: object) -> Sequence[Sequence[Any]]:
         return await self._store.fetch(SQL.statement(name, self._store.schema), *parameters)
@@ -72,30 +48,33 @@ class RuledClaims:
             known = list(filter(knows, funcs))
             if known:
                 await self._fetch("restore", queue, known, _MOST_RESTORED)
-        claims = await self._store.claim_by(
+        return await self._store.claim_by(
             SQL.statement("claim", self._store.schema), queue, worker_id=worker_id, limit=limit
         )
-        # What was claimed waits for nothing, and an error would lose it.
-        if self._rated and not claims:
-            ((next_s,),) = await self._fetch("next_s", queue)
-            self._timer.start(next_s)
-        return claims
+
+    async def next_s(self, queue: str) -> float | None:
+        """See `KeepsRules.next_s`."""
+        next_s: float | None
+        ((next_s,),) = await self._fetch("next_s", queue)
+        return next_s
 
 
 class TimedClaims:
-    """Claims the jobs of a queue from a broker that enforces its rules.
+    """Claims the jobs of a queue by its rules, and wakes its worker once a token is there.
 
-    :param rules: the same broker.
+    :param source: claims them, and enforces the rules.
+    :param rules: the same object.
     :param wake: makes the worker claim again.
     """
 
     def __init__(
-        self, broker: Broker, rules: KeepsRules, queue: Queue, wake: Callable[[], None]
+        self, source: QueueClaims, rules: KeepsRules, queue: Queue, wake: Callable[[], None]
     ) -> None:
-        self._broker = broker
+        self._source = source
         self._rules = rules
-        self._rated = is_rated(queue)
-        self._timer = TokenTimer(wake)
+        self._rated = any(isinstance(rule, RateLimit) for rule in queue.rules)
+        self._wake = wake
+        self._timer: asyncio.TimerHandle | None = None
 
     async def claim(
         self,
@@ -107,14 +86,19 @@ class TimedClaims:
         knows: Callable[[str], bool] = never,
     ) -> Sequence[Claim]:
         """See `chancy.broker.contract.Broker.claim`."""
-        claims = await self._broker.claim(
+        claims = await self._source.claim(
             queue, worker_id=worker_id, limit=limit, thorough=thorough, knows=knows
         )
+        # What was claimed waits for nothing, and an error would lose it.
         if self._rated and not claims:
-            self._timer.start(await self._rules.next_s(queue))
+            self._start_timer(await self._rules.next_s(queue))
         return claims
 
-
-def is_rated(queue: Queue) -> bool:
-    """Whether a queue has a rate limit."""
-    return any(isinstance(rule, RateLimit) for rule in queue.rules)
+    def _start_timer(self, next_s: float | None) -> None:
+        """Wake the worker after ``next_s`` seconds in place of any earlier time; None: never."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if next_s is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(next_s, _LEAST_S), self._wake)

@@ -9,7 +9,7 @@ import pytest
 
 from chancy import FairShare, GlobalConcurrency, Queue, RateLimit, Sequential
 from chancy.errors import BrokerUnavailable
-from chancy.plugins.limits.ruled_claims import RuledClaims, TimedClaims
+from chancy.plugins.limits.ruled_claims import SqlRules, TimedClaims
 from chancy.queue.rules import Rule
 from chancy.worker.queue_worker import ruled_prefetch
 
@@ -32,17 +32,14 @@ class Unavailable:
         raise BrokerUnavailable("cut")
 
 
-@pytest.mark.parametrize("kind", [RuledClaims, TimedClaims])
+@pytest.mark.parametrize("in_postgres", [True, False])
 async def test_claimed_jobs_are_kept_if_the_broker_is_lost_after_the_claim(
-    kind: type[RuledClaims | TimedClaims],
+    in_postgres: bool,
 ) -> None:
     broker: Any = Unavailable()
+    source = SqlRules(broker) if in_postgres else broker
     queue = Queue("rated", rules=(RateLimit(10),))
-    claims = (
-        RuledClaims(broker, queue, lambda: None)
-        if kind is RuledClaims
-        else TimedClaims(broker, broker, queue, lambda: None)
-    )
+    claims = TimedClaims(source, source, queue, lambda: None)
     found: list[Any] = [*await claims.claim("rated", worker_id=uuid4(), limit=2)]
     assert found == ["a claimed job"]
 
