@@ -12,12 +12,11 @@ import time
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib import resources
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 from uuid import UUID
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -503,14 +502,9 @@ def _shown(value: Any) -> Any:
     return storable(value, 200_000) if type(value) is str else value
 
 
-def _load(name: str) -> str | None:
-    file = resources.files("chancy.plugins.dashboard").joinpath("templates", name)
-    return file.read_text(encoding="utf-8") if file.is_file() else None
-
-
 def _environment() -> Environment:
     found = Environment(
-        loader=FunctionLoader(_load),
+        loader=PackageLoader("chancy.plugins.dashboard"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
