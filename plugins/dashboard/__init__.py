@@ -119,15 +119,8 @@ class Dashboard:
         self.chancy = chancy
         #: Whether requests from other machines can be served.
         self.authenticates = (auth or plugin.auth) is not None
-        self._serve = build(
-            chancy,
-            auth=auth or plugin.auth,
-            can=can or plugin.can,
-            masked=plugin.masked,
-            secret=plugin.secret,
-            keep_audit_days=plugin.keep_audit_days,
-            read_dsn=plugin.read_dsn,
-        )
+        settings: Any = plugin  # type checkers see the symlink to this folder as another module
+        self._serve = build(chancy, settings, auth=auth or plugin.auth, can=can or plugin.can)
 
     async def end_streams(self) -> None:
         """End the streams of open pages, for which a server that stops would wait."""

@@ -22,7 +22,6 @@ from chancy.errors import BrokerUnavailable, ChancyError
 from chancy.plugins.dashboard.access import LOCAL, Action, Auth, Can, Person, refusal
 from chancy.plugins.dashboard.live import Live
 from chancy.plugins.dashboard.pages import PAGES
-from chancy.plugins.dashboard.redaction import Masked
 from chancy.plugins.dashboard.replica import replica_of
 from chancy.plugins.dashboard.site import (
     Refused,
@@ -35,6 +34,7 @@ from chancy.plugins.dashboard.undertaking import close
 
 if TYPE_CHECKING:
     from chancy.app.app import Chancy
+    from chancy.plugins.dashboard import DashboardPlugin
 
 logger = logging.getLogger("chancy.dashboard")
 
@@ -65,25 +65,16 @@ _STATIC = {
 }
 
 
-def build(
-    chancy: Chancy,
-    *,
-    auth: Auth | None,
-    can: Can,
-    masked: Masked,
-    secret: str | None,
-    keep_audit_days: float,
-    read_dsn: str | None,
-) -> Guarded:
+def build(chancy: Chancy, plugin: DashboardPlugin, *, auth: Auth | None, can: Can) -> Guarded:
     """The ASGI application of a dashboard."""
     site = Site(
         chancy=chancy,
         auth=auth,
         can=can,
-        masked=masked,
-        secret=secret.encode() if secret else secrets.token_bytes(32),
-        keep_audit_days=keep_audit_days,
-        replica=replica_of(chancy, read_dsn),
+        masked=plugin.masked,
+        secret=plugin.secret.encode() if plugin.secret else secrets.token_bytes(32),
+        keep_audit_days=plugin.keep_audit_days,
+        replica=replica_of(chancy, plugin.read_dsn),
     )
     live = Live(site)
     if site.replica is not None:
