@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import TypeVar
 from zoneinfo import ZoneInfo
 
 import click
@@ -14,6 +14,8 @@ from chancy.plugins.cron.addition import add
 from chancy.plugins.cron.entry import StoredEntry
 from chancy.plugins.cron.store import MAX_KEPT, Entries, Fired
 from chancy.text import shown
+
+T = TypeVar("T")
 
 
 @click.group()
@@ -129,7 +131,7 @@ def remove(line: CommandLine, name: str, json_: bool) -> None:
 def _report(line: CommandLine, found: bool, name: str, state: str, *, json_: bool) -> None:
     if json_:
         line.script({"entry": name, "found": found})
-    _check_found(found, name)
+    _known(found or None, name)
     if not json_:
         line.line(f"cron entry {name} is {state}")
 
@@ -148,8 +150,9 @@ def run(line: CommandLine, name: str, json_: bool) -> None:
       chancy cron run report
       chancy job wait $(chancy cron run report)
     """
-    id = line.run(lambda chancy: Entries(chancy.broker).run(name, chancy.prepare_stored))
-    _check_found(id is not None, name)
+    id = _known(
+        line.run(lambda chancy: Entries(chancy.broker).run(name, chancy.prepare_stored)), name
+    )
     if json_:
         line.script({"id": str(id)})
     else:
@@ -174,7 +177,7 @@ def next_(line: CommandLine, name: str, count: int, json_: bool) -> None:
     Example:
       chancy cron next report --count 3
     """
-    entry = _entry(line, name)
+    entry = _known(line.run(lambda chancy: Entries(chancy.broker).get(name)), name)
     upcoming = entry.upcoming(count)  # checks the zone
     ticks = [(tick.astimezone(ZoneInfo(entry.zone)), tick) for tick in upcoming]
     if json_:
@@ -207,9 +210,7 @@ def history(line: CommandLine, name: str, limit: int, json_: bool) -> None:
         ticks = await entries.history(name, limit)
         return ticks if ticks or await entries.get(name) else None
 
-    ticks = line.run(main)
-    if ticks is None:
-        _refuse_unknown(name)
+    ticks = _known(line.run(main), name)
     if json_:
         line.script([facts(tick) for tick in ticks])
         return
@@ -234,15 +235,8 @@ def _result(tick: Fired) -> str:
     return "manual" if tick.manual else "fired"
 
 
-def _entry(line: CommandLine, name: str) -> StoredEntry:
-    return line.run(lambda chancy: Entries(chancy.broker).get(name)) or _refuse_unknown(name)
-
-
-def _check_found(found: bool, name: str) -> None:
-    if not found:
-        _refuse_unknown(name)
-
-
-def _refuse_unknown(name: str) -> NoReturn:
-    """Exit with status 1 because there is no such entry."""
-    refuse(f"there is no cron entry {shown(name)}")
+def _known(found: T | None, name: str) -> T:
+    """What was found. Without it, exits with status 1: there is no such entry."""
+    if found is None:
+        refuse(f"there is no cron entry {shown(name)}")
+    return found
