@@ -28,7 +28,6 @@ from chancy.plugins.job_logs.lines import (
     plain,
     prune_step,
     read,
-    read_last,
     store,
 )
 from chancy.postgres.schema.component import Migrations
@@ -92,11 +91,6 @@ class JobLogs(Plugin):
         """
         check_number(limit, "limit", 1, 10_000)
         return plain(chancy, await read(SQL.on(chancy.broker), id, after, limit))
-
-    async def read_last(self, chancy: Application, id: UUID, limit: int = 200) -> Sequence[LogLine]:
-        """Read the last lines of a job, in order; see `read`."""
-        check_number(limit, "limit", 1, 10_000)
-        return plain(chancy, await read_last(SQL.on(chancy.broker), id, limit))
 
     async def serve(self, runtime: Runtime) -> None:
         if not isinstance(runtime.broker, SqlStore):
