@@ -24,7 +24,7 @@ from chancy.postgres.claim.claims import MOST_BYTES
 from chancy.postgres.statements import Statements
 
 QUEUE = Queue(name="backlog", executor="async")
-FEW, MANY, MOST = 1_000, 1_000_000, 10_000_000
+FEW, MANY = 1_000, 1_000_000
 LIMITS = (1, 100)
 
 #: Rows of one statement: a million would need a transaction of minutes on a slow disk.
@@ -56,11 +56,8 @@ def measure(bench: Bench) -> Iterator[Measurement]:
         return
     bench.prepare(QUEUE)
     few, many = bench.size(FEW, least=200), bench.size(MANY, quick=100_000, least=400)
-    sizes = [few, many]
-    if bench.size.full and bench.round == 1:
-        sizes.append(bench.size(MOST, least=800))
     filled = 0
-    for pending in sizes:
+    for pending in (few, many):
         bench.progress(f"  filling up to {pending:,}")
         _fill(bench.control, QUEUE, pending - filled, first=filled)
         filled = pending
