@@ -9,13 +9,13 @@ import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chancy.errors import BrokerUnavailable, ChancyError
@@ -58,11 +58,6 @@ _AWAY = (
     "others until it is back. Look at its server and its log; this page tries again every 5 s."
 )
 _TITLES = {403: "Not allowed", 404: "Not found"}
-_STATIC = {
-    "dashboard.css": "text/css",
-    "dashboard.js": "text/javascript",
-    "icon.svg": "image/svg+xml",
-}
 
 
 def build(chancy: Chancy, plugin: DashboardPlugin, *, auth: Auth | None, can: Can) -> Guarded:
@@ -92,9 +87,11 @@ def build(chancy: Chancy, plugin: DashboardPlugin, *, auth: Auth | None, can: Ca
         Route(f"/{path}", _endpoint(site, handler), methods=[method])
         for method, path, handler in (*PAGES, ("GET", "live", live.stream))
     ]
-    routes.append(Route("/static/{name}", _static, methods=["GET"]))
+    files = StaticFiles(packages=[("chancy.plugins.dashboard", "static")])
     handlers = {404: _not_found, 405: _not_found}
-    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
+    app = Starlette(
+        routes=[*routes, Mount("/static", files)], lifespan=lifespan, exception_handlers=handlers
+    )
     app.router.redirect_slashes = False
     return Guarded(app, live)
 
@@ -199,15 +196,3 @@ async def _problem(
 
 async def _not_found(_: Request, __: Exception) -> Response:
     return PlainTextResponse("chancy: there is no such page\n", 404)
-
-
-async def _static(request: Request) -> Response:
-    name = request.path_params["name"]
-    if name not in _STATIC:
-        return PlainTextResponse("chancy: there is no such file\n", 404)
-    file = resources.files("chancy.plugins.dashboard").joinpath("static", name)
-    return Response(
-        file.read_bytes(),
-        media_type=_STATIC[name],
-        headers={"cache-control": "no-cache"},
-    )
