@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from chancy.checks import check_flag, check_instances
@@ -82,7 +83,7 @@ class _FernetCodec:
     def __init__(self, settings: Encryption) -> None:
         self._keyring = settings.keyring
         self._patterns = settings.functions
-        self._chosen: dict[str, bool] = {}
+        self._chooses = lru_cache(maxsize=_MAX_CACHED)(self._matches)
         self._left = {
             payload
             for payload, wanted in (
@@ -95,7 +96,7 @@ class _FernetCodec:
         }
 
     def encode(self, func: str, payload: Payload, text: str) -> str:
-        if self._patterns is None or self._chooses(func, self._patterns):
+        if self._patterns is None or self._chooses(func):
             return text if payload in self._left else self._keyring.encrypt(text)
         if payload is Payload.ARGUMENTS and MARK in text:
             _check_plain(func, json.loads(text))
@@ -117,13 +118,8 @@ class _FernetCodec:
             value = self._items(value, what)
         return json.dumps(value)
 
-    def _chooses(self, func: str, patterns: Sequence[str]) -> bool:
-        chosen = self._chosen.get(func)
-        if chosen is None:
-            if len(self._chosen) >= _MAX_CACHED:
-                self._chosen.clear()
-            chosen = self._chosen[func] = any(matches(pattern, func) for pattern in patterns)
-        return chosen
+    def _matches(self, func: str) -> bool:
+        return any(matches(pattern, func) for pattern in self._patterns or ())
 
     def _items(self, arguments: dict[str, Any], what: str) -> dict[str, Any]:
         """Arguments whose values may be encrypted results of steps, or lists of such results."""
