@@ -7,7 +7,7 @@ from datetime import datetime
 from uuid import UUID
 
 from chancy.broker.contract import Broker
-from chancy.plugin.tables import utc
+from chancy.plugin.tables import from_row
 from chancy.plugins.limits.ruled_claims import SQL
 
 
@@ -42,19 +42,8 @@ class Partitions:
 
     async def waiting(self, queue: str, limit: int) -> list[Partition]:
         """The partitions whose held jobs have waited longest, up to a limit."""
-        return [
-            Partition(
-                key=key,
-                held=held,
-                oldest_at=utc(oldest_at),
-                rule=rule,
-                ready_s=ready_s,
-                blocked_by=None if blocking is None else UUID(str(blocking)),
-            )
-            for key, held, oldest_at, rule, ready_s, blocking in await self._tables.fetch(
-                "waiting", queue, limit
-            )
-        ]
+        rows = await self._tables.fetch("waiting", queue, limit)
+        return [from_row(Partition, row) for row in rows]
 
     async def skip(self, queue: str, key: str | None) -> list[UUID]:
         """Let the sequence of a partition go on behind failed jobs that block it; None: all.
@@ -63,4 +52,4 @@ class Partitions:
 
         :param key: the key of the partition, or the value of its sequence alone.
         """
-        return [UUID(str(row[0])) for row in await self._tables.fetch("skip", queue, key)]
+        return [row[0] for row in await self._tables.fetch("skip", queue, key)]
