@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVarTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.judge import judge
@@ -44,9 +45,6 @@ _BESIDE_TABLES = frozenset({Capability.SQL, Capability.SETTLING})
 #: Characters of the arguments and meta of a claim above which `Plugin.settled` does not get them.
 _MOST_CARRIED = 10_000
 
-Ts = TypeVarTuple("Ts")
-
-Judging = Callable[[Claim, Outcome, Settlement], Settlement]
 Settled = Callable[[Sequence[Settlement], Sequence[Settlement]], None]
 
 
@@ -57,8 +55,8 @@ class AroundHook(NamedTuple):
     around: Callable[[JobContext], AroundContext]
 
 
-class ServeHook(NamedTuple):
-    """The `serve` of a plugin."""
+class PluginHook(NamedTuple):
+    """A plugin that overrides a hook, and what contains the failures of its calls."""
 
     plugin: Plugin
     contained: Containment
@@ -85,58 +83,50 @@ class Hooks:
             for name, plugin in _after_dependencies(by_identifier, dependencies)
         )
         self.panels: tuple[Panel, ...] = _panels(self.plugins)
-        self._judging: tuple[tuple[Containment, Judging], ...] = tuple(
-            (_contained(plugin, "judging"), plugin.judging)
-            for plugin in self.plugins
-            if type(plugin).judging is not Plugin.judging
+        self._judging = tuple(
+            (contained, plugin.judging) for plugin, contained in self._overriding("judging")
         )
         #: The middleware of each run, in the order of entry.
-        self.around: tuple[AroundHook, ...] = tuple(
-            AroundHook(_contained(plugin, "around"), plugin.around)
-            for plugin in self.plugins
-            if type(plugin).around is not Plugin.around
+        self.around = tuple(
+            AroundHook(contained, plugin.around) for plugin, contained in self._overriding("around")
         )
         #: Paths of the functions that wrap each job in executor processes, in the order of entry.
         self.around_in_child: tuple[str, ...] = tuple(_around_in_child(self.plugins))
-        self._inside = tuple(_inside(self.plugins))
-        self._pushing = tuple(
-            plugin for plugin in self.plugins if type(plugin).pushing is not Plugin.pushing
+        self._inside = tuple(map(_inside, self._overriding("settling")))
+        self._pushing = self._overriding("pushing")
+        self._settled = tuple(
+            (contained, plugin.settled) for plugin, contained in self._overriding("settled")
         )
-        self._settled: tuple[tuple[Containment, Settled], ...] = tuple(
-            (_contained(plugin, "settled"), plugin.settled)
-            for plugin in self.plugins
-            if type(plugin).settled is not Plugin.settled
-        )
-        self._explaining = tuple(_with(self.plugins, "why_held"))
-        self._examining = tuple(_with(self.plugins, "examine"))
-        self._claiming = tuple(
-            plugin for plugin in self.plugins if type(plugin).claiming is not Plugin.claiming
-        )
+        self._explaining = self._overriding("why_held")
+        self._examining = self._overriding("examine")
+        self._claiming = self._overriding("claiming")
         #: Encodes and decodes what is stored of jobs; None if no plugin has a codec.
-        self.payloads = _payloads(self.plugins)
+        self.payloads = _payloads(self._overriding("codec"))
         #: The tables of plugins with payloads that a codec has encoded.
-        self.payload_tables: tuple[PayloadTable, ...] = tuple(_payload_tables(self.plugins))
-        self._electing = _one_electing(self.plugins)
-        self._gate = Containment(
-            self._electing.get_identifier() if self._electing else "the core", "gate"
+        self.payload_tables: tuple[PayloadTable, ...] = tuple(
+            table
+            for plugin, contained in self._overriding("payload_tables")
+            for table in provided(contained.plugin, "payload_tables", plugin.payload_tables)
         )
-        self.services: tuple[ServeHook, ...] = tuple(
-            ServeHook(plugin, _contained(plugin, "serve"))
+        self._electing = _one_electing(self._overriding("gate"))
+        self._gate = Containment(
+            self._electing.contained.plugin if self._electing else "the core", "gate"
+        )
+        self.services = self._overriding("serve")
+
+    def _overriding(self, hook: str) -> tuple[PluginHook, ...]:
+        """The plugins that have a hook of their own. The hook of another one is never called."""
+        return tuple(
+            PluginHook(plugin, Containment(plugin.get_identifier(), hook))
             for plugin in self.plugins
-            if type(plugin).serve is not Plugin.serve
+            if getattr(type(plugin), hook) is not getattr(Plugin, hook)
         )
 
     def check_broker(self, broker: Broker) -> None:
         """Raise `ConfigurationError` unless the broker offers what the plugins require."""
         offered = broker.capabilities
         for plugin in self.plugins:
-            identifier = plugin.get_identifier()
-            missing = provided(identifier, "requires", _required, plugin.requires) - offered
-            if missing:
-                raise ConfigurationError(
-                    f"the plugin {identifier!r} requires a broker with "
-                    f"{_listed(missing)}; {type(broker).__name__} offers {_listed(offered)}"
-                )
+            _check_offered(offered, type(broker).__name__, "", plugin, "requires", plugin.requires)
 
     def check_queue(self, queue: Queue, broker: Broker) -> None:
         """Raise `ConfigurationError` unless the broker of a queue offers what plugins require."""
@@ -144,17 +134,10 @@ class Hooks:
         if queue.broker != DEFAULT_BROKER:
             offered -= _BESIDE_TABLES
         self.check_rules(queue)
+        name, where = repr(queue.broker), f"queue {queue.name!r}: "
         for plugin in self.plugins:
-            identifier = plugin.get_identifier()
-            missing = (
-                provided(identifier, "requires_for", _required, plugin.requires_for, queue)
-                - offered
-            )
-            if missing:
-                raise ConfigurationError(
-                    f"queue {queue.name!r}: the plugin {identifier!r} requires a "
-                    f"broker with {_listed(missing)}; {queue.broker!r} offers {_listed(offered)}"
-                )
+            requires = partial(plugin.requires_for, queue)
+            _check_offered(offered, name, where, plugin, "requires_for", requires)
 
     def check_rules(self, queue: Queue) -> None:
         """Raise `ConfigurationError` if a queue has rules and no plugin enforces rules."""
@@ -171,12 +154,9 @@ class Hooks:
         """
         made: dict[str, Callable[[], Broker]] = {}
         owners = {DEFAULT_BROKER: "the core"}
-        for plugin in self.plugins:
-            if type(plugin).brokers is Plugin.brokers:
-                continue
-            identifier = plugin.get_identifier()
-            where = f"the plugin {identifier!r}"
-            factories = provided(identifier, "brokers", plugin.brokers, context)
+        for plugin, contained in self._overriding("brokers"):
+            where = f"the plugin {contained.plugin!r}"
+            factories = provided(contained.plugin, "brokers", plugin.brokers, context)
             for name, make in factories.items():
                 check_broker_name(name, where)
                 if name in owners:
@@ -196,8 +176,8 @@ class Hooks:
         """
         self.check_rules(queue)
         found: QueueClaims | None = None
-        for plugin in self._claiming:
-            identifier = plugin.get_identifier()
+        for plugin, contained in self._claiming:
+            identifier = contained.plugin
             claims = provided(identifier, "claiming", plugin.claiming, queue, broker, wake)
             if claims is not None and found is not None:
                 raise ConfigurationError(
@@ -223,11 +203,11 @@ class Hooks:
         return self._change if self._pushing else None
 
     def _change(self, job: Job[Any], context: PushContext) -> Job[Any]:
-        for plugin in self._pushing:
+        for plugin, contained in self._pushing:
             changed: object = plugin.pushing(job, context)
             if not isinstance(changed, Job):
                 raise PushError(
-                    f"job {job.func}: the plugin {plugin.get_identifier()!r}: pushing() returned "
+                    f"job {job.func}: the plugin {contained.plugin!r}: pushing() returned "
                     f"{shown(changed)} and not a Job"
                 )
             job = changed
@@ -253,7 +233,8 @@ class Hooks:
         """The leadership of a worker. Without a plugin that elects a leader every worker leads."""
         if self._electing is None:
             return Unelected()
-        gate = provided(self._electing.get_identifier(), "gate", self._electing.gate, runtime)
+        plugin, contained = self._electing
+        gate = provided(contained.plugin, "gate", plugin.gate, runtime)
         return Unelected() if gate is None else gate
 
     def vacant(self, gate: LeaderGate) -> None:
@@ -263,7 +244,7 @@ class Hooks:
     async def why_held(self, app: Application, job: QueuedJob) -> Sequence[str]:
         """One sentence from each plugin that holds the job, in the order of the plugins."""
         found: list[str] = []
-        for contained, plugin in self._explaining:
+        for plugin, contained in self._explaining:
             try:
                 reason = await contained.run(
                     job.id, _explained, plugin, app, job, limit_s=_EXPLAIN_S
@@ -277,7 +258,7 @@ class Hooks:
     async def examine(self, app: Application) -> Sequence[Finding]:
         """The findings of every plugin, in the order of the plugins."""
         found: list[Finding] = []
-        for contained, plugin in self._examining:
+        for plugin, contained in self._examining:
             try:
                 found += await contained.run(None, _examined, plugin, app, limit_s=_EXAMINE_S)
             except HookFailed as error:
@@ -308,10 +289,6 @@ class Hooks:
         if isinstance(outcome, Raised) and outcome.error is not None:
             outcome = replace(outcome, error=None)  # its frames have the variables of the job
         return decision._replace(claim=carried, elapsed_s=outcome.elapsed_s, unusual=outcome)
-
-
-def _contained(plugin: Plugin, hook: str) -> Containment:
-    return Containment(plugin.get_identifier(), hook)
 
 
 def _concerning(
@@ -363,16 +340,14 @@ async def _examined(plugin: Plugin, app: Application) -> Sequence[Finding]:
     ]
 
 
-def _inside(plugins: Iterable[Plugin]) -> Iterable[TransactionHook]:
-    for plugin in plugins:
-        if type(plugin).settling is not Plugin.settling:
-            identifier = plugin.get_identifier()
-            states = provided(identifier, "settling_states", _states, plugin)
-            concerns = None
-            if type(plugin).settling_concerns is not Plugin.settling_concerns:
-                contained = _contained(plugin, "settling_concerns")
-                concerns = _concerning(contained, plugin.settling_concerns)
-            yield TransactionHook(identifier, states, plugin.settling, concerns)
+def _inside(hook: PluginHook) -> TransactionHook:
+    plugin, identifier = hook.plugin, hook.contained.plugin
+    states = provided(identifier, "settling_states", _states, plugin)
+    concerns = None
+    if type(plugin).settling_concerns is not Plugin.settling_concerns:
+        contained = Containment(identifier, "settling_concerns")
+        concerns = _concerning(contained, plugin.settling_concerns)
+    return TransactionHook(identifier, states, plugin.settling, concerns)
 
 
 def _states(plugin: Plugin) -> frozenset[State]:
@@ -402,19 +377,6 @@ def _function_path(plugin: Plugin) -> str:
     return str(path)
 
 
-def _with(plugins: Iterable[Plugin], hook: str) -> Iterator[tuple[Containment, Plugin]]:
-    """The plugins that have a hook of their own."""
-    for plugin in plugins:
-        if getattr(type(plugin), hook) is not getattr(Plugin, hook):
-            yield _contained(plugin, hook), plugin
-
-
-def _payload_tables(plugins: Iterable[Plugin]) -> Iterator[PayloadTable]:
-    for plugin in plugins:
-        if type(plugin).payload_tables is not Plugin.payload_tables:
-            yield from provided(plugin.get_identifier(), "payload_tables", plugin.payload_tables)
-
-
 def _around_in_child(plugins: Iterable[Plugin]) -> Iterable[str]:
     for plugin in plugins:
         if plugin.around_in_child is not None:
@@ -428,10 +390,26 @@ def _panels_of(plugin: Plugin) -> Sequence[Panel]:
     return panels
 
 
-def _required(
-    requires: Callable[[*Ts], frozenset[Capability]], *args: *Ts
-) -> frozenset[Capability]:
-    required: object = requires(*args)
+def _check_offered(
+    offered: frozenset[Capability],
+    broker: str,
+    where: str,
+    plugin: Plugin,
+    hook: str,
+    requires: Callable[[], frozenset[Capability]],
+) -> None:
+    """Raise `ConfigurationError` unless a broker offers what a hook of a plugin requires."""
+    identifier = plugin.get_identifier()
+    missing = provided(identifier, hook, _required, requires) - offered
+    if missing:
+        raise ConfigurationError(
+            f"{where}the plugin {identifier!r} requires a broker with {_listed(missing)}; "
+            f"{broker} offers {_listed(offered)}"
+        )
+
+
+def _required(requires: Callable[[], frozenset[Capability]]) -> frozenset[Capability]:
+    required: object = requires()
     if not isinstance(required, Set):
         refuse(required, "it", "a set of capabilities")
     return frozenset(required)
@@ -441,23 +419,21 @@ def _listed(capabilities: frozenset[str]) -> str:
     return ", ".join(sorted(capabilities)) or "nothing"
 
 
-def _one_electing(plugins: Iterable[Plugin]) -> Plugin | None:
-    found = [plugin for plugin in plugins if type(plugin).gate is not Plugin.gate]
-    if len(found) > 1:
+def _one_electing(electing: Sequence[PluginHook]) -> PluginHook | None:
+    if len(electing) > 1:
+        one, other = (hook.contained.plugin for hook in electing[:2])
         raise ConfigurationError(
-            f"the plugins {found[0].get_identifier()!r} and {found[1].get_identifier()!r} both "
-            "elect a leader: pass one of them, or give yours the identifier of the other"
+            f"the plugins {one!r} and {other!r} both elect a leader: pass one of them, or give "
+            "yours the identifier of the other"
         )
-    return found[0] if found else None
+    return electing[0] if electing else None
 
 
-def _payloads(plugins: Iterable[Plugin]) -> StoredPayloads | None:
+def _payloads(hooks: Iterable[PluginHook]) -> StoredPayloads | None:
     found: StoredPayloads | None = None
     owner = ""
-    for plugin in plugins:
-        if type(plugin).codec is Plugin.codec:
-            continue
-        identifier = plugin.get_identifier()
+    for plugin, contained in hooks:
+        identifier = contained.plugin
         codec = provided(identifier, "codec", plugin.codec)
         if codec is None:
             continue

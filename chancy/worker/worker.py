@@ -20,7 +20,7 @@ from chancy.broker.optional import for_upkeep
 from chancy.checks import check_instances
 from chancy.errors import ConfigurationError
 from chancy.executors.coroutine.stall_watch import LoopWatch
-from chancy.plugin.hooks import ServeHook
+from chancy.plugin.hooks import PluginHook
 from chancy.plugin.pushing import PrepareStored
 from chancy.queue.queue import Queue
 from chancy.text import shown
@@ -264,7 +264,7 @@ class Worker:
             name = f"plugin {service.contained.plugin}"
             self._services.start(name, functools.partial(self._serve, service))
 
-    async def _serve(self, service: ServeHook) -> None:
+    async def _serve(self, service: PluginHook) -> None:
         # As long as a supervisor waits for the worker.
         leave_s = self.shutdown_timeout_s + _LEAVE_S
         await service.contained.run(None, service.plugin.serve, self, leave_s=leave_s)
