@@ -18,7 +18,7 @@ from chancy.errors import ChancyError, InvalidResult, PayloadTooLarge
 from chancy.executors.base import Executor, FindFunction
 from chancy.executors.imports import load, needs_import
 from chancy.executors.invocation import raised
-from chancy.executors.items import Item, decode_item
+from chancy.executors.items import Item, decode_other
 from chancy.job.batching import ATTRIBUTE, Batching
 from chancy.serialization.codec import encode
 from chancy.serialization.signature import Signature
@@ -104,7 +104,7 @@ def _outcome(results: list[Item], elapsed_s: float, what: str, max_payload: int)
     """The outcome of one job: the first of its items that has no result, or their results."""
     for _, other in results:
         if other is not None:
-            return decode_item(other, elapsed_s)
+            return decode_other(other, elapsed_s)
     values = [value for value, _ in results]
     if values == [None] * len(values):
         return Returned(None, elapsed_s)

@@ -1,6 +1,6 @@
-"""The outcomes of the items of a call of a batch function, as JSON.
+"""Outcomes as JSON: of calls in executor processes, and of the items of batch functions.
 
-Each is a pair: a result and null, or null and an object that describes another outcome.
+Each item is a pair: a result and null, or null and an object that describes another outcome.
 """
 
 from __future__ import annotations
@@ -22,8 +22,23 @@ def encode_items(outcomes: Iterable[Outcome]) -> str:
     return f"[{','.join(map(_encode, outcomes))}]"
 
 
-def decode_item(data: dict[str, Any], elapsed_s: float) -> Outcome:
-    """The outcome in place of a result; raises KeyError, TypeError or ValueError if invalid."""
+def describe(outcome: Outcome) -> dict[str, Any]:
+    """An outcome that the function has chosen in place of a result; see `decode_other`."""
+    match outcome:
+        case Raised(failure, again=None):
+            return failure.as_json()
+        case Raised(failure, again=datetime() | timedelta() as again):
+            return {**failure.as_json(), "again": encode_time(again)}
+        case Snoozed(until, rate_limited=limited):
+            return {"until": encode_time(until), "rate_limited": limited}
+        case Cancelled(why):
+            return {"reason": why}
+        case _:
+            raise TypeError(f"a call cannot end as {outcome!r}")
+
+
+def decode_other(data: dict[str, Any], elapsed_s: float) -> Outcome:
+    """The outcome of `describe`; raises KeyError, TypeError or ValueError if invalid."""
     if "reason" in data:
         return Cancelled(str(data["reason"]), elapsed_s)
     if "until" in data:
@@ -34,20 +49,9 @@ def decode_item(data: dict[str, Any], elapsed_s: float) -> Outcome:
 
 
 def _encode(outcome: Outcome) -> str:
-    match outcome:
-        case Returned(result):
-            return f"[{result or 'null'},null]"
-        case Raised(failure, again=again):
-            data = failure.as_json()
-            if again is not None:
-                data["again"] = encode_time(again)
-        case Snoozed(until, rate_limited=limited):
-            data = {"until": encode_time(until), "rate_limited": limited}
-        case Cancelled(why):
-            data = {"reason": why}
-        case _:
-            raise TypeError(f"an item cannot end as {outcome!r}")
-    return f"[null,{json.dumps(data)}]"
+    if isinstance(outcome, Returned):
+        return f"[{outcome.result or 'null'},null]"
+    return f"[null,{json.dumps(describe(outcome))}]"
 
 
 def encode_time(time: datetime | timedelta) -> float | str:

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta
 
-from chancy.attempt.failure import Failure
 from chancy.attempt.outcome import (
     Cancelled,
     MemoryExceeded,
     Outcome,
     Raised,
     Returned,
-    Snoozed,
     TimedOut,
 )
 from chancy.errors import BrokerError, LeaseLost
-from chancy.executors.items import decode_time, encode_time
+from chancy.executors.items import decode_other, describe
 from chancy.executors.process.attempt import ProcessAttempt
 from chancy.executors.process.call import ChildCall
 from chancy.executors.process.protocol import (
-    CANCELLED,
     MEMORY,
     RAISED,
-    RATE_LIMITED,
-    RETRY,
     RETURNED,
     RETURNED_NONE,
-    SNOOZED,
     STOPPED,
     TIMED_OUT,
     Frame,
@@ -46,15 +39,7 @@ def outcome_of(frame: Frame, attempt: ProcessAttempt) -> Outcome | None:
     if kind == RETURNED_NONE:
         return Returned(None, elapsed_s)
     if kind == RAISED:
-        return Raised(Failure.from_json(json.loads(body)), elapsed_s)
-    if kind == RETRY:
-        data = json.loads(body)
-        return Raised(Failure.from_json(data["failure"]), elapsed_s, decode_time(data["at"]))
-    if kind in (SNOOZED, RATE_LIMITED):
-        until = decode_time(json.loads(body))
-        return Snoozed(until, elapsed_s, asked=True, rate_limited=kind == RATE_LIMITED)
-    if kind == CANCELLED:
-        return Cancelled(body.decode(), elapsed_s)
+        return decode_other(json.loads(body), elapsed_s)
     if kind == STOPPED:
         return attempt.interruption or Cancelled(body.decode(), elapsed_s)
     if kind == TIMED_OUT:
@@ -71,21 +56,14 @@ def answer(call: ChildCall, outcome: Outcome) -> bytes:
             return packed(RETURNED_NONE, call.number, elapsed_s)
         case Returned(result, elapsed_s):
             return packed(RETURNED, call.number, elapsed_s, (result or "").encode())
-        case Raised(failure, elapsed_s, None):
+        case Raised(failure, elapsed_s, None) if (
             # A MemoryError of a job with a memory limit counts as exceeding the limit.
-            if call.memory_bytes and failure.is_a("builtins.MemoryError"):
-                return packed(MEMORY, call.number, elapsed_s)
-            return packed(RAISED, call.number, elapsed_s, json.dumps(failure.as_json()).encode())
-        case Raised(failure, elapsed_s, datetime() | timedelta() as again):
-            data = {"failure": failure.as_json(), "at": encode_time(again)}
-            return packed(RETRY, call.number, elapsed_s, json.dumps(data).encode())
-        case Snoozed(until, elapsed_s, rate_limited=limited):
-            body = json.dumps(encode_time(until)).encode()
-            return packed(RATE_LIMITED if limited else SNOOZED, call.number, elapsed_s, body)
-        case Cancelled(why, elapsed_s):
-            return packed(CANCELLED, call.number, elapsed_s, why.encode())
+            call.memory_bytes and failure.is_a("builtins.MemoryError")
+        ):
+            return packed(MEMORY, call.number, elapsed_s)
         case _:
-            raise TypeError(f"a call cannot end as {outcome!r}")
+            body = json.dumps(describe(outcome)).encode()
+            return packed(RAISED, call.number, outcome.elapsed_s, body)
 
 
 def stopped(call: ChildCall, elapsed_s: float, why: str, at_limit: bool) -> bytes:

@@ -21,16 +21,8 @@ UNREADY = b"-"
 RETURNED = b"R"
 #: The function returned None.
 RETURNED_NONE = b"N"
-#: bytes: JSON of the `Failure`.
+#: It ended otherwise, usually with an exception. bytes: JSON of `chancy.executors.items.describe`.
 RAISED = b"F"
-#: It raised a `Retry` with the time of the next attempt. bytes: JSON of that and the `Failure`.
-RETRY = b"A"
-#: It snoozed itself. bytes: JSON of the time.
-SNOOZED = b"Z"
-#: It raised `RateLimited`. bytes: JSON of the time.
-RATE_LIMITED = b"Q"
-#: It cancelled itself. bytes: the reason.
-CANCELLED = b"C"
 #: It was asked to stop, and has ended.
 STOPPED = b"S"
 #: It was stopped at its time limit.
@@ -64,25 +56,9 @@ STOP = b"X"
 #: Kind, number of the call, number of the kind, length of the bytes.
 _HEADER = struct.Struct("!cQdI")
 _SIZE = _HEADER.size
-_KINDS = frozenset(
-    {READY, UNREADY, RETURNED, RETURNED_NONE, RAISED, STOPPED, TIMED_OUT, MEMORY}
-    | {
-        IMPORTING,
-        IMPORTED,
-        RETRY,
-        SNOOZED,
-        RATE_LIMITED,
-        CANCELLED,
-        FETCH,
-        PROGRESS,
-        STORE,
-        COMPLETING,
-        LOG,
-        BODY,
-        STORED,
-        STOP,
-    }
-)
+#: All of the kinds above.
+_KINDS = frozenset(value for value in vars().values() if isinstance(value, bytes))
+
 #: Maximum number of bytes in a frame. A greater length means that the data is not a frame.
 MAX_BODY = 1 << 30
 
