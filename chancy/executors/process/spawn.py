@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
@@ -14,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from chancy.executors.process.connection import ParentConnection
+from chancy.executors.process.exits import describe_exit, exit_descriptor
 from chancy.executors.process.protocol import Frame
 from chancy.executors.process.settings import ChildSettings
 
@@ -68,7 +68,7 @@ class ChildSpawn:
                 raise
         self.able = True
         self._connection = ParentConnection(ours, self._received, self._connection_ended)
-        self._sentinel = _sentinel(self._process.pid)
+        self._sentinel = exit_descriptor(self._process.pid)
         if self._sentinel is not None:
             self._loop.add_reader(self._sentinel, self._process_ended)
 
@@ -127,7 +127,7 @@ class ChildSpawn:
         if self._sentinel is not None:
             self._loop.remove_reader(self._sentinel)
             os.close(self._sentinel)
-        self._ended(self._how or _describe_exit(self._process.returncode))
+        self._ended(self._how or describe_exit(self._process.returncode))
 
 
 def _spawn(fd: int, settings: ChildSettings, sys_path: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -156,26 +156,3 @@ def _flags() -> list[str]:
     if sys.flags.dev_mode:
         flags += ["-X", "dev"]
     return flags
-
-
-def _sentinel(pid: int) -> int | None:
-    """A descriptor that becomes readable when a process exits; None if the system has none.
-
-    The connection ends at that time, too, unless a process that the job has forked keeps it open.
-    """
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):  # an old kernel, or a sandbox
-            return os.pidfd_open(pid)
-    return None
-
-
-def _describe_exit(returncode: int | None) -> str:
-    """How a process ended, in words."""
-    if returncode is None or returncode >= 0:
-        return f"exited with status {returncode}"
-    try:
-        name = signal.Signals(-returncode).name
-    except ValueError:
-        name = f"signal {-returncode}"
-    hint = " (by the system if memory ran out)" if -returncode == signal.SIGKILL else ""
-    return f"was killed by {name}{hint}"

@@ -16,10 +16,11 @@ from collections import Counter, deque
 from collections.abc import Sequence
 
 from chancy.clock import Backoff, Clock, SystemClock
+from chancy.executors.process.exits import describe_exit
 from chancy.worker.supervisor.heartbeats import SupervisorHeartbeats
 from chancy.worker.supervisor.link import WorkerReport
 from chancy.worker.supervisor.liveness import LivenessStatus
-from chancy.worker.supervisor.worker_process import WorkerProcess, describe_exit
+from chancy.worker.supervisor.worker_process import WorkerProcess
 
 logger = logging.getLogger("chancy.supervisor")
 

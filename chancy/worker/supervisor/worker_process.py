@@ -9,9 +9,9 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 
+from chancy.executors.process.exits import exit_descriptor
 from chancy.worker.supervisor.link import LINK_VARIABLE, MAX_REPORT, NUMBER_VARIABLE, WorkerReport
 
 logger = logging.getLogger("chancy.supervisor")
@@ -59,7 +59,7 @@ class WorkerProcess(asyncio.Protocol):
             except BaseException:
                 ours.close()
                 raise
-        self._pidfd = _pidfd(self._process.pid)
+        self._pidfd = exit_descriptor(self._process.pid)
         if self._pidfd is not None:
             self._loop.add_reader(self._pidfd, self._check)
         else:
@@ -145,21 +145,3 @@ def _spawn(command: Sequence[str], link_fd: int, number: int) -> subprocess.Pope
         start_new_session=True,
         env={**os.environ, LINK_VARIABLE: str(link_fd), NUMBER_VARIABLE: str(number)},
     )
-
-
-def describe_exit(code: int) -> str:
-    """How a process ended, in words."""
-    if code >= 0:
-        return f"exited with status {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
-
-
-def _pidfd(pid: int) -> int | None:
-    """A descriptor that becomes readable when a process exits; None if the system has none."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):  # an old kernel, or a sandbox
-            return os.pidfd_open(pid)
-    return None
