@@ -19,7 +19,7 @@ from chancy.queue.executor_options import ExecutorOptions
 from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
 
 if TYPE_CHECKING:
-    from chancy.executors.process.pool import ChildPool
+    from chancy.executors.process.group import ChildPool
     from chancy.executors.process.settings import JobEnvironment
 
 

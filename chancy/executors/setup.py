@@ -11,7 +11,7 @@ from chancy.job.limits import NO_LIMITS, Limits
 from chancy.queue.executor_options import ExecutorOptions
 
 if TYPE_CHECKING:
-    from chancy.executors.process.pool import ChildPool
+    from chancy.executors.process.group import ChildPool
     from chancy.executors.process.settings import JobEnvironment
 
 

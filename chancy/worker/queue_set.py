@@ -14,7 +14,7 @@ from chancy.broker.notices import Notice
 from chancy.broker.values import WorkerRecord
 from chancy.clock import Clock
 from chancy.errors import BrokerError
-from chancy.executors.process.pool import ChildPool
+from chancy.executors.process.group import ChildPool
 from chancy.job.registry import Registry
 from chancy.plugin.pushing import PrepareStored
 from chancy.queue.executor_kind import cores

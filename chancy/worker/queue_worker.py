@@ -19,7 +19,7 @@ from chancy.context.context import Progress
 from chancy.executors import executor as make_executor
 from chancy.executors.base import AttemptCallbacks, Executor
 from chancy.executors.batches import BatchedExecutor
-from chancy.executors.process.pool import ChildPool
+from chancy.executors.process.group import ChildPool
 from chancy.executors.process.settings import JobEnvironment
 from chancy.job.limits import Limits
 from chancy.job.registry import Registry

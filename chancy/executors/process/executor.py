@@ -26,9 +26,8 @@ from chancy.executors.process import memory
 from chancy.executors.process import protocol as frames
 from chancy.executors.process.attempt import ProcessAttempt
 from chancy.executors.process.child_handle import STOPPED, ChildProcess
-from chancy.executors.process.group import ChildGroup, ChildKind, turn_is_over
+from chancy.executors.process.group import ChildGroup, ChildKind, ChildPool, turn_is_over
 from chancy.executors.process.logs import LogRelay, RelayRecord
-from chancy.executors.process.pool import ChildPool
 from chancy.executors.process.prefetch import LATE_S
 from chancy.executors.process.protocol import Frame
 from chancy.executors.setup import ExecutorSetup

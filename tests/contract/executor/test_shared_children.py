@@ -11,8 +11,7 @@ import pytest
 from chancy.attempt.outcome import Released, Returned
 from chancy.executors import executor
 from chancy.executors.base import Executor
-from chancy.executors.process.group import turn_is_over
-from chancy.executors.process.pool import ChildPool
+from chancy.executors.process.group import ChildPool, turn_is_over
 from chancy.queue.executor_options import ProcessOptions
 from tests.contract.executor.calls import (
     MAX_PAYLOAD,
