@@ -25,8 +25,6 @@ class ExecutorSetup:
     :param options: of the class that its `ExecutorKind` names.
     :param limits: limits of claims that have none of their own.
     :param callbacks: called for reports of running jobs.
-    :param sys_path: module search path of executor processes; None takes this process's
-        ``sys.path`` when the executor starts.
     :param environment: surroundings of the jobs in executor processes; None for plain jobs.
     :param wrapper: surrounds the functions in executor processes; see
         `chancy.job.registry.Registry`. ``find`` returns surrounded functions already.
@@ -40,7 +38,6 @@ class ExecutorSetup:
     options: ExecutorOptions
     limits: Limits = NO_LIMITS
     callbacks: AttemptCallbacks = NO_CALLBACKS
-    sys_path: Sequence[str] | None = None
     environment: JobEnvironment | None = None
     wrapper: str | None = None
     pool: ChildPool | None = None

@@ -19,7 +19,6 @@ from chancy.attempt.outcome import (
     Returned,
     TimedOut,
 )
-from chancy.context.host import CompletionRef
 from chancy.errors import LeaseLost
 from chancy.executors.imports import IMPORT_S, import_timeout
 from chancy.executors.invocation import reason_of
@@ -30,7 +29,7 @@ from chancy.executors.process.attempt import ProcessAttempt
 from chancy.executors.process.logs import log_levels
 from chancy.executors.process.prefetch import LATE_S, Prefetch
 from chancy.executors.process.protocol import Frame, GarbledFrame, packed
-from chancy.executors.process.settings import ChildSettings, JobEnvironment
+from chancy.executors.process.settings import ChildKind, ChildSettings
 from chancy.executors.process.spawn import ChildSpawn
 from chancy.queue.executor_options import ProcessOptions
 
@@ -105,33 +104,23 @@ class ChildProcess:
     def __str__(self) -> str:
         return f"executor process {self.number} (pid {self._process.pid})"
 
-    def start(
-        self,
-        max_payload: int,
-        sys_path: Sequence[str],
-        completion: CompletionRef | None,
-        environment: JobEnvironment | None,
-        around: Sequence[str] = (),
-        wrapper: str | None = None,
-        levels: tuple[int, int] | None = None,
-        plain_errors: bool = True,
-    ) -> None:
+    def start(self, kind: ChildKind, sys_path: Sequence[str]) -> None:
         """Start the process.
 
         :raises OSError: the system cannot start it.
         """
-        log_level, job_log_level = levels or log_levels()
+        log_level, job_log_level = kind.levels or log_levels()
         settings = ChildSettings(
             calls=self._prefetch.far,
-            max_payload=max_payload,
-            initializer=self._options.initializer,
+            max_payload=kind.max_payload,
+            initializer=kind.options.initializer,
             log_level=log_level,
             job_log_level=job_log_level,
-            completion=completion,
-            environment=environment,
-            around=around,
-            wrapper=wrapper,
-            plain_errors=plain_errors,
+            completion=kind.completion,
+            environment=kind.environment,
+            around=kind.around,
+            wrapper=kind.wrapper,
+            plain_errors=kind.plain_errors,
         )
         try:
             self._process.start(settings, sys_path)

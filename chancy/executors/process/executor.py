@@ -26,10 +26,11 @@ from chancy.executors.process import memory
 from chancy.executors.process import protocol as frames
 from chancy.executors.process.attempt import ProcessAttempt
 from chancy.executors.process.child_handle import STOPPED, ChildProcess
-from chancy.executors.process.group import ChildGroup, ChildKind, ChildPool, turn_is_over
+from chancy.executors.process.group import ChildGroup, ChildPool, turn_is_over
 from chancy.executors.process.logs import LogRelay, RelayRecord
 from chancy.executors.process.prefetch import LATE_S
 from chancy.executors.process.protocol import Frame
+from chancy.executors.process.settings import ChildKind
 from chancy.executors.setup import ExecutorSetup
 from chancy.job.limits import decode_limits
 from chancy.queue.executor_options import ProcessOptions
@@ -83,7 +84,6 @@ class ProcessExecutor:
             completion=setup.callbacks.completion,
             environment=setup.environment,
             wrapper=setup.wrapper,
-            sys_path=None if setup.sys_path is None else tuple(setup.sys_path),
             around=tuple(setup.around_in_child),
             levels=levels,
             plain_errors=setup.callbacks.plain_errors,

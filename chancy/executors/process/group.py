@@ -9,18 +9,15 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from chancy.attempt.failure import Failure
-from chancy.context.host import CompletionRef
 from chancy.executors.process import protocol as frames
 from chancy.executors.process.attempt import ProcessAttempt
 from chancy.executors.process.child_handle import RECYCLED, STOPPED, ChildOwner, ChildProcess
 from chancy.executors.process.logs import LogRelay
 from chancy.executors.process.protocol import Frame
-from chancy.executors.process.settings import JobEnvironment
-from chancy.queue.executor_options import ProcessOptions
+from chancy.executors.process.settings import ChildKind
 
 logger = logging.getLogger("chancy.executors.process")
 
@@ -41,27 +38,6 @@ def turn_is_over(weight: int, answered: int, lent_s: float) -> bool:
     """Whether an executor gives its executor process to one that waits, between two jobs: after
     ``weight`` turns, of `TURN_S` or of one job that takes longer."""
     return answered >= weight and lent_s > weight * TURN_S
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildKind:
-    """What executor processes are started with. Queues of the same kind share them.
-
-    :param sys_path: module search path; None takes ``sys.path`` at start.
-    :param levels: lowest levels of the log records of jobs, and of ``chancy.job``; None takes those
-        of this process at start.
-    :param plain_errors: see `chancy.executors.base.AttemptCallbacks`.
-    """
-
-    options: ProcessOptions
-    max_payload: int
-    completion: CompletionRef | None = None
-    environment: JobEnvironment | None = None
-    wrapper: str | None = None
-    sys_path: tuple[str, ...] | None = None
-    around: tuple[str, ...] = ()
-    levels: tuple[int, int] | None = None
-    plain_errors: bool = True
 
 
 class ChildUser(ChildOwner, Protocol):
@@ -123,7 +99,8 @@ class ChildGroup:
     def __init__(self, kind: ChildKind, pool: ChildPool) -> None:
         self._kind = kind
         self._pool = pool
-        self._sys_path: Sequence[str] = ()
+        # As it is now: a job may change it, or the current directory.
+        self._sys_path = [entry or os.getcwd() for entry in sys.path]
         self._users: list[ChildUser] = []
         self._waiting: dict[ChildUser, None] = {}
         self._seats: dict[int, _Seat] = {}
@@ -180,9 +157,6 @@ class ChildGroup:
     async def attach(self, user: ChildUser) -> None:
         """Add an executor; returns once there are executor processes for it, each of which is ready
         or has failed once."""
-        if not self._users:
-            path = sys.path if self._kind.sys_path is None else self._kind.sys_path
-            self._sys_path = [entry or os.getcwd() for entry in path]
         self._users.append(user)
         while self._missing and self._pool.may_grow(self):
             self._add_seat()
@@ -307,20 +281,10 @@ class ChildGroup:
 
     async def _start_one(self, seat: _Seat) -> ChildProcess | str:
         """Start an executor process. Returns it once it is ready, or why it is not."""
-        kind = self._kind
         try:
             # Without free descriptors it cannot even be created.
-            child = ChildProcess(seat.number, self, kind.options)
-            child.start(
-                kind.max_payload,
-                self._sys_path,
-                kind.completion,
-                kind.environment,
-                kind.around,
-                kind.wrapper,
-                kind.levels,
-                kind.plain_errors,
-            )
+            child = ChildProcess(seat.number, self, self._kind.options)
+            child.start(self._kind, self._sys_path)
         except Exception as error:
             return f"could not be started: {error}"
         self._living.add(child)

@@ -6,7 +6,11 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from chancy.context.host import CompletionRef
+    from chancy.queue.executor_options import ProcessOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +25,26 @@ class JobEnvironment:
     job_loop: str
     application: str
     details: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildKind:
+    """What executor processes are started with. Queues of the same kind share them.
+
+    :param around: paths of functions that wrap each job, outermost first.
+    :param levels: lowest levels of the log records of jobs, and of ``chancy.job``; None takes those
+        of this process at start.
+    :param plain_errors: see `chancy.executors.base.AttemptCallbacks`.
+    """
+
+    options: ProcessOptions
+    max_payload: int
+    completion: CompletionRef | None = None
+    environment: JobEnvironment | None = None
+    wrapper: str | None = None
+    around: tuple[str, ...] = ()
+    levels: tuple[int, int] | None = None
+    plain_errors: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,8 @@ from chancy.attempt.outcome import Outcome, Released, Returned
 from chancy.executors.process import group as groups
 from chancy.executors.process.attempt import ProcessAttempt
 from chancy.executors.process.executor import ProcessExecutor
-from chancy.executors.process.group import ChildGroup, ChildKind, ChildPool, ChildUser
+from chancy.executors.process.group import ChildGroup, ChildPool, ChildUser
+from chancy.executors.process.settings import ChildKind
 from chancy.executors.setup import ExecutorSetup
 from chancy.queue.executor_options import ProcessOptions
 from tests.support.waiting import eventually
