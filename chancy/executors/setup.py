@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from chancy.executors.base import NO_CALLBACKS, AttemptCallbacks, FindFunction
+from chancy.executors.process.settings import ChildKind, JobEnvironment
 from chancy.job.limits import NO_LIMITS, Limits
-from chancy.queue.executor_options import ExecutorOptions
+from chancy.queue.executor_options import ExecutorOptions, ProcessOptions
 
 if TYPE_CHECKING:
     from chancy.executors.process.group import ChildPool
-    from chancy.executors.process.settings import JobEnvironment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,3 +42,16 @@ class ExecutorSetup:
     wrapper: str | None = None
     pool: ChildPool | None = None
     around_in_child: Sequence[str] = ()
+
+    def child_kind(self, options: ProcessOptions, levels: tuple[int, int] | None) -> ChildKind:
+        """The executor processes that run such jobs."""
+        return ChildKind(
+            options=options,
+            max_payload=self.max_payload,
+            completion=self.callbacks.completion,
+            environment=self.environment,
+            wrapper=self.wrapper,
+            around=tuple(self.around_in_child),
+            levels=levels,
+            plain_errors=self.callbacks.plain_errors,
+        )

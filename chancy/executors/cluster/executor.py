@@ -34,7 +34,7 @@ from chancy.executors.invocation import raised
 from chancy.executors.process.answer import encode_error
 from chancy.executors.process.logs import LogRelay, log_levels
 from chancy.executors.setup import ExecutorSetup
-from chancy.queue.executor_options import ClusterOptions
+from chancy.queue.executor_options import ClusterOptions, ProcessOptions
 
 logger = logging.getLogger("chancy.executors.cluster")
 
@@ -260,20 +260,13 @@ class ClusterExecutor:
         attempt.finish(outcome)
 
     def _call(self, run: str, claim: Claim) -> HostedCall:
-        setup = self._setup
+        options = self._options
         return HostedCall(
             run=run,
             claim=claim,
-            limits=setup.limits,
-            max_payload=setup.max_payload,
-            grace_s=self._options.grace_s,
-            contact_timeout_s=self._options.contact_timeout_s,
-            levels=log_levels(),
-            completion=setup.callbacks.completion,
-            environment=setup.environment,
-            wrapper=setup.wrapper,
-            around=tuple(setup.around_in_child),
-            plain_errors=setup.callbacks.plain_errors,
+            limits=self._setup.limits,
+            contact_timeout_s=options.contact_timeout_s,
+            kind=self._setup.child_kind(ProcessOptions(grace_s=options.grace_s), log_levels()),
         )
 
     # The connection

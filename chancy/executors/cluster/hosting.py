@@ -37,7 +37,6 @@ from chancy.executors.cluster.messages import (
 from chancy.executors.process.answer import decode_error
 from chancy.executors.process.executor import ProcessExecutor
 from chancy.executors.setup import ExecutorSetup
-from chancy.queue.executor_options import ProcessOptions
 
 #: Sends a message to the worker, from any thread.
 Send = Callable[[HostMessage], None]
@@ -98,25 +97,25 @@ class HostedRun:
             await executor.stop()
 
     def _make_executor(self) -> ProcessExecutor:
-        call = self._call
+        call, kind = self._call, self._call.kind
         setup = ExecutorSetup(
             concurrency=1,
             find=_unused,
-            max_payload=call.max_payload,
-            options=ProcessOptions(grace_s=call.grace_s),
+            max_payload=kind.max_payload,
+            options=kind.options,
             limits=call.limits,
             callbacks=AttemptCallbacks(
                 report=self._report,
                 store=self._store,
                 completing=lambda claim: self._send(CompletionBegun(call.run)),
-                completion=call.completion,
-                plain_errors=call.plain_errors,
+                completion=kind.completion,
+                plain_errors=kind.plain_errors,
             ),
-            environment=call.environment,
-            wrapper=call.wrapper,
-            around_in_child=call.around,
+            environment=kind.environment,
+            wrapper=kind.wrapper,
+            around_in_child=kind.around,
         )
-        return ProcessExecutor(setup, relay=self._relay, levels=call.levels)
+        return ProcessExecutor(setup, relay=self._relay, levels=kind.levels)
 
     async def _watched(self, executor: ProcessExecutor, place: str) -> Outcome:
         """Run the job unless the worker is silent, and stop it once the worker is."""

@@ -11,8 +11,7 @@ from typing import Any
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome
-from chancy.context.host import CompletionRef
-from chancy.executors.process.settings import JobEnvironment
+from chancy.executors.process.settings import ChildKind
 from chancy.job.limits import Limits
 
 
@@ -22,24 +21,16 @@ class HostedCall:
 
     :param run: identifies the attempt in messages.
     :param claim: without arguments if these are passed by reference.
-    :param levels: lowest levels of log records of jobs, and of their own lines.
     :param contact_timeout_s: seconds without a message of the worker after which the host stops
         the job.
-    :param plain_errors: see `chancy.executors.base.AttemptCallbacks`.
+    :param kind: the executor process that runs it.
     """
 
     run: str
     claim: Claim
     limits: Limits
-    max_payload: int
-    grace_s: float
     contact_timeout_s: float
-    levels: tuple[int, int]
-    completion: CompletionRef | None
-    environment: JobEnvironment | None
-    wrapper: str | None
-    around: tuple[str, ...]
-    plain_errors: bool
+    kind: ChildKind
 
     def with_arguments(self, arguments: str) -> HostedCall:
         """The call with arguments that were passed by reference."""

@@ -30,7 +30,6 @@ from chancy.executors.process.group import ChildGroup, ChildPool, turn_is_over
 from chancy.executors.process.logs import LogRelay, RelayRecord
 from chancy.executors.process.prefetch import LATE_S
 from chancy.executors.process.protocol import Frame
-from chancy.executors.process.settings import ChildKind
 from chancy.executors.setup import ExecutorSetup
 from chancy.job.limits import decode_limits
 from chancy.queue.executor_options import ProcessOptions
@@ -59,7 +58,7 @@ class ProcessExecutor:
     `Lost`.
 
     :param relay: gets the log records of jobs; None logs them in this process.
-    :param levels: see `ChildKind`.
+    :param levels: see `chancy.executors.process.settings.ChildKind`.
     """
 
     def __init__(
@@ -78,16 +77,8 @@ class ProcessExecutor:
         self._callbacks = setup.callbacks
         self._relay_record = relay or LogRelay().relay
         self._pool = setup.pool or ChildPool(setup.concurrency)
-        self._kind = ChildKind(
-            options=replace(self._options, weight=1),  # queues of all weights share them
-            max_payload=setup.max_payload,
-            completion=setup.callbacks.completion,
-            environment=setup.environment,
-            wrapper=setup.wrapper,
-            around=tuple(setup.around_in_child),
-            levels=levels,
-            plain_errors=setup.callbacks.plain_errors,
-        )
+        # Queues of all weights share them.
+        self._kind = setup.child_kind(replace(self._options, weight=1), levels)
         self._group: ChildGroup | None = None
         #: The executor processes that it has borrowed.
         self._children: list[ChildProcess] = []
