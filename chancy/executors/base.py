@@ -100,3 +100,24 @@ class Executor(Protocol):
     async def stop(self) -> None:
         """Stop threads and processes. Called when no `run` is in progress."""
         ...
+
+
+class WrappingExecutor:
+    """An executor that runs claims by another one; a subclass changes what that gets or returns."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    @property
+    def slots(self) -> int:
+        return self._executor.slots
+
+    @property
+    def broken(self) -> str | None:
+        return self._executor.broken
+
+    async def start(self) -> None:
+        await self._executor.start()
+
+    async def stop(self) -> None:
+        await self._executor.stop()

@@ -15,7 +15,7 @@ from chancy.attempt.failure import Failure
 from chancy.attempt.outcome import Outcome, Raised, Released, Returned, Snoozed
 from chancy.clock import is_being_cancelled
 from chancy.errors import ChancyError, InvalidResult, PayloadTooLarge
-from chancy.executors.base import Executor, FindFunction
+from chancy.executors.base import Executor, FindFunction, WrappingExecutor
 from chancy.executors.imports import load, needs_import
 from chancy.executors.invocation import raised
 from chancy.executors.items import Item, decode_other
@@ -114,7 +114,7 @@ def _outcome(results: list[Item], elapsed_s: float, what: str, max_payload: int)
         return Raised(Failure.of(error), elapsed_s)
 
 
-class BatchedExecutor:
+class BatchedExecutor(WrappingExecutor):
     """Runs jobs of batch functions together, and all others alone.
 
     A call starts when its batch is full, when every slot of the executor is taken, or when the
@@ -125,27 +125,13 @@ class BatchedExecutor:
     """
 
     def __init__(self, executor: Executor, find: FindFunction, max_payload: int) -> None:
-        self._executor = executor
+        super().__init__(executor)
         self._find = find
         self._max_payload = max_payload
         self._declared: dict[str, tuple[Batching, Signature] | None] = {}
         self._gathering: dict[tuple[str, str], _Batch] = {}
         self._batches: dict[_Key, _Batch] = {}
         self._calls: set[asyncio.Task[None]] = set()
-
-    @property
-    def slots(self) -> int:
-        return self._executor.slots
-
-    @property
-    def broken(self) -> str | None:
-        return self._executor.broken
-
-    async def start(self) -> None:
-        await self._executor.start()
-
-    async def stop(self) -> None:
-        await self._executor.stop()
 
     def run(self, claim: Claim) -> Coroutine[Any, Any, Outcome]:
         try:

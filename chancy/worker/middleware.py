@@ -22,7 +22,7 @@ from chancy.clock import is_being_cancelled
 from chancy.containment import Containment, abandon, refuse
 from chancy.context.context import CURRENT, JobContext
 from chancy.context.host import DetachedHost
-from chancy.executors.base import Executor
+from chancy.executors.base import Executor, WrappingExecutor
 from chancy.plugin.hooks import AroundHook
 from chancy.plugin.plugin import AroundContext
 from chancy.worker.inline_run import failed_by, is_inline, run_inline
@@ -269,7 +269,7 @@ class _Ended:
         pass
 
 
-class AroundHooks:
+class AroundHooks(WrappingExecutor):
     """An executor that wraps each run of another executor in hooks.
 
     :param hooks: the hooks, in the order in which they are entered.
@@ -284,7 +284,7 @@ class AroundHooks:
         *,
         plain_errors: bool = True,
     ) -> None:
-        self._executor = executor
+        super().__init__(executor)
         self._hooks = hooks
         self._leave_s = LEAVE_S if leave_s is None else leave_s
         self._plain_errors = plain_errors
@@ -292,17 +292,6 @@ class AroundHooks:
         self._runs: dict[tuple[UUID, UUID], HookedRun] = {}
         # Claims that run with what hooks have set, by identity of the given one.
         self._carrying: dict[int, Claim] = {}
-
-    @property
-    def slots(self) -> int:
-        return self._executor.slots
-
-    @property
-    def broken(self) -> str | None:
-        return self._executor.broken
-
-    async def start(self) -> None:
-        await self._executor.start()
 
     async def run(self, claim: Claim) -> Outcome:
         if self._inline:
@@ -350,6 +339,3 @@ class AroundHooks:
             running = self._carrying.get(id(claim), claim)
             return self._inline and self._executor.interrupt(running, outcome)
         return run.interrupt(outcome)
-
-    async def stop(self) -> None:
-        await self._executor.stop()

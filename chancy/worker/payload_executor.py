@@ -7,11 +7,11 @@ from uuid import UUID
 from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
 from chancy.attempt.outcome import Outcome, Raised
-from chancy.executors.base import Executor
+from chancy.executors.base import Executor, WrappingExecutor
 from chancy.plugin.payloads import StoredPayloads
 
 
-class PayloadExecutor:
+class PayloadExecutor(WrappingExecutor):
     """An executor that runs claims as another one does, with decoded payloads.
 
     The decoded payloads are seen by the other executor only: what is judged, logged, settled and
@@ -19,24 +19,10 @@ class PayloadExecutor:
     """
 
     def __init__(self, executor: Executor, payloads: StoredPayloads) -> None:
-        self._executor = executor
+        super().__init__(executor)
         self._payloads = payloads
         #: Decoded claims that run: executors know an attempt by the object.
         self._decoded: dict[tuple[UUID, UUID], Claim] = {}
-
-    @property
-    def slots(self) -> int:
-        return self._executor.slots
-
-    @property
-    def broken(self) -> str | None:
-        return self._executor.broken
-
-    async def start(self) -> None:
-        await self._executor.start()
-
-    async def stop(self) -> None:
-        await self._executor.stop()
 
     async def run(self, claim: Claim) -> Outcome:
         try:

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Snoozed
-from chancy.executors.base import Executor
+from chancy.executors.base import Executor, WrappingExecutor
 from chancy.worker.start_recorder import StartRecorder, Turn
 
 logger = logging.getLogger("chancy.worker")
@@ -34,7 +34,7 @@ IDLE_S = 60.0
 _Key = tuple[UUID, UUID]
 
 
-class QuarantineExecutor:
+class QuarantineExecutor(WrappingExecutor):
     """Runs claims with several crashes in an isolated executor, all others in the usual one.
 
     The start of a claim with a crash is stored before it runs, so that only jobs that have started
@@ -59,7 +59,7 @@ class QuarantineExecutor:
         alone_here: bool = False,
         idle_s: float = IDLE_S,
     ) -> None:
-        self._executor = executor
+        super().__init__(executor)
         self._starts = starts
         self._make_isolated = make_isolated
         self._alone_here = alone_here
@@ -77,17 +77,6 @@ class QuarantineExecutor:
         #: Number of claims that have an executor process, or will have it once their start is
         #: stored.
         self._isolating = 0
-
-    @property
-    def slots(self) -> int:
-        return self._executor.slots
-
-    @property
-    def broken(self) -> str | None:
-        return self._executor.broken
-
-    async def start(self) -> None:
-        await self._executor.start()
 
     def run(self, claim: Claim) -> Coroutine[Any, Any, Outcome]:
         if not claim.crashes:
