@@ -179,10 +179,8 @@ class WaitTimeout(JobError, TimeoutError):
 class BrokerError(ChancyError):
     """A call to the store failed."""
 
-    @property
-    def retryable(self) -> bool:
-        """Whether the same call may succeed when it is repeated."""
-        return False
+    #: Whether the same call may succeed when it is repeated.
+    retryable: bool = False
 
 
 class BrokerUnavailable(BrokerError):
@@ -192,17 +190,13 @@ class BrokerUnavailable(BrokerError):
     call is safe to repeat.
     """
 
-    @property
-    def retryable(self) -> bool:
-        return True
+    retryable = True
 
 
 class NotOpen(BrokerUnavailable):
     """The broker has not been opened, or was closed. Nothing was sent."""
 
-    @property
-    def retryable(self) -> bool:
-        return False
+    retryable = False
 
 
 #: The SQLSTATE of a lock timeout.
@@ -232,9 +226,7 @@ class RowsLocked(BrokerError):
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.ids, self.stale)
 
-    @property
-    def retryable(self) -> bool:
-        return True
+    retryable = True
 
 
 class StatementFailed(BrokerError):
@@ -248,12 +240,6 @@ class StatementFailed(BrokerError):
     def __init__(self, message: str, *, sqlstate: str = "", passing: bool = False) -> None:
         super().__init__(f"{message} (SQLSTATE {sqlstate})" if sqlstate else message)
         self.sqlstate = sqlstate
-        self._passing = passing
-
-    @property
-    def retryable(self) -> bool:
-        return (
-            self._passing
-            or self.sqlstate[:2] in _RETRYABLE_CLASSES
-            or self.sqlstate in _RETRYABLE_CODES
+        self.retryable = (
+            passing or sqlstate[:2] in _RETRYABLE_CLASSES or sqlstate in _RETRYABLE_CODES
         )
