@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
 import click
 
 from chancy.job.definition import QueuedJob
-from chancy.serialization.sealed import redacted
 from chancy.text import storable, written
 
 _CELL = 60
@@ -66,25 +65,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, cut: bool
 
 def job(queued: QueuedJob) -> dict[str, Any]:
     """A job as JSON. Times in ISO 8601, UTC. Encrypted payloads are replaced by a word."""
-    fields: dict[str, Any] = {name: _plain(getattr(queued, name)) for name in queued.__slots__}
-    fields |= {name: redacted(fields[name]) for name in ("arguments", "result", "errors", "meta")}
-    fields["state"] = queued.state.label
-    fields["limits"] = {limit.type.value: limit.value for limit in queued.limits}
-    return fields
+    from chancy.plugin.tables import facts  # of SQL statements, which most commands do not need
 
-
-def _plain(value: object) -> object:
-    match value:
-        case datetime():
-            return value.isoformat()
-        case Mapping():
-            return dict(value)
-        case tuple() | frozenset():
-            return [_plain(item) for item in value]
-        case None | bool() | int() | float() | str() | list():
-            return value
-        case _:
-            return str(value)
+    limits = {limit.type.value: limit.value for limit in queued.limits}
+    return {**facts(queued), "limits": limits}
 
 
 def capped(count: int) -> str:
