@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
-from typing import TypeVar
 from uuid import UUID
 
 from chancy.broker.contract import Broker
 from chancy.broker.values import PreparedJob
-from chancy.job.definition import QueuedJob
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.drivers.base import Connection
 from chancy.postgres.push import missing_tables
@@ -20,42 +17,31 @@ from chancy.postgres.push.statement import insertion, stand_ins
 from chancy.postgres.statements import Statements
 from chancy.postgres.within import fetch_within_sync
 from chancy.queue.queue import DEFAULT_BROKER
-from chancy.results.background import Background
+from chancy.results.background import Background, JobWaiter
 from chancy.routing.partitioning import PushPartitioning
 from chancy.routing.router import RoutedBroker
 
-T = TypeVar("T")
 
-
-class BackgroundBroker:
+class BackgroundBroker(Background[Broker]):
     """A broker for threads without an event loop; thread-safe.
 
     Calls run in the event loop of a background thread. Statements within a transaction of the
     caller's run in the calling thread, on the caller's connection.
 
-    :param background: its broker is a `PostgresBroker`, or a `RoutedBroker` with such a control.
+    :param make: makes a `PostgresBroker`, or a `RoutedBroker` with such a control, and its waiter.
     :param routed: whether it is a `RoutedBroker`.
     """
 
-    def __init__(self, background: Background[Broker], schema: str, *, routed: bool) -> None:
-        self._background = background
+    def __init__(
+        self, make: Callable[[], tuple[Broker, JobWaiter]], schema: str, *, routed: bool
+    ) -> None:
+        super().__init__(make)
         self._sql = Statements(schema)
         self._routed = routed
 
     @property
     def connection(self) -> None:
         """None: it has sessions of its own."""
-
-    def run(self, work: Callable[[Broker], Awaitable[T]], *, waits: bool = False) -> T:
-        """Run a coroutine function with the broker, and return its result. It may always wait."""
-        return self._background.run(lambda broker, _: work(broker))
-
-    def begin(self, id: UUID, timeout_s: float | None) -> Future[QueuedJob]:
-        """See `Background.begin`."""
-        return self._background.begin(id, timeout_s)
-
-    def close(self) -> None:
-        self._background.close()
 
     def push(
         self, jobs: Sequence[PreparedJob], *, within: object | None = None

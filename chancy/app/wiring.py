@@ -13,7 +13,7 @@ from chancy.clock import Clock
 from chancy.plugin.hooks import Hooks
 from chancy.plugin.runtime import BrokerContext
 from chancy.queue.queue import Queue
-from chancy.results.background import Background, JobWaiter
+from chancy.results.background import JobWaiter
 from chancy.results.waiter import CompletionWaiter
 from chancy.routing.router import RoutedBroker, RoutedSqlBroker
 from chancy.routing.waiter import RoutedWaiter
@@ -61,7 +61,7 @@ class Wiring:
         def make() -> tuple[Broker, JobWaiter]:
             return self.make(make_control())
 
-        sync = BackgroundBroker(Background(make), schema, routed=bool(self._factories))
+        sync = BackgroundBroker(make, schema, routed=bool(self._factories))
         try:
             sync.run(_opened)
         except BaseException:

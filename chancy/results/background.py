@@ -139,14 +139,11 @@ class Background(Generic[B]):
     def begin(self, id: UUID, timeout_s: float | None) -> Future[QueuedJob]:
         """Start waiting for a job to finish; see `chancy.results.reference.Reference.wait`."""
 
-        async def work(broker: B, waiter: JobWaiter) -> QueuedJob:
-            return await waiter.wait(id, timeout_s)
+        return self._loop.submit(self._run(lambda _, waiter: waiter.wait(id, timeout_s)))
 
-        return self._loop.submit(self._run(work))
-
-    def run(self, work: Callable[[B, JobWaiter], Awaitable[T]]) -> T:
-        """Run a coroutine function in the loop, and return its result."""
-        return self._loop.run(self._run(work))
+    def run(self, work: Callable[[B], Awaitable[T]], *, waits: bool = False) -> T:
+        """Run a coroutine function with the broker, and return its result. It may always wait."""
+        return self._loop.run(self._run(lambda broker, _: work(broker)))
 
     def close(self) -> None:
         """Cancel the calls of other threads, and stop the thread. Later calls raise."""
