@@ -8,19 +8,15 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Coroutine, Generator
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
 
 from chancy.cli import output
 from chancy.cli.exits import NO, complain
-
-if TYPE_CHECKING:
-    from chancy.cli.demo.totals import Totals
 
 T = TypeVar("T")
 
@@ -69,8 +65,12 @@ def demo(dsn: str | None, modules: int | None, dashboard: bool) -> None:
             asyncio.run(_stoppable(course.show(place, planned)))
     click.echo("checking every total without a queue")
     by_jobs, direct = totals.of_jobs(run.finished), totals.directly(paths, planned)
-    wrong = by_jobs.differences(direct)
-    _print(by_jobs, direct, wrong)
+    wrong = [name for name in by_jobs if by_jobs[name] != direct[name]]
+    rows = [
+        (name, _shown(total), _shown(direct[name]), "WRONG" if name in wrong else "right")
+        for name, total in by_jobs.items()
+    ]
+    output.table(("total", "by jobs", "directly", ""), rows)
     speed = len(run.finished) / run.elapsed_s
     took = time.monotonic() - began
     click.echo(f"{speed:,.0f} jobs/s over {run.elapsed_s:.1f} s; {took:.1f} s in all")
@@ -106,19 +106,6 @@ async def _stoppable(work: Coroutine[Any, Any, T]) -> T:
 
 def _interrupt(*_: object) -> NoReturn:
     raise KeyboardInterrupt
-
-
-def _print(by_jobs: Totals, direct: Totals, wrong: Sequence[str]) -> None:
-    rows = [
-        (
-            field.name.replace("_", " "),
-            _shown(getattr(by_jobs, field.name)),
-            _shown(getattr(direct, field.name)),
-            "WRONG" if field.name in wrong else "right",
-        )
-        for field in fields(by_jobs)
-    ]
-    output.table(("total", "by jobs", "directly", ""), rows)
 
 
 def _shown(value: int | str) -> str:

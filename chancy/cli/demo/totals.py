@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,28 +13,7 @@ from chancy.job.definition import Job, QueuedJob
 from chancy.states import State
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
-    """The totals that the demo checks. ``deepest`` is the deepest nesting of statements."""
-
-    modules_parsed: int
-    modules_read: int
-    lines: int
-    functions: int
-    classes: int
-    deepest: int
-    bytes: int
-    hash_of_hashes: str
-    retried: int
-    failed: int
-
-    def differences(self, other: Totals) -> list[str]:
-        """The names of the totals that differ."""
-        names = [field.name for field in fields(self)]
-        return [name for name in names if getattr(self, name) != getattr(other, name)]
-
-
-def of_jobs(finished: Mapping[UUID, QueuedJob]) -> Totals:
+def of_jobs(finished: Mapping[UUID, QueuedJob]) -> dict[str, int | str]:
     """The totals of the results that the jobs stored."""
     done = [job for job in finished.values() if job.state is State.SUCCEEDED]
     return _totals(
@@ -46,7 +24,7 @@ def of_jobs(finished: Mapping[UUID, QueuedJob]) -> Totals:
     )
 
 
-def directly(modules: Iterable[Path], pushed: Sequence[Job]) -> Totals:
+def directly(modules: Iterable[Path], pushed: Sequence[Job]) -> dict[str, int | str]:
     """The same totals, computed in this process from the files alone."""
     sources = {str(path): path.read_bytes() for path in modules}
     return _totals(
@@ -63,17 +41,17 @@ def _path(job: QueuedJob) -> str:
 
 def _totals(
     measures: Mapping[str, Any], contents: Mapping[str, Any], *, retried: int, failed: int
-) -> Totals:
+) -> dict[str, int | str]:
     hashes = "\n".join(f"{path} {contents[path]['sha256']}" for path in sorted(contents))
-    return Totals(
-        modules_parsed=len(measures),
-        modules_read=len(contents),
-        lines=sum(measure["lines"] for measure in measures.values()),
-        functions=sum(measure["functions"] for measure in measures.values()),
-        classes=sum(measure["classes"] for measure in measures.values()),
-        deepest=max((measure["depth"] for measure in measures.values()), default=0),
-        bytes=sum(content["bytes"] for content in contents.values()),
-        hash_of_hashes=hashlib.sha256(hashes.encode()).hexdigest()[:16],
-        retried=retried,
-        failed=failed,
-    )
+    return {
+        "modules parsed": len(measures),
+        "modules read": len(contents),
+        "lines": sum(measure["lines"] for measure in measures.values()),
+        "functions": sum(measure["functions"] for measure in measures.values()),
+        "classes": sum(measure["classes"] for measure in measures.values()),
+        "deepest": max((measure["depth"] for measure in measures.values()), default=0),
+        "bytes": sum(content["bytes"] for content in contents.values()),
+        "hash of hashes": hashlib.sha256(hashes.encode()).hexdigest()[:16],
+        "retried": retried,
+        "failed": failed,
+    }
