@@ -72,6 +72,16 @@ class QueueFilter(admin.SimpleListFilter):
         return queryset.filter(queue=self.value()) if self.value() else queryset
 
 
+def _tree(name: str) -> Any:
+    """A method of an admin that shows a value of a row as a tree, masked as in the dashboard."""
+
+    @admin.display(description=name)
+    def shown(_: Any, row: Any) -> str:
+        return _shown(getattr(row, name))
+
+    return shown
+
+
 class _TableAdmin(admin.ModelAdmin):
     """Shows a table. Actions change it, for users with the model's change permission."""
 
@@ -145,7 +155,7 @@ class _TableAdmin(admin.ModelAdmin):
         found.pop("delete_selected", None)
         return found
 
-    # One row: JSON is shown as a tree, masked as in the dashboard
+    # One row
 
     def get_fields(self, request: Any, obj: object = None) -> Sequence[str]:
         return [
@@ -156,30 +166,7 @@ class _TableAdmin(admin.ModelAdmin):
     def get_readonly_fields(self, request: Any, obj: object = None) -> Sequence[str]:
         return self.get_fields(request, obj)
 
-    @admin.display(description="arguments")
-    def shown_arguments(self, row: Any) -> str:
-        """The arguments."""
-        return _shown(row.arguments)
-
-    @admin.display(description="meta")
-    def shown_meta(self, row: Any) -> str:
-        """The meta."""
-        return _shown(row.meta)
-
-    @admin.display(description="limits")
-    def shown_limits(self, row: Any) -> str:
-        """The limits."""
-        return _shown(row.limits)
-
-    @admin.display(description="errors")
-    def shown_errors(self, row: Any) -> str:
-        """The failures of the attempts."""
-        return _shown(row.errors)
-
-    @admin.display(description="result")
-    def shown_result(self, row: Any) -> str:
-        """The return value."""
-        return _shown(row.result)
+    shown_arguments, shown_meta, shown_errors, shown_result, shown_limits = map(_tree, _LARGE)
 
     # Actions
 
