@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -16,7 +17,6 @@ from chancy.broker.contract import Broker, never
 from chancy.broker.values import PreparedJob, WorkerRecord
 from chancy.job.definition import QueuedJob
 from chancy.job.ids import new_id
-from chancy.job.unique import UniqueKey
 from chancy.queue.queue import Queue
 from chancy.states import State
 
@@ -24,33 +24,20 @@ PAST = datetime(2001, 1, 1, tzinfo=UTC)
 FUTURE = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
-def prepared(
-    *,
-    job_id: UUID | None = None,
-    queue: str = "default",
-    priority: int = 0,
-    func: str = "shop.jobs.work",
-    arguments: str = "{}",
-    run_at: datetime | None = None,
-    delay_s: float | None = None,
-    meta: str | None = None,
-    limits: str | None = None,
-    unique: UniqueKey | None = None,
-) -> PreparedJob:
-    """A job for `Broker.push`."""
-    return PreparedJob(
+def prepared(*, job_id: UUID | None = None, **fields: Any) -> PreparedJob:
+    """A job for `Broker.push`, with the given fields."""
+    job = PreparedJob(
         id=job_id or new_id(),
-        queue=queue,
-        priority=priority,
-        func=func,
-        arguments=arguments,
-        run_at=run_at,
-        delay_s=delay_s,
+        queue="default",
+        priority=0,
+        func="shop.jobs.work",
+        arguments="{}",
+        run_at=None,
+        delay_s=None,
         max_attempts=3,
-        meta=meta,
-        limits=limits,
-        unique=unique,
+        meta=None,
     )
+    return job._replace(**fields)
 
 
 def record(worker_id: UUID | None = None, *, host: str = "host", pid: int = 1) -> WorkerRecord:
