@@ -61,9 +61,7 @@ class RoutedWaiter:
             found = await self._wait_where_known(name, id, left_s)
             if not isinstance(found, str):
                 return found
-            name = found
-            if timeout_s is not None:
-                left_s = max(0.0, timeout_s - (self._clock.monotonic() - started))
+            name, left_s = found, self._left_s(timeout_s, started)
 
     async def _wait_where_known(
         self, name: str, id: UUID, timeout_s: float | None
@@ -91,9 +89,7 @@ class RoutedWaiter:
                     gone = waiting.exception()
                     if not isinstance(gone, Gone):
                         return waiting.result()
-                    left_s = None
-                    if timeout_s is not None:
-                        left_s = timeout_s - (self._clock.monotonic() - started)
+                    left_s = self._left_s(timeout_s, started)
                     found = await self._find_moved(name, gone.queue, id, left_s)
                     return waiting.result() if found is None else found
                 found = looking.result()
@@ -188,36 +184,31 @@ class RoutedWaiter:
 
     async def _wait_everywhere(self, id: UUID, timeout_s: float | None) -> QueuedJob:
         """Wait at every broker. An unavailable broker is tried again, unless all of them are."""
-        started = self._clock.monotonic()
-        waiting = {self._start(name, id, timeout_s, 0.0): name for name in self._waiters}
-        tasks, unavailable = set(waiting), set[str]()
+        started, unavailable = self._clock.monotonic(), set[str]()
+        waiting: dict[asyncio.Task[QueuedJob], str] = {}
+
+        def start(name: str, timeout_s: float | None, pause_s: float) -> None:
+            wait = self._wait_at(name, id, timeout_s, pause_s)
+            waiting[asyncio.create_task(wait)] = name
+
+        for name in self._waiters:
+            start(name, timeout_s, 0.0)
         try:
             while True:
                 done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     name = waiting.pop(task)
-                    tasks.discard(task)
                     try:
                         return task.result()
                     except BrokerError:
                         unavailable.add(name)
                         if len(unavailable) == len(self._waiters):
                             raise
-                        left_s = timeout_s
-                        if timeout_s is not None:
-                            left_s = timeout_s - (self._clock.monotonic() - started)
-                        retry = self._start(name, id, left_s, _RETRY_S)
-                        waiting[retry] = name
-                        tasks.add(retry)
+                        start(name, self._left_s(timeout_s, started), _RETRY_S)
         finally:
-            for task in tasks:
+            for task in waiting:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _start(
-        self, name: str, id: UUID, timeout_s: float | None, pause_s: float
-    ) -> asyncio.Task[QueuedJob]:
-        return asyncio.create_task(self._wait_at(name, id, timeout_s, pause_s))
+            await asyncio.gather(*waiting, return_exceptions=True)
 
     async def _wait_at(
         self, name: str, id: UUID, timeout_s: float | None, pause_s: float
@@ -225,6 +216,11 @@ class RoutedWaiter:
         await self._clock.sleep(pause_s)
         await self._brokers.ready(name)
         return await self._waiters[name].wait(id, timeout_s)
+
+    def _left_s(self, timeout_s: float | None, started: float) -> float | None:
+        if timeout_s is None:
+            return None
+        return max(0.0, timeout_s - (self._clock.monotonic() - started))
 
     async def close(self) -> None:
         """End all waits with `BrokerUnavailable`."""
