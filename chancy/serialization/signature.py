@@ -59,7 +59,7 @@ class Signature:
 
     __slots__ = (
         "_annotations", "_arguments", "_checked", "_kinds", "_open", "_result", "_result_kinds",
-        "_simple", "_types", "_what", "_what_result", "none_fits", "path",
+        "_simple", "_what", "_what_result", "none_fits", "path",
     )  # fmt: skip
 
     def __init__(self, annotations: Annotations, path: str) -> None:
@@ -68,8 +68,6 @@ class Signature:
         self._what = f"the arguments of {path}"
         self._what_result = f"the result of {path}"
         self._kinds = _Kinds(annotations)
-        # The most likely type of each value, checked first: 0.03 µs instead of 0.05.
-        self._types = {one.name: next(iter(one.kinds), None) for one in annotations.parameters}
         rest = annotations.rest
         every = [*annotations.parameters, *([] if rest is None else [rest])]
         #: Whether any parameter has an annotation.
@@ -120,32 +118,19 @@ class Signature:
         """
         if self._open and FORMAT in arguments:
             raise InvalidArguments(f"{self.path}: the argument name {FORMAT!r} is reserved")
-        if not self._simple and type(arguments) is dict:
-            return self._encode(arguments, limit)
-        if self._checked and type(arguments) is dict:
-            types = self._types
-            try:
-                for name, value in arguments.items():
-                    if type(value) is not types[name]:
-                        if self._fit(arguments):
-                            break
-                        return self._encode(arguments, limit)
-            except KeyError:
-                if not self._fit(arguments):
-                    return self._encode(arguments, limit)
+        if type(arguments) is dict and not (self._simple and self._fit(arguments)):
+            validator = self._arguments or self._argument_validator()
+            return validator.encode(arguments, self._what, limit)
         return codec.encode(arguments, what=self._what, limit=limit, named=True)
 
     def _fit(self, arguments: dict[str, Any]) -> bool:
         """Whether the type of each value is one that fits without validation."""
-        kinds = self._kinds
-        for name, value in arguments.items():  # noqa: SIM110  a generator takes twice as long
-            if type(value) not in kinds[name]:
-                return False
+        if self._checked:
+            kinds = self._kinds
+            for name, value in arguments.items():
+                if type(value) not in kinds[name]:
+                    return False
         return True
-
-    def _encode(self, arguments: dict[str, Any], limit: int) -> str:
-        validator = self._arguments or self._argument_validator()
-        return validator.encode(arguments, self._what, limit)
 
     def decode(self, text: str | None) -> dict[str, Any]:
         """Decode stored arguments; None stands for none.
@@ -158,29 +143,14 @@ class Signature:
             return {}
         if not self._simple:
             return self._decode(text)
-        arguments: Any = None
-        try:
-            arguments, end = codec.scan(text, 0)  # one call less than decode
-        except (StopIteration, ValueError, RecursionError):
-            end = -1  # decode reports the error
-        if end != len(text):
-            arguments = codec.decode(text)
+        arguments = codec.decode(text)
         if type(arguments) is not dict:
             raise InvalidArguments(
                 f"the stored arguments are {type(arguments).__name__}, not an object: jobs are "
                 "called with keyword arguments"
             )
-        if self._checked:
-            types = self._types
-            try:
-                for name, value in arguments.items():
-                    if type(value) is not types[name]:
-                        if self._fit(arguments):
-                            break
-                        return self._decode(text)
-            except KeyError:
-                if not self._fit(arguments):
-                    return self._decode(text)
+        if not self._fit(arguments):
+            return self._decode(text)
         if self._open and FORMAT in arguments:
             raise self._unreadable(arguments)
         return arguments
