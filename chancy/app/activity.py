@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from chancy.app.backlog import Backlog, backlogs, counted_elsewhere, statement
+from chancy.app.backlog import SQL, Backlog, backlogs, counted_elsewhere
 from chancy.broker.values import QueueCounts, WorkerRecord
 from chancy.errors import ConfigurationError
 from chancy.postgres.broker import PostgresBroker
@@ -173,7 +173,7 @@ class Lookout:
         )
 
     async def _rows(self, session: Connection, name: str, *params: object) -> Sequence[Row]:
-        return await session.fetch(statement(name, self._store.schema), *params)
+        return await session.fetch(SQL.statement(name, self._store.schema), *params)
 
 
 def _counts(

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib import resources
 
 from chancy.broker.optional import SqlStore
 from chancy.broker.values import QueueCounts
+from chancy.plugin.tables import PluginSql
 from chancy.postgres.drivers.base import Connection
-from chancy.postgres.statements import load
 from chancy.routing.members import BrokerSet
 
-_SQL = resources.files("chancy.app") / "sql"
+#: The statements of the folder ``sql`` beside this module.
+SQL = PluginSql("chancy.app", "jobs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,18 +48,12 @@ class Backlog:
         return f"{min(number, self.cap):,}{'+' if number > self.cap else ''}"
 
 
-@lru_cache(maxsize=64)
-def statement(name: str, schema: str) -> str:
-    """A statement of the folder ``sql`` beside this module."""
-    return load(_SQL, name, schema)
-
-
 async def backlogs(session: Connection | SqlStore, schema: str) -> Mapping[str, Backlog]:
     """The queues with due jobs in Postgres, the longest wait first.
 
     Costs the same at ten million rows.
     """
-    rows = await session.fetch(statement("backlog", schema))
+    rows = await session.fetch(SQL.statement("backlog", schema))
     return {
         queue: Backlog(pending=pending, cap=cap, oldest_s=oldest_s, held=held)
         for queue, oldest_s, cap, pending, held in rows

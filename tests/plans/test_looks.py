@@ -7,8 +7,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from chancy.app.backlog import statement
-from chancy.app.checkup.examination import _statement
+from chancy.app import backlog
+from chancy.app.checkup import examination
 from chancy.plugins.metrics.series import SQL
 from chancy.postgres.statements import Statements
 
@@ -44,8 +44,13 @@ def test_looks_and_checks_read_the_ends_of_indexes(dsn: str, rows: int) -> None:
         for fill in FILL[1:]:
             connection.execute(fill.encode(), [rows])
         for _ in range(2):
-            read = {name: pages(connection, statement(name, "chancy")) for name in LOOKS}
-            read |= {name: pages(connection, _statement(name, "chancy")) for name in CHECKS}
+            read = {
+                name: pages(connection, backlog.SQL.statement(name, "chancy")) for name in LOOKS
+            }
+            read |= {
+                name: pages(connection, examination.SQL.statement(name, "chancy"))
+                for name in CHECKS
+            }
             read["queues"] = pages(connection, SQL.statement("queues", "chancy"))
             read["counts"] = pages(connection, Statements("chancy").counts)
             # A row that is counted may be two pages, of the index and the table.

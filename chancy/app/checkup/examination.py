@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib import resources
 from typing import TYPE_CHECKING
 
 from chancy.broker.values import WorkerRecord
+from chancy.plugin.tables import PluginSql
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.drivers.base import Connection, Row
-from chancy.postgres.statements import load
 
 if TYPE_CHECKING:
     from chancy.app.app import Chancy
@@ -24,11 +22,7 @@ MOST_LISTED = 5
 #: Most seconds between the clocks of the server and of another machine: a time that a program
 #: computes for a job is by its own clock, and everything else is by the clock of the server.
 MOST_OFFSET_S = 2.0
-
-
-@lru_cache(maxsize=64)
-def _statement(name: str, schema: str) -> str:
-    return load(resources.files("chancy.app.checkup") / "sql", name, schema)
+SQL = PluginSql("chancy.app.checkup", "jobs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +57,7 @@ class Examination:
         :raises BrokerError: the server is unavailable, rejects the statement, or takes too long.
         """
         async with self.session() as session:
-            return await session.fetch(_statement(name, self.schema), *params)
+            return await session.fetch(SQL.statement(name, self.schema), *params)
 
     async def workers(self) -> tuple[Sequence[WorkerRecord], Sequence[WorkerRecord]]:
         """The workers that are alive, and the dead ones."""
