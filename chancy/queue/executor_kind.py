@@ -179,11 +179,6 @@ def check_options(options: object, executor: str, where: str) -> None:
         )
 
 
-def default_options(executor: str) -> ExecutorOptions:
-    """Return the default options of an executor."""
-    return executor_kind(executor).options()
-
-
 def decode_options(text: str | None, executor: str) -> ExecutorOptions | None:
     """Return the options of a row; raises `ConfigurationError` if the executor rejects them."""
     if text is None:

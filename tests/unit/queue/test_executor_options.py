@@ -11,7 +11,7 @@ import pytest
 
 from chancy import AsyncOptions, ProcessOptions, ThreadOptions
 from chancy.errors import ConfigurationError
-from chancy.queue.executor_kind import EXECUTORS, check_options, decode_options, default_options
+from chancy.queue.executor_kind import EXECUTORS, check_options, decode_options, executor_kind
 from chancy.queue.executor_options import ExecutorOptions, encode_options
 
 WHOLE = "must be a whole number from 1 to "
@@ -74,19 +74,19 @@ def test_only_non_default_options_are_stored(
     options: ExecutorOptions | None, text: str | None
 ) -> None:
     assert encode_options(options) == text
-    names: dict[type[Any], str] = {type(default_options(name)): name for name in EXECUTORS}
+    names: dict[type[Any], str] = {type(executor_kind(name).options()): name for name in EXECUTORS}
     assert decode_options(text, names.get(type(options), "process")) == options
 
 
 def test_each_executor_takes_its_own() -> None:
     for name in EXECUTORS:
-        check_options(default_options(name), name, "shop")
+        check_options(executor_kind(name).options(), name, "shop")
         for other in EXECUTORS:
             if other != name:
-                kind = type(default_options(name)).__name__
+                kind = type(executor_kind(name).options()).__name__
                 said = f"^shop: the executor {name} takes {kind}, not "
                 with pytest.raises(ConfigurationError, match=said):
-                    check_options(default_options(other), name, "shop")
+                    check_options(executor_kind(other).options(), name, "shop")
 
 
 @pytest.mark.parametrize(
