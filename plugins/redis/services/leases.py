@@ -79,7 +79,6 @@ class Leases:
         self.owner = owner
         self.lease_s = lease_s
         self._lease_ms = int(lease_s * 1000)
-        self._cursor = "0"
 
     def claim(self, most: int) -> Sequence[Taken | Passed]:
         """Claim up to ``most`` queued services, fewer if their data is large.
@@ -133,23 +132,25 @@ class Leases:
         """Publish an event; return whether the lease was still held."""
         return bool(self.link.run("emit", id, token, message, lasting=False))
 
-    def sweep(self, *, keep_s: float, adopt_s: float, timeout_s: float = 0.0) -> Swept:
+    def sweep(
+        self, *, keep_s: float, adopt_s: float, timeout_s: float = 0.0, every_s: float = 0.0
+    ) -> Swept:
         """Handle up to 100 services whose lease has ended, and remove ended ones that are too old.
 
         :param keep_s: seconds after its end at which a kept service is removed.
         :param adopt_s: seconds of the lease that a service RUNNING without a lease gets.
         :param timeout_s: seconds since the last renewal, or the end of the lease if that is later.
+        :param every_s: do nothing if a worker has swept in so many seconds.
         """
         extra_ms = int(max(0.0, timeout_s - self.lease_s) * 1000)
-        over, ghosts, cursor = self.link.run(
+        over, ghosts = self.link.run(
             "sweep",
             SWEPT_AT_ONCE,
             extra_ms,
             int(keep_s * 1000),
             int(adopt_s * 1000),
-            self._cursor,
+            int(every_s * 1000),
         )
-        self._cursor = text_of(cursor)
         return Swept(
             [(text_of(id), text_of(what)) for id, what in over], [text_of(id) for id in ghosts]
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -65,8 +64,6 @@ class Services:
         self._runtimes: list[ServiceRuntime] = []
         self._threads: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
-        self._leases: Leases | None = None
-        self._sweeping = threading.Lock()
 
     # Declarations
 
@@ -239,8 +236,7 @@ class Services:
 
         :param timeout_s: seconds since the last renewal, or the end of the lease if that is later.
         """
-        with self._sweeping:
-            sweep(self._own_leases, keep_s=self._settings.keep_s, timeout_s=timeout_s)
+        sweep(self._own_leases, keep_s=self._settings.keep_s, timeout_s=timeout_s)
 
     def cleaner(self, handler: str | Handler | None = None) -> Cleaner:
         """Return a cleaner of ended services; its ``serve`` runs until its ``stop``."""
@@ -250,10 +246,7 @@ class Services:
 
     @property
     def _own_leases(self) -> Leases:
-        # Kept because it stores where the last sweep ended in the set of known services.
-        if self._leases is None or self._leases.lease_s != self._settings.lease_s:
-            self._leases = Leases(self.link, "", self._settings.lease_s)
-        return self._leases
+        return Leases(self.link, "", self._settings.lease_s)
 
     def _failed(self, error: BaseException) -> None:
         notify_handlers(self._handlers, error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -26,8 +27,11 @@ _CLAIMED_AT_ONCE = 50
 _FORGOTTEN_AT_ONCE = 50
 #: Maximum sweeps in a row, so 10,000 services, before services are claimed again.
 _SWEEPS = 100
-#: Seconds between two checks for ended services.
-_TIDY_EVERY_S = 0.25
+#: The part of the interval in which a sweep of one worker replaces those of others: less than all,
+#: so that a worker that is alone sweeps each time.
+_SWEPT = 0.9
+#: Maximum seconds between two checks for ended services.
+_TIDY_EVERY_S = 0.9
 #: Failures of a handler after which its service is removed anyway.
 _TIDY_TRIES = 5
 #: Seconds until a service RUNNING without a lease is presumed dead.
@@ -35,7 +39,7 @@ ADOPT_S = 60.0
 
 
 class Supervision:
-    """Claims queued services while there is room, and sweeps five times per lease.
+    """Claims queued services while there is room, and sweeps, five times per lease of all workers.
 
     :param room: returns how many more services may run here now.
     :param take: called in the thread with each claimed service and the time of the request.
@@ -121,14 +125,23 @@ class Supervision:
 
     def _sweep(self) -> None:
         if self._sweeps and time.monotonic() >= self._due:
-            sweep(self._leases, keep_s=self._keep_s)
-            self._due = time.monotonic() + self._leases.lease_s / 5
+            every_s = self._leases.lease_s / 5
+            sweep(self._leases, keep_s=self._keep_s, every_s=every_s * _SWEPT)
+            self._due = time.monotonic() + every_s
 
 
-def sweep(leases: Leases, *, keep_s: float, timeout_s: float = 0.0) -> None:
-    """Repeat `Leases.sweep` until it finds less than its limit; log the results."""
-    for _ in range(_SWEEPS):
-        swept = leases.sweep(keep_s=keep_s, adopt_s=ADOPT_S, timeout_s=timeout_s)
+def sweep(leases: Leases, *, keep_s: float, timeout_s: float = 0.0, every_s: float = 0.0) -> None:
+    """Repeat `Leases.sweep` until it finds less than its limit; log the results.
+
+    :param every_s: do nothing if a worker has swept in so many seconds.
+    """
+    for number in range(_SWEEPS):
+        swept = leases.sweep(
+            keep_s=keep_s,
+            adopt_s=ADOPT_S,
+            timeout_s=timeout_s,
+            every_s=0.0 if number else every_s,
+        )
         for id, state in swept.over:
             logger.warning("service_found_dead service=%s now=%s", id, state)
         for id in swept.ghosts:
@@ -195,7 +208,7 @@ class Cleaner:
             else:
                 backoff.reset()
                 if not found:
-                    self._closing.wait(_TIDY_EVERY_S)
+                    self._closing.wait(_TIDY_EVERY_S * random.uniform(0.5, 1.0))
 
     def _call(self, found: Sequence[EndedService], handler: Handler) -> None:
         for service in found:

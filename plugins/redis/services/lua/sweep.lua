@@ -1,10 +1,15 @@
 -- Handle services whose lease has ended, at most so many of each kind. Atomic: if many workers
--- sweep, each service is found once. ARGV prefix most extra_ms keep_ms adopt_ms cursor
--- Returns {{id, new state}…, ids without a hash…, the next cursor}
+-- sweep, each service is found once. ARGV prefix most extra_ms keep_ms adopt_ms every_ms
+-- every_ms: do nothing if a worker swept within this time; 0: sweep in any case
+-- Returns {{id, new state}…, ids without a hash…}
 --@include _keys
 --@include _free
 local most, extra, keep = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local every, swept, place = tonumber(ARGV[6]), waiting .. ':swept', waiting .. ':place'
 local found, ghosts = {}, {}
+if every > 0 and not redis.call('SET', swept, 1, 'PX', every, 'NX') then
+  return {found, ghosts}
+end
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now - extra, 'LIMIT', 0, most)) do
   local fields = redis.call('HMGET', prefix .. id, 'state', 'wanted')
   if fields[1] == 'RUNNING' then
@@ -22,7 +27,8 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', kept, '-inf', now - keep, 'LIMIT
   remove(id)
 end
 -- A service RUNNING without a lease was written by another program: grant a lease.
-local page = redis.call('SSCAN', known, ARGV[6], 'COUNT', most)
+local page = redis.call('SSCAN', known, redis.call('GET', place) or '0', 'COUNT', most)
+redis.call('SET', place, page[1])
 for _, id in ipairs(page[2]) do
   local state = redis.call('HGET', prefix .. id, 'state')
   if state == 'RUNNING' and not redis.call('ZSCORE', leases, id) then
@@ -33,4 +39,4 @@ for _, id in ipairs(page[2]) do
     table.insert(ghosts, id)
   end
 end
-return {found, ghosts, page[1]}
+return {found, ghosts}

@@ -11,7 +11,8 @@ from chancy.errors import ConfigurationError, InvalidArguments, PayloadTooLarge
 from chancy.plugins.redis.keys import named_keys, own_keys
 from chancy.plugins.redis.services import NoService, Service, ServiceRuns
 from chancy.plugins.redis.services.leases import Leases, Taken
-from tests.plugins.redis.services.shop import Beat, Shop
+from chancy.plugins.redis.services.supervision import sweep
+from tests.plugins.redis.services.shop import LEASE_S, Beat, Shop
 from tests.support.redis_commands import command_sync
 from tests.support.waiting import eventually
 
@@ -297,6 +298,22 @@ async def test_a_sweep_may_wait_for_longer_than_the_lease(alone: Shop) -> None:
     alone.raw.zincrby(alone.services.keys.leases, -1_500, id)
     assert ledger.sweep(keep_s=1.0, adopt_s=60.0, timeout_s=2.0).over == []
     assert list(ledger.sweep(keep_s=1.0, adopt_s=60.0).over) == [(id, "WAIT")]
+
+
+async def test_many_workers_sweep_as_often_as_one(alone: Shop) -> None:
+    keys = alone.services.keys
+    alone.raw.sadd(keys.known, *(f"g{number}" for number in range(1_000)))
+    for number in range(950):
+        alone.raw.hset(keys.of(f"g{number}"), "state", "STOPPED")
+    workers = [Leases(alone.services.link, f"w{number}", LEASE_S) for number in range(20)]
+    command_sync(alone.raw, "CONFIG", "RESETSTAT")
+    for worker in workers:
+        sweep(worker, keep_s=1.0, every_s=60.0)
+    assert alone.raw.info("commandstats")["cmdstat_sscan"]["calls"] == 1
+    # A program that sweeps by itself sweeps each time, and each sweep begins where the last ended.
+    for worker in workers:
+        sweep(worker, keep_s=1.0)
+    assert alone.raw.scard(keys.known) == 950, "the others have no record"
 
 
 async def test_one_sweep_finds_the_services_of_a_worker_that_ran_many(alone: Shop) -> None:
