@@ -56,7 +56,7 @@ def _partition(report: PartitionReport) -> Mapping[str, Any]:
         "stream": report.stream,
         "processor": report.processor,
         "partition": report.partition,
-        "lag": None if report.lag < 0 else report.lag,
+        "lag": None if report.lag < 0 else f"{report.lag}+" if report.at_least else report.lag,
         "pending": report.pending,
         "oldest s": round(report.idle_s, 1) if report.pending else None,
         "dead letters": report.dead,

@@ -22,8 +22,9 @@ from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.transport.redis_client import RedisClient
 from chancy.postgres.statements import load
 
-#: Dead letters that one statement files: an event has at most a megabyte or so.
-BATCH = 50
+#: Maximum dead letters that one statement files, and their bytes, which are held several times; at
+#: least one.
+BATCH, MOST_BYTES = 50, 1024 * 1024
 #: The last second of the year 9999.
 _LAST_S = 253_402_300_799
 
@@ -79,7 +80,7 @@ class EventLetters:
 async def _file(client: RedisClient, store: SqlStore, place: Buried) -> bool:
     """File the oldest dead letters of a partition; return whether there may be more."""
     key = place.stream.keys.dead(place.partition, place.processor)
-    entries = await client.command("XRANGE", key, "-", "+", "COUNT", BATCH)
+    entries, more = await client.run("streams.letters", (key,), (BATCH, MOST_BYTES))
     if entries:
         text = _statement("file", store.schema)
         rows = [_row(place, key, entry, fields) for entry, fields in entries]
@@ -93,13 +94,11 @@ async def _file(client: RedisClient, store: SqlStore, place: Buried) -> bool:
                 except StatementFailed:
                     await store.fetch(text, json.dumps([{**row, "arguments": {}}]))
         await client.command("XDEL", key, *(entry for entry, _ in entries))
-    return len(entries) == BATCH
+    return bool(more)
 
 
-def _row(
-    place: Buried, key: str, entry: bytes, fields: Mapping[bytes, bytes]
-) -> Mapping[str, object]:
-    kept = dict(fields)
+def _row(place: Buried, key: str, entry: bytes, fields: Sequence[bytes]) -> Mapping[str, object]:
+    kept = dict(zip(fields[::2], fields[1::2], strict=True))
     xid, error, at = (_text(kept.pop(name, b"")) for name in (b"_xid", b"_error", b"_at"))
     died_at, sent_at = _time(at), _time(xid.partition("-")[0])
     values = [part for pair in kept.items() for part in pair]

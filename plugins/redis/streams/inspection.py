@@ -11,7 +11,8 @@ from chancy.plugins.redis.streams.producing.stream import Stream, check_name
 from chancy.plugins.redis.transport.redis_client import Reply
 from chancy.plugins.redis.transport.scripts import ScriptCall
 
-#: Entries counted one by one where the server does not report how many are left to read.
+#: Entries counted one by one where the server does not report how many are left to read; fewer if
+#: they have more than 1 MiB in total.
 MOST_COUNTED = 10_000
 #: Partitions queried in one round trip.
 _AT_ONCE = 256
@@ -23,6 +24,8 @@ class PartitionReport:
 
     :ivar length: events stored in the partition.
     :ivar lag: events that the processor has not read yet; -1 if it never started.
+    :ivar at_least: whether the lag may be larger, because the server does not report it and
+        counting stopped at 10,000 events or 1 MiB.
     :ivar pending: events that were read and not acknowledged.
     :ivar first_pending: the id of the oldest pending event.
     :ivar idle_s: seconds since the oldest pending event was delivered to its owner.
@@ -44,6 +47,7 @@ class PartitionReport:
     partition: int
     length: int
     lag: int
+    at_least: bool
     pending: int
     first_pending: str | None
     idle_s: float
@@ -116,7 +120,7 @@ class Inspection:
         """Return the progress of the processor in each partition, in order."""
         name = self._processor
         replies = await self._call_each(
-            range(self._stream.partitions), "report", self._keys_of, (name, MOST_COUNTED + 1)
+            range(self._stream.partitions), "report", self._keys_of, (name, MOST_COUNTED)
         )
         return [self._read(number, reply) for number, reply in replies.items()]
 
@@ -251,14 +255,15 @@ class Inspection:
         return found
 
     def _read(self, number: int, reply: Reply) -> PartitionReport:
-        length, lag, pending, first, idle_ms, owner, left_ms, epoch = reply[:8]
-        at, parked_id, error, dead, dropped, lost, dead_dropped, halted, fenced = reply[8:]
+        length, lag, at_least, pending, first, idle_ms, owner, left_ms, epoch = reply[:9]
+        at, parked_id, error, dead, dropped, lost, dead_dropped, halted, fenced = reply[9:]
         return PartitionReport(
             stream=self._stream.name,
             processor=self._processor,
             partition=number,
             length=int(length),
             lag=int(lag),
+            at_least=at_least == 1,
             pending=int(pending),
             first_pending=_text(first) if first else None,
             idle_s=int(idle_ms) / 1000,

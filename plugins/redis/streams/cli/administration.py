@@ -174,7 +174,7 @@ def _row(report: PartitionReport) -> Sequence[object]:
         "parked" if report.parked is not None else report.owner,
         report.epoch,
         report.length,
-        report.lag if report.lag >= 0 else "not started",
+        _lag([report]) if report.lag >= 0 else "not started",
         report.pending,
         report.first_pending,
         f"{report.idle_s:.1f}" if report.pending else None,
@@ -182,6 +182,11 @@ def _row(report: PartitionReport) -> Sequence[object]:
         report.dropped,
         report.lost,
     )
+
+
+def _lag(parts: Sequence[PartitionReport]) -> int | str:
+    total = sum(report.length if report.lag < 0 else report.lag for report in parts)
+    return f"{total}+" if any(report.at_least for report in parts) else total
 
 
 def _sums(found: Sequence[PartitionReport]) -> list[Sequence[object]]:
@@ -196,7 +201,7 @@ def _sums(found: Sequence[PartitionReport]) -> list[Sequence[object]]:
             sum(report.owner is not None for report in parts),
             sum(report.parked is not None for report in parts),
             sum(report.halted is not None for report in parts),
-            sum(report.length if report.lag < 0 else report.lag for report in parts),
+            _lag(parts),
             sum(report.pending for report in parts),
             f"{max(report.idle_s for report in parts):.1f}"
             if any(p.pending for p in parts)

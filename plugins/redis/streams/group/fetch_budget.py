@@ -1,7 +1,8 @@
 """The fetch budget: how many events a round trip requests, by the size of recent events.
 
-Reads of Redis cannot be limited in bytes. A round trip has one deadline, and events that arrive too
-late are requested again: without a smaller request, they would be too late for ever.
+A round trip has one deadline, and events that arrive too late are requested again: without a
+smaller request, they would be too late for ever. If events are larger than the recent ones, the
+script stops at twice the expected bytes.
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ class FetchBudget:
             counts.append(count)
         return counts
 
+    def most_bytes(self, partition: OwnedPartition[Any], count: int) -> int:
+        """Return the bytes after which the script reads no more events of a partition."""
+        return int(2 * count * self._expected(partition))
+
     def weigh(
         self, partition: OwnedPartition[Any], entries: Sequence[tuple[Any, Sequence[bytes]]]
     ) -> None:
@@ -54,7 +59,7 @@ class FetchBudget:
     def late(self, partitions: Sequence[OwnedPartition[Any]], counts: Sequence[int]) -> None:
         """Reduce the budget after a round trip without a reply, whatever the reason."""
         asked = sum(
-            count * (partition.mean or self._mean or _UNKNOWN)
+            count * self._expected(partition)
             for partition, count in zip(partitions, counts, strict=True)
         )
         if asked:
@@ -64,3 +69,6 @@ class FetchBudget:
         """Raise the budget after a round trip that was answered quickly."""
         if took_s < self._soon_s:
             self._bytes = min(TRIP_BYTES, self._bytes * 2)
+
+    def _expected(self, partition: OwnedPartition[Any]) -> float:
+        return partition.mean or self._mean or _UNKNOWN

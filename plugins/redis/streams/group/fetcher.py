@@ -26,6 +26,8 @@ logger = logging.getLogger("chancy.redis.streams")
 _AT_ONCE = 2
 #: Maximum acknowledgements of one partition in one script.
 _MOST_ACKS = 2_000
+#: The position of the acknowledged ids in the arguments of the script.
+_IDS_AT = 7
 
 
 class Fetcher:
@@ -156,6 +158,7 @@ class Fetcher:
                 count,
                 partition.cursor or ">",
                 partition.exchanges,
+                self._budget.most_bytes(partition, count),
                 *ids,
             ),
         )
@@ -168,8 +171,8 @@ class Fetcher:
             report_loss(self._id, partition, "a read or an acknowledgement was refused")
             partition.lose()
             return
-        self._counters.acked += len(call.args) - 6
-        _, entries, gone = reply
+        self._counters.acked += len(call.args) - _IDS_AT
+        _, entries, gone, more = reply
         self._counters.gone += len(gone)
         self._counters.read += len(entries)
         number, decode, recovering = partition.number, self._decode, partition.inherited
@@ -180,17 +183,17 @@ class Fetcher:
             )
             partition.last = max(partition.last, entries[-1][0].decode(), key=entry_order)
         if count:
-            self._follow(partition, count, len(entries) + len(gone), entries, gone)
+            self._follow(partition, more == 1, entries, gone)
         if entries:
             partition.arrive()
 
     def _follow(
-        self, partition: OwnedPartition[Any], count: int, found: int, entries: Reply, gone: Reply
+        self, partition: OwnedPartition[Any], more: bool, entries: Reply, gone: Reply
     ) -> None:
         """Set the position of the next read."""
         if partition.cursor is None:
-            partition.more = found >= count
-        elif found < count:
+            partition.more = more
+        elif not more:
             # All pending entries have been read.
             partition.cursor, partition.inherited = None, False
         else:
@@ -216,7 +219,7 @@ class Fetcher:
 
     def _resume(self, partition: OwnedPartition[Any], call: ScriptCall) -> None:
         """Acknowledge again, and read the pending entries after the last received one first."""
-        partition.acked.extendleft(reversed([str(xid) for xid in call.args[6:]]))
+        partition.acked.extendleft(reversed([str(xid) for xid in call.args[_IDS_AT:]]))
         partition.end_exchange()
         partition.flush = True
         partition.more = True

@@ -1,3 +1,13 @@
+-- Remove the oldest entries before a floor exactly, at most so many, after whole nodes have been
+-- removed: what is left of these is in one node, which holds 4 KB of entries, or a single large one.
+local function trim_node(log, floor, most)
+  local count = #redis.call('XRANGE', log, '-', '(' .. floor, 'COUNT', most)
+  if count == 0 then
+    return 0
+  end
+  return redis.call('XTRIM', log, 'MAXLEN', redis.call('XLEN', log) - count)
+end
+
 -- Trim a log towards a size without dropping entries that a group has not acknowledged. Returns the
 -- number of removed entries and the id of the first that must stay. A log without a group is not
 -- trimmed.
@@ -37,16 +47,13 @@ local function trim(log, size)
       floor = first
     end
   end
-  if excess >= 200 then
-    -- Whole nodes of about 100 entries: removing single entries would rewrite a node each time.
-    return redis.call('XTRIM', log, 'MINID', '~', floor, 'LIMIT', excess), floor
+  -- Whole nodes of up to 100 entries. Removing single entries would rewrite a node each time, so
+  -- they are not removed from long logs.
+  local gone = redis.call('XTRIM', log, 'MINID', '~', floor, 'LIMIT', excess)
+  if excess < 200 and gone < excess then
+    gone = gone + trim_node(log, floor, excess - gone)
   end
-  local oldest = redis.call('XRANGE', log, '-', '+', 'COUNT', excess + 1)
-  local keep = oldest[#oldest][1]
-  if #oldest > excess and before(keep, floor) then
-    floor = keep
-  end
-  return redis.call('XTRIM', log, 'MINID', floor), floor
+  return gone, floor
 end
 
 -- Make room for new entries in a log of limited size; returns whether there is room. Entries that
@@ -62,11 +69,7 @@ local function make_room(log, stat, count, most, full)
   local gone, floor = trim(log, math.max(0, most - count - spare))
   over = over - gone
   if over > 0 and floor then
-    -- Whole nodes were removed, so few removable entries are left.
-    local done = #redis.call('XRANGE', log, '-', '(' .. floor, 'COUNT', over)
-    if done > 0 then
-      over = over - redis.call('XTRIM', log, 'MAXLEN', redis.call('XLEN', log) - done)
-    end
+    over = over - trim_node(log, floor, over)
   end
   if over > 0 then
     if full == 'block' then

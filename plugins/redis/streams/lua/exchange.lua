@@ -1,13 +1,14 @@
 -- Acknowledge and read in one step, if the partition is still owned. Safe to repeat with a cursor:
 -- entries of a lost reply are pending, and are read after the cursor. A request that arrives behind
 -- a later one reads nothing: its reply is not awaited any more, so its entries would stay pending.
--- KEYS own log stat; ARGV group member epoch count cursor number id…
+-- KEYS own log stat; ARGV group member epoch count cursor number most-bytes id…
 -- cursor: '>' for new entries, or the id after which pending entries are read
 -- number: rises with each exchange of the epoch
--- {'lost'} | {'ok', entries, ids of entries that are gone}
+-- {'lost'} | {'ok', entries, ids of entries that are gone, 1 if there may be more to read}
 --@include _now
 --@include _mine
 --@include _free
+--@include _few
 local own, log, stat = KEYS[1], KEYS[2], KEYS[3]
 local group, member, epoch = ARGV[1], ARGV[2], ARGV[3]
 local count, cursor = tonumber(ARGV[4]), ARGV[5]
@@ -15,21 +16,22 @@ if not mine(own, member, epoch) then
   redis.call('HINCRBY', stat, 'fenced:' .. group, 1)
   return {'lost'}
 end
-for at = 7, #ARGV, 1000 do
+for at = 8, #ARGV, 1000 do
   redis.call('XACK', log, group, unpack(ARGV, at, math.min(at + 999, #ARGV)))
 end
 if count == 0 or tonumber(ARGV[6]) <= tonumber(redis.call('HGET', own, 'exchange') or 0) then
-  return {'ok', {}, {}}
+  return {'ok', {}, {}, 0}
 end
 redis.call('HSET', own, 'exchange', ARGV[6])
-local read = redis.call(
-  'XREADGROUP', 'GROUP', group, 'e' .. epoch, 'COUNT', count, 'STREAMS', log, cursor)
-if not read then
-  return {'ok', {}, {}}
-end
-local entries = read[1][2]
+local entries, more = few(count, tonumber(ARGV[7]), 32, function(step, last)
+  local read = redis.call(
+    'XREADGROUP', 'GROUP', group, 'e' .. epoch, 'COUNT', step, 'STREAMS', log,
+    cursor == '>' and cursor or last or cursor)
+  return read and read[1][2] or {}
+end)
+more = more and 1 or 0
 if cursor == '>' then
-  return {'ok', entries, {}}
+  return {'ok', entries, {}, more}
 end
 -- Pending entries may have been dropped from the log: acknowledge and count them.
 local kept, gone = {}, {}
@@ -46,4 +48,4 @@ end
 if #gone > 0 then
   redis.call('HINCRBY', stat, 'lost:' .. group, #gone)
 end
-return {'ok', kept, gone}
+return {'ok', kept, gone, more}

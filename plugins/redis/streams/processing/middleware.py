@@ -6,6 +6,7 @@ single events, or the batches that the processor takes. `protocols.Middleware` i
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
@@ -71,8 +72,9 @@ class DeadLetterMiddleware(Generic[R]):
 
     It writes every event of a failed batch. If the write fails, nothing is acknowledged and the
     events are delivered again. Combine it with a policy that continues, such as ``Ignore()``. An
-    event may be written twice if a worker dies between the write and the acknowledgement;
-    ``Ignore(keep=True)`` does both atomically, to a log that `chancy dead` shows.
+    event may be written twice if a worker dies between the write and the acknowledgement, or if
+    only a part of a large batch can be written; ``Ignore(keep=True)`` does both atomically, to a
+    log that `chancy dead` shows.
 
     ``sink`` is that stream, ``dead.<source>``, with one partition; a processor can consume it. Its
     records are `Dead`, or the original records if those of the source are primitive.
@@ -82,7 +84,8 @@ class DeadLetterMiddleware(Generic[R]):
         self._coding = source.coding
         coding: Any = source.coding
         if not (isinstance(coding, RecordCoding) and is_primitive(coding.model)):
-            coding = RecordCoding(Dead)
+            # Any stored event, which takes a third more as base64.
+            coding = RecordCoding(Dead, max_bytes=sys.maxsize)
             self._primitive = False
         else:
             self._primitive = True
@@ -133,7 +136,7 @@ class DeadLetterMiddleware(Generic[R]):
                 error=reason,
             )
             entries.append(self.sink.coding.encode(letter))
-        await self._raw.send(*entries)
+        await self._raw.send_many(entries)
 
 
 class _One:

@@ -15,8 +15,8 @@ from chancy.text import shown
 
 R = TypeVar("R")
 
-#: Maximum records of one call: a script appends those of a partition at once, 2 µs each.
-MAX_RECORDS = 10_000
+#: Maximum records and bytes of one call: a script appends those of a partition at once, 2 µs each.
+MAX_RECORDS, MAX_BYTES = 10_000, 16 * 1024 * 1024
 #: Maximum records and bytes of one round trip of `send_many`: 1,000 small records take 4 ms.
 CHUNK = 1_000
 CHUNK_BYTES = 4 * 1024 * 1024
@@ -210,7 +210,8 @@ def single_batch(
 ) -> SendBatch[R]:
     """Return all records in one batch.
 
-    :raises InvalidArguments: a record or an id is not valid, or there are too many.
+    :raises InvalidArguments: a record or an id is not valid, or there are too many of them or too
+        many bytes.
     """
     if len(records) > MAX_RECORDS:
         raise InvalidArguments(
@@ -226,6 +227,11 @@ def single_batch(
             if len(records) > 1:
                 error.add_note(f"this is record {number + 1:,} of {len(records):,}")
             raise
+        if batch.bytes > MAX_BYTES and len(records) > 1:
+            raise InvalidArguments(
+                f"the first {number + 1:,} of {len(records):,} records have {batch.bytes:,} bytes, "
+                f"the limit of one call is {MAX_BYTES:,}: use send_many, or send fewer at once"
+            )
     return batch
 
 

@@ -88,7 +88,7 @@ class Stream(Generic[R]):
         timeout_s: float = PATIENCE_S,
         within: object | None = None,
     ) -> list[str]:
-        """Append up to 10,000 records in one round trip; return their ids.
+        """Append up to 10,000 records and 16 MiB in one round trip; return their ids.
 
         The records of one partition are appended together, or not at all.
 
@@ -97,7 +97,8 @@ class Stream(Generic[R]):
         :param within: a Postgres transaction, any that `Chancy.push` accepts. The records are
             written there, and a worker's relay appends them after the commit: exactly once, in
             order within a partition, 1,000 at a time. No ids can be passed, and none are returned.
-        :raises InvalidArguments: a record or an id is not valid; nothing was sent.
+        :raises InvalidArguments: a record or an id is not valid, or there are too many records or
+            bytes; nothing was sent.
         :raises TypeError: ``within`` is not a connection, or there is no database.
         :raises StreamFull: a partition had no room; the others have their records.
         :raises ConfigurationError: the stream is stored with other partitions or another hasher.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator
 from typing import Any
 from uuid import UUID, uuid4
@@ -9,6 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from chancy.plugins.dead_letter import DeadLetter, DeadLetters, LetterFilter
+from chancy.plugins.redis.streams.dead_letters import EventLetters
 from chancy.plugins.redis.streams.model.policy import Ignore
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.worker.worker import Worker
@@ -134,6 +136,29 @@ async def test_a_record_that_postgres_refuses_does_not_hold_up_the_others(
     assert letters["order 0"] == {"data.json": '{"order_id":0,"note":""}'}
     assert letters["order 2"] == {}
     assert letters["order 4"] == {"order_id": 4, "note": ""}
+
+
+async def test_few_large_events_are_filed_by_one_statement(shop: Shop) -> None:
+    link, key = shop.stream.link, shop.stream.keys.dead(1, "bill")
+    for size in (*[10] * 10, *[600_000] * 5):
+        fields = ("data.json", b" " * size, "_xid", "1-1", "_error", "E: no", "_at", 1_000)
+        await link.command("XADD", key, "*", *fields)
+    counts = list[int]()
+
+    class Counting:
+        """The store, with the dead letters of each statement."""
+
+        schema = shop.store.schema
+
+        async def fetch(self, text: str, rows: str) -> object:
+            counts.append(len(json.loads(rows)))
+            return await shop.store.fetch(text, rows)
+
+    store: Any = Counting()
+    await EventLetters(link, lambda: [(shop.stream, "bill")]).archive(store)
+    assert counts == [12, 2, 1]
+    assert await LETTERS.count(shop.chancy, BILL) == 15
+    assert await buried(shop) == 0
 
 
 async def test_workers_file_events_without_being_asked(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -149,12 +150,44 @@ async def test_many_pending_events_that_are_gone_are_passed_over_at_once(
     assert (await alone.run("streams.acquire", *taking))[:2] == [b"owned", 1]
     exchange = (own, log, stat), ("handle", "me", 1, count)
     assert (
-        len((await alone.run("streams.exchange", exchange[0], (*exchange[1], ">", 1)))[1]) == count
+        len(
+            (await alone.run("streams.exchange", exchange[0], (*exchange[1], ">", 1, 1_000_000)))[1]
+        )
+        == count
     )
     await alone.command("XTRIM", log, "MAXLEN", 0)
-    read = await alone.run("streams.exchange", exchange[0], (*exchange[1], "0-0", 2))
+    read = await alone.run("streams.exchange", exchange[0], (*exchange[1], "0-0", 2, 1_000_000))
     assert (read[1], len(read[2])) == ([], count)
     assert (await alone.command("XPENDING", log, "handle"))["pending"] == 0
+
+
+@pytest.mark.row("R16")
+async def test_a_read_ends_at_large_events_behind_small_ones(alone: RedisClient) -> None:
+    """Those that the mean of earlier events does not foresee; a step has at most 32."""
+    keys, small, large = StreamKeys(alone.prefix, "orders"), 40, 60
+    own, log, stat = keys.own(0, "handle"), keys.log(0), keys.stat(0)
+    run: list[Value] = [2, small + large, *["a", "b"] * small, *["a", "b" * 10_000] * large]
+    await alone.run("streams.send", (log, stat), (1_000, "block", "count", 0, *run))
+    taking = (own, log, keys.park(0, "handle"), stat), ("handle", "me", 60_000, "0")
+    assert (await alone.run("streams.acquire", *taking))[:2] == [b"owned", 1]
+    numbers = itertools.count(1)
+
+    async def read(cursor: str) -> tuple[list[str], bool]:
+        args = ("handle", "me", 1, 1_000, cursor, next(numbers), 5_000)
+        _, entries, _, more = await alone.run("streams.exchange", (own, log, stat), args)
+        return [xid.decode() for xid, _ in entries], bool(more)
+
+    parts = [await read(">")]
+    while parts[-1][1]:
+        parts.append(await read(">"))
+    everything = [xid.decode() for xid, _ in await alone.command("XRANGE", log, "-", "+")]
+    assert [xid for xids, _ in parts for xid in xids] == everything, "each once, in order"
+    assert len(parts[0][0]) <= small + 32
+    assert {len(xids) for xids, _ in parts[1:-1]} == {1}
+    again, more = await read("0-0")
+    assert again == parts[0][0], "entries of a lost reply too"
+    assert more
+    assert await read(again[-1]) == ([everything[len(again)]], True)
 
 
 @pytest.mark.row("R18", "R21")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 
 from chancy.errors import ConfigurationError
+from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.model.keys import StreamKeys
 from chancy.plugins.redis.streams.model.schema import agree, definition_of
 from chancy.plugins.redis.streams.producing import batch
@@ -17,6 +19,7 @@ from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.transport.redis_client import RedisClient
 from chancy.plugins.redis.transport.scripts import Value
 from tests.plugins.redis.streams.orders import Order, declare, dropped, entries, every, orders
+from tests.support.redis_fixtures import RedisServer
 
 
 @pytest.mark.row("R06")
@@ -95,6 +98,22 @@ async def test_there_is_room_where_all_was_acknowledged(
     stream = await filled(alone, size, note, size=size)
     await stream.send(*orders(*range(count)), timeout_s=0)
     assert [number for _, number in await entries(stream, 0)][-count:] == [*range(count)]
+
+
+@pytest.mark.row("R06")
+async def test_large_events_are_trimmed_unread(own_redis: Callable[..., RedisServer]) -> None:
+    """What a script reads is in the memory of the server meanwhile."""
+    link = RedisClient(RedisSettings(url=own_redis().url, prefix="t:"))
+    stream = declare(link, partitions=1, size=150)
+    log = stream.keys.log(0)
+    for _ in range(150):
+        await link.command("XADD", log, "*", "data.json", b"x" * 100_000)
+    await link.command("XGROUP", "CREATE", log, "p", "$")
+    before = await link.command("INFO", "memory")
+    assert await link.run("streams.trim", (log,), (20,)) == 130
+    after = await link.command("INFO", "memory")
+    assert after["used_memory_peak"] - before["used_memory_peak"] < 1_000_000
+    await link.close()
 
 
 @pytest.mark.row("R04")

@@ -123,7 +123,7 @@ async def test_pending_acknowledgements_survive_a_quarantine(
     on_its_way, answered = asyncio.Event(), RedisClient.run_many
 
     async def late(link: RedisClient, calls: Sequence[ScriptCall], **more: Any) -> Any:
-        if any(call.script == "streams.exchange" and len(call.args) > 6 for call in calls):
+        if any(call.script == "streams.exchange" and len(call.args) > 7 for call in calls):
             on_its_way.set()
             await asyncio.sleep(0.2)  # longer than a quarantine takes
         return await answered(link, calls, **more)

@@ -69,7 +69,9 @@ async def test_a_worker_that_follows_a_killed_one_waits_for_its_lease(
         for number, lane in (await Ownership(link, killed, "killed").acquire(range(4))).items():
             assert isinstance(lane, OwnedPartition)
             names = keys.own(number, "handle"), keys.log(number), keys.stat(number)
-            await link.run("streams.exchange", names, ("handle", "killed", lane.epoch, 2, ">", 1))
+            await link.run(
+                "streams.exchange", names, ("handle", "killed", lane.epoch, 2, ">", 1, 1_000)
+            )
         worker = await crew.start()
         await eventually(lambda: worker.owned == set(range(4)))
         assert time.monotonic() - began >= lease_s

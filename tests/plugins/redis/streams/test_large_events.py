@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from chancy.errors import BrokerUnavailable
+from chancy.plugins.redis.streams.group.fetch_budget import TRIP_BYTES
+from chancy.plugins.redis.streams.inspection import Inspection
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.transport.redis_client import RedisClient
-from chancy.plugins.redis.transport.scripts import ScriptCall
+from chancy.plugins.redis.transport.scripts import ScriptCall, Value
 from tests.plugins.redis.streams.fleet import Fleet, Order, fleet
 from tests.support.waiting import eventually
 
@@ -84,3 +86,49 @@ async def test_waiting_data_is_bounded_in_bytes(redis_url: str) -> None:
         assert 1 <= len(lane.buffer) <= 17
         stuck.set()
         await eventually(lambda: crew.numbers == [*range(80)])
+
+
+@pytest.mark.row("R16")
+async def test_large_events_behind_small_ones_are_not_read_at_once(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    came = slow_line(monkeypatch, most=EVENTS * EVENT * 2)
+    async with fleet(redis_url, partitions=1) as crew:
+        await crew.start()
+        await crew.send(0, 100)
+        await eventually(lambda: len(crew.seen) == 100)
+        coding, link, keys = crew.orders.coding, crew.orders.link, crew.orders.keys
+        run: list[Value] = [2, EVENTS]
+        for number in range(100, 100 + EVENTS):
+            name, data = coding.encode(Order(key=0, seq=number))
+            run += [name, data + b" " * EVENT]
+        args = (1_000, "block", "count", 0, *run)
+        await link.run("streams.send", (keys.log(0), keys.stat(0)), args)
+        await eventually(lambda: crew.numbers == [*range(100 + EVENTS)])
+        # The first one ends its read, and the next reads know the size.
+        assert max(came) < TRIP_BYTES + 16 * EVENT
+        assert next(size for size in came if size > EVENT) < 2 * EVENT
+
+
+@pytest.mark.row("R43")
+async def test_a_lag_that_the_server_does_not_report_is_counted_up_to_a_mebibyte(
+    redis_url: str,
+) -> None:
+    async with fleet(redis_url, partitions=1) as crew:
+        await send(crew, 2 * EVENTS)
+        link, log = crew.orders.link, crew.orders.keys.log(0)
+        await link.command("XGROUP", "CREATE", log, "handle", "0")
+        await link.command("XREADGROUP", "GROUP", "handle", "c", "COUNT", 1, "STREAMS", log, ">")
+        look = Inspection(crew.orders, "handle")
+
+        async def lag() -> tuple[int, bool]:
+            (report,) = await look.report()
+            return report.lag, report.at_least
+
+        (_, (second, _), *_) = await link.command("XRANGE", log, "-", "+", "COUNT", 2)
+        await link.command("XDEL", log, second)
+        counted, at_least = await lag()
+        assert at_least
+        assert 4 <= counted <= 20
+        await link.command("XTRIM", log, "MAXLEN", 3)
+        assert await lag() == (3, False)

@@ -19,6 +19,7 @@ from chancy.plugins.redis.streams.processing.middleware import (
     FunctionMiddleware,
     middleware,
 )
+from chancy.plugins.redis.streams.producing import batch
 from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
 from tests.plugins.redis.streams.fleet import working
@@ -189,14 +190,14 @@ async def test_events_whose_dead_letter_is_not_stored_are_not_acknowledged(
     stream, tries = declare(streams), list[int]()
     letters = DeadLetterMiddleware(stream)
     away = True
-    send = Stream.send
+    send = Stream.send_many
 
-    async def fail(self: Stream[Any], *records: Any, **named: Any) -> list[str]:
+    async def fail(self: Stream[Any], records: Any, **named: Any) -> int:
         if away and self.name == "dead.orders":
             raise BrokerUnavailable("the sink is away")
-        return await send(self, *records, **named)
+        return await send(self, records, **named)
 
-    monkeypatch.setattr(Stream, "send", fail)
+    monkeypatch.setattr(Stream, "send_many", fail)
 
     @streams.processor(stream, middleware=[letters], policy=Ignore(), join_delay_s=0)
     async def work(events: Events[Order]) -> None:
@@ -213,6 +214,31 @@ async def test_events_whose_dead_letter_is_not_stored_are_not_acknowledged(
         away = False
         await eventually(lambda: 1 in tries)
     assert [letters.original(one).order_id for one in await sunk(letters.sink)] == [0]
+
+
+@pytest.mark.row("R18")
+async def test_large_failed_events_are_in_the_sink(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than one call sends, and each as large as an event can be."""
+    monkeypatch.setattr(batch, "MAX_BYTES", 2_000_000)
+    stream = declare(streams)
+    letters = DeadLetterMiddleware(stream)
+
+    @streams.processor(stream, middleware=[letters], policy=Ignore(), join_delay_s=0)
+    async def work(events: Events[Order]) -> None:
+        async for _ in events.records().take(3, within=1.0):
+            raise ValueError("no")
+
+    note = "x" * 1_000_000
+    await stream.send_many(Order(order_id=number, note=note) for number in range(3))
+
+    async def filed() -> bool:
+        return len(await sunk(letters.sink)) == 3
+
+    async with working(streams):
+        await eventually(filed)
+    assert [letters.original(one).note for one in await sunk(letters.sink)] == [note] * 3
 
 
 @pytest.mark.row("R18", "R32")

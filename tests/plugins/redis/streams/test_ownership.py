@@ -61,7 +61,7 @@ async def exchange(
     return await link.run(
         "streams.exchange",
         (keys.own(0, "handle"), keys.log(0), keys.stat(0)),
-        ("handle", member, lane.epoch, 10, cursor, lane.exchanges, *ids),
+        ("handle", member, lane.epoch, 10, cursor, lane.exchanges, 10_000_000, *ids),
     )
 
 
@@ -103,7 +103,7 @@ async def test_reads_and_acknowledgements_of_a_former_owner_are_refused(
     link, stream = processor.stream.link, processor.stream
     ids = await stream.send(*(Order(key=0, seq=number) for number in range(5)))
     first = await acquired(link, processor, "a")
-    status, entries, _ = await exchange(link, processor, "a", first, ">")
+    status, entries, *_ = await exchange(link, processor, "a", first, ">")
     assert status == b"ok"
     assert [xid.decode() for xid, _ in entries] == ids
     assert (await exchange(link, processor, "a", first, ">", ids[0]))[0] == b"ok"
@@ -113,9 +113,9 @@ async def test_reads_and_acknowledgements_of_a_former_owner_are_refused(
     inspection = Inspection(stream, processor.name)
     assert [report.fenced for report in await inspection.report()][:2] == [1, 0]
     # What was pending comes first and in order, and then what is new.
-    _, pending, _ = await exchange(link, processor, "b", second, "0-0")
+    _, pending, *_ = await exchange(link, processor, "b", second, "0-0")
     assert [xid.decode() for xid, _ in pending] == ids[1:]
-    _, new, _ = await exchange(link, processor, "b", second, ">")
+    _, new, *_ = await exchange(link, processor, "b", second, ">")
     assert [xid.decode() for xid, _ in new] == late
 
 
@@ -128,7 +128,7 @@ async def test_an_earlier_epoch_of_the_same_owner_is_refused(processor: Processo
     await exchange(link, processor, "a", first, ">")
     second = await acquired(link, processor, "a")
     assert await exchange(link, processor, "a", first, ">", id) == [b"lost"]
-    _, pending, _ = await exchange(link, processor, "a", second, "0-0")
+    _, pending, *_ = await exchange(link, processor, "a", second, "0-0")
     assert [xid.decode() for xid, _ in pending] == [id]
 
 
@@ -192,10 +192,10 @@ async def test_pending_entries_that_were_dropped_from_the_log_are_counted_and_do
     link, stream = processor.stream.link, processor.stream
     await stream.send(*(Order(key=0, seq=number) for number in range(5)))
     first = await acquired(link, processor, "a")
-    _, entries, _ = await exchange(link, processor, "a", first, ">")
+    _, entries, *_ = await exchange(link, processor, "a", first, ">")
     await link.command("XDEL", stream.keys.log(0), entries[1][0], entries[2][0])
     second = await succeeded(link, processor, "b")
-    _, pending, _ = await exchange(link, processor, "b", second, "0-0")
+    _, pending, *_ = await exchange(link, processor, "b", second, "0-0")
     assert [xid for xid, _ in pending] == [entries[0][0], entries[3][0], entries[4][0]]
     assert await link.command("HGET", stream.keys.stat(0), "lost:handle") == b"2"
 

@@ -108,6 +108,25 @@ async def test_too_many_for_one_call_are_refused(
         await stream.send(*orders(0, 2, 4))
 
 
+async def test_too_many_bytes_for_one_call_are_refused(
+    alone: RedisClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "MAX_BYTES", 10_000)
+    stream = declare(alone, partitions=2)
+    large = [Order(order_id=number, note="x" * 3_000) for number in range(6)]
+    reason = r"the first 4 of 6 records have 12,.*use send_many"
+    with pytest.raises(InvalidArguments, match=reason):
+        await stream.send(*large)
+    with pytest.raises(InvalidArguments, match=reason):
+        await asyncio.to_thread(stream.sync_send, *large)
+    assert await every(stream) == [[], []]
+    # A record alone has a limit of its own.
+    await stream.send(*large[:3])
+    await stream.send(Order(order_id=6, note="x" * 20_000))
+    assert await stream.send_many(large[3:]) == 3
+    assert await every(stream) == [[0, 2, 6, 4], [1, 3, 5]]
+
+
 @pytest.mark.row("R05", "R45")
 async def test_many_are_sent_in_order_with_progress(
     link: RedisClient, monkeypatch: pytest.MonkeyPatch
