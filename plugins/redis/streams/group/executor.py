@@ -48,6 +48,8 @@ class StreamExecutor:
         # Serializes changes of the membership: a leave must follow all joins.
         self._changing = asyncio.Lock()
         self._version = 0
+        #: Number of members at the last heartbeat.
+        self._alive = 1
 
     async def serve(self) -> None:
         """Run until cancelled; then release all partitions within the grace period.
@@ -92,7 +94,11 @@ class StreamExecutor:
     async def _serve(self, last: str) -> None:
         control = Control(self._link, self.processor, self._on_message)
         maintenance = Maintenance(
-            self._link, self.processor, self._membership, lambda: self.runner.partitions
+            self._link,
+            self.processor,
+            self._membership,
+            partitions=lambda: self.runner.partitions,
+            members=lambda: self._alive,
         )
         async with asyncio.TaskGroup() as group:
             group.create_task(control.serve(last), name="control")
@@ -183,6 +189,7 @@ class StreamExecutor:
             self.runner.changed.set()
 
     def _on_status(self, status: MembershipStatus) -> None:
+        self._alive = status.alive
         if not status.belongs:
             self._joining.set()
         elif status.version != self._version:

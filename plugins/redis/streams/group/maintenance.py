@@ -18,8 +18,15 @@ from chancy.plugins.redis.transport.scripts import ScriptCall
 logger = logging.getLogger("chancy.redis.streams")
 
 
+#: How many members of a large group look for dead ones per interval.
+_REAPERS = 4
+
+
 class Maintenance:
-    """Maintenance that every member performs for the group, at randomized intervals."""
+    """Maintenance that the members perform for the group, at randomized intervals.
+
+    :param members: returns the number of members that are alive.
+    """
 
     def __init__(
         self,
@@ -27,11 +34,13 @@ class Maintenance:
         processor: Processor[Any],
         membership: Membership,
         partitions: Callable[[], Sequence[OwnedPartition[Any]]],
+        members: Callable[[], int],
     ) -> None:
         self._link = link
         self._processor = processor
         self._membership = membership
         self._partitions = partitions
+        self._members = members
         self._every_s = max(processor.options.check_s, processor.options.lease_s / 8)
 
     async def serve(self) -> None:
@@ -39,14 +48,17 @@ class Maintenance:
         while True:
             await asyncio.sleep(self._every_s * random.uniform(0.5, 1.0))
             try:
-                await self._reap()
+                await self.reap()
                 await self._trim()
             except BrokerError as error:
                 logger.warning(
                     "stream_maintenance_failed processor=%s error=%s", self._processor.id, error
                 )
 
-    async def _reap(self) -> None:
+    async def reap(self) -> None:
+        """Remove dead members; in a large group, a few members do it at a time."""
+        if random.random() * self._members() >= _REAPERS:
+            return
         status = await self._membership.change("reap")
         for member in status.dead:
             logger.warning("member_found_dead processor=%s member=%s", self._processor.id, member)

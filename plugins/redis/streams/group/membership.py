@@ -37,12 +37,14 @@ class MembershipStatus:
     :ivar version: the version of the current plan.
     :ivar belongs: whether the calling member is in the group.
     :ivar last: the id of the last message of the control stream.
+    :ivar alive: number of members whose lease has not ended.
     :ivar dead: members that were removed because their lease had ended.
     """
 
     version: int
     belongs: bool
     last: str
+    alive: int
     dead: Sequence[str]
 
 
@@ -55,6 +57,9 @@ class Membership:
         self._processor = processor
         self.member = member
         self._keys = (keys.members(name), keys.plan(name), keys.ctl(name))
+        self._plan = PartitionPlan(0, (), ())
+        #: The version of the plan and the id of its message, which differs for each plan.
+        self._current: Reply = [None, None]
 
     async def change(self, action: Action) -> MembershipStatus:
         """Join, leave, remove dead members, or send a heartbeat.
@@ -73,15 +78,19 @@ class Membership:
                 options.strategy,
             ),
         )
-        version, belongs, last, *dead = reply
+        version, belongs, last, alive, *dead = reply
         return MembershipStatus(
-            version, belongs == 1, last.decode(), [name.decode() for name in dead]
+            version, belongs == 1, last.decode(), alive, [name.decode() for name in dead]
         )
 
     async def plan(self) -> PartitionPlan:
-        """Return the current plan."""
-        found = await self._link.command("HMGET", self._keys[1], "version", "order", "assigned")
-        return read_plan(found)
+        """Return the current plan; all of it is read only after a change."""
+        current = await self._link.command("HMGET", self._keys[1], "version", "id")
+        if current != self._current:
+            fields = ("version", "id", "order", "assigned")
+            version, id, *rest = await self._link.command("HMGET", self._keys[1], *fields)
+            self._plan, self._current = read_plan([version, *rest]), [version, id]
+        return self._plan
 
     async def notify(self, reason: str) -> None:
         """Notify the other members through the control stream."""

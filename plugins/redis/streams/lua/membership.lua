@@ -3,7 +3,8 @@
 -- notification.
 -- KEYS members plan ctl
 -- ARGV action ('join' | 'leave' | 'reap' | 'beat') member lease_ms partitions strategy
--- {version, 1 if the member belongs to it, id of the last message, members that were dead…}
+-- {version, 1 if the member belongs to it, id of the last message, number of members that are alive,
+--  members that were dead…}
 --@include _now
 --@include _free
 --@include _assign
@@ -41,13 +42,14 @@ local function split(text)
   return parts
 end
 
-local found = redis.call('HMGET', plan, 'version', 'order', 'assigned', 'strategy')
-local version = tonumber(found[1] or 0)
-local alive = redis.call('ZRANGE', members, 0, -1)
--- A plan with another size or strategy is made again, as is one that does not match its members.
-local before, known = split(found[2]), split(found[3])
+local found = redis.call('HMGET', plan, 'version', 'strategy', 'size')
+local version, size = tonumber(found[1] or 0), redis.call('ZCARD', members) > 0 and count or 0
+-- A plan with another size or strategy is made again. Nothing else reads all members.
 if action ~= 'beat'
-  and (reason or #known ~= (#alive > 0 and count or 0) or (#alive > 0 and found[4] ~= strategy)) then
+  and (reason or tonumber(found[3] or 0) ~= size or (size > 0 and found[2] ~= strategy)) then
+  local stored = redis.call('HMGET', plan, 'order', 'assigned')
+  local before, known = split(stored[1]), split(stored[2])
+  local alive = redis.call('ZRANGE', members, 0, -1)
   local living, order, listed, was = {}, {}, {}, {}
   for _, one in ipairs(alive) do
     living[one] = true
@@ -75,11 +77,12 @@ if action ~= 'beat'
     end
   end
   version = version + 1
-  redis.call('HSET', plan, 'version', version, 'order', table.concat(order, ','),
-    'assigned', table.concat(places, ','), 'strategy', strategy)
-  redis.call('XADD', ctl, 'MAXLEN', '~', 256, '*',
+  local id = redis.call('XADD', ctl, 'MAXLEN', '~', 256, '*',
     'reason', reason or 'plan', 'member', member, 'version', version)
+  redis.call('HSET', plan, 'version', version, 'id', id, 'order', table.concat(order, ','),
+    'assigned', table.concat(places, ','), 'size', size, 'strategy', strategy)
 end
 local last = redis.call('XREVRANGE', ctl, '+', '-', 'COUNT', 1)[1]
 local belongs = redis.call('ZSCORE', members, member) and 1 or 0
-return {version, belongs, last and last[1] or '0-0', unpack(dead)}
+local living = redis.call('ZCOUNT', members, '(' .. now, '+inf')
+return {version, belongs, last and last[1] or '0-0', living, unpack(dead)}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.streams.group.maintenance import Maintenance
 from chancy.plugins.redis.streams.group.membership import Membership, PartitionPlan, read_plan
 from chancy.plugins.redis.streams.processing.processor import Options, Processor, Strategy
 from chancy.plugins.redis.streams.streams import Streams
@@ -177,3 +181,50 @@ async def test_a_plan_for_another_number_of_partitions_is_made_again(
     processor.stream.partitions = 6
     await member.change("reap")
     assert (await member.plan()).of("one") == frozenset(range(6))
+
+
+@pytest.mark.row("R31")
+async def test_a_member_of_many_reads_all_of_them_only_after_a_change(
+    processor: Processor[Order],
+) -> None:
+    link, keys = processor.stream.link, processor.stream.keys
+    many = Processor(processor.stream, processor.function, name="handle", options=Options())
+    members = [Membership(link, many, f"{number:032}") for number in range(500)]
+    await asyncio.gather(*(member.change("join") for member in members))
+    one = members[0]
+    before = await one.plan()
+    assert len(before.order) == 500
+    await link.command("CONFIG", "RESETSTAT")
+    for _ in range(10):
+        assert (await one.change("beat")).alive == 500
+        assert (await one.change("reap")).dead == []
+        assert await one.plan() is before
+    assert "cmdstat_zrange" not in await link.command("INFO", "commandstats")
+    sent = (await link.command("INFO", "stats"))["total_net_output_bytes"]
+    assert sent < 20_000, "all of them are 16,500 bytes"
+    await members[1].change("leave")
+    assert len((await one.plan()).order) == 499
+    await link.command("DEL", keys.plan("handle"), keys.ctl("handle"))
+    assert list((await one.plan()).order) == []
+
+
+@pytest.mark.row("R31")
+@pytest.mark.parametrize(("count", "least", "most"), [(4, 4, 4), (500, 1, 15)])
+async def test_few_members_of_many_look_for_dead_ones(
+    processor: Processor[Order], count: int, least: int, most: int
+) -> None:
+    """About four in each interval."""
+    random.seed(7)
+    looked = list[str]()
+
+    class Noted:
+        async def change(self, action: str) -> Any:
+            looked.append(action)
+            return SimpleNamespace(dead=())
+
+    noted: Any = Noted()
+    link = processor.stream.link
+    member = Maintenance(link, processor, noted, partitions=list, members=lambda: count)
+    for _ in range(count):
+        await member.reap()
+    assert least <= len(looked) <= most
