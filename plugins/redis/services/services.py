@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from chancy.checks import check_number
 from chancy.errors import ConfigurationError
@@ -32,11 +30,6 @@ from chancy.plugins.redis.transport.redis_client import RedisClient
 from chancy.text import shown
 
 S = TypeVar("S", bound=type[Service])
-P = ParamSpec("P")
-T = TypeVar("T")
-
-#: Threads for the calls of one process; further concurrent calls wait.
-_CALLS = 4
 
 
 class Services:
@@ -62,8 +55,6 @@ class Services:
         self._handlers: list[OnException] = []
         self._locals: list[Local] = []
         self._runtimes: list[ServiceRuntime] = []
-        self._threads: ThreadPoolExecutor | None = None
-        self._pid = os.getpid()
 
     # Declarations
 
@@ -180,53 +171,42 @@ class Services:
         self, name: str, /, id: str | None = None, cleanup: bool = True, **data: Any
     ) -> str:
         """`ServiceStore.start`."""
-        return await self._call(self.blocking.begin, name, data, id=id, cleanup=cleanup)
+        return await asyncio.to_thread(self.blocking.begin, name, data, id=id, cleanup=cleanup)
 
     async def stop(self, id: str) -> ServiceState:
         """`ServiceStore.stop`."""
-        return await self._call(self.blocking.stop, id)
+        return await asyncio.to_thread(self.blocking.stop, id)
 
     async def reload(self, id: str) -> ServiceState:
         """`ServiceStore.reload`."""
-        return await self._call(self.blocking.reload, id)
+        return await asyncio.to_thread(self.blocking.reload, id)
 
     async def restart(self, id: str) -> ServiceState:
         """`ServiceStore.restart`."""
-        return await self._call(self.blocking.restart, id)
+        return await asyncio.to_thread(self.blocking.restart, id)
 
     async def restart_if(self, id: str, states: Iterable[ServiceState | str]) -> bool:
         """`ServiceStore.restart_if`."""
-        return await self._call(self.blocking.restart_if, id, states)
+        return await asyncio.to_thread(self.blocking.restart_if, id, states)
 
     async def remove(self, id: str) -> ServiceState | None:
         """`ServiceStore.remove`."""
-        return await self._call(self.blocking.remove, id)
+        return await asyncio.to_thread(self.blocking.remove, id)
 
     async def get(self, id: str) -> ServiceReport | None:
         """`ServiceStore.get`."""
-        return await self._call(self.blocking.get, id)
+        return await asyncio.to_thread(self.blocking.get, id)
 
     async def set(self, id: str, /, **data: Any) -> None:
         """`ServiceStore.set`."""
-        return await self._call(self.blocking.set, id, **data)
+        return await asyncio.to_thread(self.blocking.set, id, **data)
 
     async def list(self) -> Listing:
         """`ServiceStore.list`."""
-        return await self._call(self.blocking.list)
-
-    async def _call(self, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        if self._threads is None or self._pid != os.getpid():
-            # Threads do not survive a fork.
-            self._pid = os.getpid()
-            self._threads = ThreadPoolExecutor(_CALLS, thread_name_prefix="service calls")
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, lambda: work(*args, **options))
+        return await asyncio.to_thread(self.blocking.list)
 
     def close(self) -> None:
         """Close the connections of the commands; the next command opens new ones."""
-        threads, self._threads = self._threads, None
-        if threads is not None:
-            threads.shutdown(wait=False)
         self.link.redis.background.close()
 
     # Maintenance, for applications that schedule it themselves
