@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chancy.errors import ConfigurationError
+from chancy.plugins.redis.streams.group.membership import read_plan
 from chancy.plugins.redis.streams.producing.stream import Stream, check_name
 from chancy.plugins.redis.transport.redis_client import Reply
 from chancy.plugins.redis.transport.scripts import ScriptCall
@@ -129,12 +130,11 @@ class Inspection:
         stream, name = self._stream, self._processor
         link, keys = stream.link, stream.keys
         alive = await link.command("ZRANGE", keys.members(name), 0, -1, "WITHSCORES")
-        plan = ("order", "assigned", "version")
-        order, assigned, version = await link.command("HMGET", keys.plan(name), *plan)
+        fields = ("version", "order", "assigned")
+        plan = read_plan(await link.command("HMGET", keys.plan(name), *fields))
         seconds, micros = await link.command("TIME")
         now_ms = int(seconds) * 1000 + int(micros) // 1000
-        joined = _text(order).split(",") if order else []
-        places = [int(place) - 1 for place in _text(assigned).split(",")] if assigned else []
+        joined = {member: place for place, member in enumerate(plan.order)}
         owned: dict[str, list[int]] = {}
         for report in await self.report():
             if report.owner is not None and report.lease_s > 0:
@@ -147,17 +147,13 @@ class Inspection:
             MemberReport(
                 member=member,
                 lease_s=lease_s,
-                assigned=[
-                    number
-                    for number, place in enumerate(places)
-                    if place < len(joined) and joined[place] == member
-                ],
+                assigned=sorted(plan.of(member)),
                 owned=owned.get(member, []),
-                rebalances=int(version or 0),
+                rebalances=plan.version,
             )
             for member, lease_s in sorted(
                 leases.items(),
-                key=lambda lease: joined.index(lease[0]) if lease[0] in joined else len(joined),
+                key=lambda lease: joined.get(lease[0], len(joined)),
             )
         ]
 

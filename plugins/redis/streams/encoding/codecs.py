@@ -16,7 +16,7 @@ from pydantic_core import to_jsonable_python
 
 from chancy.errors import ChancyError, ConfigurationError
 from chancy.plugins.redis.streams.encoding.compression import Compressor, find_compressor
-from chancy.plugins.redis.streams.encoding.optional import imported
+from chancy.plugins.redis.streams.encoding.optional import builtin, imported
 from chancy.text import shown
 
 #: The default codec.
@@ -102,23 +102,13 @@ def find_codec(codec: str | Codec | None) -> Codec:
     :raises ConfigurationError: the name is unknown, its library is missing, or the object is not a
         codec.
     """
-    match codec:
-        case None:
-            return JsonCodec()
-        case str():
-            if codec not in _CODECS:
-                raise ConfigurationError(
-                    f"there is no codec {shown(codec)}: use {', '.join(_CODECS)} or an object "
-                    "with a name and the methods encode(record) and decode(data, model)"
-                )
-            return _CODECS[codec]()
-        case Codec():
-            return codec
-        case _:
-            raise ConfigurationError(
-                f"{shown(codec)} is not a codec: pass a name, or an object with a name and the "
-                "methods encode(record) and decode(data, model)"
-            )
+    if codec is None:
+        return JsonCodec()
+    if isinstance(codec, Codec):
+        return codec
+    methods = "encode(record) and decode(data, model)"
+    others = f"an object with a name and the methods {methods}"
+    return builtin(codec, _CODECS, what="codec", others=others)
 
 
 @dataclass(frozen=True, slots=True)

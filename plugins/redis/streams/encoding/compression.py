@@ -8,9 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast, runtime_checkable
 
 from chancy.checks import check_number
-from chancy.errors import ConfigurationError
-from chancy.plugins.redis.streams.encoding.optional import imported
-from chancy.text import shown
+from chancy.plugins.redis.streams.encoding.optional import builtin, imported
 
 #: Maximum bytes of a decompressed event: a few stored bytes can expand to any number.
 MAX_DECOMPRESSED = 64 * 1024 * 1024
@@ -126,17 +124,8 @@ def find_compressor(compressor: str | Compressor) -> Compressor:
     :raises ConfigurationError: the name is unknown, its library is missing, or the object is not a
         compressor.
     """
-    match compressor:
-        case str():
-            if compressor not in _COMPRESSORS:
-                raise ConfigurationError(
-                    f"there is no compressor {shown(compressor)}: use {', '.join(_COMPRESSORS)} or "
-                    "an object with a name and the methods compress(data) and decompress(data)"
-                )
-            return _COMPRESSORS[compressor]()
-        case Compressor():
-            return compressor
-    raise ConfigurationError(
-        f"{shown(compressor)} is not a compressor: pass a name, or an object with a name and the "
-        "methods compress(data) and decompress(data)"
-    )
+    if isinstance(compressor, Compressor):
+        return compressor
+    methods = "compress(data) and decompress(data)"
+    others = f"an object with a name and the methods {methods}"
+    return builtin(compressor, _COMPRESSORS, what="compressor", others=others)

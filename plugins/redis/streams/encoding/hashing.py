@@ -18,7 +18,7 @@ from uuid import UUID
 
 from chancy.errors import ConfigurationError, InvalidArguments
 from chancy.plugins.redis.streams.encoding.codecs import RecordT
-from chancy.plugins.redis.streams.encoding.optional import imported
+from chancy.plugins.redis.streams.encoding.optional import builtin, imported
 from chancy.text import shown
 
 #: The key by which events are partitioned.
@@ -121,13 +121,6 @@ def find_hasher(hasher: HasherOption) -> Hasher:
     """
     if hasher is None:
         return _BUILTIN[DEFAULT_HASHER]()
-    if isinstance(hasher, str):
-        if hasher not in _BUILTIN:
-            raise ConfigurationError(
-                f"there is no hasher {shown(hasher)}: use {', '.join(_BUILTIN)}, a function of the "
-                "key, or an object with a name and a method hash(key)"
-            )
-        return _BUILTIN[hasher]()
     if isinstance(hasher, Hasher):
         if not 1 <= len(str(hasher.name)) <= 255:
             raise ConfigurationError(
@@ -137,10 +130,8 @@ def find_hasher(hasher: HasherOption) -> Hasher:
         return hasher
     if callable(hasher):
         return FunctionHasher(_path(hasher), hasher)
-    raise ConfigurationError(
-        f"{shown(hasher)} is not a hasher: pass a name, a function of a key, or an object with a "
-        "name and a method hash(key)"
-    )
+    others = "a function of the key, or an object with a name and a method hash(key)"
+    return builtin(hasher, _BUILTIN, what="hasher", others=others)
 
 
 def _path(function: Callable[[Any], int]) -> str:

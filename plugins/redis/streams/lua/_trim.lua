@@ -16,10 +16,6 @@ local function trim(log, size)
   if excess <= 0 then
     return 0
   end
-  local groups = redis.call('XINFO', 'GROUPS', log)
-  if #groups == 0 then
-    return 0
-  end
   -- The first entry that must stay: the lowest of all groups' first pending or unread entries.
   local function parts(id)
     local ms, seq = string.match(id, '^(%d+)-(%d+)$')
@@ -31,14 +27,10 @@ local function trim(log, size)
     return a < c or (a == c and b < d)
   end
   local floor
-  for _, one in ipairs(groups) do
-    local fields = {}
-    for at = 1, #one, 2 do
-      fields[one[at]] = one[at + 1]
-    end
+  for name, fields in pairs(groups(log)) do
     local first
     if fields['pending'] > 0 then
-      first = redis.call('XPENDING', log, fields['name'])[2]
+      first = redis.call('XPENDING', log, name)[2]
     else
       local ms, seq = parts(fields['last-delivered-id'])
       first = string.format('%.0f-%.0f', ms, seq + 1)
@@ -46,6 +38,9 @@ local function trim(log, size)
     if not floor or before(first, floor) then
       floor = first
     end
+  end
+  if not floor then
+    return 0
   end
   -- Whole nodes of up to 100 entries. Removing single entries would rewrite a node each time, so
   -- they are not removed from long logs.

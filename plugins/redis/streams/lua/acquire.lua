@@ -4,6 +4,7 @@
 -- {'busy', ms left} | {'parked'} | {'owned', epoch, pending, id last delivered}
 --@include _now
 --@include _free
+--@include _groups
 local own, log, park, stat = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local group, member, lease_ms, start = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 if redis.call('EXISTS', park) == 1 then
@@ -44,14 +45,4 @@ for _, one in ipairs(redis.call('XINFO', 'CONSUMERS', log, group)) do
     redis.call('XGROUP', 'DELCONSUMER', log, group, one[2])
   end
 end
-local last = '0-0'
-for _, one in ipairs(redis.call('XINFO', 'GROUPS', log)) do
-  local fields = {}
-  for at = 1, #one, 2 do
-    fields[one[at]] = one[at + 1]
-  end
-  if fields['name'] == group then
-    last = fields['last-delivered-id']
-  end
-end
-return {'owned', epoch, pending, last}
+return {'owned', epoch, pending, groups(log)[group]['last-delivered-id']}

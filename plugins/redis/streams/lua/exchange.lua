@@ -8,6 +8,7 @@
 --@include _now
 --@include _mine
 --@include _free
+--@include _ack
 --@include _few
 local own, log, stat = KEYS[1], KEYS[2], KEYS[3]
 local group, member, epoch = ARGV[1], ARGV[2], ARGV[3]
@@ -16,9 +17,7 @@ if not mine(own, member, epoch) then
   redis.call('HINCRBY', stat, 'fenced:' .. group, 1)
   return {'lost'}
 end
-for at = 8, #ARGV, 1000 do
-  redis.call('XACK', log, group, unpack(ARGV, at, math.min(at + 999, #ARGV)))
-end
+ack(log, group, ARGV, 8)
 if count == 0 or tonumber(ARGV[6]) <= tonumber(redis.call('HGET', own, 'exchange') or 0) then
   return {'ok', {}, {}, 0}
 end
@@ -42,9 +41,7 @@ for _, entry in ipairs(entries) do
     gone[#gone + 1] = entry[1]
   end
 end
-for at = 1, #gone, 1000 do
-  redis.call('XACK', log, group, unpack(gone, at, math.min(at + 999, #gone)))
-end
+ack(log, group, gone, 1)
 if #gone > 0 then
   redis.call('HINCRBY', stat, 'lost:' .. group, #gone)
 end

@@ -1,9 +1,8 @@
 -- Return the processors that have started on a partition. Writes nothing.
 -- KEYS log
+--@include _groups
 local names = {}
-if redis.call('EXISTS', KEYS[1]) == 1 then
-  for at, one in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
-    names[at] = one[2]
-  end
+for name in pairs(groups(KEYS[1])) do
+  names[#names + 1] = name
 end
 return names

@@ -5,6 +5,7 @@
 -- ARGV term size full ('block' | 'drop_oldest'), then for each row: pos, mark, width (fields of an
 --      event, names and values), events, fields…
 -- Returns {rows appended, 1 if there was no room for the next} | {'stale', stored term}
+--@include _groups
 --@include _trim
 local log, stat, relayed = KEYS[1], KEYS[2], KEYS[3]
 local term, size = tonumber(ARGV[1]), tonumber(ARGV[2])

@@ -5,22 +5,12 @@
 --  letters dropped, halted error, fenced}
 --@include _now
 --@include _few
+--@include _groups
 local MOST_BYTES = 1048576
 local log, own, park, dead, stat = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local group, most = ARGV[1], tonumber(ARGV[2])
 local length, lag, capped, pending, first, idle = redis.call('XLEN', log), -1, false, 0, false, 0
-local found
-if redis.call('EXISTS', log) == 1 then
-  for _, one in ipairs(redis.call('XINFO', 'GROUPS', log)) do
-    local fields = {}
-    for at = 1, #one, 2 do
-      fields[one[at]] = one[at + 1]
-    end
-    if fields['name'] == group then
-      found = fields
-    end
-  end
-end
+local found = groups(log)[group]
 if found then
   lag = found['lag']
   if not lag then

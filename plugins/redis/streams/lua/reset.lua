@@ -3,19 +3,16 @@
 -- KEYS log own park; ARGV group start
 -- {1, events that were pending} | {0, owner, ms left}
 --@include _now
+--@include _groups
 local log, own, park, group, start = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2]
 local held = redis.call('HMGET', own, 'owner', 'until')
 local now = now_ms()
 if held[1] and tonumber(held[2] or 0) > now then
   return {0, held[1], tonumber(held[2]) - now}
 end
-local pending = 0
-if redis.call('EXISTS', log) == 1 then
-  for _, one in ipairs(redis.call('XINFO', 'GROUPS', log)) do
-    if one[2] == group then
-      pending = redis.call('XPENDING', log, group)[1]
-    end
-  end
+local pending, state = 0, groups(log)[group]
+if state then
+  pending = state['pending']
   redis.call('XGROUP', 'DESTROY', log, group)
 end
 redis.call('XGROUP', 'CREATE', log, group, start, 'MKSTREAM')

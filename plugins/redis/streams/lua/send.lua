@@ -6,6 +6,7 @@
 --      then for each run of equal ones: width (fields of an event, names and values), events, and
 --      for each event: id if given, fields…
 -- Returns ids or their number | false: no room
+--@include _groups
 --@include _trim
 local log, stat = KEYS[1], KEYS[2]
 local size, answer, given = tonumber(ARGV[1]), ARGV[3], ARGV[4] == '1'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, TypedDict
+from typing import Any, TypedDict, get_type_hints
 
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.encoding.codecs import Codec
@@ -37,20 +37,9 @@ _OF_STREAMS = frozenset(StreamChoices.__annotations__)
 _NAMES = frozenset(Choices.__annotations__) | _OF_STREAMS
 #: The settings that a variable can set, with their parsers.
 _READ: Mapping[str, Callable[[str], Any]] = {
-    "partitions": int,
-    "size": int,
-    "full": str,
-    "codec": str,
-    "compressor": str,
-    "hasher": str,
-    "start": str,
-    "prefetch": int,
-    "lease_s": float,
-    "grace_s": float,
-    "join_delay_s": float,
-    "check_s": float,
-    "alarm_s": float,
-    "strategy": str,
+    name: kind if kind in (int, float) else str
+    for name, kind in get_type_hints(AllChoices).items()
+    if name not in ("policy", "middleware")
 }
 
 

@@ -200,9 +200,9 @@ def test_a_missing_library_names_what_installs_it(
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"codec": "pickle"}, "there is no codec 'pickle': use json, msgpack or"),
+        ({"codec": "pickle"}, "there is no codec 'pickle': use json, msgpack, or"),
         ({"codec": 7}, "7 is not a codec"),
-        ({"compressor": "rar"}, "there is no compressor 'rar': use gzip, lz4, zstd or"),
+        ({"compressor": "rar"}, "there is no compressor 'rar': use gzip, lz4, zstd, or"),
         ({"compressor": 7}, "7 is not a compressor"),
         ({"codec": Shouting("No Name")}, "'No Name' cannot be the name of a codec"),
         ({"compressor": Reversing("a.b")}, "'a.b' cannot be the name"),
