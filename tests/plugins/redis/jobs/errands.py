@@ -6,16 +6,14 @@ import asyncio
 import os
 import sys
 import time
-from datetime import timedelta
 
-from chancy import Chancy, Queue, Reference, Worker, current_job, job
+from chancy import Chancy, Queue, Worker, current_job, job
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.relay import adoption as moves
 from chancy.plugins.retry import Retries
 from chancy.retry import Exponential
-from chancy.states import State
 
 QUEUE = Queue(
     name="errands",
@@ -71,25 +69,3 @@ async def main() -> None:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         await asyncio.Event().wait()
-
-
-async def push_for_ever() -> None:
-    """Push one alone, three together, and one that waits and is cancelled; note what is there."""
-    book, told = os.environ["BOOK"], os.environ["TOLD"]
-    number = int(os.environ["BEGIN"])
-    async with make(os.environ["CHANCY_DSN"], os.environ["REDIS_URL"]) as chancy:
-        while True:
-            made = [errand.job(book=book, number=number + n) for n in range(5)]
-            number += 5
-            note(told, await chancy.push(made[0]))
-            for reference in await chancy.push_many(made[1:4]):
-                note(told, reference)
-            late = await chancy.push(made[4].with_delay(timedelta(seconds=60)))
-            note(told, late)
-            await chancy.cancel(late.id)
-            assert (await late.wait(10)).state is State.CANCELLED
-
-
-def note(told: str, reference: Reference) -> None:
-    with open(told, "ab", buffering=0) as file:
-        file.write(b"%s\n" % reference.id.hex.encode())

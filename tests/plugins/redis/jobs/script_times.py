@@ -44,17 +44,21 @@ class ScriptTimes:
     server: RedisServer
     client: redis.Redis
     runs: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    #: The values that each run was given, and the commands that it executed.
+    work: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     measures: list[float] = field(default_factory=list[float])
 
     def cpu_us(self) -> float:
         stat = Path(f"/proc/{self.server.pid}/task/{self.server.pid}/schedstat")
         return int(stat.read_text().split()[0]) / 1_000 if stat.exists() else float("inf")
 
-    def counted(self) -> tuple[int, int]:
-        """How many scripts the server has run, and how many microseconds that took."""
+    def counted(self) -> tuple[int, int, int]:
+        """How many scripts the server has run, how many microseconds that took, and how many
+        commands it has executed."""
         told: Any = self.client.info("commandstats")
         found = [told[key] for key in ("cmdstat_eval", "cmdstat_evalsha") if key in told]
-        return sum(one["calls"] for one in found), sum(one["usec"] for one in found)
+        commands = sum(one["calls"] for name, one in told.items() if name != "cmdstat_info")
+        return sum(one["calls"] for one in found), sum(one["usec"] for one in found), commands
 
     def took_us(self) -> Mapping[str, Sequence[float]]:
         """The runs of each script, the shortest first."""
@@ -98,14 +102,15 @@ def timed(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Generator[Scr
     run = ShardClient.run
 
     async def noted(self: ShardClient, name: str, *args: Value) -> Any:
-        calls, before_us = times.counted()
+        calls, before_us, commands = times.counted()
         began_us = times.cpu_us()
         try:
             return await run(self, name, *args)
         finally:
             cpu_us = times.cpu_us() - began_us
-            now, after_us = times.counted()
+            now, after_us, executed = times.counted()
             assert now == calls + 1, "one at a time, or it is not known which took how long"
+            times.work[name].append(len(args) + executed - commands)
             times.runs[name].append(min(after_us - before_us, cpu_us))
             if sum(map(len, times.runs.values())) % _EACH == 1:
                 began_us = times.cpu_us()

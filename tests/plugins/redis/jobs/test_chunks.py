@@ -33,6 +33,9 @@ LARGE = 60_000
 #: all of the time that there is, so that a noisy machine makes some of them late. Of pieces three
 #: times as large more than that are late on a quiet one, too.
 SOME = 0.25
+#: The most that a script is given and executes: two or three for each of its jobs, of which there
+#: are 128 at the most, and 64 where they end.
+MOST = {"push_plain": 300, "claim": 200, "promote": 200, "settle": 250}
 
 
 @pytest.fixture
@@ -130,6 +133,8 @@ async def test_no_script_takes_long(
         await take_back(link_of(bench), [job.id for job in last])
         assert not await broker.get([job.id for job in last])
     times.check(interrupted=SOME)
+    heavy = {name: max(times.work[name]) for name in MOST}
+    assert {name for name in MOST if not 0 < heavy[name] <= MOST[name]} == set(), heavy
 
 
 async def test_few_large_jobs_are_a_piece(

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.chaos
 logger = logging.getLogger(__name__)
 
 Start = Callable[..., RedisServer]
+HERE = "127.0.0.1"
 #: A server that cannot write at once while the disk is busy holds writes back for so long.
 HELD_BACK_S = 2.0
 #: For so long jobs are pushed: most of what was said to be kept is older than that.
@@ -36,11 +37,13 @@ PUSHED_FOR_S = 3 * HELD_BACK_S + 0.5
 opened = partial(brokers.opened, timeout_s=0.5, connect_timeout_s=0.5)
 
 
-async def push_for_ever(broker: RedisBroker, told: dict[UUID, float], pause_s: float) -> None:
+async def push_for_ever(
+    broker: RedisBroker, told: dict[UUID, float], pause_s: float = 0.0, count: int = 10
+) -> None:
     """Push, and note what was acknowledged, and when."""
     while True:
         await asyncio.sleep(pause_s)
-        jobs = [prepared() for _ in range(10)]
+        jobs = [prepared() for _ in range(count)]
         await broker.push(jobs)
         told.update(dict.fromkeys((job.id for job in jobs), time.monotonic()))
 
@@ -99,7 +102,7 @@ async def found(broker: RedisBroker, ids: Sequence[UUID]) -> set[UUID] | None:
 
 def follow(replica: RedisServer, port: int) -> None:
     with closing(replica.client()) as client:
-        command_sync(client, "REPLICAOF", "127.0.0.1", str(port))
+        command_sync(client, "REPLICAOF", HERE, str(port))
 
 
 def promote(replica: RedisServer) -> None:
@@ -124,10 +127,9 @@ async def test_a_failover_makes_no_success_of_what_is_unknown(own_redis: Start) 
     """The replica has not got the last pushes; it takes over while others are under way."""
     primary, replica = own_redis(), own_redis()
     jobs = [prepared() for _ in range(300)]
-    here = "127.0.0.1"
-    with Proxy(here, primary.port) as proxy, Proxy(here, primary.port) as replication:
+    with Proxy(HERE, primary.port) as proxy, Proxy(HERE, primary.port) as replication:
         follow(replica, replication.port)
-        async with opened(f"redis://127.0.0.1:{proxy.port}/0") as (broker, bench):
+        async with opened(f"redis://{HERE}:{proxy.port}/0") as (broker, bench):
             await broker.push(jobs[:100])
             [running] = await bench.claim(1)
             await eventually(lambda: in_step(replica, primary))
@@ -139,7 +141,7 @@ async def test_a_failover_makes_no_success_of_what_is_unknown(own_redis: Start) 
                 await broker.settle([settlement(running, State.SUCCEEDED)])
             primary.kill()
             promote(replica)
-            proxy.target = (here, replica.port)
+            proxy.target = (HERE, replica.port)
             proxy.cut()
             # It goes on under the same ids on the server that follows, for up to 5 s.
             await pushing
@@ -157,3 +159,28 @@ async def test_a_failover_makes_no_success_of_what_is_unknown(own_redis: Start) 
             assert await broker.settle([settlement(running, State.SUCCEEDED)]) == frozenset()
             claims = [claim.id for _ in range(4) for claim in await bench.claim(100)]
             assert sorted(claims) == sorted(set(ids) - {running.id})
+
+
+async def test_pushes_that_a_replica_has_survive_a_failover(own_redis: Start) -> None:
+    """Of one, ten and many jobs; the line between the servers breaks meanwhile."""
+    primary, replica = own_redis(), own_redis()
+    told: dict[UUID, float] = {}
+    with Proxy(HERE, primary.port) as proxy, Proxy(HERE, primary.port) as replication:
+        follow(replica, replication.port)
+        await eventually(lambda: in_step(replica, primary))
+        async with opened(f"redis://{HERE}:{proxy.port}/0", replicas=1) as (broker, _):
+            pushing = [
+                asyncio.create_task(push_for_ever(broker, told, count=count))
+                for count in (1, 10, 300)
+            ]
+            await eventually(lambda: len(told) > 2_000, timeout=30)
+            replication.black_hole()
+            primary.kill()
+            promote(replica)
+            proxy.target = (HERE, replica.port)
+            proxy.cut()
+            # The one that took over has no replica: no push can say that it lasts.
+            for task in pushing:
+                with pytest.raises(BrokerUnavailable):
+                    await asyncio.wait_for(task, 20)
+            assert await kept(broker, list(told)) == told.keys()

@@ -80,30 +80,6 @@ async def test_a_push_gives_up_in_the_end(
             await bench.push(prepared())
 
 
-async def test_a_push_that_is_repeated_does_not_run_what_has_ended_again(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The answer is lost, somebody runs the job, and then the push is made again."""
-    broker = bench.broker
-    assert isinstance(broker, RedisBroker)
-    run, lost = broker.client.run, asyncio.Event()
-
-    async def lose_first_answer(name: str, *args: str | bytes | float) -> object:
-        answer = await run(name, *args)
-        if not name.startswith("push") or lost.is_set():
-            return answer
-        lost.set()
-        [claim] = await bench.claim()
-        await bench.settle(settlement(claim, State.SUCCEEDED))
-        raise BrokerUnavailable("the answer was lost")
-
-    monkeypatch.setattr(broker.client, "run", lose_first_answer)
-    old, new = prepared(), prepared()
-    await bench.push(old)
-    await bench.push(new)
-    assert [claim.id for claim in await bench.claim()] == [new.id]
-
-
 @pytest.mark.parametrize("error", [BrokerUnavailable("lost"), asyncio.CancelledError()], ids=repr)
 @pytest.mark.row("F33")
 async def test_a_claim_whose_answer_was_lost_is_given_later(

@@ -21,9 +21,10 @@ MANY = 200
 PUSHES = ("push_one", "push_plain", "push")
 
 
-@pytest.fixture
-async def bench(redis_url: str) -> AsyncIterator[Bench]:
-    async with opened(redis_url, Queue(name="default", keep_finished=False)) as (_, bench):
+@pytest.fixture(params=[False], ids=["not kept"])
+async def bench(request: pytest.FixtureRequest, redis_url: str) -> AsyncIterator[Bench]:
+    queue = Queue(name="default", keep_finished=request.param)
+    async with opened(redis_url, queue) as (_, bench):
         yield bench
 
 
@@ -61,8 +62,8 @@ def different() -> list[PreparedJob]:
     return [prepared(priority=n % 3, delay_s=-1.0 if n % 2 else None) for n in range(MANY)]
 
 
-@pytest.mark.parametrize("end", [State.SUCCEEDED, State.CANCELLED])
-@pytest.mark.parametrize("answers", [1, 2, 3])
+@pytest.mark.parametrize("bench", [False, True], ids=["not kept", "kept"], indirect=True)
+@pytest.mark.parametrize(("end", "answers"), [(State.SUCCEEDED, 1), (State.CANCELLED, 3)])
 async def test_pushed_jobs_that_ran_are_not_pushed_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, end: State, answers: int
 ) -> None:
