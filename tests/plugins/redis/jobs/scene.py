@@ -22,9 +22,9 @@ from chancy.plugins.redis.keys import shard_tag
 from chancy.plugins.redis.relay import adoption as moves
 from chancy.plugins.retry import Retries
 from chancy.queue.queue import DEFAULT_BROKER
-from chancy.routing.router import RoutedBroker
 from tests.plugins.redis.jobs.errand_fleet import entries, rows
 from tests.plugins.redis.jobs.errands import QUEUE, errand
+from tests.plugins.redis.relay.moving import plane
 from tests.support.redis_commands import command_sync
 from tests.support.waiting import eventually
 
@@ -85,11 +85,7 @@ class Scene:
 
 async def redis_of(chancy: Chancy) -> RedisBroker:
     """The broker that has the jobs."""
-    found = chancy.broker
-    if isinstance(found, RoutedBroker):
-        found = await found.brokers.ready("redis")
-    assert isinstance(found, RedisBroker)
-    return found
+    return chancy.broker if isinstance(chancy.broker, RedisBroker) else await plane(chancy)
 
 
 @contextmanager

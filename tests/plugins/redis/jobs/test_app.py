@@ -11,9 +11,9 @@ import pytest
 from chancy import Chancy, Job, Queue, State
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.redis import RedisPlugin
-from chancy.routing.router import RoutedBroker
 from chancy.testing.conformance.bench import record, settlement
 from chancy.worker.worker import Worker
+from tests.plugins.redis.relay.moving import plane
 from tests.support import jobs
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
@@ -45,18 +45,17 @@ async def test_jobs_run_and_give_results(chancy: Chancy) -> None:
 
 @pytest.mark.row("F30", "F33", "F42")
 async def test_the_jobs_of_a_worker_that_is_gone_are_run_by_another(chancy: Chancy) -> None:
-    assert isinstance(chancy.broker, RoutedBroker)
-    plane = await chancy.broker.brokers.ready("redis")
+    broker = await plane(chancy)
     reference = await chancy.push(note(7))
     gone = record()
-    await plane.register(gone)
-    [claim] = await plane.claim("fast", worker_id=gone.id, limit=1)
+    await broker.register(gone)
+    [claim] = await broker.claim("fast", worker_id=gone.id, limit=1)
     async with Worker(chancy, heartbeat_s=0.1, heartbeat_timeout_s=0.5):
         done = await reference.wait(20)
     assert (done.state, done.result, done.crashes) == (State.SUCCEEDED, 7, 1)
     # What the one before says now is too late.
     late = settlement(claim, State.FAILED)
-    assert await plane.settle([late]) == {claim.id}
+    assert await broker.settle([late]) == {claim.id}
 
 
 @pytest.mark.row("F37")

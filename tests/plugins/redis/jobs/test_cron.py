@@ -9,14 +9,13 @@ from contextlib import asynccontextmanager
 import pytest
 
 from chancy import Chancy, Queue, State
-from chancy.broker.contract import Broker
-from chancy.broker.optional import SqlStore
 from chancy.job.definition import job
 from chancy.plugins.cron import Cron, Entry, Overlap
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.redis import RedisPlugin
-from chancy.routing.router import RoutedBroker
 from chancy.worker.worker import Worker
+from tests.plugins.redis.jobs.errand_fleet import rows
+from tests.plugins.redis.relay.moving import plane
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
 
@@ -67,22 +66,9 @@ async def chancy(dsn: str, redis_url: str, cron: Cron) -> AsyncIterator[Chancy]:
         yield made
 
 
-async def rows(chancy: Chancy, table: str) -> int:
-    """Rows in Postgres."""
-    assert isinstance(chancy.broker, SqlStore)
-    ((count,),) = await chancy.broker.fetch(f"select count(*) from chancy.{table}")
-    return int(count)
-
-
-async def emptied(chancy: Chancy) -> bool:
-    """Whether Postgres has no unfinished jobs: it has them until Redis has said that it does."""
+async def left_postgres(chancy: Chancy) -> bool:
+    """It has unfinished jobs until Redis has said that it does."""
     return await rows(chancy, "jobs") == 0
-
-
-async def plane(chancy: Chancy) -> Broker:
-    """What is in Redis."""
-    assert isinstance(chancy.broker, RoutedBroker)
-    return await chancy.broker.brokers.ready("redis")
 
 
 async def test_ticks_run_in_redis_and_do_not_overlap(chancy: Chancy, cron: Cron) -> None:
@@ -94,13 +80,13 @@ async def test_ticks_run_in_redis_and_do_not_overlap(chancy: Chancy, cron: Cron)
         stored = (await (await plane(chancy)).get([id]))[id]
         assert (stored.state, stored.attempt) == (State.RUNNING, 1)
         assert stored.meta["cron"]["entry"] == "often"
-        await eventually(lambda: emptied(chancy))
+        await eventually(lambda: left_postgres(chancy))
         pushed = await chancy.push(take.job(name="pushed"))
         assert (await chancy.wait_for(id, 10)).result == "tick"
         assert await pushed.result(10) == "pushed"
         await eventually(lambda: began.count("tick") == 2)
         fired = await cron.history(chancy, "often")
-        await eventually(lambda: emptied(chancy))
+        await eventually(lambda: left_postgres(chancy))
     assert {one.skipped for one in fired} >= {None, "overlap"}, "1.2 s each second"
     assert max(at_once) == 1
     assert await rows(chancy, "redis_moves") == 0

@@ -26,9 +26,9 @@ from chancy.job.ids import new_id
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.redis import RedisBroker, RedisPlugin
 from chancy.queue.rules import Rule
-from chancy.routing.router import RoutedBroker
 from tests.plugins.limits import jobs
 from tests.plugins.limits.jobs import Book, work
+from tests.plugins.redis.relay.moving import plane
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
 
@@ -75,9 +75,7 @@ async def workers(application: Application, *rules: Rule) -> AsyncGenerator[None
 
 async def claiming(chancy: Chancy, rule: Rule) -> tuple[RedisBroker, UUID]:
     """The broker with the declared queue, and a registered worker without heartbeats."""
-    assert isinstance(chancy.broker, RoutedBroker)
-    _, redis = await chancy.broker.broker_of("ruled")
-    assert isinstance(redis, RedisBroker)
+    redis = await plane(chancy)
     await redis.declare(queue(rule), upsert=True)  # as each worker does
     worker = WorkerRecord(
         id=new_id(), host="gone", pid=1, tags=frozenset(), queues=("ruled",), version="0"

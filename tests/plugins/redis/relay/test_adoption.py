@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 from psycopg import AsyncConnection
 
-from chancy import Chancy, State, Unique
+from chancy import Chancy, Queue, State, Unique
 from chancy.broker.optional import Adoption
 from chancy.errors import BrokerUnavailable, StatementFailed
 from chancy.plugins.redis.relay import adoption as moves
@@ -433,3 +433,22 @@ async def test_a_worker_that_is_to_stop_takes_over_no_more(
         await eventually(lambda: bool(stopping))
         await stopping[0]
     assert (await left(chancy))[0] > 250
+
+
+async def test_waiting_jobs_move_with_their_queue(dsn: str, redis_url: str) -> None:
+    """A worker in a burst ends when all of it has been run."""
+    jobs.noted.clear()
+    async with application(dsn, redis_url, queue=Queue(name="fast", executor="async")) as chancy:
+        numbers = list(range(600))
+        made = [jobs.note.job(value=n).with_queue("fast") for n in numbers]
+        ids = [one.id for one in await chancy.push_many(made)]
+        assert await left(chancy) == (600, 0)
+        await chancy.declare(FAST, upsert=True)
+        async with Worker(chancy, burst=True) as worker:
+            await worker.wait_for_shutdown()
+        assert sorted(int(str(n)) for n in jobs.noted) == numbers
+        assert await arrived(chancy)
+        found = await (await plane(chancy)).get(ids)
+        assert {one.state for one in found.values()} == {State.SUCCEEDED}
+        assert len(found) == 600
+        assert await chancy.control.get(ids) == {}

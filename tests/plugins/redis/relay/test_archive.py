@@ -20,9 +20,9 @@ from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.redis import RedisBroker, RedisPlugin
 from chancy.plugins.redis.relay.archive import Archive
 from chancy.plugins.retry import Retries
-from chancy.routing.router import RoutedBroker
 from chancy.testing.conformance.bench import record
 from chancy.worker.worker import Worker
+from tests.plugins.redis.relay.moving import plane
 from tests.support import jobs
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
@@ -52,13 +52,6 @@ async def chancy(dsn: str, redis_url: str) -> AsyncGenerator[Chancy]:
 
 def fail(queue: str, message: str = "no") -> Job[Any]:
     return jobs.fail.job(message=message).with_queue(queue).with_max_attempts(1)
-
-
-async def plane(chancy: Chancy) -> RedisBroker:
-    assert isinstance(chancy.broker, RoutedBroker)
-    found = await chancy.broker.brokers.ready("redis")
-    assert isinstance(found, RedisBroker)
-    return found
 
 
 async def archive_of(chancy: Chancy) -> Archive:
