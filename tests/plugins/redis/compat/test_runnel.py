@@ -234,7 +234,7 @@ async def hide(events):
 """
 
 
-@pytest.mark.row("R38")
+@pytest.mark.row("R38", "R41")
 def test_the_command_runs_the_processors_of_its_choice(redis_url: str, tmp_path: Path) -> None:
     (tmp_path / "core.py").write_text(CORE)
     (tmp_path / "steps.py").write_text(STEPS)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams.model.policy import Ignore, Quarantine
+from chancy.plugins.redis.streams.model.policy import Ignore
 from chancy.plugins.redis.streams.model.protocols import Item, MiddlewareContext
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.processing.middleware import middleware
@@ -48,15 +48,6 @@ async def test_a_cancellation_that_escapes_is_up_to_the_policy(
         await eventually(lambda: crew.numbers == [0, 1, 2, 3, 4])
         assert worker.executor.runner.counters.failed == 1
     assert "CancelledError" in caplog.text
-
-
-async def test_a_cancellation_that_escapes_parks(redis_url: str) -> None:
-    async with fleet(redis_url, partitions=1, options={"policy": Quarantine()}) as crew:
-        broken_once(crew, 2)
-        worker = await crew.start()
-        await crew.send(0, 5)
-        await eventually(lambda: worker.executor.runner.parked == {0})
-        assert crew.numbers == [0, 1, 2]
 
 
 async def test_a_processor_that_cancels_itself_is_begun_again(

@@ -178,14 +178,12 @@ async def test_lag_and_members_while_it_works(
 async def test_a_reset_processor_sees_everything_again(run: Run, shop_streams: Streams) -> None:
     (stream, _) = shop_streams.streams
     seen: list[int] = []
-
-    def note(order: Order) -> None:
-        seen.append(order.order_id)
+    note = seen.append
 
     @shop_streams.processor(stream, join_delay_s=0, lease_s=5.0)
     async def bill(events: Events[Any]) -> None:
         async for order in events.records():
-            note(order)
+            note(order.order_id)
 
     await stream.send(*(Order(order_id=number) for number in range(6)))
     async with working(shop_streams):

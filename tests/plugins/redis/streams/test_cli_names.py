@@ -12,7 +12,7 @@ from tests.plugins.redis.streams.test_cli import runner
 
 
 @pytest.mark.parametrize(
-    "words", [("lag",), ("lag", "--json"), ("members",), ("resume",), ("reset", "--yes")]
+    "words", [("lag", "--json"), ("members",), ("resume",), ("reset", "--yes")]
 )
 async def test_a_processor_that_there_is_not(shop_streams: Streams, words: Sequence[str]) -> None:
     """It would begin with the first reset, and hold all that comes for nobody."""

@@ -98,7 +98,7 @@ class Shouting:
         return model.model_validate_json(data.lower())
 
 
-@pytest.mark.row("R07")
+@pytest.mark.row("R01", "R07")
 @pytest.mark.parametrize("compressor", [None, "gzip", "lz4", "zstd"])
 @pytest.mark.parametrize("codec", ["json", "msgpack"])
 def test_records_come_back_equal(codec: str, compressor: str | None) -> None:

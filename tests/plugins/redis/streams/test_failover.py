@@ -47,8 +47,7 @@ def check(crew: Fleet) -> None:
 
 
 @pytest.mark.row("R42")
-@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.chaos), 11])
-async def test_workers_follow_a_failover(own_redis: Callable[..., RedisServer], batch: int) -> None:
+async def test_workers_follow_a_failover(own_redis: Callable[..., RedisServer]) -> None:
     primary, replica = (own_redis(repl_diskless_sync_delay="0") for _ in range(2))
     tell(replica, "REPLICAOF", "127.0.0.1", primary.port)
 
@@ -58,7 +57,7 @@ async def test_workers_follow_a_failover(own_redis: Callable[..., RedisServer], 
 
     with Proxy("127.0.0.1", primary.port) as proxy:
         url = f"redis://127.0.0.1:{proxy.port}/0"
-        async with fleet(url, partitions=4, batch=batch, options=QUICK) as crew:
+        async with fleet(url, partitions=4, batch=11, options=QUICK) as crew:
             await crew.start()
             await crew.start()
             await eventually(linked)

@@ -287,21 +287,6 @@ async def test_a_full_partition_waits_and_holds_up_no_other(
         assert (await every(shop.stream))[0] == [4, 6], "in their order"
 
 
-async def test_another_declaration_is_not_relayed(
-    dsn: str, redis_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with opened(dsn, redis_url) as shop:
-        await shop.stream.link.command(
-            "HSET", shop.stream.keys.meta, "partitions", 3, "hasher", "x", "layout", 1, "codec", ""
-        )
-        async with shop.chancy.transaction() as tx:
-            await shop.stream.send(*orders(0), within=tx)
-        await shop.relay().turn()
-        assert "has 3 partitions, but is declared here with 2" in caplog.text
-        assert await shop.waiting() == [(0, 1)]
-        assert await every(shop.stream) == [[], []]
-
-
 async def test_large_ones_go_in_pieces(shop: Shop) -> None:
     sent = [Order(order_id=2 * at, note="x" * (200_000 if at < 20 else 1)) for at in range(2_500)]
     async with shop.chancy.transaction() as tx:

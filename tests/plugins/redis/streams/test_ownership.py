@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
-from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.group.membership import Action, Membership, MembershipStatus
 from chancy.plugins.redis.streams.inspection import Inspection
@@ -198,25 +196,6 @@ async def test_pending_entries_that_were_dropped_from_the_log_are_counted_and_do
     _, pending, *_ = await exchange(link, processor, "b", second, "0-0")
     assert [xid for xid, _ in pending] == [entries[0][0], entries[3][0], entries[4][0]]
     assert await link.command("HGET", stream.keys.stat(0), "lost:handle") == b"2"
-
-
-@pytest.mark.row("R42")
-async def test_a_worker_continues_after_a_restart_of_the_server(
-    own_redis: Callable[..., RedisServer],
-) -> None:
-    server = own_redis(appendonly="yes", appendfsync="always")
-    async with fleet(server.url, partitions=4, options={"lease_s": 1.0}) as crew:
-        await crew.start()
-        await crew.start()
-        await eventually(crew.settled)
-        await crew.send(0, 200)
-        server.stop()
-        server.start()
-        with contextlib.suppress(BrokerUnavailable):
-            await crew.send(200, 200)  # by a connection of before
-        await crew.send(200, 200)
-        await eventually(lambda: set(crew.numbers) == set(range(400)))
-        await eventually(crew.settled)
 
 
 @pytest.mark.row("R30")

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams import standalone as alone
 from chancy.plugins.redis.streams.group.leadership import RedisGate
 from chancy.plugins.redis.streams.model.event import Event
 from chancy.plugins.redis.streams.model.record import Record
@@ -25,24 +18,14 @@ from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
 from chancy.plugins.redis.transport.redis_client import RedisClient
+from tests.plugins.redis.streams.fleet import working
 from tests.plugins.redis.streams.orders import Order
-from tests.support.command import environment
 from tests.support.waiting import eventually
 
 
 class Step(Record, primitive=True):
     key: int
     seq: int
-
-
-@asynccontextmanager
-async def working(streams: Streams) -> AsyncGenerator[None]:
-    task = asyncio.create_task(alone.serve(streams))
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
 
 
 def declare(streams: Streams, partitions: int) -> Stream[Order]:
@@ -118,10 +101,7 @@ async def test_a_new_processor_begins_where_it_is_asked_to(
     @streams.processor(stream, start=start, join_delay_s=0)
     async def read(events: Events[Order]) -> None:
         async for order in events.records():
-            note(order)
-
-    def note(order: Order) -> None:
-        seen.append(order.order_id)
+            seen.append(order.order_id)
 
     await stream.send(Order(order_id=0), Order(order_id=1))
     async with working(streams):
@@ -156,39 +136,6 @@ async def test_a_stage_behind_another_keeps_the_order_of_keys(streams: Streams) 
         await first.send_many(Step(key=at % 10, seq=at // 10) for at in range(1_000))
         await eventually(lambda: sum(map(len, seen.values())) == 500)
     assert all(found == [*range(0, 100, 2)] for found in seen.values())
-
-
-@pytest.mark.row("R41")
-def test_modules_are_found_by_a_pattern(redis_url: str, tmp_path: Path) -> None:
-    (tmp_path / "shop" / "inner").mkdir(parents=True)
-    (tmp_path / "shop" / "app.py").write_text(
-        "from chancy.plugins.redis.compat.runnel import App\n"
-        "import os\n"
-        "app = App('shop', redis_url=os.environ['SHOP_URL'], autodiscover='shop/**/streams.py')\n"
-    )
-    (tmp_path / "shop" / "inner" / "streams.py").write_text(
-        "import os, signal\n"
-        "from shop.app import app\n"
-        "@app.task\n"
-        "async def found():\n"
-        "    print('found', flush=True)\n"
-        "    os.kill(os.getpid(), signal.SIGTERM)\n"
-    )
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "from shop.app import app; "
-            "from chancy.plugins.redis.compat.runnel import Worker; Worker(app).start()",
-        ],
-        cwd=tmp_path,
-        env=environment({"SHOP_URL": redis_url, "PYTHONPATH": os.pathsep.join(sys.path)}),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=20,
-    )
-    assert (done.returncode, done.stdout) == (0, "found\n"), done.stderr
 
 
 @pytest.mark.row("R33", "R45")

@@ -40,15 +40,6 @@ class Plain(BaseModel):
 
 
 @pytest.mark.row("R01")
-def test_nested_records_come_back_equal() -> None:
-    coding = RecordCoding(Order)
-    order = Order(order_id=7, items=[Item(name="ä", count=2), Item(name="b", count=1)])
-    fields = coding.encode(order)
-    assert coding.decode(fields) == order
-    assert isinstance(coding.decode(fields).items[0], Item)
-
-
-@pytest.mark.row("R01")
 def test_attributes_of_a_primitive_record_are_fields() -> None:
     coding = RecordCoding(Tick)
     tick = Tick(symbol="é", price=0.1, size=-3, open=False, raw=b"\xff\x00")
