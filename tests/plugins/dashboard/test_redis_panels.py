@@ -10,7 +10,8 @@ from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.services.base import Context, Service
 from chancy.plugins.redis.streams.processing.events import Events
 from tests.plugins.dashboard.browsing import ADMIN, browser, text_of
-from tests.plugins.redis.streams.orders import Order, in_turn
+from tests.plugins.redis.streams.fleet import in_turn
+from tests.plugins.redis.streams.orders import Order
 from tests.support.waiting import eventually
 
 

@@ -145,6 +145,7 @@ async def test_a_crash_after_the_push_does_not_run_the_job_twice(
     chancy: Chancy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(moves, "LEASE_S", 0.2)
+    await chancy.declare(replace(FAST, poll_interval_s=0.1), upsert=True)
     (id,) = await insert(chancy, [1])
     adopt, broker = await adoption(chancy), await plane(chancy)
     with monkeypatch.context() as patch:

@@ -14,10 +14,16 @@ from tests.plugins.redis.streams import shop
 
 
 @pytest.fixture(params=["alone", pytest.param("cluster", marks=pytest.mark.chaos)])
-async def link(request: pytest.FixtureRequest) -> AsyncIterator[RedisClient]:
+def place(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Where streams are: a server alone, and in the long runs a cluster of three primaries."""
     clustered = request.param == "cluster"
     url = request.getfixturevalue("redis_cluster" if clustered else "redis_url")
-    made = RedisClient(RedisSettings(url=url, cluster=clustered, prefix="t:"))
+    return {"url": url, "cluster": clustered}
+
+
+@pytest.fixture
+async def link(place: dict[str, Any]) -> AsyncIterator[RedisClient]:
+    made = RedisClient(RedisSettings(**place, prefix="t:"))
     yield made
     await made.close()
 
@@ -27,24 +33,6 @@ async def alone(redis_url: str) -> AsyncIterator[RedisClient]:
     made = RedisClient(RedisSettings(url=redis_url, prefix="t:"))
     yield made
     await made.close()
-
-
-def _place(request: pytest.FixtureRequest) -> dict[str, Any]:
-    clustered = request.param == "cluster"
-    url = request.getfixturevalue("redis_cluster" if clustered else "redis_url")
-    return {"url": url, "cluster": clustered}
-
-
-@pytest.fixture(params=["alone", "cluster"])
-def everywhere(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Where streams are: a server alone, and a cluster of three primaries."""
-    return _place(request)
-
-
-@pytest.fixture(params=["alone", pytest.param("cluster", marks=pytest.mark.chaos)])
-def place(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The same, with the cluster in the long runs only."""
-    return _place(request)
 
 
 @pytest.fixture

@@ -7,14 +7,42 @@ import json
 import signal
 import subprocess
 import sys
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from tests.plugins.redis.streams.fleet import Order
 from tests.plugins.redis.streams.member import PARTITIONS, declare, noted
+from tests.plugins.redis.streams.orders import pending
 from tests.support.waiting import eventually
 
 KEYS = 24
 Line = tuple[str, int, int]
+
+
+def check_order(partition: int, lines: Sequence[Line]) -> None:
+    """What comes again comes behind what it was before, and not twice in a run."""
+    first: dict[int, list[int]] = defaultdict(list)
+    by_run: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for run, key, seq in lines:
+        if seq not in first[key]:
+            first[key].append(seq)
+        by_run[run, key].append(seq)
+    for key, seqs in first.items():
+        assert seqs == sorted(seqs), f"key {key} of partition {partition}"
+    for (run, key), seqs in by_run.items():
+        assert seqs == sorted(set(seqs)), f"run {run}, key {key} of partition {partition}"
+
+
+async def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.send_signal(signal.SIGCONT)
+        process.terminate()
+    for process in processes:
+        try:
+            await asyncio.to_thread(process.wait, 10)
+        finally:
+            process.kill()
 
 
 class Crew:
@@ -96,11 +124,7 @@ class Crew:
         await eventually(begun)
 
     async def nothing_pending(self) -> bool:
-        for partition in range(PARTITIONS):
-            log = self.orders.keys.log(partition)
-            if (await self.streams.link.command("XPENDING", log, "handle"))["pending"]:
-                return False
-        return True
+        return not any([await pending(self.orders, number) for number in range(PARTITIONS)])
 
     async def owners(self) -> list[str]:
         """The owner of each partition that has one, by what Redis keeps."""
@@ -123,12 +147,5 @@ class Crew:
         )
 
     async def close(self) -> None:
-        for process in self.processes:
-            process.send_signal(signal.SIGCONT)
-            process.terminate()
-        for process in self.processes:
-            try:
-                await asyncio.to_thread(process.wait, 10)
-            finally:
-                process.kill()
+        await end(self.processes)
         await self.streams.link.close()

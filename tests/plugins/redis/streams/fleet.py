@@ -15,6 +15,7 @@ from chancy.plugins.redis.streams.model.record import Record
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
+from tests.support.waiting import eventually
 
 
 class Order(Record):
@@ -37,6 +38,13 @@ Handler = Callable[[int, Events[Order]], Awaitable[None]]
 def in_turn(key: int) -> int:
     """A hasher whose partitions a test can foresee."""
     return key
+
+
+def orders_of(streams: Streams, partitions: int, **options: Any) -> Stream[Order]:
+    """Declare the stream of orders."""
+    return streams.stream(
+        "orders", record=Order, partition_by="key", partitions=partitions, hasher=in_turn, **options
+    )
 
 
 @dataclass
@@ -82,14 +90,7 @@ class Fleet:
     def _declare(self) -> Worker:
         settings = RedisSettings(url=self.url, cluster=self.cluster, prefix="t:")
         streams = Streams(settings)
-        stream = streams.stream(
-            "orders",
-            record=Order,
-            partition_by="key",
-            partitions=self.partitions,
-            hasher=in_turn,
-            **self.stream_options,
-        )
+        stream = orders_of(streams, self.partitions, **self.stream_options)
         self._next += 1
         return Worker(self._next, streams, stream)
 
@@ -112,6 +113,14 @@ class Fleet:
         worker.streams.processor(worker.stream, **(quick | self.options))(handle)
         worker.task = asyncio.create_task(worker.streams.serve())
         self.workers[worker.number] = worker
+        return worker
+
+    async def settle(self, count: int = 1) -> Worker:
+        """Start workers, and wait until all have their share; gives the last of them."""
+        worker = await self.start()
+        for _ in range(count - 1):
+            worker = await self.start()
+        await eventually(self.settled)
         return worker
 
     def note(self, worker: int, events: Events[Order], order: Order) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.streams import Streams
-from tests.plugins.redis.streams.fleet import Order, in_turn
+from tests.plugins.redis.streams.fleet import Order, orders_of
 
 LEASE_S = 1.0
 PARTITIONS = 6
@@ -29,9 +29,7 @@ def noted(partition: int) -> str:
 
 def declare(url: str, *, cluster: bool, **options: Any) -> Streams:
     streams = Streams(RedisSettings(url=url, cluster=cluster, prefix="t:"))
-    orders = streams.stream(
-        "orders", record=Order, partition_by="key", partitions=PARTITIONS, hasher=in_turn
-    )
+    orders = orders_of(streams, PARTITIONS)
     runs = itertools.count()
 
     quick: dict[str, Any] = {"lease_s": LEASE_S, "check_s": 0.2, "join_delay_s": 0, "grace_s": 2.0}

@@ -9,16 +9,12 @@ from chancy.plugins.redis.streams.encoding.record_coding import RecordCoding
 from chancy.plugins.redis.streams.model.record import Record
 from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.transport.redis_client import RedisClient
+from tests.plugins.redis.streams.fleet import in_turn
 
 
 class Order(Record):
     order_id: int
     note: str = ""
-
-
-def in_turn(key: int) -> int:
-    """A hasher whose partitions a test can foresee."""
-    return key
 
 
 def declare(link: RedisClient, *, hasher: Any = in_turn, **options: Any) -> Stream[Order]:
@@ -31,15 +27,21 @@ def orders(*ids: int) -> list[Order]:
     return [Order(order_id=id) for id in ids]
 
 
-async def entries(stream: Stream[Order], partition: int) -> list[tuple[str, int]]:
+async def records(stream: Stream[Any], partition: int = 0) -> list[tuple[str, Any]]:
+    """The ids and the records in the log."""
     found = await stream.link.command("XRANGE", stream.keys.log(partition), "-", "+")
-    return [
-        (
-            id.decode(),
-            stream.coding.decode([part for pair in fields.items() for part in pair]).order_id,
-        )
-        for id, fields in found
-    ]
+    flat = ([part for pair in fields.items() for part in pair] for _, fields in found)
+    decoded = map(stream.coding.decode, flat)
+    return [(id.decode(), record) for (id, _), record in zip(found, decoded, strict=True)]
+
+
+async def entries(stream: Stream[Order], partition: int) -> list[tuple[str, int]]:
+    return [(id, order.order_id) for id, order in await records(stream, partition)]
+
+
+async def pending(stream: Stream[Any], partition: int, processor: str = "handle") -> int:
+    found = await stream.link.command("XPENDING", stream.keys.log(partition), processor)
+    return int(found["pending"])
 
 
 async def every(stream: Stream[Order]) -> list[list[int]]:

@@ -16,7 +16,8 @@ from chancy.plugins.redis.streams.producing import relay
 from chancy.plugins.redis.streams.producing.outbox import EventOutboxReader, EventOutboxRow
 from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.worker.worker import Worker
-from tests.plugins.redis.streams.orders import Order, in_turn
+from tests.plugins.redis.streams.fleet import in_turn
+from tests.plugins.redis.streams.orders import Order
 
 LEASE_S = 1.0
 PARTITIONS = 4

@@ -13,7 +13,8 @@ from chancy.plugin.leader import Unelected
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.streams.producing.relay import EventRelay
 from chancy.plugins.redis.streams.producing.stream import Stream
-from tests.plugins.redis.streams.orders import Order, in_turn
+from tests.plugins.redis.streams.fleet import in_turn
+from tests.plugins.redis.streams.orders import Order
 
 
 class Shop:

@@ -14,7 +14,7 @@ from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams import standalone as alone
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.streams import Streams
-from tests.plugins.redis.streams.fleet import Order, in_turn
+from tests.plugins.redis.streams.fleet import Order, orders_of
 
 LEASE_S = 2.0
 PARTITIONS = 12
@@ -23,9 +23,7 @@ TICKS, LED_TICKS = "ticks", "led"
 
 def declare(url: str, folder: Path) -> Streams:
     streams = Streams(RedisSettings(url=url, cluster=True, prefix="t:"))
-    orders = streams.stream(
-        "orders", record=Order, partition_by="key", partitions=PARTITIONS, hasher=in_turn
-    )
+    orders = orders_of(streams, PARTITIONS)
     runs = itertools.count()
 
     def note(name: str, text: str) -> None:

@@ -8,7 +8,8 @@ from chancy import Chancy
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.streams import Streams
-from tests.plugins.redis.streams.orders import Order, in_turn
+from tests.plugins.redis.streams.fleet import in_turn
+from tests.plugins.redis.streams.orders import Order
 
 
 def declare(streams: Streams, size: int = 50_000) -> None:

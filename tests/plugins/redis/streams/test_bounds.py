@@ -59,8 +59,7 @@ async def test_a_processor_that_was_away_begins_with_what_is_left_and_the_rest_i
 async def test_any_number_of_partitions_is_waited_for_by_one_connection(redis_url: str) -> None:
     """Also for what members tell each other; a few more do the rest."""
     async with fleet(redis_url, partitions=64) as crew:
-        await crew.start()
-        await eventually(crew.settled)
+        await crew.settle()
         await crew.send(0, 640, keys=64)
         await eventually(lambda: len(crew.seen) == 640)
         link = crew.orders.link

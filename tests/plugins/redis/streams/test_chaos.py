@@ -8,14 +8,13 @@ import os
 import random
 import signal
 import time
-from collections import defaultdict
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.plugins.redis.streams.crew import Crew, Line
+from tests.plugins.redis.streams.crew import Crew, Line, check_order
 from tests.plugins.redis.streams.member import LEASE_S, PARTITIONS
 from tests.plugins.redis.streams.witness import Witness, witness
 from tests.support.waiting import eventually
@@ -36,16 +35,7 @@ def check(lines: dict[int, list[Line]]) -> None:
     A process that is frozen within an event ends that one when it goes on; nothing can prevent it.
     """
     for partition, some in lines.items():
-        first: dict[int, list[int]] = defaultdict(list)
-        by_run: dict[tuple[str, int], list[int]] = defaultdict(list)
-        for run, key, seq in some:
-            if seq not in first[key]:
-                first[key].append(seq)
-            by_run[run, key].append(seq)
-        for key, seqs in first.items():
-            assert seqs == sorted(seqs), f"key {key} of partition {partition}"
-        for (run, key), seqs in by_run.items():
-            assert seqs == sorted(set(seqs)), f"run {run}, key {key} of partition {partition}"
+        check_order(partition, some)
         begun = {run: at for at, (run, _, _) in reversed(list(enumerate(some)))}
         order = sorted(begun, key=lambda run: begun[run])
         for run, successor in itertools.pairwise(order):

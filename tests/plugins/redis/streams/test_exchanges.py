@@ -72,8 +72,7 @@ async def test_a_partition_is_released_behind_what_is_on_its_way(
     """An exchange that ends while the hand-over waits for it may be followed by another at once."""
     exchanges = SlowExchanges(monkeypatch, "streams.release")
     async with fleet(redis_url, partitions=1, handler=unhurried) as crew:
-        worker = await crew.start()
-        await eventually(crew.settled)
+        worker = await crew.settle()
         runner = worker.executor.runner
         (lane,) = runner.partitions
         await crew.send(11, 40)
@@ -94,8 +93,7 @@ async def test_a_partition_is_quarantined_behind_what_is_on_its_way(
 
     options = {"policy": Quarantine()}
     async with fleet(redis_url, partitions=1, handler=unhurried, options=options) as crew:
-        worker = await crew.start()
-        await eventually(crew.settled)
+        worker = await crew.settle()
         await crew.send(0, 12)
         await eventually(lambda: worker.executor.runner.parked == {0})
         assert exchanges.ended
@@ -125,8 +123,7 @@ async def test_acknowledgements_sent_with_a_quarantine_are_counted_once(
     monkeypatch.setattr(Ownership, "park", parked)
     options = {"policy": Quarantine()}
     async with fleet(redis_url, partitions=1, handler=refuse, options=options) as crew:
-        worker = await crew.start()
-        await eventually(crew.settled)
+        worker = await crew.settle()
         await crew.send(0, 10)
         await eventually(lambda: worker.executor.runner.parked == {0})
         await eventually(lambda: not worker.executor.runner.partitions)

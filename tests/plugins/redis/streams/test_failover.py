@@ -81,8 +81,7 @@ async def test_workers_wait_while_their_server_only_lets_them_read(
 ) -> None:
     server = own_redis()
     async with fleet(server.url, partitions=4, options=QUICK) as crew:
-        await crew.start()
-        await eventually(crew.settled)
+        await crew.settle()
         await crew.send(0, 100)
         await seen(crew, 100)
         # Of a primary that is not there: it keeps what it has, and takes nothing.
@@ -102,8 +101,7 @@ async def test_groups_and_scripts_that_are_gone_are_made_again(
 ) -> None:
     server = own_redis()
     async with fleet(server.url, partitions=2, options=QUICK) as crew:
-        await crew.start()
-        await eventually(crew.settled)
+        await crew.settle()
         await crew.send(0, 100)
         await seen(crew, 100)
         tell(server, "SCRIPT", "FLUSH")

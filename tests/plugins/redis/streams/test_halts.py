@@ -50,8 +50,7 @@ async def test_resume_continues_the_named_partitions_and_shows_why_they_stopped(
     async with fleet(**place, partitions=3, options={"policy": Halt()}) as crew:
         bad = {0, 1}
         failing(crew, bad)
-        worker = await crew.start()
-        await eventually(crew.settled)
+        worker = await crew.settle()
         await crew.send(0, 6, keys=3)
         both = {0: "ValueError: event 0", 1: "ValueError: event 1"}
 
@@ -97,8 +96,7 @@ async def test_a_resume_of_old_is_not_repeated_when_a_connection_was_lost(
 ) -> None:
     async with fleet(redis_url, partitions=3) as crew:
         heard: list[tuple[str, Collection[int] | None]] = []
-        worker = await crew.start()
-        await eventually(crew.settled)
+        worker = await crew.settle()
         link = crew.orders.link
         control = Control(link, worker.executor.processor, lambda *one: heard.append(one))
         task = asyncio.create_task(control.serve("0-0"))
@@ -141,8 +139,7 @@ async def test_pending_acknowledgements_survive_a_quarantine(
     async with fleet(
         redis_url, partitions=1, handler=handle, options={"policy": Quarantine()}
     ) as crew:
-        worker = await crew.start()
-        await eventually(crew.settled)
+        worker = await crew.settle()
         await crew.send(0, 6)
         await eventually(lambda: worker.executor.runner.parked == {0})
         await eventually(lambda: not worker.owned)
@@ -155,8 +152,7 @@ async def test_pending_acknowledgements_survive_a_quarantine(
 async def test_events_after_the_loss_of_a_group_are_not_skipped(redis_url: str) -> None:
     async with fleet(redis_url, partitions=1, options={"start": "$"}) as crew:
         await crew.send(0, 1)
-        worker = await crew.start()
-        await eventually(crew.settled)
+        worker = await crew.settle()
         await crew.send(1, 1)
         await eventually(lambda: crew.numbers == [1])
         await crew.stop(worker)
@@ -169,8 +165,7 @@ async def test_events_after_the_loss_of_a_group_are_not_skipped(redis_url: str) 
 async def test_events_after_a_data_loss_are_not_skipped(redis_url: str) -> None:
     async with fleet(redis_url, partitions=2, options={"start": "$", "lease_s": 1.0}) as crew:
         await crew.send(0, 2)
-        await crew.start()
-        await eventually(crew.settled)
+        await crew.settle()
         await crew.orders.link.command("FLUSHALL")
         await crew.send(2, 2)
         await eventually(lambda: sorted(crew.numbers) == [2, 3])
@@ -180,8 +175,7 @@ async def test_events_after_a_data_loss_are_not_skipped(redis_url: str) -> None:
 async def test_stream_settings_are_stored_again_after_a_data_loss(redis_url: str) -> None:
     """Before anybody sends: or a worker that is declared otherwise would begin."""
     async with fleet(redis_url, partitions=2, options={"lease_s": 1.0}) as crew:
-        worker = await crew.start()
-        await eventually(crew.settled)
+        worker = await crew.settle()
         await crew.orders.link.command("FLUSHALL")
 
         async def kept() -> bool:
@@ -224,8 +218,7 @@ async def test_completed_work_is_counted_in_the_log(
     counts = "read=3 acked=2 failed=1 dead=0 fenced=0 gone=0 rebalances=1"
     async with fleet(redis_url, partitions=2, options={"policy": Halt()}) as crew:
         failing(crew, {2})
-        worker = await crew.start()
-        await eventually(crew.settled)
+        worker = await crew.settle()
         await crew.send(0, 3, keys=2)
         line = f"processor_counts processor=orders/handle partitions=2 halted=1 parked=0 {counts}"
         await eventually(lambda: line in caplog.text)

@@ -18,7 +18,8 @@ from chancy.plugins.redis.streams.processing.middleware import middleware
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
-from tests.plugins.redis.streams.fleet import Order, in_turn
+from tests.plugins.redis.streams.fleet import Order, orders_of
+from tests.plugins.redis.streams.orders import pending
 from tests.support.waiting import eventually
 
 #: Its events are at hand until a test lets them go; those of the other are done at once.
@@ -33,7 +34,7 @@ async def through(parent: AsyncIterator[Item], place: MiddlewareContext) -> Asyn
 
 
 def declare(streams: Streams) -> Stream[Order]:
-    return streams.stream("orders", record=Order, partition_by="key", partitions=2, hasher=in_turn)
+    return orders_of(streams, 2)
 
 
 def in_loop(given: Callable[[Any], None], going: threading.Event, take: int) -> Any:
@@ -77,18 +78,14 @@ async def test_an_event_is_acknowledged_when_the_next_one_is_asked_for(
     try:
         await eventually(lambda: given)
 
-        async def pending(partition: int) -> int:
-            log = stream.keys.log(partition)
-            return int((await streams.link.command("XPENDING", log, "handle"))["pending"])
-
         async def done(partition: int) -> bool:
-            return await pending(partition) == 0
+            return await pending(stream, partition) == 0
 
         # By the same fetcher, behind what it had to pass on by then.
         await stream.send(Order(key=OTHER, seq=9))
         await eventually(lambda: len(given) == 2)
         await eventually(lambda: done(OTHER))
-        assert await pending(HELD) == count
+        assert await pending(stream, HELD) == count
         going.set()
         await eventually(lambda: done(HELD))
     finally:

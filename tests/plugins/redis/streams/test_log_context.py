@@ -16,7 +16,6 @@ import pytest
 from chancy.log_context import ORIGIN
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams import Events, LogContext, Streams
-from chancy.plugins.redis.streams.group.executor import StreamExecutor
 from tests.plugins.redis.streams.fleet import in_turn
 from tests.plugins.redis.streams.orders import Order
 from tests.plugins.redis.streams.written_programs import shop_env
@@ -218,33 +217,3 @@ async def test_a_handler_is_made_to_know_it(redis_url: str, heard: Heard) -> Non
         assert (one["worker"], one["executor"]) == (ours["worker"], ours["executor"])
         assert one["processor"] == "bill"
         assert one["stream"] == f"mine {number}", "what a record says itself stays"
-
-
-async def test_an_unbound_executor_works_and_logs_a_warning(redis_url: str, heard: Heard) -> None:
-    """Nor is it bound where a halt is lifted: its consumer begins in the context of who does."""
-    streams = Streams(RedisSettings(url=redis_url, prefix="t:"))
-    orders = streams.stream("orders", record=Order, partition_by="order_id", partitions=1)
-    broken, billed = [1], list[int]()
-
-    @streams.processor(orders, join_delay_s=0)
-    async def bill(events: Events[Order]) -> None:
-        async for order in events.records():
-            if broken:
-                raise ValueError(broken.pop())
-            billed.append(order.order_id)
-
-    executor = StreamExecutor(streams.link, bill, streams.exit)
-    serving = asyncio.create_task(executor.serve())
-    await orders.send(Order(order_id=5))
-    await eventually(lambda: executor.runner.halted)
-    (lane,) = executor.runner.partitions
-    executor.runner.resume()
-    await eventually(lambda: billed == [5])
-    assert executor.runner.partitions == [lane], "it was not lost meanwhile"
-    serving.cancel()
-    await asyncio.wait([serving])
-    await streams.link.close()
-    ours = heard.of("chancy.redis.streams")
-    assert {one["worker"] for one in ours} == {"unknown"}
-    assert {one["partition"] for one in ours if "partition" in one} == {0}
-    assert not [one for one in ours if "stream_consumer_failed" in one["msg"]]

@@ -57,8 +57,7 @@ async def test_a_partition_that_is_released_is_not_said_to_be_lost(
 ) -> None:
     extensions = Overtaken(monkeypatch, "streams.release")
     async with fleet(redis_url, partitions=2, options={"lease_s": LEASE_S}) as crew:
-        worker = await crew.start()
-        await eventually(crew.settled)
+        worker = await crew.settle()
         await eventually(lambda: extensions.kept)
         await crew.stop(worker)
         assert extensions.given.is_set()

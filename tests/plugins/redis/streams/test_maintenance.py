@@ -58,8 +58,7 @@ async def test_a_worker_with_other_partitions_does_not_begin(
     redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with fleet(redis_url, partitions=4) as crew:
-        await crew.start()
-        await eventually(crew.settled)
+        await crew.settle()
         crew.partitions = 8
         other = await crew.start()
         await eventually(lambda: "processor_not_started" in caplog.text)

@@ -21,7 +21,7 @@ from chancy.plugins.redis.streams.processing.processor import Options, Processor
 from chancy.plugins.redis.streams.streams import Streams
 from chancy.plugins.redis.transport.redis_client import RedisClient
 from chancy.plugins.redis.transport.scripts import script_of
-from tests.plugins.redis.streams.fleet import Order, in_turn
+from tests.plugins.redis.streams.fleet import Order, orders_of
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
 
@@ -119,9 +119,7 @@ def fewest(before: PartitionPlan, members: Sequence[str], partitions: int) -> in
 @pytest.fixture
 async def processor(redis_url: str) -> AsyncIterator[Processor[Order]]:
     streams = Streams(RedisSettings(url=redis_url, prefix="t:"))
-    stream = streams.stream(
-        "orders", record=Order, partition_by="key", partitions=4, hasher=in_turn
-    )
+    stream = orders_of(streams, 4)
 
     async def nothing(_: object) -> None: ...
 

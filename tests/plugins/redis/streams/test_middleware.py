@@ -23,7 +23,7 @@ from chancy.plugins.redis.streams.producing import batch
 from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
 from tests.plugins.redis.streams.fleet import working
-from tests.plugins.redis.streams.orders import Order
+from tests.plugins.redis.streams.orders import Order, pending, records
 from tests.support.waiting import eventually
 
 
@@ -59,19 +59,6 @@ def recorder(name: str, log: list[Any]) -> FunctionMiddleware:
             log.append((name, "ended", place.partition))
 
     return record
-
-
-async def pending(stream: Stream[Any], processor: str) -> int:
-    found = await stream.link.command("XPENDING", stream.keys.log(0), processor)
-    return int(found["pending"])
-
-
-async def sunk(sink: Stream[Any]) -> list[Any]:
-    found = await sink.link.command("XRANGE", sink.keys.log(0), "-", "+")
-    return [
-        sink.coding.decode([part for pair in fields.items() for part in pair])
-        for _, fields in found
-    ]
 
 
 @pytest.mark.row("R17", "R45")
@@ -143,7 +130,7 @@ async def test_a_middleware_may_leave_out_what_it_likes(streams: Streams) -> Non
         await eventually(lambda: seen == [1, 3, 5, 7])
 
         async def acked() -> bool:
-            return await pending(stream, "work") == 0
+            return await pending(stream, 0, "work") == 0
 
         await eventually(acked)
 
@@ -172,7 +159,7 @@ async def test_failed_events_are_in_the_sink(streams: Streams, size: int) -> Non
     ids = await stream.send(*(Order(order_id=number) for number in range(20)))
     async with working(streams):
         await eventually(lambda: seen and seen[-1] == 19)
-    found = await sunk(letters.sink)
+    found = [one for _, one in await records(letters.sink)]
     assert letters.sink.name == "dead.orders"
     assert [letters.original(one).order_id for one in found] == (
         [11] if size == 1 else [10, 11, 12, 13, 14]
@@ -180,7 +167,7 @@ async def test_failed_events_are_in_the_sink(streams: Streams, size: int) -> Non
     last = found[0 if size == 1 else 1]
     assert (last.stream, last.processor, last.partition) == ("orders", "work", 0)
     assert (last.xid, last.error) == (ids[11], "ValueError: eleven")
-    assert await pending(stream, "work") == 0
+    assert await pending(stream, 0, "work") == 0
 
 
 @pytest.mark.row("R18")
@@ -210,10 +197,10 @@ async def test_events_whose_dead_letter_is_not_stored_are_not_acknowledged(
     async with working(streams):
         await eventually(lambda: tries.count(0) >= 2)
         assert 1 not in tries, "it comes before what follows, again and again"
-        assert await pending(stream, "work") >= 1
+        assert await pending(stream, 0, "work") >= 1
         away = False
         await eventually(lambda: 1 in tries)
-    assert [letters.original(one).order_id for one in await sunk(letters.sink)] == [0]
+    assert [letters.original(one).order_id for _, one in await records(letters.sink)] == [0]
 
 
 @pytest.mark.row("R18")
@@ -234,11 +221,11 @@ async def test_large_failed_events_are_in_the_sink(
     await stream.send_many(Order(order_id=number, note=note) for number in range(3))
 
     async def filed() -> bool:
-        return len(await sunk(letters.sink)) == 3
+        return len(await records(letters.sink)) == 3
 
     async with working(streams):
         await eventually(filed)
-    assert [letters.original(one).note for one in await sunk(letters.sink)] == [note] * 3
+    assert [letters.original(one).note for _, one in await records(letters.sink)] == [note] * 3
 
 
 @pytest.mark.row("R18", "R32")
@@ -255,8 +242,8 @@ async def test_interrupted_events_are_no_dead_letters(streams: Streams) -> None:
     await stream.send(Order(order_id=0))
     async with working(streams):
         await asyncio.wait_for(began.wait(), 5)
-    assert await sunk(letters.sink) == []
-    assert await pending(stream, "work") == 1
+    assert await records(letters.sink) == []
+    assert await pending(stream, 0, "work") == 1
 
 
 @pytest.mark.row("R18")

@@ -109,13 +109,11 @@ async def test_workers_come_and_go_under_load(place: dict[str, Any], batch: int)
 @pytest.mark.row("R24")
 async def test_only_the_partitions_that_move_pause(place: dict[str, Any]) -> None:
     async with fleet(**place, partitions=8) as crew:
-        first = await crew.start()
-        await eventually(crew.settled)
+        first = await crew.settle()
         await crew.send(0, 100)
         await eventually(lambda: len(crew.seen) == 100)
         lanes = {lane.number: lane.epoch for lane in first.executor.runner.partitions}
-        second = await crew.start()
-        await eventually(crew.settled)
+        second = await crew.settle()
         kept = {lane.number: lane.epoch for lane in first.executor.runner.partitions}
         assert len(kept) == len(second.owned) == 4
         assert kept.items() <= lanes.items()
@@ -227,8 +225,7 @@ async def test_a_partition_that_cannot_be_reached_holds_up_no_other(
         return replies
 
     async with fleet(redis_url, partitions=2) as crew:
-        await crew.start()
-        await eventually(crew.settled)
+        await crew.settle()
         monkeypatch.setattr(RedisClient, "run_many", half)
         await crew.orders.send(*(Order(key=0, seq=number) for number in range(10)))
         await refused.wait()

@@ -20,7 +20,8 @@ from chancy.plugins.redis.transport.redis_client import RedisClient
 from chancy.plugins.redis.transport.scripts import ScriptCall
 from chancy.worker.worker import Worker
 from tests.integration.within.stacks import ASYNC_STACKS, SYNC_STACKS, AsyncStack, SyncStack
-from tests.plugins.redis.streams.orders import Order, every, in_turn, orders
+from tests.plugins.redis.streams.fleet import in_turn
+from tests.plugins.redis.streams.orders import Order, every, orders, records
 from tests.plugins.redis.streams.outbox_shop import Shop, opened
 from tests.support.waiting import eventually
 
@@ -77,14 +78,6 @@ SYNC = ("Session", "Django's connection")
 SENT = [Order(order_id=0, note="ü\0\\"), Order(order_id=2, note="")]
 
 
-async def stored(shop: Shop) -> list[Order]:
-    entries = await shop.stream.link.command("XRANGE", shop.stream.keys.log(0), "-", "+")
-    return [
-        shop.stream.coding.decode([part for pair in fields.items() for part in pair])
-        for _, fields in entries
-    ]
-
-
 @pytest.mark.parametrize("begin", [ASYNC_STACKS[name] for name in ASYNC], ids=ASYNC)
 async def test_every_library_takes_them(
     shop: Shop, dsn: str, begin: Callable[[str], AbstractAsyncContextManager[AsyncStack]]
@@ -102,7 +95,7 @@ async def test_every_library_takes_them(
             await undone(stack)
     assert await shop.waiting() == [(0, 2)]
     await shop.relayed()
-    assert await stored(shop) == SENT
+    assert [order for _, order in await records(shop.stream)] == SENT
 
 
 @pytest.mark.parametrize("begin", [SYNC_STACKS[name] for name in SYNC], ids=SYNC)
@@ -124,7 +117,7 @@ async def test_every_library_takes_them_in_threads(
     await asyncio.to_thread(send)
     assert await shop.waiting() == [(0, 2)]
     await shop.relayed()
-    assert await stored(shop) == SENT
+    assert [order for _, order in await records(shop.stream)] == SENT
 
 
 async def test_invalid_settings_are_refused(shop: Shop, redis_url: str) -> None:

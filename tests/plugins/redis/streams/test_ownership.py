@@ -17,7 +17,7 @@ from chancy.plugins.redis.streams.processing.processor import Options, Processor
 from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
 from chancy.plugins.redis.transport.redis_client import RedisClient
-from tests.plugins.redis.streams.fleet import Order, fleet, in_turn
+from tests.plugins.redis.streams.fleet import Order, fleet, orders_of
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
 
@@ -26,11 +26,9 @@ LEASE_S = 1.0
 
 
 @pytest.fixture
-async def processor(everywhere: dict[str, Any]) -> AsyncIterator[Processor[Order]]:
-    streams = Streams(RedisSettings(**everywhere, prefix="t:"))
-    stream: Stream[Order] = streams.stream(
-        "orders", record=Order, partition_by="key", partitions=2, hasher=in_turn
-    )
+async def processor(place: dict[str, Any]) -> AsyncIterator[Processor[Order]]:
+    streams = Streams(RedisSettings(**place, prefix="t:"))
+    stream: Stream[Order] = orders_of(streams, 2)
 
     async def nothing(_: object) -> None: ...
 

@@ -69,8 +69,7 @@ async def test_a_quarantine_outlives_its_owner_and_ends_with_a_resume(
 ) -> None:
     async with fleet(**place, partitions=2, options={"policy": Quarantine()}) as crew:
         poisoned(crew, 10, times=1)
-        first = await crew.start()
-        await eventually(crew.settled)
+        first = await crew.settle()
         await crew.send(0, 40, keys=2)
         await eventually(lambda: {n for n in crew.numbers if n % 2} == set(range(1, 40, 2)))
         await eventually(lambda: first.executor.runner.parked == {0})

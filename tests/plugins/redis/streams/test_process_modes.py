@@ -24,7 +24,8 @@ from chancy.plugins.redis.streams.processing.blocking_events import BlockingEven
 from chancy.plugins.redis.streams.processing.processor import Options
 from chancy.plugins.redis.streams.streams import Streams
 from tests.plugins.redis.streams import computing
-from tests.plugins.redis.streams.fleet import Order, in_turn
+from tests.plugins.redis.streams.fleet import Order, orders_of
+from tests.plugins.redis.streams.orders import pending
 from tests.support.waiting import eventually
 
 
@@ -35,9 +36,7 @@ async def stopped(task: asyncio.Task[None]) -> None:
 
 @pytest.mark.parametrize("batch", [1, 7])
 async def test_a_thread_for_each_partition_keeps_the_order(streams: Streams, batch: int) -> None:
-    orders = streams.stream(
-        "orders", record=Order, partition_by="key", partitions=4, hasher=in_turn
-    )
+    orders = orders_of(streams, 4)
     seen: list[tuple[int, Order]] = []
 
     def handle(events: BlockingEvents[Order]) -> None:
@@ -63,9 +62,7 @@ async def test_a_thread_for_each_partition_keeps_the_order(streams: Streams, bat
 
 
 async def test_a_failure_in_a_thread_is_up_to_the_policy(streams: Streams) -> None:
-    orders = streams.stream(
-        "orders", record=Order, partition_by="key", partitions=1, hasher=in_turn
-    )
+    orders = orders_of(streams, 1)
     seen: list[int] = []
 
     def handle(events: BlockingEvents[Order]) -> None:
@@ -157,8 +154,7 @@ async def test_a_process_for_each_partition_keeps_order_lease_and_grace(
     await asyncio.wait([serving])
     assert [seq for _, seq in children.noted(0)][-3:] == [6, 8, 8], "its begin and its end"
     assert (executor.runner.counters.failed, executor.runner.counters.dead) == (3, 3)
-    keys, link = children.module.sums.keys, children.module.streams.link
-    assert (await link.command("XPENDING", keys.log(0), "compute"))["pending"] == 1
+    assert await pending(children.module.sums, 0, "compute") == 1
 
 
 async def test_a_child_that_dies_while_its_partition_is_released_is_no_failure(
@@ -176,8 +172,7 @@ async def test_a_child_that_dies_while_its_partition_is_released_is_no_failure(
         process.kill()
     await asyncio.wait([serving])
     assert executor.runner.counters.dead == 0
-    keys, link = module.sums.keys, module.streams.link
-    assert (await link.command("XPENDING", keys.log(0), "compute"))["pending"] == 1
+    assert await pending(module.sums, 0, "compute") == 1
 
 
 @pytest.mark.row("R32")

@@ -139,8 +139,8 @@ async def test_a_stage_behind_another_keeps_the_order_of_keys(streams: Streams) 
 
 
 @pytest.mark.row("R33", "R45")
-async def test_one_process_without_a_worker_leads(everywhere: dict[str, Any]) -> None:
-    links = [RedisClient(RedisSettings(**everywhere, prefix="t:")) for _ in range(3)]
+async def test_one_process_without_a_worker_leads(place: dict[str, Any]) -> None:
+    links = [RedisClient(RedisSettings(**place, prefix="t:")) for _ in range(3)]
     # Asked for four times in each lease: a busy machine may miss one, and not all of them.
     lease_s = 4.0
     gates = [RedisGate(link, lease_s=lease_s) for link in links]

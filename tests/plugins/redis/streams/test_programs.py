@@ -28,7 +28,8 @@ from chancy.plugins.redis import RedisSettings
 from chancy.plugins.redis.streams import standalone
 from chancy.plugins.redis.streams.model.policy import Halt
 from chancy.plugins.redis.streams.streams import Streams
-from tests.plugins.redis.streams.orders import Order, in_turn
+from tests.plugins.redis.streams.fleet import in_turn
+from tests.plugins.redis.streams.orders import Order
 
 streams = Streams(RedisSettings(url=sys.argv[1], prefix="t:"))
 orders = streams.stream(
@@ -96,7 +97,8 @@ import time
 from chancy.plugins.redis import RedisSettings
 from chancy.plugins.redis.streams.model.policy import Halt, Ignore, Quarantine
 from chancy.plugins.redis.streams.streams import Streams
-from tests.plugins.redis.streams.orders import Order, in_turn
+from tests.plugins.redis.streams.fleet import in_turn
+from tests.plugins.redis.streams.orders import Order
 
 streams = Streams(RedisSettings(url=os.environ["REDIS_URL"], prefix="t:"))
 orders = streams.stream(

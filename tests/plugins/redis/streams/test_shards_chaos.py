@@ -7,17 +7,17 @@ import itertools
 import subprocess
 import sys
 import time
-from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from redis.crc import key_slot
 
 from chancy.errors import BrokerUnavailable
+from tests.plugins.redis.streams.crew import Line, check_order, end
 from tests.plugins.redis.streams.fleet import Order
+from tests.plugins.redis.streams.orders import records
 from tests.plugins.redis.streams.shard_member import LED_TICKS, PARTITIONS, TICKS, declare
 from tests.plugins.redis.streams.shards import Shards, tell
 from tests.support import leftovers
@@ -89,16 +89,13 @@ class Crew:
         file = self.folder / name
         return file.read_text().splitlines() if file.exists() else []
 
-    def seen(self, partition: int) -> list[tuple[str, int, int]]:
+    def seen(self, partition: int) -> list[Line]:
         parts = [line.split() for line in self.lines(str(partition))]
         return [(run, int(key), int(seq)) for run, key, seq in parts]
 
     async def kept(self, partition: int) -> list[int]:
         """The numbers in the log."""
-        log, decode = self.orders.keys.log(partition), self.orders.coding.decode
-        entries: Any = await self.orders.link.command("XRANGE", log, "-", "+")
-        flat = ([part for pair in fields.items() for part in pair] for _, fields in entries)
-        return [decode(fields).seq for fields in flat]
+        return [order.seq for _, order in await records(self.orders, partition)]
 
     async def left(self) -> dict[int, str]:
         """What is in the logs and was not worked on, or is not acknowledged, by partition."""
@@ -141,13 +138,7 @@ class Crew:
 
     async def close(self) -> None:
         await self.rest()
-        for process in self.processes:
-            process.terminate()
-        for process in self.processes:
-            try:
-                await asyncio.to_thread(process.wait, 10)
-            finally:
-                process.kill()
+        await end(self.processes)
         await self.streams.link.close()
 
 
@@ -182,17 +173,9 @@ async def check(crew: Crew, killed: dict[float, set[int]]) -> None:
     :param killed: when a primary was killed, and the partitions that it had.
     """
     for partition in range(PARTITIONS):
-        first: dict[int, list[int]] = defaultdict(list)
-        by_run: dict[tuple[str, int], list[int]] = defaultdict(list)
-        for run, key, seq in crew.seen(partition):
-            if seq not in first[key]:
-                first[key].append(seq)
-            by_run[run, key].append(seq)
-        for key, seqs in first.items():
-            assert seqs == sorted(seqs), f"key {key} of partition {partition}"
-        for (run, key), seqs in by_run.items():
-            assert seqs == sorted(set(seqs)), f"run {run}, key {key} of partition {partition}"
-        seen = {seq for seqs in first.values() for seq in seqs}
+        lines = crew.seen(partition)
+        check_order(partition, lines)
+        seen = {seq for _, _, seq in lines}
         for seq in crew.confirmed.keys() - seen:
             if seq % KEYS % PARTITIONS == partition:
                 lags = [

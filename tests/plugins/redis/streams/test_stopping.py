@@ -216,9 +216,7 @@ async def test_a_late_release_of_a_partition_notifies_the_other_workers(
 
     options = {"check_s": 60.0, "lease_s": 60.0, "grace_s": 60.0}
     async with fleets.fleet(redis_url, partitions=4, handler=slow, options=options) as crew:
-        await crew.start()
-        await crew.start()
-        await eventually(crew.settled)
+        await crew.settle(2)
         await crew.send(0, 1)
         await eventually(lambda: began)
         leaving = crew.workers[began[0]]

@@ -18,7 +18,8 @@ from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
 from chancy.plugins.redis.transport.redis_client import RedisClient
 from chancy.plugins.redis.transport.scripts import ScriptCall
-from tests.plugins.redis.streams.fleet import Order, in_turn
+from tests.plugins.redis.streams.fleet import Order, orders_of
+from tests.plugins.redis.streams.orders import pending
 from tests.plugins.redis.streams.witness import Witness, witness
 from tests.support.waiting import eventually
 
@@ -43,9 +44,7 @@ class Shop:
 
     def start(self, name: str, *, begun: bool = True) -> tuple[Streams, Stream[Order]]:
         streams = Streams(RedisSettings(url=self.url, prefix="t:"))
-        stream = streams.stream(
-            "orders", record=Order, partition_by="key", partitions=2, hasher=in_turn
-        )
+        stream = orders_of(streams, 2)
 
         def handle(events: BlockingEvents[Order]) -> None:
             for order in events.records():
@@ -92,11 +91,6 @@ async def shop(redis_url: str, request: pytest.FixtureRequest) -> AsyncIterator[
     await made.close()
 
 
-async def pending(stream: Stream[Order]) -> int:
-    found: Any = await stream.link.command("XPENDING", stream.keys.log(MOVED), "handle")
-    return int(found["pending"])
-
-
 async def ended(shop: Shop, stream: Stream[Order], book: Witness) -> None:
     """Let the thread end, and what it may have asked for be answered."""
     shop.gates["first"].set()
@@ -105,8 +99,7 @@ async def ended(shop: Shop, stream: Stream[Order], book: Witness) -> None:
     await eventually(lambda: ("first", STAYS, 9) in shop.seen)
 
     async def acknowledged() -> bool:
-        found: Any = await stream.link.command("XPENDING", stream.keys.log(STAYS), "handle")
-        return not found["pending"]
+        return not await pending(stream, STAYS)
 
     # By the same fetcher, behind what the thread has left it.
     await eventually(acknowledged)
@@ -124,9 +117,9 @@ async def test_a_thread_that_outlasts_its_grace_does_nothing_to_what_was_handed_
         shop.start("second")
         await eventually(lambda: ("second", MOVED, 0) in shop.seen)
         assert "processor_interrupted processor=orders/handle partition=1" in caplog.text
-        held = await pending(stream)
+        held = await pending(stream, MOVED)
         await ended(shop, stream, book)
-        assert await pending(stream) == held == 3
+        assert await pending(stream, MOVED) == held == 3
         assert book.acked[stream.keys.log(MOVED)] == []
         assert shop.more == []
         await eventually(lambda: "processor_ended_late" in caplog.text)
@@ -158,7 +151,7 @@ async def test_acknowledgements_of_a_thread_are_refused_after_its_partition_move
         assert {call.name for call in book.late} == {LATE[shop.how]}
         assert book.acked[stream.keys.log(MOVED)] == []
         assert book.wrong == []
-        assert await pending(stream) == 3
+        assert await pending(stream, MOVED) == 3
         assert len(shop.more) <= 2, "those that it had in memory"
         assert caplog.text.count("partition_lost processor=orders/handle partition=1") == 1
     assert (await Inspection(stream, "handle").report())[MOVED].dead == 0
@@ -186,6 +179,6 @@ async def test_events_that_a_thread_ends_during_a_release_are_not_counted(
     monkeypatch.setattr(RedisClient, "run_many", slowly)
     shop.serving[0].cancel()
     await asyncio.wait(shop.serving)
-    left = await pending(stream)
+    left = await pending(stream, MOVED)
     await stream.link.close()
     assert (left, executor.runner.counters.acked) == (1, 0)

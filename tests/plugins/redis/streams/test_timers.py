@@ -226,7 +226,7 @@ async def test_requests_before_the_end_are_not_run_after_it(
 
 @pytest.mark.row("R34", "R45")
 async def test_a_task_on_the_leader_runs_once_for_each_fleet(
-    everywhere: dict[str, Any], start: Start, monkeypatch: pytest.MonkeyPatch
+    place: dict[str, Any], start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran, call, answered = list[int](), RedisClient.run, list[str]()
 
@@ -239,7 +239,7 @@ async def test_a_task_on_the_leader_runs_once_for_each_fleet(
     monkeypatch.setattr(RedisClient, "run", noted)
 
     def worker(number: int, gate: Gate) -> asyncio.Task[None]:
-        streams = declared(everywhere)
+        streams = declared(place)
 
         async def work() -> None:
             ran.append(number)

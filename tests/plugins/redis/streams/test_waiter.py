@@ -15,7 +15,7 @@ from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.streams import Streams
 from chancy.plugins.redis.transport.connection import RedisConnection
 from chancy.plugins.redis.transport.redis_client import RedisClient
-from tests.plugins.redis.streams.fleet import Order, in_turn
+from tests.plugins.redis.streams.fleet import Order, orders_of
 from tests.support.waiting import eventually
 
 
@@ -40,9 +40,7 @@ async def test_it_is_waited_for_though_the_read_was_not_on_its_way_yet(
 ) -> None:
     streams, begun = Streams(alone.settings), asyncio.Event()
     command = RedisConnection.command
-    orders = streams.stream(
-        "orders", record=Order, partition_by="key", partitions=2, hasher=in_turn
-    )
+    orders = orders_of(streams, 2)
 
     @streams.processor(orders)
     async def handle(events: Events[Order]) -> None: ...
@@ -74,9 +72,7 @@ async def test_each_processor_of_a_stream_is_woken_by_the_entries_that_it_has_no
     alone: RedisClient,
 ) -> None:
     streams = Streams(alone.settings)
-    orders = streams.stream(
-        "orders", record=Order, partition_by="key", partitions=1, hasher=in_turn
-    )
+    orders = orders_of(streams, 1)
     log = orders.keys.log(0)
 
     async def handle(_: Events[Order]) -> None: ...
