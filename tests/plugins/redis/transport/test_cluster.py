@@ -53,8 +53,12 @@ def node_of(tag: str, servers: RedisClusterServers) -> RedisServer:
     raise AssertionError(f"nobody has the slot {slot}")
 
 
+@pytest.mark.parametrize("error", [errors.ConnectionError, errors.TimeoutError])
 async def test_commands_that_may_have_run_are_not_repeated(
-    link: RedisClient, redis_cluster_servers: RedisClusterServers, monkeypatch: pytest.MonkeyPatch
+    link: RedisClient,
+    redis_cluster_servers: RedisClusterServers,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[Exception],
 ) -> None:
     assert {node_of(tag, redis_cluster_servers).port for tag in TAGS} == {
         node.port for node in redis_cluster_servers.nodes
@@ -67,7 +71,7 @@ async def test_commands_that_may_have_run_are_not_repeated(
         answers: list[Any] = await exchange(connections, commands, *more)
         if lost and lost[0] in commands[0]:
             lost.clear()
-            raise errors.ConnectionError("the answer was lost")
+            raise error("the answer was lost")
         return answers
 
     monkeypatch.setattr(ConnectionPool, "exchange", lossy)

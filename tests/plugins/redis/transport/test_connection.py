@@ -72,39 +72,9 @@ async def test_a_late_reply_fails_its_call_alone_and_ends_the_connection(
         await wire.command(("PING",), 5)
 
 
-async def test_the_connection_of_an_unresponsive_server_is_replaced(own_redis: Start) -> None:
-    server = own_redis()
-    connections = pool.ConnectionPool(connector(server.url), 0.2)
-    assert await connections.exchange([("PING",)]) == [b"PONG"]
-    server.freeze()
-    with pytest.raises(errors.TimeoutError):
-        await connections.exchange([("PING",)])
-    server.thaw()
-    assert await connections.exchange([("PING",)]) == [b"PONG"]
-    connections.close()
-
-
 async def test_the_timeout_is_of_each_command(wire: RedisConnection) -> None:
     for _ in range(4):
         assert await wire.command(("BLPOP", "nothing", 0.1), 0.3) is None
-
-
-async def test_a_wire_that_the_server_closes_is_not_used_again(redis_url: str) -> None:
-    connections = pool.ConnectionPool(connector(redis_url), 5.0)
-    first = await connections.exchange([("CLIENT", "ID")])
-    assert await connections.exchange([("CLIENT", "ID")]) == first
-    other = await connector(redis_url).wire()
-    assert await other.command(("CLIENT", "KILL", "ID", first[0]), 5) == 1
-    other.close()
-
-    async def replaced() -> bool:
-        try:
-            return bool(await connections.exchange([("CLIENT", "ID")]) != first)
-        except errors.ConnectionError:
-            return False
-
-    await eventually(replaced)
-    connections.close()
 
 
 async def test_only_blocking_commands_have_connections_of_their_own(

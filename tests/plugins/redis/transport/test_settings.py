@@ -14,13 +14,11 @@ import redis.exceptions as redis_errors
 
 from chancy.errors import BrokerUnavailable, ConfigurationError, StatementFailed
 from chancy.plugins.redis import RedisPlugin, RedisSettings
-from chancy.plugins.redis.keys import shard_tag
 from chancy.plugins.redis.transport.redis_client import RedisClient
 from chancy.plugins.redis.transport.scripts import ScriptCall
 from chancy.plugins.redis.transport.translation import broker_error
 from tests.support.redis_commands import command_sync
 from tests.support.redis_fixtures import RedisServer
-from tests.support.waiting import eventually_sync
 
 Own = Callable[..., RedisServer]
 KEYS = [f"{{t:{name}:0}}" for name in ("a", "b", "c", "d")]
@@ -53,18 +51,10 @@ async def test_scripts_are_sent_where_they_are_missing(client: RedisClient) -> N
         assert await client.command("XLEN", call.keys[0]) == length + 1
 
 
-@pytest.mark.parametrize("clustered", [False, True])
-async def test_statements_that_may_have_run_are_not_repeated(
-    own_redis: Own, clustered: bool
-) -> None:
-    server = own_redis(**({"cluster_enabled": "yes"} if clustered else {}))
+async def test_statements_that_may_have_run_are_not_repeated(own_redis: Own) -> None:
+    server = own_redis()
     with closing(server.client()) as direct:
-        if clustered:
-            command_sync(direct, "CLUSTER ADDSLOTS", *range(16384))
-            eventually_sync(
-                lambda: "'cluster_state': 'ok'" in str(command_sync(direct, "CLUSTER INFO"))
-            )
-        client = RedisClient(RedisSettings(url=server.url, cluster=clustered, timeout_s=0.5))
+        client = RedisClient(RedisSettings(url=server.url, timeout_s=0.5))
         assert await client.run_many([append("{n}")]) == [1]
         server.freeze()
         timer = threading.Timer(0.8, server.thaw)
@@ -88,6 +78,7 @@ async def test_a_server_that_went_away_is_unavailable(own_redis: Own) -> None:
     with pytest.raises(BrokerUnavailable):
         await client.command("PING")
     server.thaw()
+    assert await client.command("ECHO", "new") == b"new", "not by the connection of before"
     server.kill()
     with pytest.raises(BrokerUnavailable):
         await client.command("PING")
@@ -197,7 +188,3 @@ def test_a_password_is_not_shown() -> None:
     with pytest.raises(ConfigurationError) as caught:
         RedisPlugin(url="redis://me:secret@host:port/2")
     assert "secret" not in str(caught.value)
-
-
-def test_keys_of_a_shard_share_their_tag() -> None:
-    assert shard_tag("chancy:") == "{chancy:jobs:0}"
