@@ -20,7 +20,7 @@ from chancy.plugins.redis.compat.fennel.client import (
     replay_dead,
     state,
 )
-from chancy.plugins.redis.compat.fennel.exceptions import JobNotFound, TaskFailed, Timeout
+from chancy.plugins.redis.compat.fennel.exceptions import JobNotFound, TaskFailed
 from chancy.plugins.redis.compat.fennel.job import Job
 from chancy.routing.router import RoutedBroker
 from chancy.testing.conformance.bench import record, settlement
@@ -58,6 +58,7 @@ def test_dead_letters_are_read_and_replayed_once(shop: Shop) -> None:
         with pytest.raises(TaskFailed, match="baz"):
             other.get()
         eventually_sync(lambda: len(read_dead(program.app)) == 2)
+        forget(shop, x.uuid)
         [(id, job)] = read_dead(program.app, filter=about)
         assert (id, job.tries, job.max_retries, job.status) == (x.uuid, 4, 3, "DEAD")
         assert job.exception == {"original_type": "ValueError", "original_args": ["not yet"]}
@@ -125,45 +126,23 @@ def test_a_dead_job_is_read_and_replayed_before_a_worker_has_swept(shop: Shop) -
     assert [id for id, _ in purge_dead(app)] == [fourth.uuid]
 
 
+def forget(shop: Shop, id: str) -> None:
+    """Have Redis no longer know of a job."""
+    with closing(redis.Redis.from_url(shop.environment["FENNEL_REDIS_URL"])) as client:
+        assert client.delete(b"{shop:jobs:0}:j:" + UUID(id).bytes) == 1
+
+
 def check_what_it_became(shop: Shop, x: AsyncResult) -> None:
     """It is kept no longer than any other that has succeeded."""
     app = shop.program.app
     became = state.get_job(app, x.uuid)
     assert (became.status, became.return_value) == ("SUCCESS", "at last")
-    with closing(redis.Redis.from_url(shop.environment["FENNEL_REDIS_URL"])) as client:
-        assert client.delete(b"{shop:jobs:0}:j:" + UUID(became.uuid).bytes) == 1
+    assert (became.tries, became.max_retries) == (1, 3), "with fresh tries"
+    forget(shop, became.uuid)
     for gone in (x.status, x.get, partial(state.get_job, app, x.uuid)):
         with pytest.raises(JobNotFound, match="no longer kept"):
             gone()
     assert state.get_status(app, x.uuid) == "UNKNOWN"
-
-
-@pytest.mark.row("F26", "F27")
-@pytest.mark.chaos
-def test_dead_letters_outlast_their_records_and_replays_restart(shop: Shop, redis_url: str) -> None:
-    """Read by calls and by the command line; replayed while nobody works."""
-    program = shop.program
-    dead = [program.fail.delay(word) for word in ("one", "two")]
-    with shop.worker():
-        eventually_sync(lambda: len(read_dead(program.app)) == 2)
-    with closing(redis.Redis.from_url(redis_url)) as client:
-        assert client.delete(b"{shop:jobs:0}:j:" + UUID(dead[0].uuid).bytes) == 1
-    both = {each.uuid for each in dead}
-    assert {id for id, _ in read_dead(program.app)} == both
-    assert {letter["id"] for letter in dead_letters(shop, "list")} == both
-    assert len(replay_dead(program.app)) == 2
-    assert read_dead(program.app) == []
-    for each in dead:
-        assert each.status() == "SENT"
-        with pytest.raises(Timeout):
-            each.get(0.2)
-    with shop.worker():
-        for each, word in zip(dead, ("one", "two"), strict=True):
-            with pytest.raises(TaskFailed, match=word):
-                each.get(20)
-        eventually_sync(lambda: len(read_dead(program.app)) == 2)
-    jobs = [job for _, job in read_dead(program.app)]
-    assert [(job.tries, job.max_retries) for job in jobs] == [(1, 0)] * 2, "with fresh tries"
 
 
 def kept(shop: Shop, id: str) -> list[str]:

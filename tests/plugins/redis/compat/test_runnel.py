@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -34,7 +33,7 @@ from chancy.plugins.redis.transport.redis_client import RedisClient
 from tests.docs.pages import page
 from tests.plugins.redis.compat import runnel_shop
 from tests.plugins.redis.streams.shards import tell
-from tests.support.command import environment
+from tests.support.command import alone, environment
 from tests.support.redis_fixtures import RedisClusterServers
 from tests.support.sources import ROOT
 from tests.support.waiting import eventually
@@ -126,28 +125,17 @@ async def test_the_program_runs(
     assert fields in [entry for _, entry in entries], "one field for each attribute"
 
 
-def _lagging(given: dict[str, str]) -> set[str]:
-    """The processors that a command finds in the application as it is."""
-    lag = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "chancy.cli",
-            "redis",
-            "stream",
-            "lag",
-            "--json",
-            "--app",
-            "old:app",
-        ],
-        env=given,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=45,
-    )
-    assert lag.returncode == 0, lag.stderr
-    return {one["processor"] for one in json.loads(lag.stdout)}
+def printed(count: int, *words: str, **options: Any) -> list[str]:
+    """The first lines that a program prints; it is asked to end then."""
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, **options) as process:
+        try:
+            assert process.stdout is not None
+            found = [process.stdout.readline() for _ in range(count)]
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+    return found
 
 
 @pytest.mark.row("R45")
@@ -168,21 +156,10 @@ def test_the_example_of_the_guide_runs(
     }
     path = os.pathsep.join([str(tmp_path), *sys.path])
     given = environment({**more, "PYTHONPATH": path})
-    with subprocess.Popen(
-        [sys.executable, "-c", _RUN_OLD],
-        env=given,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            assert process.stdout is not None
-            found = [int(process.stdout.readline()) for _ in range(48)]
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
-        finally:
-            process.kill()
+    found = [int(line) for line in printed(48, sys.executable, "-c", _RUN_OLD, env=given)]
     assert sorted(found) == list(range(48))
-    assert _lagging(given) == {"printer"}
+    lag = alone("redis", "stream", "lag", "--json", "--app", "old:app", cwd=ROOT, env=given)
+    assert {one["processor"] for one in lag.json} == {"printer"}
     if not place["cluster"]:
         return
     redis_cluster_servers: RedisClusterServers = request.getfixturevalue("redis_cluster_servers")
@@ -240,16 +217,7 @@ def test_the_command_runs_the_processors_of_its_choice(redis_url: str, tmp_path:
     (tmp_path / "steps.py").write_text(STEPS)
     given = environment({"SHOP_URL": redis_url, "RUNNEL_DEFAULT_JOIN_DELAY": "0"})
     words = [*RUNNEL, "core:app", "--processors", "show"]
-    with subprocess.Popen(
-        words, cwd=tmp_path, env=given, stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            found = [process.stdout.readline() for _ in range(3)]
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
-        finally:
-            process.kill()
+    found = printed(3, *words, env=given, cwd=tmp_path)
     assert found == ["shown 0\n", "shown 1\n", "shown 2\n"]
 
 
