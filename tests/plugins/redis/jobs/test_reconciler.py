@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -17,9 +17,8 @@ from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
 from tests.plugins.redis.jobs.brokers import opened
 from tests.plugins.redis.jobs.test_durability_chaos import follow, in_step, promote
-from tests.plugins.redis.streams.shards import Shards, tell
 from tests.support.proxy import Proxy
-from tests.support.redis_fixtures import RedisClusterServers, RedisServer, cluster_nodes
+from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
 
 HERE = "127.0.0.1"
@@ -59,30 +58,6 @@ async def test_a_job_whose_end_was_lost_in_a_failover_is_known_to_run(
             way.target = (HERE, replica.port)
             way.cut()
             await known(bench, [ended, failed], running)
-
-
-@pytest.mark.chaos
-async def test_a_job_whose_end_a_cluster_has_lost_is_known_to_run() -> None:
-    """The replica that is elected has not heard of it."""
-    nodes = cluster_nodes(6)
-    shards = Shards(RedisClusterServers(nodes[:3]), nodes[3:])
-    settings: dict[str, Any] = {"cluster": True, "timeout_s": 1.0, "connect_timeout_s": 0.5}
-    with closing(shards):
-        shards.start()
-        async with opened(nodes[0].url, **settings) as (broker, bench):
-            await bench.push(*(prepared() for _ in range(3)))
-            ended, failed, running = await bench.claim(3)
-            primary, replica = shards.home(broker.tag)
-            await eventually(lambda: in_step(replica, primary))
-            # Cut off, and not let in again.
-            tell(primary, "ACL SETUSER", "default", "-psync", "-sync")
-            assert tell(primary, "CLIENT KILL", "TYPE", "replica") == 1
-            ends = [settlement(ended, State.SUCCEEDED), settlement(failed, State.FAILED)]
-            assert await broker.settle(ends) == frozenset()
-            primary.kill()
-            await eventually(lambda: shards.leads(replica), timeout=30)
-            await known(bench, [ended, failed], running)
-            assert await bench.settle(settlement(running, State.SUCCEEDED)) == frozenset()
 
 
 async def test_a_job_that_is_being_claimed_does_not_count_as_lost(

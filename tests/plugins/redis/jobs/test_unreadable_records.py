@@ -71,24 +71,18 @@ async def turn(broker: RedisBroker) -> None:
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-async def test_jobs_beside_an_unreadable_record_are_claimed(
-    bench: Bench, broker: RedisBroker, how: str
+@pytest.mark.parametrize("orphaned", [False, True], ids=["claimed", "orphaned"])
+async def test_jobs_beside_an_unreadable_record_are_found(
+    bench: Bench, broker: RedisBroker, how: str, orphaned: bool
 ) -> None:
     first, bad, last = prepared(), prepared(), prepared()
-    await bench.push(first, bad, last)
+    await (bench.running if orphaned else bench.push)(first, bad, last)
     await damage(broker, bad.id, how)
-    assert [claim.id for claim in await bench.claim(10)] == [first.id, last.id]
-    assert await set_aside(broker) == [bad.id]
-
-
-@pytest.mark.parametrize("how", DAMAGES)
-async def test_orphans_beside_an_unreadable_record_are_rescued(
-    bench: Bench, broker: RedisBroker, how: str
-) -> None:
-    first, bad, last = await bench.running(prepared(), prepared(), prepared())
-    await damage(broker, bad.id, how)
-    orphans = await broker.orphans(heartbeat_age_s=0.0, limit=10)
-    assert {claim.id for claim in orphans} == {first.id, last.id}
+    if orphaned:
+        found = await broker.orphans(heartbeat_age_s=0.0, limit=10)
+    else:
+        found = await bench.claim(10)
+    assert {claim.id for claim in found} == {first.id, last.id}
     assert await set_aside(broker) == [bad.id]
 
 
