@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from tests.plugins.redis.jobs.test_durability_chaos import follow, in_step, promote
 from tests.plugins.redis.services.shop import Shop, shop
-from tests.plugins.redis.streams.shards import tell
 from tests.support.proxy import Proxy
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
@@ -27,26 +27,17 @@ class Pair:
 
     async def follow(self) -> None:
         """Have the replica take over all that there is by now."""
-        tell(self.replica, "REPLICAOF", "127.0.0.1", self.primary.port)
-        await eventually(self._is_level)
+        follow(self.replica, self.primary.port)
+        await eventually(lambda: in_step(self.replica, self.primary))
 
     async def fail_over(self) -> None:
         self.primary.kill()
         await self.promote()
 
     async def promote(self) -> None:
-        tell(self.replica, "REPLICAOF", "NO", "ONE")
+        promote(self.replica)
         self.proxy.target = ("127.0.0.1", self.replica.port)
         await asyncio.to_thread(self.proxy.cut)
-
-    def _is_level(self) -> bool:
-        ours = tell(self.primary, "INFO", "replication")
-        theirs = tell(self.replica, "INFO", "replication")
-        assert isinstance(ours, dict)
-        assert isinstance(theirs, dict)
-        if theirs["master_link_status"] != "up":
-            return False
-        return bool(ours["master_repl_offset"] == theirs["slave_repl_offset"])
 
 
 @asynccontextmanager
@@ -83,7 +74,7 @@ async def test_jobs_unknown_to_a_new_primary_run_on_one_worker(
         place = servers.place
         id = await place.services.start("beat")
         await servers.follow()
-        tell(servers.replica, "REPLICAOF", "NO", "ONE")
+        promote(servers.replica)
         async with place.worker(place.declare(lease_s=5.0)):
             await eventually(lambda: place.has_ticked(id))
             await servers.fail_over()
