@@ -23,7 +23,19 @@ _SILENT_S = 1.0
 @pytest.mark.row("P30")
 @pytest.mark.row("P43")
 async def test_the_services_of_a_killed_worker_begin_once_more_elsewhere(alone: Shop) -> None:
-    await killed(alone)
+    """Only the one that dies has a short lease: what the others begin they keep."""
+    id = await alone.services.start("beat")
+    with member(alone.url, lease_s=LEASE_S) as process:
+        await eventually(lambda: len(alone.ticks(id)) > 3)
+        async with AsyncExitStack() as stack:
+            for _ in range(3):
+                await stack.enter_async_context(alone.worker())
+            process.kill()
+            await eventually(lambda: {pid for pid, _ in alone.ticks(id)} > {process.pid})
+            # For another sweep of each of them.
+            await asyncio.sleep(LEASE_S)
+            assert alone.notes(id) == ["begin ", "begin "]
+            assert alone.waiting == []
 
 
 @pytest.mark.chaos
@@ -44,22 +56,6 @@ async def test_workers_whose_clocks_are_wrong_keep_and_take_over_as_others(alone
             fast.terminate()
             assert await asyncio.to_thread(fast.wait, 10) == 0
     assert await alone.state(id) == "WAIT"
-
-
-async def killed(place: Shop) -> None:
-    """Only the one that dies has a short lease: what the others begin they keep."""
-    id = await place.services.start("beat")
-    with member(place.url, cluster=place.cluster, lease_s=LEASE_S) as process:
-        await eventually(lambda: len(place.ticks(id)) > 3)
-        async with AsyncExitStack() as stack:
-            for _ in range(3):
-                await stack.enter_async_context(place.worker())
-            process.kill()
-            await eventually(lambda: {pid for pid, _ in place.ticks(id)} > {process.pid})
-            # For another sweep of each of them.
-            await asyncio.sleep(LEASE_S)
-            assert place.notes(id) == ["begin ", "begin "]
-            assert place.waiting == []
 
 
 @pytest.mark.chaos

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -84,29 +83,6 @@ async def _heal_later(proxy: Proxy, place: Shop, ids: list[str]) -> float:
         return time.monotonic() - began
     finally:
         proxy.heal()
-
-
-class Chorus(Service):
-    """Says something with all others of its kind at once."""
-
-    name = "chorus"
-    all_here = threading.Barrier(150)
-
-    def start(self, ctx: BlockingContext) -> None:
-        note("chorus", ctx.id)
-        Chorus.all_here.wait(20)
-        for _ in range(20):
-            ctx.emit("on")
-
-
-async def test_more_speak_at_once_than_there_are_connections(alone: Shop) -> None:
-    worker = alone.declare()
-    worker.service(Chorus)
-    ids = [await alone.services.start("chorus") for _ in range(150)]
-    async with alone.worker(worker):
-        for id in ids:
-            await eventually(alone.is_state(id, None))
-    assert sorted(alone.notes("chorus")) == sorted(ids), "each once"
 
 
 def test_more_threads_command_at_once_than_there_are_connections(alone: Shop) -> None:
