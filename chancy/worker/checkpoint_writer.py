@@ -10,6 +10,7 @@ from uuid import UUID
 from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Note
 from chancy.broker.contract import Broker
+from chancy.broker.sizes import CHUNK_SIZE
 from chancy.clock import Backoff, Clock
 from chancy.errors import BrokerError, BrokerUnavailable, LeaseLost, RowsLocked, StatementFailed
 
@@ -133,14 +134,17 @@ class CheckpointWriter:
                 pending.settle(refused.get(id))
 
     def _take(self) -> dict[_Key, _PendingMeta]:
-        """Take one waiting attempt of each job: the reply of the store has only the job's id."""
+        """Take the first waiting attempt, and others while they fit into a statement, but only one
+        of each job: the reply of the store has only the job's id."""
         ids: set[UUID] = set()
+        size = 0
         taken: dict[_Key, _PendingMeta] = {}
-        for key in list(self._waiting):
-            if key[0] in ids:
+        for key, pending in list(self._waiting.items()):
+            if key[0] in ids or (ids and size + len(pending.meta) > CHUNK_SIZE):
                 self._wake.set()
             else:
                 ids.add(key[0])
+                size += len(pending.meta)
                 taken[key] = self._waiting.pop(key)
         return taken
 

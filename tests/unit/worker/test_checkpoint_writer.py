@@ -60,6 +60,21 @@ async def test_values_that_arrive_during_a_write_are_written_by_the_next(
     assert [stored(call) for call in store.calls] == [{one.id: 1}, {one.id: 4, other.id: 3}]
 
 
+async def test_large_checkpoints_are_written_a_few_at_a_time(
+    keeper: CheckpointWriter, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_writer, "CHUNK_SIZE", 1_000)
+    store.open.clear()
+    first = keep(keeper, claim(), 1)
+    await eventually(lambda: store.calls)
+    rest = [keep(keeper, claim(), 10**digits) for digits in (2_000, 500, 400, 300)]
+    await asyncio.sleep(0)
+    store.open.set()
+    await asyncio.gather(first, *rest)
+    digits = [[len(str(value)) - 1 for value in stored(call).values()] for call in store.calls[1:]]
+    assert digits == [[2_000], [500, 400], [300]]
+
+
 async def test_a_wait_continues_while_the_store_is_unavailable(
     keeper: CheckpointWriter, store: Store
 ) -> None:
