@@ -99,6 +99,43 @@ async def test_batches_are_bounded_and_show_progress(
     assert await states(chancy, ids) == [State.PENDING, State.CANCELLED] * 30
 
 
+LARGE = """update {} set arguments = arguments || jsonb_build_object('filler', (
+  select string_agg(md5(n::text || id::text), '') from generate_series(1, 24000) as n))"""
+
+
+async def test_a_statement_looks_into_few_large_jobs(
+    chancy: Chancy, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """24 jobs with 768 KB each: eleven of them have 8 MiB."""
+    ids = await pushed(chancy, 24)
+    tables.ask(dsn, LARGE.format("chancy.jobs"))
+    store = chancy.control
+    assert isinstance(store, PostgresBroker)
+    looks: list[int] = []
+    fetch = store.fetch
+
+    async def counted(statement: str, *parameters: object) -> object:
+        rows = await fetch(statement, *parameters)
+        if statement == store.sql.matching_jobs:
+            looks.append(len(rows[0][0]))
+        elif statement == store.sql.delete_finished:
+            looks.append(rows[0][0])
+        return rows
+
+    monkeypatch.setattr(store, "fetch", counted)
+    assert await chancy.select_jobs(JobSelection(queue="mail")).cancel(dry_run=True) == (24, 0, 0)
+    assert looks == [24], "arguments are not read"
+    odd = JobSelection(where={"to.city": "c1"})
+    looks.clear()
+    assert await chancy.select_jobs(odd).cancel() == (12, 12, 0)
+    assert looks == [5, 6, 1]
+    await chancy.cancel(*ids)
+    tables.ask(dsn, "update chancy.finished_jobs set finished_at = now() - interval '2 h'")
+    looks.clear()
+    assert await chancy.select_jobs(odd).delete() == (12, 12, 0)
+    assert looks == [5, 6, 1]
+
+
 async def test_waiting_jobs_move_and_running_ones_stay(chancy: Chancy, dsn: str) -> None:
     first, second, later, running = await pushed(chancy, 4)
     tables.ask(
