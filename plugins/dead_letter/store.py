@@ -49,10 +49,12 @@ class UnfiledJob(NamedTuple):
     """A failed job that the sweep has checked.
 
     :param missing: whether the job should have a dead letter and has none.
+    :param bytes: its arguments, meta and errors, as stored.
     """
 
     position: LetterPosition
     missing: bool
+    bytes: int
 
 
 class Chosen(NamedTuple):
@@ -282,7 +284,7 @@ class Letters:
         """Failed jobs without a dead letter, and the last job that was checked."""
         at, id = after or (None, None)
         rows = await self._tables.fetch("missing", at, id, WINDOW_S, limit)
-        return [UnfiledJob(LetterPosition(utc(at), id), missing) for id, at, missing in rows]
+        return [UnfiledJob(LetterPosition(utc(at), id), *rest) for id, at, *rest in rows]
 
     async def bounds(
         self, keep_days: float | None, max_letters: int

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import datetime, timedelta
+from operator import attrgetter
 from uuid import UUID
 
+from chancy.broker.sizes import pieces
 from chancy.clock import Clock
 from chancy.errors import StatementFailed
 from chancy.plugins.dead_letter.letter import EVERY
@@ -73,9 +75,9 @@ class DeadLetterSweep:
         at, filed = self._from, list[str]()
         while True:
             jobs = await self._letters.missing(at, CHECKED)
-            missing = [job.position.id for job in jobs if job.missing]
-            for start in range(0, len(missing), BATCH):
-                filed += await self._file(missing[start : start + BATCH])
+            missing = [job for job in jobs if job.missing]
+            for batch in pieces(missing, attrgetter("bytes"), BATCH):
+                filed += await self._file([job.position.id for job in batch])
             if not jobs or jobs[-1].position == at:
                 break
             at = jobs[-1].position

@@ -1,11 +1,13 @@
 -- Checks up to $4 failed jobs of the history after ($1, $2), in order of their end, and returns
--- those that have no dead letter and were not purged. The last checked job is always returned: it
--- is the position to continue from. $1 null: start $3 seconds ago.
+-- those that have no dead letter and were not purged, with their bytes as stored. The last checked
+-- job is always returned: it is the position to continue from. $1 null: start $3 seconds ago.
 -- Index: dead_letters_failed of the days in question, the primary keys. The times of death are
 -- compared so that no index on them is used: with old statistics the planner chose that index and
 -- read all of it for each job (1,826 pages of 200,000 dead letters). No locks. Safe to repeat.
 with seen as materialized (
-  select f.id, f.finished_at
+  select
+    f.id, f.finished_at, coalesce(pg_column_size(f.arguments), 0) + coalesce(pg_column_size(f.meta), 0)
+      + coalesce(pg_column_size(f.errors), 0) as bytes
   from {schema}.finished_jobs as f
   where f.state = 5
     and f.finished_at >= coalesce(
@@ -14,11 +16,12 @@ with seen as materialized (
     and f.finished_at < now() + interval '1 hour'
   order by f.finished_at, f.id
   limit $4::int)
-select s.id, {schema}.utc(s.finished_at), s.missing
+select s.id, {schema}.utc(s.finished_at), s.missing, s.bytes
 from (
   select
     n.id,
     n.finished_at,
+    n.bytes,
     not exists (
       select
       from {schema}.dead_letters as d

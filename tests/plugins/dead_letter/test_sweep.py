@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import secrets
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
@@ -68,6 +70,23 @@ async def test_it_resumes_and_checks_again_every_hour(dsn: str, chancy: Chancy) 
     clock.advance(3601)
     assert await one.repair() == 1
     assert filed(dsn) == {first, soon, late}
+
+
+async def test_large_jobs_are_filed_a_few_at_a_time(
+    dsn: str, chancy: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+    file = Letters.file
+
+    async def counted(letters: Letters, ids: list[UUID]) -> list[str]:
+        counts.append(len(ids))
+        return await file(letters, ids)
+
+    monkeypatch.setattr(Letters, "file", counted)
+    ids = failed(dsn, 20, arguments=json.dumps({"value": secrets.token_hex(390_000)}))
+    assert await sweeper(chancy).repair() == 20
+    assert filed(dsn) == {*ids}
+    assert counts == [10, 10]
 
 
 async def test_one_that_is_refused_holds_up_no_other(
