@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from chancy.broker.sizes import CHUNK_SIZE, pieces
 from chancy.errors import BrokerError, StatementFailed
 from chancy.job.ids import new_id
 from chancy.plugin.pushing import PrepareStored, PushWay
@@ -26,7 +28,7 @@ logger = logging.getLogger("chancy.cron")
 
 #: The most entries read by one statement.
 BATCH = 200
-#: The most ticks fired by one statement, unless a single entry has more.
+#: The most ticks fired by one statement.
 TICKS = MAX_BACKFILL
 #: Seconds after which an entry that cannot be fired is tried again.
 AGAIN_S = 300.0
@@ -62,7 +64,9 @@ _NO_TICKS: Sequence[Sequence[object]] = [[]] * len(Tick._fields)
 class FiringPlan:
     """The ticks to fire for an entry.
 
-    :param passed_at: the newest tick that has passed; None: none has.
+    :param passed_at: the newest tick that has passed; None: none has. Before it, if a statement
+        cannot fire all ticks: the entry is due again at once then.
+    :param size: the share of its ticks in a statement; see `chancy.broker.sizes.pieces`.
     """
 
     name: str
@@ -70,6 +74,7 @@ class FiringPlan:
     passed_at: datetime | None
     following_at: datetime
     ticks: Sequence[Tick]
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +108,7 @@ def _plan(
     most_jitter_s: float,
     since: datetime,
     now: datetime,
+    job_bytes: int,
 ) -> FiringPlan:
     since, now = since.replace(tzinfo=UTC), now.replace(tzinfo=UTC)
     Overlap(overlap)
@@ -116,36 +122,26 @@ def _plan(
         grace_s=grace_s,
     )
     passed_at = found.last if found.fire or found.dropped else None
+    # If the clock was set back, the last tick counts.
+    following_at = schedule.next_after(max(found.last, now))
+    share = max(job_bytes, CHUNK_SIZE // TICKS)
+    fire = found.fire[: max(CHUNK_SIZE // share, 1)]
+    if len(fire) < len(found.fire):
+        passed_at, following_at = fire[-1], now
     ticks = []
-    for number, tick in enumerate(found.fire):
+    for number, tick in enumerate(fire):
         delay_s = jitter_s(name, tick, most_jitter_s)
         run_at = tick + timedelta(seconds=delay_s) if delay_s else None
         missed = found.dropped if number == 0 else 0
         ticks.append(Tick(name, tick, new_id(), run_at, missed, False))
     if passed_at is not None and not ticks:
         ticks.append(Tick(name, passed_at, new_id(), None, found.dropped - 1, True))
-    # If the clock was set back, the last tick counts.
-    following_at = schedule.next_after(max(found.last, now))
-    return FiringPlan(name, revision, passed_at, following_at, ticks)
+    return FiringPlan(name, revision, passed_at, following_at, ticks, share * len(ticks))
 
 
 @lru_cache(maxsize=1_000)
 def _schedule(expression: str, zone: str) -> Schedule:
     return Schedule(expression, zone)
-
-
-def batches(plans: Iterable[FiringPlan]) -> Iterator[list[FiringPlan]]:
-    """Group plans into statements: at most `TICKS` ticks together, or a single plan."""
-    batch: list[FiringPlan] = []
-    count = 0
-    for plan in plans:
-        if batch and count + len(plan.ticks) > TICKS:
-            yield batch
-            batch, count = [], 0
-        batch.append(plan)
-        count += len(plan.ticks)
-    if batch:
-        yield batch
 
 
 def columns(plans: Sequence[FiringPlan], busy: Collection[str] = ()) -> list[list[object]]:
@@ -215,10 +211,10 @@ class Firing:
             if isinstance(result, Unreadable):
                 await self._reject(result)
         plans = [result for result in results if isinstance(result, FiringPlan)]
-        if self._prepare is not None:
-            plans = [await self._changed(plan, self._prepare) for plan in plans]
         advanced = 0
-        for batch in batches(plans):
+        for batch in pieces(plans, attrgetter("size"), BATCH):
+            if self._prepare is not None:
+                batch = [await self._changed(plan, self._prepare) for plan in batch]
             advanced += await self._fire(batch, busy)
         if fired := [plan.name for plan in plans if plan.ticks]:
             await self._entries.prune(fired, self._keep)

@@ -1,5 +1,6 @@
 -- Entries with a tick to fire or a next tick that is not computed yet, at most $1; each row has the
--- server's time and the seconds until the next other entry. One row of nulls if nothing is due.
+-- server's time, the bytes of its job as stored, and the seconds until the next other entry. One row
+-- of nulls if nothing is due.
 -- Lapsed entries are left out, except those named in $2: the caller has them in its code, and they
 -- lapsed because the clock of the server was set or no worker could declare them for a while.
 -- For an entry whose ticks must not overlap and whose queue is in another broker, the last jobs
@@ -22,6 +23,7 @@ select
   e.jitter_s,
   {schema}.utc(greatest(e.from_at, e.last_tick)),
   {schema}.utc(statement_timestamp()),
+  coalesce(pg_column_size(e.arguments), 0) + coalesce(pg_column_size(e.meta), 0),
   case
     when e.overlap = 'skip'
       and exists (

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import secrets
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,7 @@ from tests.plugins.cron.clockwork import (
     pushed,
     ticks,
 )
+from tests.support import jobs
 
 
 async def test_a_tick_pushes_its_job_and_identifies_itself(dsn: str) -> None:
@@ -160,6 +162,33 @@ async def test_missed_ticks_follow_their_misfire_policy(
         assert ticks(dsn) == expected
         await clock.fire()
         assert len(ticks(dsn)) == len(expected)
+
+
+async def test_missed_ticks_with_large_jobs_are_fired_a_few_at_a_time(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+    fire = Entries.fire
+
+    async def counted(entries: Entries, *given: Sequence[object]) -> Sequence[Sequence[Any]]:
+        rows = await fire(entries, *given)
+        counts.append(sum(row[2] is not None for row in rows))
+        return rows
+
+    monkeypatch.setattr(Entries, "fire", counted)
+    large = jobs.note.job(value=secrets.token_hex(390_000))
+    one, other = (
+        entry(name, misfire=Misfire.ALL, overlap=Overlap.ALLOW, job=large)
+        for name in ("one", "other")
+    )
+    async with clockwork(dsn, one, other, entry("small")) as clock:
+        for name, late in (("one", "25 hours"), ("other", "3 hours"), ("small", "1 hour")):
+            ago(dsn, name, late)
+        await clock.fire()
+    assert max(counts) == 10
+    assert ticks(dsn) == [(True, None, 0)] * 25
+    assert ticks(dsn, "other") == [(True, None, 0)] * 3
+    assert len(pushed(dsn)) == 29
 
 
 async def test_ticks_are_fired_while_the_threads_of_the_loop_are_blocked(dsn: str) -> None:
