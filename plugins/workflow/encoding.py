@@ -22,7 +22,7 @@ from chancy.serialization.annotations import Annotations
 from chancy.serialization.codec import encode
 from chancy.serialization.signature import Signature
 
-#: The largest arguments of all steps together, in bytes.
+#: The largest arguments and meta of all steps together, in bytes.
 MAX_BYTES = 256 * 1024 * 1024
 
 
@@ -178,8 +178,8 @@ class StepEncoding:
         self._bytes += len(arguments)
         if self._bytes > MAX_BYTES:
             raise PushError(
-                f"the arguments of all steps up to here take over {MAX_BYTES:,} bytes: store the "
-                "data elsewhere and pass references"
+                f"the arguments and meta of all steps up to here take over {MAX_BYTES:,} bytes: "
+                "store the data elsewhere and pass references"
             )
         columns.names.append(name)
         columns.next.append(_array(dependents))
@@ -202,6 +202,7 @@ class StepEncoding:
             check_hold(job)
             meta = encode(job.meta, what=f"the meta of {job.func}", limit=self._max_payload)
             _put(columns.metas, at, meta)
+            self._bytes += len(meta)
         if job.limits:
             limits = encode_limits(check_limits(job.limits, f"job {job.func}"))
             _put(columns.limits, at, limits)

@@ -183,6 +183,14 @@ def test_a_workflow_has_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
         prepared(flow)
 
 
+def test_the_size_of_a_workflow_counts_meta(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chancy.plugins.workflow.encoding.MAX_BYTES", 1_000)
+    noted = steps.mark.job().with_meta(note="x" * 600)
+    prepared(Workflow("w").add(noted, "a").add(steps.mark.job(), "b"))
+    with pytest.raises(PushError, match=r"step 'b': the arguments and meta .* over 1,000 bytes"):
+        prepared(Workflow("w").add(noted, "a").add(noted, "b"))
+
+
 def test_functions_that_cannot_be_imported_are_pushed_without_checks() -> None:
     flow = Workflow("w").add(Job(func="other.code.run"), "a")
     flow.add(Job(func="other.code.next", arguments={"x": From("a")}), "b")
