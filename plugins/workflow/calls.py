@@ -74,12 +74,10 @@ class WorkflowCalls(GroupCalls[WorkflowRecord, WorkflowState]):
             return []
         steps: list[StepRecord] = []
         place = -1
-        while True:
-            rows = await self._tables.fetch("show", id, place, PAGE)
+        while rows := await self._tables.fetch("show", id, place, PAGE):
             steps += [step(row, found.state) for row in rows]
-            if len(rows) < PAGE:
-                return steps
             place = rows[-1][1]
+        return steps
 
     async def progress(self, id: UUID) -> WorkflowProgress | None:
         counts: Mapping[int, int] = dict(await self._tables.fetch("progress", id))  # type: ignore[arg-type]
@@ -99,10 +97,14 @@ class WorkflowCalls(GroupCalls[WorkflowRecord, WorkflowState]):
         :param decode: see `Application.decode_result`.
         """
         found: dict[str, Any] = {}
-        for name, func, text in await self._tables.fetch("results", id):
-            value = None if text is None else decode(func or "", codec.decode(text))
-            known: Signature | None = signature(func) if func is not None else None
-            found[name] = value if known is None or value is None else known.read_result(value)
+        place: int | None = -1
+        while place is not None:
+            rows = await self._tables.fetch("results", id, place)
+            place = rows[-1][0] if rows else None
+            for _, name, func, text in rows:
+                value = None if text is None else decode(func or "", codec.decode(text))
+                known: Signature | None = signature(func) if func is not None else None
+                found[name] = value if known is None or value is None else known.read_result(value)
         return next(iter(found.values())) if len(found) == 1 else found
 
     async def signal(

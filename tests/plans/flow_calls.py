@@ -67,7 +67,7 @@ def of_one(connection: Connection) -> dict[str, int]:
     found = {
         "show": pages(connection, "show", runs, -1, 5_000),
         "progress": pages(connection, "progress", runs),
-        "results": pages(connection, "results", runs),
+        "results": pages(connection, "results", runs, -1),
         "cancel": pages(connection, "cancel", runs, "cancelled", None, None),
         "retry": pages(connection, "retry", stands, "s3"),
         "a signal": looked_at(
@@ -103,7 +103,7 @@ def check_of_many(connection: Connection) -> None:
     found = {
         "show": (pages(connection, "show", fan, -1, 5_000), width),
         "progress": (pages(connection, "progress", fan), width),
-        "results": (pages(connection, "results", fan), width),
+        "results": (pages(connection, "results", fan, -1), width),
         "cancel": (pages(connection, "cancel", fan, "cancelled", None, None), 4 * width),
         "retry of a step": (pages(connection, "retry", fan, "m7"), 4 * width),
         "waiting": (pages(connection, "status", [fan]), 10),

@@ -61,7 +61,7 @@ async def show_workflow(view: View) -> Response:
         title=record.name or "Workflow",
         record=record,
         steps=shown,
-        cut=len(steps) > _STEPS,
+        cut=len(shown) < record.steps,
         progress=await calls.progress(id),
         drawing=lay_out(
             {step.name: step.next for step in shown},

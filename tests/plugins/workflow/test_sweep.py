@@ -14,6 +14,7 @@ import pytest
 from chancy import Chancy, ConfigurationError, Queue, Settlement, Worker, current_job, job
 from chancy.broker.transaction import Transaction
 from chancy.clock import SystemClock
+from chancy.plugin.tables import PluginTables
 from chancy.plugin.tracking.sweep import GONE_S
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.workflow import (
@@ -137,6 +138,28 @@ def twelve_large() -> Workflow:
     for number in range(12):
         flow.add(large.job(), f"s{number:02}")
     return flow
+
+
+async def test_large_results_are_read_a_few_at_a_time(
+    flows_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[tuple[str, int]] = []
+    fetch = PluginTables.fetch
+
+    async def counted(tables: PluginTables, name: str, *given: object) -> Sequence[Any]:
+        rows = await fetch(tables, name, *given)
+        if name in ("results", "show"):
+            counts.append((name, len(rows)))
+        return rows
+
+    async with working(flows_dsn, Workflows()) as chancy:
+        reference = await chancy.push(twelve_large())
+        assert await reference.wait(10) is WorkflowState.SUCCEEDED
+        monkeypatch.setattr(PluginTables, "fetch", counted)
+        results = await reference.result(10)
+        assert sorted(results) == [f"s{number:02}" for number in range(12)]
+        assert [step.result for step in await reference.steps()] == [*results.values()]
+        assert counts == [("results", 10), ("results", 2), ("show", 10), ("show", 2), ("show", 0)]
 
 
 async def test_large_results_are_reported_a_few_at_a_time(
