@@ -22,8 +22,10 @@ from chancy.queue.rules import encode_rules
 
 logger = logging.getLogger("chancy.postgres")
 
-#: Seconds after which a search is aborted.
+#: Seconds after which a statement of a search is aborted.
 FIND_DEADLINE_S = 10.0
+#: Jobs that one statement returns: each may have megabytes of arguments, meta and results.
+_PAGE = 100
 
 
 class Catalog:
@@ -36,22 +38,32 @@ class Catalog:
         self._logged: dict[str, list[str]] = {}
 
     async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
-        found = await self._fetch(self._sql.get, list(ids))
-        return {job.id: job for job in map(rows.queued_job, found)}
+        found: dict[UUID, QueuedJob] = {}
+        for at in range(0, len(ids), _PAGE):
+            page = await self._fetch(self._sql.get, list(ids[at : at + _PAGE]))
+            found.update((job.id, job) for job in map(rows.queued_job, page))
+        return found
 
     async def find(self, wanted: JobFilter) -> Sequence[QueuedJob]:
         if not 1 <= wanted.limit <= 1_000:
             raise ConfigurationError(f"limit={wanted.limit} must be from 1 to 1,000 jobs")
-        found = await self._fetch(
-            self._sql.find,
-            sorted(int(state) for state in wanted.states) or None,
-            wanted.queue,
-            wanted.func,
-            wanted.before,
-            wanted.limit,
-            deadline_s=FIND_DEADLINE_S,
-        )
-        return [rows.queued_job(row) for row in found]
+        states = sorted(int(state) for state in wanted.states) or None
+        found: list[QueuedJob] = []
+        before, left = wanted.before, wanted.limit
+        while left > 0:
+            most = min(left, _PAGE)
+            page = await self._fetch(
+                self._sql.find,
+                states,
+                wanted.queue,
+                wanted.func,
+                before,
+                most,
+                deadline_s=FIND_DEADLINE_S,
+            )
+            found += map(rows.queued_job, page)
+            before, left = found[-1].id if page else None, left - most if len(page) == most else 0
+        return found
 
     async def counts(self) -> Mapping[str, QueueCounts]:
         return rows.counts(await self._fetch(self._sql.counts))

@@ -10,8 +10,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from chancy import Chancy, State
-from chancy.job.ids import new_id
+from chancy import Chancy, Job, JobFilter, State
+from chancy.job.ids import new_id, new_ids
+from chancy.postgres.broker import PostgresBroker
 
 INSERT = """
 insert into chancy.finished_jobs (
@@ -56,6 +57,34 @@ async def test_of_an_id_that_was_pushed_again_the_last_one_is_returned(
     finish(dsn, id, now, State.SUCCEEDED)
     finish(dsn, id, now - timedelta(days=2), State.CANCELLED)
     assert (await chancy.broker.get([id]))[id].state is State.FAILED
+
+
+async def test_a_statement_returns_a_hundred_jobs_at_most(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = new_ids(250)
+    await chancy.push_many([Job(func="a.b", id=id) for id in ids], validate=False)
+    store = chancy.control
+    assert isinstance(store, PostgresBroker)
+    counts: list[int] = []
+    fetch = store.fetch
+
+    async def counted(statement: str, *given: object, deadline_s: float = 10.0) -> Any:
+        rows = await fetch(statement, *given, deadline_s=deadline_s)
+        counts.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(store._catalog, "_fetch", counted)
+    assert {*await chancy.get_jobs(ids)} == {*ids}
+    assert counts == [100, 100, 50]
+    counts.clear()
+    newest = sorted(ids, reverse=True)
+    assert [job.id for job in await chancy.find_jobs(JobFilter(limit=1_000))] == newest
+    assert counts == [100, 100, 50]
+    counts.clear()
+    found = await chancy.find_jobs(JobFilter(before=newest[9], limit=120))
+    assert [job.id for job in found] == newest[10:130]
+    assert counts == [100, 20]
 
 
 def test_a_recent_job_is_read_from_the_partitions_since_its_push(dsn: str) -> None:
