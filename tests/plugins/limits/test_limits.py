@@ -609,6 +609,25 @@ async def test_a_failed_job_blocks_its_sequence_until_it_is_replayed_or_skipped(
             assert book.of("b") == [0, 1, 2, 3]
 
 
+async def test_a_replay_in_another_queue_lifts_a_block(dsn: str, book: Book) -> None:
+    letters = DeadLetters()
+    queue = Queue("ruled", executor="async", rules=(Sequential(by="tenant", on_failure="block"),))
+    async with Chancy(dsn, queues=[queue], plugins=[GlobalLimits(every_s=0.2), letters]) as chancy:
+        broken = [transfer.job(tenant, 0, broken=True) for tenant in "ab"]
+        first, second = await chancy.push_many(broken)
+        after, other = await chancy.push_many([transfer.job(tenant, 1) for tenant in "ab"])
+        async with Worker(chancy):
+            for failed in (first, second):
+                assert (await failed.wait(10)).state is State.FAILED
+            replay = await letters.replay(chancy, first.id, queue="elsewhere")
+            assert replay is not None
+            assert (await after.wait(10)).state is State.SUCCEEDED
+            tables.ask(dsn, "select chancy.limits_sweep(1000, 0)")
+            assert (book.of("a"), book.of("b")) == ([0, 1], [0])
+            assert await Partitions(chancy.broker).skip("ruled", "b") == [second.id]
+            assert (await other.wait(10)).state is State.SUCCEEDED
+
+
 async def test_a_sequence_is_skipped_by_the_partition_that_waits(dsn: str, book: Book) -> None:
     """With a second path, the job that failed is of another partition of the same sequence."""
     rules: list[Rule] = [

@@ -1,11 +1,12 @@
 -- Repairs the state of all queues with rules and notifies workers of jobs that may start: adopts
--- running jobs without a slot, adds partitions that are missing, lets blocked partitions try again,
--- deletes full buckets, and releases the held jobs of queues that have no rules any more. Of blocked
--- partitions p_limit try again, in the order of the groups that block them, from where the last sweep
--- stopped. Leaves out queues that were swept within p_every_s seconds. Returns the number of queues
--- with state.
+-- running jobs without a slot, adds partitions that are missing, lifts blocks by failed jobs that were
+-- replayed into other queues, lets blocked partitions try again, deletes full buckets, and releases the
+-- held jobs of queues that have no rules any more. Of blocked partitions p_limit try again, in the order
+-- of the groups that block them, from where the last sweep stopped. Leaves out queues that were swept
+-- within p_every_s seconds. Returns the number of queues with state.
 -- Index: jobs_running and jobs_limits_held, the latter for p_limit jobs of each queue; the primary
--- keys. Locks: rows of limits_queues, skipping locked ones, and what depends on them. Safe to repeat.
+-- keys; for each block, that of dead_letters and finished_jobs_id. Locks: rows of limits_queues,
+-- skipping locked ones, and what depends on them. Safe to repeat.
 create function {schema}.limits_sweep(p_limit int, p_every_s float8) returns int
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -35,6 +36,15 @@ begin
       set strays = array(
         select j.id from {schema}.jobs j where j.id = any (s.strays) and j.state = 3)
       where q.queue = s.queue returning q.strays into s.strays;
+    end if;
+    -- The claim of a replay lifts the block of its sequence, but not from another queue.
+    if to_regprocedure(format('%I.replays_of(uuid)', {schema_text})) is not null then
+      perform {schema}.limits_skip(b.queue, b.key) from {schema}.limits_blocks b
+      where b.queue = s.queue and exists (
+        select from {schema}.replays_of(b.id) r
+        where exists (select from {schema}.jobs j where j.id = r.id and j.queue <> s.queue)
+          or exists (
+            select from {schema}.finished_jobs f where f.id = r.id and f.queue <> s.queue));
     end if;
     delete from {schema}.limits_buckets b
     where b.queue = s.queue and coalesce(b.paused_until, '-infinity') < clock_timestamp()
