@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Note, Settlement
@@ -94,8 +94,9 @@ class RedisBroker:
         self._pushes = RedisPushes(self.client)
         self._keep = (settings.keep_finished, settings.keep_failed)
         self._ages = (settings.keep_finished_s, settings.keep_failed_s)
-        self._claims = RedisClaims(self.client, self.settle)
-        self._notifications = {topic: Notifications(self.client, topic) for topic in Topic}
+        address = uuid4().bytes
+        self._claims = RedisClaims(self.client, self.settle, address)
+        self._notifications = {topic: Notifications(self.client, topic, address) for topic in Topic}
 
     def __repr__(self) -> str:
         return f"RedisBroker({self.settings.shown_url})"

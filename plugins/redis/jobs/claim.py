@@ -43,10 +43,12 @@ class RedisClaims:
     """The claims of the workers of this process.
 
     :param settle: `Broker.settle`, for claims that are released.
+    :param address: where the process listens for notifications of its own.
     """
 
-    def __init__(self, client: ShardClient, settle: Settle) -> None:
+    def __init__(self, client: ShardClient, settle: Settle, address: bytes) -> None:
         self._client = client
+        self._address = address
         self._settle = settle
         self._leases: list[UUID] = []
         self._unknown: dict[tuple[UUID, str], list[_UnansweredScript]] = {}
@@ -123,7 +125,7 @@ class RedisClaims:
             most = min(MOVED, limit - len(claims))
             try:
                 answer: list[Any] = await self._client.run(
-                    "claim", queue, worker_id.bytes, lease.bytes, most
+                    "claim", queue, worker_id.bytes, lease.bytes, most, self._address
                 )
                 claims += await self._fresh(answer[2:], lease, worker_id)
             except BaseException as error:

@@ -29,11 +29,15 @@ _SUFFIXES = {Topic.WORK: b":notices", Topic.FINISHED: b":ends", Topic.RELAY: b":
 
 
 class Notifications:
-    """The connection of a process to the channel of a topic, open while there are subscriptions."""
+    """The connection of a process to the channel of a topic, open while there are subscriptions.
 
-    def __init__(self, client: ShardClient, topic: Topic) -> None:
+    :param address: names a second channel, for this process alone; see ``lua/_wake.lua``.
+    """
+
+    def __init__(self, client: ShardClient, topic: Topic, address: bytes) -> None:
         self._client = client
         self._topic = topic
+        self._address = address
         self._subscriptions: list[RedisSubscription] = []
         self._reading: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
@@ -73,7 +77,8 @@ class Notifications:
         try:
             with translated():
                 await connection.command(
-                    ("SUBSCRIBE", channel), self._client.settings.connect_timeout_s
+                    ("SUBSCRIBE", channel, channel + b":" + self._address),
+                    self._client.settings.connect_timeout_s,
                 )
         except BaseException:
             connection.close()

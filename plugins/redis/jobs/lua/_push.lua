@@ -101,7 +101,7 @@ local function take_over(id, job, place)
     string.sub(text, TEXTS, own - 1), string.sub(job.rest, from + 1, from + m[3]),
     behind})
   redis.call('SET', key(id), after)
-  if state == PENDING then rewound[old.queue] = true end
+  if state == PENDING then rewound[old.queue] = (rewound[old.queue] or 0) + 1 end
 end
 
 local function insert(job, place)
@@ -124,7 +124,7 @@ local function insert(job, place)
   end
   enter(state, job.queue, job.id, job.priority, place, job.moment)
   ids[#ids + 1], ids[#ids + 2] = 0, job.id
-  if state == PENDING then woken[job.queue] = true end
+  if state == PENDING then woken[job.queue] = (woken[job.queue] or 0) + 1 end
   if job.unique then
     redis.call('HSET', tag .. ':u', job.unique, job.id)
     if job.period >= 0 then
@@ -148,5 +148,5 @@ end
 flush()
 if #ids > 0 then many('ZADD', tag .. ':ids', ids) end
 write_counts()
-for queue in pairs(woken) do wake(queue) end
-for queue in pairs(rewound) do publish('r:' .. queue) end
+for queue, number in pairs(woken) do wake(queue, number, 'w') end
+for queue, number in pairs(rewound) do wake(queue, number, 'r') end

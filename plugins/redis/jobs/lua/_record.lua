@@ -156,14 +156,6 @@ end
 
 local function publish(payload) redis.call('PUBLISH', tag .. ':notices', payload) end
 
--- One notification is enough until a worker claims; after a second another one is sent, in case the
--- notified worker died.
-local function wake(queue)
-  if redis.call('SET', tag .. ':told:' .. queue, '', 'NX', 'PX', 1000) then
-    publish('w:' .. queue)
-  end
-end
-
 -- Runs a command with many members in batches that fit on the stack of Lua.
 local function many(command, name, members)
   for from = 1, #members, 4000 do

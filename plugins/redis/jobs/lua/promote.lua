@@ -3,6 +3,7 @@
 -- the worker may call: 0 for the promoter.
 --@include _record
 --@include _free
+--@include _wake
 -- One worker of many is the promoter, which calls whenever a job is due: all of 1,000 would at once.
 -- It stays the promoter until it is removed or does not call for so long. The others call at
 -- intervals that depend on their ids: a few often enough to replace it within seconds.
@@ -41,7 +42,7 @@ if #due > 0 then
   redis.call('ZREM', tag .. ':due', unpack(due))
   for queue, some in pairs(members) do
     many('ZADD', ready(queue), some)
-    wake(queue)
+    wake(queue, #some / 2, 'w')
   end
   write_counts()
 end

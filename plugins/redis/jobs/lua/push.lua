@@ -36,5 +36,6 @@ if ARGV[1] == '1' then
   local found = known()
   if #found > 0 then return {'known', found} end
 end
+--@include _wake
 --@include _push
 return {answer, there}

@@ -14,7 +14,6 @@ redis.call('ZADD', tag .. ':ids', 0, id)
 -- The same as `score`.
 redis.call('ZADD', tag .. ':r:' .. queue, (100 - priority) * 35184372088832 + position, id)
 redis.call('HINCRBY', tag .. ':n', 'p:' .. queue, 1)
-if redis.call('SET', tag .. ':told:' .. queue, '', 'NX', 'PX', 1000) then
-  redis.call('PUBLISH', tag .. ':notices', 'w:' .. queue)
-end
+--@include _wake
+wake(queue, 1, 'w')
 return 1

@@ -26,7 +26,6 @@ if redis.call('MSETNX', unpack(written)) == 0 then return 0 end
 redis.call('ZADD', tag .. ':r:' .. queue, unpack(members))
 redis.call('ZADD', tag .. ':ids', unpack(ids))
 redis.call('HINCRBY', tag .. ':n', 'p:' .. queue, count)
-if redis.call('SET', tag .. ':told:' .. queue, '', 'NX', 'PX', 1000) then
-  redis.call('PUBLISH', tag .. ':notices', 'w:' .. queue)
-end
+--@include _wake
+wake(queue, count, 'w')
 return 1

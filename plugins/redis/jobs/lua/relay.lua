@@ -13,6 +13,7 @@ for at, mark in ipairs(marks) do
     fresh[#fresh + 1], fresh[#fresh + 2] = now, mark
   end
 end
+--@include _wake
 --@include _push
 if #fresh > 0 then
   redis.call('ZADD', tag .. ':relayed', unpack(fresh))

@@ -2,6 +2,7 @@
 -- were checked, fewer if the records are large, and then the ids that were scheduled.
 --@include _record
 --@include _free
+--@include _wake
 local found, woken = {0}, {}
 local position = tonumber(redis.call('INCRBY', tag .. ':position', #ARGV)) - #ARGV
 for at, id, text in each(ARGV) do
@@ -15,9 +16,9 @@ for at, id, text in each(ARGV) do
     count(SCHEDULED, job.queue, -1)
     count(PENDING, job.queue, 1)
     found[#found + 1] = id
-    woken[job.queue] = true
+    woken[job.queue] = (woken[job.queue] or 0) + 1
   end
 end
 write_counts()
-for queue in pairs(woken) do wake(queue) end
+for queue, number in pairs(woken) do wake(queue, number, 'w') end
 return found

@@ -5,6 +5,7 @@
 --@include _free
 --@include _retire
 --@include _rules
+--@include _wake
 local ORDER, ORDER_SIZE = '>c16c16BBBdIII', 55
 local MOST_ERRORS = 25
 -- The kind of time of a job that waits for a worker that knows its function.
@@ -15,7 +16,7 @@ for at = 3, #ARGV do
   ids[at - 2] = orders[at - 2][1]
 end
 local texts, written, gone = fetch(ids), {}, {}
-local rewound, back, due, names = {}, {}, {}, {}
+local rewound, asided, back, due, names = {}, {}, {}, {}, {}
 local answer = {#texts}
 
 local function with_failure(errors, job, failure)
@@ -45,7 +46,7 @@ local function go_back(job, id, kind, at)
     back[name] = back[name] or {}
     table.insert(back[name], score(job.priority, job.position))
     table.insert(back[name], id)
-    rewound[job.queue] = true
+    rewound[job.queue] = (rewound[job.queue] or 0) + 1
   elseif kind == ASIDE then
     local func = func_of(job)
     local name = aside(job.queue, func)
@@ -53,7 +54,7 @@ local function go_back(job, id, kind, at)
     back[name] = back[name] or {}
     table.insert(back[name], score(job.priority, job.position))
     table.insert(back[name], id)
-    rewound[job.queue] = true
+    asided[job.queue] = true
   end
   count(job.state, job.queue, 1)
 end
@@ -165,5 +166,7 @@ for name, members in pairs(back) do many('ZADD', name, members) end
 many('ZADD', tag .. ':due', due)
 write_ends(tonumber(ARGV[1]), tonumber(ARGV[2]))
 write_counts()
-for queue in pairs(rewound) do publish('r:' .. queue) end
+for queue, number in pairs(rewound) do wake(queue, number, 'r') end
+-- Who knows the function is not known here.
+for queue in pairs(asided) do publish('r:' .. queue) end
 return answer
