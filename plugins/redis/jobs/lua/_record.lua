@@ -56,6 +56,14 @@ local function first_bytes(id, last)
   return type(text) == 'string' and text or ''
 end
 
+-- The first 256 bytes of a record, in which are its numbers and its queue; false as for `load`.
+local HEAD = 256
+local function head_of(id)
+  local text = first_bytes(id, HEAD - 1)
+  if #text >= LEAST and byte(text, 1) == VERSION then return text end
+  return load(id)
+end
+
 -- The parts of a record that may change, as a table; the other parts are never parsed. Nil if the
 -- record is damaged. `text` may be its beginning alone if `size` is given.
 local function read(text, id, size)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
 from chancy.attempt.failure import Failure
 from chancy.attempt.settlement import Note
+from chancy.broker.values import JobFilter
 from chancy.job.unique import UniqueKey
 from chancy.plugins.redis import RedisBroker
 from chancy.plugins.redis.transport.chunks import BATCH
+from chancy.plugins.redis.transport.scripts import Value
+from chancy.plugins.redis.transport.shard import ShardClient
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
 from tests.plugins.redis.jobs.brokers import opened
@@ -91,3 +95,29 @@ async def test_large_arguments_that_others_replace_are_not_read(
     assert {(one.func, one.arguments, one.meta) for one in claims} == {(func, '{"n": 1}', meta)}
     # The others may have been interrupted.
     assert times.took_us()["push"][0] < MOST_US, "as if they were small"
+
+
+async def test_jobs_that_are_not_wanted_are_not_read(
+    measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, broker, bench = measured
+    jobs = [prepared(arguments=text("a")) for _ in range(4 * JOBS)]
+    [other, named] = [prepared(queue="other"), prepared(func="shop." + "f" * 400)]
+    await bench.push(other, *jobs, named)
+    answers: list[int] = []
+    run = ShardClient.run
+
+    async def noted(self: ShardClient, name: str, *args: Value) -> Any:
+        answer = await run(self, name, *args)
+        if name == "find":
+            answers.append(sum(map(len, answer)))
+        return answer
+
+    monkeypatch.setattr(ShardClient, "run", noted)
+    assert [one.id for one in await broker.find(JobFilter(queue="other"))] == [other.id]
+    assert [one.id for one in await broker.find(JobFilter(func=named.func))] == [named.id]
+    assert len(answers) == 2
+    found = await broker.find(JobFilter(queue="default", func=jobs[0].func, limit=1_000))
+    assert [one.id for one in found] == sorted((one.id for one in jobs), reverse=True)
+    # The fourth large one exceeds what a script reads.
+    assert max(answers) < 5 * 60_000

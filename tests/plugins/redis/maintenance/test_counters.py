@@ -28,6 +28,16 @@ async def test_counters_that_were_deleted_are_counted_again(
     assert (await broker.counts())["default"][:3] == (MANY - 10, 0, 20)
 
 
+async def test_jobs_with_large_arguments_are_counted_again(
+    bench: Bench, broker: RedisBroker
+) -> None:
+    large = '"' + "a" * 60_000 + '"'
+    await bench.push(*(prepared(arguments=large, delay_s=3600.0) for _ in range(20)))
+    await broker.client.command("DEL", f"{broker.tag}:n")
+    await Upkeep(broker.client).turn()
+    assert (await broker.counts())["default"][:3] == (0, 0, 20)
+
+
 async def test_a_slot_of_a_deleted_job_is_free_again_though_many_are_scheduled(
     bench: Bench, broker: RedisBroker
 ) -> None:
