@@ -129,11 +129,18 @@ class _Push:
         if self._kind is not None and not again and await self._send_alike(places, self._kind):
             self._stored += places
             return
-        for at in range(0, len(places), BATCH):
-            batch = places[at : at + BATCH]
-            while batch and (known := await self._send_each(batch, again)):
-                batch = [place for place in batch if self._jobs[place].id not in known]
-            self._stored += batch
+        batches = [places[at : at + BATCH] for at in range(0, len(places), BATCH)]
+        while batches:
+            batch = batches.pop(0)
+            known = await self._send_each(batch, again)
+            if known is None:
+                middle = len(batch) // 2
+                batches[:0] = [batch[:middle], batch[middle:]]
+            elif known:
+                new = [place for place in batch if self._jobs[place].id not in known]
+                batches[:0] = [new] if new else []
+            else:
+                self._stored += batch
 
     async def _send_alike(self, places: Sequence[int], kind: tuple[str, int, int]) -> bool:
         """Store plain jobs of the same kind, the fast path of nearly all pushes.
@@ -155,17 +162,20 @@ class _Push:
             return all_of[places.start : places.stop]
         return [all_of[at] for at in places]
 
-    async def _send_each(self, places: Sequence[int], again: bool) -> frozenset[UUID]:
+    async def _send_each(self, places: Sequence[int], again: bool) -> frozenset[UUID] | None:
         """Store jobs, all or none.
 
         :returns: if nothing was stored: the ids that exist from an earlier attempt. These stay
-            unchanged even if they have finished, as it is unknown which push stored them.
+            unchanged even if they have finished, as it is unknown which push stored them. None:
+            these jobs replace too much for one script.
         """
         parts: list[Value] = [int(again), "" if self._base is None else self._base]
         for number, at in enumerate(places, 1):
             parts.append(number if self._base is None else at + 1)
             parts += self._encoded[at]
         answer = await self._client.run_lasting("push", *parts)
+        if answer == b"large":
+            return None
         if answer[0] == b"raise":
             raise DuplicateJob(UUID(bytes=answer[2]), self._jobs[places[answer[1]]].func)
         if answer[0] == b"known":

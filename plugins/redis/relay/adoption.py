@@ -141,6 +141,8 @@ class JobAdoption:
                 await self._fetch("refuse", taken[0].id, str(error), _REFUSED_S)
                 return []
             return await self._push_halves(taken, late_at)
+        if answer == b"large":
+            return await self._push_halves(taken, late_at)
         if answer == b"late":
             logger.warning("redis_relay_late jobs=%d", len(taken))
             return []

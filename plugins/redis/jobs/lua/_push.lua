@@ -1,6 +1,7 @@
--- Stores jobs, all or none. `orders` has the indexes in ARGV of strings of ORDER, each followed by
--- the REST of a record. `answer` is the result of `push`; `there` has the ids that existed before.
--- `position`, if not nil, is the position before the first job of the call; `places` has the offsets.
+-- Stores jobs, all or none; returns 'large' instead if they replace too much for one call. `orders`
+-- has the indexes in ARGV of strings of ORDER, each followed by the REST of a record. `answer` is the
+-- result of `push`; `there` has the ids that existed before. `position`, if not nil, is the position
+-- before the first job of the call; `places` has the offsets.
 -- ORDER: id; kind of time (0 now, 1 absolute, 2 delay in seconds), the time; priority, most attempts;
 -- on conflict (0 no key, 1 skip, 2 replace, 3 raise), whether the key is released at the claim, the
 -- least seconds that it is held, the seconds of a cap (-1: none); attempts and crashes in another
@@ -41,6 +42,18 @@ if careful then
       end
       if found ~= job.id and job.conflict == RAISE then return {'raise', at - 1, found} end
     end
+  end
+end
+
+-- A replacement copies all of the old record but its arguments: meta and failures of any size.
+local copied = 0
+for _, job in ipairs(#jobs > 1 and jobs or {}) do
+  local found = job.conflict == REPLACE and holder(job.unique)
+  local size = found and redis.pcall('STRLEN', key(found))
+  if type(size) == 'number' and size > LARGE then
+    local lengths = {struct.unpack(LENGTHS, first_bytes(found, TEXTS - 2), REST)}
+    copied = copied + math.max(0, size - lengths[3])
+    if copied > MOST_BYTES then return 'large' end
   end
 end
 

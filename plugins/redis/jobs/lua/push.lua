@@ -5,6 +5,7 @@
 --   a list of index (from 0) and holder's id for each job whose unique key is held, and a list of the
 --     ids that existed before
 --   'raise', index and holder's id, if such a conflict is an error; nothing is stored
+--   'large' if too much is replaced; nothing is stored
 --   'known' and the ids that exist or existed recently, if there was an earlier attempt and there
 --     are any; nothing is stored
 --@include _record

@@ -1,6 +1,7 @@
 -- Stores jobs from Postgres, all or none: ARGV the deadline, most marks to keep, and for each job its
 -- mark, ORDER and REST. A job whose mark exists was stored before and is skipped, even if it is gone
--- now. Returns id and holder's id of each job whose unique key is held; or 'late'.
+-- now. Returns id and holder's id of each job whose unique key is held; or 'late', or
+-- 'large' if too much is replaced, and nothing is stored.
 --@include _record
 if now > tonumber(ARGV[1]) then return 'late' end
 local marks, orders, fresh = {}, {}, {}

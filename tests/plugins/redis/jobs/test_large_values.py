@@ -97,6 +97,33 @@ async def test_large_arguments_that_others_replace_are_not_read(
     assert times.took_us()["push"][0] < MOST_US, "as if they were small"
 
 
+async def test_a_few_jobs_with_large_metas_are_replaced_at_a_time(
+    measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, broker, bench = measured
+    keys = [UniqueKey(uuid.uuid4().bytes, "replace") for _ in range(JOBS)]
+    first = [prepared(meta=text("m"), unique=key) for key in keys]
+    await broker.push(first)
+    replaced: list[int] = []
+    run = ShardClient.run
+
+    async def noted(self: ShardClient, name: str, *args: Value) -> Any:
+        answer = await run(self, name, *args)
+        if name == "push" and answer != b"large":
+            replaced.append(len(answer[0]) // 2)
+        return answer
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ShardClient, "run", noted)
+        found = await broker.push([prepared(arguments='{"n": 1}', unique=key) for key in keys])
+    assert list(found.values()) == [job.id for job in first]
+    # Of 60 kB each.
+    assert sum(replaced) == JOBS
+    assert max(replaced) <= 3
+    for one in await bench.claim(JOBS):
+        assert (one.arguments, one.meta) == ('{"n": 1}', text("m"))
+
+
 async def test_jobs_that_are_not_wanted_are_not_read(
     measured: Measured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
