@@ -17,6 +17,8 @@ from chancy.broker.optional import Adoption
 from chancy.errors import BrokerUnavailable, StatementFailed
 from chancy.plugins.redis.relay import adoption as moves
 from chancy.plugins.redis.relay.adoption import JobAdoption
+from chancy.plugins.redis.transport.scripts import Value
+from chancy.plugins.redis.transport.shard import ShardClient
 from chancy.postgres.connections.lane import Lane
 from chancy.worker.worker import Worker
 from tests.plugins.redis.relay.moving import (
@@ -284,6 +286,33 @@ async def test_a_unique_key_is_looked_at_on_arrival(
     await (await adoption(chancy))("fast")
     assert f"redis_relay_skipped job={skipped} holder={held.id}" in caplog.text
     assert await arrived(chancy)
+
+
+async def test_a_few_jobs_with_large_metas_are_replaced_at_a_time(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push = """
+        select chancy.push('fast', 'tests.support.jobs.note', jsonb_build_object('value', $1::int),
+          unique_key => n::text, on_conflict => 'replace', meta => $2::text::jsonb)
+        from generate_series(1, 8) as n"""
+    adopt, broker = await adoption(chancy), await plane(chancy)
+    ids = [row[0] for row in await fetch(chancy, push, 1, f'{{"m": "{"m" * 60_000}"}}')]
+    assert (await adopt("fast")).jobs == 8
+    answers: list[object] = []
+    run = ShardClient.run_lasting
+
+    async def noted(self: ShardClient, name: str, *args: Value) -> Any:
+        answers.append(await run(self, name, *args))
+        return answers[-1]
+
+    monkeypatch.setattr(ShardClient, "run_lasting", noted)
+    await fetch(chancy, push, 2, None)
+    assert (await adopt("fast")).jobs == 8
+    # All 8, then twice 4, and 2.
+    assert [answer == b"large" for answer in answers] == [True, *2 * [True, False, False]]
+    found = await broker.get(ids)
+    assert [found[id].arguments for id in ids] == [{"value": 2}] * 8
+    assert {len(one.meta["m"]) for one in found.values()} == {60_000}
 
 
 async def test_a_refusal_of_redis_affects_one_job(
