@@ -51,7 +51,7 @@ class UnreadableRecords:
             ids = await self._client.command("ZRANGE", self._key, at, at + BATCH - 1)
             if not ids:
                 break
-            _, left, added = await self._client.run("readmit", *ids)
+            left, added = await self._client.run("readmit", *ids)
             at, restored = at + left, restored + added
         if restored:
             logger.info("redis_records_restored jobs=%d", restored)

@@ -1,9 +1,9 @@
 -- Takes jobs whose records can be read from the list of unreadable ones, and adds them to the lists in
--- which they belong: ARGV ids. Returns how many were checked, fewer if the records are large, how many
--- of them stay listed, and how many were restored. The counters are corrected by level.lua.
+-- which they belong: ARGV ids. Returns how many stay listed, and how many were restored; of fewer ids if
+-- the records are large. The counters are corrected by level.lua.
 --@include _record
 --@include _retire
-local looked, left, restored, woken = 0, 0, 0, {}
+local left, restored, woken = 0, 0, {}
 
 local function list(name, number, id) redis.call('ZADD', tag .. name, number, id) end
 
@@ -32,8 +32,7 @@ local function restore(job, id)
   if holds and #job.unique > 0 then redis.call('HSETNX', tag .. ':u', job.unique, id) end
 end
 
-for at, id, text in each(ARGV) do
-  looked = at
+for _, id, text in each(ARGV) do
   local job = text and read(text, id)
   if not job and redis.call('EXISTS', key(id)) == 1 then
     left = left + 1
@@ -46,4 +45,4 @@ for at, id, text in each(ARGV) do
   end
 end
 for queue in pairs(woken) do publish('w:' .. queue) end
-return {looked, left, restored}
+return {left, restored}
