@@ -16,11 +16,12 @@ import pytest
 from chancy import BrokerError, Chancy
 from chancy.job.ids import new_id
 from tests.faults import fleet as fleets
-from tests.faults import jobs, ledger, tables
+from tests.faults import jobs, ledger
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
 from tests.support.pgbouncer import pgbouncer
-from tests.support.replicated import HERE, ReplicatedPostgres, ask
+from tests.support.replicated import HERE, ReplicatedPostgres, ask_server
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
@@ -118,7 +119,7 @@ async def test_a_standby_is_promoted_under_load(
             await eventually(lambda: len(pushes.acknowledged) > JOBS_PER_S * 2 * LOAD_S)
             pushes.over = True
             await pushing
-            await eventually(lambda: ask(new.server, LIVE) == 0, timeout=60)
+            await eventually(lambda: ask_server(new.server, LIVE) == 0, timeout=60)
         for worker in workers:
             await asyncio.to_thread(worker.stop)
     lost = sorted(pushes.acknowledged.keys() - ended(new.server.dsn()))
@@ -145,7 +146,7 @@ def began_after(book: Book, at: float) -> float:
 
 def ended(dsn: str) -> set[int]:
     """The jobs that have ended, each with a result of its own."""
-    rows = tables.ask(
+    rows = ask(
         dsn,
         "select (arguments ->> 'number')::int, result::text, state from chancy.finished_jobs",
     )

@@ -13,7 +13,7 @@ from chancy.postgres.drivers import Name, timelines
 from chancy.postgres.drivers import driver as named
 from chancy.postgres.dsn import parse
 from tests.support import jobs
-from tests.support.replicated import ReplicatedPostgres, ask
+from tests.support.replicated import ReplicatedPostgres, ask_server
 from tests.support.waiting import eventually
 
 QUEUES = [Queue(name="async", executor="async")]
@@ -53,15 +53,15 @@ async def test_an_old_primary_that_still_answers_is_not_used(
         old.way.heal()
         new.way.cut()
         await eventually(goes_on)
-        assert ask(old.server, "select count(*) from chancy.finished_jobs") == 1
+        assert ask_server(old.server, "select count(*) from chancy.finished_jobs") == 1
         beat = "select beat_at > now() - interval '1 second' from chancy.workers"
-        await eventually(lambda: ask(new.server, beat))
+        await eventually(lambda: ask_server(new.server, beat))
         worker_id = worker.worker_id
         new.way.refuse()
         new.way.cut()
         with pytest.raises(BrokerUnavailable, match="an old primary answers"):
             await named(driver).connect(replicated.dsn, application_name="x")
-        assert ask(old.server, "select count(*) from chancy.jobs") == 0
+        assert ask_server(old.server, "select count(*) from chancy.jobs") == 0
         new.way.heal()
         await eventually(goes_on)
         assert worker.worker_id == worker_id

@@ -13,7 +13,9 @@ import pytest
 from chancy import Chancy, Queue, State, Worker, job
 from chancy.plugins.recovery import Recovery
 from chancy.postgres.broker import PostgresBroker
-from tests.support.replicated import HERE, ReplicatedPostgres, ask
+from tests.support.presence import present
+from tests.support.replicated import HERE, ReplicatedPostgres, ask_server
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 QUEUES = [Queue(name="async", executor="async", concurrency=4)]
@@ -50,8 +52,7 @@ async def test_a_job_whose_end_was_forgotten_runs_again(
         ended = await chancy.push(pass_gate.job(name="ended"))
         running = await chancy.push(pass_gate.job(name="running"))
         await eventually(lambda: sorted(begun) == ["ended", "running"])
-        with psycopg.connect(dsn) as session:
-            session.execute("create table before as select * from chancy.jobs")
+        ask(dsn, "create table before as select * from chancy.jobs")
         gates["ended"].set()
         await ended.wait(10)
         gates["ended"].clear()
@@ -61,8 +62,7 @@ async def test_a_job_whose_end_was_forgotten_runs_again(
                 "insert into chancy.jobs select * from before where id = %s", [ended.id]
             )
         await eventually(lambda: begun.count("ended") == 2)
-        again = await ended.get()
-        assert again is not None
+        again = present(await ended.get())
         assert (again.attempt, again.crashes, again.errors) == (1, 0, ()), "it costs nothing"
         gates["ended"].set()
         await ended.wait(10)
@@ -125,7 +125,7 @@ async def test_a_failover_that_loses_an_end(replicated: ReplicatedPostgres) -> N
         running = await chancy.push(pass_gate.job(name="running"))
         await eventually(lambda: sorted(begun) == ["ended", "running"])
         claimed = "select count(*) from chancy.jobs where state = 1"
-        await eventually(lambda: ask(replica, claimed) == 2)
+        await eventually(lambda: ask_server(replica, claimed) == 2)
         assert standby.feed is not None
         standby.feed.black_hole()
         gates["ended"].set()
@@ -141,4 +141,4 @@ async def test_a_failover_that_loses_an_end(replicated: ReplicatedPostgres) -> N
         assert (await ended.wait(20)).state is State.SUCCEEDED
         assert (await running.wait(20)).attempt == 1
     assert sorted(begun) == ["ended", "ended", "running"]
-    assert ask(replica, "select count(*) from chancy.jobs") == 0
+    assert ask_server(replica, "select count(*) from chancy.jobs") == 0

@@ -32,6 +32,7 @@ from chancy import Plugin
 from chancy.embedded import PostgresServer
 from tests.support import leftovers, recycling
 from tests.support.proxy import Proxy
+from tests.support.sql import ask
 
 # The shared server need not survive a power cut; crashes of the *server* are tested with
 # `own_server`. synchronous_commit stays on, so that commits wait where they do in production.
@@ -220,8 +221,7 @@ def template(pytestconfig: pytest.Config, shipped_template: str) -> str:
     """
 
     def use_threads(dsn: str) -> None:
-        with psycopg.connect(dsn) as connection:
-            connection.execute("update chancy.queues set executor = 'thread'")
+        ask(dsn, "update chancy.queues set executor = 'thread'")
 
     return extended_template(pytestconfig, shipped_template, "threads", use_threads)
 

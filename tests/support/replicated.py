@@ -21,6 +21,7 @@ from psycopg import sql
 from chancy.embedded import PostgresServer
 from tests.support.postgres_fixtures import OwnServer
 from tests.support.proxy import Proxy
+from tests.support.sql import ask
 from tests.support.waiting import eventually_sync
 
 HERE = "127.0.0.1"
@@ -41,11 +42,10 @@ def copied(primary: PostgresServer, folder: Path, port: int, name: str) -> Postg
     return PostgresServer(data, settings={"primary_conninfo": feed}, bin_path=primary.bin_path)
 
 
-def ask(server: PostgresServer, question: str) -> object:
+def ask_server(server: PostgresServer, question: str) -> object:
     """The first value of the answer of a server, past its proxy."""
-    with psycopg.connect(server.dsn(), autocommit=True) as session:
-        row = session.execute(question.encode()).fetchone()
-    return row and row[0]
+    found = ask(server.dsn(), question)
+    return found[0][0] if found else None
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ class ReplicatedPostgres:
             f"select 1 from pg_stat_replication where application_name = '{name}'"
             f" and state = 'streaming' and sync_state = '{'sync' if synchronous else 'async'}'"
         )
-        eventually_sync(lambda: ask(self.primary.server, streams))
+        eventually_sync(lambda: ask_server(self.primary.server, streams))
         return node
 
     def require(self, name: str) -> None:
@@ -114,7 +114,7 @@ class ReplicatedPostgres:
             # A standby is not promoted while it waits for an answer of its primary.
             node.feed.refuse()
             node.feed.cut()
-        ask(node.server, "select pg_promote()")
+        ask_server(node.server, "select pg_promote()")
         self.primary = node
 
     def rejoin(self, name: str, *, synchronous: bool = False) -> Node:

@@ -14,7 +14,7 @@ from tests.plugins.dashboard.browsing import ADMIN, VIEWER, Browser, browser, te
 from tests.plugins.dashboard.scene import fail
 from tests.support import jobs
 from tests.support.postgres_fixtures import new_database
-from tests.support.replicated import HERE, ReplicatedPostgres, ask
+from tests.support.replicated import HERE, ReplicatedPostgres, ask_server
 from tests.support.waiting import eventually
 
 
@@ -35,7 +35,7 @@ async def test_lists_are_read_from_a_replica_and_jobs_and_actions_from_the_prima
     async with Chancy(replicated.dsn, queues=queues, plugins=plugins) as chancy:
         first: Job[None] = jobs.wait_for_ever.job()
         await chancy.push(first)
-        await eventually(lambda: ask(node.server, "select count(*) from chancy.jobs") == 1)
+        await eventually(lambda: ask_server(node.server, "select count(*) from chancy.jobs") == 1)
         async with browser(chancy, ADMIN) as ada:
             await eventually(lambda: _caught_up(ada))
             assert "wait_for_ever" in await listed(ada)

@@ -65,9 +65,9 @@ async def test_large_checkpoints_are_written_a_few_at_a_time(
 ) -> None:
     monkeypatch.setattr(checkpoint_writer, "CHUNK_SIZE", 1_000)
     store.open.clear()
-    first = keep(keeper, claim(), 1)
+    first = keep(keeper, claimed(), 1)
     await eventually(lambda: store.calls)
-    rest = [keep(keeper, claim(), 10**digits) for digits in (2_000, 500, 400, 300)]
+    rest = [keep(keeper, claimed(), 10**digits) for digits in (2_000, 500, 400, 300)]
     await asyncio.sleep(0)
     store.open.set()
     await asyncio.gather(first, *rest)
