@@ -18,9 +18,10 @@ from chancy.plugins.cron import Cron
 from chancy.plugins.leadership import Leadership
 from chancy.postgres.schema import migrate as schema
 from tests.faults.worker_process import ROOT
-from tests.plugins.cron.clockwork import execute, pushed
+from tests.plugins.cron.clockwork import pushed
 from tests.support.command import Started, started
 from tests.support.faketime import faketime
+from tests.support.sql import ask
 from tests.support.waiting import eventually_sync
 
 #: What a busy machine may add, in seconds.
@@ -51,21 +52,20 @@ def ready(*processes: Started) -> None:
 
 def fill(dsn: str, entries: int, *, missed_s: int) -> None:
     """Entries that are due every second and have missed so many ticks."""
-    execute(
+    ask(
         dsn,
         "insert into chancy.cron_entries (name, expression, misfire, backfill_limit, func, from_at)"
         " select 'e' || n, '* * * * * *', 'all', 1000, 'a.b',"
         " date_trunc('second', clock_timestamp()) - %s * interval '1 s'"
         " from generate_series(1, %s) as n",
-        missed_s,
-        entries,
+        [missed_s, entries],
     )
 
 
 def check_once(dsn: str, entries: int) -> None:
     """Every tick of every entry, from the first missed one to the last, has one job."""
-    ends = dict(execute(dsn, "select name, last_tick from chancy.cron_entries"))
-    begins = dict(execute(dsn, "select name, from_at from chancy.cron_entries"))
+    ends = dict(ask(dsn, "select name, last_tick from chancy.cron_entries"))
+    begins = dict(ask(dsn, "select name, from_at from chancy.cron_entries"))
     found: dict[str, list[datetime]] = defaultdict(list)
     for one in pushed(dsn):
         found[one["entry"]].append(datetime.fromisoformat(one["tick"]))
@@ -78,9 +78,9 @@ def check_once(dsn: str, entries: int) -> None:
 
 def last_tick(dsn: str) -> datetime:
     """Up to which tick all entries have been fired."""
-    found: datetime = execute(
-        dsn, "select min(coalesce(last_tick, from_at)) from chancy.cron_entries"
-    )[0][0]
+    found: datetime = ask(dsn, "select min(coalesce(last_tick, from_at)) from chancy.cron_entries")[
+        0
+    ][0]
     return found
 
 
@@ -124,7 +124,7 @@ def test_another_continues_when_the_leader_is_killed(dsn: str, start: Start) -> 
     fill(dsn, 3, missed_s=0)
     begin = last_tick(dsn)
     eventually_sync(lambda: last_tick(dsn) >= begin + timedelta(seconds=2))
-    (pid,) = execute(
+    (pid,) = ask(
         dsn,
         "select w.pid from chancy.leadership_leases as l"
         " join chancy.workers as w on w.id = l.holder",
@@ -132,12 +132,12 @@ def test_another_continues_when_the_leader_is_killed(dsn: str, start: Start) -> 
     leader = next(one for one in both if one.pid == pid)
     other = next(one for one in both if one.pid != pid)
     leader.process.kill()
-    at = execute(dsn, "select clock_timestamp()")[0][0]
+    at = ask(dsn, "select clock_timestamp()")[0][0]
     eventually_sync(lambda: last_tick(dsn) >= at + timedelta(seconds=3))
     other.process.terminate()
     other.process.wait(20)
     check_once(dsn, 3)
-    late = execute(dsn, "select max(fired_at - tick) from chancy.cron_ticks")[0][0]
+    late = ask(dsn, "select max(fired_at - tick) from chancy.cron_ticks")[0][0]
     assert late < timedelta(seconds=lease_s + SLACK_S)
 
 
@@ -162,7 +162,7 @@ def test_a_worker_on_a_wrong_clock_fires_by_that_of_the_server(
         one.process.terminate()
         one.process.wait(20)
     check_once(dsn, 3)
-    early, late = execute(
+    early, late = ask(
         dsn, "select min(fired_at - tick), max(fired_at - tick) from chancy.cron_ticks"
     )[0]
     assert timedelta(0) <= early <= late < timedelta(seconds=SLACK_S)

@@ -17,6 +17,7 @@ from chancy.plugins.pruner import Pruner
 from chancy.plugins.retry import Retries
 from chancy.postgres.broker import PostgresBroker
 from tests.support import jobs
+from tests.support.sql import ask
 
 ASYNC = Queue(name="async", executor="async")
 
@@ -57,11 +58,11 @@ async def test_the_pruner_makes_the_days_to_come_and_drops_old_ones(dsn: str) ->
         assert isinstance(chancy.broker, PostgresBroker)
         assert await Pruner(keep_days=7).prune(chancy.broker) == [name(-9), name(-8)]
         assert await Pruner(keep_days=7).prune(chancy.broker) == []
-    with psycopg.connect(dsn) as connection:
-        rows = connection.execute(
-            "select inhrelid::regclass::text from pg_inherits "
-            "where inhparent = 'chancy.finished_jobs'::regclass"
-        ).fetchall()
+    rows = ask(
+        dsn,
+        "select inhrelid::regclass::text from pg_inherits "
+        "where inhparent = 'chancy.finished_jobs'::regclass",
+    )
     found = {str(row[0]) for row in rows}
     assert found == {f"chancy.{name(days)}" for days in (-7, *range(8))} | {
         "chancy.finished_jobs_default"

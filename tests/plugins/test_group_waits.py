@@ -12,7 +12,8 @@ from chancy.errors import BrokerUnavailable
 from chancy.plugins.batch import Batch, Batches, BatchReference, BatchState
 from chancy.plugins.workflow import Workflow, WorkflowReference, Workflows, WorkflowState
 from tests.plugins.batch import jobs
-from tests.plugins.workflow.running import ASYNC, execute
+from tests.plugins.workflow.running import ASYNC
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 Group = BatchReference | WorkflowReference
@@ -54,7 +55,7 @@ def only_notified(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def waiters(dsn: str) -> Callable[[], list[int]]:
-    return lambda: [count for (count,) in execute(dsn, AWAITED)]
+    return lambda: [count for (count,) in ask(dsn, AWAITED)]
 
 
 @pytest.mark.usefixtures("only_notified")
@@ -67,7 +68,7 @@ async def test_a_wait_that_gives_up_keeps_the_notifications_of_other_processes(
         patient = asyncio.create_task(group.wait(30))
         hasty = asyncio.create_task(type(group)(group.id, other).wait(30))
         await eventually(lambda: waiters(dsn)() == [2])
-        await eventually(lambda: len(execute(dsn, LISTENING)) == 2)
+        await eventually(lambda: len(ask(dsn, LISTENING)) == 2)
         hasty.cancel()
         await eventually(lambda: waiters(dsn)() == [1])
         await group.cancel()
@@ -80,13 +81,13 @@ async def test_a_wait_survives_the_end_of_all_sessions(kind: tuple[str, Push]) -
     async with application(dsn) as chancy:
         group = await push(chancy)
         waiting = asyncio.create_task(group.wait(30))
-        await eventually(lambda: execute(dsn, LISTENING))
-        execute(
+        await eventually(lambda: ask(dsn, LISTENING))
+        ask(
             dsn,
             "select pg_terminate_backend(pid) from pg_stat_activity"
             " where datname = current_database() and pid <> pg_backend_pid()",
         )
-        await eventually(lambda: execute(dsn, LISTENING))
+        await eventually(lambda: ask(dsn, LISTENING))
         assert not waiting.done()
         await group.cancel()
         assert await waiting in (BatchState.CANCELLED, WorkflowState.CANCELLED)
@@ -100,16 +101,16 @@ async def test_closing_the_application_ends_waits_and_leaves_nothing(
         groups = [await push(chancy) for _ in range(3)]
         waiting = [asyncio.create_task(group.wait(30)) for group in groups]
         await eventually(lambda: waiters(dsn)() == [1] * 3)
-        await eventually(lambda: len(execute(dsn, LISTENING)) == 1)
+        await eventually(lambda: len(ask(dsn, LISTENING)) == 1)
     for one in waiting:
         with pytest.raises(BrokerUnavailable, match="closed during a wait"):
             await one
-    assert execute(dsn, AWAITED) == []
-    await eventually(lambda: not execute(dsn, LISTENING))
+    assert ask(dsn, AWAITED) == []
+    await eventually(lambda: not ask(dsn, LISTENING))
     async with application(dsn) as chancy:
         with pytest.raises(WaitTimeout, match=r"is running after 0\.0 s"):
             await type(groups[0])(groups[0].id, chancy).wait(0)
-    assert execute(dsn, AWAITED) == []
+    assert ask(dsn, AWAITED) == []
 
 
 async def test_sync_waits_leave_nothing(kind: tuple[str, Push]) -> None:
@@ -122,4 +123,4 @@ async def test_sync_waits_leave_nothing(kind: tuple[str, Push]) -> None:
             type(group)(group.id, chancy).sync_wait(0.6)
 
     await asyncio.to_thread(wait)
-    await eventually(lambda: execute(dsn, LISTENING) == [])
+    await eventually(lambda: ask(dsn, LISTENING) == [])

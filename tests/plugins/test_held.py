@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import uuid
 
-import psycopg
-
 from chancy import Chancy, Plugin, Queue
 from chancy.app.diagnosis import Why
 from chancy.broker.values import WorkerRecord
 from chancy.job.definition import Job, QueuedJob
 from chancy.plugin.runtime import Application
 from chancy.states import State
+from tests.support.sql import ask
 
 
 class PerUser(Plugin):
@@ -32,8 +31,7 @@ async def test_a_plugin_explains_why_it_holds_a_job(dsn: str) -> None:
         one, other = [
             await chancy.push(each, validate=False) for each in (job.with_meta(user=7), job)
         ]
-        with psycopg.connect(dsn) as connection:
-            connection.execute("update chancy.jobs set state = %s", [State.HELD.value])
+        ask(dsn, "update chancy.jobs set state = %s", [State.HELD.value])
         [reason] = await chancy.why(one.id)
         assert reason == (Why.HELD, "user 7 has 2 running jobs, the most of the queue True")
         [reason] = await chancy.why(other.id)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import psycopg
-
 from chancy import Chancy, Settlement, State, Worker
 from chancy.broker.transaction import Transaction
 from chancy.plugin.plugin import Plugin
 from tests.plugins.recovery.test_recovery import orphan
 from tests.support import jobs
+from tests.support.sql import ask
 
 
 class Ledger(Plugin):
@@ -22,17 +21,14 @@ class Ledger(Plugin):
 
 
 async def test_it_receives_what_is_rescued(dsn: str) -> None:
-    with psycopg.connect(dsn) as session:
-        session.execute("create table booked (id uuid primary key, state int)")
+    ask(dsn, "create table booked (id uuid primary key, state int)")
     async with Chancy(dsn, plugins=[Ledger()]) as chancy:
         reference = await chancy.push(jobs.note.job("lost"))
-        with psycopg.connect(dsn) as session:
-            session.execute("update chancy.jobs set crashes = 2")
+        ask(dsn, "update chancy.jobs set crashes = 2")
         orphan(dsn, silent="1 hour", registered=False, started=True)
         async with Worker(chancy, queues=[]):
             done = await reference.wait(10)
     assert (done.state, done.crashes) == (State.FAILED, 3)
     assert "crash 3 of 3" in done.errors[-1]["message"]
-    with psycopg.connect(dsn) as session:
-        booked = session.execute("select id, state from booked").fetchall()
+    booked = ask(dsn, "select id, state from booked")
     assert booked == [(reference.id, State.FAILED)]

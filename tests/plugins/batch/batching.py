@@ -13,10 +13,11 @@ from chancy.plugins.batch import Batch, Batches, BatchProgress, BatchReference
 from chancy.plugins.batch.outcomes import BatchOutcomes
 from chancy.plugins.batch.sweep import BatchSweep
 from tests.plugins.batch.jobs import ran, said
-from tests.plugins.workflow.running import ASYNC, SOON, execute
+from tests.plugins.workflow.running import ASYNC, SOON
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
-__all__ = ["ASYNC", "execute", "working"]
+__all__ = ["ASYNC", "working"]
 
 
 @asynccontextmanager
@@ -43,7 +44,7 @@ def sweep_of(
 
 
 async def idle(dsn: str) -> None:
-    await eventually(lambda: not execute(dsn, "select id from chancy.jobs"))
+    await eventually(lambda: not ask(dsn, "select id from chancy.jobs"))
 
 
 async def counts(reference: BatchReference) -> tuple[int, int, int, int]:
@@ -66,7 +67,7 @@ def callbacks(*, may_grow: bool = False) -> Batch:
 
 async def called(dsn: str) -> list[str]:
     """The callbacks that ran, once nothing is left to run."""
-    await eventually(lambda: not execute(dsn, "select id from chancy.jobs"))
+    await eventually(lambda: not ask(dsn, "select id from chancy.jobs"))
     return sorted(one for one in ran if one.startswith("on "))
 
 

@@ -10,8 +10,9 @@ import pytest
 from chancy import Chancy, Job, JobFailed, NoCurrentJob, PushError, Unique, job
 from chancy.plugins.batch import Batch, Batches, BatchState
 from tests.plugins.batch import jobs as batch_jobs
-from tests.plugins.batch.batching import callbacks, called, counted, execute, working
+from tests.plugins.batch.batching import callbacks, called, counted, working
 from tests.plugins.batch.jobs import act, adding, ran
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 
@@ -25,7 +26,7 @@ async def test_an_open_batch_gets_more_jobs_until_it_is_closed(batches_dsn: str)
         async with chancy.transaction() as tx:
             await reference.add([act.job(4)], within=tx)
         await eventually(lambda: len(ran) == 4)
-        await eventually(lambda: not execute(batches_dsn, "select id from chancy.jobs"))
+        await eventually(lambda: not ask(batches_dsn, "select id from chancy.jobs"))
         assert await called(batches_dsn) == []
         assert await reference.close()
         assert await reference.wait(10) is BatchState.SUCCEEDED
@@ -46,7 +47,7 @@ async def test_only_an_open_batch_gets_more_from_outside(batches_dsn: str) -> No
             await batches.reference(chancy, UUID(int=5)).add([act.job(2)])
         assert await reference.close()  # it runs
         assert not await batches.reference(chancy, UUID(int=5)).close()
-    assert execute(batches_dsn, "select count(*) from chancy.jobs") == [(1,)]
+    assert ask(batches_dsn, "select count(*) from chancy.jobs") == [(1,)]
 
 
 async def test_a_running_job_adds_jobs_to_its_batch(batches_dsn: str) -> None:
@@ -57,7 +58,7 @@ async def test_a_running_job_adds_jobs_to_its_batch(batches_dsn: str) -> None:
         assert await reference.wait(20) is BatchState.SUCCEEDED
         assert await reference.progress() == counted(0, 21, 0, 0)
         assert await called(batches_dsn) == ["on finish", "on success"]
-    assert execute(batches_dsn, "select * from chancy.batches_added") == []
+    assert ask(batches_dsn, "select * from chancy.batches_added") == []
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ async def test_jobs_that_cannot_be_in_a_batch(
         with pytest.raises(PushError, match=why):
             await batches.push(chancy, Batch(name="b"), jobs)
     for table in ("jobs", "batches", "batches_shards", "batches_jobs"):
-        assert execute(batches_dsn, f"select * from chancy.{table}") == []
+        assert ask(batches_dsn, f"select * from chancy.{table}") == []
 
 
 async def test_a_batch_has_a_bound(batches_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:

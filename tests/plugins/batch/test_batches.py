@@ -12,8 +12,10 @@ from chancy import Chancy, ConfigurationError, Job, PushError, Queue, State, Uni
 from chancy.broker.values import JobFilter
 from chancy.plugins.batch import Batch, Batches, BatchFilter, BatchState
 from tests.plugins.batch import jobs as batch_jobs
-from tests.plugins.batch.batching import callbacks, called, counted, execute, working
+from tests.plugins.batch.batching import callbacks, called, counted, working
 from tests.plugins.batch.jobs import act, held, ran, retried, said
+from tests.support.presence import present
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 
@@ -31,7 +33,7 @@ async def test_all_succeed(batches_dsn: str) -> None:
         again = Batch(name="b", id=reference.id)
         assert await batches.push(chancy, again, [act.job(99)]) == reference
         assert await reference.progress() == counted(0, 30, 0, 0)
-    assert execute(batches_dsn, "select * from chancy.batches_jobs") == []
+    assert ask(batches_dsn, "select * from chancy.batches_jobs") == []
 
 
 async def test_some_fail(batches_dsn: str) -> None:
@@ -54,8 +56,7 @@ async def test_the_first_failure_is_reported_at_once_and_once(batches_dsn: str) 
         jobs = [act.job(1), held.job(0), act.job(2)]
         reference = await batches.push(chancy, callbacks(), jobs)
         await eventually(lambda: "on failure" in ran)
-        found = await reference.get()
-        assert found is not None
+        found = present(await reference.get())
         assert found.state is BatchState.RUNNING
         assert found.progress.fraction < 1
         with pytest.raises(WaitTimeout, match="is running after"):
@@ -126,7 +127,7 @@ async def test_a_job_that_was_asked_to_stop_and_should_go_back_is_cancelled(
         jobs = [held.job(1).with_max_attempts(2)]
         reference = await batches.push(chancy, callbacks(), jobs)
         await eventually(lambda: ran == ["1"])
-        execute(batches_dsn, "update chancy.jobs set stop_asked_at = now()")
+        ask(batches_dsn, "update chancy.jobs set stop_asked_at = now()")
         batch_jobs.gate.set()
         assert await reference.wait(10) is BatchState.CANCELLED
         assert await called(batches_dsn) == ["on finish"]
@@ -144,7 +145,7 @@ async def test_a_batch_is_part_of_the_callers_transaction(batches_dsn: str) -> N
         assert await reference.get() is None
         await connection.rollback()
         assert await reference.get() is None
-        assert execute(batches_dsn, "select id from chancy.jobs") == []
+        assert ask(batches_dsn, "select id from chancy.jobs") == []
         reference = await batches.push(
             chancy, Batch(name="b"), [act.job(n) for n in range(2_500)], within=connection
         )
@@ -170,8 +171,8 @@ def test_blocking_code_pushes_a_batch(batches_dsn: str) -> None:
             reference.sync_wait(0.05)
     assert record is not None
     assert record.progress == counted(2, 0, 0, 0)
-    assert execute(batches_dsn, "select pending from chancy.batches_shards") == [(2,)]
-    assert execute(batches_dsn, "select count(*) from chancy.jobs") == [(2,)]
+    assert ask(batches_dsn, "select pending from chancy.batches_shards") == [(2,)]
+    assert ask(batches_dsn, "select count(*) from chancy.jobs") == [(2,)]
 
 
 @pytest.mark.parametrize("field", ["on_success", "on_failure", "on_finish"])
@@ -188,6 +189,6 @@ async def test_callbacks_that_cannot_be_are_named(batches_dsn: str, field: str) 
             given: dict[str, Any] = {"name": "b", field: wrong}
             with pytest.raises(PushError, match=f"'b': {field}: "):
                 await batches.push(chancy, Batch(**given), [act.job(1)])
-    assert execute(batches_dsn, "select * from chancy.batches") == []
+    assert ask(batches_dsn, "select * from chancy.batches") == []
     with pytest.raises(ConfigurationError, match="name of a batch"):
         Batch(name="")

@@ -10,9 +10,10 @@ from chancy import Chancy, Plugin
 from chancy.plugins.batch import Batch, Batches
 from tests.contract.plugin.test_plugin import OnTables
 from tests.plugins.batch import jobs as batch_jobs
-from tests.plugins.batch.batching import execute, working
+from tests.plugins.batch.batching import working
 from tests.plugins.batch.jobs import act, said
 from tests.support.command import Answer, inside
+from tests.support.sql import ask
 
 BATCHES = Batches()
 NOBODY = str(UUID(int=9))
@@ -53,7 +54,7 @@ def test_a_batch_is_listed_and_shown(batches_dsn: str, failed: str) -> None:
     assert [(one["on"], one["pushed_at"] is None) for one in data["callbacks"]] == [
         ("success", True), ("failure", False),
     ]  # fmt: skip
-    ((bad,),) = execute(batches_dsn, "select id from chancy.finished_jobs where state = 5")
+    ((bad,),) = ask(batches_dsn, "select id from chancy.finished_jobs where state = 5")
     assert data["bad"] == [{"id": str(bad), "state": "failed"}]
     assert str(bad) in shown.out
 
@@ -71,7 +72,7 @@ def test_a_batch_is_cancelled(batches_dsn: str, running: tuple[UUID, UUID]) -> N
     assert "open" in batch_(batches_dsn, "list").out
     assert "is being cancelled" in batch_(batches_dsn, "cancel", first).out
     assert batch_(batches_dsn, "cancel", other, "--json").json == {"cancelled": True}
-    assert execute(batches_dsn, "select state from chancy.batches") == [(6,), (6,)]
+    assert ask(batches_dsn, "select state from chancy.batches") == [(6,), (6,)]
     assert batch_(batches_dsn, "cancel", first, "--json", code=1).json == {"cancelled": False}
 
 

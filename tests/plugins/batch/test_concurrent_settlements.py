@@ -13,8 +13,8 @@ import pytest
 from chancy import Chancy
 from chancy.plugins.batch import Batch, Batches, BatchState
 from chancy.plugins.batch.outcomes import SQL
-from tests.plugins.batch.batching import execute
 from tests.plugins.batch.jobs import act, said
+from tests.support.sql import ask
 
 SETTLERS = 16
 
@@ -108,8 +108,8 @@ async def test_exactly_one_settlement_sees_the_end(
     batch = Batch(name="b", on_success=to, on_failure=to, on_finish=to)
     async with Chancy(batches_dsn, plugins=[batches]) as chancy:
         reference = await batches.push(chancy, batch, [act.job(n) for n in range(size)])
-        assert execute(batches_dsn, "select count(*) from chancy.batches_shards") == [(shards,)]
-        jobs = [row[0] for row in execute(batches_dsn, "select id from chancy.jobs order by id")]
+        assert ask(batches_dsn, "select count(*) from chancy.batches_shards") == [(shards,)]
+        jobs = [row[0] for row in ask(batches_dsn, "select id from chancy.jobs order by id")]
         states = [5 if chance.random() < bad else 4 for _ in jobs]
         parts = dealt(jobs, states, chance)
         with ThreadPoolExecutor(SETTLERS) as pool:
@@ -127,7 +127,7 @@ async def test_exactly_one_settlement_sees_the_end(
     progress = found.progress
     assert (progress.succeeded, progress.failed) == (states.count(4), states.count(5))
     assert progress.pending == progress.cancelled == 0
-    assert execute(batches_dsn, "select count(*) from chancy.jobs") == [(2,)]
+    assert ask(batches_dsn, "select count(*) from chancy.jobs") == [(2,)]
 
 
 @pytest.mark.chaos
@@ -137,8 +137,8 @@ async def test_no_row_of_a_large_batch_is_hot(batches_dsn: str) -> None:
     async with Chancy(batches_dsn, plugins=[Batches()]) as chancy:
         jobs = [act.job(n) for n in range(size)]
         reference = await Batches().push(chancy, Batch(name="b"), jobs)
-        execute(batches_dsn, COUNT)
-        rows = execute(batches_dsn, "select id from chancy.jobs order by id")
+        ask(batches_dsn, COUNT)
+        rows = ask(batches_dsn, "select id from chancy.jobs order by id")
         parts = dealt([row[0] for row in rows], [4] * size, chance)
         with ThreadPoolExecutor(SETTLERS) as pool:
             running = [
@@ -146,7 +146,7 @@ async def test_no_row_of_a_large_batch_is_hot(batches_dsn: str) -> None:
                 for at in range(SETTLERS)
             ]
             assert sum(one.result().ended for one in running) == 1
-    found = execute(batches_dsn, "select shard, count(*) from public.updates group by shard")
+    found = ask(batches_dsn, "select shard, count(*) from public.updates group by shard")
     updates: dict[int | None, int] = dict(found)
     # The batch itself, when it ends.
     assert updates.pop(None) == 1

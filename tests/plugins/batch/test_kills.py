@@ -14,9 +14,10 @@ import pytest
 
 from chancy import State
 from chancy.plugins.batch import Batch, BatchRecord
-from tests.plugins.batch.batching import execute
 from tests.plugins.batch.run_worker import BATCHES, act, add, application, called, fail
 from tests.plugins.workflow.fleet import Fleet
+from tests.support.presence import present
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 logger = logging.getLogger("tests.workflow")
@@ -82,17 +83,16 @@ async def test_each_batch_ends_once_despite_crashes(
         for id in ids:
             reference = BATCHES.reference(chancy, id)
             await reference.wait(90)
-            record = await reference.get()
-            assert record is not None
+            record = present(await reference.get())
             found.append(record)
         left = "select id from chancy.jobs limit 1"
-        await eventually(lambda: not execute(batches_dsn, left), timeout=60)
-    for of, state, count in execute(batches_dsn, OUTCOMES):
+        await eventually(lambda: not ask(batches_dsn, left), timeout=60)
+    for of, state, count in ask(batches_dsn, OUTCOMES):
         outcomes[of][State(state)] = count
-    for of, on, count, distinct in execute(batches_dsn, CALLED):
+    for of, on, count, distinct in ask(batches_dsn, CALLED):
         assert distinct == count
         told[of][on] = count
     for one in found:
         check(one, outcomes[str(one.id)], told[str(one.id)])
-    assert execute(batches_dsn, "select * from chancy.batches_jobs where state = 0") == []
+    assert ask(batches_dsn, "select * from chancy.batches_jobs where state = 0") == []
     logger.info("batches=%d killed=%d frozen=%d", len(ids), fleet.killed, fleet.frozen)

@@ -19,6 +19,7 @@ from chancy.plugins.batch.outcomes import BatchJobOutcome, BatchOutcomes, BatchR
 from chancy.plugins.batch.pushing import Addition, BatchContext, transaction
 from chancy.plugins.batch.sweep import BatchSweep
 from tests.plugins.batch.jobs import act, said
+from tests.support.presence import present
 
 OUTCOMES = st.sampled_from([State.SUCCEEDED, State.SUCCEEDED, State.FAILED, State.CANCELLED])
 #: What happens: some jobs end, told by their settlement or not; more are added, from outside or by
@@ -186,8 +187,7 @@ class Life:
         self.ended(untold)
 
     async def check(self) -> None:
-        found = await self.reference.get()
-        assert found is not None
+        found = present(await self.reference.get())
         states = list(self.model.jobs.values())
         progress = found.progress
         counts = (progress.pending, progress.succeeded, progress.failed, progress.cancelled)

@@ -21,9 +21,9 @@ from tests.plugins.batch.batching import callbacks, called, counts, eventually_c
 from tests.plugins.batch.jobs import act as numbered
 from tests.plugins.batch.jobs import adding, failing, held, ran, retried, said, winding
 from tests.plugins.batch.two_stores import act, application, call, there, worker, working
-from tests.plugins.workflow.running import execute
 from tests.support.postgres_fixtures import template_with
 from tests.support.redis_fixtures import RedisServer
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 
@@ -168,7 +168,7 @@ async def test_callbacks_wait_for_a_redis_that_is_unavailable(
         other = await batches.push(chancy, Batch(name="other", on_finish=to), [numbered.job(4)])
         await eventually_counts(reference, (1, 1, 0, 0))
         assert await other.wait(10) is BatchState.SUCCEEDED
-        assert len(execute(dsn, "select id from chancy.jobs where queue = 'fast'")) == 2
+        assert len(ask(dsn, "select id from chancy.jobs where queue = 'fast'")) == 2
         server.start()
         assert await reference.wait(20) is BatchState.SUCCEEDED
         await eventually(lambda: len(ran) == 7)

@@ -19,13 +19,14 @@ from tests.plugins.batch.batching import (
     callbacks,
     counts,
     eventually_counts,
-    execute,
     idle,
     sweep_of,
     working,
 )
 from tests.plugins.batch.jobs import act, ran
 from tests.support.locks import BLOCKED
+from tests.support.presence import present
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 LETTERS = DeadLetters()
@@ -43,15 +44,13 @@ async def test_a_replay_that_succeeds_makes_its_batch_succeed(
         await idle(batches_dsn)
         # The first replay fails; the one after it is of that letter, or of the first one again.
         first, other = [id for id, _ in await reference.bad()]
-        again = await LETTERS.replay(chancy, first)
-        assert again is not None
+        again = present(await LETTERS.replay(chancy, first))
         await idle(batches_dsn)
         assert await counts(reference) == (0, 2, 2, 0)
         batch_jobs.failing.clear()
         assert await LETTERS.replay(chancy, first if forced else again, force=True)
         await eventually_counts(reference, (0, 3, 1, 0))
-        found = await reference.get()
-        assert found is not None
+        found = present(await reference.get())
         assert found.state is BatchState.FAILED
         for _ in range(2):  # it counts once
             assert await LETTERS.replay(chancy, other, force=True)
@@ -69,13 +68,13 @@ async def test_a_replay_may_end_before_its_first_job_is_reported(batches_dsn: st
     async with working(batches_dsn, deaf) as chancy:
         id = (await deaf.push(chancy, callbacks(), [act.job(1)])).id
         await idle(batches_dsn)
-        ((letter,),) = execute(batches_dsn, "select id from chancy.dead_letters")
+        ((letter,),) = ask(batches_dsn, "select id from chancy.dead_letters")
         batch_jobs.failing.clear()
         await LETTERS.replay(chancy, letter)
         await idle(batches_dsn)
     async with Chancy(batches_dsn, plugins=[batches]) as chancy:
         # As the service of a worker would that has seen the replay end, and not its first job.
-        ((job,),) = execute(batches_dsn, "select replayed_as from chancy.dead_letters")
+        ((job,),) = ask(batches_dsn, "select replayed_as from chancy.dead_letters")
         await BatchCalls(chancy.broker).settle(
             [BatchJobOutcome(BatchRef(id, letter), job, int(State.SUCCEEDED))]
         )
@@ -95,8 +94,7 @@ async def test_the_sweep_reports_a_replay_whose_worker_died(batches_dsn: str) ->
         ((letter, _),) = await reference.bad()
     # Of a replay that fails, and of one of that, their workers tell nothing.
     async with working(batches_dsn, Deaf()) as chancy:
-        first = await LETTERS.replay(chancy, letter)
-        assert first is not None
+        first = present(await LETTERS.replay(chancy, letter))
         await idle(batches_dsn)
         batch_jobs.failing.clear()
         assert await LETTERS.replay(chancy, first)
@@ -115,7 +113,7 @@ async def test_the_sweep_reports_a_replay_whose_worker_died(batches_dsn: str) ->
 
 async def blocked(dsn: str, count: int) -> None:
     waiting = f"select 1 from pg_stat_activity where {BLOCKED}"
-    await eventually(lambda: len(execute(dsn, waiting)) >= count)
+    await eventually(lambda: len(ask(dsn, waiting)) >= count)
 
 
 async def test_replays_and_jobs_of_several_batches_wait_in_one_order(batches_dsn: str) -> None:
@@ -129,7 +127,7 @@ async def test_replays_and_jobs_of_several_batches_wait_in_one_order(batches_dsn
 
         def ids(batch: UUID) -> list[UUID]:
             wanted = "select job_id from chancy.batches_jobs where batch_id = %s order by job_id"
-            return [row[0] for row in execute(batches_dsn, wanted, batch)]
+            return [row[0] for row in ask(batches_dsn, wanted, [batch])]
 
         one, other = ids(first), ids(second)
         await calls.settle([BatchJobOutcome(BatchRef(first, None), one[0], int(State.FAILED))])

@@ -23,17 +23,9 @@ from chancy.plugins.batch import Batch, Batches, BatchState
 from chancy.plugins.batch.outcomes import ref_of
 from chancy.testing.clock import ManualClock
 from tests.plugins.batch import jobs as batch_jobs
-from tests.plugins.batch.batching import (
-    ASYNC,
-    Deaf,
-    callbacks,
-    counts,
-    execute,
-    idle,
-    sweep_of,
-    working,
-)
+from tests.plugins.batch.batching import ASYNC, Deaf, callbacks, counts, idle, sweep_of, working
 from tests.plugins.batch.jobs import act, adding, held, ran
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 LONG = pytest.mark.chaos
@@ -77,13 +69,13 @@ async def test_a_job_that_is_gone_has_failed(batches_dsn: str, stopped: bool) ->
     batches = Batches()
     async with Chancy(batches_dsn, plugins=[batches]) as chancy:
         reference = await batches.push(chancy, callbacks(), [act.job(n) for n in range(3)])
-        execute(batches_dsn, "delete from chancy.jobs")
+        ask(batches_dsn, "delete from chancy.jobs")
         clock = ManualClock()
         sweep = sweep_of(chancy, clock=clock)
         assert await sweep.turn() == 0, "their worker may be about to tell"
         clock.advance(GONE_S)
         if stopped:
-            execute(batches_dsn, "update chancy.batches set stop_asked_at = now()")
+            ask(batches_dsn, "update chancy.batches set stop_asked_at = now()")
         assert await sweep.turn() == 3
         wanted = BatchState.CANCELLED if stopped else BatchState.FAILED
         assert await reference.wait(5) is wanted
@@ -96,10 +88,10 @@ async def test_pruned_history_leaves_no_waiter_stuck(batches_dsn: str) -> None:
         reference = await batches.push(chancy, callbacks(), jobs)
         await eventually(lambda: len(ran) == 6)
         await eventually(
-            lambda: execute(batches_dsn, "select count(*) from chancy.finished_jobs") == [(5,)]
+            lambda: ask(batches_dsn, "select count(*) from chancy.finished_jobs") == [(5,)]
         )
         # In a thread: the worker of this loop may hold a lock that this waits for.
-        await asyncio.to_thread(execute, batches_dsn, "truncate chancy.finished_jobs")
+        await asyncio.to_thread(ask, batches_dsn, "truncate chancy.finished_jobs")
         assert await sweep_of(chancy).turn() == 0
         batch_jobs.gate.set()
         assert await reference.wait(10) is BatchState.SUCCEEDED
@@ -114,10 +106,10 @@ async def test_jobs_that_are_cancelled_alone_or_expire_are_found_by_the_sweep(
         await chancy.declare(replace(ASYNC, keep_finished=keep_finished))
         brief = act.job(2).with_expires_at(timedelta(hours=1))
         reference = await batches.push(chancy, callbacks(), [act.job(1), brief])
-        ((id,),) = execute(batches_dsn, "select id from chancy.jobs where expires_at is null")
+        ((id,),) = ask(batches_dsn, "select id from chancy.jobs where expires_at is null")
         await chancy.cancel(id)
-        execute(batches_dsn, "update chancy.jobs set expires_at = now()")
-        execute(batches_dsn, "select chancy.expire(10)")
+        ask(batches_dsn, "update chancy.jobs set expires_at = now()")
+        ask(batches_dsn, "select chancy.expire(10)")
         assert await sweep_of(chancy).turn() == 2
         assert await reference.wait(5) is BatchState.CANCELLED
 
@@ -130,8 +122,8 @@ async def test_close_and_cancel_survive_a_crash_after_the_first_transaction(
         closed = await batches.push(chancy, Batch(name="b", open=True), [])
         stopped = await batches.push(chancy, Batch(name="b"), [act.job(1)])
         running = await batches.push(chancy, Batch(name="b"), [act.job(1)])
-        execute(batches_dsn, "select chancy.batches_close(%s, false)", closed.id)
-        execute(batches_dsn, "select chancy.batches_close(%s, true)", stopped.id)
+        ask(batches_dsn, "select chancy.batches_close(%s, false)", [closed.id])
+        ask(batches_dsn, "select chancy.batches_close(%s, true)", [stopped.id])
         sweep = sweep_of(chancy)
         await sweep.turn()
         await sweep.turn()
@@ -149,7 +141,7 @@ async def test_a_zombie_adds_nothing(batches_dsn: str) -> None:
         reference = await batches.push(chancy, callbacks(), [adding.job(0, 20)])
         assert await reference.wait(20) is BatchState.FAILED
         assert await counts(reference) == (0, 0, 1, 0)
-    assert execute(batches_dsn, "select count(*) from chancy.batches_jobs") == [(1,)]
+    assert ask(batches_dsn, "select count(*) from chancy.batches_jobs") == [(1,)]
 
 
 class Zombie(Batches):
@@ -162,12 +154,12 @@ class Zombie(Batches):
     async def add(self, chancy: Any, jobs: Any, **more: Any) -> int:
         job, lease = current_job().id, current_job().lease
         change = "update chancy.jobs set lease = %s where id = %s"
-        execute(self.dsn, change, UUID(int=1), job)
+        ask(self.dsn, change, [UUID(int=1), job])
         try:
             with pytest.raises(LeaseLost, match="gets no more jobs"):
                 await super().add(chancy, jobs, **more)
         finally:
-            execute(self.dsn, change, lease, job)
+            ask(self.dsn, change, [lease, job])
         return -1
 
 
@@ -180,15 +172,13 @@ async def test_old_batches_are_forgotten(batches_dsn: str) -> None:
             await one.wait(10)
         open_ = await batches.push(chancy, Batch(name="b", open=True), [])
         old = "update chancy.batches set finished_at = now() - interval '9 days' where id = %s"
-        execute(batches_dsn, old, done[0].id)
-        execute(batches_dsn, old, done[1].id)
+        ask(batches_dsn, old, [done[0].id])
+        ask(batches_dsn, old, [done[1].id])
         assert await sweep_of(chancy, 8).purge() == 2
         assert await sweep_of(chancy, None).purge() == 0
         assert {one.id for one in await batches.find(chancy)} == {done[2].id, open_.id}
     for table, left in (("jobs", 1), ("shards", 2), ("callbacks", 1)):
-        (count,) = execute(
-            batches_dsn, f"select count(distinct batch_id) from chancy.batches_{table}"
-        )
+        (count,) = ask(batches_dsn, f"select count(distinct batch_id) from chancy.batches_{table}")
         assert count == (left,)
 
 

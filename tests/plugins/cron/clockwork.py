@@ -8,13 +8,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-import psycopg
-
 from chancy import Chancy, Job
 from chancy.plugins.cron import Cron, Entry
 from chancy.plugins.cron.firing import Firing
 from chancy.plugins.cron.store import Entries
 from tests.support import jobs
+from tests.support.sql import ask
 
 #: Every second; the past is made by `long_ago`.
 EVERY_SECOND = "* * * * * *"
@@ -29,36 +28,29 @@ def entry(name: str = "one", schedule: str | None = None, **changes: Any) -> Ent
     return replace(Entry(name, schedule or hourly(), jobs.note.job(value=name)), **changes)
 
 
-def execute(dsn: str, statement: str, *parameters: object) -> list[Any]:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        found = connection.execute(statement.encode(), parameters)
-        return found.fetchall() if found.description else []
-
-
 def ago(dsn: str, name: str, interval: str) -> None:
     """Let an entry have been looked at last so long ago, by the clock of the server."""
-    execute(
+    ask(
         dsn,
         "update chancy.cron_entries set next_at = '-infinity', revision = revision + 1, "
         "from_at = '2020-01-01', last_tick = clock_timestamp() - %s::interval where name = %s",
-        interval,
-        name,
+        [interval, name],
     )
 
 
 def pushed(dsn: str) -> list[dict[str, Any]]:
     """What stands in ``meta["cron"]`` of the unfinished jobs, in the order of their pushes."""
-    rows = execute(dsn, "select meta->'cron' from chancy.jobs order by pos")
+    rows = ask(dsn, "select meta->'cron' from chancy.jobs order by pos")
     return [row[0] for row in rows]
 
 
 def ticks(dsn: str, name: str = "one") -> list[tuple[bool, str | None, int]]:
     """Of each tick of an entry, oldest first: whether it has a job, why not, what was missed."""
-    return execute(
+    return ask(
         dsn,
         "select job_id is not null, skipped, missed from chancy.cron_ticks "
         "where entry = %s and not manual order by tick",
-        name,
+        [name],
     )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-from tests.plugins.cron.clockwork import execute, pushed
+from tests.plugins.cron.clockwork import pushed
 from tests.support.command import Answer, inside
+from tests.support.sql import ask
 
 
 def cron(dsn: str, *words: object, code: int = 0) -> Answer:
@@ -55,7 +56,7 @@ def test_an_entry_from_its_beginning_to_its_end(dsn: str) -> None:
     assert "manual" in cron(dsn, "history", "report", "--limit", "1").out
     assert cron(dsn, "remove", "report").out == "cron entry report is removed\n"
     assert cron(dsn, "list", "--json").json == []
-    assert execute(dsn, "select from chancy.cron_ticks") == []
+    assert ask(dsn, "select from chancy.cron_ticks") == []
 
 
 def test_the_next_ticks_are_shown_in_both_times(dsn: str) -> None:
@@ -109,7 +110,7 @@ def test_no_is_one_and_a_mistake_is_two(dsn: str) -> None:
 
 
 def test_invalid_rows_are_reported_on_stderr(dsn: str) -> None:
-    execute(
+    ask(
         dsn,
         "insert into chancy.cron_entries (name, expression, func, problem)"
         " values ('odd', 'never', 'a.b', E'\\x1b[31m no')",
@@ -118,11 +119,11 @@ def test_invalid_rows_are_reported_on_stderr(dsn: str) -> None:
     assert "invalid" in said.out
     assert said.err == "chancy: cron entry 'odd' cannot be fired: '\\x1b[31m no'\n"
     assert "is not a schedule" in cron(dsn, "next", "odd", code=2).err
-    execute(dsn, "update chancy.cron_entries set zone = '/etc/passwd', expression = '@daily'")
+    ask(dsn, "update chancy.cron_entries set zone = '/etc/passwd', expression = '@daily'")
     assert "is not a time zone" in cron(dsn, "next", "odd", code=2).err
 
 
 def test_without_its_tables_the_commands_give_advice(dsn: str) -> None:
     for name in ("cron_entries", "cron_ticks", "cron_version"):
-        execute(dsn, f"drop table chancy.{name}")
+        ask(dsn, f"drop table chancy.{name}")
     assert "'cron' of the plugin 'chancy.cron'" in cron(dsn, "list", code=3).err

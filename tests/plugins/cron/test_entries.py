@@ -7,7 +7,9 @@ from datetime import datetime
 import pytest
 
 from chancy.plugins.cron import Misfire, Overlap
-from tests.plugins.cron.clockwork import ago, clockwork, entry, execute, pushed, ticks
+from tests.plugins.cron.clockwork import ago, clockwork, entry, pushed, ticks
+from tests.support.presence import present
+from tests.support.sql import ask
 
 
 async def test_ticks_during_a_pause_are_not_caught_up(dsn: str) -> None:
@@ -30,25 +32,25 @@ async def test_ticks_during_a_pause_are_not_caught_up(dsn: str) -> None:
 async def test_another_schedule_holds_from_now_on(dsn: str) -> None:
     async with clockwork(dsn, entry(misfire=Misfire.ALL)) as clock:
         ago(dsn, "one", "5 hours")
-        ((added,),) = execute(dsn, "select clock_timestamp()")
+        ((added,),) = ask(dsn, "select clock_timestamp()")
         await clock.add(entry(schedule="* * * * *", misfire=Misfire.ALL))
         await clock.fire()
         # A minute may begin at any time.
         assert all(datetime.fromisoformat(one["tick"]) > added for one in pushed(dsn))
-        execute(dsn, "delete from chancy.jobs")
+        ask(dsn, "delete from chancy.jobs")
         # The same one with another job: what was missed is fired with the new job.
         ago(dsn, "one", "3 minutes")
         changed = entry(schedule="* * * * *", misfire=Misfire.ALL, job=entry("other").job)
         await clock.add(changed)
         await clock.fire()
-        arguments = execute(dsn, "select arguments->>'value' from chancy.jobs")
+        arguments = ask(dsn, "select arguments->>'value' from chancy.jobs")
         assert arguments in ([("other",)] * 3, [("other",)] * 4)
 
 
 async def test_the_last_jobs_are_remembered_in_their_order(dsn: str) -> None:
     async with clockwork(dsn, entry(overlap=Overlap.SKIP)) as clock:
         ids = [await clock.entries.run("one", None) for _ in range(104)]
-        ((kept,),) = execute(dsn, "select jobs from chancy.cron_entries")
+        ((kept,),) = ask(dsn, "select jobs from chancy.cron_entries")
         assert kept == ids[-101:]
 
 
@@ -93,7 +95,7 @@ async def test_a_bad_row_does_not_stop_the_others(
             ago(dsn, one.name, "2 hours")
         ago(dsn, "good", "2 hours")
         for name, value in wrong.items():
-            execute(
+            ask(
                 dsn,
                 f"update chancy.cron_entries set {name} = {value} where name = 'bad-{name}'",
             )
@@ -105,18 +107,17 @@ async def test_a_bad_row_does_not_stop_the_others(
         assert caplog.text.count("cron_entry_invalid") == len(refused)
         # Looked at again some minutes later, without a word if nothing has changed; put right by
         # an upsert, at once.
-        execute(dsn, "update chancy.cron_entries set next_at = '-infinity'")
+        ask(dsn, "update chancy.cron_entries set next_at = '-infinity'")
         await clock.fire()
         assert caplog.text.count("cron_entry_invalid") == len(refused)
         await clock.add(entry("bad-zone"))
-        stored = await clock.entries.get("bad-zone")
-        assert stored is not None
+        stored = present(await clock.entries.get("bad-zone"))
         assert stored.problem is None
 
 
 async def test_an_entry_whose_push_fails_does_not_stop_the_others(dsn: str) -> None:
     async with clockwork(dsn, entry("bad"), entry("good")) as clock:
-        execute(
+        ask(
             dsn,
             "alter table chancy.jobs add constraint odd check (meta->'cron'->>'entry' <> 'bad')",
         )
@@ -124,6 +125,5 @@ async def test_an_entry_whose_push_fails_does_not_stop_the_others(dsn: str) -> N
             ago(dsn, name, "1 hour")
         await clock.fire()
         assert [one["entry"] for one in pushed(dsn)] == ["good"]
-        stored = await clock.entries.get("bad")
-        assert stored is not None
+        stored = present(await clock.entries.get("bad"))
         assert "odd" in (stored.problem or "")

@@ -22,17 +22,10 @@ from chancy.plugins.cron import Misfire, Overlap, firing
 from chancy.plugins.cron.firing import TICKS, Firing, FiringPlan, columns, plan
 from chancy.plugins.cron.store import SQL, Entries
 from chancy.schedule import Schedule, jitter_s
-from tests.plugins.cron.clockwork import (
-    EVERY_SECOND,
-    ago,
-    clockwork,
-    entry,
-    execute,
-    hourly,
-    pushed,
-    ticks,
-)
+from tests.plugins.cron.clockwork import EVERY_SECOND, ago, clockwork, entry, hourly, pushed, ticks
 from tests.support import jobs
+from tests.support.presence import present
+from tests.support.sql import ask
 
 
 async def test_a_tick_pushes_its_job_and_identifies_itself(dsn: str) -> None:
@@ -42,8 +35,7 @@ async def test_a_tick_pushes_its_job_and_identifies_itself(dsn: str) -> None:
         ago(dsn, "one", "1 minute")
         await clock.fire()
         (found,) = await clock.chancy.find_jobs(JobFilter())
-        stored = await clock.entries.get("one")
-        assert stored is not None
+        stored = present(await clock.entries.get("one"))
         assert stored.last_tick is not None
         assert found.meta["cron"] == {"entry": "one", "tick": stored.last_tick.isoformat()}
         assert found.arguments == {"value": "one"}
@@ -58,19 +50,19 @@ async def test_concurrent_workers_fire_each_tick_once(
     """200 entries with two ticks each, and eight services that go for the same few of them."""
     monkeypatch.setattr(firing, "BATCH", 10)
     async with clockwork(dsn) as clock, Chancy(dsn, pool_size=10) as other:
-        execute(
+        ask(
             dsn,
             "insert into chancy.cron_entries (name, expression, misfire, func, from_at)"
             " select 'e' || n, %s, 'all', 'a.b', clock_timestamp() - interval '2 hours'"
             " from generate_series(1, 200) as n",
-            hourly(),
+            [hourly()],
         )
         firings = [
             Firing(Entries(chancy.broker), keep=100)
             for chancy in (clock.chancy, other)
             for _ in range(4)
         ]
-        while execute(dsn, "select name from chancy.cron_entries where next_at < now()"):
+        while ask(dsn, "select name from chancy.cron_entries where next_at < now()"):
             await asyncio.gather(*(one.step() for one in firings))
     found = [(one["entry"], one["tick"]) for one in pushed(dsn)]
     assert len(set(found)) == len(found) == 400
@@ -80,7 +72,7 @@ async def test_steps_beside_a_locked_row_are_rare_and_miss_no_tick(dsn: str) -> 
     async with clockwork(dsn, entry(), entry("second", EVERY_SECOND)) as clock:
         await clock.fire()
         ago(dsn, "one", "2 hours")
-        execute(dsn, "update chancy.cron_entries set paused_at = now() where name = 'second'")
+        ask(dsn, "update chancy.cron_entries set paused_at = now() where name = 'second'")
         with psycopg.connect(dsn) as holder:
             holder.execute("select from chancy.cron_entries where name = 'one' for update")
             pauses = [await clock.firing.step() for _ in range(8)]
@@ -112,7 +104,7 @@ async def test_a_tick_whose_answer_was_lost_is_not_fired_again(dsn: str) -> None
         lossy = Firing(Lossy(clock.chancy.broker), keep=100)
         for _ in range(3):
             ago(dsn, "one", "3 hours")
-            execute(dsn, "delete from chancy.cron_ticks")
+            ask(dsn, "delete from chancy.cron_ticks")
             with suppress(BrokerUnavailable):
                 await lossy.step()
             await lossy.step()
@@ -129,12 +121,10 @@ async def test_a_stale_read_of_an_entry_changes_nothing(dsn: str) -> None:
         plans = [one for one in (plan(due.row) for due in found) if isinstance(one, FiringPlan)]
         assert len(plans) == 4
         await clock.entries.pause("paused")
-        execute(
-            dsn, "update chancy.cron_entries set paused_at = now() where name = 'paused_by_sql'"
-        )
+        ask(dsn, "update chancy.cron_entries set paused_at = now() where name = 'paused_by_sql'")
         await clock.add(entry("changed", "0 0 1 1 *"))
         await clock.fire()
-        execute(dsn, "delete from chancy.cron_ticks")
+        ask(dsn, "delete from chancy.cron_ticks")
         before = pushed(dsn)
         assert await clock.entries.fire(*columns(plans)) == []
         assert pushed(dsn) == before
@@ -225,12 +215,12 @@ async def test_a_tick_is_skipped_while_the_job_before_is_unfinished(dsn: str) ->
         await clock.fire()
         assert [one[:2] for one in ticks(dsn)] == [(True, None)] + [(False, "overlap")] * 2
         assert [one[:2] for one in ticks(dsn, "two")] == [(True, None)] * 3
-        (first,) = execute(dsn, "select jobs[1] from chancy.cron_entries where name = 'one'")[0]
-        execute(dsn, "delete from chancy.cron_ticks")
+        (first,) = ask(dsn, "select jobs[1] from chancy.cron_entries where name = 'one'")[0]
+        ask(dsn, "delete from chancy.cron_ticks")
         ago(dsn, "one", "1 hour")
         await clock.fire()
         assert [one[:2] for one in ticks(dsn)] == [(False, "overlap")]
-        execute(dsn, "delete from chancy.cron_ticks")
+        ask(dsn, "delete from chancy.cron_ticks")
         await clock.chancy.cancel(first)
         ago(dsn, "one", "1 hour")
         await clock.fire()
@@ -243,12 +233,12 @@ async def test_jitter_puts_jobs_off_and_all_agree_by_how_much(dsn: str) -> None:
     ) as clock:
         ago(dsn, "one", "10 minutes")
         await clock.fire()
-    rows = execute(dsn, "select tick, run_at from chancy.cron_ticks order by tick")
+    rows = ask(dsn, "select tick, run_at from chancy.cron_ticks order by tick")
     assert len(rows) == 10
     for tick, run_at in rows:
         expected = tick.astimezone(UTC) + timedelta(seconds=jitter_s("one", tick, 3_600.0))
         assert abs(run_at - expected) < timedelta(microseconds=2)
-    states = execute(dsn, "select (state = 2) = (run_at > clock_timestamp()) from chancy.jobs")
+    states = ask(dsn, "select (state = 2) = (run_at > clock_timestamp()) from chancy.jobs")
     assert states == [(True,)] * 10
 
 
@@ -258,8 +248,7 @@ async def test_a_clock_that_goes_back_repeats_no_tick(dsn: str) -> None:
         ago(dsn, "one", "-2 hours")
         await clock.fire()
         assert pushed(dsn) == []
-        stored = await clock.entries.get("one")
-        assert stored is not None
+        stored = present(await clock.entries.get("one"))
         assert stored.next_at is not None
         assert stored.next_at - stored.read_at > timedelta(hours=1, minutes=59)
 
@@ -274,7 +263,7 @@ async def test_ticks_of_the_days_on_which_clocks_change(dsn: str) -> None:
     daily = entry(schedule="30 2 * * *", zone=zone, misfire=Misfire.ALL, backfill_limit=1_000)
     async with clockwork(dsn, daily) as clock:
         ago(dsn, "one", "400 days")
-        since = execute(dsn, "select last_tick from chancy.cron_entries")[0][0]
+        since = ask(dsn, "select last_tick from chancy.cron_entries")[0][0]
         await clock.fire()
         stored = await clock.entries.get("one")
     assert stored is not None
@@ -308,7 +297,7 @@ async def test_a_tick_in_the_history_is_not_fired_again(dsn: str) -> None:
 
 async def test_a_thousand_entries_due_at_once(dsn: str) -> None:
     async with clockwork(dsn) as clock:
-        execute(
+        ask(
             dsn,
             "insert into chancy.cron_entries (name, expression, func, from_at) select 'e' || n, "
             "'* * * * *', 'a.b', clock_timestamp() - interval '1 min' "
@@ -338,6 +327,5 @@ def test_due_jobs_are_found_by_the_index(dsn: str) -> None:
     shown = "\n".join(row[0] for row in plan)
     assert "Seq Scan on cron_entries" not in shown, shown
     assert shown.count("cron_entries_next") >= 2, shown
-    touched = re.search(r"Buffers: shared hit=(\d+)", shown)
-    assert touched is not None
+    touched = present(re.search(r"Buffers: shared hit=(\d+)", shown))
     assert int(touched[1]) < 60, shown

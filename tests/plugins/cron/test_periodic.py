@@ -11,7 +11,8 @@ from chancy import Chancy, Queue, Unique, Worker, job
 from chancy.errors import ConfigurationError, InvalidArguments
 from chancy.plugins.cron import Cron, Entry, decorated, periodic
 from chancy.plugins.cron.decorated import periodic_entries
-from tests.plugins.cron.clockwork import EVERY_SECOND, execute
+from tests.plugins.cron.clockwork import EVERY_SECOND
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 ASYNC = Queue(name="async", executor="async")
@@ -75,4 +76,4 @@ async def test_a_default_worker_runs_a_periodic_function(dsn: str) -> None:
     mine = Cron(Entry("replaced", "0 0 1 1 *", ping.job(number=7)))  # type: ignore[attr-defined]
     async with Chancy(dsn, queues=[ASYNC], plugins=[mine]) as chancy, Worker(chancy, queues=[]):
         query = "select expression from chancy.cron_entries where name = 'replaced'"
-        await eventually(lambda: execute(dsn, query) == [("0 0 1 1 *",)])
+        await eventually(lambda: ask(dsn, query) == [("0 0 1 1 *",)])

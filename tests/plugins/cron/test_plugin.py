@@ -16,8 +16,10 @@ from chancy.plugins.cron.store import MAX_ENTRIES
 from chancy.testing.memory import MemoryBroker
 from tests.contract.plugin.test_plugin import OnTables
 from tests.docs.pages import page
-from tests.plugins.cron.clockwork import EVERY_SECOND, ago, entry, execute, pushed
+from tests.plugins.cron.clockwork import EVERY_SECOND, ago, entry, pushed
 from tests.support import jobs, typed_jobs
+from tests.support.presence import present
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 ASYNC = Queue(name="async", executor="async")
@@ -30,7 +32,7 @@ class TestCron(OnTables):
 
 
 def names(dsn: str) -> list[str]:
-    return [row[0] for row in execute(dsn, "select name from chancy.cron_entries order by name")]
+    return [row[0] for row in ask(dsn, "select name from chancy.cron_entries order by name")]
 
 
 @pytest.mark.parametrize("driver", ["asyncpg", pytest.param("psycopg", marks=pytest.mark.chaos)])
@@ -69,8 +71,7 @@ async def test_changes_at_run_time_apply_within_seconds(dsn: str) -> None:
         assert stored.schedule == "0 0 1 1 *"
         assert await cron.add(chancy, entry("new", EVERY_SECOND), upsert=True)
         assert await cron.pause(chancy, "new")
-        paused = await cron.get(chancy, "new")
-        assert paused is not None
+        paused = present(await cron.get(chancy, "new"))
         assert paused.paused_at is not None
         assert await cron.resume(chancy, "new")
         before = len(await cron.history(chancy, "new"))
@@ -106,25 +107,25 @@ async def test_a_deployment_takes_entries_over_and_the_old_ones_lapse(dsn: str) 
         Worker(chancy, queues=[]),
     ):
         await eventually(lambda: names(dsn) == ["both", "gone"])
-        execute(dsn, "update chancy.cron_entries set paused_at = now() where name = 'both'")
+        ask(dsn, "update chancy.cron_entries set paused_at = now() where name = 'both'")
         ago(dsn, "both", "3 hours")
-        before = execute(dsn, ticks)
+        before = ask(dsn, ticks)
         await started(dsn, new)
         assert names(dsn) == ["added", "both", "gone"]
-        stored = execute(
+        stored = ask(
             dsn,
             "select arguments->>'value', paused_at is not null from chancy.cron_entries"
             " where name = 'both'",
         )
         assert stored == [("other", True)]
-        assert execute(dsn, ticks) == before
+        assert ask(dsn, ticks) == before
         # The old one is still alive, and says what is in its code: it does not take "both" back.
-        execute(dsn, "update chancy.cron_entries set lapses_at = now()")
+        ask(dsn, "update chancy.cron_entries set lapses_at = now()")
         soon = "select min(lapses_at) > now() + interval '2 s' from chancy.cron_entries "
-        await eventually(lambda: execute(dsn, soon + "where name in ('both', 'gone')") == [(True,)])
-        assert execute(dsn, value) == [("other",)]
+        await eventually(lambda: ask(dsn, soon + "where name in ('both', 'gone')") == [(True,)])
+        assert ask(dsn, value) == [("other",)]
     # It has been gone for longer than it outlives its workers.
-    execute(dsn, "update chancy.cron_entries set lapses_at = now() where name = 'gone'")
+    ask(dsn, "update chancy.cron_entries set lapses_at = now() where name = 'gone'")
     ago(dsn, "gone", "1 hour")
     ago(dsn, "added", "1 hour")
     async with Chancy(dsn, plugins=[new], no_default_plugins=True) as chancy:
@@ -143,7 +144,7 @@ async def test_an_entry_of_a_live_worker_does_not_lapse_when_the_server_clock_ch
     app = Chancy(dsn, plugins=[cron], no_default_plugins=True)
     async with app, Worker(app, queues=[]):
         await eventually(lambda: names(dsn) == ["mine"])
-        execute(dsn, "update chancy.cron_entries set lapses_at = now() - interval '2 h'")
+        ask(dsn, "update chancy.cron_entries set lapses_at = now() - interval '2 h'")
         ago(dsn, "mine", "1 hour")
         await eventually(lambda: pushed(dsn))
 
@@ -276,11 +277,11 @@ async def test_a_function_that_is_not_there_is_refused(dsn: str) -> None:
 
 async def test_there_are_only_so_many_entries(dsn: str) -> None:
     cron = Cron()
-    execute(
+    ask(
         dsn,
         "insert into chancy.cron_entries (name, expression, func)"
         " select 'e' || n, '@daily', 'a.b' from generate_series(1, %s) as n",
-        MAX_ENTRIES,
+        [MAX_ENTRIES],
     )
     async with Chancy(dsn, plugins=[cron]) as chancy:
         with pytest.raises(ConfigurationError, match="already 10,000 entries"):

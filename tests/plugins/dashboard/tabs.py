@@ -15,6 +15,7 @@ from chancy import Chancy
 from chancy.plugins.dashboard import Dashboard
 from chancy.plugins.dashboard.server import serve
 from tests.support import chromium
+from tests.support.presence import present
 
 #: Counts the clicks of a tab.
 _COUNT = """addEventListener("click", () => {
@@ -31,8 +32,7 @@ class Tab:
     wrong: list[str] = field(default_factory=list)
 
     async def open(self, path: str) -> None:
-        response = await self.page.goto(self.address + path)
-        assert response is not None
+        response = present(await self.page.goto(self.address + path))
         assert response.status == 200, path
 
     async def press(self, name: str) -> None:

@@ -26,6 +26,7 @@ from tests.plugins.dashboard.shop import HOSTILE, MARKS, book, send_receipt, sta
 from tests.plugins.dashboard.tabs import Tab, clicks, tab, tab_to
 from tests.support import chromium
 from tests.support.command import SHOP, command, started
+from tests.support.presence import present
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.browser
@@ -142,8 +143,7 @@ async def _steer_cron(it: Tab, chancy: Chancy) -> None:
     await it.open("cron/feeds/hourly")
     for button, paused in (("Pause", True), ("Resume", False)):
         await it.press(button)
-        entry = await cron.get(chancy, "feeds/hourly")
-        assert entry is not None
+        entry = present(await cron.get(chancy, "feeds/hourly"))
         assert (entry.paused_at is not None) is paused
     await it.press("Run now")
     (tick,) = await cron.history(chancy, "feeds/hourly")
@@ -186,8 +186,7 @@ async def _steer_batch(it: Tab, chancy: Chancy) -> None:
     await it.press("Cancel")
     await it.press("Cancel the batch and its jobs")
     await batch.wait(30)
-    record = await batch.get()
-    assert record is not None
+    record = present(await batch.get())
     assert (record.state.label, record.progress.cancelled) == ("cancelled", 3)
 
 
@@ -207,8 +206,7 @@ async def _steer_letters(it: Tab, chancy: Chancy) -> None:
     first, second, *_ = await letters.find(chancy, LetterFilter(error="builtins.TimeoutError"))
     await it.open(f"dead-letters/{first.id}")
     await it.press("Replay")
-    replayed = await letters.get(chancy, first.id)
-    assert replayed is not None
+    replayed = present(await letters.get(chancy, first.id))
     assert page.url.partition("?")[0].endswith(f"/jobs/{replayed.replayed_as}")
     await it.open(f"dead-letters/{second.id}")
     await it.press("Purge")

@@ -16,6 +16,7 @@ from chancy.plugins.dashboard import DashboardPlugin, live, snapshot
 from chancy.plugins.leadership import Leadership
 from tests.plugins.dashboard.tabs import Tab, clicks, tab
 from tests.support.postgres_fixtures import OwnServer
+from tests.support.sql import ask
 
 # Most of it waits for what a page shows after seconds; other tests hold what it says.
 pytestmark = [pytest.mark.browser, pytest.mark.chaos]
@@ -42,8 +43,7 @@ async def _solve(it: Tab, dsn: str, line: str, finding: str, culprit: str) -> No
     row = page.locator("#findings tr").filter(has_text=culprit).filter(has_text=finding)
     todo = await row.first.locator("td").last.inner_text()
     assert await clicks(page) - before == 1
-    with psycopg.connect(dsn, autocommit=True) as session:
-        session.execute(todo.encode())
+    ask(dsn, todo)
     await it.open("")
     await expect(page.locator("#attention")).not_to_contain_text("Checkup", timeout=30_000)
 

@@ -47,6 +47,7 @@ from tests.plugins.dashboard.browsing import (
 )
 from tests.plugins.dashboard.scene import application, fail
 from tests.plugins.dashboard.shop import merge, send_receipt, tire
+from tests.support.presence import present
 from tests.support.two_brokers import TwoBrokers
 from tests.support.waiting import eventually, is_in
 
@@ -57,8 +58,7 @@ async def _sql(chancy: Chancy, statement: str) -> None:
 
 
 async def _state(reference: Reference[Any]) -> State:
-    found = await reference.get()
-    assert found is not None
+    found = present(await reference.get())
     return found.state
 
 
@@ -429,8 +429,7 @@ async def test_the_priority_and_time_of_a_job_are_changed_on_its_page(shop: Chan
         assert 'action="/jobs/change"' in page.text
         form = {"id": str(reference.id), "priority": "7", "run_at": "2099-01-31T12:00"}
         assert f"/jobs/{reference.id}?done=" in _done(await olaf.post("jobs/change", form))
-        job = await shop.get_job(reference.id)
-        assert job is not None
+        job = present(await shop.get_job(reference.id))
         assert (job.priority, job.state) == (7, State.SCHEDULED)
         assert job.run_at == datetime(2099, 1, 31, 12, tzinfo=UTC)
         for wrong in (

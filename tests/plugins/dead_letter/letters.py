@@ -11,6 +11,7 @@ import psycopg
 
 from chancy import Chancy, Plugin, Queue, Worker
 from chancy.plugins.dead_letter import DeadLetters
+from tests.support.sql import ask
 
 ASYNC = Queue(name="async", executor="async")
 DEAD = DeadLetters()
@@ -25,12 +26,6 @@ from generate_series(1, %(count)s) as n
 returning id
 """
 _ERRORS = """[{"types": ["shop.Oops", "builtins.Exception"], "message": "oops", "trace": "at x"}]"""
-
-
-def execute(dsn: str, statement: str, *parameters: object) -> list[Any]:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        found = connection.execute(statement.encode(), parameters)
-        return [] if found.description is None else found.fetchall()
 
 
 def failed(
@@ -52,8 +47,7 @@ def failed(
         "errors": errors,
         "ago": ago,
     }
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        return [row[0] for row in connection.execute(_FAILED.encode(), given).fetchall()]
+    return [row[0] for row in ask(dsn, _FAILED, given)]
 
 
 def letters(dsn: str, count: int = 1, **given: Any) -> list[UUID]:
@@ -69,7 +63,7 @@ def letters(dsn: str, count: int = 1, **given: Any) -> list[UUID]:
 
 
 def filed(dsn: str) -> set[UUID]:
-    return {row[0] for row in execute(dsn, "select id from chancy.dead_letters")}
+    return {row[0] for row in ask(dsn, "select id from chancy.dead_letters")}
 
 
 @asynccontextmanager

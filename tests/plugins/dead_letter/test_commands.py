@@ -9,8 +9,9 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from tests.plugins.dead_letter.letters import execute, failed, filed, letters
+from tests.plugins.dead_letter.letters import failed, filed, letters
 from tests.support.command import Answer, inside
+from tests.support.sql import ask
 
 
 def dead(dsn: str, *words: object, code: int = 0) -> Answer:
@@ -39,7 +40,7 @@ def names(dsn: str) -> dict[str, str]:
     (b,) = letters(dsn, ago="1 hour", queue="mail")
     (c,) = letters(dsn, ago="10 minutes", func="shop.mail.send")
     (d,) = letters(dsn, ago="1 minute", errors=value)
-    execute(dsn, f"""update chancy.dead_letters set arguments = '{{"to": "Ann", "n": 2}}'
+    ask(dsn, f"""update chancy.dead_letters set arguments = '{{"to": "Ann", "n": 2}}'
         where id = '{b}'""")  # fmt: skip
     return {str(id): name for id, name in zip((a, b, c, d), "abcd", strict=True)}
 
@@ -119,12 +120,12 @@ def test_one_is_shown_with_its_failures_and_where_it_came_from_and_went(dsn: str
     two = {"types": ["shop.Late"], "message": "second", "trace": "at y", "attempt": 2}
     (id,) = letters(dsn, errors=json.dumps([one, two]))
     before = uuid4()
-    execute(
+    ask(
         dsn,
         "update chancy.dead_letters set crashes = 1, host = 'there', meta = jsonb_build_object("
         "'dead_letters', jsonb_build_object('replay_of', %s::text), 'unknown_function', 7,"
         " 'progress', 1, 'shop', 2)",
-        before,
+        [before],
     )
     (job,) = dead(dsn, "replay", id, "--json").json["jobs"].values()
     found = dead(dsn, "show", id, "--json").json
@@ -147,7 +148,7 @@ def test_one_is_shown_with_its_failures_and_where_it_came_from_and_went(dsn: str
     assert "attempt 1" in text
     assert "shop.Oops: \\x1b[31m first\n  at\n  x\n" in text
     assert job in text
-    ((meta,),) = execute(dsn, "select meta from chancy.jobs")
+    ((meta,),) = ask(dsn, "select meta from chancy.jobs")
     # What counted against the job is gone; what its owner wrote is there.
     assert meta == {"shop": 2, "dead_letters": {"replay_of": str(id), "replays": 1}}
 
@@ -177,7 +178,7 @@ def test_a_replay_is_refused_the_second_time_unless_it_is_forced(dsn: str) -> No
         assert refused == "chancy: queue 'slow' is not declared: declare it first\n"
     inside("queue", "declare", "slow", dsn=dsn)
     dead(dsn, "replay", id, *terms)
-    rows = execute(dsn, "select queue, max_attempts from chancy.jobs order by pos")
+    rows = ask(dsn, "select queue, max_attempts from chancy.jobs order by pos")
     assert rows == [("async", 3), ("slow", 9)]
     assert dead(dsn, "show", id, "--json").json["replays"] == 2
     assert [one["id"] for one in dead(dsn, "list", "--state", "replayed", "--json").json] == [
@@ -190,7 +191,7 @@ def test_a_rate_spreads_the_jobs_over_time(dsn: str) -> None:
     letters(dsn, 601)
     said = dead(dsn, "replay", "--all", "--rate", "600/m")
     assert said.err.splitlines() == ["500 replayed so far", "601 replayed so far"]
-    rows = execute(
+    rows = ask(
         dsn,
         "select state, extract(epoch from run_at - pushed_at)::float from chancy.jobs order by pos",
     )
@@ -244,14 +245,14 @@ def test_no_is_one_and_a_mistake_is_two(dsn: str) -> None:
         (("show", "x"), "x"),
     ):
         assert why in dead(dsn, *words, code=2).err
-    assert execute(dsn, "select 1 from chancy.jobs") == []
+    assert ask(dsn, "select 1 from chancy.jobs") == []
 
 
 def test_times_are_iso_and_what_stands_in_a_row_breaks_nothing(dsn: str) -> None:
     odd = letters(dsn, errors='"no list"', func="x" * 3_000, arguments='"text"')
     odd += letters(dsn, errors="[7]")
     odd += letters(dsn, errors='[{"types": "no", "message": {"a": 1}}]')
-    execute(dsn, "update chancy.dead_letters set meta = '[1]', limits = '3'")
+    ask(dsn, "update chancy.dead_letters set meta = '[1]', limits = '3'")
     found = dead(dsn, "list", "--json").json
     assert len(found) == 3
     assert {one["reason"] for one in found} == {"failed"}

@@ -23,18 +23,18 @@ from chancy.plugins.retry import Retries
 from chancy.retry import Constant, Jitter
 from chancy.testing.memory import MemoryBroker
 from tests.faults import jobs as perils
-from tests.plugins.dead_letter.letters import ASYNC, DEAD, execute, failed, filed, letters, working
+from tests.plugins.dead_letter.letters import ASYNC, DEAD, failed, filed, letters, working
 from tests.plugins.recovery.test_recovery import orphan
 from tests.support import jobs
+from tests.support.presence import present
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 SOON = Retries(Constant(delay_s=0.01, jitter=Jitter.NONE))
 
 
 async def letter(chancy: Chancy, id: UUID) -> DeadLetter:
-    found = await DEAD.get(chancy, id)
-    assert found is not None
-    return found
+    return present(await DEAD.get(chancy, id))
 
 
 async def test_a_job_whose_retries_are_used_up_is_kept_with_the_evidence(dsn: str) -> None:
@@ -70,7 +70,7 @@ async def test_succeeded_and_cancelled_jobs_are_no_dead_letters(dsn: str) -> Non
     async with working(dsn) as chancy:
         await (await chancy.push(jobs.note.job(1))).wait(10)
         stuck = await chancy.push(jobs.wait_for_ever.job())
-        await eventually(lambda: execute(dsn, "select 1 from chancy.jobs where state = 1"))
+        await eventually(lambda: ask(dsn, "select 1 from chancy.jobs where state = 1"))
         await chancy.cancel(stuck.id)
         assert (await stuck.wait(10)).state is State.CANCELLED
     assert filed(dsn) == set()
@@ -103,7 +103,7 @@ async def test_a_job_that_kills_its_process_is_kept_with_the_signal(
 async def test_a_job_whose_workers_die_names_the_worker_and_its_machine(dsn: str) -> None:
     async with Chancy(dsn) as chancy:
         reference = await chancy.push(jobs.note.job("lost"))
-        execute(dsn, "update chancy.jobs set crashes = 2")
+        ask(dsn, "update chancy.jobs set crashes = 2")
         dead = orphan(dsn, silent="0 s", started=True)
         async with Worker(chancy, queues=[], heartbeat_s=0.1, heartbeat_timeout_s=0.3):
             assert (await reference.wait(10)).state is State.FAILED
@@ -164,13 +164,11 @@ async def test_after_a_fix_a_replay_succeeds_with_a_fresh_budget(
         assert (await letter(chancy, old.id)).reason == "invalid_arguments"
     module.add = fixed  # type: ignore[attr-defined]
     async with Chancy(dsn, queues=[ASYNC], allow=["shop_to_fix.*"]) as chancy:
-        id = await DEAD.replay(chancy, old.id)
-        assert id is not None
-        waiting = await chancy.get_job(id)
-        assert waiting is not None
+        id = present(await DEAD.replay(chancy, old.id))
+        waiting = present(await chancy.get_job(id))
         assert (waiting.attempt, waiting.crashes, waiting.errors) == (0, 0, ())
         async with Worker(chancy):
-            await eventually(lambda: execute(dsn, "select 1 from chancy.jobs") == [])
+            await eventually(lambda: ask(dsn, "select 1 from chancy.jobs") == [])
         done, before = await chancy.get_job(id), await chancy.get_job(old.id)
         one = await letter(chancy, old.id)
     assert done is not None
@@ -186,8 +184,7 @@ async def test_a_replay_that_dies_is_a_letter_that_names_the_one_before(dsn: str
     async with working(dsn, Retries(False)) as chancy:
         first = await chancy.push(jobs.fail.job())
         await first.wait(10)
-        id = await DEAD.replay(chancy, first.id)
-        assert id is not None
+        id = present(await DEAD.replay(chancy, first.id))
         await eventually(lambda: len(filed(dsn)) == 2)
         assert (await letter(chancy, id)).replay_of == first.id
 
@@ -206,7 +203,7 @@ async def test_an_id_that_is_pushed_again_and_dies_again_is_the_letter_of_its_la
         await chancy.push(again)
         await eventually(
             lambda: (
-                execute(dsn, "select 1 from chancy.finished_jobs where id = %s", id) == [(1,), (1,)]
+                ask(dsn, "select 1 from chancy.finished_jobs where id = %s", [id]) == [(1,), (1,)]
             )
         )
         one = await letter(chancy, id)
@@ -216,8 +213,8 @@ async def test_an_id_that_is_pushed_again_and_dies_again_is_the_letter_of_its_la
 async def test_dead_letters_outlive_the_history(dsn: str) -> None:
     async with Chancy(dsn, plugins=[Pruner(keep_days=1)]) as chancy:
         (id,) = letters(dsn)
-        execute(dsn, "delete from chancy.finished_jobs")
-        execute(
+        ask(dsn, "delete from chancy.finished_jobs")
+        ask(
             dsn,
             "create table chancy.finished_jobs_20200101 partition of chancy.finished_jobs"
             " for values from ('2020-01-01') to ('2020-01-02')",
@@ -225,9 +222,7 @@ async def test_dead_letters_outlive_the_history(dsn: str) -> None:
         async with Worker(chancy, queues=[]):
             await eventually(
                 lambda: (
-                    not execute(
-                        dsn, "select 1 from pg_class where relname = 'finished_jobs_20200101'"
-                    )
+                    not ask(dsn, "select 1 from pg_class where relname = 'finished_jobs_20200101'")
                 )
             )
         assert (await letter(chancy, id)).id == id
@@ -237,13 +232,13 @@ async def test_a_hook_that_fails_is_repaired_by_the_sweep(
     dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """While the table is away the jobs settle; once it is back the letters are written."""
-    execute(dsn, "alter table chancy.dead_letters rename to away")
+    ask(dsn, "alter table chancy.dead_letters rename to away")
     async with working(dsn, Retries(False)) as chancy:
         one, two = await chancy.push(jobs.fail.job()), await chancy.push(jobs.fail.job())
         for reference in (one, two):
             assert (await reference.wait(10)).state is State.FAILED
     assert any("hook_failed" in record.message for record in caplog.records)
-    execute(dsn, "alter table chancy.away rename to dead_letters")
+    ask(dsn, "alter table chancy.away rename to dead_letters")
     async with working(dsn) as chancy:
         await eventually(lambda: filed(dsn) == {one.id, two.id})
         assert (await letter(chancy, one.id)).reason == "failed"
@@ -292,21 +287,21 @@ async def test_concurrent_replays_of_the_same_dead_letters_replay_each_once(dsn:
         counts = await asyncio.gather(*(DEAD.replay_all(chancy) for _ in range(4)))
         assert sum(counts) == 1_200
         assert await DEAD.replay_all(chancy) == 0
-    of = execute(dsn, "select meta->'dead_letters'->>'replay_of' from chancy.jobs")
+    of = ask(dsn, "select meta->'dead_letters'->>'replay_of' from chancy.jobs")
     assert sorted(row[0] for row in of) == sorted(map(str, ids))
 
 
 async def test_a_letter_whose_unique_key_is_taken_waits_for_it(dsn: str) -> None:
     ids = letters(dsn, 3)
-    execute(dsn, "update chancy.dead_letters set unique_key = 'k' where id <> %s", ids[2])
+    ask(dsn, "update chancy.dead_letters set unique_key = 'k' where id <> %s", [ids[2]])
     async with Chancy(dsn) as chancy:
         # The first one takes it.
         assert await DEAD.replay_all(chancy) == 2
         assert await DEAD.replay(chancy, ids[1]) is None
         assert (await letter(chancy, ids[1])).replayed_at is None
-        execute(dsn, "delete from chancy.jobs")
+        ask(dsn, "delete from chancy.jobs")
         assert await DEAD.replay(chancy, ids[1])
-    assert execute(dsn, "select unique_key from chancy.jobs") == [(b"k",)]
+    assert ask(dsn, "select unique_key from chancy.jobs") == [(b"k",)]
 
 
 async def test_large_jobs_are_replayed_a_few_at_a_time(dsn: str) -> None:
@@ -342,4 +337,4 @@ async def test_a_replay_whose_answer_was_lost_is_reported_again(dsn: str) -> Non
         first = await store.replay(ids, new, force=True, **terms)
         assert first == dict(zip(ids, new, strict=True))
         assert await store.replay(ids, new, force=True, **terms) == first
-    assert execute(dsn, "select count(*) from chancy.jobs") == [(2,)]
+    assert ask(dsn, "select count(*) from chancy.jobs") == [(2,)]

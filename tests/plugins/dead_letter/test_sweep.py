@@ -18,8 +18,9 @@ from chancy.plugins.dead_letter.store import BATCH, SQL, WINDOW_S, Letters
 from chancy.plugins.dead_letter.sweep import DeadLetterSweep
 from chancy.testing.clock import ManualClock
 from tests.plans import functions
-from tests.plugins.dead_letter.letters import DEAD, execute, failed, filed, letters
+from tests.plugins.dead_letter.letters import DEAD, failed, filed, letters
 from tests.plugins.recovery.test_recovery import Given
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 
@@ -49,7 +50,7 @@ async def test_it_files_what_is_missing_and_not_more(
     there = letters(dsn, 30, ago="3 hours")
     missing = failed(dsn, 30, ago="2 hours") + failed(dsn, 3, ago="2 days")
     old = failed(dsn, 2, ago="4 days")
-    execute(dsn, "update chancy.finished_jobs set state = 4 where id = %s", missing.pop())
+    ask(dsn, "update chancy.finished_jobs set state = 4 where id = %s", [missing.pop()])
     one = sweeper(chancy)
     assert await one.repair() == 32
     assert filed(dsn) == set(there + missing)
@@ -93,8 +94,8 @@ async def test_one_that_is_refused_holds_up_no_other(
     dsn: str, chancy: Chancy, caplog: pytest.LogCaptureFixture
 ) -> None:
     ids = failed(dsn, 5)
-    execute(dsn, "alter table chancy.dead_letters add check (priority < 9)")
-    execute(dsn, "update chancy.finished_jobs set priority = 9 where id = %s", ids[2])
+    ask(dsn, "alter table chancy.dead_letters add check (priority < 9)")
+    ask(dsn, "update chancy.finished_jobs set priority = 9 where id = %s", [ids[2]])
     assert await sweeper(chancy).repair() == 4
     assert filed(dsn) == {*ids} - {ids[2]}
     (said,) = [r.getMessage() for r in caplog.records if "dead_letter_refused" in r.message]
@@ -102,7 +103,7 @@ async def test_one_that_is_refused_holds_up_no_other(
 
 
 async def test_a_missing_table_raises_the_error(dsn: str, chancy: Chancy) -> None:
-    execute(dsn, "alter table chancy.dead_letters rename to away")
+    ask(dsn, "alter table chancy.dead_letters rename to away")
     with pytest.raises(StatementFailed):
         await sweeper(chancy).turn()
 
@@ -135,14 +136,14 @@ async def test_purged_dead_letters_are_remembered_while_they_could_return(
     recent = letters(dsn, 2, ago="2 days")
     await DEAD.purge_all(chancy, LetterFilter())
     count = "select count(*) from chancy.dead_letters_purged"
-    assert execute(dsn, count) == [(2,)]
-    execute(
+    assert ask(dsn, count) == [(2,)]
+    ask(
         dsn,
         "update chancy.dead_letters_purged set died_at = died_at - interval '2 days' where id = %s",
-        recent[0],
+        [recent[0]],
     )
     await sweeper(chancy).retain()
-    assert execute(dsn, count) == [(1,)]
+    assert ask(dsn, count) == [(1,)]
 
 
 async def test_a_turn_looks_at_the_bounds_every_five_minutes(dsn: str, chancy: Chancy) -> None:
@@ -286,12 +287,12 @@ def test_its_queries_use_indexes_at_every_size(dsn: str) -> None:
 
 def test_the_hook_looks_at_today_alone(dsn: str) -> None:
     # Shortly after midnight an hour reaches into a day for which the migration made no partition.
-    ((since_midnight,),) = execute(
+    ((since_midnight,),) = ask(
         dsn, "select extract(epoch from now() - date_trunc('day', now(), 'UTC'))::float8"
     )
     with psycopg.connect(dsn, autocommit=True) as connection:
         read, _, _ = explained(connection, "file", [UUID(int=1)], min(3600.0, since_midnight))
-    days = execute(
+    days = ask(
         dsn,
         "select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid"
         " where i.inhparent = 'chancy.finished_jobs'::regclass",

@@ -6,7 +6,6 @@ import asyncio
 import json
 from typing import Any
 
-import psycopg
 import pytest
 from cryptography.fernet import Fernet
 
@@ -39,6 +38,8 @@ from chancy.serialization.sealed import key_of, sealed
 from tests.plugins.encryption import secret_jobs
 from tests.plugins.encryption.secret_jobs import SECRET
 from tests.support import command
+from tests.support.presence import present
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 K1, K2 = Fernet.generate_key().decode(), Fernet.generate_key().decode()
@@ -59,14 +60,11 @@ def application(
 
 def dump(dsn: str, tables: tuple[str, ...] = TABLES) -> str:
     """Everything that the tables have, as text."""
-    with psycopg.connect(dsn) as connection:
-        return "\n".join(
-            row[0]
-            for table in tables
-            for row in connection.execute(
-                f"select to_jsonb(t)::text from chancy.{table} t".encode()
-            )
-        )
+    return "\n".join(
+        row[0]
+        for table in tables
+        for row in ask(dsn, f"select to_jsonb(t)::text from chancy.{table} t")
+    )
 
 
 @pytest.mark.parametrize(
@@ -179,8 +177,7 @@ async def test_a_job_of_an_unknown_key_is_a_dead_letter_that_names_the_key(dsn: 
         assert letter.error == "chancy.errors.UnreadablePayload"
     # The same without the plugin, with another message.
     async with application(dsn) as chancy:
-        again = await DeadLetters().replay(chancy, reference.id)
-        assert again is not None
+        again = present(await DeadLetters().replay(chancy, reference.id))
     async with Chancy(dsn, queues=ASYNC) as bare, Worker(bare):
         assert (
             "no plugin of this application"
@@ -194,8 +191,7 @@ async def test_a_result_without_its_key_is_an_error_that_names_the_key(dsn: str)
         await reference.wait(20)
     for other in (application(dsn, {"k2": K2}), Chancy(dsn)):
         async with other:
-            job = await other.get_job(reference.id)
-            assert job is not None
+            job = present(await other.get_job(reference.id))
             with pytest.raises(UnreadablePayload, match="with the key 'k1'"):
                 other.read_result(job)
             with pytest.raises(UnreadablePayload, match="with the key 'k1'"):
@@ -261,8 +257,7 @@ async def test_steps_callbacks_and_ticks_are_encrypted(dsn: str) -> None:
         await flow.signal("go", SECRET)
         assert (await Rotation(app, keyring).run()).changed == 6
         async with Worker(app):
-            ticked = await cron.run(app, "pay")
-            assert ticked is not None
+            ticked = present(await cron.run(app, "pay"))
             assert app.read_result(await app.wait_for(ticked, 20)) == {"paid": SECRET}
             paid = {"paid": SECRET}
             assert await flow.result(20) == [paid, [paid], SECRET]
@@ -334,8 +329,7 @@ async def test_rotation_leaves_rows_alone_that_changed_since_it_read_them(dsn: s
 
         async def late(sql: str, *parameters: object) -> Any:
             if "update" in sql:
-                with psycopg.connect(dsn) as connection:
-                    connection.execute("update chancy.jobs set errors = '[1]'")
+                ask(dsn, "update chancy.jobs set errors = '[1]'")
             return await fetch(sql, *parameters)
 
         rotation.store.fetch = late  # type: ignore[method-assign]

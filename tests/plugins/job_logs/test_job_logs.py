@@ -30,10 +30,10 @@ from chancy.plugins.job_logs.lines import (
 )
 from chancy.plugins.retry import Retries
 from chancy.retry import Constant
-from tests.faults import tables
 from tests.plugins.job_logs.logging_jobs import in_loop, in_process, in_thread
 from tests.support.command import inside
 from tests.support.postgres_fixtures import template_with
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 APP = "tests.plugins.job_logs.logging_jobs:application"
@@ -175,7 +175,7 @@ async def test_applications_in_one_process_store_the_lines_of_their_own_jobs(dsn
             await reference.wait(20)
             await eventually(partial(plugins[0].read, one, reference.id))
     # The workers have stored their last lines.
-    texts = tables.ask(dsn, "select line from chancy.job_logs order by line")
+    texts = ask(dsn, "select line from chancy.job_logs order by line")
     assert texts == [("a\\x00b\nc",), ("begun, 1",)]
     assert idle._buffer.take() == []
 
@@ -216,5 +216,5 @@ async def test_lines_are_removed_with_their_job(dsn: str) -> None:
         while after is not None:
             steps, after = steps + 1, await prune_step(table, after)
     assert steps == 3
-    left = tables.ask(dsn, "select job_id from chancy.job_logs order by number")
+    left = ask(dsn, "select job_id from chancy.job_logs order by number")
     assert [UUID(str(id)) for (id,) in left] == [waiting, recent, recent]

@@ -22,6 +22,7 @@ from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.statements import load
 from chancy.testing.memory import MemoryBroker
 from tests.support.locks import BLOCKED
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 #: What a busy machine may add, in seconds.
@@ -39,16 +40,10 @@ def application(dsn: str, *plugins: Plugin, lease_s: float = 30.0) -> Chancy:
     return Chancy(dsn, plugins=given, no_default_plugins=True, pool_size=3)
 
 
-def ask(dsn: str, statement: str, *values: object) -> list[Any]:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        found = connection.execute(statement.encode(), values or None)
-        return found.fetchall() if found.description else []
-
-
 def hold(dsn: str, *, left: str, since: str = "0 s") -> uuid.UUID:
     """Give the lease to somebody who is not there, in term 7."""
     holder = uuid.uuid4()
-    ask(dsn, HOLD, holder, since, left)
+    ask(dsn, HOLD, [holder, since, left])
     return holder
 
 
@@ -246,9 +241,9 @@ def test_leads_knows_the_holder_the_term_and_the_time(dsn: str) -> None:
         (uuid.uuid4(), 7, False),
         (uuid.uuid4(), 0, True),
     ):
-        assert ask(dsn, asked, who, term) == [(expected,)], (who, term)
+        assert ask(dsn, asked, [who, term]) == [(expected,)], (who, term)
     ask(dsn, "update chancy.leadership_leases set expires_at = clock_timestamp()")
-    assert ask(dsn, asked, holder, 7) == [(False,)]
+    assert ask(dsn, asked, [holder, 7]) == [(False,)]
 
 
 async def test_the_next_leader_waits_for_the_transaction_of_the_last(
@@ -314,10 +309,10 @@ async def test_two_leaders_are_distinguished_by_the_database(dsn: str) -> None:
         gate: LeaderGate = worker.leader
         term = await gate.wait()
         usurper = uuid.uuid4()
-        ask(dsn, "update chancy.leadership_leases set holder = %s, term = term + 1", usurper)
+        ask(dsn, "update chancy.leadership_leases set holder = %s, term = term + 1", [usurper])
         assert gate.leading, "it cannot know yet"
         asked = "select chancy.leads(%s, %s)"
-        assert ask(dsn, asked, worker.worker_id, term) == [(False,)]
-        assert ask(dsn, asked, usurper, term + 1) == [(True,)]
+        assert ask(dsn, asked, [worker.worker_id, term]) == [(False,)]
+        assert ask(dsn, asked, [usurper, term + 1]) == [(True,)]
         gate.vacant()
         await eventually(lambda: not gate.leading)

@@ -15,8 +15,8 @@ import pytest
 from chancy import FairShare, GlobalConcurrency, RateLimit, Sequential
 from chancy.postgres.statements import load
 from chancy.queue.rules import Rule, encode_rules
-from tests.faults import tables
 from tests.plugins.limits.test_limits import DEAD_WORKER
+from tests.support.sql import ask
 from tests.support.waiting import eventually_sync
 
 
@@ -29,7 +29,7 @@ class Claims:
         self.ask("insert into chancy.queues (name) values ('ruled')")
 
     def ask(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
-        return tables.ask(self.session, sql, values)
+        return ask(self.session, sql, values)
 
     def declare(self, *rules: Rule) -> None:
         self.ask("update chancy.queues set rules = %s where name = 'ruled'", encode_rules(rules))

@@ -39,10 +39,10 @@ from chancy.plugins.workflow import Workflow, Workflows
 from chancy.queue.rules import Rule, encode_rules
 from chancy.retry import Constant
 from chancy.worker.runner import Runner
-from tests.faults import tables
 from tests.plugins.limits import jobs
 from tests.plugins.limits.jobs import Book, refused, transfer, work
 from tests.support.locks import BLOCKED
+from tests.support.sql import ask
 from tests.support.waiting import eventually, eventually_sync, is_in
 
 #: Starts of a queue by the clock of the database, one after the other.
@@ -151,7 +151,7 @@ async def test_each_key_has_its_own_slots(dsn: str, book: Book) -> None:
 
 async def test_starts_keep_the_rate_in_every_window(dsn: str, book: Book) -> None:
     await run(dsn, [RateLimit(60, burst=6)], [work.job("a", n) for n in range(90)])
-    at = [row[0].timestamp() for row in tables.ask(dsn, STARTS)]
+    at = [row[0].timestamp() for row in ask(dsn, STARTS)]
     for first in range(len(at)):
         for last in range(first, len(at)):
             assert last - first + 1 <= 6 + 60 * (at[last] - at[first]) + 1e-6
@@ -165,13 +165,13 @@ async def test_claims_use_each_token_of_a_rate(dsn: str) -> None:
     async with application(dsn, [RateLimit(rate, burst=burst)]) as chancy:
         await chancy.declare(*chancy.queues, upsert=True)
         await chancy.push_many(work.job("a", n) for n in range(900))
-        ((worker,),) = tables.ask(dsn, DEAD_WORKER)
+        ((worker,),) = ask(dsn, DEAD_WORKER)
         with psycopg.connect(dsn, autocommit=True) as connection:
             until = time.monotonic() + 0.8
             while time.monotonic() < until:
                 connection.execute(CLAIM.replace("20", "1000"), [worker])
     claims = "select claimed_at, count(*) from chancy.jobs where state = 1 group by 1 order by 1"
-    starts = tables.ask(dsn, claims)
+    starts = ask(dsn, claims)
     begin, total = starts[0][0], 0
     assert starts[0][1] == burst
     for at, count in starts:
@@ -193,7 +193,7 @@ async def test_each_claim_keeps_fair_shares_of_what_has_been_read(dsn: str) -> N
         await chancy.declare(*chancy.queues, upsert=True)
         await chancy.push_many(work.job("large", n) for n in range(1_500))
         await chancy.push_many(work.job("abc"[n % 3], n) for n in range(600))
-        dead = tables.ask(dsn, DEAD_WORKER)[0][0]
+        dead = ask(dsn, DEAD_WORKER)[0][0]
         with psycopg.connect(dsn, autocommit=True) as connection:
 
             def claims(number: int) -> list[Counter[str]]:
@@ -218,7 +218,7 @@ async def test_weights_share_the_starts_however_many_a_claim_takes(dsn: str, roo
     async with application(dsn, [FairShare(by="tenant", weights={"a": 3})]) as chancy:
         await chancy.declare(*chancy.queues, upsert=True)
         await chancy.push_many(work.job("ab"[n % 2], n) for n in range(100))
-        dead = tables.ask(dsn, DEAD_WORKER)[0][0]
+        dead = ask(dsn, DEAD_WORKER)[0][0]
         with psycopg.connect(dsn, autocommit=True) as connection:
             claim = CLAIM.replace("20", str(room)).encode()
             claims = [connection.execute(claim, [dead]).fetchall() for _ in range(56 // room)]
@@ -287,13 +287,13 @@ async def test_rules_hold_for_jobs_of_every_way_in(dsn: str, book: Book) -> None
             steps = await chancy.push(flow)
             # The second step is not in its queue yet.
             held = "select count(*) from chancy.jobs where meta -> 'limits' ? 'partition'"
-            await eventually(lambda: tables.ask(dsn, held) == [(4,)])
+            await eventually(lambda: ask(dsn, held) == [(4,)])
             book.gate.set()
             assert await batch.wait(timeout_s=30) is BatchState.SUCCEEDED
             assert await steps.result(timeout_s=30) is None
     assert book.of("a") == [0, 1, 2, 3, 4, 5]
     assert book.most["a"] == 1
-    assert not tables.ask(dsn, "select 1 from chancy.finished_jobs where queue = 'ruled'")
+    assert not ask(dsn, "select 1 from chancy.finished_jobs where queue = 'ruled'")
 
 
 async def test_only_claims_by_rules_adapt_the_prefetch(
@@ -326,8 +326,8 @@ async def test_the_slots_of_a_dead_worker_are_free_again(dsn: str, book: Book) -
         await chancy.declare(*chancy.queues, upsert=True)
         references = await chancy.push_many([work.job("a", n) for n in range(4)])
         # A worker that was killed: its claim is there, and it sends no heartbeats.
-        ((worker_id,),) = tables.ask(dsn, DEAD_WORKER)
-        claimed = tables.ask(
+        ((worker_id,),) = ask(dsn, DEAD_WORKER)
+        claimed = ask(
             dsn,
             f"select id from chancy.limits_claim('{worker_id}', gen_random_uuid(), 'ruled', 10)",
         )
@@ -345,11 +345,11 @@ async def test_a_lost_state_is_repaired(dsn: str, book: Book) -> None:
     rules = [GlobalConcurrency(1, by="tenant")]
     async with application(dsn, rules) as chancy, workers(dsn, rules, 2):
         references = await chancy.push_many([work.job("a", n) for n in range(5)])
-        await eventually(lambda: tables.ask(dsn, HELD) == [(4,)])
-        tables.ask(dsn, "delete from chancy.limits_slots returning 1")
-        tables.ask(dsn, "delete from chancy.limits_partitions returning 1")
+        await eventually(lambda: ask(dsn, HELD) == [(4,)])
+        ask(dsn, "delete from chancy.limits_slots returning 1")
+        ask(dsn, "delete from chancy.limits_partitions returning 1")
         for table in ("partitions", "slots"):
-            await eventually(lambda: tables.ask(dsn, f"select 1 from chancy.limits_{table}"))  # noqa: B023
+            await eventually(lambda: ask(dsn, f"select 1 from chancy.limits_{table}"))  # noqa: B023
         book.gate.set()
         for reference in references:
             assert (await reference.wait(30)).state is State.SUCCEEDED
@@ -359,7 +359,7 @@ async def test_a_lost_state_is_repaired(dsn: str, book: Book) -> None:
 def test_a_rescued_job_comes_before_those_held_behind_it(dsn: str) -> None:
     """Whenever held jobs get a turn, which they cannot take before it."""
     rules = encode_rules((Sequential("tenant"),))
-    ((worker,),) = tables.ask(dsn, DEAD_WORKER)
+    ((worker,),) = ask(dsn, DEAD_WORKER)
     with psycopg.connect(dsn, autocommit=True) as session:
         session.execute("insert into chancy.queues (name, rules) values ('ruled', %s)", [rules])
         push = """select chancy.push('ruled', 'shop.work', '{"tenant": "a"}')"""
@@ -386,7 +386,7 @@ async def test_held_jobs_run_when_the_rules_are_removed_or_changed(dsn: str, boo
     rules = [Sequential(by="tenant")]
     async with application(dsn, rules) as chancy, workers(dsn, rules, 1):
         references = await chancy.push_many([work.job("a", n) for n in range(6)])
-        await eventually(lambda: tables.ask(dsn, HELD) == [(5,)])
+        await eventually(lambda: ask(dsn, HELD) == [(5,)])
         loose = (GlobalConcurrency(3, by="number"),)
         with psycopg.connect(dsn) as connection:
             # A transaction of the user locks one of them, and delays no other one.
@@ -404,7 +404,7 @@ async def test_held_jobs_run_when_the_rules_are_removed_or_changed(dsn: str, boo
         book.gate.set()
         for reference in references:
             assert (await reference.wait(30)).state is State.SUCCEEDED
-        await eventually(lambda: not tables.ask(dsn, "select 1 from chancy.limits_queues"))
+        await eventually(lambda: not ask(dsn, "select 1 from chancy.limits_queues"))
 
 
 async def test_a_held_job_that_is_replaced_is_judged_by_its_new_arguments(
@@ -430,7 +430,7 @@ async def test_held_jobs_can_be_cancelled(dsn: str, book: Book) -> None:
     rules = [Sequential(by="tenant")]
     async with application(dsn, rules) as chancy, workers(dsn, rules, 1):
         references = await chancy.push_many([work.job("a", n) for n in range(4)])
-        await eventually(lambda: tables.ask(dsn, HELD) == [(3,)])
+        await eventually(lambda: ask(dsn, HELD) == [(3,)])
         explained = await chancy.why(references[3].id)
         assert "Sequential(by='tenant', " in explained[0].text
         assert f"the jobs {references[0].id} run; 2 jobs" in explained[0].text
@@ -453,7 +453,7 @@ async def test_rules_of_a_whole_queue_explain_why_its_jobs_wait(dsn: str, book: 
             Why.HELD,
             f"held by GlobalConcurrency(limit=1, by=None): the jobs {first.id} run",
         )
-        tables.ask(
+        ask(
             dsn,
             "insert into chancy.limits_buckets as b (queue, rule, grp, tokens, at, paused_until)"
             " values ('ruled', 2, '', 1, now(), now() + interval '1 hour') on conflict"
@@ -477,12 +477,12 @@ async def test_jobs_that_move_away_are_judged_again_and_free_their_slots(
         await chancy.push_many([work.job("a", n) for n in range(4)])
         owner = await chancy.push(work.job("b", 0, fail=1))
         counted = "select count(*) filter (where state = %s) from chancy.jobs"
-        await eventually(lambda: tables.ask(dsn, counted, [3]) == [(3,)] and book.of("b"))
+        await eventually(lambda: ask(dsn, counted, [3]) == [(3,)] and book.of("b"))
         moving = chancy.select_jobs(JobSelection(where={"tenant": "a", "number": 1}))
         assert await moving.move("other") == (1, 1, 0)
         last = chancy.select_jobs(JobSelection(where={"tenant": "a", "number": 3}))
         assert await last.prioritize(5) == (1, 1, 0)
-        assert {row[0] for row in tables.ask(dsn, "select state from chancy.jobs")} == {0, 1, 3}
+        assert {row[0] for row in ask(dsn, "select state from chancy.jobs")} == {0, 1, 3}
         # The job that holds the slot of its sequence waits for its second attempt, and moves too.
         await chancy.pause_queue("ruled")
         book.gate.set()
@@ -491,11 +491,9 @@ async def test_jobs_that_move_away_are_judged_again_and_free_their_slots(
         selected = chancy.select_jobs(JobSelection(queue="ruled", where={"tenant": "b", "fail": 1}))
         assert await selected.move("other") == (1, 1, 0)
         await chancy.resume_queue("ruled")
-        await eventually(
-            lambda: not tables.ask(dsn, "select 1 from chancy.jobs where queue = 'ruled'")
-        )
+        await eventually(lambda: not ask(dsn, "select 1 from chancy.jobs where queue = 'ruled'"))
     assert (book.of("a"), book.of("b")) == ([0, 3, 2], [0, 1])
-    assert tables.ask(dsn, counted, [0]) == [(2,)], "the others are pending in their queue"
+    assert ask(dsn, counted, [0]) == [(2,)], "the others are pending in their queue"
 
 
 async def test_claim_under_way_takes_no_job_that_was_pushed_after_a_pause(
@@ -504,11 +502,11 @@ async def test_claim_under_way_takes_no_job_that_was_pushed_after_a_pause(
     rules = [Sequential(by="tenant")]
 
     async def blocked() -> bool:
-        return bool(tables.ask(dsn, f"select 1 from pg_stat_activity where {BLOCKED}"))
+        return bool(ask(dsn, f"select 1 from pg_stat_activity where {BLOCKED}"))
 
     async def unblocked() -> bool:
         busy = "state <> 'idle' and pid <> pg_backend_pid() and datname = current_database()"
-        return not tables.ask(dsn, f"select 1 from pg_stat_activity where {busy}")
+        return not ask(dsn, f"select 1 from pg_stat_activity where {busy}")
 
     async with application(dsn, rules) as chancy, workers(dsn, rules, 1):
         await (await chancy.push(work.job("a", 0))).wait(10)
@@ -547,14 +545,14 @@ async def test_random_rules_strand_no_job(dsn: str, book: Book, seed: int) -> No
         if isinstance(rule, GlobalConcurrency) and rule.by != "number":
             tenants = [f"t{n}" for n in range(6)] if rule.by else [""]
             assert max(book.most[tenant] for tenant in tenants) <= rule.limit
-    assert not tables.ask(dsn, "select 1 from chancy.jobs")
+    assert not ask(dsn, "select 1 from chancy.jobs")
 
 
 async def test_a_job_that_raises_rate_limited_pauses_its_partition(dsn: str, book: Book) -> None:
     rules = [RateLimit(1000, by="tenant")]
     async with application(dsn, rules) as chancy, workers(dsn, rules, 2):
         first = await chancy.push(refused.job("a"))
-        ((until,),) = await eventually(lambda: tables.ask(dsn, PAUSED))
+        ((until,),) = await eventually(lambda: ask(dsn, PAUSED))
         # A change of the rules does not end the pause.
         changed = (GlobalConcurrency(9, by="number"), RateLimit(2000, by="tenant"))
         await chancy.declare(Queue("ruled", executor="async", rules=changed), upsert=True)
@@ -562,7 +560,7 @@ async def test_a_job_that_raises_rate_limited_pauses_its_partition(dsn: str, boo
         for reference in (first, held, free):
             done = await reference.wait(10)
             assert (done.state, done.attempt) == (State.SUCCEEDED, 1)
-    at = {(again, tenant): at for again, tenant, at in tables.ask(dsn, STARTED)}
+    at = {(again, tenant): at for again, tenant, at in ask(dsn, STARTED)}
     assert at[False, "b"] < until <= min(at[True, "a"], at[False, "a"])
 
 
@@ -585,7 +583,7 @@ async def test_a_failed_job_blocks_its_sequence_until_it_is_replayed_or_skipped(
             assert (await references[11].wait(10)).state is State.SUCCEEDED
             # The partition whose first job is the oldest comes first.
             older = "update chancy.jobs set pushed_at = now() - interval '1 day' where id = %s"
-            tables.ask(dsn, f"{older} returning 1", [references[7].id])
+            ask(dsn, f"{older} returning 1", [references[7].id])
 
             async def blocked() -> bool:
                 shown = [
@@ -622,7 +620,7 @@ async def test_a_replay_in_another_queue_lifts_a_block(dsn: str, book: Book) -> 
             replay = await letters.replay(chancy, first.id, queue="elsewhere")
             assert replay is not None
             assert (await after.wait(10)).state is State.SUCCEEDED
-            tables.ask(dsn, "select chancy.limits_sweep(1000, 0)")
+            ask(dsn, "select chancy.limits_sweep(1000, 0)")
             assert (book.of("a"), book.of("b")) == ([0, 1], [0])
             assert await Partitions(chancy.broker).skip("ruled", "b") == [second.id]
             assert (await other.wait(10)).state is State.SUCCEEDED
@@ -667,7 +665,7 @@ async def test_a_full_queue_keeps_the_order_of_its_sequences(dsn: str, book: Boo
         pushed = await chancy.push_many(work.job(f"t{n % 6}", n) for n in range(30))
         async with workers(dsn, rules, 2):
             # Blocked partitions try again from time to time.
-            await eventually(lambda: tables.ask(dsn, ready)[0][0] >= 4)
+            await eventually(lambda: ask(dsn, ready)[0][0] >= 4)
             book.gate.set()
             for reference in pushed:
                 await reference.wait(60)

@@ -49,12 +49,12 @@ from chancy.plugins.retry import Retries
 from chancy.retry import Constant
 from chancy.states import State
 from chancy.testing.memory import MemoryBroker
-from tests.faults import tables
 from tests.plugins.metrics.jobs import block, work
+from tests.support.claims import claimed
 from tests.support.postgres_fixtures import template_with
+from tests.support.sql import ask
 from tests.support.two_brokers import TwoBrokers
 from tests.support.waiting import eventually
-from tests.unit.attempt.test_judge import claimed
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 #: The metrics of a scrape: samples with their labels and values, by family.
@@ -117,10 +117,10 @@ async def test_waiting_jobs_that_are_cancelled_or_expire_are_counted(
     async with served(dsn, caplog) as (chancy, _, port):
         later = work.job("fine").with_delay(3_600)
         *waiting, late = await chancy.push_many([later, later, later, later])
-        tables.ask(dsn, f"select chancy.cancel('{{{waiting[0].id}}}')")
+        ask(dsn, f"select chancy.cancel('{{{waiting[0].id}}}')")
         await chancy.cancel(waiting[1].id, waiting[2].id)
         expire = f"update chancy.jobs set expires_at = now() where id = '{late.id}' returning 1"
-        tables.ask(dsn, expire)
+        ask(dsn, expire)
 
         async def scraped() -> bool:
             _, text = await asyncio.to_thread(get, port, "/metrics")
@@ -130,7 +130,7 @@ async def test_waiting_jobs_that_are_cancelled_or_expire_are_counted(
         [point] = await Metrics().read(chancy, HOUR, HOUR, by_func=True)
     assert (point.totals.cancelled, point.totals.expired) == (3, 1)
     assert (sum(point.totals.waits), sum(point.totals.ends)) == (0, 0)
-    assert tables.ask(dsn, "select distinct step from chancy.metrics") == [(0,)]
+    assert ask(dsn, "select distinct step from chancy.metrics") == [(0,)]
 
 
 async def test_cancellations_are_not_counted_while_no_worker_collects_them(dsn: str) -> None:
@@ -138,8 +138,8 @@ async def test_cancellations_are_not_counted_while_no_worker_collects_them(dsn: 
         for at in ("30 minutes", "2 hours", "2 hours"):
             reference = await chancy.push(work.job("fine"))
             await chancy.cancel(reference.id)
-            tables.ask(dsn, f"update chancy.metrics set at = now() - interval '{at}' returning 1")
-    assert tables.ask(dsn, "select count(*) from chancy.metrics") == [(2,)]
+            ask(dsn, f"update chancy.metrics set at = now() - interval '{at}' returning 1")
+    assert ask(dsn, "select count(*) from chancy.metrics") == [(2,)]
 
 
 async def test_a_role_without_privileges_on_metrics_cancels_jobs(dsn: str) -> None:
@@ -159,14 +159,13 @@ async def test_a_role_without_privileges_on_metrics_cancels_jobs(dsn: str) -> No
                 connection.execute("reset role")
                 connection.execute(f"drop owned by {role}".encode())
                 connection.execute(f"drop role {role}".encode())
-    assert tables.ask(dsn, "select count(*) from chancy.metrics") == [(0,)]
+    assert ask(dsn, "select count(*) from chancy.metrics") == [(0,)]
 
 
 async def test_jobs_are_cancelled_although_they_cannot_be_counted(dsn: str) -> None:
     async with application(dsn, Metrics()) as chancy:
         reference = await chancy.push(work.job("fine"))
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            connection.execute("alter table chancy.metrics add check (cancelled = 0)")
+        ask(dsn, "alter table chancy.metrics add check (cancelled = 0)")
         await chancy.cancel(reference.id)
         assert (await reference.wait(10)).state is State.CANCELLED
 
@@ -177,7 +176,7 @@ async def test_jobs_of_a_dead_worker_count_as_rescued(dsn: str) -> None:
         reference = await chancy.push(work.job("fine"))
         claimed_by_dead = """update chancy.jobs set state = 1, worker_id = gen_random_uuid(),
             lease = gen_random_uuid(), claimed_at = now(), attempt = 1 returning 1"""
-        tables.ask(dsn, claimed_by_dead)
+        ask(dsn, claimed_by_dead)
         async with Worker(chancy):
             await reference.wait(30)
         [point] = await metrics.read(chancy, HOUR, HOUR)
@@ -192,7 +191,7 @@ async def test_old_metrics_are_rolled_up_and_removed(dsn: str) -> None:
         for _ in range(2):
             await table.report({("counted", "a.b"): totals, ("counted", "a.c"): totals})
         await table.roll_up(90)
-        assert tables.ask(dsn, "select distinct step from chancy.metrics") == [(0,)]
+        assert ask(dsn, "select distinct step from chancy.metrics") == [(0,)]
         # A minute stays for readers of minutes, beside the hour that holds it.
         for age, rows in (
             ("2 minutes", {60: 2}),
@@ -204,10 +203,10 @@ async def test_old_metrics_are_rolled_up_and_removed(dsn: str) -> None:
             ("1 hour", {3_600: 2}),
             ("90 days", {}),
         ):
-            tables.ask(dsn, f"update chancy.metrics set at = at - interval '{age}' returning 1")
+            ask(dsn, f"update chancy.metrics set at = at - interval '{age}' returning 1")
             await table.roll_up(90)
             if rows is not None:
-                found = tables.ask(dsn, "select abs(step), count(*) from chancy.metrics group by 1")
+                found = ask(dsn, "select abs(step), count(*) from chancy.metrics group by 1")
                 assert dict(found).items() >= rows.items()
                 assert bool(found) is bool(rows)
             for step in (HOUR, timedelta(minutes=1)):
@@ -273,7 +272,7 @@ async def test_the_horizon_counts_the_transactions_since_the_oldest_snapshot(dsn
             report.execute("set transaction isolation level repeatable read")
             report.execute("select count(*) from chancy.jobs")
             for _ in range(5):
-                tables.ask(dsn, "select txid_current()")
+                ask(dsn, "select txid_current()")
             assert (await look(chancy.broker)).horizon_transactions >= 5
 
 
@@ -405,7 +404,7 @@ async def test_prometheus_and_the_files_of_deploy_find_the_metrics(
     dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     succeeded = {"queue": "counted", "func": work.job("").func, "outcome": "succeeded"}
-    tables.ask(dsn, EACH_STATE)
+    ask(dsn, EACH_STATE)
     async with served(dsn, caplog) as (chancy, _, port):
         for reference in await chancy.push_many(work.job("fine") for _ in range(5)):
             await reference.wait(20)
@@ -491,7 +490,7 @@ class HeldReports:
 
 
 def stored(dsn: str) -> int:
-    return int(tables.ask(dsn, "select coalesce(sum(succeeded), 0) from chancy.metrics")[0][0])
+    return int(ask(dsn, "select coalesce(sum(succeeded), 0) from chancy.metrics")[0][0])
 
 
 async def test_counters_do_not_fall_while_a_report_is_stored_or_fails(
@@ -595,12 +594,12 @@ async def test_scalers_get_true_counts_or_a_refusal(
     dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     other, queues = TwoBrokers(), ("kept", "far", "gone")
-    tables.ask(dsn, HELD.replace("QUEUE", "kept"))
+    ask(dsn, HELD.replace("QUEUE", "kept"))
     async with served(dsn, caplog, other) as (chancy, _, port):
         await chancy.declare(Queue("far", broker="memory"))
         await chancy.pause_queue("far")
         await chancy.push_many(work.job("fine").with_queue("far") for _ in range(3))
-        tables.ask(dsn, "insert into chancy.queues (name, broker) values ('gone', 'no')")
+        ask(dsn, "insert into chancy.queues (name, broker) values ('gone', 'no')")
 
         async def scale(queue: str) -> tuple[int, str]:
             return await asyncio.to_thread(get, port, f"/scale/{queue}")
@@ -626,8 +625,8 @@ async def test_scalers_get_true_counts_or_a_refusal(
 
 
 def test_a_scaler_needs_no_rights_on_the_tables(dsn: str) -> None:
-    tables.ask(dsn, HELD.replace("QUEUE", "kept"))
-    tables.ask(dsn, "insert into chancy.queues (name, broker) values ('far', 'redis')")
+    ask(dsn, HELD.replace("QUEUE", "kept"))
+    ask(dsn, "insert into chancy.queues (name, broker) values ('far', 'redis')")
     role = f"scaler_{secrets.token_hex(4)}"
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(f"create role {role}".encode())
@@ -647,7 +646,7 @@ def test_a_scaler_needs_no_rights_on_the_tables(dsn: str) -> None:
 
 
 async def test_counts_that_stopped_say_so(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
-    tables.ask(
+    ask(
         dsn,
         "insert into chancy.jobs (id, pos, state, queue, func) select gen_random_uuid(), n, 0,"
         " 'deep', 'a.b' from generate_series(1, 10001) as n returning 1",
@@ -667,8 +666,8 @@ async def test_a_web_process_exposes_what_all_workers_have_stored(dsn: str) -> N
         select step, at - interval '2 h', queue, func, succeeded, failed, retried, crashed,
         rescued, cancelled, expired, snoozed, released, stale, wait_s, run_s, waits, runs, ends
         from chancy.metrics returning 1"""
-    tables.ask(dsn, ahead)
-    tables.ask(dsn, before)
+    ask(dsn, ahead)
+    ask(dsn, before)
     metrics = Metrics()
     chancy = application(dsn, metrics)
     site = Starlette(routes=[Mount("/metrics", metrics.asgi(chancy))])

@@ -32,6 +32,7 @@ from tests.plugins.dashboard.browsing import ADMIN, browser, text_of
 from tests.support import jobs
 from tests.support.postgres_fixtures import _database, find_run, template_with
 from tests.support.proxy import Proxy
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 MAIL = Queue("mail", executor="async", poll_interval_s=0.1)
@@ -111,14 +112,14 @@ async def spread_over(dsn: str, servers: Mapping[str, str]) -> AsyncGenerator[Ch
 
 def stored(dsn: str) -> list[str]:
     """The keys of the jobs that a server has, finished or not."""
-    with psycopg.connect(dsn) as session:
-        return [
-            row[0]
-            for row in session.execute(
-                "select arguments->>'value' from chancy.jobs union all"
-                " select arguments->>'value' from chancy.finished_jobs"
-            )
-        ]
+    return [
+        row[0]
+        for row in ask(
+            dsn,
+            "select arguments->>'value' from chancy.jobs union all"
+            " select arguments->>'value' from chancy.finished_jobs",
+        )
+    ]
 
 
 async def test_jobs_on_hold_are_released_on_every_shard(dsn: str, servers: dict[str, str]) -> None:
@@ -323,12 +324,12 @@ async def test_an_outage_of_a_shard_declares_no_worker_dead_there(
 async def test_a_queue_whose_jobs_are_not_counted_behind_many_others_stays(
     dsn: str, servers: dict[str, str]
 ) -> None:
-    with psycopg.connect(servers["pg1"]) as session:
-        session.execute(
-            "insert into chancy.jobs (id, pos, state, queue, func, run_at)"
-            " select gen_random_uuid(), n, 2, 'crowd', 'x', now() + interval '1 hour'"
-            " from generate_series(1, 100001) n"
-        )
+    ask(
+        servers["pg1"],
+        "insert into chancy.jobs (id, pos, state, queue, func, run_at)"
+        " select gen_random_uuid(), n, 2, 'crowd', 'x', now() + interval '1 hour'"
+        " from generate_series(1, 100001) n",
+    )
     far = Queue("far", broker="pg1")
     async with Chancy(dsn, queues=[far], plugins=[PostgresShards(servers)]) as chancy:
         await chancy.declare(far)
@@ -366,9 +367,7 @@ async def test_each_shard_is_recovered_and_pruned(dsn: str, servers: dict[str, s
     async with spread_over(dsn, servers) as chancy:
         references = await chancy.push_many(note(key) for key in KEYS)
         for server in servers.values():
-            with psycopg.connect(server, autocommit=True) as session:
-                # As if a worker held them and died.
-                session.execute(LOST.encode())
+            ask(server, LOST)
         async with Worker(chancy):
             ended = [await one.wait(20) for one in references]
             for server in servers.values():
@@ -390,8 +389,7 @@ async def test_the_doctor_checks_the_tables_of_each_shard(
         for name in ("schema", "pg1: schema", "pg2: schema", "pg1: partitions", "pg2: sizes"):
             assert found[name].ok, found[name]
         assert "pg1: workers" not in found
-        with psycopg.connect(servers["pg2"], autocommit=True) as connection:
-            connection.execute("drop schema chancy cascade")
+        ask(servers["pg2"], "drop schema chancy cascade")
         found = {one.about: one for one in await examine(chancy, transaction_s=60, wait_s=60)}
         assert found["schema"].ok
         assert found["pg1: schema"].ok

@@ -36,6 +36,7 @@ from tests.plugins.tracing.traced_jobs import (
     in_thread_until_repaired,
     until_cancelled,
 )
+from tests.support.presence import present
 from tests.support.waiting import eventually
 
 
@@ -80,8 +81,7 @@ async def running(
 
 
 def seen(span: ReadableSpan) -> str:
-    context = span.get_span_context()
-    assert context is not None
+    context = present(span.get_span_context())
     return f"{context.trace_id:032x} {context.span_id:016x}"
 
 

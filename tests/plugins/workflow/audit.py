@@ -8,7 +8,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from chancy.states import State
-from tests.plugins.workflow.running import execute
+from tests.support.sql import ask
 
 _TABLE = """
 create table public.audit (
@@ -53,25 +53,25 @@ class Entry(NamedTuple):
 
 def begin(dsn: str) -> None:
     for statement in (_TABLE, _PUSHED, _ENDED, *_TRIGGERS):
-        execute(dsn, statement)
+        ask(dsn, statement)
 
 
 def entries(dsn: str, flow: UUID) -> list[Entry]:
     """The events of a workflow, in their order."""
     wanted = "select what, step, run, state from public.audit where flow = %s order by seq"
-    return [Entry(*row) for row in execute(dsn, wanted, flow)]
+    return [Entry(*row) for row in ask(dsn, wanted, [flow])]
 
 
 def count(dsn: str) -> int:
     """How much has happened, in all workflows."""
-    ((events,),) = execute(dsn, "select count(*) from public.audit")
+    ((events,),) = ask(dsn, "select count(*) from public.audit")
     return int(events)
 
 
 def standing(dsn: str, flow: UUID) -> str:
     """What a workflow that goes no further waits for."""
     tables = ("workers", "jobs", "workflows_timers", "workflows_starts")
-    rows = [f"{table}: {execute(dsn, f'select * from chancy.{table}')}" for table in tables]
+    rows = [f"{table}: {ask(dsn, f'select * from chancy.{table}')}" for table in tables]
     return "\n".join([f"{entries(dsn, flow)}", *rows])
 
 

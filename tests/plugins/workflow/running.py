@@ -6,8 +6,6 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-import psycopg
-
 from chancy import Chancy, Plugin, Queue, Settlement, Worker
 from chancy.broker.transaction import Transaction
 from chancy.clock import Clock, SystemClock
@@ -16,6 +14,7 @@ from chancy.plugins.workflow import WorkflowReference, Workflows, WorkflowState
 from chancy.plugins.workflow.outcomes import StepOutcomes
 from chancy.plugins.workflow.sweep import WorkflowSweep
 from chancy.retry import Constant, Jitter
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 ASYNC = Queue(name="async", executor="async")
@@ -30,12 +29,6 @@ create trigger refuse before insert on chancy.jobs for each row
   when (new.meta -> 'workflow' ->> 'step' in ('refused', 'then', 'undo kept'))
   execute function chancy.refuse();
 """
-
-
-def execute(dsn: str, statement: str, *parameters: object) -> list[Any]:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        found = connection.execute(statement.encode(), parameters)
-        return [] if found.description is None else found.fetchall()
 
 
 class Deaf(Workflows):
@@ -70,7 +63,7 @@ async def stopped(dsn: str, count: int) -> None:
     """Wait until so many steps have been told as cancelled: they look so before, and can be retried
     only then."""
     told = "select count(*) from chancy.workflows_steps where state = 6"
-    await eventually(lambda: execute(dsn, told) == [(count,)])
+    await eventually(lambda: ask(dsn, told) == [(count,)])
 
 
 async def is_in(reference: WorkflowReference, state: WorkflowState) -> bool:

@@ -10,7 +10,8 @@ from chancy import Chancy, PushError, job
 from chancy.plugins.workflow import StepState, Workflow, Workflows
 from chancy.plugins.workflow.description import MAX_STEPS
 from tests.plugins.workflow import steps
-from tests.plugins.workflow.running import execute, working
+from tests.plugins.workflow.running import working
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 FLOWS = Workflows()
@@ -67,7 +68,7 @@ async def test_a_workflow_is_filled_to_its_bound_and_no_further(flows_dsn: str) 
     assert found["one 0"].state is StepState.WAITING
     assert {"two 0", "two 1", "more 0"}.isdisjoint(found)
     assert found["go"].next == tuple(name for name in found if name not in ("go", "fill"))
-    (missing,) = execute(flows_dsn, "select missing from chancy.workflows_joins where name = ''")
+    (missing,) = ask(flows_dsn, "select missing from chancy.workflows_joins where name = ''")
     assert missing == (MAX_STEPS - 2 + 1,)
 
 
@@ -126,18 +127,16 @@ def test_lists_of_results_are_bounded_by_what_they_take_unpacked(flows_dsn: str)
     of 256 MiB, and the settlement."""
     prefix, names = '{"prefix": "m", "path": []}', [f"m{n}" for n in range(1, 11)]
     listed = json.dumps({"steps": names, "path": []})
-    execute(flows_dsn, LARGE, 6_000_000, 10)
-    assert execute(flows_dsn, VALUE, listed) == [(10,)]
+    ask(flows_dsn, LARGE, [6_000_000, 10])
+    assert ask(flows_dsn, VALUE, [listed]) == [(10,)]
     both = json.dumps({"a": json.loads(prefix), "b": json.loads(listed)})
-    assert execute(flows_dsn, ARGUMENTS, both) == [("a",), ("x",)]
-    execute(flows_dsn, LARGE.replace("'m'", "'m1'"), 7_500_000, 1)
-    assert execute(flows_dsn, VALUE, prefix) == [(None,)]
+    assert ask(flows_dsn, ARGUMENTS, [both]) == [("a",), ("x",)]
+    ask(flows_dsn, LARGE.replace("'m'", "'m1'"), [7_500_000, 1])
+    assert ask(flows_dsn, VALUE, [prefix]) == [(None,)]
 
 
 def test_lists_of_parts_of_results_are_bounded_by_the_parts(flows_dsn: str) -> None:
-    execute(
-        flows_dsn, LARGE.replace("to_jsonb(", "jsonb_build_object('a', 1, 'b', "), 10_000_000, 8
-    )
+    ask(flows_dsn, LARGE.replace("to_jsonb(", "jsonb_build_object('a', 1, 'b', "), [10_000_000, 8])
     wanted = '{"prefix": "m", "path": ["a"]}'
-    assert execute(flows_dsn, VALUE, wanted) == [(8,)]
-    assert execute(flows_dsn, VALUE, wanted.replace('"a"', '"none"')) == [(8,)]
+    assert ask(flows_dsn, VALUE, [wanted]) == [(8,)]
+    assert ask(flows_dsn, VALUE, [wanted.replace('"a"', '"none"')]) == [(8,)]

@@ -9,8 +9,9 @@ import pytest
 from chancy import Chancy
 from chancy.plugins.workflow import From, Workflow, Workflows
 from tests.plugins.workflow import steps
-from tests.plugins.workflow.running import execute, working
+from tests.plugins.workflow.running import working
 from tests.support.command import Answer, inside
+from tests.support.sql import ask
 
 FLOWS = Workflows()
 NOBODY = str(UUID(int=9))
@@ -74,7 +75,7 @@ def test_a_workflow_is_retried_signalled_and_cancelled(flows_dsn: str, failed: s
     assert flow_(flows_dsn, "signal", failed, "go", "--json").json == {"sent": False}
     assert "is not JSON" in flow_(flows_dsn, "signal", failed, "go", "--payload", "{", code=2).err
     assert flow_(flows_dsn, "cancel", failed).out == f"workflow {failed} is cancelled\n"
-    assert execute(flows_dsn, "select id from chancy.jobs") == []
+    assert ask(flows_dsn, "select id from chancy.jobs") == []
     again = flow_(flows_dsn, "retry", failed, "--from", "one", "--json").json
     assert again == {"steps": 3}
 

@@ -18,7 +18,9 @@ from chancy.plugins.workflow import (
 from chancy.plugins.workflow.calls import WorkflowCalls
 from chancy.plugins.workflow.outcomes import StepOutcome, StepRef
 from tests.plugins.workflow import steps
-from tests.plugins.workflow.running import execute, is_in, states, sweep_of, working
+from tests.plugins.workflow.running import is_in, states, sweep_of, working
+from tests.support.presence import present
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 #: The job of a step.
@@ -108,9 +110,9 @@ async def test_ignored_failures_are_never_undone(flows_dsn: str) -> None:
         reference = await chancy.push(flow)
         assert await reference.wait(10) is WorkflowState.FAILED
         # As long as it compensates, nobody misses the job that is not there.
-        execute(flows_dsn, "update chancy.workflows set state = 2, finished_at = null")
+        ask(flows_dsn, "update chancy.workflows set state = 2, finished_at = null")
         assert await sweep_of(chancy).turn() == 0
-        execute(flows_dsn, "update chancy.workflows set state = 5, finished_at = now()")
+        ask(flows_dsn, "update chancy.workflows set state = 5, finished_at = now()")
         steps.failing.clear()
         assert await reference.retry() == 1
         assert await reference.wait(10) is WorkflowState.COMPENSATED
@@ -125,13 +127,13 @@ async def test_once_it_is_undone_nothing_else_of_it_counts(flows_dsn: str) -> No
         reference = await chancy.push(saga().add(steps.mark.job(), "slow"))
 
         async def tell(step: str, state: State, *, again: bool = False) -> None:
-            execute(flows_dsn, BEGUN.replace("select 1", "delete"), step)
+            ask(flows_dsn, BEGUN.replace("select 1", "delete"), [step])
             end = StepOutcome(
                 StepRef(reference.id, step, 1, again), new_id(), int(state), '"x"', None, 0.1
             )
             await WorkflowCalls(chancy.broker).advance([end])
 
-        execute(flows_dsn, BEGUN.replace("select 1", "delete"), "slow")
+        ask(flows_dsn, BEGUN.replace("select 1", "delete"), ["slow"])
         for step in ("flight", "hotel", "car"):
             await tell(step, State.SUCCEEDED)
         await tell("pay", State.FAILED)
@@ -140,7 +142,7 @@ async def test_once_it_is_undone_nothing_else_of_it_counts(flows_dsn: str) -> No
         assert (await states(reference))["pay"] == "failed"
         for step in ("undo car", "undo hotel", "undo flight"):
             assert await is_in(reference, WorkflowState.COMPENSATING)
-            assert execute(flows_dsn, BEGUN, step) == [(1,)]
+            assert ask(flows_dsn, BEGUN, [step]) == [(1,)]
             await tell(step, State.SUCCEEDED)
         assert await is_in(reference, WorkflowState.COMPENSATED)
 
@@ -159,7 +161,7 @@ async def test_a_replay_counts_until_something_is_undone(
 
         async def tell(*ends: tuple[str, State, bool]) -> None:
             for step, _, _ in ends:
-                execute(flows_dsn, BEGUN.replace("select 1", "delete"), step)
+                ask(flows_dsn, BEGUN.replace("select 1", "delete"), [step])
             outcomes = [
                 StepOutcome(
                     StepRef(reference.id, step, 1, again), new_id(), int(state), None, None, None
@@ -173,7 +175,7 @@ async def test_a_replay_counts_until_something_is_undone(
         last = [("pay", State.SUCCEEDED, True), ("slow", State.SUCCEEDED, False)]
         for ends in [last] if together else [[end] for end in last]:
             await tell(*ends)
-        undone = execute(flows_dsn, "select 1 from chancy.jobs")
+        undone = ask(flows_dsn, "select 1 from chancy.jobs")
         if other is State.SUCCEEDED:
             assert await is_in(reference, WorkflowState.SUCCEEDED)
             assert undone == []
@@ -191,8 +193,7 @@ async def test_the_sweep_makes_no_replay_count_once_it_is_undone(flows_dsn: str)
         found = await dead.find(chancy)
         letters = {letter.meta["workflow"]["step"]: letter for letter in found}
         steps.failing.clear()
-        id = await dead.replay(chancy, letters["pay"].id)
-        assert id is not None
+        id = present(await dead.replay(chancy, letters["pay"].id))
         await chancy.wait_for(id, 10)
         assert await sweep_of(chancy).turn() == 0
         assert await is_in(reference, WorkflowState.FAILED)

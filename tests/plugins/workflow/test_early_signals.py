@@ -14,9 +14,12 @@ from chancy import Chancy
 from chancy.plugins.workflow import Workflow, Workflows, WorkflowState
 from chancy.plugins.workflow.description import MAX_STEPS
 from tests.plugins.workflow import steps
-from tests.plugins.workflow.running import execute, states
+from tests.plugins.workflow.running import states
 from tests.plugins.workflow.test_races import ends
 from tests.support.locks import BLOCKED
+from tests.support.presence import present
+from tests.support.sql import ask
+from tests.support.sql import count as count_rows
 from tests.support.waiting import eventually
 
 FLOWS = Workflows()
@@ -75,25 +78,22 @@ async def test_any_number_of_them_are_taken_when_the_first_begins_to_wait(
 ) -> None:
     async with Chancy(flows_dsn, plugins=[FLOWS]) as chancy:
         reference = await chancy.push(waiting(count, before))
-        assert execute(flows_dsn, ALL) == [(count,)]
+        assert ask(flows_dsn, ALL) == [(count,)]
         await end(flows_dsn, reference.id, "first", most=most)
         if most is not None:  # as a settlement, whose time is short
-            ((left,),) = execute(flows_dsn, PIECES)
+            ((left,),) = ask(flows_dsn, PIECES)
             assert left == int(before is ladder)
             started = 0
-            while execute(flows_dsn, "select chancy.workflows_proceed()") == [(True,)]:
+            while ask(flows_dsn, "select chancy.workflows_proceed()") == [(True,)]:
                 started += 1
             # Rounds of 200 and the one that is in the piece.
             assert started == left * math.ceil((count - 200) / 201)
-        assert execute(flows_dsn, STATES) == [(0, 1), (4, count + 1)]
-        assert execute(flows_dsn, EARLY) == [(0,)]
-        assert execute(flows_dsn, ORDERED) == [(True,)]
-        last = await reference.step(f"w{count - 1}")
-        assert last is not None
+        assert ask(flows_dsn, STATES) == [(0, 1), (4, count + 1)]
+        assert ask(flows_dsn, EARLY) == [(0,)]
+        assert ask(flows_dsn, ORDERED) == [(True,)]
+        last = present(await reference.step(f"w{count - 1}"))
         assert last.result == count + 1
-        (started,) = execute(flows_dsn, "select count(*) from chancy.jobs where meta::text like %s",
-                             '%"last"%')  # fmt: skip
-        assert started == (1,)
+        assert count_rows(flows_dsn, "chancy.jobs where meta::text like %s", ['%"last"%']) == 1
         await end(flows_dsn, reference.id, "last")
         assert await reference.wait(5) is WorkflowState.SUCCEEDED
 
@@ -118,9 +118,9 @@ async def test_released_steps_are_locked_in_one_order(flows_dsn: str) -> None:
         with psycopg.connect(flows_dsn) as held:
             held.execute(HOLD.encode())
             right = asyncio.create_task(end(flows_dsn, reference.id, "right"))
-            await eventually(lambda: execute(flows_dsn, WAIT) == [(1,)])
+            await eventually(lambda: ask(flows_dsn, WAIT) == [(1,)])
             left = asyncio.create_task(end(flows_dsn, reference.id, "left"))
-            await eventually(lambda: execute(flows_dsn, WAIT) == [(2,)])
+            await eventually(lambda: ask(flows_dsn, WAIT) == [(2,)])
         await asyncio.gather(left, right)
         await end(flows_dsn, reference.id, "other")
         found = await states(reference)
@@ -142,12 +142,12 @@ async def test_one_that_waits_in_a_piece_is_over_as_the_piece_is_started(flows_d
         with psycopg.connect(flows_dsn) as held:
             # A step of it ends just then, and has it for itself, as signals came early.
             held.execute(b"select from chancy.workflows for no key update")
-            assert execute(flows_dsn, proceed) == [(False,)] * 3
-        assert execute(flows_dsn, proceed) == [(True,), (True,), (False,)]
+            assert ask(flows_dsn, proceed) == [(False,)] * 3
+        assert ask(flows_dsn, proceed) == [(True,), (True,), (False,)]
         await end(flows_dsn, reference.id, "b")
         found = await states(reference)
     assert (found["go"], found["then"], found["last"]) == ("succeeded", "succeeded", "pending")
-    assert execute(flows_dsn, EARLY) == [(0,)]
+    assert ask(flows_dsn, EARLY) == [(0,)]
 
 
 async def test_they_are_counted_again_when_steps_are_run_again(flows_dsn: str) -> None:
@@ -158,13 +158,13 @@ async def test_they_are_counted_again_when_steps_are_run_again(flows_dsn: str) -
         for name in ("go", "late"):
             await reference.signal(name, 1)
         await end(flows_dsn, reference.id, "first")
-        assert execute(flows_dsn, EARLY) == [(1,)]
+        assert ask(flows_dsn, EARLY) == [(1,)]
         sql, parameters = ends(reference.id, "bad", state=5)
         with psycopg.connect(flows_dsn, autocommit=True) as connection:
             psycopg.RawCursor(connection).execute(sql, parameters)
-        execute(flows_dsn, "delete from chancy.jobs")
-        execute(flows_dsn, "update chancy.workflows set early = 7")
+        ask(flows_dsn, "delete from chancy.jobs")
+        ask(flows_dsn, "update chancy.workflows set early = 7")
         assert await reference.retry("first") == 4
-        assert execute(flows_dsn, EARLY) == [(1,)]
+        assert ask(flows_dsn, EARLY) == [(1,)]
         assert await reference.signal("go"), "it waits anew"
         assert not await reference.signal("late")

@@ -12,7 +12,8 @@ import pytest
 from chancy import Chancy, JobError, LeaseLost, PushError, current_job, job
 from chancy.plugins.workflow import Each, From, Workflow, Workflows, WorkflowState
 from tests.plugins.workflow import steps
-from tests.plugins.workflow.running import execute, is_in, working
+from tests.plugins.workflow.running import is_in, working
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 FLOWS = Workflows()
@@ -154,7 +155,7 @@ async def test_invalid_additions_are_refused(
         reference = await chancy.push(flow)
         assert await reference.wait(10) is WorkflowState.FAILED
     assert why in str(refused[0])
-    assert execute(flows_dsn, "select count(*) from chancy.workflows_steps") == [(4,)]
+    assert ask(flows_dsn, "select count(*) from chancy.workflows_steps") == [(4,)]
 
 
 async def test_jobs_that_are_no_steps_add_nothing(flows_dsn: str) -> None:
@@ -187,7 +188,7 @@ async def test_an_attempt_that_does_not_count_any_more_adds_nothing(flows_dsn: s
         reference = await chancy.push(Workflow("w").add(linger.job(), "linger"))
         await eventually(lambda: steps.ran == ["linger"])
         # As it is when another worker has claimed the job.
-        execute(flows_dsn, "update chancy.jobs set lease = %s", uuid4())
+        ask(flows_dsn, "update chancy.jobs set lease = %s", [uuid4()])
         zombie.set()
         await eventually(lambda: steps.ran == ["linger", "attempt 1 ended"])
         assert "another worker has it" in str(refused[0])

@@ -15,7 +15,8 @@ from chancy.plugins.workflow.calls import WorkflowCalls
 from chancy.plugins.workflow.outcomes import StepOutcome, StepRef
 from tests.plans.flows import pages
 from tests.plugins.workflow import steps
-from tests.plugins.workflow.running import execute, is_in
+from tests.plugins.workflow.running import is_in
+from tests.support.sql import ask
 
 FLOWS = Workflows()
 JOB = "select job_id from chancy.workflows_steps where workflow_id = %s and name = %s"
@@ -33,8 +34,8 @@ async def tell(dsn: str, chancy: Chancy, reference: WorkflowReference, *names: s
     """End steps, in one settlement; those of "bad" failed."""
     ends: list[StepOutcome] = []
     for name in names:
-        ((job,),) = execute(dsn, JOB, reference.id, name)
-        execute(dsn, "delete from chancy.jobs where id = %s", job)
+        ((job,),) = ask(dsn, JOB, [reference.id, name])
+        ask(dsn, "delete from chancy.jobs where id = %s", [job])
         bad = name.startswith("bad")
         place = StepRef(reference.id, name, 1, False)
         ends.append(StepOutcome(place, job, 5 if bad else 4, None, FAILURE if bad else None, None))
@@ -74,8 +75,8 @@ async def test_a_service_that_fails_again_is_reported_again(flows_dsn: str) -> N
         assert await reference.retry() == 1  # which begins "a", and "bad" again
         await tell(flows_dsn, chancy, reference, "bad z")
         await tell(flows_dsn, chancy, reference, "z")
-        ((again,),) = execute(flows_dsn, JOB, reference.id, "bad")
-        execute(flows_dsn, "delete from chancy.jobs where id = %s", again)
+        ((again,),) = ask(flows_dsn, JOB, [reference.id, "bad"])
+        ask(flows_dsn, "delete from chancy.jobs where id = %s", [again])
         end = StepOutcome(StepRef(reference.id, "bad", 2, False), again, 4, None, None, None)
         await WorkflowCalls(chancy.broker).advance([end])
         assert await is_in(reference, WorkflowState.FAILING)
@@ -97,7 +98,7 @@ async def test_an_end_beside_a_failure_looks_at_what_changes(
         # With the second one all that wait are passed over, once.
         for name in ("bad", "bad too"):
             await tell(flows_dsn, chancy, reference, name)
-        ((job,),) = execute(flows_dsn, JOB, reference.id, "zz")
+        ((job,),) = ask(flows_dsn, JOB, [reference.id, "zz"])
     with psycopg.connect(flows_dsn, autocommit=True) as connection:
         connection.execute(OTHERS)
         connection.execute("analyze chancy.workflows_steps, chancy.jobs, chancy.workflows")

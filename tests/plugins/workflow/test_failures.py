@@ -17,7 +17,9 @@ from chancy.plugins.workflow import (
     chain,
 )
 from tests.plugins.workflow import steps
-from tests.plugins.workflow.running import Deaf, execute, is_in, states, stopped, sweep_of, working
+from tests.plugins.workflow.running import Deaf, is_in, states, stopped, sweep_of, working
+from tests.support.presence import present
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 
@@ -43,29 +45,15 @@ async def test_a_failed_step_fails_the_workflow_and_nothing_else_begins(flows_ds
             "after bad": "waiting",
             "after slow": "waiting",
         }
-        bad = await reference.step("bad")
-        assert bad is not None
+        bad = present(await reference.step("bad"))
         assert bad.error == {"type": "builtins.ValueError", "message": "bad fails"}
         # Retried, it goes on, also behind what ended meanwhile.
         steps.failing.clear()
         assert await reference.retry() == 1
         assert await reference.result(10) == {"after bad": "after bad", "after slow": "after slow"}
-        bad = await reference.step("bad")
-        assert bad is not None
+        bad = present(await reference.step("bad"))
         assert (bad.run, bad.error) == (2, None)
     assert sorted(steps.ran) == ["after bad", "after slow", "bad", "bad", "slow"]
-
-
-async def test_retries_of_a_job_are_nothing_of_the_workflow(flows_dsn: str) -> None:
-    flows = Workflows()
-    steps.failing.add("bad")
-    flow = Workflow("w").add(steps.mark.job().with_max_attempts(50), "bad")
-    flow.add(steps.mark.job(), "next", after="bad")
-    async with working(flows_dsn, flows) as chancy:
-        reference = await chancy.push(flow)
-        await eventually(lambda: len(steps.ran) > 2)
-        steps.failing.clear()
-        assert await reference.result(10) == "next"
 
 
 async def test_an_ignored_failure_counts_as_done(flows_dsn: str) -> None:
@@ -93,12 +81,11 @@ async def test_a_cancelled_workflow_stops_what_runs(flows_dsn: str) -> None:
 
         await stopped(flows_dsn, 2)
         assert set((await states(reference)).values()) == {"cancelled"}
-        assert execute(flows_dsn, "select id from chancy.jobs") == []
+        assert ask(flows_dsn, "select id from chancy.jobs") == []
         assert await reference.cancel()
         steps.gate.set()
         assert await reference.retry() == 2
-        later = await reference.step("later")
-        assert later is not None
+        later = present(await reference.step("later"))
         assert later.job_id is not None
         await chancy.run_now(later.job_id)
         assert await reference.result(10) == "after"
@@ -121,8 +108,7 @@ async def test_steps_stopped_by_a_cancel_are_not_ignored_failures(
         assert set((await states(reference)).values()) == {"cancelled"}
         steps.gate.set()
         assert await reference.retry() == 2
-        later = await reference.step("later")
-        assert later is not None
+        later = present(await reference.step("later"))
         assert later.job_id is not None
         assert await chancy.cancel(later.job_id)
         assert await reference.result(10) == "after"
@@ -142,13 +128,13 @@ async def test_a_retry_waits_until_stopped_steps_are_reported(flows_dsn: str) ->
         reference = await chancy.push(flow)
         await eventually(lambda: "slow" in steps.ran)
         assert await reference.cancel()
-        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        await eventually(lambda: not ask(flows_dsn, "select id from chancy.jobs"))
         with pytest.raises(PushError, match="still run"):
             await reference.retry()
         await sweep_of(chancy).turn()
         steps.gate.set()
         assert await reference.retry() == 1
-        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        await eventually(lambda: not ask(flows_dsn, "select id from chancy.jobs"))
         await sweep_of(chancy).turn()
         assert await reference.result(10) == "slow"
 
@@ -158,8 +144,7 @@ async def test_a_job_of_a_step_that_is_cancelled_fails_the_workflow(flows_dsn: s
     flow = chain("w", steps.mark.job().with_delay(3600), steps.mark.job())
     async with working(flows_dsn, flows) as chancy:
         reference = await chancy.push(flow)
-        first = await reference.step("mark")
-        assert first is not None
+        first = present(await reference.step("mark"))
         assert first.job_id is not None
         await chancy.cancel(first.job_id)
         assert await reference.wait(10) is WorkflowState.FAILED
@@ -212,8 +197,7 @@ async def test_the_replay_of_a_dead_letter_resumes_its_workflow(flows_dsn: str) 
 
         await eventually(resumed)
         assert await reference.result(10) == "end"
-        bad = await reference.step("bad")
-        assert bad is not None
+        bad = present(await reference.step("bad"))
         assert bad.state is StepState.SUCCEEDED
         assert bad.job_id in replayed.values()
     assert sorted(steps.ran) == ["after bad", "bad", "bad", "end", "worse", "worse"]
@@ -228,11 +212,10 @@ async def test_a_replay_of_a_step_that_was_retried_is_ignored(flows_dsn: str) ->
         assert await reference.wait(10) is WorkflowState.FAILED
         steps.failing.clear()
         # The retried one waits, and the replay ends first.
-        execute(flows_dsn, "update chancy.workflows_steps set delay_s = 3600 where name = 'bad'")
+        ask(flows_dsn, "update chancy.workflows_steps set delay_s = 3600 where name = 'bad'")
         assert await reference.retry() == 1
         (letter,) = await dead.find(chancy)
-        id = await dead.replay(chancy, letter.id)
-        assert id is not None
+        id = present(await dead.replay(chancy, letter.id))
         await chancy.wait_for(id, 10)
         assert (await states(reference))["bad"] == "scheduled"
         assert "end" not in steps.ran
@@ -248,16 +231,14 @@ async def test_a_step_that_was_asked_to_stop_and_should_go_back_ends(flows_dsn: 
     async with working(flows_dsn, flows, queue=brief) as chancy:
         reference = await chancy.push(flow.add(steps.mark.job(), "end", after="bad"))
         await eventually(lambda: "bad" in steps.ran)
-        execute(flows_dsn, "update chancy.jobs set stop_asked_at = now()")
+        ask(flows_dsn, "update chancy.jobs set stop_asked_at = now()")
         steps.gate.set()
         assert await reference.wait(10) is WorkflowState.FAILED
-        bad = await reference.step("bad")
-        assert bad is not None
+        bad = present(await reference.step("bad"))
         assert bad.state is StepState.CANCELLED
         assert bad.error == {"type": "builtins.ValueError", "message": "bad fails"}
         steps.failing.clear()
         assert await reference.retry() == 1
         assert await reference.result(10) == "end"
-        bad = await reference.step("bad")
-        assert bad is not None
+        bad = present(await reference.step("bad"))
         assert bad.run == 2

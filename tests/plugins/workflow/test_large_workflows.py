@@ -12,7 +12,8 @@ from chancy import Chancy
 from chancy.plugins.workflow import From, Workflow, WorkflowReference, Workflows, WorkflowState
 from chancy.plugins.workflow.outcomes import StepOutcome, StepRef, advance_statement
 from tests.plugins.workflow import steps
-from tests.plugins.workflow.running import execute, is_in, working
+from tests.plugins.workflow.running import is_in, working
+from tests.support.sql import ask
 
 WIDE = 20_000
 #: Seconds; a plan that looks at all steps for each of them takes minutes.
@@ -31,10 +32,10 @@ select md5('w' || n)::uuid, '', 0 from generate_series(1, 5000) as n
 
 def among_small_ones(dsn: str) -> None:
     for statement in SMALL.split(";"):
-        execute(dsn, statement)
+        ask(dsn, statement)
     for table in ("steps", "joins"):
-        execute(dsn, f"alter table chancy.workflows_{table} set (autovacuum_enabled = off)")
-        execute(dsn, f"analyze chancy.workflows_{table}")
+        ask(dsn, f"alter table chancy.workflows_{table} set (autovacuum_enabled = off)")
+        ask(dsn, f"analyze chancy.workflows_{table}")
 
 
 async def pushed(chancy: Chancy, dsn: str, *, undo: bool) -> WorkflowReference:
@@ -63,15 +64,15 @@ def end(dsn: str, flow: WorkflowReference, step: str, state: int) -> float:
 async def test_a_wide_saga_begins_to_be_undone(flows_dsn: str) -> None:
     async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
         flow = await pushed(chancy, flows_dsn, undo=True)
-        execute(
+        ask(
             flows_dsn,
             "update chancy.workflows_steps set state = 4, finished_at = now()"
             " where undoes is null and name like 'n%%'",
         )
-        execute(flows_dsn, "delete from chancy.jobs")
+        ask(flows_dsn, "delete from chancy.jobs")
         assert end(flows_dsn, flow, "bad", 5) < SOON_S
         assert await is_in(flow, WorkflowState.COMPENSATING)
-        (first,) = execute(flows_dsn, "select meta #>> '{workflow,step}' from chancy.jobs")
+        (first,) = ask(flows_dsn, "select meta #>> '{workflow,step}' from chancy.jobs")
         assert first == (f"undo n{WIDE - 1}",)
 
 
@@ -79,13 +80,13 @@ async def test_a_wide_saga_begins_to_be_undone(flows_dsn: str) -> None:
 async def test_all_of_a_wide_workflow_runs_again(flows_dsn: str) -> None:
     async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
         flow = await pushed(chancy, flows_dsn, undo=False)
-        execute(flows_dsn, "delete from chancy.jobs")
-        execute(flows_dsn, "update chancy.workflows_steps set state = 5 where name like 'n%%'")
-        execute(flows_dsn, "update chancy.workflows set state = 5")
+        ask(flows_dsn, "delete from chancy.jobs")
+        ask(flows_dsn, "update chancy.workflows_steps set state = 5 where name like 'n%%'")
+        ask(flows_dsn, "update chancy.workflows set state = 5")
         began = time.monotonic()
         assert await flow.retry() == WIDE
         assert time.monotonic() - began < SOON_S
-        assert execute(flows_dsn, "select count(*) from chancy.jobs") == [(WIDE,)]
+        assert ask(flows_dsn, "select count(*) from chancy.jobs") == [(WIDE,)]
 
 
 @pytest.mark.chaos
@@ -100,16 +101,16 @@ async def test_a_step_that_most_are_behind_runs_again(flows_dsn: str) -> None:
     async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
         among_small_ones(flows_dsn)
         reference = await chancy.push(flow)
-        execute(flows_dsn, "delete from chancy.jobs")
-        execute(flows_dsn, "update chancy.workflows_steps set state = 4")
-        execute(flows_dsn, "update chancy.workflows_joins set missing = 0")
-        execute(flows_dsn, "update chancy.workflows set state = 4")
+        ask(flows_dsn, "delete from chancy.jobs")
+        ask(flows_dsn, "update chancy.workflows_steps set state = 4")
+        ask(flows_dsn, "update chancy.workflows_joins set missing = 0")
+        ask(flows_dsn, "update chancy.workflows set state = 4")
         began = time.monotonic()
         assert await reference.retry("root") == WIDE + 1
         assert time.monotonic() - began < SOON_S
-        assert execute(flows_dsn, "select count(*) from chancy.jobs") == [(1,)]
+        assert ask(flows_dsn, "select count(*) from chancy.jobs") == [(1,)]
         missing = "select distinct missing from chancy.workflows_joins where name <> ''"
-        assert execute(flows_dsn, missing) == [(2,)]
+        assert ask(flows_dsn, missing) == [(2,)]
 
 
 @pytest.mark.chaos
@@ -127,5 +128,5 @@ async def test_a_worker_runs_a_wide_fan_to_its_end_each_step_once(flows_dsn: str
     assert Counter(steps.ran) == Counter(["root", *names, "end"])
     assert (steps.ran[0], steps.ran[-1]) == ("root", "end")
     states = "select state, count(*) from chancy.workflows_steps group by state"
-    assert execute(flows_dsn, states) == [(4, half + 2)]
-    assert execute(flows_dsn, "select count(*) from chancy.workflows_starts") == [(0,)]
+    assert ask(flows_dsn, states) == [(4, half + 2)]
+    assert ask(flows_dsn, "select count(*) from chancy.workflows_starts") == [(0,)]

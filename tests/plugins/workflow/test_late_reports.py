@@ -17,10 +17,12 @@ from chancy.plugins.workflow.outcomes import lost_outcome as missing
 from chancy.plugins.workflow.sweep import WorkflowSweep
 from chancy.testing.clock import ManualClock
 from tests.plugins.workflow import running, steps
-from tests.plugins.workflow.running import execute, states
+from tests.plugins.workflow.running import states
+from tests.support.claims import claimed
 from tests.support.locks import BLOCKED
+from tests.support.presence import present
+from tests.support.sql import ask
 from tests.support.waiting import eventually
-from tests.unit.attempt.test_judge import claimed
 
 BRIEF = Queue(name="async", executor="async", keep_finished=False)
 #: Whoever tells it, the worker or a sweep, comes to the row that is held.
@@ -45,7 +47,7 @@ async def test_a_step_that_succeeded_does_not_fail(flows_dsn: str) -> None:
         with psycopg.connect(flows_dsn) as connection:
             connection.execute("select from chancy.workflows_steps where name = 'held' for update")
             steps.gate.set()
-            await eventually(lambda: execute(flows_dsn, HELD_UP))
+            await eventually(lambda: ask(flows_dsn, HELD_UP))
         assert await reference.wait(10) is WorkflowState.SUCCEEDED
         found = {"held": "succeeded", "undo held": "waiting", "next": "succeeded"}
         assert await states(reference) == found
@@ -64,14 +66,13 @@ async def test_a_late_success_of_a_lost_attempt_does_not_undo_the_failure(
     clock, notes, flows = ManualClock(), StepOutcomes(), Workflows()
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
         reference = await chancy.push(Workflow("w").add(steps.mark.job(), "a"))
-        step = await reference.step("a")
-        assert step is not None
+        step = present(await reference.step("a"))
         assert step.job_id is not None
         lost, place = claimed()._replace(id=step.job_id), StepRef(reference.id, "a", 1, False)
         notes.record(lost.id, RecordedAttempt(place, 0.1))
         first = Settlement(lost.id, lost.lease, State.SUCCEEDED, result="1")
         notes.mark_unreported(notes.outcomes_of([first]))
-        execute(flows_dsn, "delete from chancy.jobs")
+        ask(flows_dsn, "delete from chancy.jobs")
         failed = outcome_of(place, lost.id, int(State.FAILED), None, "no", "builtins.ValueError")
         await WorkflowCalls(chancy.broker).advance([missing(place, lost.id) if gone else failed])
         assert await reference.wait(5) is WorkflowState.FAILED

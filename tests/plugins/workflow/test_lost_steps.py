@@ -16,7 +16,9 @@ from chancy.plugins.workflow.outcomes import StepOutcome, StepRef, advance_state
 from chancy.plugins.workflow.outcomes import lost_outcome as lost
 from chancy.plugins.workflow.timers import SignalTimeouts
 from tests.plugins.workflow import steps
-from tests.plugins.workflow.running import Deaf, execute, is_in, states, sweep_of, working
+from tests.plugins.workflow.running import Deaf, is_in, states, sweep_of, working
+from tests.support.presence import present
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 LONG = pytest.mark.chaos
@@ -47,8 +49,7 @@ async def test_a_step_that_could_not_begin_is_not_gone(
         reference = await chancy.push(flow)
         await eventually(lambda: is_in(reference, WorkflowState.FAILING))
         await eventually(lambda: {"quick", "slow"} <= set(steps.ran))
-        quick = await reference.step("quick")
-        assert quick is not None
+        quick = present(await reference.step("quick"))
         assert quick.job_id is not None
         # As when it ended after the failure while the other goes on.
         end = StepOutcome(
@@ -62,11 +63,9 @@ async def test_a_step_that_could_not_begin_is_not_gone(
         assert await reference.wait(10) is WorkflowState.FAILED
         assert await sweep.turn() == 0
         steps.failing.clear()
-        bad = await reference.step("bad")
-        assert bad is not None
+        bad = present(await reference.step("bad"))
         if replayed and bad.job_id is not None:
-            again = await dead.replay(chancy, bad.job_id)
-            assert again is not None
+            again = present(await dead.replay(chancy, bad.job_id))
             await chancy.wait_for(again, 10)
         else:
             assert await reference.retry() == 1
@@ -79,10 +78,9 @@ async def test_a_step_whose_job_is_there_after_all_does_not_fail(flows_dsn: str)
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
         flow = Workflow("w").add(steps.mark.job(), "there").add(steps.mark.job(), "gone")
         reference = await chancy.push(flow)
-        gone = await reference.step("gone")
-        assert gone is not None
+        gone = present(await reference.step("gone"))
         assert gone.job_id is not None
-        execute(flows_dsn, "delete from chancy.jobs where id = %s", gone.job_id)
+        ask(flows_dsn, "delete from chancy.jobs where id = %s", [gone.job_id])
         losses = [
             lost(StepRef(reference.id, name, 1, False), gone.job_id) for name in ("gone", "there")
         ]
@@ -107,12 +105,11 @@ async def test_a_step_that_the_server_refuses_stops_no_other(flows_dsn: str) -> 
     async with working(flows_dsn, Deaf()) as chancy:
         flow = Workflow("w").add(steps.mark.job(), "refused").add(steps.mark.job(), "taken")
         reference = await chancy.push(flow)
-        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
-        await asyncio.to_thread(execute, flows_dsn, REFUSE)
+        await eventually(lambda: not ask(flows_dsn, "select id from chancy.jobs"))
+        await asyncio.to_thread(ask, flows_dsn, REFUSE)
         assert await sweep_of(chancy).turn() == 2
         assert await states(reference) == {"refused": "failed", "taken": "succeeded"}
-        refused = await reference.step("refused")
-        assert refused is not None
+        refused = present(await reference.step("refused"))
         assert refused.error is not None
         assert "not this one" in refused.error["message"]
 
@@ -122,9 +119,9 @@ async def test_a_timer_that_the_server_refuses_stops_no_other(flows_dsn: str) ->
         flow = Workflow("w").wait_for("refused", timeout_s=0.01, default=1)
         flow.wait_for("taken", timeout_s=0.01, default=2)
         reference = await chancy.push(flow)
-        await asyncio.to_thread(execute, flows_dsn, REFUSE)
+        await asyncio.to_thread(ask, flows_dsn, REFUSE)
         # In one turn: once "refused" has failed, the workflow ends no other wait.
-        await eventually(lambda: execute(flows_dsn, BOTH_DUE) == [(True,)])
+        await eventually(lambda: ask(flows_dsn, BOTH_DUE) == [(True,)])
         assert await SignalTimeouts(chancy.broker).turn() == 2
         assert await states(reference) == {"refused": "failed", "taken": "succeeded"}
 
@@ -142,10 +139,9 @@ async def test_a_replay_that_the_server_refuses_stops_no_other(flows_dsn: str) -
     async with working(flows_dsn, Deaf(), dead) as chancy:
         for job in jobs:
             assert job is not None
-            again = await dead.replay(chancy, job)
-            assert again is not None
+            again = present(await dead.replay(chancy, job))
             await chancy.wait_for(again, 10)
-        await asyncio.to_thread(execute, flows_dsn, REFUSE)
+        await asyncio.to_thread(ask, flows_dsn, REFUSE)
         await sweep_of(chancy).turn()
         found = await states(flows.reference(chancy, reference.id))
         assert found == {"refused": "failed", "taken": "succeeded"}
@@ -161,8 +157,7 @@ async def test_steps_with_open_dependencies_are_in_no_piece(flows_dsn: str) -> N
         reference = await chancy.push(flow)
         left = "select names from chancy.workflows_starts"
         for step, pieces in (("a", [(["d"],)]), ("b", [(["d"],)])):
-            found = await reference.step(step)
-            assert found is not None
+            found = present(await reference.step(step))
             assert found.job_id is not None
             end = StepOutcome(
                 StepRef(reference.id, step, 1, False), found.job_id, 4, None, None, None
@@ -170,5 +165,5 @@ async def test_steps_with_open_dependencies_are_in_no_piece(flows_dsn: str) -> N
             sql, *parameters = advance_statement("chancy", [end], most=1)
             with psycopg.connect(flows_dsn, autocommit=True) as connection:
                 psycopg.RawCursor(connection).execute(sql.encode(), parameters)
-            assert execute(flows_dsn, left) == pieces
+            assert ask(flows_dsn, left) == pieces
         assert (await states(reference))["join"] == "pending"

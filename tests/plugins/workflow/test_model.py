@@ -17,7 +17,8 @@ from chancy.plugins.workflow import OnFailure, Workflows, WorkflowState
 from chancy.plugins.workflow.outcomes import StepOutcomes
 from chancy.plugins.workflow.sweep import WorkflowSweep
 from tests.plugins.workflow import model, steps
-from tests.plugins.workflow.running import execute, working
+from tests.plugins.workflow.running import working
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 
@@ -36,7 +37,7 @@ class Flaky(Workflows):
 
 async def settled(dsn: str, chancy: Chancy) -> None:
     """Wait until no job is left, and all that ended is told."""
-    await eventually(lambda: not execute(dsn, "select id from chancy.jobs"))
+    await eventually(lambda: not ask(dsn, "select id from chancy.jobs"))
     sweep = WorkflowSweep(chancy.broker, SystemClock(), StepOutcomes(), keep_days=None)
     while await sweep.turn():
         pass
@@ -45,7 +46,7 @@ async def settled(dsn: str, chancy: Chancy) -> None:
 async def prune(dsn: str) -> None:
     """As a pruner that keeps nothing, for as long as it is let."""
     while True:
-        await asyncio.to_thread(execute, dsn, "delete from chancy.finished_jobs")
+        await asyncio.to_thread(ask, dsn, "delete from chancy.finished_jobs")
         await asyncio.sleep(0.01)  # so that others get their turn at the database
 
 

@@ -10,7 +10,8 @@ import pytest
 from chancy.plugins.workflow import Workflows, chain
 from chancy.postgres.settle.plugin_writes import PluginWrites
 from tests.plugins.workflow import steps
-from tests.plugins.workflow.running import execute, working
+from tests.plugins.workflow.running import working
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 
@@ -29,7 +30,7 @@ async def test_plain_jobs_are_settled_without_the_plugin(
     async with working(flows_dsn, flows) as chancy:
         pushed = [await chancy.push(steps.number.job(n)) for n in range(5)]
         assert [await one.result(10) for one in pushed] == [0, 1, 2, 3, 4]
-        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        await eventually(lambda: not ask(flows_dsn, "select id from chancy.jobs"))
         assert written == []
         reference = await chancy.push(chain("w", steps.number.job(5)))
         assert await reference.result(10) == 5

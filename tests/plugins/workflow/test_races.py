@@ -13,8 +13,8 @@ from chancy import Chancy
 from chancy.plugins.workflow import Workflow, Workflows, WorkflowState
 from chancy.plugins.workflow.outcomes import StepOutcome, StepRef, advance_statement
 from tests.plugins.workflow import audit, steps
-from tests.plugins.workflow.running import execute
 from tests.support.locks import BLOCKED
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 #: How often two steps race to start the one behind both.
@@ -58,13 +58,13 @@ async def test_steps_that_end_at_once_start_the_next_one_once(flows_dsn: str) ->
             for flow in ids:
                 told = end(0, flow, "left"), end(1, flow, "right"), end(2, flow, "left")
                 await asyncio.gather(*told)
-            assert execute(flows_dsn, STARTED) == [(TIMES, TIMES)]
+            assert ask(flows_dsn, STARTED) == [(TIMES, TIMES)]
             for flow in ids[:50]:
                 await asyncio.gather(end(0, flow, "join"), end(2, flow, "join"))
         for flow in ids[:50]:
             assert await flows.reference(chancy, flow).wait(5) is WorkflowState.SUCCEEDED
     missing = "select distinct missing from chancy.workflows_joins where name = 'join'"
-    assert execute(flows_dsn, missing) == [(0,)]
+    assert ask(flows_dsn, missing) == [(0,)]
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -81,14 +81,14 @@ async def test_a_step_behind_two_starts_with_the_last_that_is_committed(
     told = asyncio.create_task(psycopg.AsyncRawCursor(other).execute(*ends(flow, "right")))
     _, waiting = await asyncio.wait([told], timeout=0.3)
     assert waiting, "the join is counted down by one at a time"
-    assert execute(flows_dsn, STARTED) == [(0, 0)]
+    assert ask(flows_dsn, STARTED) == [(0, 0)]
     await (first.commit() if commits else first.rollback())
     await told
-    assert execute(flows_dsn, STARTED) == [(int(commits), int(commits))]
+    assert ask(flows_dsn, STARTED) == [(int(commits), int(commits))]
     if not commits:
         await psycopg.AsyncRawCursor(first).execute(*ends(flow, "left"))
         await first.commit()
-        assert execute(flows_dsn, STARTED) == [(1, 1)]
+        assert ask(flows_dsn, STARTED) == [(1, 1)]
     await first.close()
     await other.close()
 
@@ -113,7 +113,7 @@ where {BLOCKED} and (wait_event = 'advisory'
 
 
 async def test_ends_that_waited_for_a_failure_do_not_wait_for_each_other(flows_dsn: str) -> None:
-    execute(flows_dsn, PAUSE)
+    ask(flows_dsn, PAUSE)
     flows = Workflows()
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
         reference = await chancy.push(joining().add(steps.mark.job(), "bad"))
@@ -124,7 +124,7 @@ async def test_ends_that_waited_for_a_failure_do_not_wait_for_each_other(flows_d
             await connect(flows_dsn, autocommit=True) as right,
         ):
             await psycopg.AsyncRawCursor(bad).execute(*ends(reference.id, "bad", state=5))
-            execute(flows_dsn, "delete from chancy.jobs")
+            ask(flows_dsn, "delete from chancy.jobs")
             with psycopg.connect(flows_dsn) as held:
                 held.execute("select pg_advisory_xact_lock(7)")
                 told = asyncio.gather(
@@ -132,10 +132,10 @@ async def test_ends_that_waited_for_a_failure_do_not_wait_for_each_other(flows_d
                     psycopg.AsyncRawCursor(right).execute(*ends(reference.id, "right")),
                 )
                 both = f"select count(*) from pg_stat_activity where {BLOCKED}"
-                await eventually(lambda: execute(flows_dsn, both) == [(2,)])
+                await eventually(lambda: ask(flows_dsn, both) == [(2,)])
                 await bad.commit()
-                await eventually(lambda: execute(flows_dsn, WAITING) == [(True,)])
+                await eventually(lambda: ask(flows_dsn, WAITING) == [(True,)])
             await told
         assert await reference.wait(5) is WorkflowState.FAILED
         steps_states = "select name, state from chancy.workflows_steps where state > 0 order by 1"
-        assert execute(flows_dsn, steps_states) == [("bad", 5), ("left", 4), ("right", 4)]
+        assert ask(flows_dsn, steps_states) == [("bad", 5), ("left", 4), ("right", 4)]

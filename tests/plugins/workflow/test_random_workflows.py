@@ -31,7 +31,8 @@ from tests.plugins.workflow.random_workflows import (
     drawn,
     there,
 )
-from tests.plugins.workflow.running import execute, sweep_of
+from tests.plugins.workflow.running import sweep_of
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 logger = logging.getLogger("tests.plugins.workflow")
@@ -97,8 +98,8 @@ class Run:
     async def _cancel(self) -> None:
         if await self.reference.cancel():
             assert await self.reference.wait(1) is WorkflowState.CANCELLED
-            await eventually(lambda: not execute(self.dsn, LEFT, str(self.reference.id)))
-            assert execute(self.dsn, LATE, self.reference.id) == []
+            await eventually(lambda: not ask(self.dsn, LEFT, [str(self.reference.id)]))
+            assert ask(self.dsn, LATE, [self.reference.id]) == []
 
     async def _signal(self) -> None:
         """Each signal twice, in any order, before or after it is waited for."""
@@ -145,12 +146,12 @@ def fleet(servers: Sequence[str], chance: random.Random) -> Iterator[Fleet]:
 
 async def all_told(dsn: str, chancy: Chancy) -> None:
     """Wait until no job is left, and nothing to repair. None has ended twice."""
-    await eventually(lambda: not execute(dsn, "select id from chancy.jobs"), timeout=60)
+    await eventually(lambda: not ask(dsn, "select id from chancy.jobs"), timeout=60)
     sweep = sweep_of(chancy)
     while await sweep.turn():
         pass
-    assert execute(dsn, MISSING) == []
-    assert execute(dsn, TWICE) == []
+    assert ask(dsn, MISSING) == []
+    assert ask(dsn, TWICE) == []
 
 
 async def play(
@@ -248,7 +249,7 @@ async def check(run: Run, dsn: str, lines: Sequence[list[str]]) -> int:
         check_book(lines, run, steps)
         return check_steps(run.drawn, steps)
     except AssertionError as error:
-        failures = execute(dsn, FAILURES, [step.job_id for step in steps.values()])
+        failures = ask(dsn, FAILURES, [[step.job_id for step in steps.values()]])
         error.add_note(f"{run.drawn}\n{found}\n{[*steps.values()]}\n{failures}")
         raise
 

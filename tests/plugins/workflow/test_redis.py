@@ -20,6 +20,7 @@ from tests.plugins.workflow import steps
 from tests.plugins.workflow.running import states, stopped
 from tests.plugins.workflow.two_stores import fast, working
 from tests.support.postgres_fixtures import template_with
+from tests.support.presence import present
 from tests.support.waiting import eventually
 
 
@@ -64,8 +65,7 @@ async def test_a_step_of_a_redis_queue_fails_and_is_undone_and_retried(
         reference = await chancy.push(flow)
         assert await reference.wait(10) is WorkflowState.COMPENSATED
         assert steps.ran == ["a", "bad", "undo a"]
-        bad = await reference.step("bad")
-        assert bad is not None
+        bad = present(await reference.step("bad"))
         assert bad.error == {"type": "builtins.ValueError", "message": "bad fails"}
         plain = Workflow("w").add(fast(steps.once.job()), "bad")
         plain.add(steps.mark.job(), "end", after="bad")

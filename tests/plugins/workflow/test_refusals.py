@@ -22,7 +22,9 @@ from chancy.plugins.workflow import (
 from chancy.plugins.workflow.calls import WorkflowCalls
 from chancy.plugins.workflow.outcomes import StepRef, lost_outcome
 from tests.plugins.workflow import steps
-from tests.plugins.workflow.running import REFUSE, Deaf, execute, states, sweep_of, working
+from tests.plugins.workflow.running import REFUSE, Deaf, states, sweep_of, working
+from tests.support.presence import present
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 
@@ -45,15 +47,14 @@ async def test_a_step_that_cannot_be_pushed_fails_by_its_own_policy(
     flow.add(steps.once.job(), "beside", after="first")
     flow.add(steps.once.job(), "refused", after="first", on_failure=policy)
     flow.add(steps.once.job(), "last", after="refused")
-    execute(flows_dsn, REFUSE)
+    ask(flows_dsn, REFUSE)
     async with working(flows_dsn, flows) as chancy:
         reference = await chancy.push(flow)
         assert await reference.wait(20) is state
         found = await states(reference)
         assert found["first"] == "succeeded"
         assert found.items() >= ended.items()
-        refused = await reference.step("refused")
-        assert refused is not None
+        refused = present(await reference.step("refused"))
         assert refused.error is not None
         assert "not this one" in refused.error["message"]
     assert steps.ran.count("first") == 1
@@ -66,11 +67,9 @@ def saga(first: str) -> Workflow:
 
 async def fails_for_good(reference: WorkflowReference) -> None:
     """That is seen, and the workflow goes on once the server takes it."""
-    found = await reference.get()
-    assert found is not None
+    found = present(await reference.get())
     assert found.state is WorkflowState.FAILED
-    refused = await reference.step("undo kept")
-    assert refused is not None
+    refused = present(await reference.step("undo kept"))
     assert refused.state is StepState.FAILED
     assert refused.error is not None
     assert "not this one" in refused.error["message"]
@@ -79,12 +78,12 @@ async def fails_for_good(reference: WorkflowReference) -> None:
 async def test_a_step_that_undoes_and_cannot_be_pushed_fails(flows_dsn: str) -> None:
     flows = Workflows(sweep_s=0.1)
     steps.failing.add("bad")
-    execute(flows_dsn, REFUSE)
+    ask(flows_dsn, REFUSE)
     async with working(flows_dsn, flows) as chancy:
         reference = await chancy.push(saga("kept"))
         assert await reference.wait(20) is WorkflowState.FAILED
         await fails_for_good(reference)
-        await asyncio.to_thread(execute, flows_dsn, "drop trigger refuse on chancy.jobs")
+        await asyncio.to_thread(ask, flows_dsn, "drop trigger refuse on chancy.jobs")
         assert await reference.retry() == 1
         assert await reference.wait(20) is WorkflowState.COMPENSATED
     assert steps.ran[-1] == "undo kept"
@@ -98,10 +97,10 @@ async def test_a_workflow_that_cannot_be_undone_holds_up_no_other(flows_dsn: str
         both = [await chancy.push(saga(name)) for name in ("kept", "done")]
         for one in both:
             assert await one.wait(10) is WorkflowState.FAILED
-    await asyncio.to_thread(execute, flows_dsn, REFUSE)
+    await asyncio.to_thread(ask, flows_dsn, REFUSE)
     ended = "update chancy.workflows_steps set state = 4 where name in ('kept', 'done')"
-    execute(flows_dsn, ended)
-    execute(flows_dsn, "update chancy.workflows set state = 2, finished_at = null")
+    ask(flows_dsn, ended)
+    ask(flows_dsn, "update chancy.workflows set state = 2, finished_at = null")
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
         kept, done = (flows.reference(chancy, one.id) for one in both)
         await sweep_of(chancy).turn()
@@ -111,14 +110,14 @@ async def test_a_workflow_that_cannot_be_undone_holds_up_no_other(flows_dsn: str
 
 async def test_a_released_step_that_cannot_be_pushed_fails(flows_dsn: str) -> None:
     """Each by itself, though the server refuses two that follow each other."""
-    execute(flows_dsn, REFUSE)
+    ask(flows_dsn, REFUSE)
     flow = Workflow("w").add(steps.mark.job(), "first")
     flow.add(steps.once.job(), "refused", after="first", on_failure="ignore")
     flow.add(steps.once.job(), "then", after="refused", on_failure="ignore")
     flow.add(steps.mark.job(), "last", after="then")
     async with working(flows_dsn, Deaf()) as chancy:
         reference = await chancy.push(flow)
-        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        await eventually(lambda: not ask(flows_dsn, "select id from chancy.jobs"))
         assert await sweep_of(chancy).turn() == 1
         found = await states(reference)
         assert (found["refused"], found["then"]) == ("ignored", "ignored")
@@ -131,11 +130,10 @@ async def test_a_lost_step_releases_the_steps_that_can_be_pushed(flows_dsn: str)
         for name in ("refused", "taken"):
             flow.add(steps.once.job(), name, after="gone", on_failure="ignore")
         reference = await chancy.push(flow)
-        step = await reference.step("gone")
-        assert step is not None
+        step = present(await reference.step("gone"))
         assert step.job_id is not None
-        execute(flows_dsn, "delete from chancy.jobs where id = %s", step.job_id)
-        await asyncio.to_thread(execute, flows_dsn, REFUSE)
+        ask(flows_dsn, "delete from chancy.jobs where id = %s", [step.job_id])
+        await asyncio.to_thread(ask, flows_dsn, REFUSE)
         loss = lost_outcome(StepRef(reference.id, "gone", 1, False), step.job_id)
         assert await WorkflowCalls(chancy.broker).lose([loss]) == 1
         found = {"gone": "ignored", "refused": "ignored", "taken": "pending"}
@@ -150,7 +148,7 @@ async def test_a_step_behind_a_signal_that_cannot_be_pushed_fails_by_itself(
     flows = Workflows(sweep_s=0.1)
     flow = Workflow("w").wait_for("go").add(steps.once.job(), "beside", after="go")
     flow.add(steps.once.job(), "refused", after="go", on_failure="ignore")
-    execute(flows_dsn, REFUSE)
+    ask(flows_dsn, REFUSE)
     async with working(flows_dsn, flows) as chancy:
         reference = await chancy.push(flow)
         if within:
@@ -169,9 +167,9 @@ async def test_an_end_that_is_refused_and_what_it_lets_go_are_two_failures(flows
         flow = Workflow("w").add(steps.once.job(), "first", on_failure="ignore")
         flow.add(steps.once.job(), "refused", after="first", on_failure="ignore")
         reference = await chancy.push(flow)
-        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
-        await asyncio.to_thread(execute, flows_dsn, REFUSE)
-        execute(
+        await eventually(lambda: not ask(flows_dsn, "select id from chancy.jobs"))
+        await asyncio.to_thread(ask, flows_dsn, REFUSE)
+        ask(
             flows_dsn,
             "create trigger refuse before update on chancy.workflows_steps for each row "
             "when (new.name = 'first' and new.state = 4) execute function chancy.refuse()",

@@ -11,7 +11,7 @@ from chancy import Settlement, State
 from chancy.plugins.batch.outcomes import BatchOutcomes as BatchNotes
 from chancy.plugins.batch.outcomes import BatchRef as BatchPlace
 from chancy.plugins.workflow.outcomes import RecordedAttempt, StepOutcomes, StepRef, ref_of
-from tests.unit.attempt.test_judge import claimed
+from tests.support.claims import claimed
 
 
 def test_notes_are_bounded_and_take_no_nonsense() -> None:

@@ -9,9 +9,10 @@ from chancy.plugins.workflow import Each, From, Workflow, Workflows
 from chancy.postgres.schema.component import RoleKind
 from tests.plugins.batch.jobs import act, ran, said
 from tests.plugins.workflow import steps
-from tests.plugins.workflow.running import ASYNC, REFUSE, execute
+from tests.plugins.workflow.running import ASYNC, REFUSE
 from tests.plugins.workflow.two_stores import FAST, fast
 from tests.support.roles import Cast, roles
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 
@@ -39,15 +40,15 @@ async def test_a_producer_pushes_what_a_worker_runs(empty_dsn: str, redis_url: s
         partly.add(steps.mark.job(), "refused", after="go", on_failure="ignore")
         async with application(RoleKind.PRODUCER) as chancy:
             id = (await chancy.push(flow)).id
-            assert len(execute(empty_dsn, "select id from chancy.jobs where queue = 'fast'")) == 1
+            assert len(ask(empty_dsn, "select id from chancy.jobs where queue = 'fast'")) == 1
             reference = await chancy.push(asked)
             assert await reference.signal("one")
             assert await reference.signal("two", 7)
             assert not await reference.signal("two", 8)
-            execute(empty_dsn, REFUSE)
+            ask(empty_dsn, REFUSE)
             third = (await chancy.push(partly)).id
             assert await flows.signal(chancy, third, "go", 9)
-        assert len(execute(empty_dsn, "select id from chancy.jobs where queue = 'fast'")) == 2
+        assert len(ask(empty_dsn, "select id from chancy.jobs where queue = 'fast'")) == 2
         async with application(RoleKind.WORKER) as chancy, Worker(chancy):
             assert await flows.reference(chancy, id).result(10) == 6
             assert await flows.reference(chancy, reference.id).result(10) == 7

@@ -8,7 +8,8 @@ from chancy import Chancy
 from chancy.plugins.workflow import Workflow, Workflows, WorkflowState
 from chancy.plugins.workflow.timers import SignalTimeouts
 from tests.plugins.workflow import steps
-from tests.plugins.workflow.running import execute, sweep_of
+from tests.plugins.workflow.running import sweep_of
+from tests.support.sql import ask
 
 FLOWS = Workflows()
 #: Workflows that a turn has something to do with.
@@ -21,7 +22,7 @@ async def test_a_turn_rings_so_many_timers(flows_dsn: str, monkeypatch: pytest.M
     async with Chancy(flows_dsn, plugins=[FLOWS]) as chancy:
         for _ in range(COUNT):
             await chancy.push(Workflow("w").wait_for("go", timeout_s=3600, default=1))
-        execute(flows_dsn, "update chancy.workflows_timers set due_at = now()")
+        ask(flows_dsn, "update chancy.workflows_timers set due_at = now()")
         timers = SignalTimeouts(chancy.broker)
         assert [await timers.turn() for _ in range(3)] == [4, 3, 0]
         ended = await FLOWS.find(chancy)
@@ -37,7 +38,7 @@ async def test_a_turn_forgets_so_many_workflows(
         for _ in range(COUNT):
             await chancy.push(Workflow("w").add(steps.mark.job(), "a"))
         old = "update chancy.workflows set state = 4, finished_at = now() - interval '9 days'"
-        execute(flows_dsn, old)
+        ask(flows_dsn, old)
         sweep = sweep_of(chancy, 8)
         assert [await sweep.purge() for _ in range(3)] == [4, 3, 0]
 
@@ -50,11 +51,11 @@ async def test_a_turn_ends_so_many_workflows(
         for _ in range(COUNT):
             await chancy.push(Workflow("w").wait_for("never"))
         # As when the last steps of them that ran ended while another failed.
-        execute(flows_dsn, "update chancy.workflows set state = 3, failed = 1")
+        ask(flows_dsn, "update chancy.workflows set state = 3, failed = 1")
         sweep = sweep_of(chancy)
         failed = "select count(*) from chancy.workflows where state = 5"
         counts: list[int] = []
         for _ in range(4):
             await sweep.turn()
-            counts += execute(flows_dsn, failed)[0]
+            counts += ask(flows_dsn, failed)[0]
     assert counts == [2, 4, 6, 7]

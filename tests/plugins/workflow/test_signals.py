@@ -13,7 +13,8 @@ from pydantic import BaseModel
 from chancy import Chancy, JobCancelled, PushError, Worker, job
 from chancy.plugins.workflow import From, Workflow, WorkflowFailed, Workflows
 from tests.plugins.workflow import steps
-from tests.plugins.workflow.running import ASYNC, SOON, execute, working
+from tests.plugins.workflow.running import ASYNC, SOON, working
+from tests.support.sql import ask
 
 
 @dataclass
@@ -85,7 +86,7 @@ async def test_a_payload_that_cannot_be_stored_is_refused(flows_dsn: str) -> Non
             await reference.signal("approved", Nothing())
         with pytest.raises(PushError, match=r"'approved'\[0\]"):
             await reference.signal("approved", [Approval("eve", AT)])
-        assert execute(flows_dsn, "select name from chancy.workflows_signals") == []
+        assert ask(flows_dsn, "select name from chancy.workflows_signals") == []
 
 
 async def test_the_payload_of_a_signal_is_validated_against_its_receiver(flows_dsn: str) -> None:
@@ -121,11 +122,11 @@ def test_a_signal_is_given_without_an_event_loop_with_its_transaction(flows_dsn:
             assert flows.sync_signal(chancy, reference.id, "approved", given, within=connection)
             assert not reference.sync_signal("approved", given, within=connection)
             connection.rollback()
-        assert execute(flows_dsn, "select name from chancy.workflows_signals") == []
-        assert execute(flows_dsn, "select id from chancy.jobs") == []
+        assert ask(flows_dsn, "select name from chancy.workflows_signals") == []
+        assert ask(flows_dsn, "select id from chancy.jobs") == []
         with psycopg.connect(flows_dsn) as connection:
             assert reference.sync_signal("approved", given, within=connection)
-        assert len(execute(flows_dsn, "select id from chancy.jobs")) == 1
+        assert len(ask(flows_dsn, "select id from chancy.jobs")) == 1
         with psycopg.connect(flows_dsn) as connection:
             assert not reference.sync_signal("approved", given, within=connection)
             with pytest.raises(PushError, match="has no step 'other' that waits"):
@@ -185,7 +186,7 @@ async def test_a_signal_that_comes_too_late_is_refused(flows_dsn: str, default: 
         await reference.wait(10)
         with pytest.raises(PushError, match="step 'go' has ended without it"):
             await reference.signal("go", 1)
-        execute(flows_dsn, "update chancy.workflows_steps set delay_s = 60")
+        ask(flows_dsn, "update chancy.workflows_steps set delay_s = 60")
         assert await reference.retry("go") == 1
         assert await reference.signal("go", 2)
         assert not await reference.signal("go", 3)

@@ -14,7 +14,9 @@ from chancy.plugins.workflow.calls import WorkflowCalls
 from chancy.plugins.workflow.outcomes import SQL, StepOutcome, StepRef, advance_statement
 from chancy.plugins.workflow.starts import Starts, start_pieces
 from tests.plugins.workflow import steps
-from tests.plugins.workflow.running import execute, states, sweep_of, working
+from tests.plugins.workflow.running import states, sweep_of, working
+from tests.support.presence import present
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 WIDTH = 7
@@ -74,8 +76,8 @@ def fan(*, gate: bool = False) -> Workflow:
 async def halted(chancy: Chancy, dsn: str, flows: Workflows) -> WorkflowReference:
     """A workflow of which three pieces wait to be started."""
     reference = await chancy.push(fan(gate=True))
-    await eventually(lambda: execute(dsn, PIECES) == [(2,), (2,), (1,)])
-    assert execute(dsn, "select count(*) from chancy.jobs")[0][0] <= 2
+    await eventually(lambda: ask(dsn, PIECES) == [(2,), (2,), (1,)])
+    assert ask(dsn, "select count(*) from chancy.jobs")[0][0] <= 2
     return reference
 
 
@@ -85,9 +87,9 @@ async def test_the_worker_that_let_them_go_starts_all(flows_dsn: str) -> None:
         reference = await chancy.push(fan())
         assert await reference.wait(10) is WorkflowState.SUCCEEDED
         assert flows.counted.left == [3]
-        assert execute(flows_dsn, PIECES) == []
+        assert ask(flows_dsn, PIECES) == []
         assert set((await states(reference)).values()) == {"succeeded"}
-    ran = execute(flows_dsn, "select count(*), count(distinct id) from chancy.finished_jobs")
+    ran = ask(flows_dsn, "select count(*), count(distinct id) from chancy.finished_jobs")
     assert ran == [(WIDTH + 2, WIDTH + 2)]
 
 
@@ -98,7 +100,7 @@ async def test_remaining_steps_are_started_before_the_service_begins(flows_dsn: 
         late = Starts()
         late.add(3)
         serving = asyncio.create_task(late.serve(SQL.on(chancy.broker), chancy.clock))
-        await eventually(lambda: execute(flows_dsn, PIECES) == [])
+        await eventually(lambda: ask(flows_dsn, PIECES) == [])
         serving.cancel()
         await asyncio.wait([serving])
         steps.gate.set()
@@ -110,7 +112,7 @@ async def test_the_sweep_of_another_starts_what_a_killed_worker_left(flows_dsn: 
     async with working(flows_dsn, flows) as chancy:
         reference = await halted(chancy, flows_dsn, flows)
         assert await sweep_of(chancy).turn() == 0, "none of them counts as gone"
-        assert execute(flows_dsn, PIECES) == []
+        assert ask(flows_dsn, PIECES) == []
         steps.gate.set()
         assert await reference.wait(10) is WorkflowState.SUCCEEDED
         assert set((await states(reference)).values()) == {"succeeded"}
@@ -122,10 +124,10 @@ async def test_pieces_of_a_cancelled_workflow_start_nothing(flows_dsn: str) -> N
         reference = await halted(chancy, flows_dsn, flows)
         assert await reference.cancel()
         # What settles holds the workflow, and who is held up takes no piece.
-        await eventually(lambda: execute(flows_dsn, "select count(*) from chancy.jobs") == [(0,)])
+        await eventually(lambda: ask(flows_dsn, "select count(*) from chancy.jobs") == [(0,)])
         assert await start_pieces(SQL.on(chancy.broker)) == 3
-        assert execute(flows_dsn, PIECES) == []
-        assert execute(flows_dsn, "select count(*) from chancy.jobs") == [(0,)]
+        assert ask(flows_dsn, PIECES) == []
+        assert ask(flows_dsn, "select count(*) from chancy.jobs") == [(0,)]
         assert (await states(reference))["n6"] == "cancelled"
 
 
@@ -134,10 +136,10 @@ async def test_a_restarted_workflow_starts_the_remaining_steps_at_once(flows_dsn
     async with working(flows_dsn, flows) as chancy:
         reference = await halted(chancy, flows_dsn, flows)
         assert await reference.cancel()
-        await eventually(lambda: execute(flows_dsn, "select count(*) from chancy.jobs") == [(0,)])
+        await eventually(lambda: ask(flows_dsn, "select count(*) from chancy.jobs") == [(0,)])
         steps.gate.set()
         await reference.retry()
-        assert execute(flows_dsn, PIECES) == []
+        assert ask(flows_dsn, PIECES) == []
         assert await reference.wait(10) is WorkflowState.SUCCEEDED
 
 
@@ -151,7 +153,7 @@ async def test_a_workflow_that_another_session_holds_delays_no_caller(flows_dsn:
                 "select from chancy.workflows where id = %s for no key update", [held.id]
             )
             assert await asyncio.wait_for(sweep_of(chancy).turn(), 10) == 0
-            waiting = execute(flows_dsn, "select distinct workflow_id from chancy.workflows_starts")
+            waiting = ask(flows_dsn, "select distinct workflow_id from chancy.workflows_starts")
             assert waiting == [(held.id,)]
         assert await start_pieces(SQL.on(chancy.broker)) == 3
         steps.gate.set()
@@ -161,7 +163,7 @@ async def test_a_workflow_that_another_session_holds_delays_no_caller(flows_dsn:
 
 async def halted_too(chancy: Chancy, dsn: str, flows: Workflows) -> WorkflowReference:
     reference = await chancy.push(fan())
-    await eventually(lambda: len(execute(dsn, PIECES)) == 6)
+    await eventually(lambda: len(ask(dsn, PIECES)) == 6)
     return reference
 
 
@@ -175,18 +177,17 @@ async def settled_at_once(dsn: str, flows: int, width: int) -> tuple[list[int], 
             for number in range(width):
                 flow.add(steps.mark.job(), f"n{number}", after="out")
             reference = await chancy.push(flow)
-            out = await reference.step("out")
-            assert out is not None
+            out = present(await reference.step("out"))
             assert out.job_id is not None
             ends.append(
                 StepOutcome(StepRef(reference.id, "out", 1, False), out.job_id, 4, None, None, None)
             )
         sql, *parameters = advance_statement("chancy", ends, most=2)
         ((_, left),) = await SQL.on(chancy.broker).store.fetch(sql, *parameters)
-    pieces = [size for (size,) in execute(dsn, PIECES)]
+    pieces = [size for (size,) in ask(dsn, PIECES)]
     assert left == len(pieces)
     # The jobs of the first steps are not settled here.
-    return pieces, execute(dsn, "select count(*) from chancy.jobs")[0][0] - flows
+    return pieces, ask(dsn, "select count(*) from chancy.jobs")[0][0] - flows
 
 
 @pytest.mark.parametrize(
@@ -203,7 +204,7 @@ async def test_a_settlement_starts_the_first_of_each_workflow(
 async def many_pieces(chancy: Chancy, dsn: str) -> int:
     """More than the looks of a worker could take if each took two."""
     await settled_at_once(dsn, 1, 60)
-    return int(execute(dsn, "select count(*) from chancy.workflows_starts")[0][0])
+    return int(ask(dsn, "select count(*) from chancy.workflows_starts")[0][0])
 
 
 async def test_all_that_a_worker_has_left_is_started(
@@ -214,10 +215,10 @@ async def test_all_that_a_worker_has_left_is_started(
         starts = Starts()
         starts.add(await many_pieces(chancy, flows_dsn))
         serving = asyncio.create_task(starts.serve(SQL.on(chancy.broker), chancy.clock))
-        await eventually(lambda: execute(flows_dsn, PIECES) == [], timeout=10)
+        await eventually(lambda: ask(flows_dsn, PIECES) == [], timeout=10)
         serving.cancel()
         await asyncio.wait([serving])
-    assert execute(flows_dsn, "select count(*) from chancy.jobs") == [(61,)]
+    assert ask(flows_dsn, "select count(*) from chancy.jobs") == [(61,)]
 
 
 async def test_a_sweep_that_finds_many_continues_at_once(
@@ -227,7 +228,7 @@ async def test_a_sweep_that_finds_many_continues_at_once(
     async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
         assert await many_pieces(chancy, flows_dsn) == 29
     async with working(flows_dsn, Workflows(sweep_s=3600)):
-        await eventually(lambda: execute(flows_dsn, PIECES) == [], timeout=10)
+        await eventually(lambda: ask(flows_dsn, PIECES) == [], timeout=10)
 
 
 REFUSE = """
@@ -247,18 +248,17 @@ async def test_a_step_that_cannot_be_started_stops_no_other(flows_dsn: str) -> N
         bad = await halted(chancy, flows_dsn, flows)
         other = await halted_too(chancy, flows_dsn, flows)
         # Apart: it waits for a settlement of the worker, which has this loop.
-        await asyncio.to_thread(execute, flows_dsn, REFUSE.format(bad.id))
+        await asyncio.to_thread(ask, flows_dsn, REFUSE.format(bad.id))
         await sweep_of(chancy).turn()
-        assert execute(flows_dsn, PIECES) == []
-        found = await bad.step("n3")
-        assert found is not None
+        assert ask(flows_dsn, PIECES) == []
+        found = present(await bad.step("n3"))
         assert found.error is not None
         assert "not this one" in found.error["message"]
         assert "waiting" not in {(await states(bad))["n2"], (await states(other))["n6"]}
         steps.gate.set()
         assert await bad.wait(10) is WorkflowState.FAILED
         assert await other.wait(10) is WorkflowState.SUCCEEDED
-        await asyncio.to_thread(execute, flows_dsn, "drop trigger refuse on chancy.jobs")
+        await asyncio.to_thread(ask, flows_dsn, "drop trigger refuse on chancy.jobs")
         await bad.retry()
         assert await bad.wait(10) is WorkflowState.SUCCEEDED
 
@@ -266,11 +266,10 @@ async def test_a_step_that_cannot_be_started_stops_no_other(flows_dsn: str) -> N
 async def test_unreported_steps_are_also_started_in_pieces(flows_dsn: str) -> None:
     async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
         reference = await chancy.push(fan())
-        out = await reference.step("out")
-        assert out is not None
+        out = present(await reference.step("out"))
         assert out.job_id is not None
         end = StepOutcome(StepRef(reference.id, "out", 1, False), out.job_id, 4, None, None, None)
         await WorkflowCalls(chancy.broker).advance([end])
     by = "select count(distinct xmin::text), count(*) from chancy.jobs where id <> %s"
-    assert execute(flows_dsn, by, out.job_id) == [(4, WIDTH)]
-    assert execute(flows_dsn, PIECES) == []
+    assert ask(flows_dsn, by, [out.job_id]) == [(4, WIDTH)]
+    assert ask(flows_dsn, PIECES) == []

@@ -6,10 +6,10 @@ import json
 from typing import Any
 from uuid import UUID
 
-import psycopg
 import pytest
 
 from chancy.plugins.workflow.outcomes import StepRef, ref_of
+from tests.support.sql import ask
 
 ID = UUID("018f3c3e-7d3a-7cc0-8000-0123456789ab")
 
@@ -18,11 +18,8 @@ ID = UUID("018f3c3e-7d3a-7cc0-8000-0123456789ab")
 @pytest.mark.parametrize("more", [{}, {"to": "ann"}, {"dead_letters": {"of": 1}}])
 async def test_both_readers_return_the_same(dsn: str, step: str, more: dict[str, Any]) -> None:
     meta = {**more, "workflow": {"step": step, "run": 3, "id": str(ID)}}
-    with psycopg.connect(dsn) as connection:
-        row = connection.execute("select %s::jsonb::text", (json.dumps(meta),)).fetchone()
-    assert row is not None
-    wanted = StepRef(ID, step, 3, "dead_letters" in more)
-    assert ref_of(row[0]) == wanted
+    ((text,),) = ask(dsn, "select %s::jsonb::text", [json.dumps(meta)])
+    assert ref_of(text) == StepRef(ID, step, 3, "dead_letters" in more)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from chancy import Chancy, ConfigurationError, Queue, Settlement, Worker, current_job, job
+from chancy import Chancy, ConfigurationError, Queue, Settlement, current_job, job
 from chancy.broker.transaction import Transaction
 from chancy.clock import SystemClock
 from chancy.plugin.tables import PluginTables
@@ -29,7 +29,9 @@ from chancy.plugins.workflow.outcomes import RecordedAttempt, StepOutcomes, Step
 from chancy.plugins.workflow.sweep import WorkflowSweep
 from chancy.testing.clock import ManualClock
 from tests.plugins.workflow import steps
-from tests.plugins.workflow.running import ASYNC, Deaf, execute, states, sweep_of, working
+from tests.plugins.workflow.running import Deaf, states, sweep_of, working
+from tests.support.presence import present
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 APP: list[Chancy] = []
@@ -61,8 +63,7 @@ async def test_the_worker_reports_outcomes_that_its_hook_could_not(
     async with working(flows_dsn, flows, queue=queue) as chancy:
         reference = await chancy.push(flow)
         assert await reference.wait(20) is WorkflowState.SUCCEEDED
-        end = await reference.step("end")
-        assert end is not None
+        end = present(await reference.step("end"))
         assert (end.state, end.result) == (StepState.SUCCEEDED, 16)
 
 
@@ -106,20 +107,18 @@ async def test_the_sweep_reports_unreported_outcomes(flows_dsn: str) -> None:
     flow.add(steps.double.job(From("four")), "eight")
     async with working(flows_dsn, flows) as chancy:
         reference = await chancy.push(flow)
-        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        await eventually(lambda: not ask(flows_dsn, "select id from chancy.jobs"))
         sweep = sweep_of(chancy)
-        four = await reference.step("four")
-        assert four is not None
+        four = present(await reference.step("four"))
         assert four.state is StepState.ENDING
         assert await sweep.turn() == 2
         assert await reference.wait(10) is WorkflowState.FAILED
-        bad = await reference.step("bad")
-        assert bad is not None
+        bad = present(await reference.step("bad"))
         assert bad.error == {"type": "builtins.ValueError", "message": "bad fails"}
         steps.failing.clear()
         assert await reference.retry() == 1
         for _ in range(2):
-            await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+            await eventually(lambda: not ask(flows_dsn, "select id from chancy.jobs"))
             await sweep.turn()
         assert await reference.result(10) == {"bad": "bad", "eight": 16}
         assert await sweep.turn() == 0
@@ -168,7 +167,7 @@ async def test_large_results_are_reported_a_few_at_a_time(
     monkeypatch.setattr(WorkflowSweep, "max_pages", 1)
     async with working(flows_dsn, Deaf()) as chancy:
         reference = await chancy.push(twelve_large())
-        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        await eventually(lambda: not ask(flows_dsn, "select id from chancy.jobs"))
         sweep = sweep_of(chancy)
         assert [await sweep.turn() for _ in range(3)] == [10, 2, 0]
         assert await reference.wait(10) is WorkflowState.SUCCEEDED
@@ -179,7 +178,7 @@ async def test_large_results_of_recorded_attempts_are_reported_a_few_at_a_time(
 ) -> None:
     async with working(flows_dsn, Deaf()) as chancy:
         reference = await chancy.push(twelve_large())
-        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        await eventually(lambda: not ask(flows_dsn, "select id from chancy.jobs"))
         recorded = StepOutcomes()
         for step in await reference.steps():
             assert step.job_id is not None
@@ -197,13 +196,13 @@ async def test_large_results_of_replays_are_reported_a_few_at_a_time(flows_dsn: 
     steps.failing.add("large")
     async with working(flows_dsn, Deaf(), dead) as chancy:
         reference = await chancy.push(twelve_large())
-        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        await eventually(lambda: not ask(flows_dsn, "select id from chancy.jobs"))
         sweep = sweep_of(chancy)
         assert await sweep.turn() == 12
         assert await reference.wait(10) is WorkflowState.FAILED
         steps.failing.clear()
         assert await dead.replay_all(chancy) == 12
-        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        await eventually(lambda: not ask(flows_dsn, "select id from chancy.jobs"))
         assert [await sweep.turn() for _ in range(3)] == [10, 2, 0]
         assert await reference.wait(10) is WorkflowState.SUCCEEDED
 
@@ -213,14 +212,14 @@ async def test_the_sweep_starts_pending_undo_steps(flows_dsn: str) -> None:
     flow = Workflow("w").add(steps.once.job(), "done", undo=steps.undo.job(From("done")))
     async with working(flows_dsn, flows) as chancy:
         reference = await chancy.push(flow.wait_for("never"))
-        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        await eventually(lambda: not ask(flows_dsn, "select id from chancy.jobs"))
         sweep = sweep_of(chancy)
         assert await sweep.turn() == 1
         # As it is when the last step that ran ended while another began to compensate.
-        execute(flows_dsn, "update chancy.workflows set state = 2, failed = 1")
+        ask(flows_dsn, "update chancy.workflows set state = 2, failed = 1")
         await sweep.turn()
         await eventually(lambda: "undo done" in steps.ran)
-        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        await eventually(lambda: not ask(flows_dsn, "select id from chancy.jobs"))
         await sweep.turn()
         assert await reference.wait(10) is WorkflowState.COMPENSATED
 
@@ -229,7 +228,7 @@ async def test_a_job_that_is_gone_fails_its_step(flows_dsn: str) -> None:
     flows = Workflows()
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
         reference = await chancy.push(chain("w", steps.mark.job(), steps.mark.job()))
-        execute(flows_dsn, "delete from chancy.jobs")
+        ask(flows_dsn, "delete from chancy.jobs")
         clock = ManualClock()
         sweep = sweep_of(chancy, clock=clock)
         assert await sweep.turn() == 0, "its worker may be about to tell"
@@ -255,19 +254,10 @@ async def test_pruned_history_leaves_no_waiter_stuck(flows_dsn: str) -> None:
 
         await eventually(waits)
         # In a thread: it waits for the worker's transactions, which are of this loop.
-        await asyncio.to_thread(execute, flows_dsn, "truncate chancy.finished_jobs")
+        await asyncio.to_thread(ask, flows_dsn, "truncate chancy.finished_jobs")
         assert await sweep_of(chancy).turn() == 0
         await reference.signal("go")
         assert await reference.result(10) == 8
-
-
-async def test_signals_and_workflows_survive_restarts(flows_dsn: str) -> None:
-    async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
-        flow = Workflow("w").add(steps.mark.job(), "a").wait_for("go", after="a")
-        id = (await chancy.push(flow)).id
-        await Workflows().reference(chancy, id).signal("go", "went")
-    async with working(flows_dsn, Workflows()) as chancy:
-        assert await Workflows().reference(chancy, id).result(10) == "went"
 
 
 async def test_the_sweep_goes_round_in_bounded_steps(
@@ -282,7 +272,7 @@ async def test_the_sweep_goes_round_in_bounded_steps(
             flow = Workflow("w").add(steps.mark.job(), "a").add(steps.mark.job(), "b")
             ids.append((await chancy.push(flow.wait_for("never"))).id)
         await eventually(lambda: len(steps.ran) == 10)
-        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        await eventually(lambda: not ask(flows_dsn, "select id from chancy.jobs"))
         sweep = sweep_of(chancy)
         turns = [await sweep.turn() for _ in range(6)]
     assert sum(turns) == 10
@@ -299,18 +289,18 @@ async def test_old_workflows_are_forgotten(flows_dsn: str) -> None:
         assert await over.cancel()
         open_ = await chancy.push(Workflow("w").wait_for("never"))
         old = "update chancy.workflows set finished_at = now() - interval '9 days' where id = %s"
-        execute(flows_dsn, old, done[0].id)
-        execute(flows_dsn, old, done[1].id)
-        execute(flows_dsn, old, over.id)
+        ask(flows_dsn, old, [done[0].id])
+        ask(flows_dsn, old, [done[1].id])
+        ask(flows_dsn, old, [over.id])
         assert await sweep_of(chancy, 8).purge() == 3
         assert await sweep_of(chancy, None).purge() == 0
         assert {one.id for one in await flows.find(chancy)} == {done[2].id, open_.id}
     for table in ("steps", "joins"):
-        (count,) = execute(
+        (count,) = ask(
             flows_dsn, f"select count(distinct workflow_id) from chancy.workflows_{table}"
         )
         assert count == (2,)
-    assert execute(flows_dsn, "select name from chancy.workflows_timers") == []
+    assert ask(flows_dsn, "select name from chancy.workflows_timers") == []
 
 
 @pytest.mark.parametrize(
@@ -321,19 +311,6 @@ def test_settings_that_cannot_be(given: dict[str, Any]) -> None:
         Workflows(**given)
 
 
-async def test_a_workflow_outlives_a_worker_that_is_stopped(flows_dsn: str) -> None:
-    flows = Workflows()
-    app = Chancy(flows_dsn, queues=[Queue(name="async", executor="async")], plugins=[flows])
-    async with app as chancy:
-        reference = await chancy.push(chain("w", *[steps.mark.job() for _ in range(60)]))
-        async with Worker(chancy, queues=[ASYNC.name]):
-            await eventually(lambda: len(steps.ran) >= 10)
-        async with Worker(chancy, queues=[ASYNC.name]):
-            await eventually(lambda: len(steps.ran) >= 25)
-        async with Worker(chancy, queues=[ASYNC.name]):
-            assert await reference.result(20) == "mark 60"
-
-
 @pytest.mark.chaos
 async def test_a_replay_whose_worker_died_resumes_its_workflow(flows_dsn: str) -> None:
     flows, dead = Workflows(sweep_s=3600), DeadLetters()
@@ -342,17 +319,14 @@ async def test_a_replay_whose_worker_died_resumes_its_workflow(flows_dsn: str) -
     async with working(flows_dsn, flows, dead) as chancy:
         reference = await chancy.push(flow)
         assert await reference.wait(10) is WorkflowState.FAILED
-        bad = await reference.step("bad")
-        assert bad is not None
+        bad = present(await reference.step("bad"))
         assert bad.job_id is not None
     # Of a replay that fails, and of one of that, their workers tell nothing.
     async with working(flows_dsn, Deaf(), dead) as chancy:
-        first = await dead.replay(chancy, bad.job_id)
-        assert first is not None
+        first = present(await dead.replay(chancy, bad.job_id))
         await chancy.wait_for(first, 10)
         steps.failing.clear()
-        again = await dead.replay(chancy, first)
-        assert again is not None
+        again = present(await dead.replay(chancy, first))
         await chancy.wait_for(again, 10)
         sweep = sweep_of(chancy)
         assert await sweep.turn() == 1

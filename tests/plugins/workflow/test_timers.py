@@ -23,7 +23,9 @@ from chancy.plugins.workflow import (
 from chancy.plugins.workflow.outcomes import SQL
 from chancy.plugins.workflow.timers import SignalTimeout, SignalTimeouts
 from tests.plugins.workflow import steps
-from tests.plugins.workflow.running import execute, is_in, states, working
+from tests.plugins.workflow.running import is_in, states, working
+from tests.support.presence import present
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 TIMERS = "select name, run from chancy.workflows_timers order by name"
@@ -45,7 +47,7 @@ async def test_a_default_is_the_result_when_no_signal_comes(flows_dsn: str, defa
         assert await reference.result(10) == default
         with pytest.raises(PushError, match="has ended without it"):
             await reference.signal("go", "late")
-        await eventually(lambda: execute(flows_dsn, TIMERS) == [])
+        await eventually(lambda: ask(flows_dsn, TIMERS) == [])
 
 
 async def test_without_a_default_the_step_fails(flows_dsn: str) -> None:
@@ -60,16 +62,15 @@ async def test_without_a_default_the_step_fails(flows_dsn: str) -> None:
         reference = await chancy.push(other)
         with pytest.raises(WorkflowFailed, match="go has failed: SignalTimeout: no signal"):
             await reference.result(10)
-        step = await reference.step("go")
-        assert step is not None
+        step = present(await reference.step("go"))
         assert step.error == {
             "type": "chancy.SignalTimeout",
             "message": "no signal came within 0.1 s",
         }
         # Retried, it waits anew.
-        execute(flows_dsn, "update chancy.workflows_steps set delay_s = 60 where name = 'go'")
+        ask(flows_dsn, "update chancy.workflows_steps set delay_s = 60 where name = 'go'")
         assert await reference.retry() == 1
-        assert execute(flows_dsn, TIMERS) == [("go", 2)]
+        assert ask(flows_dsn, TIMERS) == [("go", 2)]
         await reference.signal("go", 1)
         assert await reference.result(10) == "end"
 
@@ -94,13 +95,13 @@ async def test_waits_survive_restarts_and_count_from_their_beginning(flows_dsn: 
         flow = Workflow("w").wait_for("go", timeout_s=3600, default="nobody")
         flow.wait_for("later", after="go", timeout_s=3600, default="none")
         id = (await chancy.push(flow)).id
-        assert execute(flows_dsn, TIMERS) == [("go", 1)]
+        assert ask(flows_dsn, TIMERS) == [("go", 1)]
         assert await SignalTimeouts(chancy.broker).turn() == 0
-    execute(flows_dsn, DUE)
+    ask(flows_dsn, DUE)
     async with working(flows_dsn, Workflows(sweep_s=0.1)) as chancy:
         reference = Workflows().reference(chancy, id)
         await eventually(lambda: begun(reference, "later"))
-        await eventually(lambda: execute(flows_dsn, TIMERS) == [("later", 1)])
+        await eventually(lambda: ask(flows_dsn, TIMERS) == [("later", 1)])
         await reference.signal("later", "somebody")
         assert await reference.result(10) == "somebody"
 
@@ -111,7 +112,7 @@ async def test_the_signal_and_the_timer_count_once(flows_dsn: str) -> None:
     flow.add(steps.anything.job(From("go")), "end")
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
         reference = await chancy.push(flow)
-        execute(flows_dsn, DUE)
+        ask(flows_dsn, DUE)
         assert await reference.signal("go", "somebody")
         assert await SignalTimeouts(chancy.broker).turn() == 1
         assert await SignalTimeouts(chancy.broker).turn() == 0
@@ -127,14 +128,13 @@ async def test_a_wait_restarts_when_a_failed_workflow_continues(flows_dsn: str) 
     async with working(flows_dsn, flows) as chancy:
         reference = await chancy.push(flow)
         assert await reference.wait(10) is WorkflowState.FAILED
-        execute(flows_dsn, DUE)
-        await eventually(lambda: execute(flows_dsn, TIMERS) == [])
-        found = await reference.step("go")
-        assert found is not None
+        ask(flows_dsn, DUE)
+        await eventually(lambda: ask(flows_dsn, TIMERS) == [])
+        found = present(await reference.step("go"))
         assert found.state is StepState.WAITING
         steps.failing.clear()
         assert await reference.retry() == 1
-        assert execute(flows_dsn, TIMERS) == [("go", 1)]
+        assert ask(flows_dsn, TIMERS) == [("go", 1)]
         await reference.signal("go", "somebody")
         assert await reference.result(10) == {"bad": "bad", "go": "somebody"}
 
@@ -150,13 +150,13 @@ async def test_a_timer_that_was_due_while_its_workflow_had_failed_restarts(
         assert await reference.wait(10) is WorkflowState.FAILED
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
         store = SQL.on(chancy.broker)
-        execute(flows_dsn, DUE)
+        ask(flows_dsn, DUE)
         # As the leader does, and somebody retries the workflow meanwhile.
         (due,) = await store.fetch("due", 10)
         assert not due[-1]
         assert await flows.reference(chancy, reference.id).retry() == 1
         await store.fetch("rung", *([one] for one in due[:3]))
-        assert execute(flows_dsn, TIMERS) == [("go", 1)]
+        assert ask(flows_dsn, TIMERS) == [("go", 1)]
         assert await SignalTimeouts(chancy.broker).turn() == 0
 
 
@@ -188,11 +188,11 @@ async def test_a_timer_is_never_taken_from_a_step_that_waits_again(
         assert await reference.wait(10) is WorkflowState.FAILED
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
         reference = flows.reference(chancy, reference.id)
-        execute(flows_dsn, DUE)
+        ask(flows_dsn, DUE)
 
         async def retried() -> None:
             assert await reference.retry() == 1
-            execute(flows_dsn, DUE)
+            ask(flows_dsn, DUE)
 
         with psycopg.connect(flows_dsn) as connection:
             if locked:  # as whoever retries it does
@@ -200,11 +200,10 @@ async def test_a_timer_is_never_taken_from_a_step_that_waits_again(
                 assert await SignalTimeouts(chancy.broker).turn() == 1
             else:
                 assert await Late(chancy, retried).turn() == 1
-        assert execute(flows_dsn, TIMERS) == [("go", 1)]
+        assert ask(flows_dsn, TIMERS) == [("go", 1)]
         assert await SignalTimeouts(chancy.broker).turn() == 1
-        assert execute(flows_dsn, TIMERS) == []
-        go = await reference.step("go")
-        assert go is not None
+        assert ask(flows_dsn, TIMERS) == []
+        go = present(await reference.step("go"))
         assert go.state is (StepState.WAITING if locked else StepState.SUCCEEDED)
 
 
@@ -213,7 +212,7 @@ async def test_a_signal_that_comes_as_the_time_is_up_keeps_its_workflow(flows_ds
     flow = Workflow("w").wait_for("go", timeout_s=3600, on_timeout="cancel").wait_for("never")
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
         reference = await chancy.push(flow)
-        execute(flows_dsn, DUE)
+        ask(flows_dsn, DUE)
         assert await Late(chancy, lambda: reference.signal("go", 1)).turn() == 1
         assert await states(reference) == {"go": "succeeded", "never": "awaiting signal"}
         assert await is_in(reference, WorkflowState.RUNNING)

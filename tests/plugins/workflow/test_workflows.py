@@ -25,7 +25,9 @@ from chancy.plugins.workflow import (
     group,
 )
 from tests.plugins.workflow import steps
-from tests.plugins.workflow.running import execute, working
+from tests.plugins.workflow.running import working
+from tests.support.presence import present
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 
@@ -62,23 +64,10 @@ async def test_steps_become_jobs_in_the_order_in_which_they_were_added(flows_dsn
     by_position = "select meta -> 'workflow' ->> 'step' from chancy.jobs order by pos"
     async with working(flows_dsn, Workflows()) as chancy:
         reference = await chancy.push(flow)
-        await eventually(lambda: "first" in steps.ran and len(execute(flows_dsn, by_position)) == 5)
-        assert [name for (name,) in execute(flows_dsn, by_position)] == added
+        await eventually(lambda: "first" in steps.ran and len(ask(flows_dsn, by_position)) == 5)
+        assert [name for (name,) in ask(flows_dsn, by_position)] == added
         steps.gate.set()
         assert await reference.wait(10) is WorkflowState.SUCCEEDED
-
-
-async def test_a_join_waits_for_all_and_runs_once(flows_dsn: str) -> None:
-    flows = Workflows()
-    flow = Workflow("fan").add(steps.mark.job(), "root")
-    for place in range(30):
-        flow.add(steps.mark.job(), f"leaf {place}", after="root")
-    flow.add(steps.mark.job(), "end", after=[f"leaf {place}" for place in range(30)])
-    async with working(flows_dsn, flows) as chancy:
-        assert await (await chancy.push(flow)).result(10) == "end"
-    assert steps.ran[0] == "root"
-    assert steps.ran[-1] == "end"
-    assert sorted(steps.ran[1:-1]) == sorted(f"leaf {place}" for place in range(30))
 
 
 async def test_a_join_does_not_begin_before_the_last(flows_dsn: str) -> None:
@@ -228,7 +217,7 @@ async def test_waiting_ends_when_the_time_is_up(flows_dsn: str) -> None:
         await asyncio.sleep(0)
         await reference.signal("never", 5)
         assert await asyncio.gather(*waiters) == [5] * 20
-    assert execute(flows_dsn, "select id from chancy.awaited where id = %s", reference.id) == []
+    assert ask(flows_dsn, "select id from chancy.awaited where id = %s", [reference.id]) == []
 
 
 async def test_steps_wait_for_their_time_and_keep_their_settings(flows_dsn: str) -> None:
@@ -243,11 +232,9 @@ async def test_steps_wait_for_their_time_and_keep_their_settings(flows_dsn: str)
             return one is not None and one.state is StepState.SCHEDULED
 
         await eventually(scheduled)
-        later = await reference.step("later")
-        assert later is not None
+        later = present(await reference.step("later"))
         assert later.job_id is not None
-        stored = await chancy.get_job(later.job_id)
-        assert stored is not None
+        stored = present(await chancy.get_job(later.job_id))
         assert (stored.priority, stored.meta["shop"]) == (7, {"a": 1})
         await chancy.run_now(later.job_id)
         assert await reference.result(10) == "later"
@@ -259,28 +246,6 @@ async def test_two_workers_and_queues_without_history(flows_dsn: str) -> None:
     flow = chord("c", [steps.double.job(n) for n in range(200)], steps.total.job(Each()))
     async with working(flows_dsn, flows, queue=plain) as chancy, working(flows_dsn, others):
         assert await (await chancy.push(flow)).result(10) == 2 * sum(range(200))
-
-
-async def test_nothing_of_a_plain_job_is_looked_up(flows_dsn: str) -> None:
-    told: list[Any] = []
-
-    class Counting(Workflows):
-        async def settling(self, tx: Any, batch: Any) -> None:
-            class Watched:
-                schema = tx.schema
-
-                async def fetch(self, sql: str, *params: object) -> Any:
-                    told.append(sql)
-                    return await tx.fetch(sql, *params)
-
-            await super().settling(Watched(), batch)
-
-    flows = Counting()
-    async with working(flows_dsn, flows) as chancy:
-        await (await chancy.push(steps.double.job(1).with_meta(a=1))).wait(10)
-        assert told == []
-        await (await chancy.push(chain("a", steps.mark.job()))).wait(10)
-    assert len(told) == 1
 
 
 async def test_an_application_without_postgres_is_refused() -> None:

@@ -19,6 +19,7 @@ from chancy.plugins.dashboard import Dashboard
 from chancy.plugins.dashboard.server import serve
 from tests.plugins.dashboard.pictures.staging import application, in_disorder, staged
 from tests.support import chromium
+from tests.support.presence import present
 
 #: Width, height, colours, and whether the picture is as long as the page.
 LOOKS = {
@@ -76,8 +77,7 @@ async def take(page: Page, address: str, file: Path, height: int | None = None) 
     """Save a picture of a page: of its top, or of all of it."""
     await page.goto(address)
     await page.wait_for_timeout(150)  # the stream has opened: the page is live
-    size = page.viewport_size
-    assert size is not None
+    size = present(page.viewport_size)
     clip = {"x": 0, "y": 0, "width": size["width"], "height": height} if height else None
     taken = await page.screenshot(full_page=True, clip=clip)  # type: ignore[arg-type]
     await asyncio.to_thread(_save, taken, file)
