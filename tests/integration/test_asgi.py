@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import httpx
-import psycopg
 import pytest
 from fastapi import Depends, FastAPI, HTTPException
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
@@ -18,14 +17,7 @@ from chancy.errors import ConfigurationError
 from chancy.fastapi import Jobs, OpenChancy, chancy_lifespan
 from chancy.testing.sandbox import Sandbox
 from tests.support import jobs
-
-
-def stored(dsn: str) -> int:
-    """The unfinished jobs, as another session sees them."""
-    with psycopg.connect(dsn) as connection:
-        row = connection.execute("select count(*) from chancy.jobs").fetchone()
-    assert row is not None
-    return int(row[0])
+from tests.support.sql import count
 
 
 @asynccontextmanager
@@ -72,21 +64,21 @@ async def test_jobs_of_a_request_are_stored_before_its_response(dsn: str) -> Non
     async with served(service(Chancy(dsn))) as client:
         answer = await client.post("/add?count=3")
         assert answer.json() == 0, "the function has returned before anything is pushed"
-        assert stored(dsn) == 3
+        assert count(dsn) == 3
         assert (await client.get("/open")).json() == "Chancy"
 
 
 async def test_a_request_that_fails_pushes_no_job(dsn: str) -> None:
     async with served(service(Chancy(dsn))) as client:
         assert (await client.post("/refuse")).status_code == 409
-        assert stored(dsn) == 0
+        assert count(dsn) == 0
 
 
 async def test_a_request_fails_if_its_jobs_cannot_be_stored(dsn: str) -> None:
     chancy = Chancy(dsn, max_payload=2)
     async with served(service(chancy)) as client:
         assert (await client.post("/add?count=1")).status_code == 500
-    assert stored(dsn) == 0
+    assert count(dsn) == 0
 
 
 async def test_jobs_of_a_request_are_stored_with_its_transaction(dsn: str) -> None:
@@ -127,9 +119,9 @@ async def test_jobs_of_a_request_are_stored_with_its_transaction(dsn: str) -> No
     app.post("/failing")(failing)
     async with served(app) as client:
         assert (await client.post("/order")).status_code == 200
-        assert stored(dsn) == 1
+        assert count(dsn) == 1
         assert (await client.post("/failing")).status_code == 409
-        assert stored(dsn) == 1
+        assert count(dsn) == 1
 
 
 async def test_a_lifespan_of_the_service_is_inside(dsn: str) -> None:
@@ -147,7 +139,7 @@ async def test_a_lifespan_of_the_service_is_inside(dsn: str) -> None:
         assert state == {"engine": "postgres", "chancy": chancy}
         assert chancy_of({"state": state}) is chancy
     assert seen == ["app"]
-    assert stored(dsn) == 2
+    assert count(dsn) == 2
     with pytest.raises(NotOpen):
         await chancy.counts()
 
@@ -169,7 +161,7 @@ async def test_a_framework_without_a_state_of_the_lifespan_pushes(dsn: str) -> N
             chancy_of(scope)
         async with RequestJobs(chancy) as pending:
             pending.add(jobs.note.job(1))
-        assert stored(dsn) == 1
+        assert count(dsn) == 1
 
 
 async def test_a_request_adds_a_bounded_number_of_jobs() -> None:

@@ -23,7 +23,6 @@ from tests.support import jobs
 
 QUEUES = [
     Queue(name="async", executor="async"),
-    Queue(name="thread", executor="thread"),
     Queue(name="process", executor="process", concurrency=1),
     Queue(name="redis", executor="async", broker="redis"),
 ]
@@ -47,7 +46,7 @@ def events(caplog: pytest.LogCaptureFixture) -> list[tuple[str, object, int]]:
     return [(vars(one)["event"], vars(one)["job_id"], vars(one)["attempt"]) for one in records]
 
 
-@pytest.mark.parametrize("queue", ["async", "thread", "process", "redis"])
+@pytest.mark.parametrize("queue", ["async", "process", "redis"])
 async def test_each_attempt_is_logged_once(
     chancy: Chancy, caplog: pytest.LogCaptureFixture, tmp_path: Path, queue: str
 ) -> None:

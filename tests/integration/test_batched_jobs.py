@@ -18,6 +18,7 @@ from tests.integration.batched_jobs import (
     repeat,
     store,
 )
+from tests.support.presence import present
 from tests.support.waiting import eventually, is_in
 
 
@@ -148,7 +149,6 @@ async def test_a_worker_that_stops_releases_jobs_that_wait_for_others(chancy: Ch
     async with Worker(chancy, shutdown_timeout_s=0.1):
         waiting = await chancy.push(double.job([2]))
         await eventually(lambda: is_in(waiting, State.RUNNING))
-    job = await waiting.get()
-    assert job is not None
+    job = present(await waiting.get())
     assert (job.state, job.attempt) == (State.PENDING, 0)
     assert not CALLS

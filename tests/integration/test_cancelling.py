@@ -11,6 +11,7 @@ from chancy import Chancy, Queue, State, Worker
 from chancy.broker.values import Cancellation
 from chancy.job.definition import JobFactory
 from tests.integration import stopping_jobs as winding
+from tests.support.presence import present
 from tests.support.waiting import eventually
 
 QUEUES = [
@@ -38,8 +39,7 @@ async def test_it_is_cancelled_once_its_work_has_ended(
         await eventually((tmp_path / "started").exists)
         assert await chancy.cancel(running.id) == {running.id: Cancellation.ASKED}
         await eventually((tmp_path / "asked").exists, timeout=10)
-        found = await running.get()
-        assert found is not None
+        found = present(await running.get())
         assert (found.state, found.stop_asked_at is None) == (State.RUNNING, False)
         # Asked again, as by each survey of the worker, it goes on with its cleanup.
         await chancy.cancel(running.id)

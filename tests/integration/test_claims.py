@@ -17,17 +17,21 @@ from chancy.postgres.claim import claims as claiming
 from chancy.postgres.drivers import Name
 from chancy.postgres.front_scans import FrontScans
 from chancy.testing.conformance.bench import Bench, prepared, settlement
-from tests.faults import tables
 from tests.plans import functions
 from tests.support import jobs
 from tests.support.locks import BLOCKED
+from tests.support.presence import present
 from tests.support.proxy import Proxy
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
+#: Where the driver has a say, and once for all statements; the others go by asyncpg.
+EACH_DRIVER = pytest.mark.parametrize("broker", ["asyncpg", "psycopg"], indirect=True)
 
-@pytest.fixture(params=["asyncpg", "psycopg"])
+
+@pytest.fixture
 async def broker(request: pytest.FixtureRequest, dsn: str) -> AsyncIterator[PostgresBroker]:
-    driver: Name = request.param
+    driver: Name = getattr(request, "param", "asyncpg")
     made = PostgresBroker(dsn, driver=driver)
     await made.open()
     yield made
@@ -52,6 +56,7 @@ def large(count: int, size: int = 900_000) -> list[PreparedJob]:
     return [prepared(arguments=f'{{"x": "{secrets.token_hex(size // 2)}"}}') for _ in range(count)]
 
 
+@EACH_DRIVER
 async def test_claim_with_hints_finds_jobs_of_other_priorities(
     bench: Bench, no_front_scans: None
 ) -> None:
@@ -69,6 +74,15 @@ async def test_claims_of_a_backlog_continue_with_the_next_priority(
     rest = [await bench.claim(4, thorough=False) for _ in range(8)]
     found = [*first, *(one for claims in rest for one in claims)]
     assert [one.priority for one in found] == [2] * 10 + [1] * 10 + [0] * 10
+
+
+async def test_hints_at_positions_beyond_those_of_a_float_hide_no_job(
+    bench: Bench, dsn: str, no_front_scans: None
+) -> None:
+    ask(dsn, "select setval('chancy.positions', %s)", [2**53 - 1])
+    for _ in range(8):
+        ids = await bench.push(prepared())
+        assert [one.id for one in await bench.claim(thorough=False)] == ids
 
 
 async def test_full_thorough_claim_rereads_lower_priorities(
@@ -99,7 +113,7 @@ async def test_claims_from_the_front_and_after_many_jobs_take_turns(
     blocked = f"select 1 from pg_stat_activity where {BLOCKED}"
 
     async def waits() -> bool:
-        return bool(tables.ask(dsn, blocked))
+        return bool(ask(dsn, blocked))
 
     with psycopg.connect(dsn) as connection:
         connection.execute(
@@ -121,7 +135,7 @@ async def test_claim_under_way_takes_no_job_that_was_pushed_after_a_pause(
         claiming = asyncio.create_task(bench.claim())
 
         async def waits() -> bool:
-            return bool(tables.ask(dsn, blocked))
+            return bool(ask(dsn, blocked))
 
         await eventually(waits)
         assert await bench.broker.pause("default")
@@ -146,6 +160,7 @@ async def test_worker_drains_every_priority_without_polling(
                 await reference.wait(30)
 
 
+@EACH_DRIVER
 async def test_hints_end_with_a_session_that_was_lost_while_idle(
     bench: Bench, broker: PostgresBroker, dsn: str, no_front_scans: None
 ) -> None:
@@ -190,6 +205,7 @@ async def test_claims_of_jobs_that_are_stored_compressed_become_smaller(
     assert 1 <= found[2] <= found[1] < 6
 
 
+@EACH_DRIVER
 async def test_lost_claim_is_recovered_in_pieces(
     bench: Bench, broker: PostgresBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,15 +260,13 @@ async def test_late_push_is_found_beside_a_held_snapshot_without_reading_its_dea
     with psycopg.connect(dsn) as holder, psycopg.connect(dsn) as late:
         holder.execute("set transaction isolation level repeatable read")
         holder.execute("select count(*) from chancy.jobs")
-        tables.ask(
+        ask(
             dsn,
             "with dead as (insert into chancy.jobs (id, pos, state, queue, func)"
             " select gen_random_uuid(), nextval('chancy.positions'), 0, 'default', 'a.b'"
             " from generate_series(1, 20000) returning id) select count(*) from dead",
         )
-        tables.ask(
-            dsn, "with gone as (delete from chancy.jobs returning id) select count(*) from gone"
-        )
+        ask(dsn, "with gone as (delete from chancy.jobs returning id) select count(*) from gone")
         await bench.running(prepared())
         hints = broker._claims._states[bench.worker_id, "default"].hints
         monkeypatch.setattr(hints._front_scans, "slow", True)
@@ -266,12 +280,11 @@ async def test_late_push_is_found_beside_a_held_snapshot_without_reading_its_dea
             return hints._settled >= 20_000
 
         await eventually(settled)
-        ((job,),) = tables.ask(late, "select chancy.push('default', 'shop.jobs.work')")
+        ((job,),) = ask(late, "select chancy.push('default', 'shop.jobs.work')")
         for _ in range(5):
             await bench.running(prepared())
         late.commit()
-        plan = hints.plan(0.0, thorough=False)
-        assert plan is not None
+        plan = present(hints.plan(0.0, thorough=False))
         assert [one.id for one in await bench.claim(thorough=False)] == [job]
         await bench.push(prepared())
         claim = (
@@ -284,7 +297,7 @@ async def test_late_push_is_found_beside_a_held_snapshot_without_reading_its_dea
             with psycopg.connect(dsn) as connection:
                 for _ in range(2):  # the first one plans
                     explain = f"explain (analyze, buffers, format json) {claim}"
-                    ((found_plan,),) = tables.ask(connection, explain, lanes)
+                    ((found_plan,),) = ask(connection, explain, lanes)
                     found = functions.buffers(found_plan[0]["Plan"])
                     connection.rollback()
             return found

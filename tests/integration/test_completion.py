@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-import psycopg
 import pytest
 
 from chancy import Chancy, Job, Queue, QueuedJob, State, Worker
 from chancy.plugins.retry import Retries
 from chancy.retry import Constant
 from tests.integration import completion_jobs as completing
+from tests.support.presence import present
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 QUEUES = [
@@ -30,16 +31,14 @@ FUNCTIONS = [
 
 @pytest.fixture
 async def chancy(dsn: str) -> AsyncIterator[Chancy]:
-    with psycopg.connect(dsn) as connection:
-        connection.execute(completing.EFFECTS)
+    ask(dsn, completing.EFFECTS)
     async with Chancy(dsn, queues=QUEUES, plugins=[Retries(Constant(0.05))], pool_size=3) as made:
         await made.delete_queue("default")
         yield made
 
 
 def effects(dsn: str) -> Sequence[Any]:
-    with psycopg.connect(dsn) as connection:
-        return connection.execute("select what from effects").fetchall()
+    return ask(dsn, "select what from effects")
 
 
 async def end_of(chancy: Chancy, queue: str, job: Job[Any], stale: int = 0) -> QueuedJob | None:
@@ -63,8 +62,7 @@ async def end_of(chancy: Chancy, queue: str, job: Job[Any], stale: int = 0) -> Q
 async def test_the_effect_and_the_end_are_one(
     chancy: Chancy, dsn: str, queue: str, function: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    done = await end_of(chancy, queue, function.job(dsn=dsn))
-    assert done is not None
+    done = present(await end_of(chancy, queue, function.job(dsn=dsn)))
     assert (done.state, done.attempt, done.result) == (State.SUCCEEDED, 1, {"done": 1})
     assert done.errors == ()
     assert effects(dsn) == [("attempt 1",)]
@@ -76,8 +74,7 @@ async def test_the_effect_and_the_end_are_one(
 async def test_a_rolled_back_completion_leaves_the_job_to_its_outcome(
     chancy: Chancy, dsn: str, queue: str, function: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    done = await end_of(chancy, queue, function.job(dsn=dsn, then="roll back"))
-    assert done is not None
+    done = present(await end_of(chancy, queue, function.job(dsn=dsn, then="roll back")))
     assert (done.state, done.attempt, done.result) == (State.SUCCEEDED, 2, {"done": 1})
     assert [error["message"] for error in done.errors] == ["inside"]
     assert effects(dsn) == [("attempt 2",)]
@@ -128,8 +125,7 @@ async def test_where_nothing_is_kept_it_is_not_stale(
 
 @pytest.mark.parametrize("queue", HERE)
 async def test_a_session_of_sqlalchemy_can_be_used(chancy: Chancy, dsn: str, queue: str) -> None:
-    done = await end_of(chancy, queue, completing.complete_in_session.job(dsn=dsn))
-    assert done is not None
+    done = present(await end_of(chancy, queue, completing.complete_in_session.job(dsn=dsn)))
     assert (done.state, done.result) == (State.SUCCEEDED, {"done": 1})
     assert effects(dsn) == [("session",)]
 

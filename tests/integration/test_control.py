@@ -50,8 +50,9 @@ async def test_a_job_that_puts_itself_off_uses_up_no_attempt(
     assert done.errors == ()
 
 
-@pytest.mark.parametrize("queue", ["process", "thread", "async"])
-@pytest.mark.parametrize("function", [answering.give_up, answering.give_up_async])
+@pytest.mark.parametrize(
+    ("queue", "function"), [("process", answering.give_up), ("async", answering.give_up_async)]
+)
 async def test_a_job_that_cancels_itself_is_cancelled_and_gives_the_reason(
     chancy: Chancy, tmp_path: Path, queue: str, function: Any
 ) -> None:

@@ -23,6 +23,7 @@ from chancy.app.diagnosis import Why
 from tests.faults import tables
 from tests.support import jobs
 from tests.support.command import inside
+from tests.support.sql import ask
 from tests.support.two_brokers import TwoBrokers
 from tests.support.waiting import eventually
 
@@ -56,10 +57,10 @@ async def test_each_push_stores_when_the_job_expires(dsn: str) -> None:
 def test_sql_and_the_command_line_push_jobs_that_expire(dsn: str) -> None:
     with_sql = "select chancy.push('async', 'a.b', expires_in => interval '1 min')"
     by_command = inside("push", "a.b", "--no-validate", "--expires-in", "60", dsn=dsn).out.strip()
-    ids = [tables.ask(dsn, with_sql)[0][0], by_command]
+    ids = [ask(dsn, with_sql)[0][0], by_command]
     for id in ids:
         seconds = "select extract(epoch from expires_at - pushed_at)::float8 from chancy.jobs"
-        assert tables.ask(dsn, f"{seconds} where id = '{id}'")[0][0] == pytest.approx(60, abs=1)
+        assert ask(dsn, f"{seconds} where id = '{id}'")[0][0] == pytest.approx(60, abs=1)
 
 
 async def test_expired_jobs_are_cancelled_and_the_others_run(dsn: str) -> None:
@@ -75,9 +76,9 @@ async def test_expired_jobs_are_cancelled_and_the_others_run(dsn: str) -> None:
         pending = {reason.why for reason in await chancy.why(late.id)}
         assert Why.EXPIRES in pending
         set_aside = "state = 3, meta = '{\"unknown_function\": 1}'"
-        tables.ask(dsn, f"update chancy.jobs set {set_aside} where id = '{held.id}'")
-        tables.ask(dsn, f"update chancy.jobs set attempt = 1 where id = '{retried.id}'")
-        tables.ask(dsn, LAPSE)
+        ask(dsn, f"update chancy.jobs set {set_aside} where id = '{held.id}'")
+        ask(dsn, f"update chancy.jobs set attempt = 1 where id = '{retried.id}'")
+        ask(dsn, LAPSE)
         good = await chancy.push(note(value="good"))
         async with Worker(chancy):
             for reference in (late, ahead, held):
@@ -95,23 +96,23 @@ async def test_no_claim_takes_an_expired_job(dsn: str) -> None:
     ruled = f"limits_claim('{worker}', gen_random_uuid(), 'ruled', 10)"
     rules = (Sequential(by="value"),)
     async with Chancy(dsn) as chancy:
-        tables.ask(dsn, f"insert into chancy.workers (id, host, pid) values ('{worker}', 'h', 1)")
+        ask(dsn, f"insert into chancy.workers (id, host, pid) values ('{worker}', 'h', 1)")
         await chancy.declare(Queue("ruled", executor="async", rules=rules))
         note = jobs.note.job.with_queue("ruled").with_expires_at(MINUTE)
         await chancy.push_many([note(value=n // 3) for n in range(6)])
-        taken = tables.ask(dsn, f"select id from chancy.{ruled}")
+        taken = ask(dsn, f"select id from chancy.{ruled}")
         assert len(taken) == 2, "and the others are held"
-        tables.ask(dsn, LAPSE)
-        tables.ask(dsn, "delete from chancy.jobs where state = 1")
+        ask(dsn, LAPSE)
+        ask(dsn, "delete from chancy.jobs where state = 1")
         await chancy.push(note(value=9))
         await chancy.push(note(value=9).with_expires_at(MINUTE).with_priority(2))
-        tables.ask(dsn, "update chancy.jobs set expires_at = now() where priority = 2")
-        assert len(tables.ask(dsn, f"select id from chancy.{ruled}")) == 1
-        tables.ask(dsn, "update chancy.jobs set state = 0 where state = 3")
-        assert tables.ask(dsn, f"select id from chancy.{claim}") == []
-        assert tables.ask(dsn, "select chancy.expire(3), chancy.expire(10)") == [(3, 2)]
+        ask(dsn, "update chancy.jobs set expires_at = now() where priority = 2")
+        assert len(ask(dsn, f"select id from chancy.{ruled}")) == 1
+        ask(dsn, "update chancy.jobs set state = 0 where state = 3")
+        assert ask(dsn, f"select id from chancy.{claim}") == []
+        assert ask(dsn, "select chancy.expire(3), chancy.expire(10)") == [(3, 2)]
         counts = "select state, count(*) from chancy.finished_jobs group by 1"
-        assert tables.ask(dsn, counts) == [(6, 5)]
+        assert ask(dsn, counts) == [(6, 5)]
 
 
 async def test_more_jobs_expire_than_one_batch_takes(
@@ -122,7 +123,7 @@ async def test_more_jobs_expire_than_one_batch_takes(
         pushed = await chancy.push_many(
             jobs.note.job(value=n).with_expires_at(MINUTE) for n in range(95)
         )
-        tables.ask(dsn, LAPSE)
+        ask(dsn, LAPSE)
         async with Worker(chancy, queues=["default"]):
 
             async def done() -> bool:
@@ -140,7 +141,7 @@ async def test_large_jobs_expire_a_few_at_a_time(dsn: str) -> None:
             jobs.note.job(value=secrets.token_urlsafe(675_000)).with_expires_at(MINUTE)
             for _ in range(12)
         )
-        tables.ask(dsn, LAPSE)
+        ask(dsn, LAPSE)
         left = []
         for _ in range(2):
             promotion = await chancy.broker.promote(100)

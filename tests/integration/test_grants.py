@@ -26,7 +26,8 @@ from tests.plugins.ledger import Ledger
 from tests.plugins.pruner.finished import fill
 from tests.support.command import inside
 from tests.support.postgres_fixtures import new_database, template_with
-from tests.support.roles import COMPONENTS, Cast, P, V, W, execute, roles
+from tests.support.roles import COMPONENTS, Cast, P, V, W, roles
+from tests.support.sql import ask
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def migrated(migrated_dsn: str) -> Iterator[Cast]:
 
 def access(dsn: str) -> list[Any]:
     """Every right on what is in the schema, and who owns it."""
-    return execute(
+    return ask(
         dsn, "select relname, relowner, relacl::text from pg_class"
         " where relnamespace = 'chancy'::regnamespace union all"
         " select proname, proowner, proacl::text from pg_proc"
@@ -71,7 +72,7 @@ def test_grants_bear_to_be_repeated_and_by_hand_are_the_same(
     options = ("migrate", "grants", "--role", migrated.names[kind], "--kind", kind.value,
                "--app", f"{__name__}:application")  # fmt: skip
     printed = inside(*options, dsn="postgresql://nowhere").out
-    execute(migrated.dsn, printed)
+    ask(migrated.dsn, printed)
     first = access(migrated.dsn)
     assert migrated.names[kind] in str(first) or kind is RoleKind.OWNER
     applied = inside(*options, "--apply", "--json", dsn=migrated.dsn).json
@@ -90,11 +91,11 @@ def test_the_owner_gets_what_others_have_made(cast: Cast) -> None:
     """And migrates on, without any right on the database."""
     schema.upgrade(cast.dsn, components=COMPONENTS, component="core")
     schema.upgrade(cast.dsn, components=COMPONENTS, component="ledger", revision="0001")
-    execute(cast.dsn, "create type chancy.ledger_kind as enum ('a')")
+    ask(cast.dsn, "create type chancy.ledger_kind as enum ('a')")
     with pytest.raises(ConfigurationError, match="permission denied"):
         schema.upgrade(cast.of(RoleKind.OWNER), components=COMPONENTS)
     cast.grant()
-    owners = execute(
+    owners = ask(
         cast.dsn, "select distinct relowner::regrole::text from pg_class"
         " where relnamespace = 'chancy'::regnamespace union select proowner::regrole::text"
         " from pg_proc where pronamespace = 'chancy'::regnamespace union"
@@ -111,9 +112,9 @@ async def test_tables_that_come_later_are_granted_by_another_run(cast: Cast) -> 
     schema.upgrade(cast.of(RoleKind.OWNER), components=COMPONENTS)
     read = "select from chancy.ledger_entries"
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        execute(cast.of(W), read)
+        ask(cast.of(W), read)
     cast.grant()
-    execute(cast.of(W), read)
+    ask(cast.of(W), read)
     async with Chancy(cast.of(V)) as viewer:
         await viewer.check_tables()
         assert await viewer.find_jobs(JobFilter()) == []
@@ -131,7 +132,7 @@ def test_a_plugin_declares_who_may_do_what_with_its_tables(migrated: Cast) -> No
                     V: {}},
         ), "x.secrets",
     )  # fmt: skip
-    execute(
+    ask(
         migrated.dsn, "create table chancy.ledger_secrets (a int, b int);"
         "create sequence chancy.ledger_secrets_numbers; create sequence chancy.ledger_numbers;"
         "create table chancy.ledger_secrets_version (version_num text)",
@@ -151,10 +152,10 @@ def test_a_plugin_declares_who_may_do_what_with_its_tables(migrated: Cast) -> No
     }.items():
         for kind in (W, P, V):
             if kind in allowed:
-                execute(migrated.of(kind), statement)
+                ask(migrated.of(kind), statement)
             else:
                 with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                    execute(migrated.of(kind), statement)
+                    ask(migrated.of(kind), statement)
 
 
 async def test_a_worker_whose_pruner_has_rules_may_apply_them(cast: Cast) -> None:
@@ -162,7 +163,7 @@ async def test_a_worker_whose_pruner_has_rules_may_apply_them(cast: Cast) -> Non
     cast.grant()
     delete = "delete from chancy.finished_jobs"
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        execute(cast.of(W), delete)
+        ask(cast.of(W), delete)
     pruner = Pruner(rules=[Prune(state="succeeded", keep_last=2)])
     cast.grant(Chancy(cast.dsn, plugins=[Ledger(), Cron(), pruner]).hooks.components)
     with psycopg.connect(cast.dsn, autocommit=True) as connection:
@@ -172,7 +173,7 @@ async def test_a_worker_whose_pruner_has_rules_may_apply_them(cast: Cast) -> Non
         assert await pruner.apply(chancy.broker, asyncio.sleep) == [3]
     for kind in (P, V):
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            execute(cast.of(kind), delete)
+            ask(cast.of(kind), delete)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +241,7 @@ def test_a_hostile_name_of_a_role_is_a_name(migrated_dsn: str, kind: RoleKind) -
             assert (done.returncode, done.stderr) == (0, "")
         grants.apply(migrated_dsn, "chancy", grants.statements(kind, name, "chancy", COMPONENTS))
         assert schema.revisions(migrated_dsn)["core"] == schema.HEAD
-        can = execute(
+        can = ask(
             migrated_dsn, f"select has_schema_privilege(rolname, 'chancy', 'usage') from pg_roles"
             f" where rolname = {sql.Literal(name).as_string(None)}",
         )  # fmt: skip

@@ -24,9 +24,9 @@ from chancy.plugins.batch import Batch, Batches
 from chancy.plugins.cron import Cron, Entry
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.workflow import Workflow, Workflows
-from tests.faults import tables
 from tests.support import jobs
 from tests.support.command import inside
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 STATES = "select state, count(*) from chancy.jobs group by 1 order by 1"
@@ -54,7 +54,7 @@ async def test_a_release_in_a_transaction_that_stays_open_silences_no_push(dsn: 
         async with chancy.transaction() as tx:
             assert await chancy.release(key="k", within=tx) == 1
             await chancy.push(Workflow("w").add(jobs.note.job(value=2)), within=tx)
-            assert tables.ask(dsn, guard) == [(True,)]
+            assert ask(dsn, guard) == [(True,)]
 
 
 async def test_released_jobs_run_in_their_order_behind_those_that_were_pending(dsn: str) -> None:
@@ -103,19 +103,19 @@ async def test_every_way_in_and_every_change_keeps_a_job_on_hold(dsn: str) -> No
         await app.push(Workflow("w").add(note(9), "only"))
         await cron.add(app, Entry("e", "* * * * * *", note(10)))
         await cron.run(app, "e")
-        dead = tables.ask(dsn, DIE)[0][0]
+        dead = ask(dsn, DIE)[0][0]
         assert await letters.file_missing(app) == 1
         assert await letters.replay(app, dead) is not None
-        assert tables.ask(dsn, STATES) == [(3, 10)]
+        assert ask(dsn, STATES) == [(3, 10)]
         everything = app.select_jobs(JobSelection())
         assert (await everything.prioritize(7)).changed == 10
         assert (await everything.move("other")).changed == 10
         assert (await everything.reschedule(0)).changed == 10
-        assert tables.ask(dsn, STATES) == [(3, 10)]
+        assert ask(dsn, STATES) == [(3, 10)]
         async with Worker(app):
             fired = "select count(*) > 11 from chancy.jobs where state = 3"
-            await eventually(lambda: tables.ask(dsn, fired) == [(True,)])
-            assert tables.ask(dsn, "select count(*) from chancy.jobs where state <> 3") == [(0,)]
+            await eventually(lambda: ask(dsn, fired) == [(True,)])
+            assert ask(dsn, "select count(*) from chancy.jobs where state <> 3") == [(0,)]
 
 
 def test_the_command_releases_by_id_and_by_key(dsn: str) -> None:
@@ -139,5 +139,5 @@ async def test_a_key_that_cannot_be_stored_is_refused(dsn: str, key: Any) -> Non
     pushed = "select chancy.push('async', 'a.b', meta => jsonb_build_object('hold', %s::{}))"
     pushed = pushed.format("int" if key == 7 else "text").replace("%s", f"'{key}'")
     with pytest.raises(psycopg.Error, match="must be a string of 1 to 200 characters"):
-        tables.ask(dsn, pushed)
-    assert tables.ask(dsn, STATES) == []
+        ask(dsn, pushed)
+    assert ask(dsn, STATES) == []

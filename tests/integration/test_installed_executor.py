@@ -13,6 +13,7 @@ from chancy.errors import ConfigurationError
 from chancy.job.limits import Limit
 from chancy.queue import executor_kind
 from tests.support import jobs
+from tests.support.presence import present
 from tests.support.waiting import eventually
 
 MODULE = """\
@@ -127,8 +128,7 @@ async def test_jobs_wait_for_a_worker_that_has_their_executor(
     async with Chancy(dsn) as chancy, Worker(chancy, queues=["fibres"]):
         await eventually(lambda: "queue_broken queue=fibres" in caplog.text)
         assert "there is no executor 'fibre' here" in caplog.text
-        stored = await chancy.get_job(reference.id)
-        assert stored is not None
+        stored = present(await chancy.get_job(reference.id))
         assert (stored.state, stored.attempt) == (State.PENDING, 0)
 
 

@@ -13,8 +13,8 @@ from chancy.app import known_queues
 from chancy.errors import PushError
 from chancy.testing.clock import ManualClock
 from chancy.testing.memory import MemoryBroker
-from tests.integration.test_pushing import count
 from tests.support import jobs
+from tests.support.sql import count
 
 NOTE = jobs.note.job
 

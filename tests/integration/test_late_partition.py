@@ -9,6 +9,7 @@ import pytest
 
 from chancy import Chancy, Queue, State, Worker
 from tests.support import jobs
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 ASYNC = Queue(name="async", executor="async")
@@ -56,8 +57,7 @@ async def test_results_are_kept_while_the_partition_of_today_is_attached(
 async def test_a_settlement_that_is_refused_once_keeps_its_outcome(
     dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with psycopg.connect(dsn, autocommit=True) as session:
-        session.execute(REFUSE_ONCE)
+    ask(dsn, REFUSE_ONCE)
     async with Chancy(dsn, queues=[ASYNC]) as chancy, Worker(chancy):
         finished = await (await chancy.push(jobs.note.job("kept"))).wait(10)
     assert (finished.state, finished.result) == (State.SUCCEEDED, "kept")

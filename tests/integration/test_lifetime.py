@@ -19,6 +19,7 @@ from chancy.errors import ConfigurationError
 from chancy.postgres.broker import PostgresBroker
 from chancy.results.waiter import CompletionWaiter
 from tests.support import jobs
+from tests.support.sql import count
 
 
 async def test_leaving_a_shared_context_keeps_it_open_for_the_others(dsn: str) -> None:
@@ -159,8 +160,7 @@ def test_threads_come_and_go(dsn: str) -> None:
         list(threads.map(request, range(4)))
     with chancy:
         chancy.sync_push(jobs.note.job(5))
-    with psycopg.connect(dsn) as session:
-        assert session.execute("select count(*) from chancy.jobs").fetchone() == (41,)
+    assert count(dsn) == 41
     with pytest.raises(ConfigurationError, match="inside such a block"):
         chancy.sync_push(jobs.note.job(6))
 
@@ -188,8 +188,7 @@ with Chancy({dsn!r}) as chancy:
         assert os.waitpid(pid, 0)[1] == 0
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-    with psycopg.connect(dsn) as session:
-        assert session.execute("select count(*) from chancy.jobs").fetchone() == (201,)
+    assert count(dsn) == 201
 
 
 def test_the_first_sync_call_opens_the_application_until_the_process_ends(dsn: str) -> None:
@@ -237,8 +236,7 @@ assert os.waitpid(pid, 0)[1] == 0
     command = [sys.executable, "-W", "error", "-c", code]
     done = subprocess.run(command, check=True, timeout=60, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("open True\nat the end 0\n", "")
-    with psycopg.connect(dsn) as session:
-        assert session.execute("select count(*) from chancy.jobs").fetchone() == (7,)
+    assert count(dsn) == 7
 
 
 class Unwilling(CompletionWaiter):

@@ -13,6 +13,7 @@ from chancy import Chancy, Plugin, Queue, State, Worker
 from chancy.context.context import JobContext
 from tests.integration import middleware_jobs
 from tests.support import jobs
+from tests.support.presence import present
 from tests.support.waiting import eventually
 
 
@@ -58,8 +59,7 @@ async def test_around_hooks_stand_about_every_run_of_a_worker(dsn: str) -> None:
             "no",
             "not this one",
         ] * 3
-        stored = await endless.get()
-        assert stored is not None
+        stored = present(await endless.get())
         assert stored.state is State.PENDING
     assert trace.refused == 3
     assert trace.open == set()

@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from chancy import Chancy, Job, Queue, State, Worker
 from tests.integration import progress_jobs as reporting
+from tests.support.presence import present
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 QUEUES = [
@@ -32,8 +33,9 @@ def job_of(function: Any, path: Path, queue: str) -> Job:
     return made
 
 
-@pytest.mark.parametrize("queue", ["process", "thread", "async"])
-@pytest.mark.parametrize("function", [reporting.report, reporting.report_async])
+@pytest.mark.parametrize(
+    ("queue", "function"), [("process", reporting.report), ("async", reporting.report_async)]
+)
 async def test_progress_is_stored_while_a_job_runs_and_stays(
     chancy: Chancy, tmp_path: Path, queue: str, function: object
 ) -> None:
@@ -42,8 +44,7 @@ async def test_progress_is_stored_while_a_job_runs_and_stays(
         reference = await chancy.push(job_of(function, path, queue))
 
         async def stored() -> object:
-            found = await reference.get()
-            assert found is not None
+            found = present(await reference.get())
             return found.state is State.RUNNING and found.meta.get("progress")
 
         assert await eventually(stored) == {"fraction": 0.4, "text": "two of five", "attempt": 1}
@@ -79,13 +80,10 @@ async def test_a_job_whose_lease_is_lost_is_notified(
             return found is not None and "progress" in found.meta
 
         await eventually(reported)
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            # Another worker has it now.
-            connection.execute("update chancy.jobs set lease = gen_random_uuid()")
+        ask(dsn, "update chancy.jobs set lease = gen_random_uuid()")
         await eventually(path.exists)
         await eventually(lambda: "lost its lease" in path.read_text())
         await eventually(lambda: worker.stale == 1)
         assert caplog.text.count("lease_lost") == 1
-        found = await reference.get()
-        assert found is not None
+        found = present(await reference.get())
         assert found.state is State.RUNNING

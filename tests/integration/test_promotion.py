@@ -5,13 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator
 
-import psycopg
 import pytest
 
 from chancy.broker.values import Promotion
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.front_scans import FrontScans
 from chancy.testing.conformance.bench import Bench, prepared, record
+from tests.support.sql import ask
 
 LOW, HIGH = uuid.UUID(int=1), uuid.UUID(int=2)
 
@@ -39,13 +39,13 @@ def no_front_scans(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def make_due(dsn: str, seconds_ago: float, count: int = 1) -> None:
     """Schedule jobs that were due so long ago, as transactions do that commit late."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute(
-            "insert into chancy.jobs (id, pos, state, queue, func, run_at) select"
-            " gen_random_uuid(), 0, 2, 'default', 'a.b', now() - %s * interval '1 s'"
-            " from generate_series(1, %s)",
-            (seconds_ago, count),
-        )
+    ask(
+        dsn,
+        "insert into chancy.jobs (id, pos, state, queue, func, run_at) select"
+        " gen_random_uuid(), 0, 2, 'default', 'a.b', now() - %s * interval '1 s'"
+        " from generate_series(1, %s)",
+        (seconds_ago, count),
+    )
 
 
 async def test_promotion_starts_behind_promoted_jobs(
@@ -79,8 +79,7 @@ async def test_full_promotions_skip_no_job_of_the_same_time(
 @pytest.mark.parametrize("run_at", ["infinity", "-infinity"])
 async def test_promotion_accepts_infinite_times(bench: Bench, dsn: str, run_at: str) -> None:
     make_due(dsn, seconds_ago=60, count=2)
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("update chancy.jobs set run_at = %s", (run_at,))
+    ask(dsn, "update chancy.jobs set run_at = %s", (run_at,))
     promoted = [(await bench.broker.promote(1)).promoted for _ in range(3)]
     assert promoted == ([1, 1, 0] if run_at == "-infinity" else [0, 0, 0])
 
@@ -105,8 +104,7 @@ async def test_only_the_live_worker_with_the_lowest_id_promotes_often(
     for worker_id in (LOW, HIGH):
         await broker.register(record(worker_id))
     assert [await ahead(one) for one in (LOW, HIGH, None)] == [0, 1, 0]
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("update chancy.workers set beat_at = now() - interval '1 m'")
+    ask(dsn, "update chancy.workers set beat_at = now() - interval '1 m'")
     assert not await ahead(HIGH)
 
 

@@ -22,6 +22,7 @@ from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.push.bulk import KEPT
 from chancy.postgres.push.coalescing import AT_ONCE, PushCoalescer
 from tests.support import jobs
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 
@@ -72,8 +73,7 @@ def prepared(
 
 
 def stored(dsn: str) -> set[object]:
-    with psycopg.connect(dsn) as session:
-        return {row[0] for row in session.execute("select id from chancy.jobs")}
+    return {row[0] for row in ask(dsn, "select id from chancy.jobs")}
 
 
 def start(pushes: PushCoalescer, wanted: Sequence[PreparedJob]) -> list[asyncio.Task[Any]]:
@@ -217,8 +217,7 @@ async def test_jobs_that_differ_in_arguments_alone_keep_them_and_their_order(dsn
         )
         found = [await reference.get() for reference in references]
     assert [job and job.arguments for job in found] == [{"value": value} for value in values]
-    with psycopg.connect(dsn) as session:
-        ids = session.execute("select id from chancy.jobs order by pos").fetchall()
+    ids = ask(dsn, "select id from chancy.jobs order by pos")
     assert [id for (id,) in ids] == [job.id for job in found if job is not None]
 
 
@@ -233,8 +232,7 @@ async def test_a_bulk_push_leaves_what_is_there(dsn: str, count: int, place: str
         again = [made[-1]] if place == "twice" else []
         references = await chancy.push_many(iter([*made, *again]), validate=False)
         assert len(references) == count + len(again)
-    with psycopg.connect(dsn) as session:
-        rows = session.execute("select id, queue from chancy.jobs order by pos").fetchall()
+    rows = ask(dsn, "select id, queue from chancy.jobs order by pos")
     expected = [(job.id, "default") for job in made]
     if there is not None:
         expected.insert(0, (expected.pop(there)[0], "before"))
@@ -286,10 +284,10 @@ async def test_a_bulk_push_of_many_chunks_reports_that_its_session_was_lost(dsn:
 
 def terminate_pushers(dsn: str) -> int:
     """End the sessions that are in a transaction; how many there were."""
-    with psycopg.connect(dsn) as session:
-        rows = session.execute(
-            "select pg_terminate_backend(pid) from pg_stat_activity"
-            " where application_name = 'chancy' and datname = current_database()"
-            " and xact_start is not null"
-        ).fetchall()
+    rows = ask(
+        dsn,
+        "select pg_terminate_backend(pid) from pg_stat_activity"
+        " where application_name = 'chancy' and datname = current_database()"
+        " and xact_start is not null",
+    )
     return len(rows)

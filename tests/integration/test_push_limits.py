@@ -8,7 +8,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from chancy import Chancy, Limit, PushError, Queue
+from chancy import Chancy, Limit, Queue
 from chancy.job.limits import Limits, decode_limits
 from chancy.testing.conformance.bench import Bench
 from tests.support import jobs
@@ -50,20 +50,3 @@ async def test_limits_reach_the_claim_by_every_way_of_pushing(chancy: Chancy, ds
     assert len(claims) == 1_011
     for job in (await chancy.get_jobs([reference.id for reference in pushed])).values():
         assert job.limits == limits
-
-
-async def test_a_limit_that_a_declared_queue_cannot_keep_to_is_refused(dsn: str) -> None:
-    bounded = jobs.note.job(value=1).with_limits(Limit.memory(2**28))
-    said = (
-        "^job tests.support.jobs.note: queue 'async': the jobs of .* share the memory of the worker"
-    )
-    chancy = Chancy(dsn, queues=[Queue(name="async", executor="async")])
-    async with chancy:
-        with pytest.raises(PushError, match=said):
-            await chancy.push(bounded)
-        with pytest.raises(PushError, match=said):
-            await chancy.push_many([jobs.note.job(value=1), bounded])
-    with chancy, pytest.raises(PushError, match=said):
-        chancy.sync_push(bounded)
-    with psycopg.connect(dsn) as session:
-        assert session.execute("select id from chancy.jobs").fetchall() == []

@@ -9,7 +9,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from chancy import Chancy, PayloadTooLarge, Queue, Unique
+from chancy import Chancy, Queue, Unique
 from chancy.broker.sizes import CHUNK_SIZE, size_of
 from chancy.broker.values import PreparedJob
 from chancy.errors import BrokerUnavailable
@@ -99,17 +99,6 @@ async def test_statements_of_a_push_to_several_brokers_are_bounded_in_size(
         await chancy.push_many(jobs, validate=False)
         await chancy.push_many([Job(func="a.b", queue="other")], validate=False)
     check(dsn, statements)
-
-
-async def test_a_bulk_push_of_large_jobs_is_all_or_none(chancy: Chancy, dsn: str) -> None:
-    def jobs() -> Iterator[Job]:
-        yield from large(False)
-        yield Job(func="a.b", arguments={"text": LARGE + LARGE})
-
-    with pytest.raises(PayloadTooLarge, match="the limit is 1,048,576"):
-        await chancy.push_many(jobs(), validate=False)
-    with psycopg.connect(dsn) as session:
-        assert session.execute("select id from chancy.jobs").fetchall() == []
 
 
 async def test_the_repetition_of_a_bulk_push_is_bounded_in_size(

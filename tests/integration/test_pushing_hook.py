@@ -15,9 +15,9 @@ from chancy.plugins.cron import Cron, Entry
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.encryption import Encryption, new_key
 from chancy.plugins.workflow import Workflow, Workflows
-from tests.faults import tables
 from tests.plugins.dead_letter.letters import letters
 from tests.support import jobs
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 
@@ -101,7 +101,7 @@ async def _workflow(app: Chancy, dsn: str) -> None:
     await app.push(flow)
     async with Worker(app):
         steps = "select count(*) from chancy.workflows_steps"
-        await eventually(lambda: tables.ask(dsn, steps) == [(4,)])
+        await eventually(lambda: ask(dsn, steps) == [(4,)])
 
 
 async def _batch(app: Chancy, dsn: str) -> None:
@@ -113,7 +113,7 @@ async def _cron(app: Chancy, dsn: str) -> None:
     await CRON.run(app, "e")
     async with Worker(app):
         fired = "select count(*) > 2 from chancy.jobs"
-        await eventually(lambda: tables.ask(dsn, fired) == [(True,)])
+        await eventually(lambda: ask(dsn, fired) == [(True,)])
 
 
 async def _replay(app: Chancy, dsn: str) -> None:
@@ -138,9 +138,9 @@ async def test_every_way_in_passes_the_plugins_in_order(
     async with chancy:
         await WAYS[way](chancy, dsn)
     found = [
-        *tables.ask(dsn, FOUND.format("false", "jobs")),
-        *tables.ask(dsn, FOUND.format("undoes is not null", "workflows_steps")),
-        *tables.ask(dsn, FOUND.format("true", "batches_callbacks")),
+        *ask(dsn, FOUND.format("false", "jobs")),
+        *ask(dsn, FOUND.format("undoes is not null", "workflows_steps")),
+        *ask(dsn, FOUND.format("true", "batches_callbacks")),
     ]
     assert found
     assert {trace for trace, *_ in found} == {"ab"}
@@ -162,7 +162,7 @@ def test_the_calls_without_an_event_loop_pass_the_plugins(dsn: str, chancy: Chan
         chancy.sync_push(note(3), within=connection)
         chancy.sync_push(Workflow("w").add(note(4), "only"), within=connection)
         BATCHES.sync_push(chancy, Batch(name="b", on_finish=note(5)), [], within=connection)
-    found = tables.ask(dsn, FOUND.format("true", "jobs") + " order by 3")
+    found = ask(dsn, FOUND.format("true", "jobs") + " order by 3")
     ways = ["push", "push", "push+", "workflow+", "batch+"]
     assert found == [("ab", way, (n + 1) * 10, True) for n, way in enumerate(ways)]
 
@@ -178,14 +178,14 @@ async def test_a_tick_or_a_replay_that_a_plugin_refuses_pushes_nothing(
                 await CRON.run(chancy, "e")
             async with Worker(chancy):
                 ticks = "select distinct skipped from chancy.cron_ticks"
-                await eventually(lambda: tables.ask(dsn, ticks) == [("refused",)])
+                await eventually(lambda: ask(dsn, ticks) == [("refused",)])
             [dead] = letters(dsn, arguments='{"value": 15}')
             with pytest.raises(PushError, match="over quota"):
                 await DEAD.replay(chancy, dead)
             assert (await DEAD.get(chancy, dead)).replayed_at is None  # type: ignore[union-attr]
     finally:
         QUOTA.exhausted = False
-    assert tables.ask(dsn, "select count(*) from chancy.jobs") == [(0,)]
+    assert ask(dsn, "select count(*) from chancy.jobs") == [(0,)]
 
 
 async def test_a_plugin_changes_the_queue_and_the_attempts_that_a_replay_asks_for(
@@ -198,7 +198,7 @@ async def test_a_plugin_changes_the_queue_and_the_attempts_that_a_replay_asks_fo
     async with Chancy(dsn, plugins=[Spread("spread"), DEAD], queues=[ASYNC]) as chancy:
         [dead] = letters(dsn)
         assert await DEAD.replay(chancy, dead, queue="mail", max_attempts=7)
-    assert tables.ask(dsn, "select queue, max_attempts from chancy.jobs") == [("mail/1", 8)]
+    assert ask(dsn, "select queue, max_attempts from chancy.jobs") == [("mail/1", 8)]
 
 
 async def test_a_replay_by_filter_leaves_out_what_a_plugin_refuses_alone(dsn: str) -> None:
@@ -212,7 +212,7 @@ async def test_a_replay_by_filter_leaves_out_what_a_plugin_refuses_alone(dsn: st
         assert await DEAD.replay_all(chancy) == 2
         assert await DEAD.replay_all(chancy) == 0
     found = "select arguments -> 'value' from chancy.jobs order by 1"
-    assert tables.ask(dsn, found) == [(10,), (20,)]
+    assert ask(dsn, found) == [(10,), (20,)]
 
 
 async def test_plugins_get_plain_arguments_of_stored_jobs(dsn: str) -> None:
@@ -223,8 +223,8 @@ async def test_plugins_get_plain_arguments_of_stored_jobs(dsn: str) -> None:
         await CRON.add(chancy, Entry("e", "0 0 1 1 *", jobs.note.job(value=1)))
         await CRON.run(chancy, "e")
         with_key = "select arguments ? '$chancy' from chancy.{}"
-        assert tables.ask(dsn, with_key.format("cron_entries")) == [(True,)]
-        assert tables.ask(dsn, with_key.format("jobs")) == [(True,)]
+        assert ask(dsn, with_key.format("cron_entries")) == [(True,)]
+        assert ask(dsn, with_key.format("jobs")) == [(True,)]
         jobs.noted.clear()
         async with Worker(chancy, queues=["async"]):
             await eventually(lambda: jobs.noted == [10])
@@ -239,4 +239,4 @@ async def test_a_refused_job_stores_nothing_of_its_push(
     async with chancy:
         with pytest.raises(PushError, match=why):
             await chancy.push_many(jobs.note.job(n) for n in (1, value, 2))
-    assert tables.ask(dsn, "select count(*) from chancy.jobs") == [(0,)]
+    assert ask(dsn, "select count(*) from chancy.jobs") == [(0,)]

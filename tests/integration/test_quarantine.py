@@ -7,13 +7,13 @@ import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from chancy import Chancy, Job, Limit, State, Worker
 from chancy.job.definition import QueuedJob
 from tests.integration import quarantine_jobs as jobs
 from tests.support.command import command, started
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -45,8 +45,7 @@ async def run(chancy: Chancy, dsn: str, job: Job, *, crashes: int) -> QueuedJob:
 
 
 def set_crashes(dsn: str, crashes: int) -> None:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("update chancy.jobs set crashes = %s", (crashes,))
+    ask(dsn, "update chancy.jobs set crashes = %s", (crashes,))
 
 
 @pytest.mark.parametrize(("crashes", "isolated"), [(1, False), (2, True)])
@@ -125,8 +124,7 @@ async def test_jobs_of_a_killed_worker_succeed_on_the_next_one(
     with started(program, cwd=tmp_path, env=env) as supervisor:
         for wanted in (2, 4):
             await begins(wanted)
-            with psycopg.connect(dsn) as connection:
-                ((pid,),) = connection.execute("select pid from chancy.workers").fetchall()
+            ((pid,),) = ask(dsn, "select pid from chancy.workers")
             os.kill(pid, signal.SIGKILL)
         gate.touch()
         done = [await reference.wait(60) for reference in references]

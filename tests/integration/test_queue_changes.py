@@ -9,9 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
 
-import psycopg
 import pytest
 
 from chancy import Chancy, Job, Queue, State, Worker
@@ -20,6 +18,7 @@ from chancy.plugins.recovery import Recovery
 from chancy.plugins.retry import Retries
 from chancy.retry import Exponential
 from tests.support import jobs
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 QUEUES = [Queue(name="async", executor="async"), Queue(name="thread", executor="thread")]
@@ -72,30 +71,6 @@ async def test_a_worker_may_hold_fewer_claims_than_its_pace_allows(chancy: Chanc
         await eventually(lambda: jobs.started.is_set() and worker.settled == 500)
         for _ in range(5):
             assert (await chancy.counts())["async"].running <= 3
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"concurrency": 0},
-        {"concurrency": True},
-        {"prefetch_limit": -1},
-        {"prefetch_limit": 1.5},
-        {"children": 0},
-    ],
-)
-def test_bounds_of_a_worker_are_checked(chancy: Chancy, wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match=f"this worker: {next(iter(wrong))}="):
-        Worker(chancy, **wrong)
-
-
-async def test_higher_priorities_run_first(chancy: Chancy) -> None:
-    await chancy.declare(Queue(name="async", executor="async", concurrency=1))
-    levels = [0, 100, -100, 7, 0, -1, 100]
-    await chancy.push_many(jobs.note.job(value=level).with_priority(level) for level in levels)
-    async with Worker(chancy):
-        await eventually(lambda: len(jobs.noted) == len(levels))
-    assert jobs.noted == sorted(levels, reverse=True)
 
 
 async def test_an_urgent_job_overtakes_a_backlog(chancy: Chancy, dsn: str) -> None:
@@ -196,11 +171,11 @@ async def test_only_the_named_queues_are_served(chancy: Chancy) -> None:
 async def test_an_invalid_queue_row_is_repaired_and_reported(
     chancy: Chancy, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute(
-            "insert into chancy.queues (name, executor, concurrency, tags, poll_interval_s) "
-            "values ('broken', 'os.system', -1, '{(}', 'NaN')"
-        )
+    ask(
+        dsn,
+        "insert into chancy.queues (name, executor, concurrency, tags, poll_interval_s) "
+        "values ('broken', 'os.system', -1, '{(}', 'NaN')",
+    )
     async with Worker(chancy, queues=["broken"]):
         reference = await chancy.push(jobs.pid_of_sync.job().with_queue("broken"))
         assert (await reference.wait(20)).state is State.SUCCEEDED

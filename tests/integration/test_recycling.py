@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from tests.support.recycling import Recycling
+from tests.support.sql import ask
 
 ROWS = """
 insert into chancy.jobs (id, pos, state, queue, func, arguments, pushed_at)
@@ -70,8 +71,7 @@ def test_rows_queues_and_sequences_are_those_of_the_template(
 def test_a_database_in_which_more_than_rows_has_changed_is_not_used_again(
     recycling: Recycling, dsn: str, change: str
 ) -> None:
-    with psycopg.connect(dsn) as session:
-        session.execute(change.encode())
+    ask(dsn, change)
     assert not recycling.keep("template", "one", dsn)
     assert recycling.take("template") is None
 

@@ -14,6 +14,7 @@ from chancy.postgres.push.coalescing import PushCoalescer
 from chancy.queue.queue import Queue
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
+from tests.support.sql import ask
 
 _SLOT = "select extract(epoch from clock_timestamp())::bigint / 60 % 3"
 
@@ -66,8 +67,7 @@ async def test_a_lost_push_that_is_stored_and_run_during_the_repetition_runs_onc
     pushes = PushCoalescer(fetch, broker.transaction, broker.sql, lambda: None)
     assert await pushes.push([job]) == {}
     assert sent[1:] == [broker.sql.pushed_before] * 2
-    with psycopg.connect(dsn) as session:
-        assert session.execute("select id from chancy.jobs").fetchall() == []
+    assert ask(dsn, "select id from chancy.jobs") == []
 
 
 async def test_ids_of_finished_jobs_are_remembered_where_a_queue_does_not_keep_them(

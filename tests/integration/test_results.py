@@ -29,12 +29,13 @@ from chancy import (
 from chancy.errors import BrokerUnavailable, ConfigurationError
 from chancy.plugins.retry import Retries
 from tests.support import jobs
+from tests.support.sql import count
 from tests.support.waiting import eventually, eventually_sync
 
 #: Nobody looks by itself for so long: what comes sooner was told.
 SELDOM = Queue(name="async", executor="async", poll_interval_s=60)
 LISTENERS = """
-select count(*) from pg_stat_activity
+pg_stat_activity
 where application_name = 'chancy waiting' and datname = current_database()
 """
 
@@ -43,12 +44,6 @@ where application_name = 'chancy waiting' and datname = current_database()
 async def chancy(dsn: str) -> AsyncIterator[Chancy]:
     async with Chancy(dsn, queues=[SELDOM], plugins=[Retries(False)]) as made:
         yield made
-
-
-def asked(dsn: str, sql: str) -> int:
-    with psycopg.connect(dsn) as session:
-        ((found,),) = session.execute(sql.encode()).fetchall()
-    return int(found)
 
 
 async def test_results_come_back(chancy: Chancy) -> None:
@@ -69,7 +64,7 @@ async def test_a_failure_comes_back_with_its_trace(chancy: Chancy) -> None:
 async def test_a_cancelled_job_reports_its_cancellation(chancy: Chancy) -> None:
     reference = await chancy.push(jobs.note.job(1))
     waiting = asyncio.create_task(reference.result(10))
-    await eventually(lambda: asked(chancy.dsn, "select count(*) from chancy.awaited"))
+    await eventually(lambda: count(chancy.dsn, "chancy.awaited"))
     await chancy.cancel(reference.id)
     with pytest.raises(JobCancelled):
         await waiting
@@ -87,20 +82,20 @@ async def test_a_settlement_ends_a_wait_without_polling(
         monkeypatch.setattr(f"chancy.results.waiter.{pause}", 3_600.0)
     reference = await chancy.push(task)
     waiting = asyncio.create_task(reference.wait(30))
-    await eventually(lambda: asked(dsn, "select count(*) from chancy.awaited"))
-    await eventually(lambda: asked(dsn, LISTENERS))
+    await eventually(lambda: count(dsn, "chancy.awaited"))
+    await eventually(lambda: count(dsn, LISTENERS))
     async with Worker(chancy):
         assert (await waiting).state is state
-        assert asked(dsn, LISTENERS) == 1
-    await eventually(lambda: asked(dsn, "select count(*) from chancy.awaited") == 0)
+        assert count(dsn, LISTENERS) == 1
+    await eventually(lambda: count(dsn, "chancy.awaited") == 0)
 
 
 @pytest.mark.chaos
 async def test_ten_thousand_wait_at_once_on_one_session(chancy: Chancy, dsn: str) -> None:
     references = await chancy.push_many(jobs.note.job(number) for number in range(10_000))
     gathering = asyncio.create_task(gather(references))
-    await eventually(lambda: asked(dsn, "select count(*) from chancy.awaited") == 10_000)
-    await eventually(lambda: asked(dsn, LISTENERS) == 1)
+    await eventually(lambda: count(dsn, "chancy.awaited") == 10_000)
+    await eventually(lambda: count(dsn, LISTENERS) == 1)
     async with Worker(chancy):
         assert await asyncio.wait_for(gathering, 60) == list(range(10_000))
 
@@ -110,7 +105,7 @@ async def test_a_job_is_waited_for_before_its_commit(chancy: Chancy, dsn: str) -
         async with chancy.transaction() as transaction:
             reference = await chancy.push(jobs.note.job("soon"), within=transaction)
             waiting = asyncio.create_task(reference.result(20))
-            await eventually(lambda: asked(dsn, "select count(*) from chancy.awaited"))
+            await eventually(lambda: count(dsn, "chancy.awaited"))
         assert await waiting == "soon"
 
 
@@ -198,11 +193,11 @@ def test_threads_wait_on_one_session(dsn: str) -> None:
             with ThreadPoolExecutor(8) as threads:
                 results = list(threads.map(lambda one: one.sync_result(20), references))
             assert results == list(range(40))
-            assert asked(dsn, LISTENERS) == 1
+            assert count(dsn, LISTENERS) == 1
             failing = chancy.sync_push(jobs.fail.job("no"))
             with pytest.raises(JobFailed, match="no"):
                 failing.sync_result(20)
-        assert asked(dsn, LISTENERS) == 0
+        assert count(dsn, LISTENERS) == 0
         assert not listens()
 
 
@@ -213,7 +208,7 @@ def test_one_thread_waits_for_many(dsn: str) -> None:
         before = threading.active_count()
         assert sync_gather(references, timeout_s=30) == list(range(1_000))
         assert threading.active_count() <= before + 1
-        assert asked(dsn, LISTENERS) == 1
+        assert count(dsn, LISTENERS) == 1
         later = chancy.sync_push(jobs.note.job.with_delay(1.0)("later"))
         first = chancy.sync_push(jobs.note.job("first"))
         completed = sync_as_completed([later, first], timeout_s=20)
@@ -223,7 +218,7 @@ def test_one_thread_waits_for_many(dsn: str) -> None:
         with pytest.raises(JobFailed, match="no"):
             sync_gather([never, failing])
         chancy.sync_push(jobs.note.job(1)).sync_result(20)
-        eventually_sync(lambda: asked(dsn, "select count(*) from chancy.awaited") == 0)
+        eventually_sync(lambda: count(dsn, "chancy.awaited") == 0)
 
 
 def test_an_application_that_is_closed_ends_the_waits_for_many(
@@ -243,7 +238,7 @@ def test_an_application_that_is_closed_ends_the_waits_for_many(
     abandoned = sync_as_completed([first, *late])
     with chancy:
         assert next(abandoned) == first
-        eventually_sync(lambda: asked(dsn, LISTENERS) == 1)
+        eventually_sync(lambda: count(dsn, LISTENERS) == 1)
     abandoned.close()
     assert not listens()
     assert [one for one in caplog.records if one.levelname == "ERROR"] == []

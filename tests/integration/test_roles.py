@@ -13,8 +13,9 @@ import pytest
 
 from chancy.postgres.schema.component import RoleKind
 from tests.support.command import alone, command, started
-from tests.support.roles import Cast, P, V, W, execute, roles
+from tests.support.roles import Cast, P, V, W, roles
 from tests.support.sources import ROOT
+from tests.support.sql import ask
 from tests.support.waiting import eventually_sync
 
 SHOP = """\
@@ -73,9 +74,9 @@ def test_a_fleet_under_its_role_does_all_of_its_work(cast: Cast, tmp_path: Path)
     seen by the viewer."""
     (tmp_path / "shop.py").write_text(SHOP)
     cast.grant()
-    (newest,) = execute(cast.dsn, "select max(inhrelid::regclass::text) from pg_inherits where"
+    (newest,) = ask(cast.dsn, "select max(inhrelid::regclass::text) from pg_inherits where"
                         " inhrelid::regclass::text ~ 'finished_jobs_[0-9]{8}$'")  # fmt: skip
-    execute(cast.dsn, f"drop table {newest[0]}")
+    ask(cast.dsn, f"drop table {newest[0]}")
     worker, producer, viewer = (
         {"CHANCY_DSN": cast.of(kind)}
         for kind in (RoleKind.WORKER, RoleKind.PRODUCER, RoleKind.VIEWER)
@@ -93,11 +94,11 @@ def test_a_fleet_under_its_role_does_all_of_its_work(cast: Cast, tmp_path: Path)
         buried = push("fail")
         eventually_sync(hung.exists)
         lease = "select holder is not null from chancy.leadership_leases where expires_at > now()"
-        eventually_sync(lambda: execute(cast.dsn, lease) == [(True,)])
+        eventually_sync(lambda: ask(cast.dsn, lease) == [(True,)])
         ticks = "select 1 from chancy.cron_ticks limit 1"
-        eventually_sync(lambda: execute(cast.dsn, ticks) == [(1,)])
+        eventually_sync(lambda: ask(cast.dsn, ticks) == [(1,)])
         letters = "select id::text from chancy.dead_letters"
-        eventually_sync(lambda: execute(cast.dsn, letters) == [(buried,)])
+        eventually_sync(lambda: ask(cast.dsn, letters) == [(buried,)])
         eventually_sync(lambda: "prune_not_allowed" in first.log)
         shown = alone("job", "wait", retried, "--json", cwd=tmp_path, env=viewer).json
         assert (shown["result"], shown["attempt"], len(shown["errors"])) == ("at last", 2, 1)
@@ -124,23 +125,23 @@ def test_a_worker_that_is_a_member_of_the_owner_prunes(cast: Cast) -> None:
     cast.grant()
     make = "select chancy.make_days(12)"
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        execute(cast.of(RoleKind.WORKER), make)
+        ask(cast.of(RoleKind.WORKER), make)
     worker, owner = cast.names[RoleKind.WORKER], cast.names[RoleKind.OWNER]
-    execute(cast.dsn, f"grant {owner} to {worker}")
-    assert execute(cast.of(RoleKind.WORKER), make)[0][0] > 0
-    execute(cast.dsn, f"revoke {owner} from {worker}")
+    ask(cast.dsn, f"grant {owner} to {worker}")
+    assert ask(cast.of(RoleKind.WORKER), make)[0][0] > 0
+    ask(cast.dsn, f"revoke {owner} from {worker}")
     # What a member made belongs to itself; it works as the others do, by way of the parent.
     insert = (
         "insert into chancy.finished_jobs (id, pos, state, queue, priority, func, attempt,"
         " max_attempts, crashes, pushed_at, finished_at) values (gen_random_uuid(), 1, 4, 'q', 0,"
         " 'a.b', 1, 1, 0, now(), now() + interval '11 days')"
     )
-    execute(cast.of(RoleKind.WORKER), insert)
-    (table,) = execute(cast.dsn, "select tableoid::regclass::text from chancy.finished_jobs")[0]
+    ask(cast.of(RoleKind.WORKER), insert)
+    (table,) = ask(cast.dsn, "select tableoid::regclass::text from chancy.finished_jobs")[0]
     assert table != "chancy.finished_jobs_default"
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        execute(cast.of(RoleKind.VIEWER), f"select from {table}")
-    assert execute(cast.of(RoleKind.VIEWER), "select queue from chancy.finished_jobs") == [("q",)]
+        ask(cast.of(RoleKind.VIEWER), f"select from {table}")
+    assert ask(cast.of(RoleKind.VIEWER), "select queue from chancy.finished_jobs") == [("q",)]
 
 
 JOB = (
@@ -230,8 +231,8 @@ MATRIX: dict[str, set[RoleKind]] = {
 
 def test_permissions_of_each_role(cast: Cast) -> None:
     cast.grant()
-    execute(cast.dsn, f"insert into chancy.workers (id, host, pid) values ('{WORKER}', 'h', 1)")
-    execute(cast.dsn, JOB)
+    ask(cast.dsn, f"insert into chancy.workers (id, host, pid) values ('{WORKER}', 'h', 1)")
+    ask(cast.dsn, JOB)
     wrong = []
     for kind in (W, P, V):
         with psycopg.connect(cast.of(kind)) as connection:
@@ -255,13 +256,13 @@ def test_a_producer_that_replaces_is_granted_that_too(cast: Cast) -> None:
     cast.grant()
     guide = (ROOT / "docs/guides/deploying.md").read_text()
     (grant,) = re.findall(r"`(grant select \(priority.*) to …`", guide)
-    execute(cast.dsn, f"{grant} to {cast.names[P]}")
-    execute(
+    ask(cast.dsn, f"{grant} to {cast.names[P]}")
+    ask(
         cast.of(P),
         "select chancy.push('q', 'a.b', jsonb_build_object('n', n), unique_key => 'k',"
         " on_conflict => 'replace', priority => n) from generate_series(1, 2) as n",
     )
-    assert execute(cast.dsn, "select arguments, priority from chancy.jobs") == [({"n": 2}, 2)]
+    assert ask(cast.dsn, "select arguments, priority from chancy.jobs") == [({"n": 2}, 2)]
 
 
 def test_another_worker_cannot_use_the_lease(cast: Cast) -> None:

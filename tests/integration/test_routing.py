@@ -16,6 +16,7 @@ from chancy.broker.values import Cancellation, JobFilter
 from chancy.errors import BrokerUnavailable, ConfigurationError, PushError
 from chancy.routing.placement import FRESH_S
 from tests.support import jobs
+from tests.support.presence import present
 from tests.support.two_brokers import TwoBrokers
 
 QUEUES = [
@@ -113,8 +114,7 @@ async def test_cancel_and_run_now_find_the_job(chancy: Chancy) -> None:
 async def test_sync_calls_find_the_job(dsn: str, chancy: Chancy, two: TwoBrokers) -> None:
     with Chancy(dsn, queues=QUEUES, plugins=[two]) as other:
         near, far = other.sync_push(note("async")), other.sync_push(note("far"))
-        found = far.sync_get()
-        assert found is not None
+        found = present(far.sync_get())
         assert found.queue == "far"
         assert near.sync_get() is not None
         await chancy.cancel(near.id, far.id)

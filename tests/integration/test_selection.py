@@ -23,7 +23,7 @@ from chancy import (
 from chancy.app import selection
 from chancy.errors import PushError
 from chancy.postgres.broker import PostgresBroker
-from tests.faults import tables
+from tests.support.sql import ask
 from tests.support.two_brokers import TwoBrokers
 from tests.support.waiting import eventually, is_in
 
@@ -56,7 +56,7 @@ async def states(chancy: Chancy, ids: list[UUID]) -> list[State]:
 async def test_each_condition_selects(chancy: Chancy, dsn: str) -> None:
     ids = await pushed(chancy, 6)
     other = await chancy.push(Job(func="shop.report", queue="slow"), validate=False)
-    tables.ask(
+    ask(
         dsn,
         f"""update chancy.jobs set pushed_at = pushed_at - interval '2 h', state = 2,
               run_at = now() + interval '1 h',
@@ -108,7 +108,7 @@ async def test_a_statement_looks_into_few_large_jobs(
 ) -> None:
     """24 jobs with 768 KB each: eleven of them have 8 MiB."""
     ids = await pushed(chancy, 24)
-    tables.ask(dsn, LARGE.format("chancy.jobs"))
+    ask(dsn, LARGE.format("chancy.jobs"))
     store = chancy.control
     assert isinstance(store, PostgresBroker)
     looks: list[int] = []
@@ -130,7 +130,7 @@ async def test_a_statement_looks_into_few_large_jobs(
     assert await chancy.select_jobs(odd).cancel() == (12, 12, 0)
     assert looks == [5, 6, 1]
     await chancy.cancel(*ids)
-    tables.ask(dsn, "update chancy.finished_jobs set finished_at = now() - interval '2 h'")
+    ask(dsn, "update chancy.finished_jobs set finished_at = now() - interval '2 h'")
     looks.clear()
     assert await chancy.select_jobs(odd).delete() == (12, 12, 0)
     assert looks == [5, 6, 1]
@@ -138,7 +138,7 @@ async def test_a_statement_looks_into_few_large_jobs(
 
 async def test_waiting_jobs_move_and_running_ones_stay(chancy: Chancy, dsn: str) -> None:
     first, second, later, running = await pushed(chancy, 4)
-    tables.ask(
+    ask(
         dsn,
         f"""update chancy.jobs set state = case id when '{later}' then 2 else 1 end,
               run_at = now() + interval '1 h'
@@ -150,7 +150,7 @@ async def test_waiting_jobs_move_and_running_ones_stay(chancy: Chancy, dsn: str)
     ids = [first, second, later, running]
     found = await chancy.get_jobs(ids)
     assert [found[id].queue for id in ids] == ["slow", "slow", "slow", "mail"]
-    rows = tables.ask(dsn, "select id from chancy.jobs where queue = 'slow' order by pos")
+    rows = ask(dsn, "select id from chancy.jobs where queue = 'slow' order by pos")
     assert [row[0] for row in rows] == [first, second, later]
     assert [found[id].state for id in (first, later)] == [State.PENDING, State.SCHEDULED]
     store = chancy.control
@@ -171,7 +171,7 @@ async def test_priorities_and_times_change(chancy: Chancy, dsn: str) -> None:
     low, high = await pushed(chancy, 2)
     one = chancy.select_jobs(JobSelection(where={"n": 1}))
     with psycopg.connect(dsn, autocommit=True) as listener:
-        ((channel,),) = tables.ask(listener, "select chancy.channel()")
+        ((channel,),) = ask(listener, "select chancy.channel()")
         listener.execute(f"listen {channel}".encode())
         assert await one.prioritize(7) == ChangedJobs(1, 1)
         (notice,) = listener.notifies(timeout=10, stop_after=1)
@@ -234,7 +234,7 @@ async def test_finished_jobs_are_deleted_by_the_batch(
     assert await chancy.select_jobs(late).delete(dry_run=True) == ChangedJobs(20, 0)
     assert await chancy.select_jobs(odd).delete() == ChangedJobs(10, 10)
     assert await chancy.select_jobs(every).delete() == ChangedJobs(28, 28)
-    assert tables.ask(dsn, "select count(*) from chancy.finished_jobs") == [(0,)]
+    assert ask(dsn, "select count(*) from chancy.finished_jobs") == [(0,)]
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ async def test_deleting_leaves_failed_jobs_to_the_sweep_of_dead_letters(
     wanted = JobSelection(queue="mail", states=frozenset(states))
     kept = {1: 1, 10: 3}[minutes]
     assert (await chancy.select_jobs(wanted).delete()).changed == 4 - kept
-    assert tables.ask(dsn, "select count(*) from chancy.finished_jobs") == [(kept,)]
+    assert ask(dsn, "select count(*) from chancy.finished_jobs") == [(kept,)]
 
 
 async def test_jobs_of_another_broker_are_cancelled_and_never_moved(dsn: str) -> None:

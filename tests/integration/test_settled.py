@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-import psycopg
-
 from chancy import Chancy, Plugin, Queue, Settlement, State, Worker, job
 from chancy.attempt.outcome import Raised, Returned
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 GATE = asyncio.Event()
@@ -57,8 +56,7 @@ async def test_stored_and_stale_settlements_come_with_claim_and_outcome(dsn: str
         assert (await good.wait(10)).state is State.SUCCEEDED
         assert (await bad.wait(10)).state is State.FAILED
         take_over = "update chancy.jobs set lease = gen_random_uuid() where id = %s and state = 1"
-        with psycopg.connect(dsn) as connection:
-            assert connection.execute(take_over, (lost.id,)).rowcount == 1
+        assert ask(dsn, f"{take_over} returning 1", [lost.id]) == [(1,)]
         GATE.set()
         await eventually(lambda: counter.stale)
         assert len(counter.stored) == 2

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from datetime import timedelta
-from typing import Any
 
 import psycopg
 import pytest
@@ -16,6 +15,8 @@ from chancy import Chancy, Queue, State, Worker
 from chancy.embedded.binaries import find_programs
 from tests.support import jobs
 from tests.support.command import environment
+from tests.support.presence import present
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 #: Nobody looks by itself for so long: what comes sooner was told.
@@ -29,11 +30,6 @@ async def chancy(dsn: str) -> AsyncIterator[Chancy]:
     async with Chancy(dsn, queues=[SELDOM], pool_size=2) as made:
         await made.delete_queue("default")
         yield made
-
-
-def ask(dsn: str, sql: str, *params: object) -> Sequence[Any]:
-    with psycopg.connect(dsn) as connection:
-        return connection.execute(sql.encode(), params).fetchall()
 
 
 def psql(dsn: str, script: str) -> str:
@@ -131,10 +127,9 @@ async def test_every_parameter_does_what_it_says(chancy: Chancy, dsn: str) -> No
         "select chancy.push(queue => 'async', func => 'pkg.mod.f', arguments => '{\"a\": \"é\"}',"
         " priority => -100, delay => '1 hour', max_attempts => 10000, meta => '{\"team\": 1}',"
         " id => %s)",
-        own,
+        [own],
     )
-    found = await chancy.get_job(id)
-    assert found is not None
+    found = present(await chancy.get_job(id))
     assert id == own
     assert (found.queue, found.func, found.arguments) == ("async", "pkg.mod.f", {"a": "é"})
     assert (found.priority, found.max_attempts, found.meta) == (-100, 10_000, {"team": 1})
@@ -142,12 +137,11 @@ async def test_every_parameter_does_what_it_says(chancy: Chancy, dsn: str) -> No
     assert found.run_at is not None
     assert abs(found.run_at - found.pushed_at - timedelta(hours=1)) < timedelta(seconds=5)
     [(plain,)] = ask(dsn, "select chancy.push('async', 'pkg.mod.f')")
-    least = await chancy.get_job(plain)
-    assert least is not None
+    least = present(await chancy.get_job(plain))
     assert (least.arguments, least.priority, least.max_attempts) == ({}, 0, 25)
     assert (least.state, least.meta, plain.version) == (State.PENDING, {}, 7)
     # The same id again is no other job, and a moment gone by is now.
-    assert ask(dsn, "select chancy.push('other', 'x.y', id => %s)", own) == [(own,)]
+    assert ask(dsn, "select chancy.push('other', 'x.y', id => %s)", [own]) == [(own,)]
     [(late,)] = ask(dsn, "select chancy.push('async', 'a.b', run_at => '2001-01-01T00:00Z')")
     assert await state(chancy, late) is State.PENDING
 
@@ -263,7 +257,6 @@ async def test_hostile_text_is_data(chancy: Chancy, dsn: str) -> None:
         [(id,)] = ask(
             dsn,
             "select chancy.push('async', 'tests.support.jobs.note', %s, unique_key => %s)",
-            json.dumps(evil),
-            evil["value"],
+            [json.dumps(evil), evil["value"]],
         )
         assert (await chancy.wait_for(id, 10)).result == evil["value"]

@@ -6,7 +6,6 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-import psycopg
 import pytest
 
 from chancy.errors import BrokerUnavailable
@@ -14,20 +13,15 @@ from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.claim import claims
 from chancy.testing.conformance.bench import Bench, prepared
 from tests.support.postgres_fixtures import OwnServer
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 WAITING = "select count(*) from pg_stat_activity where wait_event = 'SyncRep'"
 
 
-def run(dsn: str, sql: str) -> Any:
-    with psycopg.connect(dsn, autocommit=True) as session:
-        found = session.execute(sql.encode())
-        return found.fetchone() if found.description else None
-
-
 def want_standby(dsn: str, name: str) -> None:
-    run(dsn, f"alter system set synchronous_standby_names = '{name}'")
-    run(dsn, "select pg_reload_conf()")
+    ask(dsn, f"alter system set synchronous_standby_names = '{name}'")
+    ask(dsn, "select pg_reload_conf()")
 
 
 @pytest.mark.chaos
@@ -53,7 +47,7 @@ async def test_a_claim_that_a_standby_confirms_late_is_not_forgotten(
             # So that it goes on for longer than a claim is unknown: nothing tells of that.
             await asyncio.sleep(0.2)
         # It is one claim that waits, however often it was asked for.
-        assert run(dsn, WAITING) == (1,)
+        assert ask(dsn, WAITING) == [(1,)]
         want_standby(dsn, "")
         found: list[Any] = []
 

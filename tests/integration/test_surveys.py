@@ -21,6 +21,7 @@ from chancy.postgres.drivers import Name
 from chancy.testing.conformance.bench import Bench, prepared, record, settlement
 from chancy.worker.crowd import Crowd
 from tests.support import jobs
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 WITHOUT_NOTICE = """
@@ -34,9 +35,9 @@ select gen_random_uuid(), 'gone', n, array['async'] from generate_series(1, %s) 
 """
 
 
-@pytest.fixture(params=["asyncpg", "psycopg"])
+@pytest.fixture
 async def bench(request: pytest.FixtureRequest, dsn: str) -> AsyncIterator[Bench]:
-    driver: Name = request.param
+    driver: Name = getattr(request, "param", "asyncpg")
     broker = PostgresBroker(dsn, driver=driver)
     await broker.open()
     made = Bench(broker)
@@ -53,6 +54,7 @@ async def survey(
     return await bench.broker.survey(worker_id or bench.worker_id, occupied)
 
 
+@pytest.mark.parametrize("bench", ["asyncpg", "psycopg"], indirect=True)
 async def test_survey_finds_the_queues_of_a_worker_with_jobs_to_claim(bench: Bench) -> None:
     assert (await survey(bench)).waiting == []
     names = ("a", "other", "default", "default", "z")
@@ -99,11 +101,11 @@ async def test_survey_counts_the_workers_that_serve_the_same_queues(bench: Bench
     await bench.broker.announce(different, ["default"], {})
     found = [await survey(bench, worker_id=one) for one in (bench.worker_id, *others, different)]
     assert [(one.place, one.crowd) for one in found] == [(1, 3), (0, 3), (2, 3), (0, 1)]
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute(
-            "update chancy.workers set beat_at = now() - interval '16 s' where id = %s",
-            [others[0]],
-        )
+    ask(
+        dsn,
+        "update chancy.workers set beat_at = now() - interval '16 s' where id = %s",
+        [others[0]],
+    )
     found = [await survey(bench, worker_id=one) for one in (bench.worker_id, others[1])]
     assert [(one.place, one.crowd) for one in found] == [(0, 2), (1, 2)]
 
@@ -175,8 +177,7 @@ async def test_jobs_run_while_every_other_worker_is_dead(chancy: Chancy, dsn: st
     """Most notifications choose workers that are not there any more."""
     async with Worker(chancy) as worker:
         await eventually(lambda: worker.listening and at_rest(worker))
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            connection.execute(DEAD.encode(), (40,))
+        ask(dsn, DEAD, (40,))
         await eventually(lambda: worker._control.crowd.size == 41)
         for number in range(10):
             await chancy.push(jobs.note.job(value=number))
@@ -211,8 +212,7 @@ async def test_one_of_many_workers_claims_for_a_push(
         await chancy.delete_queue("default")
         async with Worker(chancy) as worker:
             await eventually(lambda: worker.listening and at_rest(worker))
-            with psycopg.connect(dsn, autocommit=True) as connection:
-                connection.execute(DEAD.encode(), (40,))
+            ask(dsn, DEAD, (40,))
             survey = await worker._control.broker.survey(worker.worker_id, ())  # type: ignore[attr-defined]
             worker._control.crowd.learn(survey)
             for number in range(20):

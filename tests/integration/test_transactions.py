@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Literal
 
-import psycopg
 import pytest
 
 from chancy import Chancy
 from tests.support import jobs
+from tests.support.sql import count
 
 DRIVERS = ["asyncpg", "psycopg"]
 
@@ -20,13 +20,6 @@ async def chancy(dsn: str, request: pytest.FixtureRequest) -> AsyncIterator[Chan
     driver: Literal["asyncpg", "psycopg"] = request.param
     async with Chancy(dsn, pool_size=1, driver=driver) as made:
         yield made
-
-
-def count(dsn: str) -> int:
-    with psycopg.connect(dsn) as session:
-        row = session.execute("select count(*) from chancy.jobs").fetchone()
-    assert row is not None
-    return int(row[0])
 
 
 async def test_two_pushes_at_once_in_a_transaction(chancy: Chancy, dsn: str) -> None:

@@ -9,13 +9,14 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-import psycopg
 import pytest
 
 from chancy import Chancy, JobFailed, Queue, Worker, as_completed, gather
 from chancy.plugins.retry import Retries
 from tests.support import typed_jobs
 from tests.support.command import inside
+from tests.support.presence import present
+from tests.support.sql import ask
 from tests.support.typed_jobs import Bill, Color, Item
 
 AT = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -32,8 +33,7 @@ async def chancy(dsn: str) -> AsyncIterator[Chancy]:
 
 
 def rows(dsn: str, sql: str) -> list[Any]:
-    with psycopg.connect(dsn) as session:
-        return [row[0] for row in session.execute(sql.encode())]
+    return [row[0] for row in ask(dsn, sql)]
 
 
 async def test_values_go_through_the_database_as_they_are(chancy: Chancy, dsn: str) -> None:
@@ -61,13 +61,11 @@ async def test_values_go_through_the_database_as_they_are(chancy: Chancy, dsn: s
 
 async def test_arguments_that_no_longer_fit_are_not_tried_again(chancy: Chancy, dsn: str) -> None:
     reference = await chancy.push(typed_jobs.later.job(AT, DAY))
-    with psycopg.connect(dsn) as session:
-        session.execute("""update chancy.jobs set arguments = arguments || '{"at": "soon"}'""")
+    ask(dsn, """update chancy.jobs set arguments = arguments || '{"at": "soon"}'""")
     async with Worker(chancy):
         with pytest.raises(JobFailed, match=r"InvalidArguments: .*later: parameter 'at'"):
             await reference.result(20)
-        ended = await reference.get()
-        assert ended is not None
+        ended = present(await reference.get())
         assert ended.attempt == 1
 
 

@@ -19,6 +19,8 @@ from chancy.errors import InvalidArguments, PushError
 from chancy.postgres.drivers import Name
 from tests.support import jobs
 from tests.support.locks import BLOCKED
+from tests.support.presence import present
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 QUEUES = [Queue(name="async", executor="async", poll_interval_s=60)]
@@ -31,11 +33,6 @@ async def chancy(dsn: str) -> AsyncIterator[Chancy]:
     jobs.noted.clear()
     async with Chancy(dsn, queues=QUEUES, pool_size=3) as made:
         yield made
-
-
-def ask(dsn: str, sql: str) -> Sequence[Any]:
-    with psycopg.connect(dsn) as connection:
-        return connection.execute(sql.encode()).fetchall()
 
 
 def note(value: object, **rule: Any) -> Any:
@@ -63,8 +60,7 @@ async def test_a_waiting_job_takes_over_what_is_pushed(chancy: Chancy) -> None:
     first = await chancy.push(note(1, key="k").with_delay(3600))
     newer = note(2, key="k", on_conflict="replace").with_priority(7)
     assert await chancy.push(newer) == first
-    found = await first.get()
-    assert found is not None
+    found = present(await first.get())
     assert (found.arguments, found.priority, found.state) == ({"value": 2}, 7, State.PENDING)
 
 
@@ -119,8 +115,7 @@ async def test_a_push_that_meets_the_claim_of_its_job_is_not_lost(chancy: Chancy
         )
     second = await pushing
     assert second.created
-    found = await second.get()
-    assert found is not None
+    found = present(await second.get())
     assert (found.arguments, found.state) == ({"value": 2}, State.PENDING)
     assert await first.status() is State.RUNNING
 

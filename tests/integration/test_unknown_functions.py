@@ -10,7 +10,7 @@ import pytest
 
 from chancy import Chancy, Job, Queue, QueuedJob, Reference, State, Worker, job
 from chancy.errors import UnknownFunction
-from tests.faults import tables
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 SHARED = Queue(name="shared", executor="async", concurrency=4)
@@ -76,9 +76,7 @@ async def test_jobs_set_aside_run_once_a_worker_knows_them(dsn: str) -> None:
             assert {job.state for job in await finished(known)} == {State.SUCCEEDED}
 
             async def all_set_aside() -> bool:
-                return tables.ask(dsn, "select count(*) from chancy.jobs where state = 3") == [
-                    (1_000,)
-                ]
+                return ask(dsn, "select count(*) from chancy.jobs where state = 3") == [(1_000,)]
 
             await eventually(all_set_aside)
             async with Worker(new):

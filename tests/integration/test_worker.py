@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import signal
 import threading
@@ -23,6 +22,7 @@ from chancy.results.reference import gather
 from chancy.retry import Exponential
 from tests.support import jobs
 from tests.support.children import executor_processes
+from tests.support.presence import present
 from tests.support.waiting import eventually
 
 QUEUES = [Queue(name="async", executor="async"), Queue(name="thread", executor="thread")]
@@ -135,8 +135,7 @@ async def test_the_end_gives_running_jobs_back_without_an_attempt(chancy: Chancy
     async with Worker(chancy, shutdown_timeout_s=0.2):
         reference = await chancy.push(jobs.wait_for_ever.job())
         await eventually(jobs.started.is_set)
-    back = await reference.get()
-    assert back is not None
+    back = present(await reference.get())
     assert (back.state, back.attempt, back.worker_id) == (State.PENDING, 0, None)
 
 
@@ -183,8 +182,7 @@ async def test_a_worker_declared_dead_restarts_and_its_settlement_is_stale(
         await eventually(lambda: worker.stale == 1)
         await eventually(lambda: worker.worker_id != first_id)
         await (await chancy.push(jobs.note.job(value="anew"))).wait(10)
-        found = await reference.get()
-        assert found is not None
+        found = present(await reference.get())
         assert found.state is State.RUNNING
 
 
@@ -225,21 +223,6 @@ async def test_the_first_declaration_of_the_default_queue_replaces_the_row_of_th
     async with Chancy(dsn, queues=[replace(mine, concurrency=4)]) as chancy, Worker(chancy):
         assert await chancy.get_queues() == [mine]
     assert "queue_settings_kept queue=default settings=concurrency:" in caplog.text
-
-
-async def test_settings_that_cannot_work_are_refused(chancy: Chancy) -> None:
-    with pytest.raises(ConfigurationError, match="at least twice"):
-        Worker(chancy, heartbeat_s=10, heartbeat_timeout_s=15)
-    with pytest.raises(ConfigurationError, match="must be a list of str"):
-        Worker(chancy, queues="async")
-    with pytest.raises(ConfigurationError, match="heartbeat_s=0 must be"):
-        Worker(chancy, heartbeat_s=0)
-    with pytest.raises(ConfigurationError, match="heartbeat_s=nan must be"):
-        Worker(chancy, heartbeat_s=math.nan)
-    with pytest.raises(ConfigurationError, match="heartbeat_timeout_s=inf must be"):
-        Worker(chancy, heartbeat_timeout_s=math.inf)
-    with pytest.raises(ConfigurationError, match="shutdown_timeout_s=-1 must be"):
-        Worker(chancy, shutdown_timeout_s=-1)
 
 
 async def test_waiting_for_a_worker_that_was_not_started_is_refused(chancy: Chancy) -> None:

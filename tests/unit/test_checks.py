@@ -59,6 +59,16 @@ def app(**given: Any) -> Chancy:
         (lambda: Worker(app(), tags="gpu"), "tags='gpu' must be a list of str"),
         (lambda: Worker(app(), tags=[1]), "tags: 1 is not a str"),  # type: ignore[list-item]
         (lambda: Worker(app(), heartbeat_s="5"), "heartbeat_s='5' must be a number"),  # type: ignore[arg-type]
+        (lambda: Worker(app(), heartbeat_s=0), "heartbeat_s=0 must be"),
+        (lambda: Worker(app(), heartbeat_s=math.nan), "heartbeat_s=nan must be"),
+        (lambda: Worker(app(), heartbeat_timeout_s=math.inf), "heartbeat_timeout_s=inf must be"),
+        (lambda: Worker(app(), heartbeat_s=10, heartbeat_timeout_s=15), "at least twice"),
+        (lambda: Worker(app(), shutdown_timeout_s=-1), "shutdown_timeout_s=-1 must be"),
+        (lambda: Worker(app(), concurrency=0), "this worker: concurrency=0"),
+        (lambda: Worker(app(), concurrency=True), "this worker: concurrency=True"),
+        (lambda: Worker(app(), prefetch_limit=-1), "this worker: prefetch_limit=-1"),
+        (lambda: Worker(app(), prefetch_limit=1.5), "this worker: prefetch_limit=1.5"),  # type: ignore[arg-type]
+        (lambda: Worker(app(), children=0), "this worker: children=0"),
     ],
 )
 def test_invalid_settings_are_named(make: Callable[[], object], told: str) -> None:

@@ -23,6 +23,7 @@ from benchmarks.run import CASES
 from benchmarks.systems import OTHERS, PGQUEUER, STAMP
 from tests.support.command import kill_session
 from tests.support.postgres_fixtures import memory
+from tests.support.sql import ask
 from tests.support.waiting import eventually_sync
 
 ROOT = Path(__file__).parents[3]
@@ -58,8 +59,7 @@ def _command(*arguments: str) -> list[str]:
 
 
 def _schemas(dsn: str) -> set[str]:
-    with psycopg.connect(dsn) as session:
-        return {row[0] for row in session.execute("select nspname from pg_namespace")}
+    return {row[0] for row in ask(dsn, "select nspname from pg_namespace")}
 
 
 def _databases(dsn: str) -> set[str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import psycopg
 import pytest
 
 from benchmarks import simulated
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 
@@ -14,8 +14,7 @@ async def test_simulated_workers_ask_what_idle_workers_ask(
 ) -> None:
     monkeypatch.setattr(simulated, "_HEARTBEAT_S", 0.1)
     async with simulated.simulated(dsn, 3, 2, "chancy") as statements:
-        with psycopg.connect(dsn) as connection:
-            rows = connection.execute("select queues from chancy.workers").fetchall()
+        rows = ask(dsn, "select queues from chancy.workers")
         assert rows == [(["q0", "q1"],)] * 3
         wanted = {"survey", "promote", "election", "other"}
         await eventually(lambda: all(statements.counts[kind] >= 3 for kind in wanted))

@@ -17,6 +17,7 @@ from chancy.postgres.schema import migrate as tables
 from chancy.queue.executor_options import AsyncOptions, ThreadOptions
 from chancy.queue.rules import FairShare, GlobalConcurrency, RateLimit
 from tests.support.command import inside
+from tests.support.sql import ask
 
 
 @pytest.fixture(autouse=True)
@@ -172,18 +173,14 @@ def test_a_queue_is_declared_in_the_broker_of_a_plugin() -> None:
 def test_the_limits_of_a_job_are_shown() -> None:
     id = push()
     assert inside("job", "show", id, "--json", dsn=DSN).json["limits"] == {}
-    with psycopg.connect(DSN) as connection:
-        connection.execute("""update chancy.jobs set limits = '{"time_s": 1.5, "x": 1}'""")
+    ask(DSN, """update chancy.jobs set limits = '{"time_s": 1.5, "x": 1}'""")
     assert inside("job", "show", id, "--json", dsn=DSN).json["limits"] == {"time_s": 1.5}
     assert 'limits        {"time_s": 1.5}' in inside("job", "show", id, dsn=DSN).out
     assert inside("job", "list", "--json", dsn=DSN).json[0]["limits"] == {"time_s": 1.5}
 
 
 def test_queue_list_reports_what_is_wrong_with_a_row_and_shows_the_others() -> None:
-    with psycopg.connect(DSN) as connection:
-        connection.execute(
-            "insert into chancy.queues (name, executor, concurrency) values ('odd', 'warp', -3)"
-        )
+    ask(DSN, "insert into chancy.queues (name, executor, concurrency) values ('odd', 'warp', -3)")
     answer = inside("queue", "list", dsn=DSN)
     assert "default" in answer.out
     assert "there is no executor 'warp'" in answer.err
@@ -192,12 +189,12 @@ def test_queue_list_reports_what_is_wrong_with_a_row_and_shows_the_others() -> N
 
 
 def test_a_long_count_is_capped() -> None:
-    with psycopg.connect(DSN) as connection:
-        connection.execute(
-            "insert into chancy.jobs (id, pos, queue, func, state, max_attempts, run_at)"
-            " select gen_random_uuid(), n, 'default', 'a.b', 2, 3, now() + interval '1 day'"
-            " from generate_series(1, 100001) as n"
-        )
+    ask(
+        DSN,
+        "insert into chancy.jobs (id, pos, queue, func, state, max_attempts, run_at)"
+        " select gen_random_uuid(), n, 'default', 'a.b', 2, 3, now() + interval '1 day'"
+        " from generate_series(1, 100001) as n",
+    )
     assert "100,000+" in inside("queue", "list", dsn=DSN).out
 
 
@@ -235,11 +232,11 @@ def test_hostile_text_in_a_row_does_not_reach_the_terminal() -> None:
     id = push()
     evil = "\x1b]0;owned\x07\x1b[2J\u202egnp.exe\r\nfake  row"
     error = json.dumps([{"types": [evil], "message": evil, "trace": evil}, "not an object"])
-    with psycopg.connect(DSN) as connection:
-        connection.execute(
-            "update chancy.jobs set errors = %s, meta = %s, func = %s where id = %s",
-            (error, json.dumps({evil: evil}), f"a.b{evil}", id),
-        )
+    ask(
+        DSN,
+        "update chancy.jobs set errors = %s, meta = %s, func = %s where id = %s",
+        (error, json.dumps({evil: evil}), f"a.b{evil}", id),
+    )
     for answer in (
         inside("job", "list", dsn=DSN),
         inside("job", "show", id, dsn=DSN),
@@ -308,8 +305,7 @@ def test_migrate_down_and_up() -> None:
 
 
 def test_tables_of_a_newer_version_are_left_alone() -> None:
-    with psycopg.connect(DSN) as connection:
-        connection.execute("update chancy.core_version set version_num = '9999'")
+    ask(DSN, "update chancy.core_version set version_num = '9999'")
     for line in (
         ["migrate", "upgrade"],
         ["migrate", "downgrade", "base", "--yes"],

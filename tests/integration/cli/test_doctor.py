@@ -21,7 +21,8 @@ from chancy.app.checkup.rounds import examine
 from chancy.plugin.finding import Finding
 from tests.support.command import Answer, inside
 from tests.support.postgres_fixtures import OwnServer
-from tests.support.roles import execute, roles
+from tests.support.roles import roles
+from tests.support.sql import ask
 from tests.support.two_brokers import TwoBrokers
 from tests.support.waiting import eventually_sync
 
@@ -132,7 +133,7 @@ def test_missing_tables_are_a_finding_and_the_server_is_checked(empty_dsn: str) 
 
 
 def test_tables_of_a_newer_version(dsn: str) -> None:
-    execute(dsn, "update chancy.pruner_version set version_num = '9999'")
+    ask(dsn, "update chancy.pruner_version set version_num = '9999'")
     schema = only(examined(dsn))
     assert (schema["about"], "9999" in schema["found"]) == ("schema", True)
     # A migration by this code would be refused.
@@ -175,16 +176,16 @@ def test_a_long_transaction_and_the_horizon_that_it_holds(dsn: str) -> None:
             assert "x" * 180 in found["found"]
             assert "x" * 190 not in found["found"]
         assert examined(dsn, code=0) == []
-        execute(dsn, horizon["todo"])
+        ask(dsn, horizon["todo"])
         assert examined(dsn, "--transaction", 0, code=0) == []
 
 
 def test_a_session_that_waits_for_a_lock_is_not_the_one_to_end(dsn: str) -> None:
     lock = "lock table chancy.awaited in access exclusive mode"
     with ThreadPoolExecutor(1) as thread, transaction(dsn, lock) as holder:
-        waiting = thread.submit(execute, dsn, "select from chancy.awaited")
+        waiting = thread.submit(ask, dsn, "select from chancy.awaited")
         eventually_sync(
-            lambda: execute(
+            lambda: ask(
                 dsn,
                 "select pid from pg_stat_activity"
                 " where wait_event_type = 'Lock' and datname = current_database()",
@@ -194,7 +195,7 @@ def test_a_session_that_waits_for_a_lock_is_not_the_one_to_end(dsn: str) -> None
         waits = [one for one in found if "it waits for a lock of pid" in one["found"]]
         end = f"select pg_terminate_backend({holder.info.backend_pid});"
         assert {one["todo"] for one in waits} == {end}
-        execute(dsn, end)
+        ask(dsn, end)
         waiting.result(30)
 
 
@@ -205,43 +206,43 @@ def test_a_role_that_does_not_see_other_transactions(dsn: str) -> None:
         shy = make_conninfo(dsn, options=f"-c role={name}")
         found = only(examined(shy, code=4))
         assert (found["about"], found["severity"]) == ("transactions", "unknown")
-        execute(dsn, found["todo"])
+        ask(dsn, found["todo"])
         assert examined(shy, code=0) == []
 
 
 def test_prepared_transactions_and_slots_that_nothing_reads(own_server: OwnServer) -> None:
     dsn = own_server(max_prepared_transactions="2", wal_level="logical").dsn()
-    execute(dsn, "begin; create table public.t (); prepare transaction 'left'")
-    execute(dsn, "select pg_create_physical_replication_slot('standby', true)")
+    ask(dsn, "begin; create table public.t (); prepare transaction 'left'")
+    ask(dsn, "select pg_create_physical_replication_slot('standby', true)")
     found = {one["about"]: one for one in examined(dsn, "--transaction", 0)}
     assert found.keys() == {"horizon", "prepared", "slots"}
     assert found["horizon"]["todo"] == "rollback prepared 'left';"
     assert "'left' of postgres" in found["prepared"]["found"]
-    execute(dsn, found["horizon"]["todo"])
+    ask(dsn, found["horizon"]["todo"])
     slots = only(examined(dsn, "--transaction", 0))
     assert "'standby'" in slots["found"]
-    execute(dsn, slots["todo"].removeprefix("start its reader, or "))
+    ask(dsn, slots["todo"].removeprefix("start its reader, or "))
     assert examined(dsn, "--transaction", 0, code=0) == []
 
 
 def test_a_session_that_waits_for_a_prepared_transaction(own_server: OwnServer) -> None:
     dsn = own_server(max_prepared_transactions="2").dsn()
-    execute(dsn, "begin; lock table chancy.awaited; prepare transaction 'left'")
+    ask(dsn, "begin; lock table chancy.awaited; prepare transaction 'left'")
     with ThreadPoolExecutor(1) as thread:
-        waiting = thread.submit(execute, dsn, "select from chancy.awaited")
+        waiting = thread.submit(ask, dsn, "select from chancy.awaited")
         eventually_sync(
-            lambda: execute(dsn, "select pid from pg_stat_activity where wait_event_type = 'Lock'")
+            lambda: ask(dsn, "select pid from pg_stat_activity where wait_event_type = 'Lock'")
         )
         found = examined(dsn, "--transaction", 0.001)
         waits = [one for one in found if "it waits for a lock of a prepared" in one["found"]]
         assert waits
         assert all("pg_terminate_backend" not in one["todo"] for one in waits)
-        execute(dsn, "rollback prepared 'left'")
+        ask(dsn, "rollback prepared 'left'")
         waiting.result(30)
 
 
 def test_dead_rows_that_no_vacuum_has_removed(dsn: str) -> None:
-    execute(dsn, "alter table chancy.jobs set (autovacuum_enabled = off)")
+    ask(dsn, "alter table chancy.jobs set (autovacuum_enabled = off)")
     with psycopg.connect(dsn) as connection:
         connection.execute(
             "insert into chancy.jobs (id, pos, state, queue, func)"
@@ -252,19 +253,19 @@ def test_dead_rows_that_no_vacuum_has_removed(dsn: str) -> None:
     found = only(examined(dsn))
     assert found["about"] == "bloat"
     assert "60,000 dead ones; last vacuum: never" in found["found"]
-    execute(dsn, found["todo"].partition(";")[0])
+    ask(dsn, found["todo"].partition(";")[0])
     assert examined(dsn, code=0) == []
 
 
 def test_a_sequence_that_ends_soon(dsn: str) -> None:
-    execute(dsn, "select setval('chancy.positions', 7000000000000000000)")
+    ask(dsn, "select setval('chancy.positions', 7000000000000000000)")
     found = only(examined(dsn))
     assert (found["about"], "positions has used 75.9%" in found["found"]) == ("sequences", True)
 
 
 def test_missing_partitions_and_rows_in_the_default_one(dsn: str) -> None:
     for day in 0, 1:
-        execute(
+        ask(
             dsn,
             "do $$ begin execute format('drop table chancy.finished_jobs_%s',"
             f" to_char((now() at time zone 'UTC')::date + {day}, 'YYYYMMDD')); end $$",
@@ -274,7 +275,7 @@ def test_missing_partitions_and_rows_in_the_default_one(dsn: str) -> None:
         " max_attempts, crashes, pushed_at, finished_at) select gen_random_uuid(), 1, 4, 'q', 0,"
         " 'f', 1, 1, 0, now(), now() - {} * interval '1 day'"
     )
-    execute(dsn, insert.format(0))
+    ask(dsn, insert.format(0))
     missing, rows = examined(dsn)
     assert (missing["about"], rows["about"]) == ("partitions", "partitions")
     assert missing["found"].count("finished_jobs_2") == 2
@@ -285,12 +286,12 @@ def test_missing_partitions_and_rows_in_the_default_one(dsn: str) -> None:
         refused = inside("prune", dsn=dsn, code=1)
         assert "another session holds a table of the history" in refused.err
     inside("prune", dsn=dsn)
-    execute(dsn, insert.format(3))
+    ask(dsn, insert.format(3))
     assert examined(dsn, code=0) == []
 
 
 def test_a_missing_hour_of_a_day_with_partitions_by_the_hour(dsn: str) -> None:
-    execute(
+    ask(
         dsn,
         """
         do $$
@@ -377,9 +378,7 @@ def test_a_backlog_of_a_served_queue(served: str) -> None:
         push(served, "--priority", priority)
     assert examined(served, code=0) == []
     # The oldest is not of the highest priority.
-    execute(
-        served, "update chancy.jobs set pushed_at = now() - interval '20 min' where priority = 1"
-    )
+    ask(served, "update chancy.jobs set pushed_at = now() - interval '20 min' where priority = 1")
     found = only(examined(served))
     assert "queue 'default': 3 due jobs wait, the oldest for 20 min; 1 worker" in found["found"]
     assert examined(served, "--wait", 3600, code=0) == []
@@ -387,12 +386,12 @@ def test_a_backlog_of_a_served_queue(served: str) -> None:
 
 def test_functions_that_no_worker_knows(served: str) -> None:
     push(served)
-    execute(
+    ask(
         served,
         'update chancy.jobs set state = 3, meta = \'{"unknown_function": "2030-01-01"}\'',
     )
     assert examined(served, code=0) == []
-    execute(served, "update chancy.workers set unknown = '{shop.send}'")
+    ask(served, "update chancy.workers set unknown = '{shop.send}'")
     found = only(examined(served))
     assert (found["about"], found["severity"]) == ("functions", "error")
     assert found["found"] == "queue 'default': jobs are held, as no worker knows shop.send"
@@ -403,7 +402,7 @@ def test_functions_that_no_worker_knows(served: str) -> None:
 def test_scheduled_jobs_that_do_not_become_pending(served: str) -> None:
     push(served, "--delay", 60)
     assert examined(served, code=0) == []
-    execute(served, "update chancy.jobs set run_at = now() - interval '45 s'")
+    ask(served, "update chancy.jobs set run_at = now() - interval '45 s'")
     found = only(examined(served))
     assert found["about"] == "promotion"
     assert "has been due for 45 s" in found["found"]
@@ -411,14 +410,14 @@ def test_scheduled_jobs_that_do_not_become_pending(served: str) -> None:
 
 
 def test_workers_without_a_leader(served: str) -> None:
-    execute(
+    ask(
         served,
         "update chancy.leadership_leases set expires_at = clock_timestamp() - interval '30 s'",
     )
     found = only(examined(served))
     assert (found["about"], found["severity"]) == ("leader", "error")
     assert re.search(r"ended 3\d s ago", found["found"])
-    execute(served, "update chancy.workers set started_at = clock_timestamp()")
+    ask(served, "update chancy.workers set started_at = clock_timestamp()")
     assert examined(served, code=0) == [], "an election is under way"
 
 

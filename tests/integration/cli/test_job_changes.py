@@ -9,8 +9,8 @@ import click
 import pytest
 
 from chancy.cli import job_changes
-from tests.faults import tables
 from tests.support.command import Answer, inside
+from tests.support.sql import ask
 
 CONDITIONS = ["--queue", "mail", "--func", "print", "--older", "0s", "--where", "tenant_id=42"]
 
@@ -22,7 +22,7 @@ def four_jobs(dsn: str) -> None:
     for tenant in (42, 42, 42, 7):
         push = ("push", "builtins.print", "--no-validate", "--queue", "mail", "--delay", "600")
         inside(*push, "--arg", f"tenant_id={tenant}", dsn=dsn)
-    tables.ask(
+    ask(
         dsn,
         """update chancy.jobs set errors = '[{"types": ["ssl.SSLError"], "message": "Bad"}]'
         where ctid in (select ctid from chancy.jobs order by id limit 2)""",
@@ -34,7 +34,7 @@ def job(dsn: str, *words: object, code: int = 0) -> Answer:
 
 
 def rows(dsn: str, column: str) -> list[object]:
-    return [row[0] for row in tables.ask(dsn, f"select {column} from chancy.jobs order by id")]
+    return [row[0] for row in ask(dsn, f"select {column} from chancy.jobs order by id")]
 
 
 def test_conditions_choose_what_is_cancelled(dsn: str) -> None:
@@ -60,7 +60,7 @@ def test_each_change_reaches_the_jobs(dsn: str) -> None:
     assert rows(dsn, "state") == [2, 2, 0, 0]
     assert {one.year for one in rows(dsn, "run_at")[:2]} == {2099}  # type: ignore[attr-defined]
     job(dsn, "cancel", "--all", "--yes")
-    tables.ask(dsn, "update chancy.finished_jobs set finished_at = now() - interval '2 min'")
+    ask(dsn, "update chancy.finished_jobs set finished_at = now() - interval '2 min'")
     deleted = job(dsn, "delete", "--state", "cancelled", "--older", "1m", "--yes", "--json").json
     assert (deleted["matched"], deleted["changed"]) == (4, 4)
 

@@ -6,7 +6,6 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from chancy.app import default_plugins as composition
@@ -18,6 +17,7 @@ from chancy.plugins.encryption import new_key
 from chancy.postgres.schema import migrate as tables
 from tests.plugins.ledger import Ledger
 from tests.support.command import alone, inside
+from tests.support.sql import ask
 
 # A function, so that each test has an application of its own database.
 APP = """\
@@ -91,8 +91,7 @@ def test_commands_of_plugins_are_there_with_the_application(dsn: str) -> None:
     assert "run `chancy migrate upgrade`" in inside(*listing, dsn=dsn, code=3).err
     inside("migrate", "upgrade", "--app=ledgered", dsn=dsn)
     assert inside(*listing, dsn=dsn, code=1).out == "no entries\n"
-    with psycopg.connect(dsn) as connection:
-        connection.execute("insert into chancy.ledger_entries values (default, gen_random_uuid())")
+    ask(dsn, "insert into chancy.ledger_entries values (default, gen_random_uuid())")
     assert inside(*listing, "--json", dsn=dsn).json == [{"id": 1, "note": ""}]
     assert inside("ledger", "list", app="ledgered", dsn=dsn).out.split() == ["id", "note", "1"]
     named = inside("ledger", "list", "--app=ledgered", "--dsn", dsn, "--json")

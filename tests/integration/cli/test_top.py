@@ -17,6 +17,7 @@ from chancy import Chancy, Job, Queue
 from chancy.app.activity import Lookout
 from tests.support.command import command, environment, inside
 from tests.support.proxy import Proxy
+from tests.support.sql import ask
 from tests.support.two_brokers import TwoBrokers
 from tests.support.waiting import eventually_sync
 
@@ -31,8 +32,7 @@ FINISHED = (
 def finish(dsn: str, count: int = 1, **columns: object) -> None:
     """Put finished jobs of a run of 3 s into the history."""
     values = {"state": 4, "queue": "default", "func": "shop.send", "errors": None}
-    with psycopg.connect(dsn) as connection:
-        connection.execute(FINISHED.encode(), {**values, "count": count, **columns})
+    ask(dsn, FINISHED, {**values, "count": count, **columns})
 
 
 def rows_of(out: str) -> Mapping[str, list[str]]:
@@ -132,13 +132,13 @@ async def test_queues_of_other_brokers_are_shown(dsn: str) -> None:
 
 
 def test_held_jobs_are_due_jobs(dsn: str) -> None:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute(
-            "insert into chancy.jobs (id, pos, state, queue, func, meta, pushed_at)"
-            " select gen_random_uuid(), -min, state, 'ruled', 'a.b', meta::jsonb,"
-            " now() - min * interval '1 min' from (values (15, 3, '{\"limits\": {}}'),"
-            " (1, 3, '{\"unknown_function\": 1}'), (2, 0, '{}')) as v (min, state, meta)"
-        )
+    ask(
+        dsn,
+        "insert into chancy.jobs (id, pos, state, queue, func, meta, pushed_at)"
+        " select gen_random_uuid(), -min, state, 'ruled', 'a.b', meta::jsonb,"
+        " now() - min * interval '1 min' from (values (15, 3, '{\"limits\": {}}'),"
+        " (1, 3, '{\"unknown_function\": 1}'), (2, 0, '{}')) as v (min, state, meta)",
+    )
     cells = rows_of(inside("top", "--once", dsn=dsn).out)["ruled"]
     assert cells[1:6] == ["1", "15 min", "0", "0", "2"]
     [listed] = [one for one in inside("queue", "list", "--json", dsn=dsn).json if one["held"]]

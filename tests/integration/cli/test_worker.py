@@ -8,10 +8,10 @@ import signal
 from datetime import datetime
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from tests.support.command import SHOP, alone, command, inside, started
+from tests.support.sql import ask
 from tests.support.waiting import eventually_sync
 
 #: A job that waits for calls in threads, which nobody can stop.
@@ -106,19 +106,18 @@ def test_a_worker_is_listed_healthy_and_ends_gracefully(shop: Path, dsn: str) ->
 def test_a_worker_that_became_unresponsive_is_not_healthy(dsn: str) -> None:
     from chancy.worker.tags import host
 
-    with psycopg.connect(dsn) as connection:
-        connection.execute(
-            "insert into chancy.workers (id, host, pid, tags, queues, version, beat_at) values"
-            " (gen_random_uuid(), %s, 1, '{}', '{}', '0', now() - interval '1 minute')",
-            (host(),),
-        )
+    ask(
+        dsn,
+        "insert into chancy.workers (id, host, pid, tags, queues, version, beat_at) values"
+        " (gen_random_uuid(), %s, 1, '{}', '{}', '0', now() - interval '1 minute')",
+        (host(),),
+    )
     said = inside("worker", "health", dsn=dsn, code=1).err
     assert (found := re.search(r"the last heartbeat was (\d+) s ago", said))
     assert int(found[1]) >= 60
     inside("worker", "health", "--within", 300, dsn=dsn)
     # A worker continues beside the tables of a newer release, and so does its check.
-    with psycopg.connect(dsn) as connection:
-        connection.execute("update chancy.core_version set version_num = '9999'")
+    ask(dsn, "update chancy.core_version set version_num = '9999'")
     inside("worker", "health", "--within", 300, dsn=dsn)
 
 

@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from typing import Any
 
-import psycopg
 import pytest
 from asgiref.sync import sync_to_async
 from django_tasks import TaskResultStatus, default_task_backend
@@ -20,6 +19,7 @@ from chancy.django.testing import run_jobs
 from chancy.plugins.workflow import chain
 from tests.integration.django_app import tasks
 from tests.support import django_project
+from tests.support.sql import count
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -31,24 +31,16 @@ def transaction() -> Any:
     return Transaction.atomic()
 
 
-def stored(dsn: str) -> int:
-    """The jobs that others see."""
-    with psycopg.connect(dsn) as connection:
-        row = connection.execute("select count(*) from chancy.jobs").fetchone()
-    assert row is not None
-    return int(row[0])
-
-
 def test_a_task_is_enqueued_in_the_transaction_and_read_in_it(dsn: str) -> None:
     with transaction():
         result = tasks.add.using(priority=-3).enqueue(1, b=2)
-        assert stored(dsn) == 0
+        assert count(dsn) == 0
         assert tasks.add.get_result(result.id).status == TaskResultStatus.READY
-    assert stored(dsn) == 1
+    assert count(dsn) == 1
     with transaction():
         tasks.add.enqueue(1)
         Transaction.set_rollback(True)
-    assert stored(dsn) == 1
+    assert count(dsn) == 1
     [done] = run_jobs()
     assert (done.func, done.priority) == ("tests.integration.django_app.tasks.add", -3)
     result.refresh()
@@ -64,12 +56,12 @@ def test_a_workflow_is_pushed_in_the_transaction(dsn: str) -> None:
     with transaction():
         app().sync_push(flow)
         Transaction.set_rollback(True)
-    assert stored(dsn) == 0
+    assert count(dsn) == 0
     with transaction():
         reference = app().sync_push(flow)
-        assert stored(dsn) == 0
+        assert count(dsn) == 0
         assert reference.sync_get() is not None
-    assert (stored(dsn), reference.id) == (1, flow.id)
+    assert (count(dsn), reference.id) == (1, flow.id)
     try:
         with pytest.raises(WaitTimeout, match="is running after"):
             reference.sync_wait(0.05)

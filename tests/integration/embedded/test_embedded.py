@@ -16,6 +16,7 @@ import pytest
 from chancy.embedded import PostgresServer
 from chancy.errors import ConfigurationError
 from tests.support.postgres_fixtures import OwnServer
+from tests.support.sql import ask
 from tests.support.waiting import eventually_sync
 
 pytestmark = pytest.mark.timeout(60)
@@ -100,8 +101,7 @@ def test_settings_hold_and_alter_system_overrides_them(own_server: OwnServer) ->
     server = own_server(migrated=False, application_name="it's", work_mem="5MB")
     assert _run(server.dsn(), "show work_mem") == ("5MB",)
     assert _run(server.dsn(), "show application_name") == ("it's",)
-    with psycopg.connect(server.dsn(), autocommit=True) as connection:
-        connection.execute("alter system set work_mem = '6MB'")
+    ask(server.dsn(), "alter system set work_mem = '6MB'")
     server.restart()
     assert _run(server.dsn(), "show work_mem") == ("6MB",)
 

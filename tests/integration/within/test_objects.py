@@ -33,9 +33,11 @@ from sqlalchemy.pool import NullPool
 from chancy import Chancy, DuplicateJob, Unique
 from chancy.errors import SchemaMismatch
 from chancy.postgres.within import fetch_within, fetch_within_sync
-from tests.integration.within.stacks import count, sqlstate, url
+from tests.integration.within.stacks import sqlstate, url
 from tests.support import jobs
 from tests.support.django_project import databases
+from tests.support.presence import present
+from tests.support.sql import count
 
 JOB = jobs.note.job(value=1)
 
@@ -379,8 +381,7 @@ async def test_codecs_of_the_caller_do_not_reach_ours(chancy: Chancy, dsn: str) 
             await chancy.push(refused, within=connection)
         assert raised.value.id == stored.id
     await connection.close()
-    found = await stored.get()
-    assert found is not None
+    found = present(await stored.get())
     assert (found.arguments, found.meta) == ({"value": 1}, {"shop": 1})
 
 

@@ -10,8 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from chancy import Chancy
-from tests.integration.within.stacks import count, url
+from tests.integration.within.stacks import url
 from tests.support import jobs
+from tests.support.sql import count
 
 JOB = jobs.note.job(value=1)
 

@@ -22,6 +22,7 @@ from chancy.embedded import free_port
 from tests.support.command import Started, environment, started
 from tests.support.locks import BLOCKED
 from tests.support.sources import ROOT
+from tests.support.sql import ask, count
 from tests.support.waiting import eventually_sync
 
 
@@ -104,13 +105,9 @@ class Shop:
     @property
     def rows(self) -> tuple[int, int]:
         """Orders and unfinished jobs, as another session sees them."""
-        with psycopg.connect(self.dsn) as connection:
-            row = connection.execute(
-                f"select (select count(*) from {self.example.tables}),"
-                " (select count(*) from chancy.jobs)".encode()
-            ).fetchone()
-        assert row is not None
-        return row[0], row[1]
+        both = f"select (select count(*) from {self.example.tables}), count(*) from chancy.jobs"
+        ((orders, unfinished),) = ask(self.dsn, both)
+        return orders, unfinished
 
 
 @contextmanager
@@ -160,9 +157,7 @@ def test_an_order_is_written_with_its_job_and_shows_its_result_or_leaves_neither
         assert shop.rows == (1, 1)
     before = shop.rows
     items = "shop_item" if shop.example is DJANGO else "items"
-    with psycopg.connect(shop.dsn) as connection:
-        # The last statement of a request fails after its job was pushed.
-        connection.execute(f"alter table {items} add check (stock > 99) not valid".encode())
+    ask(shop.dsn, f"alter table {items} add check (stock > 99) not valid")
     assert shop.order().status_code == 500
     assert shop.rows == before
 
@@ -209,8 +204,7 @@ def test_a_shop_of_django_runs_in_processes(tmp_path: Path, dsn: str) -> None:
     worker = [sys.executable, *DJANGO.work, "--processes=0", "--burst"]
     with started(worker, cwd=cwd, env={"CHANCY_DSN": dsn}) as running:
         assert running.process.wait(40) == 0, running.log
-    with psycopg.connect(dsn) as connection:
-        done = connection.execute("select state, result from chancy.finished_jobs").fetchall()
+    done = ask(dsn, "select state, result from chancy.finished_jobs")
     assert done == [(State.SUCCEEDED, "sent: 3 × tea")], running.log
 
 
@@ -245,22 +239,15 @@ def test_jobs_of_django_outlast_the_end_of_their_sessions(
             assert shop.order().status_code == 201, shop.web.log
             eventually_sync(lambda: shop.rows[1] == 0)
             if not ended:
-                with psycopg.connect(dsn) as connection:
-                    found = connection.execute(END_SESSIONS).fetchone()
-                assert found is not None
-                assert bool(found[0]) or not kept
-    with psycopg.connect(dsn) as connection:
-        done = connection.execute("select attempt, state from chancy.finished_jobs").fetchall()
+                ((ended_all,),) = ask(dsn, END_SESSIONS)
+                assert ended_all or not kept
+    done = ask(dsn, "select attempt, state from chancy.finished_jobs")
     assert done == [(1, State.SUCCEEDED)] * 2
 
 
 def waits(dsn: str) -> bool:
     """Whether a session waits for a lock."""
-    with psycopg.connect(dsn) as connection:
-        row = connection.execute(
-            f"select exists (select from pg_stat_activity where {BLOCKED})".encode()
-        ).fetchone()
-    return row is not None and bool(row[0])
+    return bool(ask(dsn, f"select 1 from pg_stat_activity where {BLOCKED}"))
 
 
 LOCKS = [
@@ -289,10 +276,9 @@ def test_a_web_process_killed_before_its_commit_leaves_neither(shop: Shop, lock:
 
 
 def alone_on(dsn: str) -> bool:
-    with psycopg.connect(dsn) as connection:
-        row = connection.execute(
-            "select count(*) from pg_stat_activity"
-            " where datname = current_database() and backend_type = 'client backend'"
-            " and application_name <> 'test recycling'"
-        ).fetchone()
-    return row is not None and row[0] == 1
+    sessions = (
+        "pg_stat_activity where datname = current_database() and backend_type = 'client backend'"
+        " and application_name <> 'test recycling'"
+    )
+    # With the one that asks.
+    return count(dsn, sessions) == 1

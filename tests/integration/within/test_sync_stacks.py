@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from uuid import UUID
 
-import psycopg
 import pytest
 
 from chancy import Chancy, Queue, SchemaMismatch, Worker
 from chancy.broker.values import CHUNK
 from tests.integration.within.stacks import SYNC_STACKS, SyncStack, assert_told, sqlstate
 from tests.support import jobs
+from tests.support.sql import ask
 from tests.support.waiting import eventually, eventually_sync
 
 OWN = {"psycopg connection", "Session", "Django's connection"}
@@ -46,8 +46,7 @@ def stack(request: pytest.FixtureRequest, dsn: str) -> Iterator[SyncStack]:
 
 def stored(dsn: str) -> list[UUID]:
     """The jobs in push order, as another session sees them."""
-    with psycopg.connect(dsn) as connection:
-        return [id for (id,) in connection.execute("select id from chancy.jobs order by pos")]
+    return [id for (id,) in ask(dsn, "select id from chancy.jobs order by pos")]
 
 
 def test_a_rollback_leaves_nothing(chancy: Chancy, stack: SyncStack, dsn: str) -> None:
@@ -140,7 +139,6 @@ async def test_a_commit_wakes_a_worker(
 
 
 def test_missing_tables_are_reported_as_such(chancy: Chancy, stack: SyncStack, dsn: str) -> None:
-    with psycopg.connect(dsn) as session:
-        session.execute("alter schema chancy rename to moved")
+    ask(dsn, "alter schema chancy rename to moved")
     with pytest.raises(SchemaMismatch, match="run `chancy migrate upgrade`"), stack.transaction():
         chancy.sync_push(jobs.note.job(value=1), within=stack.within)
