@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from uuid import UUID
 
-import psycopg
 import pytest
 
 from chancy.attempt.claim import Claim
@@ -25,6 +24,7 @@ from chancy.postgres.drivers import Name as DriverName
 from chancy.postgres.settle import plugin_writes as inside
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
+from tests.support.sql import ask
 
 FAILED = frozenset({State.FAILED})
 
@@ -40,8 +40,7 @@ def driver() -> DriverName:
 
 @pytest.fixture
 async def bench(driver: DriverName, dsn: str) -> AsyncIterator[Bench]:
-    with psycopg.connect(dsn) as session:
-        session.execute("create table seen (id uuid, by text)")
+    ask(dsn, "create table seen (id uuid, by text)")
     broker = PostgresBroker(dsn, driver=driver)
     await broker.open()
     bench = Bench(broker)
@@ -70,8 +69,7 @@ class Clerk:
 
 
 def seen(dsn: str) -> dict[UUID, str]:
-    with psycopg.connect(dsn) as session:
-        return dict(session.execute("select id, by from seen").fetchall())
+    return dict(ask(dsn, "select id, by from seen"))
 
 
 def failed(claim: Claim) -> Settlement:
@@ -304,8 +302,7 @@ async def test_a_plugin_that_ends_the_transaction_does_not_change_the_outcomes(
 async def test_a_plugin_that_makes_the_commit_fail_does_not_change_the_outcomes(
     bench: Bench, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with psycopg.connect(dsn) as session:
-        session.execute("alter table seen add unique (by) deferrable initially deferred")
+    ask(dsn, "alter table seen add unique (by) deferrable initially deferred")
     claims = await bench.running(prepared(), prepared())
     clerk = Clerk()
     batch = [succeeded(claim) for claim in claims]

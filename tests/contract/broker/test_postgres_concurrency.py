@@ -19,6 +19,7 @@ from chancy.errors import RowsLocked
 from chancy.postgres.broker import PostgresBroker
 from chancy.states import State
 from chancy.testing.conformance.bench import PAST, Bench, prepared, settlement
+from tests.support.sql import ask
 
 
 class Parties:
@@ -116,11 +117,8 @@ async def test_notes_settlements_and_cancellations_lock_in_one_order(dsn: str) -
             found = await bench.broker.get([claim.id for claim in claims])
             assert {job.id for job in found.values() if not job.meta} == unwritten
             assert {job.state for job in found.values()} == {State.SUCCEEDED}
-    with psycopg.connect(dsn) as connection:
-        row = connection.execute(
-            "select deadlocks from pg_stat_database where datname = current_database()"
-        ).fetchone()
-    assert row == (0,)
+    seen = "select deadlocks from pg_stat_database where datname = current_database()"
+    assert ask(dsn, seen) == [(0,)]
 
 
 @pytest.mark.parametrize("state", [State.SUCCEEDED, State.PENDING])

@@ -18,6 +18,7 @@ from chancy.postgres.drivers import Name as DriverName
 from chancy.queue.executor_options import ProcessOptions
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
+from tests.support.sql import ask
 
 
 @pytest.fixture
@@ -55,8 +56,7 @@ async def test_a_caller_that_gives_up_leaves_the_notices_of_others(
     assert Notice(NoticeKind.FINISHED, str(claim.id)) in await subscription.receive(10.0)
     await subscription.close()
     await broker.unwatch([claim.id])
-    with psycopg.connect(dsn) as connection:
-        assert connection.execute("select from chancy.awaited").fetchall() == []
+    assert ask(dsn, "select from chancy.awaited") == []
 
 
 def alter(dsn: str, job_id: UUID, assignment: str) -> None:
@@ -252,16 +252,14 @@ async def test_invalid_limits_and_options_are_logged_and_ignored(
 
 async def test_an_odd_word_on_what_is_broken_hides_no_worker(bench: Bench, dsn: str) -> None:
     for broken in ('\'{"odd": 5, "mail": "why"}\'', "'[]'", "'5'", "'null'"):
-        with psycopg.connect(dsn) as connection:
-            connection.execute(f"update chancy.workers set broken = {broken}".encode())
+        ask(dsn, f"update chancy.workers set broken = {broken}")
         [worker] = await bench.broker.workers()
         assert worker.broken == ({"odd": "5", "mail": "why"} if "odd" in broken else {}), broken
 
 
 @pytest.mark.parametrize("start", [2**31 - 3, 2**53 - 3, 2**63 - 12])
 async def test_positions_of_any_size_keep_their_order(bench: Bench, dsn: str, start: int) -> None:
-    with psycopg.connect(dsn) as connection:
-        connection.execute("select setval('chancy.positions', %s)", [start])
+    ask(dsn, "select setval('chancy.positions', %s)", [start])
     ids = await bench.push(*(prepared() for _ in range(6)))
     first = await bench.claim(limit=3, thorough=False)
     await bench.settle(settlement(first[1], State.PENDING))
@@ -275,8 +273,7 @@ async def test_positions_that_go_back_hide_no_job(bench: Bench, dsn: str) -> Non
     """A sequence goes back after a fail-over to a server that had not heard of all of it."""
     await bench.push(*(prepared() for _ in range(20)))
     await bench.claim(thorough=False)
-    with psycopg.connect(dsn) as connection:
-        connection.execute("select setval('chancy.positions', 3)")
+    ask(dsn, "select setval('chancy.positions', 3)")
     ids = await bench.push(prepared(), prepared())
     assert [claim.id for claim in await bench.claim(thorough=True)] == ids
 

@@ -102,10 +102,6 @@ async def keep_much_async(size: int) -> None:
     await current_job().checkpoint("one", lambda: "x" * size)
 
 
-async def checkpoint_that_blocks() -> None:
-    current_job().sync_checkpoint("one", int)
-
-
 def wait_for_checkpoint(started: str) -> None:
     current_job().sync_checkpoint("one", mark, started, "begun")
 

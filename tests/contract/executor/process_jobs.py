@@ -158,11 +158,6 @@ def log_odd() -> None:
     logger.warning("%d", "no number")
 
 
-def log_by_names(names: int) -> None:
-    for number in range(names):
-        logging.getLogger(f"shop.name{number}").warning("hello")
-
-
 async def log_async(text: str) -> None:
     await asyncio.sleep(0)
     logger.warning(text)

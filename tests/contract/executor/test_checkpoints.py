@@ -128,13 +128,6 @@ async def test_checkpoints_take_no_more_than_a_payload_may(name: str) -> None:
             assert len(store.kept) == number + 1
 
 
-async def test_a_checkpoint_that_would_block_the_loop_is_refused(name: str) -> None:
-    async with started(name, keep=Store().keep) as it:
-        outcome = await it.run(claim_of("checkpoint_that_blocks"))
-    assert isinstance(outcome, Raised)
-    assert "use await checkpoint(…)" in outcome.failure.message
-
-
 async def test_there_are_no_checkpoints_without_a_worker(name: str, tmp_path: Path) -> None:
     async with started(name) as it:
         outcome = await it.run(claim_of("two_checkpoints", path=str(tmp_path / "marks")))

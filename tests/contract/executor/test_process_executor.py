@@ -25,7 +25,6 @@ DEATHS: list[tuple[str, dict[str, object], str]] = [
     ("exit_at_once", {"status": 3}, "exited with status 3"),
     ("exit_at_once", {"status": 0}, "exited with status 0"),
     ("segfault", {}, "was killed by SIGSEGV"),
-    ("kill_itself", {"signum": signal.SIGKILL}, "was killed by SIGKILL"),
     ("become_another_program", {}, "closed its connection"),
     ("close_line", {}, "exited with status 1"),
     ("garble_line", {}, "was killed because its connection was corrupted"),

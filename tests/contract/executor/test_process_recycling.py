@@ -36,7 +36,7 @@ async def pids(it: Executor, jobs: int, consumers: int) -> Counter[int]:
     ("most", "jobs"),
     [
         pytest.param(1, 6, marks=pytest.mark.chaos),
-        (3, 12),
+        (3, 7),
         pytest.param(100, 500, marks=pytest.mark.chaos),
     ],
 )

@@ -237,7 +237,6 @@ REFUSED: list[tuple[str, ExecutorOptions, str, Limit, str]] = [
 ]
 
 
-@pytest.mark.parametrize("whose", ["the queue's", "the job's"])
 @pytest.mark.parametrize(("name", "options", "function", "limit", "why"), REFUSED)
 async def test_a_limit_that_cannot_be_kept_to_is_refused_before_the_job_runs(
     name: str,
@@ -245,13 +244,10 @@ async def test_a_limit_that_cannot_be_kept_to_is_refused_before_the_job_runs(
     function: str,
     limit: Limit,
     why: str,
-    whose: str,
     place: Place,
 ) -> None:
-    limits = Limits.of([limit] if whose == "the queue's" else [])
-    async with started(name, options=options, limits=limits) as it:
-        claim = claim_of(function, path=str(place.other))
-        outcome = await it.run(limited(claim, limit) if whose == "the job's" else claim)
+    async with started(name, options=options) as it:
+        outcome = await it.run(limited(claim_of(function, path=str(place.other)), limit))
     assert isinstance(outcome, Raised)
     assert outcome.failure.is_a("chancy.errors.UnsupportedLimit")
     assert why in outcome.failure.message

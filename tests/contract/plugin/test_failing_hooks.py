@@ -39,8 +39,8 @@ from chancy.testing.store import MemoryStore
 from chancy.worker import middleware
 from chancy.worker import worker as worker_module
 from tests.support import jobs
+from tests.support.claims import claimed
 from tests.support.waiting import eventually
-from tests.unit.attempt.test_judge import claimed
 
 #: One queue in Postgres, one in memory, a broker that has no transaction for `settling`.
 QUEUES = [
@@ -380,7 +380,7 @@ async def test_a_hook_that_hangs_is_given_up(
         worker = Worker(chancy, shutdown_timeout_s=0.1)
         await worker.start()
         references = [
-            await chancy.push(jobs.note.job(value=n).with_queue("near")) for n in range(3)
+            await chancy.push(jobs.note.job(value=n).with_queue("near")) for n in range(2)
         ]
         done = [await one.wait(20) for one in references]
         await worker.stop()
@@ -391,7 +391,7 @@ async def test_a_hook_that_hangs_is_given_up(
         kept = [await one.get() for one in references]
     around = hook in ("entering", "leaving")
     state = State.FAILED if around else State.SUCCEEDED
-    assert [one.state for one in done] == [one.state for one in kept if one] == [state] * 3
+    assert [one.state for one in done] == [one.state for one in kept if one] == [state] * 2
     ids = {one.id for one in references}
     for sound in (before, after):
         assert sound.judged == sound.written == ids

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from datetime import UTC, datetime, timedelta
 from typing import get_args
 
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
 from chancy.attempt.judge import MAX_CRASHES, judge
 from chancy.attempt.outcome import (
@@ -29,27 +27,11 @@ from chancy.attempt.outcome import (
 from chancy.attempt.settlement import SET_ASIDE, Settlement
 from chancy.errors import UnknownFunction
 from chancy.states import TRANSITIONS, State
+from tests.support.claims import claimed
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 OOPS = Failure.named("shop.Oops", "oops")
 UNKNOWN = Failure.of(UnknownFunction("nobody knows shop.work"))
-
-
-def claimed(*, attempt: int = 1, crashes: int = 0, meta: str | None = None) -> Claim:
-    return Claim(
-        id=uuid.uuid4(),
-        lease=uuid.uuid4(),
-        worker_id=uuid.uuid4(),
-        queue="default",
-        func="shop.work",
-        arguments="{}",
-        attempt=attempt,
-        max_attempts=3,
-        crashes=crashes,
-        priority=0,
-        position=1,
-        meta=meta,
-    )
 
 
 def test_a_job_that_returns_succeeds() -> None:

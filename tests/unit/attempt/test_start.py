@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chancy.attempt.start import may_have_started, start_of
-from tests.unit.attempt.test_judge import claimed
+from tests.support.claims import claimed
 
 
 @pytest.mark.parametrize("meta", [None, "{}", "[]", '"x"', "{", '{"started": "another lease"}'])

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks import pages
-from benchmarks.measurement import Measurement, Taken
 from benchmarks.report import as_json
 from benchmarks.summary import summaries
 from tests.support.sources import ROOT
@@ -63,19 +62,6 @@ def test_a_peer_is_shown_with_its_current_version_if_that_is_another_one() -> No
     assert "current" not in pages.figures(HEAD, summaries(taken()), page=pages.README)
 
 
-def test_the_readme_has_one_table() -> None:
-    text = pages.figures(HEAD, summaries(taken()), page=pages.README)
-    assert sum(line.startswith("|---") for line in text.splitlines()) == 1
-    assert "| pgqueuer 6.5.4 |" in text
-    assert "| figure |" not in text
-    assert "**not met**" not in text, "the bars are in the other page"
-
-
-def test_a_run_of_chancy_alone_has_no_comparison() -> None:
-    alone = [one for one in summaries(taken()) if one.system.startswith("chancy")]
-    assert "| system |" not in pages.figures(HEAD, alone, page=pages.README)
-
-
 def _make_pages(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages with old figures, in a new directory."""
     monkeypatch.setattr(pages, "ROOT", root)
@@ -111,34 +97,6 @@ def test_the_performance_page_has_the_bars_and_the_plots_that_are_there(
         pages.main([str(file)])
     assert pages.main([str(file), "--draft"]) == 0
     assert "| drop of a day of them, ms | ≤ 100 | 120 | **not met** |" in performance
-
-
-def test_workloads_are_beside_those_of_peers() -> None:
-    rates = (
-        ("20,000 no-op jobs", "chancy", 20_000.0, ""),
-        ("no-op jobs, graphile-worker", "graphile-worker", 10_000.0, ""),
-        ("no-op jobs, oban: cannot run: no", "oban", 0.0, "no"),
-        ("20 % failing once", "chancy", 5_000.0, ""),
-    )
-    run = [
-        *taken(),
-        *(
-            Taken(
-                case="workloads",
-                round=1,
-                measurement=Measurement(
-                    figure=figure, unit="jobs/s", value=rate, system=system, missing=missing
-                ),
-            )
-            for figure, system, rate, missing in rates
-        ),
-    ]
-    lines = pages.figures(HEAD, summaries(run), page=pages.PERFORMANCE).splitlines()
-    header = "| workload | unit | chancy | graphile-worker |"
-    assert lines[lines.index(header) + 2 :][:2] == [
-        "| no-op jobs | jobs/s | 20,000 | 10,000 |",
-        "| 20 % failing once | jobs/s | 5,000 | – |",
-    ]
 
 
 def test_of_several_runs_the_first_with_a_case_counts(

@@ -6,11 +6,8 @@ import json
 from pathlib import Path
 from xml.etree import ElementTree
 
-import pytest
-
 from benchmarks import pages, plots
 from benchmarks.report import as_json
-from benchmarks.summary import summaries
 from tests.unit.benchmarks.benchmark_run import HEAD, taken
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -26,19 +23,3 @@ def test_a_run_gives_its_pictures(tmp_path: Path) -> None:
         assert root.tag == f"{SVG}svg"
         assert len(list(root.iter(f"{SVG}path"))) > 20
         assert b"dc:date" not in path.read_bytes()
-
-
-@pytest.mark.chaos
-def test_the_same_run_gives_the_same_pictures(tmp_path: Path) -> None:
-    found = summaries(taken())
-    first, second = (plots.draw(found, tmp_path / name) for name in ("first", "second"))
-    for one, other in zip(first, second, strict=True):
-        assert one.read_bytes() == other.read_bytes()
-
-
-@pytest.mark.chaos
-def test_a_run_without_some_cases_gives_pictures_too(tmp_path: Path) -> None:
-    """Such as one of chancy alone, or one that measured something else."""
-    for found in (summaries([one for one in taken() if one.case == "drain"]), []):
-        for path in plots.draw(found, tmp_path):
-            ElementTree.parse(path)

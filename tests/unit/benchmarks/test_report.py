@@ -58,16 +58,6 @@ def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
         read(file)
 
 
-def test_a_table_has_the_rows_of_a_system_together() -> None:
-    mixed = [_take("a", 1), _take("b", 2, system="other"), _take("c", 3)]
-    rows = [line for line in as_markdown(HEAD, mixed).splitlines() if line.startswith("| ")]
-    assert [row.split(" | ")[:2] for row in rows[1:4]] == [
-        ["| a", "chancy"],
-        ["| c", "chancy"],
-        ["| b", "other"],
-    ]
-
-
 def test_a_report_names_what_could_not_run_and_missed_bars() -> None:
     text = as_markdown(HEAD, taken())
     assert "| 20,000 async jobs, saq: cannot run: not installed | saq | – | – |" in text

@@ -19,7 +19,7 @@ from chancy.errors import (
     JobError,
     PayloadTooLarge,
 )
-from tests.unit.attempt.test_judge import claimed
+from tests.support.claims import claimed
 from tests.unit.context.hosts import Ear, Stored
 
 

@@ -16,8 +16,8 @@ from chancy.context.context import MAX_TEXT, AttemptInfo, JobContext, Progress
 from chancy.errors import Interrupted, NoCurrentJob
 from chancy.executors.base import AttemptCallbacks
 from chancy.executors.progress import INTERVAL_S, Reporter
+from tests.support.claims import claimed
 from tests.support.waiting import eventually
-from tests.unit.attempt.test_judge import claimed
 from tests.unit.context.hosts import Ear
 
 

@@ -27,7 +27,7 @@ from chancy.plugin.runtime import Application, Runtime
 from chancy.queue.queue import Queue
 from chancy.states import State
 from chancy.testing.memory import MemoryBroker
-from tests.unit.attempt.test_judge import claimed
+from tests.support.claims import claimed
 
 OOPS = Raised(Failure.named("shop.Oops", "oops"))
 

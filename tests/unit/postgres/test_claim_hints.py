@@ -8,6 +8,7 @@ import pytest
 
 from chancy.attempt.claim import Claim
 from chancy.postgres.claim.hints import ClaimHints, CommittedPosition
+from tests.support.presence import present
 
 LEASE = uuid.uuid4()
 QUICK_S, SLOW_S = 0.001, 1.0
@@ -51,8 +52,7 @@ def test_worker_that_keeps_up_starts_where_its_hints_were_a_while_ago() -> None:
     claimed_at = {0: 0.0}
     for step in range(1, 40):
         now = step * 0.01
-        plan = made.plan(now, thorough=False)
-        assert plan is not None
+        plan = present(made.plan(now, thorough=False))
         age_s = now - claimed_at[plan[1][0]]
         # Before the second snapshot of the hints there is nothing to go back to.
         assert step <= 10 or 0.045 <= age_s <= 0.125, (step, age_s)
@@ -114,8 +114,7 @@ def test_claims_of_jobs_tell_the_position_of_new_hints() -> None:
         made.plan(now, thorough=False)
     made.learn(claims(500, priority=3), full=False, took_s=SLOW_S)
     assert not made.needs_last
-    plan = made.plan(1.06, thorough=False)
-    assert plan is not None
+    plan = present(made.plan(1.06, thorough=False))
     assert dict(zip(*plan, strict=True)) == {
         **dict.fromkeys(range(-100, 101), 10),
         3: 500,
@@ -163,8 +162,7 @@ def test_number_of_hints_is_limited() -> None:
     made = learned()
     for priority in range(5_000):
         made.learn(claims(7, priority=priority), full=False, took_s=QUICK_S)
-    plan = made.plan(0.0, thorough=False)
-    assert plan is not None
+    plan = present(made.plan(0.0, thorough=False))
     assert len(plan[0]) <= 1_000
 
 

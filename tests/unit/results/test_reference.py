@@ -15,6 +15,7 @@ from chancy.errors import InvalidResult, JobCancelled, JobError, JobFailed, Wait
 from chancy.results.reference import Reference, References, as_completed, gather, result_of
 from chancy.serialization.signature import Signature
 from chancy.states import State
+from tests.support.presence import present
 from tests.unit.results.shelf import AT, OOPS, Shelf, queued
 
 
@@ -29,8 +30,7 @@ async def test_a_handle_asks_its_source(shelf: Shelf) -> None:
     assert await reference.status() is None
     assert reference.sync_get() is None
     shelf.end(reference, State.SUCCEEDED, 7)
-    found = await reference.get()
-    assert found is not None
+    found = present(await reference.get())
     assert found is reference.sync_get() is await reference.wait() is reference.sync_wait()
     assert await reference.status() is State.SUCCEEDED
     assert await reference.result() == reference.sync_result() == 7

@@ -200,11 +200,6 @@ class Raw(BaseModel):
     data: bytes
 
 
-class Settled(BaseModel):
-    model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
-    data: bytes
-
-
 class Spelled(BaseModel):
     """Written by a name by which it is not read."""
 

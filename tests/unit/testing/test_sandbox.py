@@ -13,6 +13,7 @@ from chancy.errors import BrokerUnavailable, InvalidArguments, JobError
 from chancy.plugins.retry import Retries
 from chancy.retry import Constant, Jitter
 from chancy.testing.sandbox import Sandbox
+from tests.support.presence import present
 
 pytest_plugins = ["pytester"]
 
@@ -135,8 +136,7 @@ async def test_retries_run_ahead_of_their_time(sandbox: Sandbox) -> None:
     assert await reference.status() is State.SCHEDULED
     with pytest.raises(JobFailed, match="no line"):
         await sandbox.drain(ahead=timedelta(hours=1))
-    found = await reference.get()
-    assert found is not None
+    found = present(await reference.get())
     assert (found.state, found.attempt, len(found.errors)) == (State.FAILED, 3, 3)
     assert sandbox.clock.monotonic() == 3600
     await app.push(fail.job())

@@ -17,9 +17,9 @@ from chancy.clock import SystemClock
 from chancy.errors import BrokerUnavailable, LeaseLost, StatementFailed
 from chancy.worker import checkpoint_writer
 from chancy.worker.checkpoint_writer import CheckpointWriter
+from tests.support.claims import claimed
 from tests.support.waiting import eventually
 from tests.unit.worker.test_meta_writer import Store
-from tests.unit.worker.test_quarantine import claim
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def stored(notes: Sequence[Note]) -> dict[UUID, int]:
 async def test_values_that_arrive_during_a_write_are_written_by_the_next(
     keeper: CheckpointWriter, store: Store
 ) -> None:
-    one, other = claim(), claim()
+    one, other = claimed(), claimed()
     store.open.clear()
     first = keep(keeper, one, 1)
     await eventually(lambda: store.calls)
@@ -78,7 +78,7 @@ async def test_large_checkpoints_are_written_a_few_at_a_time(
 async def test_a_wait_continues_while_the_store_is_unavailable(
     keeper: CheckpointWriter, store: Store
 ) -> None:
-    one, other = claim(), claim()
+    one, other = claimed(), claimed()
     store.away = True
     first = keep(keeper, one, 1)
     await eventually(lambda: len(store.calls) >= 2)
@@ -93,7 +93,7 @@ async def test_a_wait_continues_while_the_store_is_unavailable(
 async def test_only_jobs_with_a_lost_lease_are_notified(
     keeper: CheckpointWriter, store: Store
 ) -> None:
-    one, other = claim(), claim()
+    one, other = claimed(), claimed()
     store.stale = frozenset({one.id})
     lost, good = keep(keeper, one, 1), keep(keeper, other, 2)
     await good
@@ -104,7 +104,7 @@ async def test_only_jobs_with_a_lost_lease_are_notified(
 async def test_a_checkpoint_that_the_store_refuses_fails_alone(
     keeper: CheckpointWriter, store: Store
 ) -> None:
-    one, other = claim(), claim()
+    one, other = claimed(), claimed()
     store.refused = frozenset({one.id})
     bad, good = keep(keeper, one, 1), keep(keeper, other, 2)
     await good
@@ -116,7 +116,7 @@ async def test_two_attempts_at_one_job_are_stored_apart(
     keeper: CheckpointWriter, store: Store
 ) -> None:
     """The answer tells only the job; one of them has lost its lease."""
-    one = claim()
+    one = claimed()
     zombie = one._replace(lease=uuid4())
     await asyncio.gather(keep(keeper, zombie, 1), keep(keeper, one, 2))
     assert [[note.lease for note in call] for call in store.calls] == [[zombie.lease], [one.lease]]
@@ -126,14 +126,14 @@ async def test_a_waiting_caller_is_notified_at_the_end(store: Store) -> None:
     keeper = CheckpointWriter(cast("Broker", store), SystemClock())
     store.open.clear()
     serving = asyncio.create_task(keeper.serve())
-    waiting = [keep(keeper, claim(), 1)]
+    waiting = [keep(keeper, claimed(), 1)]
     await eventually(lambda: store.calls)
-    waiting.append(keep(keeper, claim(), 2))
+    waiting.append(keep(keeper, claimed(), 2))
     await asyncio.sleep(0)
     serving.cancel()
     await asyncio.wait([serving])
     keeper.close()
-    waiting.append(keep(keeper, claim(), 3))
+    waiting.append(keep(keeper, claimed(), 3))
     for one in waiting:
         with pytest.raises(BrokerUnavailable, match="the worker is stopping"):
             await one
@@ -146,7 +146,7 @@ async def test_what_is_locked_is_written_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(checkpoint_writer, "_LOCKED_S", 0.02)
-    one, other, gone = claim(), claim(), claim()
+    one, other, gone = claimed(), claimed(), claimed()
     store.locked, store.stale = frozenset([one.id]), frozenset([gone.id])
     waiting, stored_, lost = (keep(keeper, each, 1) for each in (one, other, gone))
     await stored_

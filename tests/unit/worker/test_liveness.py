@@ -11,6 +11,7 @@ import pytest
 
 from chancy.worker.supervisor import liveness as vitals
 from chancy.worker.supervisor.liveness import Liveness, LivenessStatus
+from tests.support.presence import present
 from tests.support.waiting import eventually_sync
 
 
@@ -65,8 +66,7 @@ def test_a_process_is_read() -> None:
             assert process.stdin is not None
             process.stdin.write(b"\n")
             process.stdin.flush()
-            before = vitals.read(process.pid)
-            assert before is not None
+            before = present(vitals.read(process.pid))
             eventually_sync(lambda: _used(process.pid) > sum(before.cpu_s.values()) + 0.1)
         finally:
             process.kill()

@@ -20,8 +20,8 @@ from chancy.errors import BrokerUnavailable, RowsLocked, StatementFailed
 from chancy.states import State
 from chancy.worker import meta_writer as notes
 from chancy.worker.meta_writer import MetaWriter
+from tests.support.claims import claimed
 from tests.support.waiting import eventually
-from tests.unit.worker.test_quarantine import claim
 
 
 class Store:
@@ -81,7 +81,7 @@ def fractions(notes: Sequence[Note]) -> dict[UUID, float]:
 async def test_the_last_word_of_each_is_written_with_those_of_the_others(
     kept: MetaWriter, store: Store
 ) -> None:
-    one, other = claim(), claim()
+    one, other = claimed(), claimed()
     kept.report(one, Progress(0.1), Interrupts())
     await eventually(lambda: len(store.calls) == 1)
     for n in range(100):
@@ -98,7 +98,7 @@ async def test_the_last_progress_is_kept_while_the_store_is_unavailable(
     kept: MetaWriter, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.away = True
-    one = claim()
+    one = claimed()
     kept.report(one, Progress(0.1), Interrupts())
     await eventually(lambda: len(store.calls) == 2)
     kept.report(one, Progress(0.2), Interrupts())
@@ -112,7 +112,7 @@ async def test_a_word_that_may_not_be_written_goes_out_with_the_settlement(
     kept: MetaWriter, store: Store
 ) -> None:
     store.open.clear()
-    early, late, quiet = claim(), claim(), claim()
+    early, late, quiet = claimed(), claimed(), claimed()
     kept.report(early, Progress(0.5), Interrupts())
     await eventually(lambda: len(store.calls) == 1)
     kept.report(late, Progress(0.7), Interrupts())
@@ -128,7 +128,7 @@ async def test_a_lost_lease_stops_the_job_unless_it_has_ended(
     kept: MetaWriter, store: Store
 ) -> None:
     store.open.clear()
-    lost, done = claim(), claim()
+    lost, done = claimed(), claimed()
     interrupts = Interrupts()
     kept.report(lost, Progress(0.5), interrupts)
     kept.report(done, Progress(0.5), interrupts)
@@ -145,7 +145,7 @@ async def test_a_lost_lease_stops_the_job_unless_it_has_ended(
 
 
 async def test_what_is_locked_is_written_later(kept: MetaWriter, store: Store) -> None:
-    one, other, gone = claim(), claim(), claim()
+    one, other, gone = claimed(), claimed(), claimed()
     stopped = Interrupts()
     store.locked, store.stale = frozenset([one.id]), frozenset([gone.id])
     for each in (one, other, gone):

@@ -18,8 +18,9 @@ from chancy.testing.clock import ManualClock
 from chancy.worker.puller import Puller
 from chancy.worker.runner import Runner
 from chancy.worker.settler import MOST_WAITING, Settler
+from tests.support.claims import claimed
 from tests.support.waiting import eventually
-from tests.unit.worker.test_runner import UNKNOWN, OneByOne, claim
+from tests.unit.worker.test_runner import UNKNOWN, OneByOne
 from tests.unit.worker.test_settler import ended
 
 WORKER = uuid.uuid4()
@@ -43,7 +44,7 @@ class Claims:
             raise self.errors.pop()
         found = min(limit, self.jobs, self.most)
         self.jobs -= found
-        return [claim()._replace(arguments="x" * self.characters) for _ in range(found)]
+        return [claimed()._replace(arguments="x" * self.characters) for _ in range(found)]
 
 
 async def settled(_: Sequence[Settlement]) -> frozenset[uuid.UUID]:

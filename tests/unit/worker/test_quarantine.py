@@ -13,24 +13,8 @@ from chancy.attempt.outcome import Outcome, Released, Returned, Snoozed
 from chancy.worker import quarantine
 from chancy.worker.quarantine import CHILDREN, MOST, QuarantineExecutor
 from chancy.worker.start_recorder import StartRecorder
+from tests.support.claims import claimed
 from tests.support.waiting import eventually
-
-
-def claim(crashes: int = 0) -> Claim:
-    return Claim(
-        id=uuid.uuid4(),
-        lease=uuid.uuid4(),
-        worker_id=uuid.uuid4(),
-        queue="q",
-        func="f",
-        arguments=None,
-        attempt=1,
-        max_attempts=1,
-        crashes=crashes,
-        priority=0,
-        position=0,
-        meta=None,
-    )
 
 
 class Stub:
@@ -104,7 +88,7 @@ class Ward:
 
 async def test_only_suspects_run_apart() -> None:
     ward = Ward()
-    fresh, suspect = claim(), claim(crashes=2)
+    fresh, suspect = claimed(), claimed(crashes=2)
     first = ward.run(fresh)
     await eventually(lambda: fresh in ward.normal.running)
     assert ward.lanes == [], "nothing is made before it is needed"
@@ -124,7 +108,7 @@ async def test_only_suspects_run_apart() -> None:
 
 async def test_a_few_run_at_a_time_and_the_rest_come_back_later() -> None:
     ward = Ward()
-    tasks = [ward.run(claim(crashes=2)) for _ in range(MOST + 10)]
+    tasks = [ward.run(claimed(crashes=2)) for _ in range(MOST + 10)]
     await eventually(lambda: sum(task.done() for task in tasks) == 10)
     refused = [task.result() for task in tasks if task.done()]
     assert all(isinstance(outcome, Snoozed) for outcome in refused)
@@ -143,7 +127,7 @@ async def test_a_few_run_at_a_time_and_the_rest_come_back_later() -> None:
 @pytest.mark.parametrize(("slots", "held"), [(1, 1), (2, 1), (16, 8)])
 async def test_half_of_the_slots_is_left_to_the_others(slots: int, held: int) -> None:
     ward = Ward(slots=slots)
-    tasks = [ward.run(claim(crashes=2)) for _ in range(slots + 1)]
+    tasks = [ward.run(claimed(crashes=2)) for _ in range(slots + 1)]
     await eventually(lambda: sum(task.done() for task in tasks) == slots + 1 - held)
     ward.lanes[0].ready.set()
     while not all(task.done() for task in tasks):
@@ -157,7 +141,7 @@ async def test_one_that_waits_can_be_stopped_and_does_not_wait_for_long(
 ) -> None:
     monkeypatch.setattr(quarantine, "PATIENCE_S", 0.05)
     ward = Ward()
-    stopped, tired = claim(crashes=2), claim(crashes=2)
+    stopped, tired = claimed(crashes=2), claimed(crashes=2)
     first, second = ward.run(stopped), ward.run(tired)
     await eventually(lambda: ward.lanes and ward.lanes[0].starts == 1)
     assert ward.quarantine.interrupt(stopped, Released("stop"))
@@ -169,7 +153,7 @@ async def test_one_that_waits_can_be_stopped_and_does_not_wait_for_long(
 
 async def test_the_children_end_when_nothing_has_come_for_a_while() -> None:
     ward = Ward(idle_s=0.02)
-    task = ward.run(claim(crashes=2))
+    task = ward.run(claimed(crashes=2))
     await eventually(lambda: ward.lanes)
     ward.lanes[0].ready.set()
     await eventually(lambda: ward.lanes[0].running)
@@ -179,7 +163,7 @@ async def test_the_children_end_when_nothing_has_come_for_a_while() -> None:
     ward.lanes[0].let_go()
     await task
     await eventually(lambda: ward.lanes[0].stops == 1)
-    again = ward.run(claim(crashes=2))
+    again = ward.run(claimed(crashes=2))
     await eventually(lambda: len(ward.lanes) == 2)
     ward.lanes[1].ready.set()
     await eventually(lambda: ward.lanes[1].running)
@@ -193,13 +177,13 @@ async def test_children_that_cannot_be_started_are_tried_again(
 ) -> None:
     monkeypatch.setattr(quarantine, "PATIENCE_S", 0.05)
     ward = Ward()
-    task = ward.run(claim(crashes=2))
+    task = ward.run(claimed(crashes=2))
     await eventually(lambda: ward.lanes)
     ward.lanes[0].error = OSError("no more processes")
     ward.lanes[0].ready.set()
     assert isinstance(await task, Snoozed)
     assert "quarantine_failed" in caplog.text
-    again = ward.run(claim(crashes=2))
+    again = ward.run(claimed(crashes=2))
     await eventually(lambda: len(ward.lanes) == 2)
     ward.lanes[1].ready.set()
     await eventually(lambda: ward.lanes[1].running)
@@ -222,7 +206,7 @@ async def test_a_queue_is_broken_if_its_executor_is() -> None:
 
 async def test_a_job_with_one_crash_runs_as_usual_once_its_start_is_stored() -> None:
     ward = Ward()
-    suspect = claim(crashes=1)
+    suspect = claimed(crashes=1)
     task = ward.run(suspect)
     await eventually(lambda: suspect in ward.normal.running)
     assert ward.recorded == [suspect.id]
@@ -235,7 +219,7 @@ async def test_a_job_with_one_crash_runs_as_usual_once_its_start_is_stored() -> 
 @pytest.mark.parametrize("broken", [False, True])
 async def test_jobs_that_cannot_be_isolated_run_here_one_at_a_time(broken: bool) -> None:
     ward = Ward(isolates=broken)
-    suspects = [claim(crashes=2) for _ in range(3)]
+    suspects = [claimed(crashes=2) for _ in range(3)]
     tasks = [ward.run(suspect) for suspect in suspects]
     if broken:
         await eventually(lambda: ward.lanes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 
 import pytest
 
@@ -16,15 +15,10 @@ from chancy.states import State
 from chancy.testing.clock import ManualClock
 from chancy.worker.runner import Runner
 from chancy.worker.unknown_functions import UnknownFunctions
+from tests.support.claims import claimed
 from tests.support.waiting import eventually
 
 UNKNOWN = UnknownFunctions("q", str, SystemClock(), after_s=60.0)
-
-
-def claim() -> Claim:
-    return Claim(
-        uuid.uuid4(), uuid.uuid4(), uuid.uuid4(), "q", "some.function", None, 1, 3, 0, 0, 0, None
-    )
 
 
 class OneByOne:
@@ -59,7 +53,7 @@ async def test_a_claim_that_is_asked_to_stop_while_it_waits_never_runs(
     settled: list[Settlement] = []
     executor = OneByOne()
     runner = Runner(executor, judge, settled.append, SystemClock(), UNKNOWN)
-    first, second, third = claims = [claim() for _ in range(3)]
+    first, second, third = claims = [claimed() for _ in range(3)]
     asked = Cancelled("somebody asked for it")
     try:
         runner.give(claims)
@@ -90,7 +84,7 @@ async def test_claims_are_held_ahead_as_far_as_is_allowed(
     try:
         for _ in range(1_000):
             executor.go.release()
-        runner.give([claim() for _ in range(1_000)])
+        runner.give([claimed() for _ in range(1_000)])
         await eventually(lambda: len(settled) == 1_000)
         assert runner.room > 0
         assert (runner.capacity > 1) is wanted
@@ -104,12 +98,12 @@ async def test_claims_by_rules_are_held_ahead_only_while_there_are_enough() -> N
     try:
         for _ in range(100):
             executor.go.release()
-        runner.give([claim() for _ in range(100)])
+        runner.give([claimed() for _ in range(100)])
         await eventually(lambda: len(settled) == 100)
         clock.advance(0.1)
         assert runner.room == 1 + 100
-        for asked, claimed, ahead in ((30, 30, 60), (30, 29, 0), (3, 3, 6), (600, 600, 100)):
-            runner.adapt_prefetch(asked, claimed)
+        for asked, taken, ahead in ((30, 30, 60), (30, 29, 0), (3, 3, 6), (600, 600, 100)):
+            runner.adapt_prefetch(asked, taken)
             assert runner.capacity == 1 + ahead
     finally:
         await runner.close()
@@ -118,7 +112,7 @@ async def test_claims_by_rules_are_held_ahead_only_while_there_are_enough() -> N
 async def test_claims_behind_a_slow_job_are_released_after_a_second() -> None:
     executor, settled, clock = OneByOne(), list[Settlement](), ManualClock()
     runner = Runner(executor, judge, settled.append, clock, UNKNOWN)
-    claims = [claim() for _ in range(3)]
+    claims = [claimed() for _ in range(3)]
     try:
         runner.give(claims)
         await eventually(lambda: executor.ran)
@@ -139,7 +133,7 @@ async def test_a_runner_whose_only_claim_is_asked_to_stop_is_idle_and_continues(
     settled: list[Settlement] = []
     executor = OneByOne()
     runner = Runner(executor, judge, settled.append, SystemClock(), UNKNOWN)
-    only, later = claim(), claim()
+    only, later = claimed(), claimed()
     try:
         runner.give([only])
         # Its consumer has not had a turn of the loop yet.
@@ -157,7 +151,7 @@ async def test_a_running_job_is_released_when_its_consumer_is_stopped() -> None:
     settled: list[Settlement] = []
     executor = OneByOne()
     runner = Runner(executor, judge, settled.append, SystemClock(), UNKNOWN)
-    only = claim()
+    only = claimed()
     runner.give([only])
     await eventually(lambda: executor.ran)
     await runner.close()

@@ -10,8 +10,8 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Released
 from chancy.errors import BrokerUnavailable, LeaseLost, StatementFailed
 from chancy.worker.start_recorder import GROUPS, StartRecorder
+from tests.support.claims import claimed
 from tests.support.waiting import eventually
-from tests.unit.worker.test_quarantine import claim
 
 
 class Store:
@@ -39,7 +39,7 @@ async def test_a_job_starts_only_after_the_one_before_it_has_started() -> None:
     recorder = StartRecorder(store)
     turns = [turn() for _ in range(GROUPS)]
     for one in turns:
-        recorder.add(claim(crashes=1), one)
+        recorder.add(claimed(crashes=1), one)
     for number, one in enumerate(turns, 1):
         await one
         assert len(store.asked) == number, "no later start has been stored"
@@ -51,7 +51,7 @@ async def test_many_jobs_start_in_groups() -> None:
     recorder = StartRecorder(store)
     turns = [turn() for _ in range(10 * GROUPS)]
     for one in turns:
-        recorder.add(claim(crashes=1), one)
+        recorder.add(claimed(crashes=1), one)
     await eventually(lambda: len(store.asked) == 10)
     store.open.set()
     await asyncio.gather(*turns)
@@ -65,7 +65,7 @@ async def test_a_job_whose_start_is_not_stored_does_not_run(error: Exception) ->
     store.open.set()
     recorder = StartRecorder(store)
     one = turn()
-    recorder.add(claim(crashes=1), one)
+    recorder.add(claimed(crashes=1), one)
     assert isinstance(await one, Released)
     await recorder.stop()
 
@@ -76,7 +76,7 @@ async def test_a_job_whose_start_the_store_refuses_runs() -> None:
     store.open.set()
     recorder = StartRecorder(store)
     one = turn()
-    recorder.add(claim(crashes=1), one)
+    recorder.add(claimed(crashes=1), one)
     assert await one is None
     await recorder.stop()
 
@@ -86,7 +86,7 @@ async def test_a_job_that_is_stopped_while_it_waits_holds_no_other_up() -> None:
     recorder = StartRecorder(store)
     first, stopped, last = turn(), turn(), turn()
     for one in (first, stopped, last):
-        recorder.add(claim(crashes=1), one)
+        recorder.add(claimed(crashes=1), one)
     await eventually(lambda: len(store.asked) == 1)
     stopped.set_result(Released("stop"))
     store.open.set()
