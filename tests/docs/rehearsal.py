@@ -29,11 +29,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-import psycopg
-
 from chancy import Chancy
 from chancy.cli.main import COMMANDS, main
 from tests.docs.pages import Block, Page
+from tests.support.sql import ask, count
 
 Perform = Callable[[list[str]], object]
 
@@ -156,8 +155,7 @@ class Rehearsal:
             case "console":
                 self._type(block)
             case "sql" if "run" in block.words:
-                with psycopg.connect(self._dsn) as connection:
-                    connection.execute(block.text.encode())
+                ask(self._dsn, block.text)
             case "python" if is_worker(block):
                 self._stop_by_signal(block)
             case "python" if "script" in block.words:
@@ -201,13 +199,8 @@ class Rehearsal:
 
     def _at_rest(self, pid: int) -> bool:
         """Whether a worker of this process is registered, and no job is unfinished."""
-        with psycopg.connect(self._dsn) as connection:
-            row = connection.execute(
-                "select exists (select from chancy.workers where pid = %s and queues <> '{}')"
-                " and not exists (select from chancy.jobs)",
-                (pid,),
-            ).fetchone()
-        return row is not None and bool(row[0])
+        registered = "chancy.workers where pid = %s and queues <> '{}'"
+        return count(self._dsn, registered, [pid]) > 0 and count(self._dsn) == 0
 
     def _type(self, block: Block) -> None:
         for command, output in commands(block):

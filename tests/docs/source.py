@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from chancy.errors import ChancyError
+from tests.support.presence import present
 from tests.support.sources import ROOT, code
 
 _LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
@@ -174,7 +175,6 @@ def commands(
     if isinstance(command, click.Group):
         context = click.Context(command)
         for name in command.list_commands(context):
-            below = command.get_command(context, name)
-            assert below is not None
+            below = present(command.get_command(context, name))
             yield f"{path} {name}", below
             yield from commands(below, f"{path} {name}")

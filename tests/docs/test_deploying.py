@@ -22,6 +22,7 @@ from tests.docs.pages import page, rows_of
 from tests.docs.rehearsal import commands
 from tests.support import jobs
 from tests.support.command import inside
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 PAGE = page("docs/guides/deploying.md")
@@ -89,8 +90,7 @@ async def test_each_role_can_do_its_part_and_not_more(roles: Roles) -> None:
 
 async def test_the_owner_prunes_by_hand(dsn: str) -> None:
     (statements,) = [block.text for block in PAGE.blocks if "drop_days" in block.text]
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute(statements.encode())
+    ask(dsn, statements)
 
 
 async def test_a_worker_has_the_connections_that_the_page_counts(dsn: str) -> None:
@@ -102,11 +102,11 @@ async def test_a_worker_has_the_connections_that_the_page_counts(dsn: str) -> No
         await eventually(lambda: worker.settled and worker.listening)
 
         def there() -> bool:
-            with psycopg.connect(dsn) as connection:
-                found = connection.execute(
-                    "select application_name from pg_stat_activity"
-                    " where datname = current_database() and application_name like 'chancy%'"
-                ).fetchall()
+            found = ask(
+                dsn,
+                "select application_name from pg_stat_activity"
+                " where datname = current_database() and application_name like 'chancy%'",
+            )
             names = Counter(str(row[0]) for row in found)
             # Sessions of the pool are made as they are asked for.
             return dict(names) | {"chancy": min(names["chancy"], 1)} == at_rest

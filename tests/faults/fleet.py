@@ -14,9 +14,10 @@ from typing import Any
 
 import psycopg
 
-from tests.faults import ledger, tables
+from tests.faults import ledger
 from tests.faults.conftest import StartWorker
 from tests.faults.worker_process import Report, WorkerProcess, WorkerSettings
+from tests.support.sql import ask
 
 logger = logging.getLogger("tests.faults")
 
@@ -63,7 +64,7 @@ class Fleet:
 
     def find_leader(self) -> WorkerProcess | None:
         """The current leader, or None."""
-        pids = {pid for (pid,) in tables.ask(self._dsn, _LEADER)}
+        pids = {pid for (pid,) in ask(self._dsn, _LEADER)}
         return next((worker for worker in self.alive if worker.pid in pids), None)
 
     def serving(self) -> list[WorkerProcess]:
@@ -151,13 +152,13 @@ def tell(**figures: object) -> None:
 
 def leases(dsn: str) -> int:
     """The number of times a worker became the leader."""
-    ((term,),) = tables.ask(dsn, "select term from chancy.leadership_leases")
+    ((term,),) = ask(dsn, "select term from chancy.leadership_leases")
     return int(term)
 
 
 def kinds(where: str | psycopg.Connection[Any]) -> Counter[tuple[str, int]]:
     """The number of finished jobs by function and state."""
-    rows = tables.ask(
+    rows = ask(
         where,
         "select func, state, count(*) from chancy.finished_jobs group by func, state",
     )

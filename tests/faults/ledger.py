@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import psycopg
 
-from tests.faults import tables
+from tests.support.sql import ask
 
 SCHEMA = """
 create schema ledger;
@@ -72,19 +72,19 @@ select
 
 def open_ledger(dsn: str) -> None:
     """Create the triggers, in a migrated database without jobs."""
-    tables.ask(dsn, SCHEMA)
+    ask(dsn, SCHEMA)
 
 
 def check(dsn: str) -> None:
     """Check that each pushed job has finished once, under the lease of its last claim."""
-    wrong = tables.ask(
+    wrong = ask(
         dsn,
         "select p.id, count(e.id) from ledger.pushes as p left join ledger.ends as e using (id)"
         " group by p.id having count(e.id) <> 1 limit 10",
     )
     assert wrong == [], "pushed, and ended so often"
-    assert tables.ask(dsn, "select id from ledger.ends except select id from ledger.pushes") == []
-    stolen = tables.ask(
+    assert ask(dsn, "select id from ledger.ends except select id from ledger.pushes") == []
+    stolen = ask(
         dsn,
         "select e.id, e.lease, c.lease from ledger.ends as e left join lateral ("
         "  select lease from ledger.claims where id = e.id order by number desc limit 1) as c"
@@ -96,7 +96,7 @@ def check(dsn: str) -> None:
 
 def repeated(dsn: str) -> int:
     """The number of jobs that were claimed more than once."""
-    ((count,),) = tables.ask(
+    ((count,),) = ask(
         dsn,
         "select count(*) from (select from ledger.claims group by id having count(*) > 1) as many",
     )
@@ -118,7 +118,7 @@ class Silence:
 
 def silenced(dsn: str) -> list[Silence]:
     """All workers that were deleted for missed heartbeats."""
-    found = tables.ask(
+    found = ask(
         dsn,
         "select pid, extract(epoch from beat_at)::float8, extract(epoch from at)::float8"
         " from ledger.silenced",
@@ -180,7 +180,7 @@ class Sampler:
                 return
 
     def _look(self, session: psycopg.Connection[tuple[int, ...]]) -> None:
-        (row,) = tables.ask(session, self._sql)
+        (row,) = ask(session, self._sql)
         sample, pairs = Sample(*row[:5]), row[5:]
         self.samples.append(sample)
         if not sample.holds or pairs[::2] != pairs[1::2]:

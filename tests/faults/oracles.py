@@ -10,14 +10,13 @@ from chancy.attempt.judge import MAX_CRASHES
 from chancy.states import State
 from tests.faults import tables
 from tests.faults.book import Book, Entry
+from tests.support.sql import ask
 
 
 def check_all_succeeded(dsn: str, count: int) -> None:
     """Check that no job is lost or duplicated: ``count`` jobs, each succeeded, each one row."""
     assert tables.states(dsn) == {State.SUCCEEDED: count}
-    ((rows, ids),) = tables.ask(
-        dsn, "select count(*), count(distinct id) from chancy.finished_jobs"
-    )
+    ((rows, ids),) = ask(dsn, "select count(*), count(distinct id) from chancy.finished_jobs")
     assert (rows, ids) == (count, count)
 
 
@@ -41,7 +40,7 @@ def check_claimed_before_each_run(dsn: str, book: Book) -> None:
     presumed dead.
     """
     claims = dict(
-        tables.ask(
+        ask(
             dsn,
             "select (f.arguments ->> 'number')::int, count(c.id) from chancy.finished_jobs as f"
             " left join ledger.claims as c using (id) where f.arguments ? 'number' group by 1",
@@ -79,7 +78,7 @@ def find_overlaps(
 
 def check_bounds(dsn: str) -> None:
     """Check that no job has more attempts or crashes than allowed."""
-    beyond = tables.ask(
+    beyond = ask(
         dsn,
         "select id, attempt, max_attempts, crashes from chancy.finished_jobs"
         " where attempt > max_attempts or crashes > %s limit 10",

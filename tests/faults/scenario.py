@@ -26,6 +26,7 @@ from chancy.postgres.broker import PostgresBroker
 from chancy.retry import Constant, Jitter
 from tests.faults import tables
 from tests.faults.flaky_driver import Faults, FlakyDriver, Switchboard
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 Found = TypeVar("Found")
@@ -108,7 +109,7 @@ class Scenario:
         assert found == self.expected
         states = tables.states(self.dsn)
         assert states == {State.SUCCEEDED: len(self.expected), State.CANCELLED: 1}
-        rows = tables.ask(
+        rows = ask(
             self.dsn,
             "select arguments ->> 'name', attempt, crashes, coalesce(jsonb_array_length(errors), 0)"
             " from chancy.finished_jobs where state = 4",

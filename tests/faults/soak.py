@@ -14,7 +14,8 @@ import psutil
 from matplotlib.figure import Figure
 
 from chancy import BrokerError, Chancy
-from tests.faults import jobs, tables
+from tests.faults import jobs
+from tests.support.sql import ask
 
 #: Versions of its row that a job leaves behind, and the bytes of each with its index entries: by
 #: the push (346) and by the claim (297). Measured with 40,000 jobs of the soak.
@@ -97,8 +98,8 @@ class Readings:
     def read(self, fault: str) -> None:
         """End a window."""
         now = time.monotonic()
-        ((ended, self._mark, live),) = tables.ask(self.dsn, PROGRESS, {"mark": self._mark})
-        (sizes,) = tables.ask(self.dsn, SIZES)
+        ((ended, self._mark, live),) = ask(self.dsn, PROGRESS, {"mark": self._mark})
+        (sizes,) = ask(self.dsn, SIZES)
         waits_ms, self.waits_s = sorted(1_000 * one for one in self.waits_s) or [0.0], []
         self.windows.append(
             Window(

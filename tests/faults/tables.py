@@ -3,38 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
 from uuid import UUID
 
-import psycopg
-
 from chancy.states import State
-
-#: A DSN, or an open session: a new one costs the server some milliseconds.
-Where = str | psycopg.Connection[Any]
-
-
-def ask(
-    where: Where, sql: str, params: Sequence[object] | Mapping[str, object] = ()
-) -> list[tuple[Any, ...]]:
-    """Run one statement."""
-    if isinstance(where, str):
-        with psycopg.connect(where, autocommit=True) as connection:
-            return ask(connection, sql, params)
-    cursor = where.execute(sql.encode(), params)
-    return cursor.fetchall() if cursor.description else []
+from tests.support.sql import Where, ask, count
 
 
 def live(dsn: Where) -> int:
     """The number of unfinished jobs."""
-    ((count,),) = ask(dsn, "select count(*) from chancy.jobs")
-    return int(count)
+    return count(dsn, "chancy.jobs")
 
 
 def finished(dsn: Where) -> int:
-    ((count,),) = ask(dsn, "select count(*) from chancy.finished_jobs")
-    return int(count)
+    return count(dsn, "chancy.finished_jobs")
 
 
 def states(dsn: Where) -> Counter[State]:
@@ -50,28 +31,18 @@ def states(dsn: Where) -> Counter[State]:
 
 def running(dsn: Where, worker_id: UUID) -> int:
     """The number of running jobs of a worker."""
-    ((count,),) = ask(
-        dsn, "select count(*) from chancy.jobs where state = 1 and worker_id = %s", [worker_id]
-    )
-    return int(count)
+    return count(dsn, "chancy.jobs where state = 1 and worker_id = %s", [worker_id])
 
 
 def running_again(dsn: Where, worker_id: UUID) -> int:
     """The number of running jobs of a worker that have crashed before."""
-    ((count,),) = ask(
-        dsn,
-        "select count(*) from chancy.jobs where state = 1 and worker_id = %s and crashes > 0",
-        [worker_id],
-    )
-    return int(count)
+    held = "chancy.jobs where state = 1 and worker_id = %s and crashes > 0"
+    return count(dsn, held, [worker_id])
 
 
 def running_elsewhere(dsn: Where, worker_id: UUID) -> int:
     """The number of running jobs of other workers."""
-    ((count,),) = ask(
-        dsn, "select count(*) from chancy.jobs where state = 1 and worker_id <> %s", [worker_id]
-    )
-    return int(count)
+    return count(dsn, "chancy.jobs where state = 1 and worker_id <> %s", [worker_id])
 
 
 def settled_numbers(dsn: Where) -> set[int]:
@@ -91,26 +62,18 @@ def counters(dsn: Where) -> tuple[int, int, int]:
 
 
 def workers(dsn: Where) -> int:
-    ((count,),) = ask(dsn, "select count(*) from chancy.workers")
-    return int(count)
+    return count(dsn, "chancy.workers")
 
 
 def sessions(dsn: Where, name: str) -> int:
     """The number of sessions with this application name."""
-    ((count,),) = ask(
-        dsn, "select count(*) from pg_stat_activity where application_name = %s", [name]
-    )
-    return int(count)
+    return count(dsn, "pg_stat_activity where application_name = %s", [name])
 
 
 def busy_sessions(dsn: Where, name: str) -> int:
     """The number of sessions with this application name that are not idle."""
-    ((count,),) = ask(
-        dsn,
-        "select count(*) from pg_stat_activity where application_name = %s and state <> 'idle'",
-        [name],
-    )
-    return int(count)
+    busy = "pg_stat_activity where application_name = %s and state <> 'idle'"
+    return count(dsn, busy, [name])
 
 
 def empty(dsn: Where) -> None:
@@ -121,13 +84,9 @@ def empty(dsn: Where) -> None:
 
 def passed(dsn: Where, position: int) -> int:
     """The number of finished jobs after this position."""
-    ((count,),) = ask(dsn, "select count(*) from chancy.finished_jobs where pos > %s", [position])
-    return int(count)
+    return count(dsn, "chancy.finished_jobs where pos > %s", [position])
 
 
 def overdue(dsn: Where) -> int:
     """The number of scheduled jobs that are due."""
-    ((count,),) = ask(
-        dsn, "select count(*) from chancy.jobs where state = 2 and run_at <= clock_timestamp()"
-    )
-    return int(count)
+    return count(dsn, "chancy.jobs where state = 2 and run_at <= clock_timestamp()")

@@ -15,6 +15,7 @@ from chancy.job.ids import new_id
 from tests.faults import jobs, oracles, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 #: What somebody sets by hand.
@@ -73,7 +74,7 @@ async def push(
 
 def spoil(dsn: str, ids: list[uuid.UUID]) -> None:
     for id, change in zip(ids, IMPOSSIBLE.values(), strict=True):
-        tables.ask(dsn, f"update chancy.jobs set {change} where id = %s", [id])
+        ask(dsn, f"update chancy.jobs set {change} where id = %s", [id])
 
 
 async def check_all_can_be_read(chancy: Chancy) -> None:
@@ -163,7 +164,7 @@ def test_the_tables_refuse_what_no_reader_could_take(dsn: str, book: Book, chang
         chancy.sync_declare(Queue(name="load"))
         chancy.sync_push(jobs.work.job(book=str(book), number=1))
     with pytest.raises(psycopg.errors.IntegrityError):
-        tables.ask(dsn, f"update chancy.jobs set {change}")
+        ask(dsn, f"update chancy.jobs set {change}")
 
 
 @pytest.mark.parametrize(
@@ -180,7 +181,7 @@ async def test_an_impossible_time_does_not_keep_others_from_being_due(
 ) -> None:
     factory = jobs.work.job.with_delay(3600.0)
     odd = await chancy.push(factory(book=str(book), number=1))
-    tables.ask(dsn, f"update chancy.jobs set run_at = {moment} where id = %s", [odd.id])
+    ask(dsn, f"update chancy.jobs set run_at = {moment} where id = %s", [odd.id])
     await chancy.push(factory(book=str(book), number=2).with_delay(0.001))
     await eventually(lambda: tables.overdue(dsn) > due)
     promoted = [(await chancy.broker.promote(1)).promoted for _ in range(3)]

@@ -19,6 +19,7 @@ from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
 from tests.faults.fleet import Fleet
 from tests.faults.worker_process import ROOT
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 _HOLD = "import sys; from tests.faults import book\nwith book.run(sys.argv[1], 7): input()"
@@ -106,13 +107,13 @@ def test_only_a_worker_that_was_overdue_while_it_lived_is_excused(
     ]:
         if killed_s is not None:
             fleet.killed_at[pid] = now - killed_s
-        tables.ask(
+        ask(
             dsn,
             "insert into chancy.workers (id, host, pid, beat_at)"
             " values (gen_random_uuid(), 'here', %s, to_timestamp(%s))",
             [pid, now - heartbeat_age_s],
         )
-    tables.ask(dsn, "delete from chancy.workers")
+    ask(dsn, "delete from chancy.workers")
     found = fleet.taken_for_dead()
     assert found.keys() == {1, 2}
     assert found[1] == pytest.approx(now - 1.0, abs=0.01)

@@ -16,10 +16,11 @@ from chancy.plugins.cron import Cron, Entry
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.recovery import Recovery
 from chancy.postgres.schema import migrate as schema
-from tests.faults import tables
 from tests.support import jobs
 from tests.support.faketime import faketime
 from tests.support.postgres_fixtures import OwnServer
+from tests.support.presence import present
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 HEARTBEAT_TIMEOUT_S = 1.5
@@ -50,7 +51,7 @@ def application(dsn: str) -> Chancy:
 
 
 def fired_since(dsn: str, before: datetime | None) -> bool:
-    last: datetime | None = tables.ask(dsn, LAST)[0][0]
+    last: datetime | None = ask(dsn, LAST)[0][0]
     return last is not None and (before is None or last > before)
 
 
@@ -78,7 +79,7 @@ async def test_a_changed_server_clock_kills_no_worker_and_loses_no_tick(
         ids = one.worker_id, two.worker_id
         long = await first.push(jobs.wait_for_ever.job())
         for number, now in enumerate(CLOCKS):
-            before = tables.ask(dsn, LAST)[0][0]
+            before = ask(dsn, LAST)[0][0]
             clock.write_text(now)
             later = await first.push(jobs.note.job(number).with_delay(2))
             assert (await later.wait(20)).state is State.SUCCEEDED
@@ -88,12 +89,11 @@ async def test_a_changed_server_clock_kills_no_worker_and_loses_no_tick(
             # For as long as a silence that means a death, and a sweep, may take.
             await asyncio.sleep(2 * HEARTBEAT_TIMEOUT_S)
             assert (one.worker_id, two.worker_id) == ids
-        still = await long.get()
-        assert still is not None
+        still = present(await long.get())
         assert (still.state, still.attempt, still.crashes) == (State.RUNNING, 1, 0)
         await first.cancel(long.id)
         await long.wait(10)
-    count, distinct, begin, end = tables.ask(dsn, TICKS)[0]
+    count, distinct, begin, end = ask(dsn, TICKS)[0]
     assert end - begin > timedelta(hours=1)
     assert count == distinct == (end - begin) / timedelta(seconds=5) + 1
     assert "rescued" not in caplog.text

@@ -18,6 +18,7 @@ from tests.faults import jobs, oracles
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
 from tests.support.clusters import KINDS, TOGETHER, ClusterProcesses
+from tests.support.presence import present
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.chaos, TOGETHER]
@@ -68,8 +69,7 @@ async def test_a_killed_process_of_the_cluster_costs_its_job_a_crash_and_no_othe
     )
     start_worker(dsn, **serving(cluster))
     running = await first_run(book)
-    parent = running.parent()
-    assert parent is not None
+    parent = present(running.parent())
     parent.kill()
     await succeeded(reference, crashes=1)
     for other in others:

@@ -24,6 +24,7 @@ from tests.faults.conftest import StartWorker
 from tests.faults.fleet import Fleet
 from tests.faults.ledger import Sampler
 from tests.support.postgres_fixtures import OwnServer
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 TIMEOUT_S = 2.0
@@ -146,7 +147,7 @@ class Chaos:
         async def do() -> None:
             with contextlib.suppress(psycopg.OperationalError):  # the server is away
                 found = await asyncio.to_thread(
-                    tables.ask,
+                    ask,
                     self._dsn,
                     "select pg_terminate_backend(pid) from pg_stat_activity"
                     " where datname = current_database() and pid <> pg_backend_pid()"
@@ -171,7 +172,7 @@ def enough(fleet: Fleet, chaos: Chaos, seconds: float) -> bool:
 
 def check(dsn: str, book: Book, fleet: Fleet, producer: Producer) -> None:
     """What was acknowledged has ended, once, as it had to."""
-    rows = tables.ask(
+    rows = ask(
         dsn,
         "select (arguments ->> 'number')::int, state, crashes, attempt from chancy.finished_jobs",
     )
@@ -188,65 +189,45 @@ def check(dsn: str, book: Book, fleet: Fleet, producer: Producer) -> None:
     assert overlaps == [], (ledger.silenced(dsn), fleet.killed_at)
 
 
-@pytest.fixture
-def killed(
-    dsn: str, book: Book, start_worker: StartWorker, chancy: Chancy
-) -> Callable[..., Awaitable[None]]:
-    """Kills at random under a load."""
-
-    async def live_through(*, size: int, seconds: float, jobs_per_s: float, seed: int) -> None:
-        fleets.tell(seed=seed)
-        chance = random.Random(seed)
-        ledger.open_ledger(dsn)
-        # Of many that start at once on two cores one may be late with a beat.
-        fleet = Fleet(
-            dsn, start_worker, size=size, chance=chance, concurrency=16, heartbeat_timeout_s=3.0
-        )
-        fleet.wait_until_ready()
-        until = time.monotonic() + seconds
-
-        def over() -> bool:
-            return time.monotonic() >= until
-
-        chaos = Chaos(dsn, fleet, chance, over)
-        producer = Producer(chancy, book, chance, jobs_per_s)
-        with Sampler(dsn) as sampler:
-            await asyncio.gather(producer.run(over), chaos.kill(0.2, 0.7))
-            await eventually(lambda: tables.live(dsn) == 0, timeout=80.0)
-        reports = await asyncio.to_thread(fleet.stop)
-        sampler.check(at_least=int(seconds))
-        assert len(fleet.dead) >= seconds / 2
-        crashes = tables.counters(dsn)[1]
-        assert crashes > 0, "the dead held nothing"
-        fleet.check_the_living()
-        check(dsn, book, fleet, producer)
-        fleets.tell(
-            jobs=producer.pushed,
-            killed=len(fleet.dead),
-            crashes=crashes,
-            taken_for_dead=len(fleet.taken_for_dead()),
-            stale=fleet.stale(),
-            rescued_by_survivors=sum(one.outcomes["Lost"] for one in reports),
-            samples=len(sampler.samples),
-            ends=dict(fleets.kinds(dsn)),
-        )
-
-    return live_through
-
-
-@pytest.mark.chaos
-async def test_workers_killed_all_the_time_lose_nothing(
-    killed: Callable[..., Awaitable[None]],
-) -> None:
-    await killed(size=3, seconds=4.0, jobs_per_s=250, seed=1)
-
-
 @pytest.mark.chaos
 @pytest.mark.timeout(180)
 async def test_six_workers_killed_all_the_time_lose_nothing(
-    killed: Callable[..., Awaitable[None]],
+    dsn: str, book: Book, start_worker: StartWorker, chancy: Chancy
 ) -> None:
-    await killed(size=6, seconds=20.0, jobs_per_s=500, seed=2)
+    seed, seconds = 2, 20.0
+    fleets.tell(seed=seed)
+    chance = random.Random(seed)
+    ledger.open_ledger(dsn)
+    # Of many that start at once on two cores one may be late with a beat.
+    fleet = Fleet(dsn, start_worker, size=6, chance=chance, concurrency=16, heartbeat_timeout_s=3.0)
+    fleet.wait_until_ready()
+    until = time.monotonic() + seconds
+
+    def over() -> bool:
+        return time.monotonic() >= until
+
+    chaos = Chaos(dsn, fleet, chance, over)
+    producer = Producer(chancy, book, chance, jobs_per_s=500)
+    with Sampler(dsn) as sampler:
+        await asyncio.gather(producer.run(over), chaos.kill(0.2, 0.7))
+        await eventually(lambda: tables.live(dsn) == 0, timeout=80.0)
+    reports = await asyncio.to_thread(fleet.stop)
+    sampler.check(at_least=int(seconds))
+    assert len(fleet.dead) >= seconds / 2
+    crashes = tables.counters(dsn)[1]
+    assert crashes > 0, "the dead held nothing"
+    fleet.check_the_living()
+    check(dsn, book, fleet, producer)
+    fleets.tell(
+        jobs=producer.pushed,
+        killed=len(fleet.dead),
+        crashes=crashes,
+        taken_for_dead=len(fleet.taken_for_dead()),
+        stale=fleet.stale(),
+        rescued_by_survivors=sum(one.outcomes["Lost"] for one in reports),
+        samples=len(sampler.samples),
+        ends=dict(fleets.kinds(dsn)),
+    )
 
 
 @pytest.mark.chaos

@@ -7,20 +7,20 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from chancy import Chancy, Job, State
-from tests.faults import payments, tables
+from tests.faults import payments
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
+from tests.support.presence import present
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 
 @pytest.fixture
 def table(dsn: str) -> None:
-    with psycopg.connect(dsn) as connection:
-        connection.execute(payments.TABLE)
+    ask(dsn, payments.TABLE)
 
 
 def raised(folder: Path) -> str:
@@ -83,7 +83,7 @@ async def test_a_frozen_job_that_completes_itself_leaves_nothing_once_others_hav
         return found is not None and found.state.final
 
     await eventually(finished)
-    paid = tables.ask(dsn, "select number, attempt from payments")
+    paid = ask(dsn, "select number, attempt from payments")
     assert paid == [(7, 1)]
     (tmp_path / "go").touch()
     # A child was not frozen; the worker, once it goes on, kills it.
@@ -92,9 +92,8 @@ async def test_a_frozen_job_that_completes_itself_leaves_nothing_once_others_hav
     await eventually(lambda: raised(tmp_path) == freeze.error)
     zombie.signal(signal.SIGCONT)
     # What the zombie wrote is rolled back; what the other one wrote stays.
-    assert tables.ask(dsn, "select number, attempt from payments") == paid
-    done = await reference.get()
-    assert done is not None
+    assert ask(dsn, "select number, attempt from payments") == paid
+    done = present(await reference.get())
     assert (done.state, done.crashes) == (State.SUCCEEDED, 1)
     assert rescuer.stop().outcomes["Lost"] == 1
     report = zombie.stop()

@@ -17,9 +17,10 @@ import pytest
 
 from chancy import Chancy, State
 from chancy.job.ids import new_id
-from tests.faults import contender, jobs, tables
+from tests.faults import contender, jobs
 from tests.faults.book import Book
 from tests.faults.worker_process import ROOT
+from tests.support.sql import Where, ask
 
 PROCESSES = 8
 JOBS = 100
@@ -68,7 +69,7 @@ def contenders(dsn: str, request: pytest.FixtureRequest) -> Iterator[Contenders]
 
 
 def deadlocks(dsn: str) -> int:
-    ((count,),) = tables.ask(
+    ((count,),) = ask(
         dsn, "select deadlocks from pg_stat_database where datname = current_database()"
     )
     return int(count)
@@ -119,7 +120,7 @@ def test_eight_processes_on_the_same_hundred_jobs(
             ledgers[id].claimed.add(lease)
         for id, lease in answer["accepted"]:
             ledgers[id].accepted.add(lease)
-    rows = tables.ask(
+    rows = ask(
         dsn,
         "select id, state, attempt, crashes, lease, errors, meta from chancy.jobs union all"
         " select id, state, attempt, crashes, lease, errors, meta from chancy.finished_jobs",
@@ -133,11 +134,11 @@ def test_eight_processes_on_the_same_hundred_jobs(
     assert counts["40P01"] == deadlocks(dsn) <= 10
 
 
-def check_duel(where: tables.Where, id: UUID, lease: UUID, answers: Sequence[Any]) -> str:
+def check_duel(where: Where, id: UUID, lease: UUID, answers: Sequence[Any]) -> str:
     """One of the three settlements counts, and the cancellation says what it met."""
     *settled, cancelled = answers
     assert all(settled), "an attempt was not recognised as settled"
-    (row,) = tables.ask(
+    (row,) = ask(
         where,
         "select state, attempt, crashes, lease, errors, stop_asked_at is not null"
         " from chancy.jobs where id = %(id)s union all"
@@ -173,7 +174,7 @@ def test_finish_retry_rescue_and_cancel_at_the_same_time(
         for number in range(ROUNDS):
             id, lease = new_id(), uuid4()
             chancy.sync_push(jobs.work.job(book=str(book), number=number).with_id(id))
-            tables.ask(
+            ask(
                 session,
                 "update chancy.jobs set state = 1, attempt = 1, lease = %s, worker_id = %s"
                 " where id = %s",
@@ -183,5 +184,5 @@ def test_finish_retry_rescue_and_cancel_at_the_same_time(
             orders = [{**attempt, "state": state} for state in (4, 2, 0)]
             answers = contenders.do([*orders, {"do": "cancel", "id": str(id)}])
             seen[check_duel(session, id, lease, answers)] += 1
-            tables.ask(session, "delete from chancy.jobs")
+            ask(session, "delete from chancy.jobs")
     assert len(seen) > 1, f"there was only one order of events: {seen}"

@@ -25,6 +25,7 @@ from tests.faults.fleet import Fleet
 from tests.faults.ledger import Sampler
 from tests.migrations import next_release as later
 from tests.migrations.next_release import NEXT
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 #: Statements of a worker of this release.
@@ -229,7 +230,7 @@ async def test_workers_are_replaced_one_by_one_and_hand_new_functions_on(
         await eventually(lambda: tables.live(dsn) == 0)
     reports += [worker.stop() for worker in new]
     sampler.check(at_least=5)
-    ((handed,),) = tables.ask(
+    ((handed,),) = ask(
         dsn, "select count(*) from chancy.finished_jobs where meta ? 'unknown_function'"
     )
     fleets.tell(pushed=pushed, handed_on=handed)
@@ -244,7 +245,5 @@ async def test_workers_are_replaced_one_by_one_and_hand_new_functions_on(
 
 def handed_on(dsn: str) -> int:
     """Unfinished jobs that a worker did not know."""
-    ((count,),) = tables.ask(
-        dsn, "select count(*) from chancy.jobs where meta ? 'unknown_function'"
-    )
+    ((count,),) = ask(dsn, "select count(*) from chancy.jobs where meta ? 'unknown_function'")
     return int(count)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import random
 import time
@@ -27,8 +26,6 @@ from tests.faults.flaky_driver import (
 )
 from tests.faults.scenario import Scenario
 from tests.support.waiting import eventually
-
-LONG = pytest.mark.chaos
 
 #: The server refuses the statement for the moment: a serialization failure, a lock timeout, a
 #: statement timeout.
@@ -102,28 +99,22 @@ async def run_all(dsns: Sequence[str], faults: Sequence[OneFault]) -> None:
     assert struck > len(faults) / 2, "too few of the faults happened"
 
 
-def refusals(found: Sequence[tuple[str, int]], *, full: bool) -> list[OneFault]:
-    """Faults in which the server refuses a statement. Unless full, one code at each point."""
-    codes = itertools.cycle(REFUSED)
+def refusals(found: Sequence[tuple[str, int]]) -> list[OneFault]:
+    """Faults in which the server refuses a statement."""
     return [
         OneFault(kind, number, code)
         for kind, number in found
         if kind != "connect"
-        for code in (REFUSED if full else [next(codes)])
+        for code in REFUSED
     ]
 
 
-def losses(found: Sequence[tuple[str, int]], *, full: bool) -> list[OneFault]:
+def losses(found: Sequence[tuple[str, int]]) -> list[OneFault]:
     """Faults in which the session is lost, or not given, before the statement was run."""
-    codes = {True: itertools.cycle(NO_SESSION), False: itertools.cycle(LOST)}
     return [
         OneFault(kind, number, code)
         for kind, number in found
-        for code in (
-            (NO_SESSION if kind == "connect" else LOST)
-            if full
-            else [next(codes[kind == "connect"])]
-        )
+        for code in (NO_SESSION if kind == "connect" else LOST)
     ]
 
 
@@ -137,31 +128,18 @@ def lost_answers(found: Sequence[tuple[str, int]]) -> list[OneFault]:
     ]
 
 
-@pytest.mark.chaos
-async def test_a_refused_statement_is_made_again(dsns: list[str]) -> None:
-    await run_all(dsns, refusals(await points(dsns[0]), full=False))
-
-
-@pytest.mark.chaos
-async def test_a_lost_session_is_replaced(dsns: list[str]) -> None:
-    await run_all(dsns, losses(await points(dsns[0]), full=False))
-
-
-@pytest.mark.parametrize("part", [3, pytest.param(1, marks=LONG)])
-async def test_a_lost_answer_changes_nothing(dsns: list[str], part: int) -> None:
-    """A part of the calls every day, others each day."""
+async def test_a_lost_answer_changes_nothing(dsns: list[str]) -> None:
+    """A third of the calls every day, others each day."""
     faults = lost_answers(await points(dsns[0]))
     random.shuffle(faults)
-    await run_all(dsns, faults[: len(faults) // part])
+    await run_all(dsns, faults[: len(faults) // 3])
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
 async def test_every_fault_at_every_call(dsns: list[str]) -> None:
     found = await points(dsns[0])
-    await run_all(
-        dsns, [*refusals(found, full=True), *losses(found, full=True), *lost_answers(found)]
-    )
+    await run_all(dsns, [*refusals(found), *losses(found), *lost_answers(found)])
 
 
 async def run_random(dsn: str, seed: int) -> int:

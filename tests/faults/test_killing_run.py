@@ -26,6 +26,7 @@ from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
 from tests.faults.fleet import Fleet
 from tests.faults.ledger import Sampler
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 CHUNK = 100
@@ -173,10 +174,10 @@ def check_kills(dsn: str, fleet: Fleet, rounds: int) -> None:
 
 def check_letters(dsn: str) -> None:
     """The dead letters are the jobs that failed for good, each there once."""
-    failed = tables.ask(
+    failed = ask(
         dsn, "select id, attempt, crashes from chancy.finished_jobs where state = 5 order by id"
     )
-    letters = tables.ask(dsn, "select id, attempt, crashes from chancy.dead_letters order by id")
+    letters = ask(dsn, "select id, attempt, crashes from chancy.dead_letters order by id")
     assert letters == failed
     assert letters
 
@@ -184,7 +185,7 @@ def check_letters(dsn: str) -> None:
 def check_ends(dsn: str, load: Load) -> None:
     """Each kind of job has come to the end that it must come to."""
     assert load.pushed == load.count
-    rows = tables.ask(
+    rows = ask(
         dsn,
         "select (arguments ->> 'number')::int, state, crashes, attempt from chancy.finished_jobs"
         " where func <> 'tests.faults.jobs.tick'",
@@ -212,13 +213,13 @@ def check_ends(dsn: str, load: Load) -> None:
 def check_ticks(dsn: str, seconds: float) -> None:
     """Every tick of every entry has pushed one job, from the first to the last."""
     found: dict[str, list[datetime]] = {}
-    for entry, tick in tables.ask(
+    for entry, tick in ask(
         dsn,
         "select meta -> 'cron' ->> 'entry', (meta -> 'cron' ->> 'tick')::timestamptz"
         " from chancy.finished_jobs where func = 'tests.faults.jobs.tick' order by 1, 2",
     ):
         found.setdefault(entry, []).append(tick)
-    entries = tables.ask(dsn, "select name, from_at, last_tick from chancy.cron_entries")
+    entries = ask(dsn, "select name, from_at, last_tick from chancy.cron_entries")
     assert len(entries) == ENTRIES
     for name, begin, end in entries:
         first = begin.replace(microsecond=0) + timedelta(seconds=1)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from chancy import Chancy, Worker
@@ -22,6 +21,7 @@ from tests.faults.worker_process import ROOT
 from tests.support.command import environment
 from tests.support.faketime import faketime
 from tests.support.postgres_fixtures import OwnServer
+from tests.support.sql import ask
 from tests.support.waiting import eventually, eventually_sync
 
 LONG = pytest.mark.chaos
@@ -31,12 +31,6 @@ SLACK_S = 5.0
 
 ACTS = """create table acts (
   term bigint not null, at timestamptz not null default clock_timestamp())"""
-
-
-def ask(dsn: str, statement: str) -> list[Any]:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        found = connection.execute(statement.encode())
-        return found.fetchall() if found.description else []
 
 
 class Leader:

@@ -17,6 +17,7 @@ from tests.faults import jobs, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
 from tests.faults.jobs import ALL_TENANTS
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 JOBS, TENANTS = 150, 6
@@ -51,7 +52,7 @@ def check(rules: Sequence[Rule], book: Book, dsn: str) -> None:
                     assert starts == sorted(starts)
             case RateLimit(allowed, per, burst):
                 assert isinstance(per, float)
-                at = [row[0] for row in tables.ask(dsn, STARTS)]
+                at = [row[0] for row in ask(dsn, STARTS)]
                 for first in range(len(at)):
                     for last in range(first, len(at)):
                         assert (

@@ -19,10 +19,11 @@ from psycopg import sql
 from chancy import Chancy, Queue, Worker
 from chancy.broker.notices import channel
 from chancy.embedded import free_port
-from tests.faults import jobs, tables
+from tests.faults import jobs
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
 from tests.support.proxy import Proxy
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 #: What a busy machine may add to a latency, in seconds.
@@ -100,9 +101,9 @@ def deaf_dsn(how: str, proxy: Proxy, dsn: str) -> Generator[str]:
             proxy.heal()
         case _:
             role = f"deaf_{uuid.uuid4().hex}"
-            tables.ask(dsn, f"create role {role} nologin")
+            ask(dsn, f"create role {role} nologin")
             yield f"{host.replace('postgres@', f'{role}@')}/{database}"
-            tables.ask(dsn, f"drop role {role}")
+            ask(dsn, f"drop role {role}")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from chancy import Chancy, Job
 from tests.faults import jobs, oracles, tables
 from tests.faults.book import Book
 from tests.support.command import command, started
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +54,7 @@ def job_of(book: Book, number: int) -> Job:
 
 def blamed(dsn: str) -> list[tuple[int, int]]:
     """The number of each job that counted a crash, and the process that died of it."""
-    rows = tables.ask(
+    rows = ask(
         dsn,
         "select (arguments ->> 'number')::int, error ->> 'message'"
         " from chancy.finished_jobs, jsonb_array_elements(errors) as error",

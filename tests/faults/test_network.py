@@ -21,6 +21,7 @@ from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.drivers import Name
 from tests.faults import jobs, oracles, tables
 from tests.faults.book import Book
+from tests.support.presence import present
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 
@@ -234,8 +235,7 @@ async def test_a_settlement_whose_answer_is_lost_is_recognised(
     assert tables.states(dsn) == {state: 1}
     assert await app.broker.settle(ending) == frozenset()
     assert tables.states(dsn) == {state: 1}
-    job = await app.get_job(held.id)
-    assert job is not None
+    job = present(await app.get_job(held.id))
     assert (job.attempt, job.crashes) == (1, 1)
 
 

@@ -13,6 +13,7 @@ from chancy.retry import Exponential
 from tests.faults import fleet as fleets
 from tests.faults import jobs, tables
 from tests.faults.book import Book
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 JOBS = 20_000
@@ -33,10 +34,10 @@ async def probe(chancy: Chancy, book: Book, first: int) -> float:
 
     async def ended() -> bool:
         query = "select count(*) from chancy.finished_jobs where queue = 'other'"
-        return await asyncio.to_thread(tables.ask, chancy.dsn, query) == [(first + PROBES,)]
+        return await asyncio.to_thread(ask, chancy.dsn, query) == [(first + PROBES,)]
 
     await eventually(ended, timeout=30.0)
-    ((seconds,),) = tables.ask(
+    ((seconds,),) = ask(
         chancy.dsn,
         "select percentile_cont(0.5) within group (order by extract(epoch from"
         " finished_at - pushed_at)) from chancy.finished_jobs"
@@ -71,7 +72,7 @@ async def test_a_storm_of_retries_is_spread_and_holds_no_other_queue_up(
 
 def failures_during(dsn: str) -> int:
     """How many attempts failed while the other queue was measured in the storm."""
-    ((count,),) = tables.ask(
+    ((count,),) = ask(
         dsn,
         "select count(*) from chancy.finished_jobs as f, jsonb_array_elements(f.errors) as e, ("
         "  select min(pushed_at) as begin, max(finished_at) as until from chancy.finished_jobs"
@@ -85,7 +86,7 @@ def failures_during(dsn: str) -> int:
 def check_spread(dsn: str) -> None:
     """The second delay of each job is anywhere from 2 to 4 s, so that those which failed together
     do not come back together."""
-    delays = tables.ask(
+    delays = ask(
         dsn,
         "select extract(epoch from run_at - (errors -> 1 ->> 'at')::timestamptz)::float8"
         " from chancy.finished_jobs where queue = 'load'",

@@ -13,6 +13,7 @@ from tests.faults import jobs, oracles, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
 from tests.support.postgres_fixtures import OwnServer
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 CRASHES = 3
@@ -114,7 +115,7 @@ async def test_every_session_is_replaced_after_each_was_terminated(
     of_worker: set[int] = set()
     began = time.monotonic()
     while len(of_worker) < 30:
-        rows = tables.ask(
+        rows = ask(
             dsn,
             "select pid, own, pg_terminate_backend(pid) from ("
             " select pid, application_name = %s as own from pg_stat_activity"

@@ -17,11 +17,11 @@ from chancy.postgres.connections.heartbeat import Register
 from chancy.postgres.drivers import Name
 from chancy.postgres.statements import Statements
 from chancy.testing.conformance import BrokerContract
-from chancy.testing.conformance.claiming import ClaimPromises
 from tests.faults import jobs, oracles, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
 from tests.support.locks import BLOCKED
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 LEVELS = ("serializable", "repeatable read")
@@ -43,21 +43,13 @@ async def two_brokers(dsn: str, driver: Name) -> AsyncGenerator[tuple[Broker, Br
 def isolate(dsn: str, level: str) -> None:
     """Make this the isolation of every new session of the database."""
     database = dsn.rpartition("/")[2]
-    tables.ask(dsn, f"alter database {database} set default_transaction_isolation = '{level}'")
-    assert tables.ask(dsn, "show transaction_isolation") == [(level,)]
+    ask(dsn, f"alter database {database} set default_transaction_isolation = '{level}'")
+    assert ask(dsn, "show transaction_isolation") == [(level,)]
 
 
 def advance(dsn: str, position: int) -> None:
     """Let the positions begin there."""
-    tables.ask(dsn, "select setval('chancy.positions', %s)", [position])
-
-
-class TestClaimsUnderSerializable(ClaimPromises):
-    @pytest.fixture
-    async def brokers(self, dsn: str) -> AsyncIterator[tuple[Broker, Broker]]:
-        isolate(dsn, "serializable")
-        async with two_brokers(dsn, "psycopg") as opened:
-            yield opened
+    ask(dsn, "select setval('chancy.positions', %s)", [position])
 
 
 @pytest.mark.chaos
@@ -99,16 +91,6 @@ async def test_workers_meet_no_serialization_failure(
     assert "heartbeat_failed" not in said
 
 
-class TestClaimsAtFarPositions(ClaimPromises):
-    """Across the end of what a float can count."""
-
-    @pytest.fixture
-    async def brokers(self, dsn: str) -> AsyncIterator[tuple[Broker, Broker]]:
-        advance(dsn, 2**53 - 1)
-        async with two_brokers(dsn, "asyncpg") as opened:
-            yield opened
-
-
 async def test_a_heartbeat_meets_no_serialization_failure(dsn: str) -> None:
     """Its session has the isolation level of the server, and the worker announces its queues."""
     isolate(dsn, "serializable")
@@ -123,9 +105,7 @@ async def test_a_heartbeat_meets_no_serialization_failure(dsn: str) -> None:
         register = Register(dsn, Statements("chancy"))
         try:
             beat = asyncio.create_task(asyncio.to_thread(register.beat, worker, 0.0))
-            await eventually(
-                lambda: tables.ask(dsn, f"select 1 from pg_stat_activity where {BLOCKED}")
-            )
+            await eventually(lambda: ask(dsn, f"select 1 from pg_stat_activity where {BLOCKED}"))
             session.commit()
             assert await beat
         finally:
@@ -148,7 +128,7 @@ async def test_workers_run_jobs_in_order_at_far_positions(
     worker.stop()
     oracles.check_all_succeeded(dsn, JOBS)
     assert [one.number for one in book.entries() if one.phase == "begin"] == list(range(JOBS))
-    assert tables.ask(dsn, "select min(pos) from chancy.finished_jobs") == [(position + 1,)]
+    assert ask(dsn, "select min(pos) from chancy.finished_jobs") == [(position + 1,)]
 
 
 async def test_positions_that_are_used_up_refuse_the_push_and_nothing_else(

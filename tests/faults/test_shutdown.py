@@ -17,6 +17,7 @@ from tests.faults.conftest import StartWorker
 from tests.faults.worker_process import Report, WorkerProcess
 from tests.support.locks import BLOCKED
 from tests.support.proxy import Proxy
+from tests.support.sql import ask
 from tests.support.waiting import eventually, eventually_sync
 
 EXECUTORS: tuple[str, ...] = ("async", "thread", "process")
@@ -37,7 +38,7 @@ def push(chancy: Chancy, book: Book, executor: str, count: int, seconds: float) 
 def check_untouched(dsn: str, count: int) -> None:
     """So many jobs wait as if nobody had ever claimed them."""
     assert tables.states(dsn) == {State.PENDING: count}
-    assert tables.ask(dsn, "select max(attempt), max(crashes) from chancy.jobs") == [(0, 0)]
+    assert ask(dsn, "select max(attempt), max(crashes) from chancy.jobs") == [(0, 0)]
     assert tables.workers(dsn) == 0
 
 
@@ -80,7 +81,7 @@ def test_sigterm_lets_jobs_finish_that_can(
     assert tables.settled_numbers(dsn) == set(begun)
     assert tables.states(dsn) == {State.SUCCEEDED: len(begun), State.PENDING: 6 - len(begun)}
     assert len(begun) < 6, "everything was done before the signal"
-    assert tables.ask(dsn, "select max(attempt), max(crashes) from chancy.jobs") == [(0, 0)]
+    assert ask(dsn, "select max(attempt), max(crashes) from chancy.jobs") == [(0, 0)]
 
 
 @pytest.mark.parametrize("executor", EVERYDAY)
@@ -101,7 +102,7 @@ def test_a_second_sigterm_does_not_wait(
 
 def waiting_for_lock(dsn: str, worker: WorkerProcess, function: str) -> bool:
     """Whether a session of the worker waits for a lock in a call of this function."""
-    rows = tables.ask(
+    rows = ask(
         dsn,
         f"select 1 from pg_stat_activity where {BLOCKED}"
         " and application_name = %s and query like %s",
@@ -122,7 +123,7 @@ def test_sigterm_during_a_claim_releases_its_jobs(
             within=session,
         )
         # Calls the worker to its queue. The notification of the push comes with the commit.
-        tables.ask(dsn, "select pg_notify(chancy.channel(), 'w:load')")
+        ask(dsn, "select pg_notify(chancy.channel(), 'w:load')")
         eventually_sync(lambda: waiting_for_lock(dsn, worker, "claim"))
         signalled(worker)
         assert waiting_for_lock(dsn, worker, "claim")

@@ -29,7 +29,7 @@ from chancy.plugins import standard
 from chancy.plugins.dashboard import DashboardPlugin
 from chancy.plugins.metrics import Metrics
 from tests.faults import fleet as fleets
-from tests.faults import jobs, ledger, tables
+from tests.faults import jobs, ledger
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
 from tests.faults.fleet import Fleet
@@ -39,6 +39,7 @@ from tests.faults.worker_process import ROOT
 from tests.support import faketime
 from tests.support.command import started
 from tests.support.replicated import ReplicatedPostgres
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 HOURS = float(os.environ.get("CHANCY_SOAK_HOURS", 0))
@@ -216,7 +217,7 @@ async def test_hours_of_load_with_a_fault_every_half_minute(
     totals |= {"claimed_again": ledger.repeated(dsn), "stale": fleet.stale(), "pages_seen": seen}
     readings.write(into, {**totals, "seconds": SECONDS, "faults": Counter(faults.made)})
     fleets.tell(**totals, p99_ms=[one.p99_ms for one in readings.windows])
-    ((pushed,),) = tables.ask(dsn, PUSHED)
+    ((pushed,),) = ask(dsn, PUSHED)
     assert pushed == producer.pushed, "lost, or pushed twice"
     ledger.check(dsn)
     assert seen > SECONDS / 10
@@ -238,7 +239,7 @@ async def read(readings: Readings, fault: str) -> bool:
 
 def drained(dsn: str) -> bool:
     """Whether no job waits but those of the clock."""
-    ((count,),) = tables.ask(
+    ((count,),) = ask(
         dsn, "select count(*) from chancy.jobs where func <> 'tests.faults.jobs.tick'"
     )
     return int(count) == 0

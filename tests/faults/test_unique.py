@@ -20,6 +20,7 @@ from tests.faults import jobs, producer, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
 from tests.faults.worker_process import ROOT, WorkerProcess
+from tests.support.sql import ask
 from tests.support.waiting import eventually_sync
 
 logger = logging.getLogger("tests.faults")
@@ -97,7 +98,7 @@ def looks(dsn: str) -> Iterator[Looks]:
 def kill_who_runs_it(dsn: str, fleet: list[WorkerProcess]) -> WorkerProcess:
     """Kill the worker that runs the job of the key, while it does."""
     while True:
-        for (pid,) in tables.ask(dsn, _RUNNING):
+        for (pid,) in ask(dsn, _RUNNING):
             for worker in fleet:
                 if worker.pid == pid:
                     worker.kill()
@@ -151,7 +152,7 @@ def test_one_key_of_fifty_producers_is_held_by_one_job_at_a_time(
     made = [id for one in told for id in one["made"]]
     assert len({*made}) == len(made), "two pushes were told that the job is theirs"
     assert {id for one in told for id in one["met"]} <= {*made}
-    rows = tables.ask(dsn, "select id::text, state, crashes from chancy.finished_jobs")
+    rows = ask(dsn, "select id::text, state, crashes from chancy.finished_jobs")
     assert sorted(id for id, _, _ in rows) == sorted(made)
     assert {State(state) for _, state, _ in rows} == {State.SUCCEEDED}
     # One that is killed may have settled its job a moment before, or have only ended it.

@@ -48,7 +48,6 @@ async def kill(dsn: str, worker: WorkerProcess, book: Book, toll: Toll) -> None:
     ("executor", "seconds", "count"),
     [
         ("process", 0.0, 4_000),
-        pytest.param("process", 0.0, MANY, marks=pytest.mark.chaos),
         pytest.param("async", 0.02, MANY, marks=pytest.mark.chaos),
         pytest.param("thread", 0.002, MANY, marks=pytest.mark.chaos),
     ],

@@ -15,6 +15,7 @@ from tests.faults import jobs, ledger, oracles, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
 from tests.faults.ledger import Sampler
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 TIMEOUT_S = 2.0
@@ -23,7 +24,7 @@ JOBS = 600
 
 
 def crashed_once(dsn: str) -> int:
-    ((count,),) = tables.ask(dsn, "select count(*) from chancy.finished_jobs where crashes = 1")
+    ((count,),) = ask(dsn, "select count(*) from chancy.finished_jobs where crashes = 1")
     return int(count)
 
 
