@@ -22,7 +22,7 @@ from chancy.testing.structure import structure
 from tests.migrations.next_release import NEXT
 from tests.plugins.auditor import Auditor, Clerk
 from tests.plugins.ledger import Ledger
-from tests.support.roles import execute
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 PLUGINS: Sequence[Plugin] = (Auditor(), Clerk(), Ledger())
@@ -43,7 +43,7 @@ def up_down_up(dsn: str) -> None:
     schema.upgrade(dsn, components=every)
     assert schema.revisions(dsn) == ALL
     first = structure(dsn)
-    assert execute(dsn, "select chancy.ledger_share(25)") == [
+    assert ask(dsn, "select chancy.ledger_share(25)") == [
         ("12.5000000000000000 in chancy% {of} 12:30",)
     ]
     schema.downgrade(dsn, components=every, component="auditor")
@@ -52,7 +52,7 @@ def up_down_up(dsn: str) -> None:
     schema.upgrade(dsn, components=every)
     assert structure(dsn) == first
     schema.downgrade(dsn, components=every)
-    left = execute(
+    left = ask(
         dsn, "select relname from pg_class where relnamespace = 'chancy'::regnamespace "
         "and relkind in ('r', 'p', 'S') order by 1"
     )  # fmt: skip
@@ -91,18 +91,17 @@ async def test_many_processes_that_begin_at_once(empty_dsn: str) -> None:
             "select pg_advisory_xact_lock(hashtext('chancy migrations'), hashtext('chancy'))"
         )
         processes = [begin(program) for _ in range(4)]
-        await eventually(lambda: execute(empty_dsn, waiting) == [(4,)], timeout=60)
+        await eventually(lambda: ask(empty_dsn, waiting) == [(4,)], timeout=60)
         assert schema.revisions(empty_dsn) == {}
     assert [process.wait(60) for process in processes] == [0] * 4
     assert schema.revisions(empty_dsn).items() >= ALL.items()
     for name in ALL:
-        assert execute(empty_dsn, f"select count(*) from chancy.{name}_version") == [(1,)]
+        assert ask(empty_dsn, f"select count(*) from chancy.{name}_version") == [(1,)]
 
 
 def test_the_offline_statements_make_the_same_tables(empty_dsn: str) -> None:
     text = schema.sql(components=components())
-    with psycopg.connect(empty_dsn, autocommit=True) as connection:
-        connection.execute(text.encode())
+    ask(empty_dsn, text)
     assert schema.revisions(empty_dsn) == ALL
     by_hand = structure(empty_dsn)
     schema.downgrade(empty_dsn, components=components())
@@ -117,7 +116,7 @@ def test_the_offline_statements_make_the_same_tables(empty_dsn: str) -> None:
 def test_a_removed_plugin_leaves_its_tables_and_leaves_no_waiter_stuck(empty_dsn: str) -> None:
     schema.upgrade(empty_dsn, component="core")
     schema.upgrade(empty_dsn, components=LEDGER, component="ledger", revision="0001")
-    execute(empty_dsn, "insert into chancy.ledger_entries (worker_id) values (gen_random_uuid())")
+    ask(empty_dsn, "insert into chancy.ledger_entries (worker_id) values (gen_random_uuid())")
     schema.upgrade(empty_dsn)
     schema.check(schema.revisions(empty_dsn), "chancy")
     core, ledger = schema.current(empty_dsn)
@@ -128,10 +127,10 @@ def test_a_removed_plugin_leaves_its_tables_and_leaves_no_waiter_stuck(empty_dsn
         schema.downgrade(empty_dsn)
     schema.check(schema.revisions(empty_dsn), "chancy")
     schema.upgrade(empty_dsn, components=LEDGER)
-    assert execute(empty_dsn, "select note from chancy.ledger_entries") == [("",)]
+    assert ask(empty_dsn, "select note from chancy.ledger_entries") == [("",)]
     found = [one.state for one in schema.current(empty_dsn, components=LEDGER)]
     assert found == [SchemaState.CURRENT, SchemaState.CURRENT]
-    execute(empty_dsn, "drop table chancy.ledger_entries, chancy.ledger_version")
+    ask(empty_dsn, "drop table chancy.ledger_entries, chancy.ledger_version")
     schema.downgrade(empty_dsn)
     assert schema.revisions(empty_dsn) == {}
 
@@ -148,7 +147,7 @@ def test_a_plugin_that_comes_later_is_missing_until_it_is_migrated(dsn: str) -> 
 
 def test_tables_that_are_newer_than_the_code_are_left_alone(empty_dsn: str) -> None:
     schema.upgrade(empty_dsn, components=LEDGER)
-    execute(empty_dsn, "update chancy.ledger_version set version_num = '9999'")
+    ask(empty_dsn, "update chancy.ledger_version set version_num = '9999'")
     before = structure(empty_dsn)
     message = r"'tests.ledger'.*9999.*older than the database; upgrade the plugin"
     for refused in (schema.upgrade, schema.downgrade):
@@ -193,7 +192,7 @@ async def test_a_worker_asks_once_and_refuses_to_start_on_old_tables(empty_dsn: 
         await chancy.migrate()
         async with Worker(chancy, queues=[]) as worker:
             wrote = "select worker_id from chancy.ledger_entries"
-            await eventually(lambda: execute(empty_dsn, wrote) == [(worker.worker_id,)])
+            await eventually(lambda: ask(empty_dsn, wrote) == [(worker.worker_id,)])
 
 
 async def test_a_healthy_start_reads_all_versions_by_one_statement() -> None:
@@ -225,7 +224,7 @@ def test_a_revision_that_fails_is_named_and_leaves_the_others_done(
     with pytest.raises(ConfigurationError, match=r"component 'half'.*division by zero"):
         schema.upgrade(empty_dsn, components=half)
     assert schema.revisions(empty_dsn) == {"core": schema.HEAD, "ledger": "0002"}
-    assert execute(empty_dsn, "select to_regclass('chancy.half')") == [(None,)]
+    assert ask(empty_dsn, "select to_regclass('chancy.half')") == [(None,)]
     (versions / "0001_half" / "2.sql").unlink()
     (versions / "0001_half" / "1.sql").unlink()
     with pytest.raises(FileNotFoundError, match=r"0001_half has no \.sql files"):
@@ -293,5 +292,5 @@ def test_a_name_that_cannot_be_a_table_is_refused(name: str) -> None:
 
 
 def test_a_table_that_only_looks_like_a_version_is_no_component(dsn: str) -> None:
-    execute(dsn, "create table chancy.odd_version (version_num text)")
+    ask(dsn, "create table chancy.odd_version (version_num text)")
     assert "odd" not in schema.revisions(dsn)

@@ -25,7 +25,7 @@ from chancy.postgres.schema import revisions as history
 from chancy.postgres.schema.component import CORE, Component
 from chancy.testing.structure import structure
 from tests.migrations.slow import BUILD, written
-from tests.support.roles import execute
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 LONG = pytest.mark.chaos
@@ -42,7 +42,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
 
 
 def indexes(dsn: str) -> list[tuple[str, bool]]:
-    return execute(
+    return ask(
         dsn,
         "select c.relname, x.indisvalid from pg_index x join pg_class c on c.oid = x.indexrelid "
         "where c.relname = 'slow_rows_kind'",
@@ -53,9 +53,7 @@ def at_first(dsn: str, one: Component) -> None:
     """The tables before the index is built, with rows."""
     schema.upgrade(dsn, components=[one], component="core")
     schema.upgrade(dsn, components=[one], component="slow", revision="0001")
-    execute(
-        dsn, f"insert into chancy.slow_rows select i, i % 7 from generate_series(1, {ROWS}) as i"
-    )
+    ask(dsn, f"insert into chancy.slow_rows select i, i % 7 from generate_series(1, {ROWS}) as i")
 
 
 def test_the_way_is_cut_where_a_revision_runs_concurrently(write: Write) -> None:
@@ -101,7 +99,7 @@ def test_where_snapshots_outlive_statements_it_does_not_wait_for_itself(
         "default_transaction_isolation = 'serializable'",
         "idle_in_transaction_session_timeout = '100ms'",
     ):
-        execute(empty_dsn, f'alter database "{name}" set {setting}')
+        ask(empty_dsn, f'alter database "{name}" set {setting}')
     up_down_up(empty_dsn, write())
 
 
@@ -150,9 +148,9 @@ async def test_writers_continue_while_an_index_is_built(core_dsn: str, write: Wr
     assert indexes(core_dsn) == [("slow_rows_kind", True)]
     # Of the lock that the build ends under; while it waited they wrote.
     assert max(waits) < 10.0
-    execute(core_dsn, "set enable_seqscan = off")
+    ask(core_dsn, "set enable_seqscan = off")
     counted = "select count(*) from chancy.slow_rows where kind + {} = 1"
-    assert execute(core_dsn, counted.format("0")) == execute(core_dsn, counted.format("1 - 1"))
+    assert ask(core_dsn, counted.format("0")) == ask(core_dsn, counted.format("1 - 1"))
 
 
 def begin(dsn: str) -> subprocess.Popen[bytes]:
@@ -178,7 +176,7 @@ async def test_many_processes_build_it_once(core_dsn: str, write: Write) -> None
             " and datname = current_database()"
         )
         # One has two sessions: that of the lock, and that which builds.
-        await eventually(lambda: execute(core_dsn, waiting) == [(4,)], timeout=60)
+        await eventually(lambda: ask(core_dsn, waiting) == [(4,)], timeout=60)
     assert [process.wait(60) for process in processes] == [0, 0, 0]
     assert indexes(core_dsn) == [("slow_rows_kind", True)]
     assert schema.revisions(core_dsn)["slow"] == "0003"
@@ -197,7 +195,7 @@ async def test_an_interrupted_build_is_done_again(
         process = begin(core_dsn)
         await eventually(lambda: indexes(core_dsn) == [("slow_rows_kind", False)], timeout=60)
         if backend == "cancelled":
-            execute(
+            ask(
                 core_dsn, "select pg_cancel_backend(pid) from pg_stat_activity"
                 " where datname = current_database() and"
                 " (query like 'create index concurrently%' or query like '--%create index%')"
@@ -213,7 +211,7 @@ async def test_an_interrupted_build_is_done_again(
                 "select 1 from pg_stat_activity where application_name = 'chancy migrations'"
                 " and datname = current_database() and query like '%indisvalid%'"
             )
-            await eventually(lambda: execute(core_dsn, asks) == [(1,)], timeout=60)
+            await eventually(lambda: ask(core_dsn, asks) == [(1,)], timeout=60)
             reader.rollback()
             assert again.wait(60) == 0
     assert schema.revisions(core_dsn)["slow"] == ("0001" if backend == "cancelled" else "0003")
@@ -231,7 +229,7 @@ def test_a_build_that_fails_leaves_what_was_before_and_can_be_tried_again(
         schema.upgrade(core_dsn, components=[one])
     assert schema.revisions(core_dsn)["slow"] == "0001"
     assert indexes(core_dsn) == [("slow_rows_kind", False)]
-    execute(core_dsn, "delete from chancy.slow_rows where id > 7")
+    ask(core_dsn, "delete from chancy.slow_rows where id > 7")
     schema.upgrade(core_dsn, components=[one])
     assert indexes(core_dsn) == [("slow_rows_kind", True)]
 

@@ -19,22 +19,6 @@ from chancy.testing.structure import structure
 from tests.support.waiting import eventually_sync
 
 
-def test_up_down_and_up_again_give_the_same_tables(empty_dsn: str) -> None:
-    assert schema.revisions(empty_dsn) == {}
-    schema.upgrade(empty_dsn)
-    assert schema.revisions(empty_dsn) == {"core": schema.HEAD}
-    first = structure(empty_dsn)
-    schema.downgrade(empty_dsn)
-    with psycopg.connect(empty_dsn) as connection:
-        left = connection.execute(
-            "select relname from pg_class where relnamespace = 'chancy'::regnamespace "
-            "and relkind in ('r', 'p', 'S')"
-        ).fetchall()
-    assert left == [("core_version",)]
-    schema.upgrade(empty_dsn)
-    assert structure(empty_dsn) == first
-
-
 def test_the_revision_of_the_code_is_the_newest_of_the_history(empty_dsn: str) -> None:
     steps = schema.history(empty_dsn)
     assert steps[-1].revision == schema.HEAD
@@ -47,13 +31,6 @@ def test_many_processes_at_once(empty_dsn: str) -> None:
     program = f"from chancy.postgres.schema import migrate as schema; schema.upgrade({empty_dsn!r})"
     processes = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(3)]
     assert [process.wait(100) for process in processes] == [0, 0, 0]
-    assert schema.revisions(empty_dsn) == {"core": schema.HEAD}
-
-
-def test_many_threads_at_once(empty_dsn: str) -> None:
-    with ThreadPoolExecutor() as threads:
-        for done in [threads.submit(schema.upgrade, empty_dsn) for _ in range(6)]:
-            done.result()
     assert schema.revisions(empty_dsn) == {"core": schema.HEAD}
 
 
@@ -83,18 +60,6 @@ def test_the_server_ends_the_migration_of_a_machine_that_is_gone(empty_dsn: str)
     ):
         shown = connection.exec_driver_sql("show tcp_keepalives_idle").scalar()
     assert shown == f"{KEEPALIVES_IDLE_S}"
-
-
-def test_the_offline_statements_make_the_same_tables(empty_dsn: str) -> None:
-    text = schema.sql()
-    assert "insert into chancy.core_version" in text.lower()
-    with psycopg.connect(empty_dsn, autocommit=True) as connection:
-        connection.execute(text.encode())
-    by_hand = structure(empty_dsn)
-    assert schema.revisions(empty_dsn) == {"core": schema.HEAD}
-    schema.downgrade(empty_dsn)
-    schema.upgrade(empty_dsn)
-    assert structure(empty_dsn) == by_hand
 
 
 def test_another_schema_has_tables_and_a_version_of_its_own(empty_dsn: str) -> None:

@@ -3,8 +3,6 @@ and the tables can be taken back with the rows that are in them."""
 
 from __future__ import annotations
 
-import psycopg
-
 from chancy import Chancy, Job, Limit, ProcessOptions, Queue, State
 from chancy.attempt.settlement import Note
 from chancy.postgres.schema import migrate as schema
@@ -12,6 +10,7 @@ from chancy.postgres.schema.component import HEAD, Component
 from chancy.testing.conformance.bench import Bench, settlement
 from chancy.testing.structure import structure
 from tests.migrations.next_release import NEXT
+from tests.support.sql import ask
 
 LIMITS = (Limit.time(5), Limit.memory(2**28))
 
@@ -73,6 +72,5 @@ async def test_the_tables_can_be_taken_back_with_the_rows_in_them(
         assert rows == {ended: State.SUCCEEDED, running: State.RUNNING}
     schema.upgrade(dsn)
     assert structure(dsn) == after
-    with psycopg.connect(dsn) as connection:
-        shards = connection.execute("select id, shard from chancy.jobs").fetchall()
+    shards = ask(dsn, "select id, shard from chancy.jobs")
     assert sorted(shards) == sorted([(running, None), (waiting, None)])

@@ -7,7 +7,6 @@ import importlib
 from collections.abc import Sequence
 from datetime import timedelta
 
-import psycopg
 import pytest
 
 from chancy import Chancy, Plugin, Queue, State, Worker
@@ -23,6 +22,7 @@ from chancy.testing.structure import structure
 from tests.migrations.conftest import NEWEST
 from tests.support import jobs
 from tests.support.sources import ROOT
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 AGING = Aging(queue="async", every=timedelta(seconds=1), by=1, up_to=5)
@@ -97,18 +97,17 @@ def test_a_day_that_passes_does_not_change_the_structure(empty_dsn: str) -> None
     assert_plans_are_not_compiled(empty_dsn)
     before = structure(empty_dsn)
     schema.downgrade(empty_dsn, components=every, component="dead_letters")
-    with psycopg.connect(empty_dsn) as connection:
-        connection.execute("select chancy.make_days(9)")
+    ask(empty_dsn, "select chancy.make_days(9)")
     schema.upgrade(empty_dsn, components=every)
     assert structure(empty_dsn) == before
 
 
 def assert_plans_are_not_compiled(dsn: str) -> None:
-    with psycopg.connect(dsn) as connection:
-        pinned = connection.execute(
-            "select proname, 'jit=off' = any (proconfig) from pg_proc"
-            " where pronamespace = 'chancy'::regnamespace and proconfig::text like '%enable_%'"
-        ).fetchall()
+    pinned = ask(
+        dsn,
+        "select proname, 'jit=off' = any (proconfig) from pg_proc"
+        " where pronamespace = 'chancy'::regnamespace and proconfig::text like '%enable_%'",
+    )
     assert {name for name, _ in pinned} >= {"claim", "finish", "orphans", "pruner_step"}
     assert [name for name, off in pinned if not off] == []
 

@@ -14,6 +14,7 @@ from chancy.plugins.workflow.description import MAX_STEPS
 from chancy.plugins.workflow.outcomes import SQL
 from chancy.plugins.workflow.preparation import Preparation
 from tests.plans.flows import explained, looked_at, pages
+from tests.support.presence import present
 
 Connection = psycopg.Connection[Any]
 BATCH = 100
@@ -34,8 +35,7 @@ LAST = "update chancy.workflows_joins set missing = 1 where workflow_id = md5('f
 
 
 def _id(connection: Connection, wanted: str) -> UUID:
-    row = connection.execute(wanted.encode()).fetchone()
-    assert row is not None
+    row = present(connection.execute(wanted.encode()).fetchone())
     found: UUID = row[0]
     return found
 
@@ -61,8 +61,7 @@ def of_one(connection: Connection) -> dict[str, int]:
     wanted = (
         "select array(select job_id from chancy.workflows_steps where name in ('s4', 's5') limit"
     )
-    settled = connection.execute(f"{wanted} {BATCH})".encode()).fetchone()
-    assert settled is not None
+    settled = present(connection.execute(f"{wanted} {BATCH})".encode()).fetchone())
     signal = SQL.statement("signal", "chancy")
     found = {
         "show": pages(connection, "show", runs, -1, 5_000),

@@ -6,7 +6,6 @@ the whole call looks at, which grow with the jobs that end and not with those th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 from chancy import Chancy
 from chancy.plugins.batch import Batches
 from chancy.plugins.batch.outcomes import SQL
+from tests.plans.flows import explained, looked_at
 
 BATCH = 100
 #: Pages for each job of a settlement: its row by index, and its share of the rows that count.
@@ -61,19 +61,6 @@ def connection(dsn: str) -> Iterator[psycopg.Connection[Any]]:
         yield made
 
 
-def pages(connection: psycopg.Connection[Any], name: str, *parameters: object) -> int:
-    """The pages that a call looks at. Undone."""
-    cursor = psycopg.RawCursor(connection)
-    text = SQL.statement(name, "chancy")
-    with connection.transaction(force_rollback=True):
-        explained = f"explain (analyze, buffers, format json, timing off) {text}"
-        row = cursor.execute(explained.encode(), parameters).fetchone()
-    assert row is not None
-    (plans,) = row
-    plan = (plans if isinstance(plans, list) else json.loads(plans))[0]["Plan"]
-    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
-
-
 def jobs(connection: psycopg.Connection[Any], wanted: str) -> tuple[list[Any], list[Any]]:
     """Batches and jobs that have not ended."""
     select = f"select batch_id, job_id from chancy.batches_jobs where state = 0 and {wanted} limit "
@@ -92,7 +79,7 @@ def measured(connection: psycopg.Connection[Any]) -> dict[str, tuple[int, int]]:
     each, bound = PAGES * BATCH, (PAGES + BATCH_PAGES) * BATCH
 
     def found(name: str, *parameters: object) -> int:
-        return pages(connection, name, *parameters)
+        return looked_at(explained(connection, SQL.statement(name, "chancy"), *parameters))
 
     return {
         "a job of each of many": (found("settle", many, of_many, well, None), bound),

@@ -11,6 +11,7 @@ import pytest
 
 from chancy.postgres.statements import Statements
 from tests.plans import functions
+from tests.support.presence import present
 
 JOBS = 20_000
 #: Pages of a statement that starts behind the dead entries.
@@ -41,8 +42,7 @@ def pages(connection: psycopg.Connection[Any], statement: str, *parameters: obje
     with psycopg.RawCursor(connection) as cursor:
         for _ in range(2):
             command = f"explain (analyze, buffers, format json) {statement}"
-            row = cursor.execute(command.encode(), parameters).fetchone()
-            assert row is not None
+            row = present(cursor.execute(command.encode(), parameters).fetchone())
             found = functions.buffers(row[0][0]["Plan"])
     return found
 

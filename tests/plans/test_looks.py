@@ -11,6 +11,7 @@ from chancy.app import backlog
 from chancy.app.checkup import examination
 from chancy.plugins.metrics.series import SQL
 from chancy.postgres.statements import Statements
+from tests.support.presence import present
 
 FILL = (
     "insert into chancy.queues (name, executor) values ('mail', 'async')",
@@ -29,8 +30,7 @@ CHECKS = ("partitions", "overdue", "set_aside", "sizes", "live_table")
 def pages(connection: psycopg.Connection[Any], sql: str) -> int:
     explained = f"explain (analyze, buffers, format json) {sql.replace('$1', '0')}"
     connection.execute(explained.encode())
-    row = connection.execute(explained.encode()).fetchone()
-    assert row is not None
+    row = present(connection.execute(explained.encode()).fetchone())
     plan = row[0][0]["Plan"]
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 

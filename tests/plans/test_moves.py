@@ -12,6 +12,7 @@ import pytest
 
 from chancy import Chancy
 from chancy.plugins.redis import RedisPlugin
+from tests.support.sql import ask
 
 BATCH = 100
 #: Pages for each job: four are looked at, and the row and the move of one read and written by key.
@@ -69,9 +70,10 @@ def test_a_batch_among_many_jobs(connection: psycopg.Connection[Any], known: boo
     ids = taken(connection)
     end = "select * from chancy.redis_moved(%s)"
     assert pages(connection, end, [ids]) <= PAGES * BATCH
-    worker = connection.execute(
-        "insert into chancy.workers (id, host, pid) values (gen_random_uuid(), 'w', 1) returning id"
-    ).fetchone()
-    assert worker is not None
+    ((worker,),) = ask(
+        connection,
+        "insert into chancy.workers (id, host, pid) values (gen_random_uuid(), 'w', 1)"
+        " returning id",
+    )
     claim = "select * from chancy.redis_claim(%s, gen_random_uuid(), 'fast', %s)"
-    assert pages(connection, claim, [worker[0], BATCH]) <= PAGES * BATCH
+    assert pages(connection, claim, [worker, BATCH]) <= PAGES * BATCH

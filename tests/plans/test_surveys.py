@@ -10,6 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.support.presence import present
+
 WORKERS = 1_000
 OWN = [f"own{n:03}" for n in range(300)]
 OTHERS = """
@@ -34,8 +36,7 @@ def pages(connection: psycopg.Connection[Any], call: str, *params: object) -> in
     """Pages that a call reads, once its plans are made."""
     command = f"explain (analyze, buffers, format json) select * from {call}"
     connection.execute(command.encode(), params)
-    row = connection.execute(command.encode(), params).fetchone()
-    assert row is not None
+    row = present(connection.execute(command.encode(), params).fetchone())
     plan = (row[0] if isinstance(row[0], list) else json.loads(row[0]))[0]["Plan"]
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 

@@ -17,6 +17,7 @@ from chancy import Chancy
 from chancy.plugins.workflow import Workflows
 from tests.plans import flow_calls, flows
 from tests.plans.flows import pages, planned, widest
+from tests.support.presence import present
 
 BATCH = 100
 #: Workflows, of ten steps: a million steps take most of a minute.
@@ -82,8 +83,7 @@ def piece(connection: psycopg.Connection[Any]) -> int:
 
 def measured(connection: psycopg.Connection[Any]) -> dict[str, int]:
     """The pages of each call, all of them within the bound of a batch."""
-    one = connection.execute("select md5('w7')::uuid").fetchone()
-    assert one is not None
+    one = present(connection.execute("select md5('w7')::uuid").fetchone())
     found = {
         "a step of each of many": pages(connection, "advance", *ends(connection, CHAIN_ENDS)),
         "many steps of one": pages(connection, "advance", *ends(connection, FAN_ENDS)),

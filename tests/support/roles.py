@@ -59,9 +59,3 @@ def roles(dsn: str, names: Sequence[str]) -> Generator[None]:
             yield
         finally:
             each(connection, "drop owned by {} cascade", "drop role {}")
-
-
-def execute(dsn: str, statement: str) -> list[Any]:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        found = connection.execute(statement.encode())
-        return found.fetchall() if found.description else []
