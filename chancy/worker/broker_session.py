@@ -144,7 +144,7 @@ class BrokerSession:
             if isinstance(broker, Surveying)
             else None
         )
-        self.suppressor = Suppressor(broker, self.crowd) if isinstance(broker, Surveying) else None
+        self.suppressor = Suppressor(broker) if isinstance(broker, Surveying) else None
         self._promoter = Promoter(broker, clock, lambda: self.registration.worker_id)
         self.registration = Registration(
             broker,

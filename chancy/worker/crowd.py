@@ -64,8 +64,7 @@ class Crowd:
             return 0.0
         if size <= 1:
             return 0.0
-        point = notice.number * _GOLDEN % 2**64 / 2**64
-        behind = (self._place - math.floor(point * size)) % size
+        behind = self._behind(notice.number)
         roomy = max(1.0 - self._full.get(notice.token, 0.0), 1.0 / size)
         first = math.ceil(notice.jobs / roomy)
         if behind < first:
@@ -75,10 +74,19 @@ class Crowd:
             return (behind - first + 1) * _SPARE_S
         return None
 
-    @property
-    def suppress_s(self) -> float:
-        """Seconds for which this worker suppresses further notifications of a queue; 0: not."""
-        return 0.0 if self.size <= _MODERATE else min(self.size * _SUPPRESS_S, _MOST_SUPPRESS_S)
+    def _behind(self, number: int) -> int:
+        """How many workers stand between the point of a notification and this worker."""
+        point = number * _GOLDEN % 2**64 / 2**64
+        return (self._place - math.floor(point * self.size)) % self.size
+
+    def suppress_s(self, notice: Notice) -> float:
+        """Seconds for which this worker suppresses the notifications that follow this one.
+
+        Only the first of those that claim for it does, and only in a large crowd; 0 for the others.
+        """
+        if notice.number is None or self.size <= _MODERATE or self._behind(notice.number):
+            return 0.0
+        return min(self.size * _SUPPRESS_S, _MOST_SUPPRESS_S)
 
     def call(self, queue: str) -> None:
         """Call all workers to a queue with more jobs than this one can take, unless this or another
@@ -109,20 +117,21 @@ class Suppressor:
     median, and after 8 with this.
     """
 
-    def __init__(self, broker: Surveying, crowd: Crowd) -> None:
+    def __init__(self, broker: Surveying) -> None:
         self._broker = broker
-        self._crowd = crowd
         self._wanted = asyncio.Event()
         self._queue = ""
+        self._seconds = 0.0
         self._then: Callable[[], None] = lambda: None
 
-    def begin(self, queue: str, then: Callable[[], None]) -> None:
-        """Suppress the notifications of a queue for a moment, unless one is suppressed already.
+    def begin(self, queue: str, seconds: float, then: Callable[[], None]) -> None:
+        """Suppress the notifications of a queue, unless those of one are suppressed already.
 
+        :param seconds: for how long; 0: not at all.
         :param then: called at the end: claims what was pushed meanwhile.
         """
-        if self._crowd.suppress_s and not self._wanted.is_set():
-            self._queue, self._then = queue, then
+        if seconds and not self._wanted.is_set():
+            self._queue, self._seconds, self._then = queue, seconds, then
             self._wanted.set()
 
     async def serve(self) -> None:
@@ -130,7 +139,7 @@ class Suppressor:
         while True:
             await self._wanted.wait()
             try:
-                await self._broker.suppress(self._queue, self._crowd.suppress_s)
+                await self._broker.suppress(self._queue, self._seconds)
             finally:
                 self._wanted.clear()
                 self._then()

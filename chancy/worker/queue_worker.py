@@ -296,9 +296,9 @@ class QueueWorker:
             delay_s = session.crowd.delay_s(notice)
             if delay_s is not None:
                 puller.notify(notice.jobs, delay_s)
-                chosen = delay_s == 0 and notice.number is not None and not puller.occupied
-                if chosen and session.suppressor is not None:
-                    session.suppressor.begin(self.queue.name, puller.wake)
+                if session.suppressor is not None and not puller.occupied:
+                    seconds = session.crowd.suppress_s(notice)
+                    session.suppressor.begin(self.queue.name, seconds, puller.wake)
 
     def stored_in(self, session: BrokerSession) -> bool:
         """Whether the jobs of the queue are claimed from a broker."""

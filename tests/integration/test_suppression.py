@@ -48,7 +48,7 @@ async def test_pushes_meanwhile_notify_nobody(dsn: str) -> None:
 async def test_a_worker_of_many_claims_without_further_notifications(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Crowd, "suppress_s", 3.0)
+    monkeypatch.setattr(Crowd, "suppress_s", lambda crowd, notice: 3.0)
     notices: list[Notice] = []
     jobs.noted.clear()
     on_notice = Worker._on_notice

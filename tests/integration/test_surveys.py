@@ -206,7 +206,7 @@ async def test_one_of_many_workers_claims_for_a_push(
         return asked[-1]
 
     monkeypatch.setattr(Crowd, "delay_s", recorded)
-    monkeypatch.setattr(Crowd, "suppress_s", 0.0)
+    monkeypatch.setattr(Crowd, "suppress_s", lambda crowd, notice: 0.0)
     queue = Queue(name="async", executor="async", poll_interval_s=3_600)
     async with Chancy(dsn, queues=[queue], no_default_plugins=True) as chancy:
         await chancy.delete_queue("default")

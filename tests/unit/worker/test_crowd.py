@@ -126,3 +126,14 @@ def test_all_workers_are_called_once_a_second_by_one_of_them() -> None:
     clock.advance(0.2)
     worker.call("q")
     assert worker.take_calls() == ["q"]
+
+
+def test_one_of_a_large_crowd_suppresses_the_notifications_that_follow() -> None:
+    for size, seconds in ((100, 0.02), (5_000, 0.2)):
+        crowd = crowds(size)
+        for notice in (wake(1), wake(2, jobs=50)):
+            [one] = [worker for worker in crowd if worker.suppress_s(notice)]
+            assert one.suppress_s(notice) == seconds
+            assert one.delay_s(notice) == 0.0, "it claims"
+    assert not any(worker.suppress_s(wake(1)) for worker in crowds(20))
+    assert not any(worker.suppress_s(wake(None)) for worker in crowds(100))

@@ -1,13 +1,12 @@
-"""A worker of a large crowd suppresses notifications, and claims at the end."""
+"""A worker suppresses notifications of a queue, and claims at the end."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import cast
 
-from chancy.broker.optional import Survey, Surveying
-from chancy.testing.clock import ManualClock
-from chancy.worker.crowd import Crowd, Suppressor
+from chancy.broker.optional import Surveying
+from chancy.worker.crowd import Suppressor
 from tests.support.waiting import eventually
 
 
@@ -22,15 +21,14 @@ class _Broker:
 
 
 async def test_one_queue_at_a_time_is_claimed_from_at_the_end() -> None:
-    broker, crowd, claimed = _Broker(), Crowd(ManualClock()), list[str]()
-    suppressor = Suppressor(cast("Surveying", broker), crowd)
+    broker, claimed = _Broker(), list[str]()
+    suppressor = Suppressor(cast("Surveying", broker))
     serving = asyncio.create_task(suppressor.serve())
-    for size in (20, 100, 5_000):
-        crowd.learn(Survey((), (), 0, size, {}, "1", 0.0))
+    for seconds in (0.0, 0.02, 0.2):
         broker.end.clear()
-        suppressor.begin("a", lambda: claimed.append("a"))
-        suppressor.begin("b", lambda: claimed.append("b"))
-        calls = len(broker.calls) + (size > 20)
+        suppressor.begin("a", seconds, lambda: claimed.append("a"))
+        suppressor.begin("b", seconds, lambda: claimed.append("b"))
+        calls = len(broker.calls) + (seconds > 0)
         await eventually(lambda: len(broker.calls) == calls)  # noqa: B023
         broker.end.set()
         await eventually(lambda: len(claimed) == calls)  # noqa: B023
