@@ -136,12 +136,12 @@ class SharedSession:
                 self._pinned = None
 
     async def listen(self, channel: str) -> None:
-        raise NotImplementedError
+        raise NotImplementedError("a worker listens on a session of its own")
 
     async def notifications(
         self, timeout_s: float, handle: Callable[[str], bool] | None = None
     ) -> list[str]:
-        raise NotImplementedError
+        raise NotImplementedError("a worker listens on a session of its own")
 
     def abort(self) -> None: ...
     async def close(self) -> None: ...

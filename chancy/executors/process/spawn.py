@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from chancy.executors.process.connection import ParentConnection
-from chancy.executors.process.departures import describe_exit, exit_descriptor
+from chancy.executors.process.exit_status import describe_exit, exit_descriptor
 from chancy.executors.process.protocol import Frame
 from chancy.executors.process.settings import ChildSettings
 

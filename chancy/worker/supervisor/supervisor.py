@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 
 from chancy.clock import Backoff, Clock, SystemClock
-from chancy.executors.process.departures import describe_exit
+from chancy.executors.process.exit_status import describe_exit
 from chancy.worker.supervisor.heartbeats import SupervisorHeartbeats
 from chancy.worker.supervisor.link import WorkerReport
 from chancy.worker.supervisor.liveness import LivenessStatus

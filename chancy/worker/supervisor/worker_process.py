@@ -11,7 +11,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Sequence
 
-from chancy.executors.process.departures import exit_descriptor
+from chancy.executors.process.exit_status import exit_descriptor
 from chancy.worker.supervisor.link import LINK_VARIABLE, MAX_REPORT, NUMBER_VARIABLE, WorkerReport
 
 logger = logging.getLogger("chancy.supervisor")

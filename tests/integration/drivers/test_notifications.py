@@ -72,7 +72,7 @@ async def test_the_wait_goes_on_until_a_notification_is_kept(
         return payload < "3"
 
     waiting = asyncio.create_task(session.notifications(10, handle))
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0)  # a turn of the loop, in which it begins to wait
     for number in range(1, 6):
         await other.fetch("select pg_notify('news', $1)", str(number))
     received = await waiting
