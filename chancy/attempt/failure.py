@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from chancy.text import storable
 
@@ -19,6 +19,8 @@ MAX_CAUSES = 10
 MAX_ARGS = 10
 MAX_HOST = 255
 _MAX_TYPES = 20
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,23 +50,15 @@ class Failure:
     @classmethod
     def of(cls, error: BaseException) -> Failure:
         """Describe an exception. Never raises, whatever the exception's methods do."""
-        types = tuple(
-            storable(f"{base.__module__}.{base.__qualname__}", 200)
-            for base in type(error).__mro__[:_MAX_TYPES]
-            if base is not object
-        )
         message = _text(error)
-        try:
-            trace = "".join(traceback.format_exception(error))
-        except Exception as broken:
-            trace = f"(the traceback cannot be formatted: {type(broken).__qualname__})"
+        trace = _guarded(_trace, error, "(the traceback cannot be formatted: {})".format)
         return cls(
-            types=types,
+            types=_guarded(_types, error, lambda _: ("builtins.BaseException",)),
             message=storable(message, MAX_MESSAGE),
             trace=storable(trace, MAX_TRACE),
-            notes=_notes(error),
-            causes=_causes(error),
-            args=_args(error, message),
+            notes=_guarded(_notes, error, lambda why: (f"(the notes cannot be read: {why})",)),
+            causes=_guarded(_causes, error, lambda _: ()),
+            args=_guarded(lambda one: _args(one, message), error, lambda _: None),
         )
 
     @classmethod
@@ -106,31 +100,45 @@ class Failure:
         )
 
 
-def _text(error: BaseException) -> str:
+def _guarded(
+    describe: Callable[[BaseException], T], error: BaseException, otherwise: Callable[[str], T]
+) -> T:
+    """One part of the description of an exception. Its methods and properties may raise anything:
+    they must not exit or cancel the process."""
     try:
-        return str(error)
-    except BaseException as broken:  # a `__str__` must not exit or cancel the process
-        return f"(the message cannot be formatted: {type(broken).__qualname__})"
+        return describe(error)
+    except BaseException as broken:
+        return otherwise(type(broken).__qualname__)
+
+
+def _text(error: BaseException) -> str:
+    return _guarded(str, error, "(the message cannot be formatted: {})".format)
+
+
+def _types(error: BaseException) -> tuple[str, ...]:
+    return tuple(
+        storable(f"{base.__module__}.{base.__qualname__}", 200)
+        for base in type(error).__mro__[:_MAX_TYPES]
+        if base is not object
+    )
+
+
+def _trace(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
 
 
 def _notes(error: BaseException) -> tuple[str, ...]:
-    try:
-        notes = tuple(getattr(error, "__notes__", ()))[:MAX_NOTES]
-        return tuple(storable(str(note), MAX_NOTE) for note in notes)
-    except BaseException as broken:
-        return (f"(the notes cannot be read: {type(broken).__qualname__})",)
+    notes = tuple(getattr(error, "__notes__", ()))[:MAX_NOTES]
+    return tuple(storable(str(note), MAX_NOTE) for note in notes)
 
 
 def _args(error: BaseException, message: str) -> tuple[Any, ...] | None:
     """The exception's args; None if they are empty or the message alone, as for most exceptions."""
-    try:
-        args = error.args[:MAX_ARGS]
-        only = args[0] if len(args) == 1 else "" if not args else None
-        if type(only) is str and only == message:
-            return None
-        return tuple(map(_plain, args))
-    except BaseException:  # raised by a `__repr__` of the application
+    args = error.args[:MAX_ARGS]
+    only = args[0] if len(args) == 1 else "" if not args else None
+    if type(only) is str and only == message:
         return None
+    return tuple(map(_plain, args))
 
 
 def _plain(value: object) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from chancy.broker.values import QueueCounts
 from chancy.cli import bounds, output
 from chancy.queue.queue import DEFAULT_BROKER, Queue
-from chancy.queue.rules import plain_rules
+from chancy.queue.rules import Rule, UnknownRules, plain_rules
 
 if TYPE_CHECKING:
     from chancy.app.app import Chancy
@@ -46,7 +46,7 @@ def row(queue: Queue, counts: Counts, broken: int) -> list[object]:
         queue.broker,
         queue.executor,
         queue.concurrency,
-        ", ".join(_shown_rule(rule) for rule in plain_rules(queue.rules)) or None,
+        _shown_rules(queue.rules) or None,
         bounds.shown_limits(queue.limits),
         bounds.shown_options(queue.options),
         tags,
@@ -54,6 +54,12 @@ def row(queue: Queue, counts: Counts, broken: int) -> list[object]:
         state if queue.keep_finished else f"{state}, keeps no history",
         *shown(counts, queue.name),
     ]
+
+
+def _shown_rules(rules: tuple[Rule, ...]) -> str:
+    if any(isinstance(rule, UnknownRules) for rule in rules):
+        return "unknown rules"
+    return ", ".join(map(_shown_rule, plain_rules(rules)))
 
 
 def _shown_rule(rule: Mapping[str, Any]) -> str:

@@ -148,7 +148,8 @@ def raised(error: BaseException, began: float) -> Raised | Snoozed:
     frame = error.__traceback__
     while frame is not None and frame.tb_frame.f_globals.get("__name__", "").startswith(_EXECUTORS):
         frame = frame.tb_next
-    error.__traceback__ = frame
+    # Not by assignment: an exception may be a frozen dataclass.
+    BaseException.with_traceback(error, frame)
     if isinstance(error, RateLimited):
         return Snoozed(error.moment, elapsed_s, asked=True, rate_limited=True)
     again = error.moment if isinstance(error, Retry) else None

@@ -30,6 +30,7 @@ from chancy.plugin.shape import check_hooks
 from chancy.plugin.tables import PayloadTable
 from chancy.postgres.schema.component import Migrations, ordered
 from chancy.queue.queue import DEFAULT_BROKER, Queue
+from chancy.queue.rules import UnknownRules
 from chancy.states import State
 from chancy.text import shown, storable
 
@@ -140,7 +141,14 @@ class Hooks:
             _check_offered(offered, name, where, plugin, "requires_for", requires)
 
     def check_rules(self, queue: Queue) -> None:
-        """Raise `ConfigurationError` if a queue has rules and no plugin enforces rules."""
+        """Raise `ConfigurationError` if a queue has rules and no plugin enforces rules, or if this
+        release does not know one of them."""
+        for rule in queue.rules:
+            if isinstance(rule, UnknownRules):
+                raise ConfigurationError(
+                    f"queue {queue.name!r} has rules that this release cannot read: "
+                    f"{shown(rule.stored)}: use a release that can, or declare the rules again"
+                )
         if queue.rules and not self._claiming:
             raise ConfigurationError(
                 f"queue {queue.name!r} has rules, and no plugin of this application enforces them: "

@@ -157,7 +157,7 @@ def queue(row: Row) -> tuple[Queue, list[str]]:
         poll_interval_s=valid(poll_interval_s, check_poll_interval, 1.0),
         keep_finished=keep_finished,
         limits=tuple(valid_limits),
-        rules=valid(rules, decode_rules, ()),
+        rules=decode_rules(rules),
         options=executor_options,
         broker=valid(broker, check_broker_name, DEFAULT_BROKER),
         broker_options=valid(broker_options, _broker_options, {}),

@@ -122,7 +122,19 @@ class Sequential:
         check_choice(self.on_failure, "Sequential: on_failure", ("skip", "block"))
 
 
-Rule = GlobalConcurrency | RateLimit | FairShare | Sequential
+@dataclass(frozen=True, slots=True)
+class UnknownRules:
+    """The rules of a queue that this release cannot read: a later release, or a statement by hand,
+    wrote them. The queue is broken here, so that no worker breaks them.
+
+    :param stored: the JSON value of all rules.
+    """
+
+    stored: Any
+    by: None = None
+
+
+Rule = GlobalConcurrency | RateLimit | FairShare | Sequential | UnknownRules
 #: The names of the rules as stored.
 _NAMES: dict[type[Rule], Literal["concurrency", "rate", "fair", "sequential"]] = {
     GlobalConcurrency: "concurrency",
@@ -178,8 +190,10 @@ def encode_rules(rules: tuple[Rule, ...]) -> str | None:
     return json.dumps(plain_rules(rules)) if rules else None
 
 
-def plain_rules(rules: tuple[Rule, ...]) -> list[dict[str, Any]]:
-    """Return rules as JSON values."""
+def plain_rules(rules: tuple[Rule, ...]) -> Any:
+    """Return rules as JSON values, in a list; `UnknownRules` as they are stored."""
+    if rules and isinstance(rules[0], UnknownRules):
+        return rules[0].stored
     return [_encoded(rule) for rule in rules]
 
 
@@ -197,15 +211,15 @@ def _encoded(rule: Rule) -> dict[str, Any]:
     return stored
 
 
-def decode_rules(text: str | None, where: str) -> tuple[Rule, ...]:
-    """Return the rules of a row; raises `ConfigurationError` if they are invalid."""
+def decode_rules(text: str | None) -> tuple[Rule, ...]:
+    """Return the rules of a row; as `UnknownRules` if one of them is invalid."""
+    stored: Any = json.loads(text) if text else []
+    if not isinstance(stored, list):
+        return (UnknownRules(stored),)
     try:
-        stored: Any = json.loads(text) if text else []
-        return check_rules([_decoded(rule) for rule in stored], where)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        if isinstance(error, ConfigurationError):
-            raise
-        raise ConfigurationError(f"{where}: the rules are invalid: {shown(text)}") from None
+        return check_rules([_decoded(rule) for rule in stored], "the rules")
+    except (ConfigurationError, ValueError, TypeError, KeyError, AttributeError):
+        return (UnknownRules(stored),)
 
 
 def _decoded(stored: dict[str, Any]) -> Rule:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 from chancy.attempt.settlement import Settlement
 from chancy.broker.contract import Broker
-from chancy.errors import RowsLocked
+from chancy.errors import BrokerError, RowsLocked
 from chancy.plugin.hooks import Hooks
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.routing.router import RoutedBroker
@@ -128,10 +129,15 @@ class BrokerSessions:
         return all(session.settler.empty.is_set() for session in self._sessions.values())
 
     async def flush(self) -> None:
-        """Wait until all settlements are written, at most 15 seconds."""
+        """Wait until all settlements are written, at most 15 seconds, and call the other workers to
+        what they let start."""
         await asyncio.gather(
             *(session.settler.flush(_FLUSH_S) for session in self._sessions.values())
         )
+        for session in self._sessions.values():
+            if session.surveyor is not None:
+                with contextlib.suppress(BrokerError):  # they find it by their surveys
+                    await session.surveyor.call_others()
 
     async def unregister(self) -> None:
         """Remove the worker from all brokers, and stop its heartbeats."""

@@ -21,7 +21,7 @@ _SPARE_S = 0.01
 #: of the pushes that follow.
 _SUPPRESS_S, _MOST_SUPPRESS_S = 0.0002, 0.2
 #: Seconds between two calls of all workers to one queue.
-_CALL_EVERY_S = 1.0
+CALL_EVERY_S = 1.0
 #: The golden ratio in 64 bits: multiples of it spread evenly over the crowd, at any stride.
 _GOLDEN = 0x9E3779B97F4A7C15
 
@@ -88,11 +88,11 @@ class Crowd:
             return 0.0
         return min(self.size * _SUPPRESS_S, _MOST_SUPPRESS_S)
 
-    def call(self, queue: str) -> None:
+    def call(self, queue: str, every_s: float = CALL_EVERY_S) -> None:
         """Call all workers to a queue with more jobs than this one can take, unless this or another
-        one has just done so."""
+        one has done so within ``every_s`` seconds."""
         now = self._clock.monotonic()
-        if self.size > 1 and now >= self._called_at.get(queue, -math.inf) + _CALL_EVERY_S:
+        if self.size > 1 and now >= self._called_at.get(queue, -math.inf) + every_s:
             self._called_at[queue] = now
             self._calls.add(queue)
             self._on_call()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
@@ -295,6 +296,15 @@ class QueueSet:
             if self._closed or worker.occupied(session)
         )
 
+    def _claim_freed(self, name: str, session: BrokerSession) -> None:
+        """Claim again: a job of a queue with rules has ended, perhaps under earlier settings, and
+        another one may start. Other workers do if this one claims no more."""
+        worker = self._serving.get(name)
+        if worker is None or self._closed:
+            session.crowd.call(name, every_s=0.0)
+        else:
+            worker.wake(session, thorough=False)
+
     def claim_waiting(self, session: BrokerSession, queues: Collection[str], unheard: bool) -> None:
         """Claim from those of these queues that rest.
 
@@ -380,11 +390,13 @@ class QueueSet:
         await stopping
 
     def _create(self, queue: Queue) -> QueueWorker:
+        self._app.hooks.check_rules(queue)
         warn_of_functions(queue)
+        session = self._session_of(queue)
         return QueueWorker(
             queue,
             app=self._app,
-            session=self._session_of(queue),
+            session=session,
             control=self._control,
             registry=self._app.registry,
             hooks=self._app.hooks,
@@ -393,4 +405,5 @@ class QueueSet:
             max_payload=self._app.max_payload,
             limits=self._limits,
             children=self._children,
+            on_freed=partial(self._claim_freed, queue.name, session),
         )

@@ -51,6 +51,7 @@ class QueueWorker:
 
     :param app: the application, which quarantined jobs find open.
     :param children: the executor processes that the queues of a worker share.
+    :param on_freed: called when a job of a queue with rules has ended, so that another may start.
     """
 
     def __init__(
@@ -67,8 +68,10 @@ class QueueWorker:
         max_payload: int,
         limits: WorkerLimits,
         children: ChildPool,
+        on_freed: Callable[[], None],
     ) -> None:
         self.queue = queue
+        self._on_freed = on_freed
         self._concurrency = limits.concurrency or queue.concurrency
         self._clock = clock
         self._services = services
@@ -266,7 +269,7 @@ class QueueWorker:
         self._session.settler.add(settlement, urgent=not self.runner.backlogged)
 
     def _settle_and_claim(self, settlement: Settlement) -> None:
-        self._session.settler.add(settlement, self._claim_again)
+        self._session.settler.add(settlement, self._on_freed)
 
     def _claim_again(self) -> None:
         """Claim now: jobs of a queue with claims of a plugin may be able to start."""

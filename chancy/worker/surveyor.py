@@ -114,6 +114,11 @@ class Surveyor:
                 self._pause_s(survey, queues.poll_interval_s()) * random.uniform(0.8, 1.2)
             )
 
+    async def call_others(self) -> None:
+        """Call the other workers to the queues that the crowd was told of."""
+        if calls := self._crowd.take_calls():
+            await self._broker.call_all(calls)
+
     def _pause_s(self, survey: Survey, poll_interval_s: float) -> float:
         # A single slow one, as on a busy machine, must not delay the next one much.
         usual_s, self._took_s = min(survey.took_s, self._took_s), survey.took_s
@@ -128,8 +133,7 @@ class Surveyor:
         while (left_s := until - self._clock.monotonic()) > 0:
             await self._clock.wait(self._stirred, left_s)
             self._stirred.clear()
-            if calls := self._crowd.take_calls():
-                await self._broker.call_all(calls)
+            await self.call_others()
             if self._due:
                 self._due = False
                 spread_s = SPREAD_S * self._crowd.size * random.random()

@@ -16,7 +16,7 @@ from tests.faults.book import Book
 from tests.faults.worker_process import WorkerProcess, WorkerSettings
 from tests.support.postgres_fixtures import _database, find_run
 
-pytest.register_assert_rewrite("chancy.testing.conformance")
+pytest.register_assert_rewrite("chancy.testing.conformance", "tests.faults.scenario")
 
 
 class StartWorker(Protocol):

@@ -62,7 +62,7 @@ def application(settings: WorkerSettings, tally: Tally) -> Chancy:
                 executor=settings.executor,
                 concurrency=settings.concurrency,
                 options=decode_options(settings.options, settings.executor),
-                rules=decode_rules(settings.rules, settings.queue),
+                rules=decode_rules(settings.rules),
             )
         ],
         plugins=[*plugins(settings), tally],

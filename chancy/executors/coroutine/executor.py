@@ -16,6 +16,7 @@ from asyncio.tasks import _unregister_task
 from collections.abc import Awaitable, Coroutine
 from contextvars import Context, copy_context
 from functools import partial
+from sys import getrefcount
 from time import monotonic, perf_counter
 from types import CoroutineType
 from typing import Any
@@ -167,7 +168,10 @@ class AsyncExecutor:
     ) -> Outcome:
         # `get_running_loop` reads the process id from the system, which takes 0.16 µs.
         loop = self._loop or self._find_loop()
-        host, self._spare = self._spare or CoroutineHost(loop), None
+        host, self._spare = self._spare, None
+        if host is None or host.spent:
+            host = CoroutineHost(loop)
+        holders = getrefcount(host.task)
         work: Any = None
         outcome: Outcome | None = None
         generation = forks.generation
@@ -193,7 +197,9 @@ class AsyncExecutor:
         if outcome is None:
             host.wake()
             outcome = await self._follow(claim, called, job, host, began)
-        elif host.cancelled or self._spare is not None:
+        elif host.spent or self._spare is not None or getrefcount(host.task) != holders:
+            # A job that did not wait may have kept the task, to cancel it later, say: it must not
+            # run another job then.
             host.wake()
         else:
             self._spare = host

@@ -63,9 +63,12 @@ class CoroutineHost:
         self.task = loop.create_task(body, name="chancy-job")
 
     @property
-    def cancelled(self) -> bool:
-        """Whether the task was cancelled while it had no coroutine."""
-        return self._wake.done() or self.task.cancelling() > 0
+    def spent(self) -> bool:
+        """Whether the task can run no other job: it was cancelled, or has callbacks for its end."""
+        task: Any = self.task
+        # Before the first step of a task, `uncancel` leaves the cancellation itself.
+        cancelled = self._wake.done() or task.cancelling() > 0 or task._must_cancel  # noqa: SLF001
+        return cancelled or bool(task._callbacks)  # noqa: SLF001
 
     def take_over(self, job: Coroutine[Any, Any, Any], context: Context, awaits: Any) -> None:
         """Take over a coroutine that has made its first step with the host's task as the current

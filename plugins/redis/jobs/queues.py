@@ -43,7 +43,7 @@ def decode_queue(name: str, settings: bytes, paused: bytes, now: datetime) -> Qu
     queue = Queue(
         name=name,
         tags=frozenset(found.pop("tags")),
-        rules=decode_rules(found.pop("rules", None), f"queue {name!r}"),
+        rules=decode_rules(found.pop("rules", None)),
         limits=limits_from(json.loads(limits) if limits else {}),
         options=decode_options(options, found["executor"]),
         paused=paused != b"",

@@ -200,3 +200,18 @@ async def cancel_itself(wait: bool) -> str:
     if wait:
         await asyncio.sleep(60)
     return "did not wait"
+
+
+async def use_its_task_later(how: str, ended: str) -> str:
+    """Does not wait, so that its task could run the next job."""
+    task = asyncio.current_task()
+    assert task is not None
+    match how:
+        case "cancel":
+            asyncio.get_running_loop().call_soon(task.cancel)
+        case "uncancel":
+            task.cancel()
+            task.uncancel()
+        case _:
+            task.add_done_callback(lambda _: write(ended, "ended"))
+    return how

@@ -138,6 +138,20 @@ async def test_async_job_that_cancels_itself_affects_no_other_job(in_loop: Async
         assert await result(in_loop, "echo_async", value=1) == 1
 
 
+@pytest.mark.parametrize("turns", [0, 3])
+@pytest.mark.parametrize("how", ["cancel", "uncancel", "callback"])
+async def test_async_job_that_keeps_its_task_affects_no_other_job(
+    in_loop: AsyncExecutor, tmp_path: Path, how: str, turns: int
+) -> None:
+    ended = tmp_path / "ended"
+    await result(in_loop, "echo_async", value=1)  # leaves a task to use again
+    assert await result(in_loop, "use_its_task_later", how=how, ended=str(ended)) == how
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    assert ended.exists() == (turns > 0 and how == "callback")
+    assert await asyncio.wait_for(result(in_loop, "same_task"), 5.0) is True
+
+
 async def test_async_jobs_that_do_not_wait_cost_no_turn_of_the_loop(
     in_loop: AsyncExecutor,
 ) -> None:

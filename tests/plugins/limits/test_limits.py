@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 import time
@@ -39,6 +40,7 @@ from chancy.plugins.workflow import Workflow, Workflows
 from chancy.queue.rules import Rule, encode_rules
 from chancy.retry import Constant
 from chancy.worker.runner import Runner
+from chancy.worker.surveyor import Surveyor
 from tests.plugins.limits import jobs
 from tests.plugins.limits.jobs import Book, refused, transfer, work
 from tests.support.locks import BLOCKED
@@ -78,10 +80,12 @@ def book(monkeypatch: pytest.MonkeyPatch) -> Book:
     return book
 
 
-def application(dsn: str, rules: Sequence[Rule], concurrency: int = 20) -> Chancy:
+def application(
+    dsn: str, rules: Sequence[Rule], concurrency: int = 20, sweep_s: float = 0.2
+) -> Chancy:
     queue = Queue("ruled", executor="async", concurrency=concurrency, rules=tuple(rules))
     again = Retries(Constant(0.02))
-    return Chancy(dsn, queues=[queue], plugins=[GlobalLimits(every_s=0.2), again])
+    return Chancy(dsn, queues=[queue], plugins=[GlobalLimits(every_s=sweep_s), again])
 
 
 @asynccontextmanager
@@ -654,6 +658,84 @@ async def test_a_queue_with_rules_needs_the_plugin(dsn: str) -> None:
     async with Chancy(dsn, no_default_plugins=True) as chancy:
         with pytest.raises(ConfigurationError, match="no plugin of this application enforces"):
             await chancy.declare(ruled)
+
+
+@pytest.mark.parametrize(
+    "stored", ['[{"rule": "concurrency", "limit": 1}, {"rule": "quota"}]', "7"]
+)
+async def test_queue_with_rules_of_a_later_release_runs_no_job(
+    dsn: str, book: Book, stored: str
+) -> None:
+    async with application(dsn, [GlobalConcurrency(1)]) as chancy, Worker(chancy):
+        await (await chancy.push(work.job(tenant="a"))).wait(20)
+        ask(
+            dsn,
+            "update chancy.queues set rules = %s, updated_at = now() where name = 'ruled'",
+            [stored],
+        )
+
+        async def why() -> str:
+            (one,) = await chancy.get_workers()
+            return one.broken.get("ruled", "")
+
+        await eventually(why)
+        assert "queue 'ruled' has rules that this release cannot read" in await why()
+        reference = await chancy.push(work.job(tenant="b"))
+        async with Worker(chancy) as later:
+            await eventually(lambda: later.listening)
+            assert await reference.status() is State.PENDING
+        await chancy.declare(
+            Queue("ruled", executor="async", rules=(GlobalConcurrency(2),)), upsert=True
+        )
+        assert (await reference.wait(20)).state is State.SUCCEEDED
+    assert len(book.starts) == 2
+
+
+@pytest.fixture
+def without_surveys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first ones of a worker, which learn of the others."""
+    monkeypatch.setattr(Surveyor, "_pause_s", lambda *_: 3_600.0)
+
+
+def resting(worker: Worker) -> bool:
+    served = worker._queue_set._serving.get("ruled")
+    return served is not None and served.puller.resting
+
+
+async def test_a_job_of_a_changed_queue_lets_the_next_one_start(
+    dsn: str, book: Book, without_surveys: None
+) -> None:
+    rules = (Sequential(by="tenant"),)
+    async with application(dsn, rules, sweep_s=60) as chancy, Worker(chancy) as worker:
+        book.gate.clear()
+        await chancy.push_many([work.job(tenant="a", number=n) for n in range(2)])
+        await eventually(lambda: book.starts)
+        before = worker._queue_set._serving["ruled"]
+        changed = Queue("ruled", executor="async", concurrency=7, rules=rules)
+        await chancy.declare(changed, upsert=True)
+        await eventually(lambda: worker._queue_set._serving.get("ruled") not in (None, before))
+        await eventually(lambda: resting(worker))
+        book.gate.set()
+        await eventually(lambda: len(book.starts) == 2)
+
+
+async def test_the_last_job_of_a_worker_that_stops_lets_the_next_one_start_elsewhere(
+    dsn: str, book: Book, without_surveys: None
+) -> None:
+    rules = [Sequential(by="tenant")]
+    async with application(dsn, rules, sweep_s=60) as chancy, Worker(chancy) as first:
+        book.gate.clear()
+        await chancy.push_many([work.job(tenant="a", number=n) for n in range(2)])
+        await eventually(lambda: book.starts)
+        async with application(dsn, rules, sweep_s=60) as other, Worker(other) as second:
+            await eventually(lambda: resting(second))
+            first._brokers.survey_soon()  # learns of the second one
+            await eventually(lambda: first._control.crowd.size == 2)
+            stopping = asyncio.create_task(first.stop())
+            await eventually(lambda: first._queue_set._closed or not first._queue_set._serving)
+            book.gate.set()
+            await stopping
+            await eventually(lambda: len(book.starts) == 2)
 
 
 async def test_a_full_queue_keeps_the_order_of_its_sequences(dsn: str, book: Book) -> None:

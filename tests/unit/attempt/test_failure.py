@@ -6,6 +6,7 @@ import asyncio
 import json
 import pickle
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chancy.attempt.failure import MAX_MESSAGE, MAX_NOTE, MAX_TRACE, Failure
+from chancy.attempt.outcome import Raised
 from chancy.errors import BrokerUnavailable
+from chancy.executors import invocation
 from chancy.testing.conformance.hostile import HOSTILE_TEXT
 from chancy.testing.store import read_json
 from chancy.text import storable
@@ -24,6 +27,11 @@ LIMIT = 400
 class Unprintable(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    reason: str
 
 
 class Exiting(Exception):
@@ -254,6 +262,32 @@ def test_the_members_of_a_group_are_in_the_trace() -> None:
 
 def test_an_exception_without_a_message_is_named_by_its_type() -> None:
     assert Failure.of(Unprintable()).message == "(the message cannot be formatted: RuntimeError)"
+
+
+def test_an_exception_whose_attributes_raise_has_a_failure() -> None:
+    class HostileType(type):
+        def __getattribute__(cls, name: str) -> Any:
+            raise SystemExit(name)
+
+    class Hostile(Exception, metaclass=HostileType):
+        def __getattribute__(self, name: str) -> Any:
+            raise SystemExit(name)
+
+        def __str__(self) -> str:
+            raise SystemExit
+
+    failure = Failure.of(Hostile())
+    assert failure.types == ("builtins.BaseException",)
+    assert failure.message == "(the message cannot be formatted: SystemExit)"
+    assert failure.trace == "(the traceback cannot be formatted: SystemExit)"
+    assert failure.notes == ("(the notes cannot be read: SystemExit)",)
+    assert (failure.causes, failure.args) == ((), None)
+
+
+def test_an_exception_that_refuses_attributes_keeps_its_type() -> None:
+    outcome = invocation.raised(Frozen("no stock"), 0.0)
+    assert isinstance(outcome, Raised)
+    assert outcome.failure.is_a(f"{__name__}.Frozen")
 
 
 def test_the_middle_of_a_long_text_is_left_out() -> None:
