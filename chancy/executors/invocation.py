@@ -25,6 +25,7 @@ from chancy.errors import InvalidArguments, InvalidResult, PayloadTooLarge, Unsu
 from chancy.executors.base import FindFunction
 from chancy.executors.items import encode_items
 from chancy.job.batching import ATTRIBUTE as BATCHING
+from chancy.job.definition import check_not_generator
 from chancy.job.limits import Limits, LimitType, decode_limits
 from chancy.queue.executor_kind import unsupported
 from chancy.queue.executor_options import ExecutorOptions
@@ -60,12 +61,7 @@ def callee(path: str, find: FindFunction) -> Callee:
     :raises InvalidArguments: it is a generator function, whose call would run none of it.
     """
     function = find(path)
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        kind = "an async generator" if inspect.isasyncgenfunction(function) else "a generator"
-        raise InvalidArguments(
-            f"{path} is {kind} function: calling it would run none of it, so it cannot be a job; "
-            "write a function that loops over it"
-        )
+    check_not_generator(function, path)
     coroutine = inspect.iscoroutinefunction(function)
     batched = hasattr(function, BATCHING)
     return Callee(path, function, coroutine, Signature.of(function, path), batched)

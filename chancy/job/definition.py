@@ -334,6 +334,28 @@ def path_of(func: object) -> str:
     return f"{module}.{name}"
 
 
+def check_not_generator(func: Callable[..., Any], path: str) -> None:
+    """Raise `InvalidArguments` for a generator function: its call would run none of it."""
+    if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
+        kind = "an async generator" if inspect.isasyncgenfunction(func) else "a generator"
+        raise InvalidArguments(
+            f"{path} is {kind} function: calling it would run none of it, so it cannot be a job; "
+            "write a function that loops over it"
+        )
+
+
+def _check_function(func: Callable[..., Any]) -> str:
+    """The path of a function to decorate; raises `InvalidArguments` if it cannot be a job."""
+    path = path_of(func)
+    check_not_generator(func, path)
+    if inspect.ismethod(func) or inspect.isclass(func) or inspect.isbuiltin(func):
+        kind = "a method" if inspect.ismethod(func) else "a class or built-in function"
+        raise InvalidArguments(
+            f"{path} is {kind}, which cannot be a job: decorate a function that calls it"
+        )
+    return path
+
+
 def _with_attempts(template: Job, retry: PolicyChoice | None, max_attempts: int | None) -> Job:
     """The template of a function's jobs with its retry policy, capped by ``max_attempts``."""
     if retry is not None:
@@ -382,7 +404,8 @@ def job(
 ) -> Any:
     """Decorate a function, sync or async, so that ``func.job(...)`` creates jobs of it.
 
-    The function stays callable. The settings are the defaults of its jobs; see `Job`.
+    The function stays callable. The settings are the defaults of its jobs; see `Job`. Decorators
+    above this one do not run in a worker.
 
     :param delay: a timedelta or seconds after the push, by the clock of the database.
     :param max_attempts: the default is the one of ``retry``, or 25.
@@ -399,19 +422,18 @@ def job(
     """
 
     def decorate(func: Callable[..., Any]) -> Any:
-        declared = ArgumentsVersion.of(version, upgrade, path_of(func))
-        if declared is not None:
+        path = _check_function(func)
+        if (declared := ArgumentsVersion.of(version, upgrade, path)) is not None:
             setattr(func, ATTRIBUTE, declared)
-        batching = Batching.of(func, path_of(func), batch, within)
-        if batching is not None:
+        if (batching := Batching.of(func, path, batch, within)) is not None:
             setattr(func, BATCHING, batching)
         template = Job(
-            func=path_of(func),
+            func=path,
             queue=check_queue_name(queue),
             priority=priority,
             run_at=as_time(delay, "delay"),
             meta=dict(meta or {}),
-            limits=check_limits(limits, f"job {path_of(func)}"),
+            limits=check_limits(limits, f"job {path}"),
             unique=unique,
             expires_at=as_time(expires_at, "expires_at"),
         )

@@ -6,7 +6,7 @@ import functools
 import math
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import FrozenInstanceError
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -232,6 +232,30 @@ def test_a_function_that_no_worker_finds_is_refused_with_the_reason(
 def test_only_functions_have_a_path(thing: object) -> None:
     with pytest.raises(InvalidArguments, match="is not a function that a worker could import"):
         path_of(thing)
+
+
+class Numbers:
+    def next(self) -> int:
+        return 1
+
+
+def numbers() -> Iterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("func", "message"),
+    [
+        (numbers, "numbers is a generator function: calling it would run none of it"),
+        ([].append, "is not a function that a worker could import"),
+        (math.fsum, "math.fsum is a class or built-in function"),
+        (Numbers().next, "Numbers.next is a method, which cannot be a job"),
+        (int, "builtins.int is a class or built-in function, which cannot be a job"),
+    ],
+)
+def test_a_decorator_refuses_what_cannot_run(func: Callable[..., object], message: str) -> None:
+    with pytest.raises(InvalidArguments, match=message):
+        job(func)
 
 
 def test_a_decorator_refuses_a_queue_that_cannot_be() -> None:
