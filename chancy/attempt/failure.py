@@ -19,6 +19,8 @@ MAX_CAUSES = 10
 MAX_ARGS = 10
 MAX_HOST = 255
 _MAX_TYPES = 20
+#: The longest chain of causes of which the traceback is stored whole.
+_MAX_CHAIN = 1_000
 
 T = TypeVar("T")
 
@@ -124,7 +126,12 @@ def _types(error: BaseException) -> tuple[str, ...]:
 
 
 def _trace(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error))
+    # A chain of 16,000 exceptions takes 3 s to format, and the middle is cut out anyway.
+    chain, cause = {id(error)}, _cause(error)
+    while cause is not None and id(cause) not in chain and len(chain) < _MAX_CHAIN:
+        chain.add(id(cause))
+        cause = _cause(cause)
+    return "".join(traceback.format_exception(error, chain=len(chain) < _MAX_CHAIN))
 
 
 def _notes(error: BaseException) -> tuple[str, ...]:

@@ -134,6 +134,8 @@ class Survey(NamedTuple):
     full: Mapping[str, float]
     #: Changes whenever a queue is declared, changed, paused, resumed or deleted.
     queues_version: str
+    #: Seconds until the first of its paused queues resumes; None if none does.
+    resumes_s: float | None
     #: Seconds that the survey took the store.
     took_s: float
 

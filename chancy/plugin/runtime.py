@@ -97,6 +97,12 @@ class Runtime(Protocol):
 class QueueClaims(Protocol):
     """Claims the jobs of one queue on one worker, in place of its broker."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether jobs wait for a time alone, at which these claims wake the worker. A worker that
+        runs until its queues are empty waits for them."""
+        ...
+
     async def claim(
         self,
         queue: str,

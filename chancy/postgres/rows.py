@@ -76,9 +76,9 @@ def orphan(row: Row) -> Claim:
 
 def survey(row: Row) -> Survey:
     """What a worker has to know regularly."""
-    waiting, stopping, place, crowd, queues, shares, version, took_s = row
+    waiting, stopping, place, crowd, queues, shares, version, resumes_s, took_s = row
     full: dict[str, float] = dict(zip(queues or (), shares or (), strict=True))
-    return Survey(waiting, stopping, place, crowd, full, version, took_s)
+    return Survey(waiting, stopping, place, crowd, full, version, resumes_s, took_s)
 
 
 def queued_job(row: Row) -> QueuedJob:

@@ -86,6 +86,7 @@ class QueueWorker:
         self._payloads = hooks.payloads
         self._executor = self._make_executor()
         claims = hooks.claiming(queue, for_upkeep(session.broker), self._claim_again)
+        self._claims = claims
         settle: Callable[[Settlement], None] = (
             self._adoption.settle if self._adoption else self._settle
         )
@@ -283,7 +284,10 @@ class QueueWorker:
 
     @property
     def drained(self) -> bool:
-        """Whether the last claim from every broker found no jobs."""
+        """Whether the last claim from every broker found no jobs, and none of them wait for a time
+        that a rule sets."""
+        if self._claims is not None and self._claims.waits:
+            return False
         return all(puller.drained.is_set() for puller in self._pullers.values())
 
     def wake(self, session: BrokerSession | None, *, thorough: bool) -> None:

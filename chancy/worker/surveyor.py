@@ -87,7 +87,12 @@ class Surveyor:
         """Survey now, or a little later in a large crowd: notifications may have been lost."""
         self._crowd.forget()
         self._surveys = 0
-        self._due = self._unheard = True
+        self._unheard = True
+        self.again()
+
+    def again(self) -> None:
+        """Survey now, or a little later in a large crowd."""
+        self._due = True
         self._stirred.set()
 
     async def serve(self, queues: SurveyedQueues) -> None:
@@ -110,9 +115,13 @@ class Surveyor:
                 # The first one may have been read before the queues were.
                 self._version = survey.queues_version
                 queues.on_changed()
-            await self._rest(
-                self._pause_s(survey, queues.poll_interval_s()) * random.uniform(0.8, 1.2)
-            )
+            pause_s = self._pause_s(survey, queues.poll_interval_s()) * random.uniform(0.8, 1.2)
+            if survey.resumes_s is not None:
+                pause_s = min(pause_s, survey.resumes_s + self._spread_s())
+            await self._rest(pause_s)
+
+    def _spread_s(self) -> float:
+        return SPREAD_S * self._crowd.size * random.random()
 
     async def call_others(self) -> None:
         """Call the other workers to the queues that the crowd was told of."""
@@ -136,5 +145,4 @@ class Surveyor:
             await self.call_others()
             if self._due:
                 self._due = False
-                spread_s = SPREAD_S * self._crowd.size * random.random()
-                until = min(until, self._clock.monotonic() + spread_s)
+                until = min(until, self._clock.monotonic() + self._spread_s())

@@ -369,11 +369,15 @@ class Worker:
     async def _follow_queues(self) -> None:
         """Serve the queues as they are declared now."""
         tags = self._registration.tags
-        self._queue_set.follow(
+        queues = [
             queue
             for queue in await self.broker.queues()
             if queue.served_by(tags) and self._serves(queue.name)
-        )
+        ]
+        self._queue_set.follow(queues)
+        surveyor = self._control.surveyor
+        if surveyor is not None and any(queue.resume_at is not None for queue in queues):
+            surveyor.again()  # which finds when the first one resumes
 
     def _serves(self, queue: str) -> bool:
         if self._only is None:

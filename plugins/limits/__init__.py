@@ -82,13 +82,13 @@ class GlobalLimits(Plugin):
         if not queue.rules:
             return None
         if isinstance(broker, KeepsRules):
-            return TimedClaims(broker, broker, queue, wake)
+            return TimedClaims(broker.claim, broker, queue, wake)
         if not isinstance(broker, SqlClaims):
             return None
         self._ruled = True
         store: Any = broker  # type checkers do not narrow an intersection of two protocols
         ruled = SqlRules(store)
-        return TimedClaims(ruled, ruled, queue, wake)
+        return TimedClaims(ruled.claim, ruled, queue, wake)
 
     async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
         await tx.fetch(SQL.statement("pause", tx.schema), [settlement.id for settlement in batch])

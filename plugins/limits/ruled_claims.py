@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +11,6 @@ from chancy.attempt.claim import Claim
 from chancy.broker.contract import never
 from chancy.broker.optional import KeepsRules, SqlClaims
 from chancy.broker.values import MOST_SET_ASIDE
-from chancy.plugin.runtime import QueueClaims
 from chancy.plugin.tables import PluginSql
 from chancy.queue.queue import Queue
 from chancy.queue.rules import RateLimit
@@ -62,19 +61,27 @@ class SqlRules:
 class TimedClaims:
     """Claims the jobs of a queue by its rules, and wakes its worker once a token is there.
 
-    :param source: claims them, and enforces the rules.
-    :param rules: the same object.
+    :param claim: claims them by the rules.
     :param wake: makes the worker claim again.
     """
 
     def __init__(
-        self, source: QueueClaims, rules: KeepsRules, queue: Queue, wake: Callable[[], None]
+        self,
+        claim: Callable[..., Awaitable[Sequence[Claim]]],
+        rules: KeepsRules,
+        queue: Queue,
+        wake: Callable[[], None],
     ) -> None:
-        self._source = source
+        self._claim = claim
         self._rules = rules
         self._rated = any(isinstance(rule, RateLimit) for rule in queue.rules)
         self._wake = wake
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def waits(self) -> bool:
+        """See `QueueClaims`."""
+        return self._timer is not None
 
     async def claim(
         self,
@@ -86,7 +93,7 @@ class TimedClaims:
         knows: Callable[[str], bool] = never,
     ) -> Sequence[Claim]:
         """See `chancy.broker.contract.Broker.claim`."""
-        claims = await self._source.claim(
+        claims = await self._claim(
             queue, worker_id=worker_id, limit=limit, thorough=thorough, knows=knows
         )
         # What was claimed waits for nothing, and an error would lose it.

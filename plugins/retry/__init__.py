@@ -176,7 +176,7 @@ class Retries(Plugin):
                 return None
             if not is_seconds(delay_s):
                 raise ValueError(f"{shown(delay_s)} must be a number of seconds or None")
-        except Exception:
+        except (Exception, SystemExit):
             logger.exception("retry_policy_failed job=%s policy=%r", claim.id, policy)
             return DEFAULT.after(claim.attempt)
         return min(max(float(delay_s), 0.0), MAX_DELAY_S)

@@ -17,6 +17,7 @@ from chancy.errors import ConfigurationError
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.retry import Retries
 from chancy.retry import Exponential
+from chancy.worker.surveyor import Surveyor
 from tests.support import jobs
 from tests.support.sql import ask
 from tests.support.waiting import eventually
@@ -117,6 +118,19 @@ async def test_pause_resume_and_resume_at(chancy: Chancy) -> None:
         assert done.claimed_at is not None
         assert done.claimed_at >= soon
     assert not await chancy.pause_queue("nowhere")
+
+
+async def test_a_queue_that_resumes_is_claimed_from_at_once(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Surveyor, "_pause_s", lambda *_: 3_600.0)
+    async with Worker(chancy) as worker:
+        await eventually(lambda: worker.listening)
+        soon = datetime.now(UTC) + timedelta(seconds=1)
+        await chancy.pause_queue("async", resume_at=soon)
+        done = await (await chancy.push(jobs.note.job(value=1))).wait(30)
+    assert done.claimed_at is not None
+    assert done.claimed_at >= soon
 
 
 async def test_running_workers_follow_changes_of_queues(chancy: Chancy) -> None:

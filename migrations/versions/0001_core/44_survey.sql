@@ -7,6 +7,7 @@
 -- takes longer than everything else;
 -- full_queues, full_shares: the share of 32 of them that has no room, by queue;
 -- queues_version: changes whenever a queue is declared, changed, paused, resumed or deleted;
+-- resumes_s: the seconds until the first of its paused queues resumes; null if none does;
 -- took_s: the seconds that the call took.
 -- Index: workers_crowd, jobs_stopping, the primary keys, and those of {schema}.waiting. Scans the
 -- small table of queues. Locks: the row of the worker if its occupied queues have changed. Safe to
@@ -14,7 +15,8 @@
 create function {schema}.survey(
   p_worker uuid, p_occupied text[], p_count boolean,
   out waiting text[], out stopping uuid[], out place int, out crowd int,
-  out full_queues text[], out full_shares float8[], out queues_version text, out took_s float8
+  out full_queues text[], out full_shares float8[], out queues_version text, out resumes_s float8,
+  out took_s float8
 )
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -58,8 +60,11 @@ begin
       group by o.name) f;
   end if;
   select concat_ws(' ', count(*), max(q.updated_at), count(*) filter (
-    where q.paused_at is not null and (q.resume_at is null or q.resume_at > v_now)))
-  into queues_version
+      where q.paused_at is not null and (q.resume_at is null or q.resume_at > v_now))),
+    extract(epoch from min(q.resume_at) filter (
+      where q.paused_at is not null and q.resume_at > v_now and isfinite(q.resume_at)
+        and q.name = any (v_own.queues)) - v_now)
+  into queues_version, resumes_s
   from {schema}.queues q;
   took_s := extract(epoch from clock_timestamp() - v_now);
 end

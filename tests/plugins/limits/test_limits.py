@@ -163,6 +163,17 @@ async def test_starts_keep_the_rate_in_every_window(dsn: str, book: Book) -> Non
     assert at[-1] - at[0] < 10 * 84 / 60, "each token is used soon"
 
 
+@pytest.mark.parametrize("by", [None, "tenant"])
+async def test_a_burst_waits_for_the_tokens_of_its_jobs(
+    dsn: str, book: Book, by: str | None
+) -> None:
+    async with application(dsn, [RateLimit(1, per=0.3, burst=1, by=by)]) as chancy:
+        await chancy.push_many([work.job("a", n) for n in range(3)])
+        async with Worker(chancy, burst=True) as worker:
+            await worker.wait_for_shutdown()
+    assert len(book.starts) == 3
+
+
 async def test_claims_use_each_token_of_a_rate(dsn: str) -> None:
     """And none twice. A claim that comes late loses none, up to the burst."""
     rate, burst = 400, 200

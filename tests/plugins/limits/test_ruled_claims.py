@@ -39,7 +39,7 @@ async def test_claimed_jobs_are_kept_if_the_broker_is_lost_after_the_claim(
     broker: Any = Unavailable()
     source = SqlRules(broker) if in_postgres else broker
     queue = Queue("rated", rules=(RateLimit(10),))
-    claims = TimedClaims(source, source, queue, lambda: None)
+    claims = TimedClaims(source.claim, source, queue, lambda: None)
     found: list[Any] = [*await claims.claim("rated", worker_id=uuid4(), limit=2)]
     assert found == ["a claimed job"]
 

@@ -14,7 +14,7 @@ from chancy.worker.crowd import Crowd
 
 
 def survey(place: int, crowd: int, full: dict[str, float] | None = None) -> Survey:
-    return Survey((), (), place, crowd, full or {}, "1", 0.0)
+    return Survey((), (), place, crowd, full or {}, "1", None, 0.0)
 
 
 def crowds(size: int, full: dict[str, float] | None = None) -> list[Crowd]:

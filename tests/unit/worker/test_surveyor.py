@@ -22,7 +22,7 @@ WORKER = uuid.uuid4()
 class Scene:
     """A surveyor, its broker and its queues; returns the same survey each time."""
 
-    survey_: Survey = field(default_factory=lambda: Survey((), (), 0, 1, {}, "1", 0.0))
+    survey_: Survey = field(default_factory=lambda: Survey((), (), 0, 1, {}, "1", None, 0.0))
     surveys: list[Sequence[str]] = field(default_factory=list[Sequence[str]])
     counts: list[bool] = field(default_factory=list[bool])
     called: list[Sequence[str]] = field(default_factory=list[Sequence[str]])
