@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 
 from chancy.app.checkup.examination import MOST_LISTED, MOST_OFFSET_S, Examination
 from chancy.broker.notices import Topic
-from chancy.errors import BrokerError, SchemaMismatch
+from chancy.errors import BrokerError, ConfigurationError, SchemaMismatch
 from chancy.plugin.finding import Finding, Severity
 from chancy.postgres.drivers import driver
 from chancy.postgres.drivers.base import Connection
@@ -35,7 +35,12 @@ _MOST_USED = 0.5
 
 
 async def schema(examination: Examination) -> Sequence[Finding]:
-    """Whether all tables are at the revisions that this version needs."""
+    """Whether all tables are at the revisions that this version needs, and the encoding is UTF8."""
+    ((encoding,),) = await examination.store.fetch("show server_encoding")
+    try:
+        status.check_encoding(encoding)
+    except ConfigurationError as error:
+        return [Finding("schema", f"{error}", "create a database in UTF8", Severity.ERROR)]
     components = examination.chancy.hooks.components
     # Outside a transaction: it asks again where a table is missing.
     found = await tables.find_revisions(examination.store.fetch, examination.schema, components)

@@ -17,6 +17,7 @@ from chancy.postgres.dsn import (
     KEEPALIVES_INTERVAL_S,
     parse,
 )
+from chancy.postgres.schema import status
 from chancy.postgres.schema.component import Component
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def session(dsn: str) -> Generator[psycopg.Connection[Any]]:
         raise refused_session(found.place, error) or error from error
     try:
         with connection:
+            # Not known behind some proxies.
+            status.check_encoding(connection.info.parameter_status("server_encoding") or "UTF8")
             yield connection
     except psycopg.Error as error:
         raise failed_statement(found.place, error) from error

@@ -63,6 +63,16 @@ def check(found: Mapping[str, str], schema: str, components: Sequence[Component]
         raise SchemaMismatch("; ".join(mismatches))
 
 
+def check_encoding(encoding: str) -> None:
+    """Raise `ConfigurationError` unless the database has the encoding UTF8."""
+    if encoding != "UTF8":
+        raise ConfigurationError(
+            f"the database has the encoding {encoding}, which cannot store every text of jobs, and "
+            "chancy needs UTF8: use another database, made by "
+            "`create database … encoding 'UTF8' template template0`"
+        )
+
+
 def _mismatch(component: Component, found: str | None, schema: str) -> str:
     if component.plugin is None:
         tables, code = f"the tables in schema {schema!r}", "this version of chancy"

@@ -132,6 +132,20 @@ def test_missing_tables_are_a_finding_and_the_server_is_checked(empty_dsn: str) 
     assert all(one["ok"] for one in others)
 
 
+def test_a_database_that_is_not_in_utf8_is_refused(server_dsn: str) -> None:
+    name = f"test_latin_{uuid.uuid4().hex[:8]}"
+    create = f"create database {name} encoding 'LATIN1' locale 'C' template template0"
+    dsn = make_conninfo(server_dsn, dbname=name)
+    with psycopg.connect(server_dsn, autocommit=True) as server:
+        server.execute(create.encode())
+        try:
+            for command in ("upgrade", "check"):
+                assert "encoding LATIN1" in inside("migrate", command, dsn=dsn, code=2).err
+            assert "UTF8" in only(examined(dsn))["found"]
+        finally:
+            server.execute(f"drop database {name} with (force)".encode())
+
+
 def test_tables_of_a_newer_version(dsn: str) -> None:
     ask(dsn, "update chancy.pruner_version set version_num = '9999'")
     schema = only(examined(dsn))
