@@ -23,7 +23,7 @@ select
         avg(extract(epoch from s.finished_at - s.claimed_at))::float8 as mean_s,
         max(extract(epoch from s.finished_at - s.claimed_at))::float8 as longest_s
       from sample as s
-      where s.claimed_at is not null
+      where isfinite(s.claimed_at)
       group by s.func
       order by longest_s desc, s.func
       limit 5) as t),

@@ -2,7 +2,7 @@
 -- was claimed, of up to 10,001 running jobs. Index: jobs_running. No locks. Safe to repeat.
 select
   r.worker_id, r.queue, r.func, count(*),
-  extract(epoch from clock_timestamp() - min(r.claimed_at))::float8
+  (extract(epoch from clock_timestamp()) - extract(epoch from min(r.claimed_at)))::float8
 from (
   select j.worker_id, j.queue, j.func, j.claimed_at
   from {schema}.jobs as j

@@ -25,7 +25,7 @@ select
       where r.state = 1 and r.queue = j.queue
       limit 10001) as running),
   coalesce(extract(epoch from j.run_at) - extract(epoch from clock_timestamp()), 0)::float8,
-  coalesce(extract(epoch from clock_timestamp() - j.claimed_at), 0)::float8,
+  coalesce(extract(epoch from clock_timestamp()) - extract(epoch from j.claimed_at), 0)::float8,
   greatest(
     0,
     extract(epoch from clock_timestamp())
@@ -33,7 +33,8 @@ select
   )::float8,
   case when j.state = 0 then (
     select json_agg(json_build_array(
-      h.id, h.func, h.worker_id, extract(epoch from clock_timestamp() - h.claimed_at)))::text
+      h.id, h.func, h.worker_id,
+      least(extract(epoch from clock_timestamp()) - extract(epoch from h.claimed_at), 1e9)))::text
     from (
       select r.*
       from (

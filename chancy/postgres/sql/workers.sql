@@ -10,7 +10,8 @@ select
   version,
   {schema}.utc(started_at),
   {schema}.utc(beat_at),
-  extract(epoch from clock_timestamp() - beat_at)::float8,
+  -- Not of the difference: that of an infinite time is an error, or no number of JSON.
+  least(greatest(extract(epoch from clock_timestamp()) - extract(epoch from beat_at), 0), 1e9)::float8,
   broken::text,
   blocked_s,
   unknown,

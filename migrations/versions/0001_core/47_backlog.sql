@@ -62,7 +62,7 @@ held (queue, since) as (
 waiting (queue, oldest_s, place) as (
   select
     f.queue,
-    greatest(0, extract(epoch from clock_timestamp() - min(f.since)))::float8,
+    greatest(0, extract(epoch from clock_timestamp()) - extract(epoch from min(f.since)))::float8,
     row_number() over (order by min(f.since), f.queue)
   from (
     (select p.queue, p.since from fronts as p limit 10000)

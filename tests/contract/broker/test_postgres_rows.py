@@ -68,6 +68,18 @@ def alter(dsn: str, job_id: UUID, assignment: str) -> None:
         assert changed.rowcount == 1
 
 
+async def test_a_worker_with_an_infinite_heartbeat(
+    broker: PostgresBroker, bench: Bench, dsn: str
+) -> None:
+    [claim] = await bench.running()
+    for beat_at, age_s, dead in (("infinity", 0.0, 0), ("-infinity", 1e9, 1)):
+        ask(dsn, f"update chancy.workers set beat_at = '{beat_at}'")
+        assert [worker.heartbeat_age_s for worker in await broker.workers()] == [age_s]
+        assert len(await broker.workers(heartbeat_age_s=15.0)) == dead
+    assert [one.id for one in await broker.orphans(heartbeat_age_s=15.0, limit=9)] == [claim.id]
+    assert await broker.workers() == []
+
+
 #: What hands may do to a row without being refused.
 ODD_ROWS = [
     "arguments = null",

@@ -423,6 +423,15 @@ def test_scheduled_jobs_that_do_not_become_pending(served: str) -> None:
     assert "worker_loop_failed" in found["todo"]
 
 
+def test_jobs_that_are_never_due_are_not_overdue(dsn: str) -> None:
+    never = "select chancy.push('default', 'a.b', run_at => 'infinity', meta => {})"
+    ask(dsn, never.format("null"))
+    worker(dsn)
+    assert examined(dsn, code=0) == []
+    ask(dsn, never.format("jsonb_build_object('hold', 'k')"))
+    assert inside("queue", "list", dsn=dsn).out.count("default") == 1
+
+
 def test_workers_without_a_leader(served: str) -> None:
     ask(
         served,

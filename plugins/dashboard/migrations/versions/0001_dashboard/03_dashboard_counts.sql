@@ -48,7 +48,8 @@ begin
          select j.priority, greatest(j.pushed_at, j.run_at) as due_at from {schema}.jobs j
          where j.state = 0 and j.queue = n.queue and j.priority < f.priority
          order by j.priority desc, j.pos limit 1) o)
-     select extract(epoch from clock_timestamp() - min(f.due_at))::float8 from fronts f),
+     select (extract(epoch from clock_timestamp()) - extract(epoch from min(f.due_at)))::float8
+     from fronts f),
     (select count(*) from (
       select from {schema}.jobs j where j.state = 2 and j.queue = n.queue limit p_most) c),
     (select count(*) from (
