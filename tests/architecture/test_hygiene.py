@@ -44,6 +44,18 @@ def test_no_file_names_a_registry_or_a_path_of_one_machine() -> None:
     assert found == []
 
 
+def test_no_plain_literal_of_sql_holds_a_backslash() -> None:
+    """With ``standard_conforming_strings = off`` it would be another text: write E'…'."""
+    token = re.compile(r"--[^\n]*|\be'(?:[^'\\]|\\.|'')*'|('(?:[^']|'')*')", re.IGNORECASE)
+    found = [
+        f"{shown(path)}: {literal}"
+        for path in files(".sql", below=("chancy", "migrations", "plugins"))
+        for literal in token.findall(path.read_text())
+        if "\\" in literal
+    ]
+    assert found == []
+
+
 def test_constraints_pin_every_version() -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     assert lines

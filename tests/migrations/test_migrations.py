@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from chancy.embedded import PostgresServer
 from chancy.errors import SchemaMismatch
@@ -16,6 +17,7 @@ from chancy.postgres.schema import migrate as schema
 from chancy.postgres.schema import sessions
 from chancy.postgres.schema.component import Component
 from chancy.testing.structure import structure
+from tests.support.sql import ask
 from tests.support.waiting import eventually_sync
 
 
@@ -60,6 +62,29 @@ def test_the_server_ends_the_migration_of_a_machine_that_is_gone(empty_dsn: str)
     ):
         shown = connection.exec_driver_sql("show tcp_keepalives_idle").scalar()
     assert shown == f"{KEEPALIVES_IDLE_S}"
+
+
+def test_limits_of_a_role_do_not_end_a_migration(empty_dsn: str) -> None:
+    limited = make_conninfo(empty_dsn, options="-c statement_timeout=60s -c lock_timeout=60s")
+    show = "select current_setting('statement_timeout'), current_setting('lock_timeout')"
+    with sessions.connected(limited) as connection, sessions.locked(connection, "chancy"):
+        assert connection.exec_driver_sql(show).one() == ("0", sessions._LOCK_TIMEOUT)
+        # It builds an index, which may wait for others.
+        with sessions.connected(limited, autocommit=True) as second:
+            assert second.exec_driver_sql(show).one() == ("0", "0")
+
+
+def test_settings_of_a_database_that_change_what_statements_mean(empty_dsn: str) -> None:
+    settings = "-c standard_conforming_strings=off -c default_tablespace=pg_default"
+    dsn = make_conninfo(empty_dsn, options=settings)
+    schema.upgrade(dsn)
+    ask(dsn, "select chancy.push('q', 'shop.mail_2.über1')")
+    for func in ("1shop.mail", "shop", "__main__.f", "shop.ma-il"):
+        with pytest.raises(
+            psycopg.errors.InvalidParameterValue, match="not the path of a function"
+        ):
+            ask(dsn, f"select chancy.push('q', '{func}')")
+    assert ask(dsn, "select chancy.with_meta(null, ' {\"a\": 1}')") == [({"a": 1},)]
 
 
 def test_another_schema_has_tables_and_a_version_of_its_own(empty_dsn: str) -> None:

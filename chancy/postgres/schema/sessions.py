@@ -30,6 +30,12 @@ logger = logging.getLogger("chancy.migrations")
 # waits for half a second, releases its locks, and retries.
 _LOCK_TIMEOUT = "500ms"
 _LOCK_NOT_AVAILABLE = "55P03"
+# A second connection may work for long while the first one is idle in a transaction.
+_DISABLE_TIMEOUTS = (
+    "select set_config(name, '0', {local}) from pg_settings where name in"
+    " ('idle_in_transaction_session_timeout', 'lock_timeout', 'statement_timeout',"
+    " 'transaction_timeout')"
+)
 #: Seconds of waiting for another migration after which that is logged.
 _LOG_AFTER_S = 5.0
 
@@ -75,6 +81,12 @@ def connected(dsn: str, *, autocommit: bool = False) -> Generator[Connection]:
     with session(dsn) as psycopg_connection:
         psycopg_connection.autocommit = autocommit
         psycopg_connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        pid = psycopg_connection.info.backend_pid
+        if autocommit:
+            # The build of an index waits for transactions. Behind a pooler, which sends another
+            # pid, the settings would be those of other clients, too.
+            disable = f"{_DISABLE_TIMEOUTS.format(local='false')} and pg_backend_pid() = {pid}"
+            psycopg_connection.execute(disable.encode())
         engine = create_engine(
             "postgresql+psycopg://",
             creator=lambda: psycopg_connection,
@@ -93,13 +105,12 @@ def locked(connection: Connection, schema: str) -> Generator[None]:
     Two deploys may migrate at once: the second waits here and then has nothing to do. The lock
     belongs to the transaction, so that it also works behind a pooler. It is polled: a statement
     that waits for it holds a snapshot, and the other migration may build an index, which waits for
-    all snapshots. Idle timeouts are disabled in the transaction, as an index may take long.
+    all snapshots. Timeouts are disabled in the transaction, as an index may take long.
     """
     from sqlalchemy import text
 
     acquire = text(
-        "select pg_try_advisory_xact_lock(hashtext('chancy migrations'), hashtext(:schema)),"
-        " set_config('lock_timeout', :wait, true)"
+        "select pg_try_advisory_xact_lock(hashtext('chancy migrations'), hashtext(:schema))"
     )
     find_holder = text(
         "select pid from pg_locks where locktype = 'advisory' and granted and objsubid = 2"
@@ -107,23 +118,27 @@ def locked(connection: Connection, schema: str) -> Generator[None]:
         " and objid::bigint = hashtext(:schema)::bigint & 4294967295"
         " and database = (select oid from pg_database where datname = current_database())"
     )
-    disable_timeouts = text(
-        "select set_config(name, '0', true) from pg_settings"
-        " where name in ('idle_in_transaction_session_timeout', 'transaction_timeout')"
+    # An error for partitioned tables, and without a meaning: it is the default anyway.
+    clear_tablespace = text(
+        "select set_config('default_tablespace', '', true) from pg_database d"
+        " join pg_tablespace t on t.oid = d.dattablespace where d.datname = current_database()"
+        " and t.spcname = current_setting('default_tablespace')"
     )
-    # Now only the server's keepalives end the session of a machine that is gone, by default after
+    # Then only the server's keepalives end the session of a machine that is gone, by default after
     # two hours, in which it would hold its locks.
-    watch_client = text(
-        f"select set_config('tcp_keepalives_idle', '{KEEPALIVES_IDLE_S}', true),"
+    limit = text(
+        f"select set_config('lock_timeout', '{_LOCK_TIMEOUT}', true),"
+        f" set_config('tcp_keepalives_idle', '{KEEPALIVES_IDLE_S}', true),"
         f" set_config('tcp_keepalives_interval', '{KEEPALIVES_INTERVAL_S}', true),"
         f" set_config('tcp_keepalives_count', '{KEEPALIVES_COUNT}', true)"
     )
     log_at = time.monotonic() + _LOG_AFTER_S
     while True:
         with connection.begin():
-            if connection.execute(acquire, {"schema": schema, "wait": _LOCK_TIMEOUT}).one()[0]:
-                connection.execute(disable_timeouts)
-                connection.execute(watch_client)
+            if connection.execute(acquire, {"schema": schema}).scalar():
+                connection.exec_driver_sql(_DISABLE_TIMEOUTS.format(local="true"))
+                connection.execute(clear_tablespace)
+                connection.execute(limit)
                 yield
                 return
             if time.monotonic() > log_at:

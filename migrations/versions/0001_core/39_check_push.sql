@@ -11,8 +11,8 @@ declare
     when p_queue is null or p_queue !~ '^[A-Za-z0-9_.:/-]{1,128}$' then
       format('queue %L cannot be the name of a queue: use 1 to 128 of the characters '
         'A-Z a-z 0-9 _ . : / -', left(p_queue, 160))
-    when p_func is null or char_length(p_func) > 255 or p_func like '\_\_main\_\_.%'
-      or p_func !~ '^[A-Za-z_\u0080-\uffff][\w\u0080-\uffff]*(\.[A-Za-z_\u0080-\uffff][\w\u0080-\uffff]*)+$'
+    when p_func is null or char_length(p_func) > 255 or starts_with(p_func, '__main__.')
+      or p_func !~ E'^[A-Za-z_\\u0080-\\uffff][\\w\\u0080-\\uffff]*([.][A-Za-z_\\u0080-\\uffff][\\w\\u0080-\\uffff]*)+$'
     then
       format('func %L is not the path of a function: write package.module.function, of 255 '
         'characters at most', left(p_func, 300))

@@ -13,7 +13,7 @@ begin
   with failed as (
     select s.workflow_id as id, count(*) as count,
       min('step ' || s.name || ' has failed' || coalesce(
-        ': ' || nullif(regexp_replace(s.error ->> 'type', '^.*\.', ''), '')
+        ': ' || nullif(regexp_replace(s.error ->> 'type', '^.*[.]', ''), '')
         || left(': ' || nullif(split_part(s.error ->> 'message', E'\n', 1), ''), 300), '')) as why,
       bool_or(s.on_failure = 2 and s.undoes is null) as compensate,
       bool_or(s.undoes is not null) as undoing
