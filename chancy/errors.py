@@ -191,6 +191,8 @@ class BrokerUnavailable(BrokerError):
     """
 
     retryable = True
+    #: Whether the session may only read, because ``default_transaction_read_only`` is on.
+    read_only = False
 
 
 class NotOpen(BrokerUnavailable):

@@ -297,16 +297,17 @@ class RowWaiter(ABC, Generic[W]):
             self._update(ids, found)
 
     async def _watch_or_get(self, ids: Sequence[UUID]) -> Mapping[UUID, W]:
-        try:
-            return await self._watch(ids)
-        except StatementFailed as error:
-            if error.retryable:
-                raise
-            # Most likely a role that may only read.
-            if self._watching:
+        if self._watching:
+            try:
+                return await self._watch(ids)
+            except (BrokerUnavailable, StatementFailed) as error:
+                # Most likely a role that may only read, or sessions that may.
+                reads = isinstance(error, BrokerUnavailable) and error.read_only
+                if not reads and (error.retryable or isinstance(error, BrokerUnavailable)):
+                    raise
                 logger.warning("waiting_by_polling error=%s", error)
-            self._watching = False
-            return await self._get(ids)
+                self._watching = False
+        return await self._get(ids)
 
     async def _poll_notified(self) -> None:
         while ids := list(islice(self._notified, self.most_rows)):
@@ -339,7 +340,7 @@ class RowWaiter(ABC, Generic[W]):
     async def _unwatch_dropped(self) -> None:
         """Stop watching rows without waits, each once: the store counts the watches of all
         processes. If this fails, the pruner deletes what is left."""
-        dropped, self._dropped = list(self._dropped), set()
+        dropped, self._dropped = list(self._dropped) if self._watching else [], set()
         for at in range(0, len(dropped), BATCH):
             with contextlib.suppress(BrokerError):
                 await self._unwatch(dropped[at : at + BATCH])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+#: The transaction may only read: by a setting, or because the server does not accept writes.
+READ_ONLY = "25006"
+
 # The administrator, a crash or the idle timeout ended the session (57P01, 57P02, 57P05), or
 # the server does not accept sessions yet (57P03); an idle or long transaction was ended together
 # with its session (25P03, 25P04). 25006: the server became read-only, so it is no longer the
 # primary, and only a new connection can find the new one.
-_LOST = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04", "25006"})
+_LOST = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04", READ_ONLY})
 
 # A plan that a migration made stale, or a prepared statement that is missing or exists already.
 STALE_STATEMENT = frozenset({"0A000", "26000", "42P05"})
