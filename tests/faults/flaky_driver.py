@@ -132,6 +132,9 @@ class FlakyConnection:
         self._switchboard.check(kind, number, self._real, answered=True)
         return tag
 
+    def check_idle(self) -> None:
+        self._real.check_idle()
+
     def transaction(self) -> AbstractAsyncContextManager[None]:
         return self._transaction()
 

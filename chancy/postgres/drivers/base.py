@@ -42,6 +42,10 @@ class Connection(Protocol):
         """Run statements without parameters or rows, in one message."""
         ...
 
+    def check_idle(self) -> None:
+        """Set `closed` if the server has closed the session while it was idle. Does not wait."""
+        ...
+
     def transaction(self) -> AbstractAsyncContextManager[None]:
         """A READ COMMITTED transaction: committed on exit, rolled back on an exception."""
         ...

@@ -43,6 +43,9 @@ class Borrowed:
     async def command(self, sql: str) -> object:
         return await self._session.command(sql)
 
+    def check_idle(self) -> None:
+        self._session.check_idle()
+
     def transaction(self) -> AbstractAsyncContextManager[None]:
         return self._session.transaction()
 

@@ -14,6 +14,8 @@ from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection
 
 #: Seconds after which an idle session is closed, except for the last one.
 _IDLE_S = 30.0
+#: Seconds of idleness after which a session is checked before it is used again.
+_CHECK_AFTER_S = 1.0
 #: Seconds that callers wait for a session in use before another one is opened.
 _CALLER_WAIT_S = 0.02
 #: Numbers the sessions of all pools, since a broker that is opened again has another pool.
@@ -27,9 +29,10 @@ class SessionPool:
     been idle for 30 s are closed, and one is kept.
 
     Nothing is sent to the server when a session is taken or returned: a session has no state that
-    would have to be reset. If one is found broken, the idle ones are closed too. The cause (a
-    restart, a failover, a network that drops idle connections) has usually broken them as well, and
-    a caller that retries should not get them one after the other.
+    would have to be reset. One that has been idle for a second is checked locally, as servers and
+    proxies may close idle sessions. If one is found broken, the idle ones are closed too. The cause
+    (a restart, a failover, a network that drops idle connections) has usually broken them as well,
+    and a caller that retries should not get them one after the other.
     """
 
     def __init__(
@@ -92,8 +95,11 @@ class SessionPool:
         await asyncio.gather(*(session.close() for session, _ in idle))
 
     def _take_idle(self) -> Connection | None:
+        now = self.loop.time()
         while self._idle:
-            session, _ = self._idle.pop()
+            session, since = self._idle.pop()
+            if now - since >= _CHECK_AFTER_S:
+                session.check_idle()
             if not session.closed:
                 return session
             self._discard_all(session)

@@ -112,6 +112,15 @@ class PsycopgSession(Session):
         while notification := self._pgconn.notifies():
             self._notified(notification)
 
+    def check_idle(self) -> None:
+        try:
+            # The first call may find the server's last message, and the next one the end behind it.
+            # Anything else, such as a notice, stays for the next statement.
+            self._pgconn.consume_input()
+            self._pgconn.consume_input()
+        except psycopg.Error:
+            self.abort()
+
     async def _discard_statements(self) -> None:
         # In a failed transaction this is neither possible nor needed: the driver discards its
         # statements when it sees the ROLLBACK.

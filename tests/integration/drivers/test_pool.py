@@ -96,6 +96,16 @@ async def test_a_broken_session_is_replaced(pool: CallerSessions, other: Connect
     assert await _pid(pool) != pid
 
 
+async def test_a_session_that_the_server_closed_while_idle_is_not_lent(
+    pool: CallerSessions, other: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.postgres.drivers.pool._CHECK_AFTER_S", 0.0)
+    pid = await _pid(pool)
+    assert await _pid(pool) == pid
+    await other.fetch("select pg_terminate_backend($1::int, 10000)", pid)
+    assert await _pid(pool) != pid
+
+
 async def test_a_restarted_server_costs_one_error(chosen: Driver, own_server: OwnServer) -> None:
     server = own_server(migrated=False)
     sessions = make(chosen, server.dsn())
