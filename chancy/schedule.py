@@ -35,6 +35,9 @@ _ACCEPTED = (
     "one if you need it, or @hourly, @daily, @weekly, @monthly, @yearly"
 )
 _HOUR = 1
+#: The numbers of values of the fields. A step of as many, as in ``*/60``, is the usual way to write
+#: the first one.
+_VALUES = (60, 24, 31, 12, 7, 60)
 _SECOND = timedelta(seconds=1)
 _HASHED = re.compile(r"[hr](\(\d+-\d+\))?(/\d+)?")
 _ONE_VALUE = re.compile(r"(\w+)-\1(/\d+)?")
@@ -183,6 +186,14 @@ def _checked(expression: object) -> str:
         raise invalid("a schedule is not tied to a process, so there is no boot to wait for")
     if len(fields) == 7:
         raise invalid("a field for the year is not supported; push a job with run_at instead")
+    for most, text in zip(_VALUES, fields, strict=False):
+        for part in text.split(","):
+            step = part.partition("/")[2]
+            if step.isdecimal() and int(step) > most:
+                raise invalid(
+                    f"the step of {part!r} is too large: the field has {most} values, so that it "
+                    "would mean its first one"
+                )
     for part in (part for text in fields for part in text.lower().split(",")):
         if _HASHED.fullmatch(part):
             raise invalid(f"{part!r} stands for a random time; write a time, or use jitter")

@@ -142,6 +142,8 @@ def test_ticks_where_the_clock_is_set(zone: str, expression: str, start: str, ti
         ("R(0-10)/2 * * * *", "stands for a random time"),
         ("0 0 1 1 * 0 2030", "run_at"),
         ("0 3-3 * * *", "write '3'"),
+        ("*/61 * * * *", "the step of '*/61' is too large: the field has 60 values"),
+        ("0 9-17,*/48 * * *", "the step of '*/48'"),
         ("61 * * * *", "out of range; write the five fields"),
         ("* * * *", "write the five fields"),
         ("@sometimes", "@hourly, @daily"),
