@@ -182,7 +182,7 @@ async def transactions(examination: Examination) -> Sequence[Finding]:
     if len(rows) > MOST_LISTED:
         found.append(Finding("transactions", "there are more", "end these, and look again"))
     if not sees_all:
-        todo = f'grant pg_read_all_stats to "{role}"'
+        todo = "grant pg_read_all_stats to " + '"' + role.replace('"', '""') + '"'
         why = f"the role {role!r} sees its own transactions only"
         found.append(Finding("transactions", why, todo, Severity.UNKNOWN))
     return found or [Finding("transactions", f"none is open for {elapsed(longest_s)}")]

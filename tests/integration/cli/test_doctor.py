@@ -214,7 +214,7 @@ def test_a_session_that_waits_for_a_lock_is_not_the_one_to_end(dsn: str) -> None
 
 
 def test_a_role_that_does_not_see_other_transactions(dsn: str) -> None:
-    name = f"shy_{uuid.uuid4().hex[:8]}"
+    name = f'shy"{uuid.uuid4().hex[:8]}'
     with roles(dsn, [name]):
         inside("migrate", "grants", "--role", name, "--kind", "viewer", "--apply", dsn=dsn)
         shy = make_conninfo(dsn, options=f"-c role={name}")

@@ -125,7 +125,7 @@ def test_enums_are_their_values() -> None:
 def test_the_limit_counts_bytes() -> None:
     text = "ü" * 10
     assert encode(text, what="it", limit=22) == f'"{text}"'
-    with pytest.raises(PayloadTooLarge, match=r"the arguments take 22 bytes .* limit is 21: store"):
+    with pytest.raises(PayloadTooLarge, match=r"the arguments: 22 bytes .* limit is 21: store"):
         encode(text, what="the arguments", limit=21)
 
 
