@@ -73,7 +73,9 @@ class EventLetters:
         if not streams:
             return {}
         text = _statement("replay", store.schema)
-        rows = await store.fetch(text, list(ids), list(new_ids), force, json.dumps(streams))
+        rows = await store.fetch(
+            text, list(ids), list(new_ids), force, json.dumps(streams), self._redis.prefix
+        )
         return {id: new for id, new, _ in rows}
 
 
@@ -112,6 +114,7 @@ def _row(place: Buried, key: str, entry: bytes, fields: Sequence[bytes]) -> Mapp
         "meta": {
             "event": {
                 "id": xid,
+                "prefix": place.stream.link.prefix,
                 "partition": place.partition,
                 "width": len(values),
                 "data": base64.b64encode(packed(values)).decode(),

@@ -142,6 +142,7 @@ class EventOutboxWriter:
             for piece in _pieces(run, stream.size)
         ]
         return _statement("put", self.schema), [
+            stream.link.prefix,
             stream.name,
             json.dumps(definition_of(stream)._asdict()),
             [uuid.uuid4() for _ in pieces],
@@ -197,15 +198,18 @@ def _unpacked(data: bytes) -> Sequence[bytes]:
 class EventOutboxReader:
     """Reads the outbox for the relay that holds the lease.
 
+    :param prefix: the prefix of the application, whose rows alone it reads.
     :param holder: the id of the relay.
     """
 
-    def __init__(self, store: SqlStore, holder: UUID) -> None:
+    def __init__(self, store: SqlStore, prefix: str, holder: UUID) -> None:
         self._store = store
+        self._prefix = prefix
         self._holder = holder
 
     async def _fetch(self, name: str, *parameters: object) -> Sequence[Sequence[Any]]:
-        return await self._store.fetch(_statement(name, self._store.schema), *parameters)
+        text = _statement(name, self._store.schema)
+        return await self._store.fetch(text, self._prefix, *parameters)
 
     async def take(
         self, lease_s: float, rows: int, bytes_: int, without: Sequence[tuple[str, int]]

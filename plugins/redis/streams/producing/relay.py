@@ -1,8 +1,8 @@
-"""The relay of streams: appends the events of the outbox to their logs, in order and exactly once.
+"""The relay of streams: appends the events of the outbox to their logs, in order and once.
 
-One relay at a time holds a lease. It takes rows, appends them to Redis and deletes them. If it dies
-in between, another relay appends them again, and Redis skips the rows that it has marked. If it is
-paused in between, Redis refuses its older term, and Postgres its deletion.
+One relay of an application at a time holds a lease. It takes rows, appends them to Redis and
+deletes them. If it dies in between, another relay appends them again, and Redis skips the rows that
+it has marked. If it is paused in between, Redis refuses its older term, and Postgres its deletion.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class EventRelay:
     def __init__(self, link: RedisClient, store: SqlStore, runtime: Runtime) -> None:
         self._link = link
         self._store = store
-        self._outbox = EventOutboxReader(store, uuid.uuid4())
+        self._outbox = self._reader()
         self._runtime = runtime
         self._agreed: set[tuple[str, str]] = set()
         #: When partitions that accepted nothing are retried. None of their rows is taken before
@@ -109,8 +109,11 @@ class EventRelay:
         It may reach Redis after its rows were appended again and their marks removed: Redis then
         refuses its term.
         """
-        outbox, self._outbox = self._outbox, EventOutboxReader(self._store, uuid.uuid4())
+        outbox, self._outbox = self._outbox, self._reader()
         await outbox.give_up()
+
+    def _reader(self) -> EventOutboxReader:
+        return EventOutboxReader(self._store, self._link.prefix, uuid.uuid4())
 
     async def _consistent(self, rows: Sequence[EventOutboxRow]) -> Sequence[EventOutboxRow]:
         """Return the leading rows whose declaration matches the stored definition."""

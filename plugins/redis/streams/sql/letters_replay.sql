@@ -1,8 +1,8 @@
 -- Sends the events of dead letters again, through the outbox, and marks the dead letters as
 -- replayed, all or nothing; the functions are supplied by the plugin of dead letters. $1, $2: ids of
 -- dead letters, and the ids of their rows in the outbox. $3: also those that were replayed before.
--- $4: the declarations of streams by name, an object; dead letters of others are unchanged. Returns
--- the ids of dead letters and rows.
+-- $4: the declarations of streams by name, an object; $5: the prefix of the application. Dead letters
+-- of other streams and prefixes are unchanged. Returns the ids of dead letters and rows.
 -- Index: the primary keys. Locks: the dead letters by id. Safe to repeat with the same $2: the same
 -- result is returned again.
 with found as materialized (
@@ -13,11 +13,12 @@ chosen as materialized (
   from found as f
   join jsonb_each($4::text::jsonb) as s (name, value) on s.name = f.queue
   where not f.done
+    and f.event ->> 'prefix' = $5::text
     and (f.event -> 'partition')::int < (s.value -> 'partitions')::int),
 sent as (
-  insert into {schema}.redis_events (id, stream, partition, about, events, width, data)
+  insert into {schema}.redis_events (prefix, id, stream, partition, about, events, width, data)
   select
-    c.replay, c.queue, (c.event -> 'partition')::int, c.about, 1, (c.event -> 'width')::int,
+    $5::text, c.replay, c.queue, (c.event -> 'partition')::int, c.about, 1, (c.event -> 'width')::int,
     decode(c.event ->> 'data', 'base64')
   from chosen as c
   order by c.place

@@ -53,7 +53,7 @@ class Shop:
 @asynccontextmanager
 async def opened(dsn: str, url: str, **options: Any) -> AsyncGenerator[Shop]:
     cluster = bool(options.pop("cluster", False))
-    redis = RedisPlugin(url=url, cluster=cluster, prefix="t:")
+    redis = RedisPlugin(url=url, cluster=cluster, prefix=options.pop("prefix", "t:"))
     stream = redis.streams.stream(
         "orders", record=Order, partition_by="order_id", partitions=2, hasher=in_turn, **options
     )

@@ -84,6 +84,21 @@ async def test_an_event_is_filed_replayed_and_handled(shop: Shop) -> None:
     assert await shop.store.fetch("select id from chancy.jobs") == []
 
 
+async def test_an_application_does_not_replay_events_of_another_in_its_schema(
+    shop: Shop, dsn: str, redis_url: str
+) -> None:
+    Bill(shop, 1)
+    async with Worker(shop.chancy):
+        await shop.stream.send(*orders(1))
+        (letter,) = await filed(shop, 1)
+    async with opened(dsn, redis_url, prefix="u:") as other:
+        Bill(other)
+        assert await LETTERS.replay(other.chancy, letter.id) is None
+    assert await shop.waiting() == []
+    assert await LETTERS.replay(shop.chancy, letter.id) is not None
+    assert await shop.waiting() == [(1, 1)]
+
+
 async def test_a_replay_without_an_answer_sends_an_event_once(shop: Shop) -> None:
     Bill(shop, 1)
     async with Worker(shop.chancy):

@@ -231,10 +231,27 @@ async def test_a_script_that_arrives_after_its_retry_appends_nothing(
     assert await every(shop.stream) == [[0, 2, 4], []]
 
 
+async def test_applications_of_one_schema_relay_their_own_events(dsn: str, redis_url: str) -> None:
+    async with opened(dsn, redis_url) as shop, opened(dsn, redis_url, prefix="u:") as other:
+        async with shop.chancy.transaction() as tx:
+            await shop.stream.send(*orders(0, 1), within=tx)
+            await other.stream.send(*orders(2), within=tx)
+        theirs, mine = other.relay(), shop.relay()
+        while await theirs.turn():
+            pass
+        assert await every(other.stream) == [[2], []]
+        assert await every(shop.stream) == [[], []]
+        # The turn of the other application is not in the way.
+        while await mine.turn():
+            pass
+        assert await every(shop.stream) == [[0], [1]]
+        assert await shop.waiting() == []
+
+
 async def test_a_late_deletion_deletes_nothing(shop: Shop) -> None:
     async with shop.chancy.transaction() as tx:
         await shop.stream.send(*orders(0), within=tx)
-    first, second = (EventOutboxReader(shop.store, uuid) for uuid in (_ID, _OTHER))
+    first, second = (EventOutboxReader(shop.store, "t:", uuid) for uuid in (_ID, _OTHER))
     taken = await first.take(0.0, 10, 1_000, [])
     assert len(taken) == 1
     assert len(await second.take(10.0, 10, 1_000, [])) == 1

@@ -1,14 +1,15 @@
--- Deletes rows $2 of the event outbox, by position, after they were appended to Redis, if the relay
--- $1 still holds the lease; returns the deleted positions. Index: the primary keys. Locks: the
--- lease, then the rows. Safe to repeat.
+-- Deletes rows $3 of the event outbox of the prefix $1, by position, after they were appended to
+-- Redis, if the relay $2 still holds the lease; returns the deleted positions. Index: the primary
+-- keys. Locks: the lease, then the rows. Safe to repeat.
 with mine as materialized (
   select 1
   from {schema}.redis_turns
-  where name = 'events'
-    and holder = $1::uuid
+  where prefix = $1::text
+    and holder = $2::uuid
     and until > clock_timestamp()
   for update)
 delete from {schema}.redis_events
-where pos = any($2::bigint[])
+where prefix = $1::text
+  and pos = any($3::bigint[])
   and exists (select from mine)
 returning pos
