@@ -70,11 +70,11 @@ class Dead(Record):
 class DeadLetterMiddleware(Generic[R]):
     """A middleware that writes failed events to a separate stream before they are acknowledged.
 
-    It writes every event of a failed batch. If the write fails, nothing is acknowledged and the
-    events are delivered again. Combine it with a policy that continues, such as ``Ignore()``. An
-    event may be written twice if a worker dies between the write and the acknowledgement, or if
-    only a part of a large batch can be written; ``Ignore(keep=True)`` does both atomically, to a
-    log that `chancy dead` shows.
+    It writes every event of a failed batch. If the write fails, as when the sink is full for 30 s,
+    nothing is acknowledged and the events are delivered again. Combine it with a policy that
+    continues, such as ``Ignore()``. An event may be written twice if a worker dies between the
+    write and the acknowledgement, or if only a part of a large batch can be written;
+    ``Ignore(keep=True)`` does both atomically, to a log that `chancy dead` shows.
 
     ``sink`` is that stream, ``dead.<source>``, with one partition; a processor can consume it. Its
     records are `Dead`, or the original records if those of the source are primitive.
@@ -89,7 +89,7 @@ class DeadLetterMiddleware(Generic[R]):
             self._primitive = False
         else:
             self._primitive = True
-        options: dict[str, Any] = {"partitions": 1, "size": source.size, "full": "drop_oldest"}
+        options: dict[str, Any] = {"partitions": 1, "size": source.size}
         name = f"dead.{source.name}"
         self.sink: Stream[Any] = Stream(
             name, link=source.link, coding=coding, route=_One(), **options

@@ -204,6 +204,40 @@ async def test_events_whose_dead_letter_is_not_stored_are_not_acknowledged(
 
 
 @pytest.mark.row("R18")
+async def test_a_full_sink_keeps_its_dead_letters_and_failed_events_wait(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = streams.stream("orders", record=Order, partition_by="order_id", partitions=1, size=2)
+    letters = DeadLetterMiddleware(stream)
+    send = Stream.send_many
+
+    async def impatient(self: Stream[Any], records: Any) -> int:
+        return await send(self, records, timeout_s=0.1)
+
+    monkeypatch.setattr(Stream, "send_many", impatient)
+
+    @streams.processor(stream, middleware=[letters], policy=Ignore(), join_delay_s=0)
+    async def work(events: Events[Order]) -> None:
+        async for order in events.records():
+            raise ValueError(order.order_id)
+
+    async def stored() -> list[int]:
+        return [letters.original(one).order_id for _, one in await records(letters.sink)]
+
+    async def last_is_stored() -> bool:
+        return await stored() == [2]
+
+    async with working(streams):
+        for number in range(3):
+            await stream.send(Order(order_id=number))
+        await eventually(lambda: caplog.text.count("StreamFull: the stream dead.orders") >= 2)
+        assert await stored() == [0, 1]
+        assert await pending(stream, 0, "work") == 1
+        await streams.link.command("DEL", letters.sink.keys.log(0))
+        await eventually(last_is_stored)
+
+
+@pytest.mark.row("R18")
 async def test_large_failed_events_are_in_the_sink(
     streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
