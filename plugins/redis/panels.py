@@ -60,6 +60,7 @@ def _partition(report: PartitionReport) -> Mapping[str, Any]:
         "pending": report.pending,
         "oldest s": round(report.idle_s, 1) if report.pending else None,
         "dead letters": report.dead,
+        "dead letters dropped": report.dead_dropped,
         "dropped": report.dropped,
         "owner": report.owner,
         "stopped by": report.parked or report.halted,

@@ -146,6 +146,7 @@ _SUMMED = (
     "pending",
     "oldest s",
     "dead",
+    "dead dropped",
     "dropped",
     "lost",
 )
@@ -161,6 +162,7 @@ _EACH = (
     "first pending",
     "oldest s",
     "dead",
+    "dead dropped",
     "dropped",
     "lost",
 )
@@ -179,6 +181,7 @@ def _row(report: PartitionReport) -> Sequence[object]:
         report.first_pending,
         f"{report.idle_s:.1f}" if report.pending else None,
         report.dead,
+        report.dead_dropped,
         report.dropped,
         report.lost,
     )
@@ -207,6 +210,7 @@ def _sums(found: Sequence[PartitionReport]) -> list[Sequence[object]]:
             if any(p.pending for p in parts)
             else None,
             sum(report.dead for report in parts),
+            sum(report.dead_dropped for report in parts),
             sum(report.dropped for report in parts),
             sum(report.lost for report in parts),
         )

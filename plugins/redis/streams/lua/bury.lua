@@ -1,7 +1,8 @@
 -- Write entries to the dead letters and acknowledge them, atomically. Safe to repeat after a lost
 -- reply: entries that are not pending are skipped.
 -- KEYS own log dead stat; ARGV group member epoch most error id…
--- {'lost'} | {'ok', written, how many of the ids were processed: fewer if the entries are large}
+-- {'lost'} | {'ok', written, how many of the ids were processed: fewer if the entries are large, and
+-- how many older dead letters were dropped}
 --@include _now
 --@include _mine
 --@include _free
@@ -37,8 +38,8 @@ for at = 6, #ARGV do
     redis.call('XACK', log, group, id)
   end
 end
-local excess = redis.call('XLEN', dead) - most
-if excess > 0 then
-  redis.call('HINCRBY', stat, 'letters_dropped:' .. group, redis.call('XTRIM', dead, 'MAXLEN', most))
+local dropped = redis.call('XTRIM', dead, 'MAXLEN', most)
+if dropped > 0 then
+  redis.call('HINCRBY', stat, 'letters_dropped:' .. group, dropped)
 end
-return {'ok', written, processed}
+return {'ok', written, processed, dropped}

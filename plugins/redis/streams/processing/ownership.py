@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +16,12 @@ from chancy.plugins.redis.streams.processing.processor import Processor
 from chancy.plugins.redis.transport.redis_client import RedisClient, Reply
 from chancy.plugins.redis.transport.scripts import ScriptCall
 
-#: Maximum dead letters of a partition and processor; the oldest are dropped and counted.
+logger = logging.getLogger("chancy.redis.streams")
+
+#: Maximum dead letters of a partition and processor in Redis; the oldest are dropped and counted.
 MAX_LETTERS = 10_000
+#: Seconds between two log lines about dropped dead letters.
+_REPORTED_S = 60.0
 #: Maximum events that one script dead-letters; fewer if they are large.
 _MOST_BURIED = 1_000
 
@@ -47,6 +52,8 @@ class Ownership:
         self._member = member
         self._options = processor.options
         self._start = processor.options.start
+        self._dropped = 0
+        self._reported_at = float("-inf")
 
     def mark_started(self) -> None:
         """Record that the processor has started before, even if Redis has lost its groups.
@@ -194,7 +201,24 @@ class Ownership:
                 return None
             written += int(reply[1])
             at += int(reply[2])
+            if reply[3]:
+                self._report_dropped(partition.number, int(reply[3]))
         return written
+
+    def _report_dropped(self, number: int, count: int) -> None:
+        """Log dropped dead letters at once, and then once a minute."""
+        self._dropped += count
+        now = time.monotonic()
+        if now - self._reported_at >= _REPORTED_S:
+            logger.warning(
+                "event_letters_dropped processor=%s partition=%d count=%d most=%d: workers "
+                "with a database file them, as does `chancy dead list`",
+                self._processor.id,
+                number,
+                self._dropped,
+                MAX_LETTERS,
+            )
+            self._reported_at, self._dropped = now, 0
 
     async def extend(
         self, partitions: Iterable[OwnedPartition[Any]], timeout_s: float | None = None

@@ -168,8 +168,13 @@ async def test_lag_and_members_while_it_works(
             return sum(one.lag + one.pending for one in reports) == 0
 
         await eventually(done)
+        await stream.link.command("HSET", stream.keys.stat(1), "letters_dropped:bill", 4_321)
+        summed = (await asyncio.to_thread(run, "lag", "orders", "bill")).out
         shown = (await asyncio.to_thread(run, "lag", "orders", "bill", "--partitions")).out
         assert len(shown.splitlines()) == 5
+        assert "dead dropped" in summed
+        assert "4321" in summed
+        assert "4321" in shown
     assert (await asyncio.to_thread(run, "members", "orders", "bill", "--json")).json == []
     await streams.link.close()
 

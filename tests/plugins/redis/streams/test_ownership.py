@@ -11,6 +11,7 @@ import pytest
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.group.membership import Action, Membership, MembershipStatus
 from chancy.plugins.redis.streams.inspection import Inspection
+from chancy.plugins.redis.streams.processing import ownership
 from chancy.plugins.redis.streams.processing.ownership import Busy, Ownership, Parked
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.processing.processor import Options, Processor
@@ -163,6 +164,28 @@ async def test_a_former_owner_parks_buries_halts_and_releases_nothing(
     assert isinstance((await owner.acquire([0]))[0], Parked)
 
 
+async def test_dead_letters_beyond_the_limit_are_dropped_counted_and_logged_once_a_minute(
+    processor: Processor[Order], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ownership, "MAX_LETTERS", 2)
+    link, stream = processor.stream.link, processor.stream
+    ids = await stream.send(*(Order(key=0, seq=seq) for seq in range(8)))
+    mine = Ownership(link, processor, "a")
+    lane = (await mine.acquire([0]))[0]
+    assert isinstance(lane, OwnedPartition)
+    await exchange(link, processor, "a", lane, ">")
+    for one in ids[:5]:
+        assert await mine.bury(lane, [one], RuntimeError("x")) == 1
+    logged = [one for one in caplog.messages if one.startswith("event_letters_dropped")]
+    assert len(logged) == 1
+    assert f"event_letters_dropped processor={processor.id} partition=0 count=1 most=2" in logged[0]
+    monkeypatch.setattr(ownership, "_REPORTED_S", 0.0)
+    assert await mine.bury(lane, ids[5:], RuntimeError("x")) == 3
+    assert f"event_letters_dropped processor={processor.id} partition=0 count=5" in caplog.text
+    (report, *_) = await Inspection(stream, "handle").report()
+    assert (report.dead, report.dead_dropped) == (2, 6)
+
+
 async def test_few_large_events_are_dead_lettered_by_one_script(
     processor: Processor[Order],
 ) -> None:
@@ -176,7 +199,7 @@ async def test_few_large_events_are_dead_lettered_by_one_script(
     await exchange(link, processor, "a", lane, ">")
     of_script = keys.own(0, "handle"), keys.log(0), keys.dead(0, "handle"), keys.stat(0)
     args = "handle", "a", lane.epoch, 100, "x", *ids
-    assert await link.run("streams.bury", of_script, args) == [b"ok", 2, 2]
+    assert await link.run("streams.bury", of_script, args) == [b"ok", 2, 2, 0]
     assert await Ownership(link, processor, "a").bury(lane, ids, RuntimeError("x")) == 4
     assert await link.command("XLEN", keys.dead(0, "handle")) == len(ids)
     assert (await link.command("XPENDING", keys.log(0), "handle"))["pending"] == 0
