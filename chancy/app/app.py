@@ -476,7 +476,7 @@ class Chancy(BlockingCalls):
         return await self.broker.resume(name_of(name))
 
     async def delete_queue(self, name: str) -> bool:
-        """Delete a queue. Its jobs are kept and run once it is declared again.
+        """Delete a queue. Its jobs are kept and run once it is declared again, in the same broker.
 
         Returns whether the queue existed.
         """

@@ -92,6 +92,6 @@ def check_move(queues: Iterable[Queue], wanted: Queue, live: int | None) -> None
         )
     raise ConfigurationError(
         f"{where} with {live:,} unfinished jobs, which no worker would run after the change: stop "
-        f"pushing, let the jobs finish or cancel them, and then declare the queue with "
-        f"broker={wanted.broker!r}"
+        f"pushing, let the jobs finish with broker={current.broker!r} or cancel them, and then "
+        f"declare the queue with broker={wanted.broker!r}"
     )

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Self
 from uuid import UUID
@@ -26,7 +27,7 @@ from chancy.broker.values import (
     WorkerRecord,
 )
 from chancy.clock import Clock
-from chancy.errors import BrokerError, RowsLocked
+from chancy.errors import BrokerError, BrokerUnavailable, RowsLocked
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.routing.clock_steps import ClockSteps
 from chancy.routing.lookups import JobLookups
@@ -377,11 +378,21 @@ class RoutedBroker(JobLookups):
             no worker would run.
         """
         self.check_queue(queue)
-        if upsert:
-            for current in await self.queues():
-                if current.name == queue.name and current.broker != queue.broker:
-                    check_move([current], queue, await self._live(current))
+        current = next((one for one in await self.queues() if one.name == queue.name), None)
+        if current is None:
+            await self._check_left(queue)
+        elif upsert and current.broker != queue.broker:
+            check_move([current], queue, await self._live(current))
         return await self.control.declare(queue, upsert=upsert)
+
+    async def _check_left(self, queue: Queue) -> None:
+        """Refuse a queue that was deleted while it had jobs in another broker."""
+        for name in self.brokers.others:
+            left = Queue(name=queue.name, broker=name)
+            if name != queue.broker:
+                # Unavailable, it must not prevent the start of a worker.
+                with suppress(BrokerUnavailable):
+                    check_move([left], queue, await self._live(left))
 
     async def _live(self, queue: Queue) -> int | None:
         """Unfinished jobs of a queue in its broker; None if the broker is not supplied here."""

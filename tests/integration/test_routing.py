@@ -191,6 +191,25 @@ async def test_a_queue_leaves_its_broker_only_without_jobs(dsn: str, chancy: Cha
     assert (await chancy.declare(QUEUES[1], upsert=True)).broker == "memory"
 
 
+@pytest.mark.parametrize("upsert", [False, True])
+async def test_a_deleted_queue_returns_to_the_broker_that_has_jobs_of_it(
+    chancy: Chancy, two: TwoBrokers, upsert: bool
+) -> None:
+    far = await chancy.push(note("far"))
+    moved = Queue(name="far", executor="async")
+    assert await chancy.delete_queue("far")
+    with pytest.raises(ConfigurationError, match="'memory' with 1 unfinished jobs"):
+        await chancy.declare(moved, upsert=upsert)
+    assert "far" not in {queue.name for queue in await chancy.get_queues()}
+    two.away = True
+    await chancy.declare(Queue(name="new"), upsert=upsert)
+    two.away = False
+    assert (await chancy.declare(QUEUES[1], upsert=upsert)).broker == "memory"
+    assert await chancy.delete_queue("far")
+    await chancy.cancel(far.id)
+    assert (await chancy.declare(moved, upsert=upsert)).broker == "postgres"
+
+
 async def test_the_outage_of_one_broker_leaves_the_other(chancy: Chancy, two: TwoBrokers) -> None:
     near = await chancy.push(note("async"))
     two.away = True
