@@ -22,12 +22,14 @@ for _ = 1, most do
   end
   local key = prefix .. id
   local fields = redis.call('HMGET', key, 'task', 'data', 'state', 'wanted')
+  -- A request for a service at rest came before this start, and met no run.
+  local rests = fields[3] == 'STOPPED' or OVER[fields[3]]
   if not fields[1] then
     redis.call('SREM', known, id)
     table.insert(found, {id, 'missing'})
   elseif runs(id) then
     table.insert(found, {id, 'running'})
-  elseif fields[4] == 'stop' or fields[4] == 'remove' then
+  elseif not rests and (fields[4] == 'stop' or fields[4] == 'remove') then
     settle(id, fields[4])
     table.insert(found, {id, 'stopped'})
   else

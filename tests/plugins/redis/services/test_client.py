@@ -10,7 +10,7 @@ import pytest
 from chancy.errors import ConfigurationError, InvalidArguments, PayloadTooLarge
 from chancy.plugins.redis.keys import named_keys, own_keys
 from chancy.plugins.redis.services import NoService, Service, ServiceRuns
-from chancy.plugins.redis.services.leases import Leases, Taken
+from chancy.plugins.redis.services.leases import Leases, Passed, Taken
 from chancy.plugins.redis.services.supervision import sweep
 from tests.plugins.redis.services.shop import LEASE_S, Beat, Shop
 from tests.support.redis_commands import command_sync
@@ -78,6 +78,38 @@ async def test_other_programs_stop_services_by_a_field(alone: Shop) -> None:
         command_sync(alone.raw, "HSET", alone.services.keys.of(id), "wanted", "stop")
         command_sync(alone.raw, "XADD", alone.services.keys.control, "*", "id", id)
         await eventually(alone.is_state(id, "STOPPED"))
+
+
+@pytest.mark.row("P06")
+@pytest.mark.parametrize("state", ["STOPPED", "SUCCESS", "ERROR"])
+@pytest.mark.parametrize("wanted", ["stop", "remove"])
+def test_a_stop_of_a_service_at_rest_does_not_stop_its_next_start(
+    alone: Shop, state: str, wanted: str
+) -> None:
+    keys, ledger = alone.services.keys, Leases(alone.services.link, "mine", 60.0)
+    alone.raw.hset(keys.of("raw"), mapping={"task": "beat", "state": state, "wanted": wanted})
+    alone.raw.lpush(keys.waiting, "raw")
+    (taken,) = ledger.claim(1)
+    assert isinstance(taken, Taken)
+    assert ledger.renew([("raw", taken.token)]) == [""], "nor is it carried out later"
+
+
+@pytest.mark.row("P06")
+@pytest.mark.parametrize("by", ["call", "commands"])
+def test_a_stop_between_a_start_and_its_claim_stops(alone: Shop, by: str) -> None:
+    keys, ledger = alone.services.keys, Leases(alone.services.link, "mine", 60.0)
+    if by == "call":
+        alone.raw.hset(keys.of("raw"), mapping={"task": "beat", "state": "STOPPED"})
+        alone.services.blocking.restart("raw")
+    else:
+        alone.raw.hset(keys.of("raw"), mapping={"task": "beat"})
+        alone.raw.lpush(keys.waiting, "raw")
+    alone.raw.hset(keys.of("raw"), "wanted", "stop")
+    assert list(ledger.claim(1)) == [Passed("raw", "stopped")]
+    assert alone.raw.hmget(keys.of("raw"), "state", "wanted") == [b"STOPPED", None]
+    # Once: the next start is one.
+    alone.raw.lpush(keys.waiting, "raw")
+    assert isinstance(ledger.claim(1)[0], Taken)
 
 
 @pytest.mark.row("P08")
