@@ -134,9 +134,10 @@ class UnknownRules:
     by: None = None
 
 
-Rule = GlobalConcurrency | RateLimit | FairShare | Sequential | UnknownRules
+KnownRule = GlobalConcurrency | RateLimit | FairShare | Sequential
+Rule = KnownRule | UnknownRules
 #: The names of the rules as stored.
-_NAMES: dict[type[Rule], Literal["concurrency", "rate", "fair", "sequential"]] = {
+_NAMES: dict[type[KnownRule], Literal["concurrency", "rate", "fair", "sequential"]] = {
     GlobalConcurrency: "concurrency",
     RateLimit: "rate",
     FairShare: "fair",
@@ -194,10 +195,10 @@ def plain_rules(rules: tuple[Rule, ...]) -> Any:
     """Return rules as JSON values, in a list; `UnknownRules` as they are stored."""
     if rules and isinstance(rules[0], UnknownRules):
         return rules[0].stored
-    return [_encoded(rule) for rule in rules]
+    return [_encoded(rule) for rule in rules if not isinstance(rule, UnknownRules)]
 
 
-def _encoded(rule: Rule) -> dict[str, Any]:
+def _encoded(rule: KnownRule) -> dict[str, Any]:
     stored: dict[str, Any] = {"rule": _NAMES[type(rule)], "by": rule.by}
     match rule:
         case GlobalConcurrency(limit=limit):
