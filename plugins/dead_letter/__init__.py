@@ -216,9 +216,12 @@ class DeadLetters(Plugin):
         batches = walk.replay(options, chancy.prepare_stored, progress)
         return sum([len(found) async for found in batches])
 
-    async def purge(self, chancy: Application, id: UUID) -> bool:
-        """Delete a dead letter permanently; False if there is none."""
-        return bool(await Letters(chancy.broker).purge([id]))
+    async def purge(self, chancy: Application, id: UUID, *, replayed: bool | None = None) -> bool:
+        """Delete a dead letter permanently; False if there is none.
+
+        :param replayed: True to delete it only if it was replayed, False only if it was not.
+        """
+        return bool(await Letters(chancy.broker).purge([id], replayed=replayed))
 
     async def purge_all(
         self,

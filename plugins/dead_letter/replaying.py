@@ -135,7 +135,8 @@ class Walk:
         chosen = await self._letters.choose(self._wanted, bounded=True)
         done = 0
         async for positions in self._batches(chosen, None):
-            done += await self._letters.purge([position.id for position in positions])
+            ids = [position.id for position in positions]
+            done += await self._letters.purge(ids, replayed=chosen.replayed)
             if progress is not None:
                 progress(done)
         return done

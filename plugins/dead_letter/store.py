@@ -139,22 +139,26 @@ class Letters:
         )
 
     async def find(
-        self, wanted: LetterFilter, *, limit: int = 50, before: UUID | None = None
+        self,
+        wanted: LetterFilter,
+        *,
+        limit: int = 50,
+        before: LetterPosition | UUID | None = None,
     ) -> list[DeadLetter]:
         """Dead letters, newest first, each with only its last failure.
 
-        :raises ConfigurationError: there is no dead letter ``before``; it may have been purged.
+        :param before: the last one of the previous page; a position also if that was purged.
+        :raises ConfigurationError: there is no dead letter with the id ``before``.
         """
         if not 1 <= limit <= MAX_FOUND:
             raise ConfigurationError(f"limit={limit} must be from 1 to {MAX_FOUND:,}")
-        at: datetime | None = None
-        if before is not None:
+        if isinstance(before, UUID):
             last = await self.get(before)
             if last is None:
                 raise ConfigurationError(f"there is no dead letter {before} to begin after")
-            at = last.died_at
+            before = LetterPosition(last.died_at, last.id)
         chosen = await self.choose(wanted)
-        rows = await self._tables.fetch("find", *chosen, at, before, limit, False)
+        rows = await self._tables.fetch("find", *chosen, *(before or (None, None)), limit, False)
         return [letter(row) for row in rows]
 
     async def get(self, id: UUID) -> DeadLetter | None:
@@ -267,9 +271,13 @@ class Letters:
                 refused[dead.id] = error
         return found, refused
 
-    async def purge(self, ids: Sequence[UUID]) -> int:
-        """Delete dead letters permanently; returns their number."""
-        ((count,),) = await self._tables.fetch("purge", list(ids), WINDOW_S)
+    async def purge(self, ids: Sequence[UUID], *, replayed: bool | None = None) -> int:
+        """Delete dead letters permanently; returns their number.
+
+        :param replayed: see `LetterFilter`; it applies when a dead letter is deleted, so one that
+            was replayed since it was found stays.
+        """
+        ((count,),) = await self._tables.fetch("purge", list(ids), WINDOW_S, replayed)
         return int(count)
 
     # For the sweep

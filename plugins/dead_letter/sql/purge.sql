@@ -1,4 +1,5 @@
--- Deletes dead letters. Stores the ids of those that died within the last $2 seconds as purged;
+-- Deletes the dead letters with the ids $1. $3: only those that were replayed, or only the others;
+-- null: both. Stores the ids of those that died within the last $2 seconds as purged;
 -- otherwise the sweep would file them again. Returns the number of deleted dead letters.
 -- Index: the primary keys. Locks: the dead letters by id. Safe to repeat.
 with gone as (
@@ -7,6 +8,7 @@ with gone as (
     select o.id
     from {schema}.dead_letters as o
     where o.id = any ($1::uuid[])
+      and ($3::boolean is null or (o.replayed_at is not null) = $3)
     order by o.id
     for update) as l
   where d.id = l.id

@@ -291,6 +291,26 @@ async def test_concurrent_replays_of_the_same_dead_letters_replay_each_once(dsn:
     assert sorted(row[0] for row in of) == sorted(map(str, ids))
 
 
+async def test_a_purge_leaves_what_was_replayed_after_it_was_found(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = letters(dsn, 3)
+    page = Letters.page
+
+    async def then_replayed(*given: Any) -> Any:
+        found = await page(*given)
+        monkeypatch.undo()
+        assert await DEAD.replay(chancy, ids[0])
+        return found
+
+    async with Chancy(dsn) as chancy:
+        monkeypatch.setattr(Letters, "page", then_replayed)
+        assert await DEAD.purge_all(chancy, LetterFilter(replayed=False)) == 2
+        assert filed(dsn) == {ids[0]}
+        assert not await DEAD.purge(chancy, ids[0], replayed=False)
+        assert await DEAD.purge_all(chancy, LetterFilter(replayed=True)) == 1
+
+
 async def test_a_letter_whose_unique_key_is_taken_waits_for_it(dsn: str) -> None:
     ids = letters(dsn, 3)
     ask(dsn, "update chancy.dead_letters set unique_key = 'k' where id <> %s", [ids[2]])
