@@ -56,7 +56,10 @@ class InvalidArguments(PushError):
 
 
 class PayloadTooLarge(PushError):
-    """The encoded arguments or meta are over the limit of the application."""
+    """Encoded arguments, meta, checkpoints or a result are over the limit of the application.
+
+    A job that raises this, or whose result is too large, is not retried.
+    """
 
 
 class DuplicateJob(PushError):

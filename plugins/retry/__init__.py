@@ -45,6 +45,7 @@ _FAILED = State.FAILED
 _PERMANENT = (
     "chancy.errors.InvalidArguments",
     "chancy.errors.InvalidResult",
+    "chancy.errors.PayloadTooLarge",
     "chancy.errors.UnknownFunction",
     "chancy.errors.UnreadablePayload",
     "chancy.errors.UnsupportedLimit",
