@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import click
 
+from chancy.cli.exits import code_of
 from chancy.cli.main import cli
+from chancy.errors import ChancyError
+from chancy.plugin.commands import complain
+from chancy.plugins.dead_letter.letter import letter_facts
+from chancy.plugins.dead_letter.store import MAX_FOUND, LetterPosition
 from chancy.plugins.redis.compat.discovery import load
+from chancy.plugins.redis.compat.fennel import calls
 from chancy.plugins.redis.compat.fennel.application import App
 from chancy.plugins.redis.compat.fennel.client import purge_dead, replay_dead
 from chancy.plugins.redis.compat.fennel.worker import options_of
@@ -42,13 +49,28 @@ def worker(path: str, processes: int, concurrency: int) -> None:
 def dlq(action: str, path: str) -> None:
     """Read, replay or purge the dead letters, as JSON."""
     app = load(path, App)
-    match action:
-        case "replay":
-            click.echo(json.dumps({"replayed": len(replay_dead(app))}))
-        case "purge":
-            click.echo(json.dumps({"purged": len(purge_dead(app))}))
-        case _:
-            _chancy("dead", "list", "--json", "--limit=1000", "--queue", app.name, "--app", path)
+    try:
+        match action:
+            case "replay":
+                click.echo(json.dumps({"replayed": len(replay_dead(app))}))
+            case "purge":
+                click.echo(json.dumps({"purged": len(purge_dead(app))}))
+            case _:
+                _print_dead(app)
+    except ChancyError as error:
+        complain(str(error))
+        sys.exit(code_of(error))
+
+
+def _print_dead(app: App) -> None:
+    """Print all dead letters as one JSON list, a page at a time."""
+    page = calls.blocking(calls.dead_page)
+    last: LetterPosition | None = None
+    while letters := page(app, MAX_FOUND, last):
+        for letter in letters:
+            click.echo(("[" if last is None else ",") + json.dumps(letter_facts(letter)))
+            last = LetterPosition(letter.died_at, letter.id)
+    click.echo("[]" if last is None else "]")
 
 
 @fennel.command()

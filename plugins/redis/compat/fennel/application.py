@@ -15,7 +15,8 @@ from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.compat.discovery import at, discover
-from chancy.plugins.redis.compat.environment import settings_of
+from chancy.plugins.redis.compat.environment import prefix_of, settings_of
+from chancy.plugins.redis.compat.fennel.job import TASK
 from chancy.plugins.redis.compat.fennel.loop import Loop
 from chancy.plugins.redis.compat.fennel.settings import Settings
 from chancy.plugins.redis.settings import checked
@@ -31,6 +32,8 @@ Function = Callable[..., Any]
 _FOR_EVER_S = 315_360_000.0
 #: Seconds between two sweeps for dead letters: a failed job becomes one within this time.
 _SWEEP_S = 1.0
+#: The most dead letters, and the most finished or failed jobs in Redis: as many as possible.
+_MOST = 100_000_000
 #: Least seconds between two sweeps for jobs of dead workers: 0 would sweep constantly.
 _LEAST_SWEEP_S = 0.1
 #: Postgres sessions for the calls of one process.
@@ -57,11 +60,13 @@ class App:
                 UserWarning,
                 stacklevel=2,
             )
-        self.letters = DeadLetters(sweep_s=_SWEEP_S)
+        self.letters = DeadLetters(keep_days=None, max_letters=_MOST, sweep_s=_SWEEP_S)
         self.redis = checked(
             {
                 "url": ours.redis_url,
-                "prefix": f"{name}:",
+                "prefix": prefix_of(name),
+                "keep_finished": _MOST,
+                "keep_failed": _MOST,
                 "keep_finished_s": ours.results_ttl,
                 "keep_failed_s": _FOR_EVER_S,
             }
@@ -106,6 +111,7 @@ class App:
                 Recovery(sweep_s=max(_LEAST_SWEEP_S, ours.maintenance_interval)),
                 self.letters,
             ],
+            max_payload=ours.max_payload,
             pool_size=_SESSIONS,
         )
 
@@ -127,8 +133,8 @@ class App:
     ) -> Any:
         """Make a function a `Task` of the sync or async client, by the setting ``interface``.
 
-        :param name: by default ``module.name``. Used only in `task_map`: jobs store the path of the
-            function.
+        :param name: by default ``module.name``. It is the name in `task_map` and of jobs; workers
+            find the function by its path.
         :param retries: retries after the first run.
         :raises ConfigurationError: the name is taken, or `retries` is invalid.
         """
@@ -146,7 +152,8 @@ class App:
                 raise ConfigurationError(f"name={shown(known)} must be a string")
             if known in self.task_map:
                 raise ConfigurationError(f"there are two tasks {known}: give one a different name")
-            decorated = job(queue=self.name, max_attempts=most + 1)(func)
+            named = {} if name is None else {TASK: name}
+            decorated = job(queue=self.name, max_attempts=most + 1, meta=named)(func)
             factory: JobFactory[..., Any] = decorated.job
             self.task_map[known] = func
             return kind(known, func, most, self, factory)

@@ -17,8 +17,9 @@ from chancy.errors import JobCancelled, JobFailed
 from chancy.job.definition import Job as Prepared
 from chancy.job.definition import QueuedJob
 from chancy.plugins.dead_letter import DeadLetter, LetterFilter
+from chancy.plugins.dead_letter.store import LetterPosition, Letters
 from chancy.plugins.redis.compat.fennel import exceptions
-from chancy.plugins.redis.compat.fennel.job import Job, exception_of
+from chancy.plugins.redis.compat.fennel.job import TASK, Job, exception_of
 from chancy.plugins.redis.compat.fennel.status import DEAD, status_of
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.transport.chunks import MOVED
@@ -94,7 +95,7 @@ async def find(chancy: Chancy, app: App, uuid: UUID | str) -> QueuedJob:
     :raises JobNotFound: it is not kept.
     """
     id = id_of(uuid)
-    found = await latest(app, chancy, await chancy.get_job(id))
+    found = await latest(app, chancy, id)
     if found is None:
         raise not_found(id)
     return found
@@ -127,37 +128,42 @@ async def result(chancy: Chancy, app: App, id: UUID, timeout: Timeout) -> Any:
 
 async def _result(chancy: Chancy, app: App, id: UUID) -> Any:
     while True:
-        # It may have ended so long ago that it is only in the history, which sends no notification.
-        ended = await chancy.get_job(id)
-        if ended is None or not ended.state.final:
-            ended = await chancy.wait_for(id)
-        last = await latest(app, chancy, ended)
-        if last is None:
+        last = await latest(app, chancy, id)
+        if last is None and await app.letters.get(chancy, id) is not None:
             raise not_found(id)
-        if last.id != id:
-            id = last.id
-            continue
-        try:
-            return chancy.read_result(ended)
-        except JobFailed as error:
-            known = exception_of(ended.errors[-1] if ended.errors else {})
-            failed = exceptions.TaskFailed(known["original_type"], known["original_args"])
-            raise failed from error
-        except JobCancelled as error:
-            raise exceptions.TaskFailed("JobCancelled", [str(error)]) from error
+        # It may have ended so long ago that it is only in the history, which sends no notification.
+        if last is not None and last.state.final:
+            return _value(chancy, last)
+        ended = await chancy.wait_for(id if last is None else last.id)
+        # A failed job may have been replayed.
+        if ended.state is not State.FAILED:
+            return _value(chancy, ended)
 
 
-async def latest(app: App, chancy: Chancy, job: QueuedJob | None) -> QueuedJob | None:
-    """The job, or the job that it was replayed as.
+def _value(chancy: Chancy, ended: QueuedJob) -> Any:
+    try:
+        return chancy.read_result(ended)
+    except JobFailed as error:
+        known = exception_of(ended.errors[-1] if ended.errors else {})
+        failed = exceptions.TaskFailed(known["original_type"], known["original_args"])
+        raise failed from error
+    except JobCancelled as error:
+        raise exceptions.TaskFailed("JobCancelled", [str(error)]) from error
+
+
+async def latest(app: App, chancy: Chancy, id: UUID) -> QueuedJob | None:
+    """The job, or the job that it was replayed as, even if the first one is no longer kept.
 
     None if the new job is no longer kept: the failure of the first one is outdated then.
     """
-    while job is not None and job.state is State.FAILED:
-        letter = await app.letters.get(chancy, job.id)
+    while True:
+        job = await chancy.get_job(id)
+        if job is not None and job.state is not State.FAILED:
+            return job
+        letter = await app.letters.get(chancy, id)
         if letter is None or letter.replayed_as is None:
-            break
-        job = await chancy.get_job(letter.replayed_as)
-    return job
+            return job
+        id = letter.replayed_as
 
 
 # Dead letters
@@ -201,7 +207,8 @@ async def purge_dead(
     dead = await read_dead(chancy, app, batchsize, filter)
     await purge_jobs(app.redis, chancy.broker, [UUID(id) for id, _ in dead])
     for id, job in dead:
-        if await app.letters.purge(chancy, UUID(id)):
+        # One that was replayed in the meantime stays: it leads from the old handle to the new job.
+        if await app.letters.purge(chancy, UUID(id), replayed=False):
             found.append((id, job))
     return found
 
@@ -226,24 +233,29 @@ async def purge_jobs(settings: RedisSettings, control: Broker, ids: Sequence[UUI
 async def _dead(
     chancy: Chancy, app: App, meant: Filter, batchsize: int
 ) -> AsyncIterator[tuple[str, Job]]:
-    # A job that is dead now may not have been filed by a worker yet.
-    await app.letters.file_missing(chancy)
-    wanted = LetterFilter(queue=app.name, replayed=False)
-    before: UUID | None = None
-    while True:
-        letters = await app.letters.find(chancy, wanted, limit=batchsize, before=before)
+    before: LetterPosition | None = None
+    while letters := await dead_page(chancy, app, batchsize, before):
         for letter in letters:
             job = of_letter(letter)
             if meant(job):
                 yield str(letter.id), job
-        if len(letters) < batchsize:
-            return
-        before = letters[-1].id
+        before = LetterPosition(letters[-1].died_at, letters[-1].id)
+
+
+async def dead_page(
+    chancy: Chancy, app: App, limit: int, before: LetterPosition | None
+) -> Sequence[DeadLetter]:
+    """Dead letters that were not replayed, newest first."""
+    if before is None:
+        # A job that is dead now may not have been filed by a worker yet.
+        await app.letters.file_missing(chancy)
+    wanted = LetterFilter(queue=app.name, replayed=False)
+    return await Letters(chancy.broker).find(wanted, limit=limit, before=before)
 
 
 def of_letter(letter: DeadLetter) -> Job:
     return Job(
-        task=letter.func,
+        task=str(letter.meta.get(TASK, letter.func)),
         kwargs=dict(letter.arguments or {}),
         tries=letter.attempt,
         max_retries=letter.max_attempts - 1,

@@ -9,12 +9,15 @@ from typing import Any
 from chancy.job.definition import QueuedJob
 from chancy.plugins.redis.compat.fennel.status import status_of
 
+#: The key of a job's meta with the name that ``@app.task(name=…)`` has given to its function.
+TASK = "fennel_task"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A snapshot of a job.
 
-    :param task: the path of the function.
+    :param task: the name of the task; without one, the path of the function.
     :param args: always empty: arguments are bound to the names of the parameters.
     :param tries: attempts that were started.
     :param exception: ``original_type`` and ``original_args`` of the last failure.
@@ -34,7 +37,7 @@ class Job:
 def shown(job: QueuedJob) -> Job:
     """The fennel job for a job."""
     return Job(
-        task=job.func,
+        task=str(job.meta.get(TASK, job.func)),
         kwargs=dict(job.arguments or {}),
         tries=job.attempt,
         max_retries=job.max_attempts - 1,

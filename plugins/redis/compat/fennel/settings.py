@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
+
 Seconds = Annotated[float, Field(ge=0)]
 
 
@@ -57,6 +59,8 @@ class Settings(BaseModel):
     results_enabled: bool = True
     #: Seconds for which succeeded jobs are kept.
     results_ttl: Annotated[float, Field(gt=0)] = 3_600
+    #: The most bytes of the arguments or of the result of a job. Not a setting of fennel.
+    max_payload: int = DEFAULT_MAX_PAYLOAD
     #: Log format of a worker, if the program has no log handlers.
     log_format: Literal["console", "json"] = "console"
     #: The lowest level that is logged.

@@ -43,6 +43,11 @@ def fail(message: str) -> None:
     raise RuntimeError(message)
 
 
+@app.task(name="short", retries=0)
+def named() -> None:
+    """Has a name of its own."""
+
+
 @app.task(retries=0)
 def odd_words() -> None:
     """Fails with more than a message."""
@@ -69,6 +74,13 @@ def until(file: str, succeeds: str) -> str:
 def odd() -> Any:
     """Returns what JSON has not."""
     return object()
+
+
+@app.task(retries=3)
+def much(file: str) -> str:
+    """Returns more than is stored."""
+    note(file)
+    return "x" * 2_000_000
 
 
 class Unprintable(Exception):

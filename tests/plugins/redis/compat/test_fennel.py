@@ -143,6 +143,41 @@ def test_without_results(shop: Shop) -> None:
         eventually_sync(gone)
 
 
+@pytest.mark.row("F32")
+@with_settings(retry_backoff="tests.plugins.redis.compat.fennel_shop.at_once")
+def test_a_result_that_is_too_large_is_not_retried(shop: Shop) -> None:
+    x = shop.program.much.delay(str(shop.folder / "notes"))
+    with shop.serving(), pytest.raises(TaskFailed, match=r"PayloadTooLarge.*raise max_payload"):
+        x.get()
+    assert len(shop.notes("notes")) == 1
+
+
+@pytest.mark.row("F32")
+@with_settings(max_payload="3000000")
+def test_a_setting_allows_large_results(shop: Shop) -> None:
+    with shop.serving():
+        assert len(shop.program.much.delay(str(shop.folder / "notes")).get()) == 2_000_000
+
+
+@pytest.mark.row("F18")
+def test_results_are_kept_for_their_time_beside_many_others(shop: Shop, redis_url: str) -> None:
+    echo = shop.program.echo
+    with shop.serving():
+        first = echo.delay(value=1)
+        assert first.get() == 1
+        later = {f"other {n}": time.time() + 1 for n in range(100_000)}
+        with closing(redis.Redis.from_url(redis_url)) as client:
+            client.zadd("{shop:jobs:0}:done", later)
+        assert echo.delay(value=2).get() == 2
+    assert (first.status(), AsyncResult(first.uuid, shop.program.app).get()) == ("SUCCESS", 1)
+
+
+@pytest.mark.parametrize("name", ["my app", "a{b}", "", "x" * 64])
+def test_a_name_that_keys_cannot_have_is_refused(name: str) -> None:
+    with pytest.raises(FennelException, match=r"^App\(.*a name has 1 to 63 of the characters"):
+        App(name)
+
+
 def handed_on(app: App, id: str) -> bool:
     async def look(chancy: Chancy) -> bool:
         job = await chancy.get_job(UUID(id))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from contextlib import closing
 from functools import partial
@@ -10,9 +11,12 @@ from uuid import UUID
 
 import pytest
 import redis
+from click.testing import CliRunner
 
 from chancy import Chancy, State
 from chancy.attempt.failure import Failure
+from chancy.plugins.redis.compat.fennel import App
+from chancy.plugins.redis.compat.fennel import __main__ as command_line
 from chancy.plugins.redis.compat.fennel.client import (
     AsyncResult,
     purge_dead,
@@ -20,7 +24,7 @@ from chancy.plugins.redis.compat.fennel.client import (
     replay_dead,
     state,
 )
-from chancy.plugins.redis.compat.fennel.exceptions import JobNotFound, TaskFailed
+from chancy.plugins.redis.compat.fennel.exceptions import JobNotFound, TaskFailed, Timeout
 from chancy.plugins.redis.compat.fennel.job import Job
 from chancy.routing.router import RoutedBroker
 from chancy.testing.conformance.bench import record, settlement
@@ -28,6 +32,7 @@ from tests.plugins.redis.compat.fennel_worker import APP, Shop
 from tests.support.command import alone, inside
 from tests.support.proxy import Proxy
 from tests.support.redis_fixtures import RedisServer
+from tests.support.sql import ask
 from tests.support.waiting import eventually_sync
 
 SETTINGS = {"retry_backoff": "tests.plugins.redis.compat.fennel_shop.at_once"}
@@ -124,6 +129,75 @@ def test_a_dead_job_is_read_and_replayed_before_a_worker_has_swept(shop: Shop) -
     fourth = shop.program.fail.delay("four")
     fail_all(shop)
     assert [id for id, _ in purge_dead(app)] == [fourth.uuid]
+
+
+@pytest.mark.row("F18")
+def test_dead_letters_do_not_expire(shop: Shop, dsn: str) -> None:
+    app = shop.program.app
+    dead = shop.program.fail.delay("baz")
+    fail_all(shop)
+    assert len(read_dead(app)) == 1
+    ask(dsn, "update chancy.dead_letters set died_at = died_at - interval '30 years'")
+    ask(dsn, "delete from chancy.finished_jobs")
+
+    async def retain(chancy: Chancy) -> None:
+        await app.letters._sweep(chancy.broker, chancy.clock).turn()
+
+    app.run(retain)
+    assert [id for id, _ in read_dead(app)] == [dead.uuid]
+
+
+@pytest.mark.row("F26", "F27")
+def test_dead_letters_are_selected_by_the_name_of_the_task(shop: Shop) -> None:
+    app = shop.program.app
+    named, other = shop.program.named.delay(), shop.program.fail.delay("baz")
+    assert state.get_job(app, named.uuid).task == "short"
+    fail_all(shop)
+    found = replay_dead(app, filter=lambda job: job.task == "short")
+    assert [(id, job.task) for id, job in found] == [(named.uuid, "short")]
+    assert state.get_job(app, named.uuid).task == "short", "the new job has the name, too"
+    [(id, job)] = read_dead(app)
+    assert (id, job.task) == (other.uuid, f"{APP}.fail")
+
+
+@pytest.mark.row("F27", "F28")
+@pytest.mark.parametrize("call", [replay_dead, purge_dead])
+def test_a_purge_leaves_what_was_replayed_after_it_was_read(shop: Shop, call: Any) -> None:
+    program, other = shop.program, App(name="shop", autodiscover="")
+    jobs = [program.fail.delay(str(n)) for n in range(3)]
+    fail_all(shop)
+    others: list[tuple[str, Job]] = []
+
+    def beside(job: Job) -> bool:
+        if not others:
+            others.extend(call(other, filter=lambda one: one.uuid == job.uuid))
+        return True
+
+    purged = [id for id, _ in purge_dead(program.app, filter=beside, batchsize=1)]
+    other.close()
+    assert sorted([*purged, others[0][0]]) == sorted(job.uuid for job in jobs)
+    assert read_dead(program.app) == []
+    kept = AsyncResult(others[0][0], program.app)
+    if call is replay_dead:
+        assert kept.status() == "SENT", "the old handle has the state of the new job"
+        with pytest.raises(Timeout):
+            kept.get(0.1)
+    else:
+        with pytest.raises(JobNotFound):
+            kept.status()
+
+
+@pytest.mark.row("F40")
+def test_the_command_line_reads_all_dead_letters(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_line, "MAX_FOUND", 2)
+    expected: list[str] = []
+    for count in (0, 2, 3):
+        expected[:0] = reversed([shop.program.fail.delay("baz").uuid for _ in range(count)])
+        fail_all(shop)
+        done = CliRunner().invoke(command_line.fennel, ["dlq", "read", "-a", f"{APP}:app"])
+        assert sorted(one["id"] for one in json.loads(done.stdout)) == sorted(expected)
 
 
 def forget(shop: Shop, id: str) -> None:
