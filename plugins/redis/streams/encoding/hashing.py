@@ -11,9 +11,11 @@ import hashlib
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from operator import attrgetter
-from typing import Any, Generic, Protocol, runtime_checkable
+from types import NoneType
+from typing import Any, Generic, Protocol, get_origin, runtime_checkable
 from uuid import UUID
 
 from chancy.errors import ConfigurationError, InvalidArguments
@@ -23,6 +25,9 @@ from chancy.text import shown
 
 #: The key by which events are partitioned.
 Key = str | int | bytes | UUID
+
+#: Types of attributes that cannot be keys.
+_NO_KEYS = (bool, float, tuple, datetime, NoneType)
 
 #: The name of the default hasher.
 DEFAULT_HASHER = "crc32"
@@ -168,6 +173,7 @@ class RecordRoute(Generic[RecordT]):
                     f"partition_by={shown(by)}: {model.__qualname__} has no such attribute; it has "
                     f"{', '.join(model.model_fields) or 'none'}"
                 )
+            self._check_type(by)
             self._key: Callable[[RecordT], Any] = attrgetter(by)
         elif callable(by):
             self._key = by
@@ -175,6 +181,17 @@ class RecordRoute(Generic[RecordT]):
             raise ConfigurationError(
                 f"partition_by={shown(by)} must be the name of an attribute of "
                 f"{model.__qualname__}, or a function of a record"
+            )
+
+    def _check_type(self, by: str) -> None:
+        """Refuse an attribute of a type none of whose values the hasher takes."""
+        field = self._model.model_fields.get(by)
+        kind = field and (get_origin(field.annotation) or field.annotation)
+        if isinstance(self._hasher, BytesHasher) and kind in _NO_KEYS:
+            raise ConfigurationError(
+                f"partition_by={shown(by)}: {self._model.__qualname__}.{by} has the type "
+                f"{kind.__name__}, which cannot be the key of an event: use a string, an integer, "
+                "bytes or a UUID, or pass a function that returns one"
             )
 
     @property

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import datetime
 from enum import Enum, StrEnum
 from typing import Any
 from uuid import UUID
 
 import pytest
+from pydantic import create_model
 
 from chancy.errors import ConfigurationError, InvalidArguments
 from chancy.plugins.redis.streams.encoding.hashing import RecordRoute, find_hasher, key_bytes
@@ -99,6 +101,15 @@ def test_a_function_gives_the_key() -> None:
 def test_a_key_that_no_record_has_is_refused(by: Any, reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason):
         RecordRoute(Customer, by)
+
+
+@pytest.mark.row("R02")
+@pytest.mark.parametrize("kind", [bool, float, tuple[int, int], datetime, None])
+def test_an_attribute_whose_type_has_no_keys_is_refused(kind: Any) -> None:
+    model = create_model("Odd", __base__=Record, key=(kind, ...))
+    with pytest.raises(ConfigurationError, match=r"Odd\.key has the type .*: use a string"):
+        RecordRoute(model, "key")
+    assert RecordRoute(model, "key", by_first_letter).name
 
 
 @pytest.mark.parametrize(
