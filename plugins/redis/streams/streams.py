@@ -67,6 +67,8 @@ class Streams(Schedules):
         self._shared = self.link is redis
         #: Stores events that are sent inside Postgres transactions.
         self.outbox = EventOutboxWriter()
+        #: The class of the streams that are declared.
+        self.stream_type: type[Stream[Any]] = Stream
         self._streams: dict[str, Stream[Any]] = {}
         self._processors: dict[str, Processor[Any]] = {}
         self._executors: dict[str, StreamExecutor] = {}
@@ -133,7 +135,9 @@ class Streams(Schedules):
             max_bytes=max_bytes,
         )
         route = RecordRoute(record, partition_by, like.pop("hasher", None))
-        made = Stream(name, link=self.link, coding=coding, route=route, outbox=self.outbox, **like)
+        made: Stream[RecordT] = self.stream_type(
+            name, link=self.link, coding=coding, route=route, outbox=self.outbox, **like
+        )
         self._streams[name] = made
         return made
 

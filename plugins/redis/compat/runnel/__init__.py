@@ -15,7 +15,9 @@ from chancy.plugins.redis.compat.runnel.parts import (
     DeadLetterMiddleware,
     FastJSONSerializer,
     JSONSerializer,
+    Middleware,
     Serializer,
+    Stream,
 )
 from chancy.plugins.redis.compat.runnel.settings import Settings
 from chancy.plugins.redis.streams.encoding.compression import Gzip
@@ -24,7 +26,6 @@ from chancy.plugins.redis.streams.model.record import Record
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.processing.middleware import Dead
 from chancy.plugins.redis.streams.processing.processor import Processor
-from chancy.plugins.redis.streams.producing.stream import Stream
 
 __all__ = [
     "LZ4",
@@ -38,6 +39,7 @@ __all__ = [
     "FastJSONSerializer",
     "Gzip",
     "JSONSerializer",
+    "Middleware",
     "Misconfigured",
     "Processor",
     "Record",

@@ -6,14 +6,14 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import tzinfo
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, cast, overload
 
 from chancy.app.app import Chancy
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.compat.discovery import at, discover
-from chancy.plugins.redis.compat.environment import settings_of
-from chancy.plugins.redis.compat.runnel.parts import codec_of, middleware_of
+from chancy.plugins.redis.compat.environment import prefix_of, settings_of
+from chancy.plugins.redis.compat.runnel.parts import Stream, codec_of, middleware_of
 from chancy.plugins.redis.compat.runnel.settings import Settings
 from chancy.plugins.redis.streams import standalone as alone
 from chancy.plugins.redis.streams.encoding.codecs import RecordT
@@ -22,7 +22,6 @@ from chancy.plugins.redis.streams.model.policy import Halt, Ignore, Policy, Quar
 from chancy.plugins.redis.streams.model.record import is_primitive
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.processing.processor import Processor
-from chancy.plugins.redis.streams.producing.stream import Stream
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -56,9 +55,10 @@ class App:
         self.name = name
         self.settings = ours = settings_of(Settings, "runnel", settings)
         self._plugin = RedisPlugin(
-            url=ours.redis_url, cluster=ours.redis_cluster, prefix=f"{name}:"
+            url=ours.redis_url, cluster=ours.redis_cluster, prefix=prefix_of(name)
         )
         self.streams = self._plugin.streams
+        self.streams.stream_type = Stream
 
     @cached_property
     def chancy(self) -> Chancy:
@@ -83,7 +83,7 @@ class App:
             serializer = ours.default_serializer
         codec, compressor = codec_of(serializer)
         hasher = _or(hasher, ours.default_hasher)
-        return self.streams.stream(
+        made = self.streams.stream(
             name,
             record=record,
             partition_by=partition_by,
@@ -94,6 +94,7 @@ class App:
             compressor=compressor,
             hasher=at(hasher) if isinstance(hasher, str) and ":" in hasher else hasher,
         )
+        return cast("Stream[RecordT]", made)
 
     def processor(
         self,

@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from typing import Any, TypeVar
 
 from chancy.plugins.redis.compat.discovery import at
 from chancy.plugins.redis.streams.encoding.codecs import Codec, JsonCodec, ValuesCodec
 from chancy.plugins.redis.streams.encoding.compression import Compressor as NamedCompressor
 from chancy.plugins.redis.streams.encoding.compression import Gzip, Lz4
-from chancy.plugins.redis.streams.model.protocols import Item, Middleware, MiddlewareContext
+from chancy.plugins.redis.streams.model.protocols import Item, MiddlewareContext
+from chancy.plugins.redis.streams.model.protocols import Middleware as StreamMiddleware
 from chancy.plugins.redis.streams.processing.middleware import (
     DeadLetterMiddleware as DeadLetterMiddleware,
 )
+from chancy.plugins.redis.streams.producing.stream import PATIENCE_S
+from chancy.plugins.redis.streams.producing.stream import Stream as StreamOfRecords
+
+R = TypeVar("R")
+
+
+class Stream(StreamOfRecords[R]):
+    """A stream whose `send` takes the ids of events as ``stream_ids``, too."""
+
+    async def send(
+        self,
+        *records: R,
+        ids: Sequence[str] | None = None,
+        timeout_s: float = PATIENCE_S,
+        within: object | None = None,
+        stream_ids: Sequence[str] | None = None,
+    ) -> list[str]:
+        chosen = ids if stream_ids is None else stream_ids
+        return await super().send(*records, ids=chosen, timeout_s=timeout_s, within=within)
 
 
 class Compressor:
@@ -29,7 +49,7 @@ class Compressor:
 class Serializer:
     """The base class of custom serializers, which receive the ``model_dump()`` of a record.
 
-    :param compressor: a compressor for use by subclasses.
+    :param compressor: compresses what `dumps` returns.
     """
 
     def __init__(self, compressor: Any = None) -> None:
@@ -50,10 +70,14 @@ FastJSONSerializer = JSONSerializer
 LZ4 = Lz4
 
 
-class OldMiddleware(Protocol):
-    """The middleware of runnel, which gets ``GeneratorExit`` both on failure and at the end."""
+class Middleware:
+    """The base class of custom middleware, which need not inherit from it.
 
-    def handler(self, parent: AsyncIterator[Any], **kwargs: Any) -> AsyncGenerator[Any, None]: ...
+    Its generator gets ``GeneratorExit`` both on failure and at the end.
+    """
+
+    def handler(self, parent: AsyncIterator[Any], **kwargs: Any) -> AsyncGenerator[Any, None]:
+        raise NotImplementedError
 
 
 class _Named:
@@ -73,7 +97,7 @@ class _Named:
 class _Around:
     """A middleware of runnel as a middleware of streams."""
 
-    def __init__(self, old: OldMiddleware) -> None:
+    def __init__(self, old: Middleware) -> None:
         self._old = old
 
     async def handler(
@@ -98,7 +122,8 @@ def codec_of(serializer: Any) -> tuple[Codec | None, NamedCompressor | None]:
         return None, None
     if isinstance(found, JSONSerializer):
         return JsonCodec(), compressor_of(found.compressor)
-    return ValuesCodec(_name_of(found), found.dumps, found.loads), None
+    codec = ValuesCodec(_name_of(found), found.dumps, found.loads)
+    return codec, compressor_of(getattr(found, "compressor", None))
 
 
 def compressor_of(own: Any) -> NamedCompressor | None:
@@ -110,7 +135,7 @@ def compressor_of(own: Any) -> NamedCompressor | None:
     return _Named(own)
 
 
-def middleware_of(declared: Iterable[Any]) -> list[Middleware]:
+def middleware_of(declared: Iterable[Any]) -> list[StreamMiddleware]:
     """Middleware of streams; middleware of runnel is wrapped."""
     return [
         middleware if isinstance(middleware, DeadLetterMiddleware) else _Around(middleware)

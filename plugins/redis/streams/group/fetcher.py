@@ -179,7 +179,10 @@ class Fetcher:
         if entries:
             self._budget.weigh(partition, entries)
             partition.buffer.extend(
-                [Event(number, xid.decode(), fields, recovering, decode) for xid, fields in entries]
+                [
+                    Event(number, xid.decode(), fields, recovering, decode, self._group)
+                    for xid, fields in entries
+                ]
             )
             partition.last = max(partition.last, entries[-1][0].decode(), key=entry_order)
         if count:

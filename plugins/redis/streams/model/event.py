@@ -14,11 +14,12 @@ class Event(Generic[R]):
     :ivar partition: the number of its partition.
     :ivar xid: the id of the entry in Redis, such as ``1700000000000-0``.
     :ivar fields: name, value, name, value … as stored.
+    :ivar group: the name of the processor.
     :ivar recovering: whether the event was delivered to a former owner of the partition, which may
         have processed it.
     """
 
-    __slots__ = ("_decode", "fields", "partition", "recovering", "xid")
+    __slots__ = ("_decode", "fields", "group", "partition", "recovering", "xid")
 
     def __init__(
         self,
@@ -27,12 +28,14 @@ class Event(Generic[R]):
         fields: Sequence[bytes],
         recovering: bool,
         decode: Callable[[Sequence[bytes]], R],
+        group: str = "",
     ) -> None:
         self.partition = partition
         self.xid = xid
         self.fields = fields
         self.recovering = recovering
         self._decode = decode
+        self.group = group
 
     @property
     def data(self) -> Mapping[bytes, bytes]:

@@ -47,6 +47,7 @@ class RemotePartition(Generic[R]):
         number: int,
         decode: Callable[[Sequence[bytes]], R],
         finished: Callable[[], None],
+        group: str = "",
     ) -> None:
         self.number = number
         self.buffer: deque[Event[R]] = deque()
@@ -55,6 +56,7 @@ class RemotePartition(Generic[R]):
         self._shared = shared
         self._decode = decode
         self._finished = finished
+        self._group = group
         self._batch = 1
         self._reported_at = 0.0
         self._fetching = False
@@ -95,7 +97,7 @@ class RemotePartition(Generic[R]):
         """Add the requested events."""
         self._fetching = False
         self.buffer.extend(
-            Event(self.number, xid, fields, recovering, self._decode)
+            Event(self.number, xid, fields, recovering, self._decode, self._group)
             for xid, fields, recovering in pickle.loads(body)
         )
 
@@ -134,6 +136,7 @@ class PartitionLoop(JobLoop):
                 self._details["number"],
                 processor.stream.coding.decode,
                 self._log_handler.end,
+                processor.name,
             )
             taken = partition.taken
             function: Any = processor.function

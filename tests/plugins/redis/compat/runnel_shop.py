@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from chancy.plugins.redis.compat.runnel import App, ExceptionPolicy, Gzip, JSONSerializer, Record
+from chancy.plugins.redis.compat.runnel.interfaces import Middleware
 from chancy.plugins.redis.compat.runnel.worker import Worker
 
 FILE = os.environ.get("SHOP_FILE", "")
@@ -51,11 +52,12 @@ def note(text: str) -> None:
         file.write(f"{text}\n")
 
 
-class Watching:
+class Watching(Middleware):
     """Middleware in runnel's shape."""
 
     async def handler(self, parent: AsyncIterator[Any], **kwargs: Any) -> AsyncGenerator[Any, None]:
         async for item in parent:
+            note(f"handed to {item.group}")
             try:
                 yield item
             except GeneratorExit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import signal
@@ -105,7 +106,15 @@ async def test_the_program_runs(
         return file.read_text().splitlines() if file.exists() else []
 
     def done() -> bool:
-        wanted = ["warm", "billed 0", "billed 1", "billed 3", "checked 1", "checked 3"]
+        wanted = [
+            "handed to bill",
+            "warm",
+            "billed 0",
+            "billed 1",
+            "billed 3",
+            "checked 1",
+            "checked 3",
+        ]
         return {*wanted, "the middleware saw the end", "tick"} <= set(notes())
 
     await eventually(done)
@@ -313,6 +322,45 @@ def test_own_serializers_compressors_and_hashers() -> None:
         fields = packed.coding.encode(Order(order_id=1))
         assert fields[0] == b"data." + name
         assert packed.coding.decode(fields) == Order(order_id=1)
+
+
+def test_a_custom_serializer_is_compressed() -> None:
+    packed = App("a").stream("o", Order, "order_id", serializer=Shouting(compressor=Reversing()))
+    fields = packed.coding.encode(Order(order_id=12))
+    assert list(fields) == [b"data.shouting.reversing", b"}21 :'DI_REDRO'{"]
+    assert packed.coding.decode(fields) == Order(order_id=12)
+
+
+async def test_ids_of_events_are_chosen_by_the_sender(place: dict[str, Any]) -> None:
+    app = App("a", redis_url=place["url"], redis_cluster=place["cluster"])
+    stream = app.stream("orders", Order, "order_id")
+    records = [Order(order_id=at) for at in range(2)]
+    assert await stream.send(*records, stream_ids=["1-1", "2-1"]) == ["1-1", "2-1"]
+    await app.streams.link.close()
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("constants", {"ExceptionPolicy"}),
+        ("exceptions", {"Misconfigured", "RunnelException"}),
+        ("interfaces", {"Compressor", "Middleware", "Serializer"}),
+        ("middleware", {"DeadLetterMiddleware"}),
+        ("worker", {"Worker"}),
+    ],
+)
+def test_modules_of_runnel_have_their_names(module: str, names: set[str]) -> None:
+    package = "chancy.plugins.redis.compat.runnel"
+    found = vars(importlib.import_module(f"{package}.{module}"))
+    assert names <= found.keys()
+    root = vars(importlib.import_module(package))
+    assert {found[name] is root[name] for name in names} == {True}
+
+
+@pytest.mark.parametrize("name", ["my app", "x" * 64])
+def test_a_name_that_keys_cannot_have_is_refused(name: str) -> None:
+    with pytest.raises(Misconfigured, match=r"^App\(.*a name has 1 to 63 of the characters"):
+        App(name)
 
 
 @pytest.mark.parametrize(
