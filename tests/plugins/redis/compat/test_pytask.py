@@ -27,10 +27,8 @@ from tests.support.waiting import eventually
 
 
 @contextmanager
-def program(url: str) -> Generator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.plugins.redis.compat.pytask_shop", url]
-    )
+def program(*words: str) -> Generator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, *words])
     try:
         yield process
     finally:
@@ -57,7 +55,7 @@ def is_stopped(helpers: PyTaskHelpers, id: str) -> bool:
 @pytest.mark.row("P34")
 async def test_the_story_of_a_program(redis_url: str, raw: redis.Redis) -> None:
     helpers = PyTaskHelpers(raw)
-    with program(redis_url) as process:
+    with program("-m", "tests.plugins.redis.compat.pytask_shop", redis_url) as process:
         # By any client, in the keys that it always had.
         command_sync(raw, "HSET", "task-r", "task", "loop", "data", '{"text":"raw"}')
         command_sync(raw, "LPUSH", "new-task", "r")
@@ -101,6 +99,37 @@ async def test_the_story_of_a_program(redis_url: str, raw: redis.Redis) -> None:
     assert helpers.get_end_task_ids() == []
     helpers.remove_task(kept)
     assert not raw.exists(f"task-{kept}")
+    helpers.services.close()
+
+
+STUCK = """
+import sys, time
+from redis import Redis
+from chancy.plugins.redis.compat.pytask import PyTask, Task
+
+class Stuck(Task):
+    NAME = "stuck"
+    def start(self):
+        time.sleep(3600)
+
+app = PyTask(Redis.from_url(sys.argv[1]))
+app.services.configure(grace_s=0.1)
+app.add_task(Stuck)
+app.run()
+"""
+
+
+@pytest.mark.row("P35")
+async def test_a_program_ends_despite_a_task_in_a_blocking_call(
+    redis_url: str, raw: redis.Redis
+) -> None:
+    helpers = PyTaskHelpers(raw)
+    id = helpers.start_task("stuck")
+    with program("-c", STUCK, redis_url) as process:
+        await eventually(lambda: helpers.get_task(id, "state") == "RUNNING")
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, 20) == 0
+    assert helpers.get_task(id, "state") == "RUNNING", "its lease ends later"
     helpers.services.close()
 
 
