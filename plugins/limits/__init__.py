@@ -23,6 +23,7 @@ from chancy.postgres.schema.component import Migrations
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.queue.rules import GlobalConcurrency, RateLimit, Rule
 from chancy.states import State
+from chancy.text import shown
 
 if TYPE_CHECKING:
     import click
@@ -103,15 +104,19 @@ class GlobalLimits(Plugin):
         if not found:
             elsewhere = rules and queues[job.queue].broker != DEFAULT_BROKER
             return await _held_elsewhere(app.broker, job, rules) if elsewhere else None
-        ((full, holders, rate, ready_s, paused, ahead, key, blocking, held),) = found
+        ((full, holders, rate, ready_s, paused, ahead, key, value, blocking, held),) = found
 
         def named(number: int) -> str:
-            return str(rules[number - 1]) if number <= len(rules) else "a rule of its queue"
+            if number > len(rules):
+                return "a rule of its queue"
+            rule = rules[number - 1]
+            return str(rule) if rule.by is None else f"{rule} for {shown(value)}"
 
         if blocking is not None:
+            dashes = "-- " if key.startswith("-") else ""
             text = (
                 f"held by its sequence: the job {blocking} failed and blocks it until it is "
-                f"replayed, or skipped: chancy limits skip {job.queue} {shlex.quote(key)}"
+                f"replayed, or skipped: chancy limits skip {job.queue} {dashes}{shlex.quote(key)}"
             )
         elif holders:
             text = f"held by {named(full)}: {_listed(holders)}"
@@ -121,7 +126,7 @@ class GlobalLimits(Plugin):
             text = f"held by {named(rate)}: {what} in {ready_s:.1f} s"
         else:
             text = "held by the rules of its queue until its turn"
-        return f"{text}; {ahead:,} jobs of its partition are ahead of it" if held else text
+        return f"{text}; {_counted(ahead)} ahead of it" if held and ahead else text
 
     async def serve(self, runtime: Runtime) -> None:
         broker, clock, leader = runtime.broker, runtime.clock, runtime.leader
@@ -156,6 +161,10 @@ async def _held_elsewhere(broker: Broker, job: QueuedJob, rules: Sequence[Rule])
                     f"held by {rule}: its next token is there, or a pause ends, in {next_s:.1f} s"
                 )
     return None
+
+
+def _counted(ahead: int) -> str:
+    return "1 job of its partition is" if ahead == 1 else f"{ahead:,} jobs of its partition are"
 
 
 def _listed(holders: Sequence[str]) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from uuid import UUID
+
 import click
 
 from chancy.plugin.commands import as_json, refuse
 from chancy.plugin.runtime import Application, CommandLine
 from chancy.plugin.tables import facts
 from chancy.plugins.limits.partitions import Partition, Partitions
+from chancy.queue.queue import Queue, check_declared
+from chancy.queue.rules import Rule
 
 #: The most partitions that `list_` shows.
 _MOST = 1_000
@@ -45,24 +50,32 @@ def list_(line: CommandLine, queue: str, limit: int, json_: bool) -> None:
       chancy limits list ledger --json | jq '.[] | select(.blocked_by) | .key'
     """
 
-    async def main(chancy: Application) -> list[Partition]:
-        return await Partitions(chancy.broker).waiting(queue, limit)
+    async def main(chancy: Application) -> tuple[list[Partition], Sequence[Rule]]:
+        declared = await _declared(chancy, queue)
+        return await Partitions(chancy.broker).waiting(queue, limit), declared.rules
 
-    found = line.run(main)
+    found, rules = line.run(main)
     if json_:
         line.script([facts(partition) for partition in found])
         return
     line.table(
         ("partition", "held", "oldest", "waits for"),
-        [(part.key, part.held, part.oldest_at, _reason(part)) for part in found],
+        [(part.key, part.held, part.oldest_at, _reason(part, rules)) for part in found],
     )
 
 
-def _reason(part: Partition) -> str:
+async def _declared(chancy: Application, name: str) -> Queue:
+    queues = await chancy.broker.queues()
+    check_declared(name, queues)
+    return next(queue for queue in queues if queue.name == name)
+
+
+def _reason(part: Partition, rules: Sequence[Rule]) -> str:
     if part.blocked_by is not None:
         return f"the failed job {part.blocked_by}: replay or skip it"
     if part.rule is not None:
-        return f"a slot of rule {part.rule}"
+        known = part.rule <= len(rules)
+        return f"a slot of {rules[part.rule - 1] if known else 'a rule of its queue'}"
     if part.ready_s is not None:
         return f"a rate limit, {max(part.ready_s, 0.0):.1f} s"
     return "its turn"
@@ -77,16 +90,23 @@ def _reason(part: Partition) -> str:
 def skip(line: CommandLine, queue: str, key: str | None, every: bool, json_: bool) -> None:
     """Let a partition go on behind failed jobs that block its sequence.
 
-    The failed jobs stay dead letters. Exits 1 if no job blocks the partition.
+    The failed jobs stay dead letters. Exits 1 if no job blocks the partition. Put -- before a KEY
+    that begins with a dash.
 
     \b
     Example:
       chancy limits skip ledger account-7
+      chancy limits skip ledger -- -7
       chancy limits skip ledger --all
     """
     if (key is None) != every:
         raise click.UsageError("name a partition, or pass --all")
-    skipped = line.run(lambda chancy: Partitions(chancy.broker).skip(queue, key))
+
+    async def main(chancy: Application) -> list[UUID]:
+        await _declared(chancy, queue)
+        return await Partitions(chancy.broker).skip(queue, key)
+
+    skipped = line.run(main)
     if json_:
         line.script({"skipped": [str(id) for id in skipped]})
     if not skipped:

@@ -1,8 +1,9 @@
 -- Why the job $1 of a queue with rules does not start: the number of a rule whose slots are taken, and
 -- up to 6 jobs that hold them; the number of a rate limit without a token, the seconds until one is
 -- there, and whether a job asked for a pause; how many held jobs of its partition are ahead, at most
--- 1,000; its partition; a failed job that blocks its sequence; and whether it is held. No row: the
--- rules do not keep it from starting. A rule for the whole queue leaves its jobs pending.
+-- 1,000; its partition, and its value for that rule; a failed job that blocks its sequence; and
+-- whether it is held. No row: the rules do not keep it from starting. A rule for the whole queue
+-- leaves its jobs pending.
 -- Index: the primary keys, jobs_limits_held. No locks. Safe to repeat.
 select
   full_rule.no,
@@ -20,6 +21,7 @@ select
         and (a.priority > j.priority or (a.priority = j.priority and a.pos < j.pos))
       limit 1000) as ahead),
   part.key,
+  {schema}.limits_group(part.key, coalesce(full_rule.by_no, rate.by_no), cardinality(q.bys)),
   block.id,
   j.state = 3
 from {schema}.jobs as j
@@ -29,7 +31,7 @@ cross join lateral coalesce(
   {schema}.limits_key(q.bys, j.func, j.arguments, j.meta)) as part (key)
 left join {schema}.limits_partitions as p on p.queue = j.queue and p.key = part.key
 left join lateral (
-  select r.no, (array_agg(u.id::text order by u.id))[:6] as holders
+  select r.no, r.by_no, (array_agg(u.id::text order by u.id))[:6] as holders
   from unnest(q.kinds, q.by_nos, q.maxima) with ordinality as r (kind, by_no, most, no)
   join {schema}.limits_slots as l on l.queue = j.queue
   cross join unnest(l.ids, l.keys) as u (id, key)
@@ -38,12 +40,11 @@ left join lateral (
   where r.kind in ('concurrency', 'sequential')
     and {schema}.limits_group(u.key, r.by_no, cardinality(q.bys))
       = {schema}.limits_group(part.key, r.by_no, cardinality(q.bys))
-  group by r.no, r.most
+  group by r.no, r.by_no, r.most
   having count(distinct u.id) >= r.most
-  order by r.no
-  limit 1) as full_rule on true
+  order by r.no limit 1) as full_rule on true
 left join lateral (
-  select r.no, f.ready_at, coalesce(b.paused_until > clock_timestamp(), false) as paused
+  select r.no, r.by_no, f.ready_at, coalesce(b.paused_until > clock_timestamp(), false) as paused
   from unnest(q.kinds, q.by_nos, q.rates) with ordinality as r (kind, by_no, rate, no)
   join {schema}.limits_buckets as b
     on b.queue = j.queue and b.rule = r.no and b.grp = {schema}.limits_group(part.key, r.by_no, cardinality(q.bys))

@@ -22,7 +22,17 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount
 
-from chancy import Chancy, ConfigurationError, Job, JobFilter, Queue, Reference, State, Worker
+from chancy import (
+    Chancy,
+    ConfigurationError,
+    GlobalConcurrency,
+    Job,
+    JobFilter,
+    Queue,
+    Reference,
+    State,
+    Worker,
+)
 from chancy.asgi import chancy_lifespan
 from chancy.broker import SqlStore
 from chancy.plugin import Application, Panel, Plugin
@@ -479,6 +489,22 @@ async def test_bulk_actions_need_confirmation(shop: Chancy) -> None:
             assert all(f'name="{k}" value="{v}"' in asked.text for k, v in form.items())
             done = await olaf.post(path, {**form, "confirmed": "yes"})
             assert done.status_code in (400, 404, 409), path
+
+
+async def test_partitions_name_the_rule_whose_slots_are_taken(shop: Chancy) -> None:
+    ruled = Queue("crawl", executor="async", rules=(GlobalConcurrency(1, by="feed"),))
+    await shop.declare(ruled, upsert=True)
+    await _sql(
+        shop,
+        """
+        insert into chancy.limits_partitions
+          (queue, key, priority, blocked, after_priority, after_pos)
+        values ('crawl', 'a', 0, '1:a', 0, 0), ('crawl', 'b', 0, '2:b', 0, 0)""",
+    )
+    async with browser(shop, ADMIN) as ada:
+        page = await ada.get("limits?queue=crawl")
+    assert "a slot of <code>GlobalConcurrency(limit=1, by=&#39;feed&#39;)</code>" in page.text
+    assert "a slot of a rule of its queue" in page.text
 
 
 async def test_an_action_whose_process_died_gets_an_end(shop: Chancy) -> None:

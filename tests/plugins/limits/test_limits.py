@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shlex
 import threading
 import time
 from collections import Counter
@@ -43,6 +44,7 @@ from chancy.worker.runner import Runner
 from chancy.worker.surveyor import Surveyor
 from tests.plugins.limits import jobs
 from tests.plugins.limits.jobs import Book, refused, transfer, work
+from tests.support.command import inside
 from tests.support.locks import BLOCKED
 from tests.support.sql import ask
 from tests.support.waiting import eventually, eventually_sync, is_in
@@ -617,6 +619,7 @@ async def test_a_failed_job_blocks_its_sequence_until_it_is_replayed_or_skipped(
             (reason, *_) = await chancy.why(references[7].id)
             assert f"the job {references[4].id} failed and blocks it" in reason.text
             assert "chancy limits skip ruled b" in reason.text
+            assert "ahead of it" not in reason.text
             assert await partitions.skip("ruled", "b") == [references[4].id]
             assert (await references[10].wait(10)).state is State.SUCCEEDED
             assert book.of("b") == [0, 1, 2, 3]
@@ -662,6 +665,63 @@ async def test_a_sequence_is_skipped_by_the_partition_that_waits(dsn: str, book:
         assert await partitions.skip("ruled", '["b", "2"]') == []
         assert await partitions.skip("ruled", part.key) == [failed.id]
         assert (await waiting.wait(10)).state is State.SUCCEEDED
+
+
+async def test_a_key_that_begins_with_a_dash_is_skipped_by_the_command_that_why_prints(
+    dsn: str, book: Book
+) -> None:
+    rules: list[Rule] = [Sequential("tenant", on_failure="block")]
+    async with application(dsn, rules) as chancy, workers(dsn, rules, 1):
+        failed = await chancy.push(transfer.job("-7", 1, broken=True))
+        await failed.wait(10)
+        waiting = await chancy.push(transfer.job("-7", 2))
+        await eventually(lambda: is_in(waiting, State.HELD))
+        (reason, *_) = await chancy.why(waiting.id)
+        command = reason.text.rpartition("chancy ")[2]
+        assert command == "limits skip ruled -- -7"
+        answer = await asyncio.to_thread(inside, *shlex.split(command), dsn=dsn)
+        assert answer.out == f"skipped {failed.id}\n"
+        assert (await waiting.wait(10)).state is State.SUCCEEDED
+
+
+async def test_a_held_job_is_explained_by_the_rule_and_the_value_of_its_key(
+    dsn: str, book: Book
+) -> None:
+    book.gate.clear()
+    rules: list[Rule] = [RateLimit(1000, by="number"), GlobalConcurrency(1, by="tenant")]
+    async with application(dsn, rules) as chancy, workers(dsn, rules, 1):
+        first = await chancy.push(work.job("example.org"))
+        await eventually(lambda: book.of("example.org") == [0])
+        second, third, other = await chancy.push_many(work.job("example.org", n) for n in (7, 7, 8))
+        await eventually(lambda: ask(dsn, HELD) == [(3,)])
+        texts = [(await chancy.why(one.id))[0].text for one in (second, third, other)]
+        slots = "GlobalConcurrency(limit=1, by='tenant')"
+        held = f"held by {slots} for 'example.org': the jobs {first.id} run"
+        assert texts == [held, f"{held}; 1 job of its partition is ahead of it", held]
+        listed = await asyncio.to_thread(inside, "limits", "list", "ruled", dsn=dsn)
+        assert f"a slot of {slots}" in listed.out
+        book.gate.set()
+        await third.wait(10)
+
+
+def test_commands_name_the_nearest_queue_of_an_unknown_one(dsn: str) -> None:
+    inside("queue", "declare", "ledger", dsn=dsn)
+    for words in (["list", "leger"], ["skip", "leger", "--all"]):
+        answer = inside("limits", *words, code=2, dsn=dsn)
+        assert "queue 'leger' is not declared (did you mean 'ledger'?)" in answer.err
+
+
+async def test_priority_delay_and_hold_change_the_order_of_a_sequence(dsn: str, book: Book) -> None:
+    rules = [Sequential(by="tenant")]
+    async with application(dsn, rules) as chancy:
+        late = await chancy.push(work.job("a", 0).with_delay(0.5))
+        kept = await chancy.push(work.job("a", 1).with_hold("later"))
+        await chancy.push_many(work.job("a", n).with_priority(n // 4) for n in (2, 3, 4))
+        async with workers(dsn, rules, 2):
+            await late.wait(10)
+            await chancy.release(kept.id)
+            await kept.wait(10)
+    assert book.of("a") == [4, 2, 3, 0, 1]
 
 
 async def test_a_queue_with_rules_needs_the_plugin(dsn: str) -> None:
