@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from chancy.checks import check_number
@@ -83,6 +84,19 @@ class DashboardPlugin(Plugin):
         return [dashboard, audit]
 
 
+@contextmanager
+def naming_extra() -> Generator[None]:
+    """Raise `ConfigurationError` if a library of the extra ``dashboard`` cannot be imported."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in ("jinja2", "starlette", "uvicorn"):
+            raise
+        raise ConfigurationError(
+            f"the dashboard needs {error.name}: pip install 'chancy-queue[dashboard]'"
+        ) from error
+
+
 class Dashboard:
     """The dashboard of an application, as an ASGI application.
 
@@ -106,16 +120,10 @@ class Dashboard:
         if plugin is None:
             raise ConfigurationError(
                 "this application lacks the plugin chancy.dashboard, which owns the audit: pass "
-                'Chancy(plugins=["chancy.dashboard"]) and run `chancy migrate upgrade`'
+                'Chancy(plugins=["chancy.dashboard"]) and run `chancy migrate upgrade --app …`'
             )
-        try:
+        with naming_extra():
             from chancy.plugins.dashboard.routes import build
-        except ModuleNotFoundError as error:
-            if error.name not in ("jinja2", "starlette", "uvicorn"):
-                raise
-            raise ConfigurationError(
-                f"the dashboard needs {error.name}: pip install 'chancy-queue[dashboard]'"
-            ) from error
         self.chancy = chancy
         #: Whether requests from other machines can be served.
         self.authenticates = (auth or plugin.auth) is not None

@@ -12,7 +12,7 @@ import click
 from chancy.plugin.commands import as_json, complain, refuse
 from chancy.plugin.runtime import Application, CommandLine
 from chancy.plugin.tables import facts
-from chancy.plugins.dashboard import Dashboard
+from chancy.plugins.dashboard import Dashboard, naming_extra
 from chancy.plugins.dashboard.access import BasicAuth, Role, is_loopback
 from chancy.plugins.dashboard.audit import Audit, AuditEntry
 
@@ -58,7 +58,8 @@ def dashboard(line: CommandLine, host: str, port: int, user: str | None, role: s
       chancy dashboard --app shop.jobs:chancy
       chancy dashboard --app shop.jobs:chancy --host 0.0.0.0 --port 8025
     """
-    from chancy.plugins.dashboard.server import serve
+    with naming_extra():
+        from chancy.plugins.dashboard.server import serve
 
     async def main(chancy: Application) -> None:
         site = Dashboard(cast("Chancy", chancy), auth=_auth(user, role))

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Coroutine, Generator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -53,6 +54,11 @@ def demo(dsn: str | None, modules: int | None, dashboard: bool) -> None:
     logging.getLogger("chancy").setLevel(logging.ERROR)
     logging.getLogger("chancy.attempts").setLevel(logging.CRITICAL)
     began = time.monotonic()
+    if dashboard:
+        from chancy.plugins.dashboard import naming_extra
+
+        with naming_extra():
+            import_module("chancy.plugins.dashboard.server")
     from chancy.cli.demo import course, totals
     from chancy.cli.demo import modules as library
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import signal
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -54,6 +55,16 @@ def test_it_asks_for_a_user_and_stops_on_sigterm(shop_dsn: str, tmp_path: Path) 
             running.process.send_signal(signal.SIGTERM)
             assert running.process.wait(30) == 0, running.log
     assert "Traceback" not in running.log
+
+
+def test_without_uvicorn_the_error_names_the_extra(
+    shop_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "chancy.plugins.dashboard.server", raising=False)
+    for words in (["dashboard"], ["demo", "--modules", "1", "--dashboard"]):
+        answer = inside(*words, code=2, dsn=shop_dsn, plugins="chancy.dashboard")
+        assert "pip install 'chancy-queue[dashboard]'" in answer.err
 
 
 def test_a_user_needs_a_password(shop_dsn: str) -> None:
