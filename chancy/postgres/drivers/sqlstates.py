@@ -61,7 +61,10 @@ def advised(sqlstate: str, text: str) -> str:
     """
     text = one_line(text)
     if sqlstate in _MISSING and (sqlstate == "3F000" or "." in text):
-        return f"{text}: if it is one of chancy's, run `chancy migrate upgrade`"
+        return (
+            f"{text}: if it is one of chancy's, run `chancy migrate upgrade`, with --app if it "
+            "belongs to a plugin that is not a default one"
+        )
     return text
 
 

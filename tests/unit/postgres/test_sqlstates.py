@@ -22,3 +22,10 @@ def test_a_full_queue_of_notifications_passes_and_other_limits_do_not(psycopg: b
     assert sqlstates.passing("54000", raised("PreCommit_Notify"))
     assert not sqlstates.passing("54000", raised("_bt_check_third_page"))
     assert not sqlstates.passing("22000", raised("PreCommit_Notify"))
+
+
+def test_a_missing_table_with_a_schema_names_the_command_that_creates_it() -> None:
+    advised = sqlstates.advised("42P01", 'relation "chancy.dashboard_audit" does not exist')
+    assert "`chancy migrate upgrade`, with --app" in advised
+    other = 'relation "orders" does not exist'
+    assert sqlstates.advised("42P01", other) == other
