@@ -114,7 +114,7 @@ COLUMNS: Sequence[tuple[str, str, str, str]] = (
 
 def figures(head: Mapping[str, Any], found: Sequence[Summary], *, page: Path) -> str:
     """The block between the marks of a page, including the existing plots."""
-    blocks = [_conditions(head)]
+    blocks = [_conditions(head, limited=page != LIMITS)]
     if page != README:
         blocks += map(_longer, head.get("others", ()))
     if page == LIMITS:
@@ -142,14 +142,19 @@ def figures(head: Mapping[str, Any], found: Sequence[Summary], *, page: Path) ->
     return "\n\n".join(blocks)
 
 
-def _conditions(head: Mapping[str, Any]) -> str:
+def _conditions(head: Mapping[str, Any], *, limited: bool) -> str:
+    """The machine, the versions and the commit.
+
+    :param limited: whether the page shows the limit beside figures.
+    """
     machine, versions, settings = head["machine"], head["versions"], head["settings"]
+    limit_ = "The limit is\nin the same run, without a queue. " if limited else ""
     rounds = f"Medians of {head['rounds']} rounds" if head["rounds"] > 1 else "One round"
     return (
         f"{rounds} on {machine['cores']} cores ({machine['cpu']}) with everything on them, "
         f"Postgres {versions['postgres']}\nwith fsync {settings['fsync']} and synchronous_commit "
         f"{settings['synchronous_commit']}, {versions['python']}, asyncpg "
-        f"{versions['asyncpg']}. The limit is\nin the same run, without a queue. Commit "
+        f"{versions['asyncpg']}. {limit_}Commit "
         f"{head['commit'] or 'unknown'}, {head['started_at'][:10]}."
     )
 

@@ -105,9 +105,11 @@ class FairShare:
 
 @dataclass(frozen=True, slots=True)
 class Sequential:
-    """The jobs of each value of a partition key run one after the other, in push order.
+    """The jobs of each value of a partition key run one after the other, by priority and then in
+    push order.
 
-    A job that waits for a retry keeps the others of its value waiting.
+    A job that has not started yet is overtaken while it is on hold, or until its delay is over.
+    Once started, a job that waits for a retry keeps the others of its value waiting.
 
     :param by: see `GlobalConcurrency`.
     :param on_failure: what happens once a job has failed for good: ``"skip"``, the next one
