@@ -1,7 +1,8 @@
 """Hooks of mkdocs: the pages read the same on a code host and on the site.
 
 Pages from outside of ``docs`` are added to the site, and links to them are rewritten. The words
-after the language of a block are removed: only the tests of the pages read them.
+after the language of a block are removed: only the tests of the pages read them. Guides with
+``await`` outside of a function begin with where to run it.
 """
 
 from __future__ import annotations
@@ -38,6 +39,15 @@ _SOURCES = {on_site: path for path, on_site in OUTSIDE.items() if on_site != "in
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#:]*)(#[^)\s]*)?\)")
 _FENCE = re.compile(r"^(`{3,}\w+) .*$", re.MULTILINE)
 
+#: A line of an example that awaits outside of a function.
+_AWAITS = re.compile(
+    r"^(?:\w[\w, \[\]:]* = |assert |print\()?\(*(?:await|async with|async for) ", re.MULTILINE
+)
+_PROMPT = (
+    "Save a block whose first line is a comment with a file name as this file. Run the other "
+    "Python blocks in order in `python -m asyncio`, in the same directory."
+)
+
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages from outside of ``docs``."""
@@ -62,4 +72,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return link[0] if source == f"docs/{here}" and not path.startswith("../../") else text
         return f"{image}[{text}]({posixpath.relpath(target, posixpath.dirname(here))}{anchor})"
 
-    return _FENCE.sub(r"\1", _LINK.sub(moved, markdown))
+    markdown = _FENCE.sub(r"\1", _LINK.sub(moved, markdown))
+    if here.startswith("guides/") and "-m asyncio`" not in markdown and _AWAITS.search(markdown):
+        title, _, rest = markdown.partition("\n")
+        markdown = f"{title}\n\n*{_PROMPT}*\n{rest}"
+    return markdown
