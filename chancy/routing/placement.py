@@ -46,6 +46,10 @@ class QueuePlacement:
         self._rows = {queue.name: queue.broker for queue in queues}
         self._read_at = now
 
+    def place(self, queue: Queue) -> None:
+        """Add or change the row of one queue."""
+        self._rows[queue.name] = queue.broker
+
     def own(self, queue: str) -> bool:
         """Whether the application declares this queue, and so its broker."""
         return queue in self._own

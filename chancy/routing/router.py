@@ -383,7 +383,10 @@ class RoutedBroker(JobLookups):
             await self._check_left(queue)
         elif upsert and current.broker != queue.broker:
             check_move([current], queue, await self._live(current))
-        return await self.control.declare(queue, upsert=upsert)
+        stored = await self.control.declare(queue, upsert=upsert)
+        if current is None or upsert:
+            self._placement.place(queue)
+        return stored
 
     async def _check_left(self, queue: Queue) -> None:
         """Refuse a queue that was deleted while it had jobs in another broker."""
