@@ -214,7 +214,7 @@ class Chancy(BlockingCalls):
         if unknown := self._known.unknown([prepared]):
             await self._known.check(unknown, self.broker)
         found = await self.broker.push([prepared], within=within)
-        return reference_to(prepared.id, found, self)
+        return reference_to(prepared.id, found, self, stored=within is None)
 
     async def push_many(
         self,
@@ -236,7 +236,7 @@ class Chancy(BlockingCalls):
             them before the push ends. If a later job cannot be stored, the jobs before stay pushed,
             and a note of the error says how many these are. Not allowed with ``within``.
         """
-        references, unknown = References[R](self), set[str]()
+        references, unknown = References[R](self, stored=within is None), set[str]()
         if self._known.strict:
             await self._known.refresh(self.broker)
         for part in parts(jobs, commit_every, within):
@@ -327,9 +327,15 @@ class Chancy(BlockingCalls):
         """A job, finished or not; None if it does not exist."""
         return (await self.broker.get([checked(id)])).get(id)
 
-    async def wait_for(self, id: UUID, timeout_s: float | None = None) -> QueuedJob:
-        """Wait until a job is finished; see `chancy.results.reference.Reference.wait`."""
-        return await self._waiter.wait(checked(id), timeout_s)
+    async def wait_for(
+        self, id: UUID, timeout_s: float | None = None, *, stored: bool = False
+    ) -> QueuedJob:
+        """Wait until a job is finished; see `chancy.results.reference.Reference.wait`.
+
+        :param stored: the push of the job has been committed, so it is gone if it is missing.
+            Otherwise a missing job may still be pushed, and the wait goes on.
+        """
+        return await self._waiter.wait(checked(id), timeout_s, stored=stored)
 
     def read_result(self, job: QueuedJob) -> Any:
         """The return value of a finished job: see `Reference.result`."""

@@ -44,7 +44,9 @@ class SyncBroker(Protocol):
         self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
     ) -> Mapping[UUID, UUID]: ...
     def run(self, work: Callable[[Broker], Awaitable[T]], *, waits: bool = False) -> T: ...
-    def begin(self, id: UUID, timeout_s: float | None) -> Future[QueuedJob]: ...
+    def begin(
+        self, id: UUID, timeout_s: float | None, *, stored: bool = False
+    ) -> Future[QueuedJob]: ...
     def close(self) -> None: ...
 
 
@@ -138,7 +140,9 @@ class BlockingCalls:
     async def get_job(self, id: UUID) -> QueuedJob | None:
         raise NotImplementedError
 
-    async def wait_for(self, id: UUID, timeout_s: float | None = None) -> QueuedJob:
+    async def wait_for(
+        self, id: UUID, timeout_s: float | None = None, *, stored: bool = False
+    ) -> QueuedJob:
         raise NotImplementedError
 
     # The calls
@@ -184,7 +188,7 @@ class BlockingCalls:
         if unknown := self._known.unknown([prepared]):
             self._sync_broker.run(partial(self._known.check, unknown))
         found = self._sync_broker.push([prepared], within=within)
-        return reference_to(prepared.id, found, self)
+        return reference_to(prepared.id, found, self, stored=self._commits(within))
 
     def sync_push_many(
         self,
@@ -195,7 +199,7 @@ class BlockingCalls:
         commit_every: int | None = None,
     ) -> References[R]:
         """`push_many` for code without an event loop."""
-        references, unknown = References[R](self), set[str]()
+        references, unknown = References[R](self, stored=self._commits(within)), set[str]()
         if self._known.strict:
             self._sync_broker.run(self._known.refresh)
         for part in parts(jobs, commit_every, within):
@@ -206,6 +210,10 @@ class BlockingCalls:
             self._sync_broker.run(partial(self._known.check, unknown))
         return references
 
+    def _commits(self, within: object | None) -> bool:
+        """Whether a push has committed when it returns."""
+        return within is None and self._sync_broker.connection is None
+
     def sync_get_job(self, id: UUID) -> QueuedJob | None:
         """`get_job` for code without an event loop."""
         checked(id)
@@ -215,25 +223,29 @@ class BlockingCalls:
 
         return self._sync_broker.run(get)
 
-    def sync_wait_for(self, id: UUID, timeout_s: float | None = None) -> QueuedJob:
+    def sync_wait_for(
+        self, id: UUID, timeout_s: float | None = None, *, stored: bool = False
+    ) -> QueuedJob:
         """`wait_for` for code without an event loop.
 
         One thread of the application listens for all of them.
         """
-        waiting = self.sync_begin_wait(id, timeout_s)
+        waiting = self.sync_begin_wait(id, timeout_s, stored=stored)
         try:
             return waiting.result()
         except BaseException:
             waiting.cancel()
             raise
 
-    def sync_begin_wait(self, id: UUID, timeout_s: float | None = None) -> Future[QueuedJob]:
+    def sync_begin_wait(
+        self, id: UUID, timeout_s: float | None = None, *, stored: bool = False
+    ) -> Future[QueuedJob]:
         """Start to wait for a job as `sync_wait_for` does, and return at once.
 
         The future has the job, or the error that `wait_for` raises. Its ``cancel`` ends the wait.
         Its callbacks run in the thread that listens, and must not block.
         """
-        return self._sync_broker.begin(checked(id), timeout_s)
+        return self._sync_broker.begin(checked(id), timeout_s, stored=stored)
 
     def sync_call(self, work: Callable[[Broker], Awaitable[T]], *, waits: bool = False) -> T:
         """Run a coroutine function with the broker of the sync calls, and return its result. For

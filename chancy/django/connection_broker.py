@@ -186,8 +186,10 @@ class ConnectionCalls:
 
         return run_blocking(call())
 
-    def begin(self, id: UUID, timeout_s: float | None) -> Future[QueuedJob]:
-        return self._background.begin(id, timeout_s)
+    def begin(
+        self, id: UUID, timeout_s: float | None, *, stored: bool = False
+    ) -> Future[QueuedJob]:
+        return self._background.begin(id, timeout_s, stored=stored)
 
     def close(self) -> None:
         with self._lock:

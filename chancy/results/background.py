@@ -23,7 +23,9 @@ T = TypeVar("T")
 class JobWaiter(Protocol):
     """The protocol of a waiter; see `chancy.results.waiter.CompletionWaiter`."""
 
-    async def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob: ...
+    async def wait(
+        self, id: UUID, timeout_s: float | None, *, stored: bool = False
+    ) -> QueuedJob: ...
     async def close(self) -> None: ...
 
 
@@ -136,10 +138,14 @@ class Background(Generic[B]):
         # By loop: those of a parent process must stay open there.
         self._made: dict[asyncio.AbstractEventLoop, tuple[B, JobWaiter]] = {}
 
-    def begin(self, id: UUID, timeout_s: float | None) -> Future[QueuedJob]:
+    def begin(
+        self, id: UUID, timeout_s: float | None, *, stored: bool = False
+    ) -> Future[QueuedJob]:
         """Start waiting for a job to finish; see `chancy.results.reference.Reference.wait`."""
 
-        return self._loop.submit(self._run(lambda _, waiter: waiter.wait(id, timeout_s)))
+        return self._loop.submit(
+            self._run(lambda _, waiter: waiter.wait(id, timeout_s, stored=stored))
+        )
 
     def run(self, work: Callable[[B], Awaitable[T]], *, waits: bool = False) -> T:
         """Run a coroutine function with the broker, and return its result. It may always wait."""

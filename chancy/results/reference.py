@@ -25,10 +25,16 @@ class ReferenceSource(Protocol):
     """The source of a reference's data: the application, `chancy.app.Chancy`."""
 
     async def get_job(self, id: UUID) -> QueuedJob | None: ...
-    async def wait_for(self, id: UUID, timeout_s: float | None = None) -> QueuedJob: ...
+    async def wait_for(
+        self, id: UUID, timeout_s: float | None = None, *, stored: bool = False
+    ) -> QueuedJob: ...
     def sync_get_job(self, id: UUID) -> QueuedJob | None: ...
-    def sync_wait_for(self, id: UUID, timeout_s: float | None = None) -> QueuedJob: ...
-    def sync_begin_wait(self, id: UUID, timeout_s: float | None = None) -> Future[QueuedJob]: ...
+    def sync_wait_for(
+        self, id: UUID, timeout_s: float | None = None, *, stored: bool = False
+    ) -> QueuedJob: ...
+    def sync_begin_wait(
+        self, id: UUID, timeout_s: float | None = None, *, stored: bool = False
+    ) -> Future[QueuedJob]: ...
     def read_result(self, job: QueuedJob) -> Any: ...
 
 
@@ -39,15 +45,21 @@ class Reference(Generic[R_co]):
     applications used as ``with Chancy(dsn)``.
     """
 
-    __slots__ = ("created", "id", "source")
+    __slots__ = ("created", "id", "source", "stored")
 
     if not TYPE_CHECKING:  # as in `Job`
         __class_getitem__ = classmethod(GenericAlias)
 
-    def __init__(self, id: UUID, source: ReferenceSource, *, created: bool = True) -> None:
+    def __init__(
+        self, id: UUID, source: ReferenceSource, *, created: bool = True, stored: bool = False
+    ) -> None:
         self.id = id
-        #: False if an existing job held the unique key; the reference is to that job.
+        #: False if an existing job held the unique key; the reference is to that job. True if only
+        #: the id of the job exists: the push may be a repetition.
         self.created = created
+        #: Whether the job is known to have been stored: its push has returned, and was not part of
+        #: a transaction of the caller. Waits for such a job raise if it is missing.
+        self.stored = stored
         #: The application that is queried.
         self.source = source
 
@@ -73,14 +85,15 @@ class Reference(Generic[R_co]):
         """Wait until the job is finished, and return it.
 
         A notification ends the wait; see `CompletionWaiter`. All waits of an application share one
-        session. The job need not exist yet.
+        session. The job need not exist yet, unless `stored`.
 
         :raises WaitTimeout: it did not finish within ``timeout_s`` seconds. It keeps running.
-        :raises JobError: it existed and is gone: its queue does not keep finished jobs.
+        :raises JobError: it existed and is gone: its queue does not keep finished jobs, or it was
+            pruned or deleted. If it is missing and not `stored`, the wait goes on.
         :raises BrokerError: the store was unavailable at the start. Later outages only delay the
             wait.
         """
-        return await self.source.wait_for(self.id, timeout_s)
+        return await self.source.wait_for(self.id, timeout_s, stored=self.stored)
 
     async def result(self, timeout_s: float | None = None) -> R_co:
         """Wait until the job is finished, and return its result.
@@ -105,7 +118,7 @@ class Reference(Generic[R_co]):
 
     def sync_wait(self, timeout_s: float | None = None) -> QueuedJob:
         """`wait` for code without an event loop."""
-        return self.source.sync_wait_for(self.id, timeout_s)
+        return self.source.sync_wait_for(self.id, timeout_s, stored=self.stored)
 
     def sync_result(self, timeout_s: float | None = None) -> R_co:
         """`result` for code without an event loop."""
@@ -114,10 +127,10 @@ class Reference(Generic[R_co]):
 
 
 def reference_to(
-    id: UUID, stand_ins: Mapping[UUID, UUID], source: ReferenceSource
+    id: UUID, stand_ins: Mapping[UUID, UUID], source: ReferenceSource, *, stored: bool
 ) -> Reference[Any]:
     """Return the reference for the push of one job, from the return value of `Broker.push`."""
-    return Reference(stand_ins.get(id, id), source, created=id not in stand_ins)
+    return Reference(stand_ins.get(id, id), source, created=id not in stand_ins, stored=stored)
 
 
 def checked(id: UUID, what: str = "job") -> UUID:
@@ -168,12 +181,13 @@ class References(Sequence[Reference[R_co]]):
     A million `Reference` objects would take about 200 MB.
     """
 
-    def __init__(self, source: ReferenceSource) -> None:
+    def __init__(self, source: ReferenceSource, *, stored: bool = False) -> None:
         self._ids = bytearray()
         self._existing: set[int] = set()
         # Where the jobs of the latest transaction begin.
         self._latest = 0
         self._source = source
+        self._stored = stored
 
     def extend(self, ids: Sequence[UUID]) -> None:
         self._ids += b"".join([id.bytes for id in ids])
@@ -203,7 +217,8 @@ class References(Sequence[Reference[R_co]]):
             return [self[i] for i in range(*index.indices(len(self)))]
         at = range(len(self))[index]
         id = UUID(bytes=bytes(self._ids[at * 16 : at * 16 + 16]))
-        return Reference(id, self._source, created=at not in self._existing)
+        created = at not in self._existing
+        return Reference(id, self._source, created=created, stored=self._stored)
 
 
 async def gather(references: Iterable[Reference[R]], timeout_s: float | None = None) -> list[R]:
@@ -291,7 +306,7 @@ def _sync_completions(
     finished: SimpleQueue[int] = SimpleQueue()  # at most one entry for each reference
 
     def start(at: int, reference: Reference[Any]) -> None:
-        wait = reference.source.sync_begin_wait(reference.id, timeout_s)
+        wait = reference.source.sync_begin_wait(reference.id, timeout_s, stored=reference.stored)
         waits.append(wait)
         wait.add_done_callback(lambda _: finished.put(at))
 

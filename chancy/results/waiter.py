@@ -46,12 +46,12 @@ _LINGER_S = 30.0
 class Gone(JobError):
     """A job no longer exists, and its broker has not kept its outcome.
 
-    :param queue: its queue when it was last there.
+    :param queue: its queue when it was last there; None if this wait has not seen it.
     """
 
-    def __init__(self, id: UUID, queue: str) -> None:
-        why = "its queue does not keep finished jobs, so its outcome is not known"
-        super().__init__(f"job {id} is gone: {why}")
+    def __init__(self, id: UUID, queue: str | None) -> None:
+        why = "its queue does not keep finished jobs, or it was pruned or deleted"
+        super().__init__(f"job {id} is gone, and its outcome is not known: {why}")
         self.queue = queue
 
 
@@ -77,7 +77,7 @@ W = TypeVar("W", bound=Waited)
 class _Wait(Generic[W]):
     """A row that is being waited for."""
 
-    __slots__ = ("done", "due", "error", "found", "pause_s", "polled", "waiters")
+    __slots__ = ("done", "due", "error", "found", "pause_s", "polled", "stored", "waiters")
 
     def __init__(self) -> None:
         self.done = asyncio.Event()
@@ -85,6 +85,8 @@ class _Wait(Generic[W]):
         self.polled = asyncio.Event()
         self.found: W | None = None
         self.error: Exception | None = None
+        #: Whether it is known to have been stored, so that it is gone if it is missing.
+        self.stored = False
         self.waiters = 0
         self.pause_s = _FIRST_POLL_S
         #: When it is polled next; None before the first poll.
@@ -145,15 +147,16 @@ class RowWaiter(ABC, Generic[W]):
         return row
 
     @abstractmethod
-    def _gone(self, id: UUID, last: W) -> JobError:
+    def _gone(self, id: UUID, last: W | None) -> JobError:
         """The error of a wait for a row that was there, and is no longer.
 
-        :param last: the row when it was last there.
+        :param last: the row when it was last there; None if no poll has found it.
         """
 
-    async def wait(self, id: UUID, timeout_s: float | None) -> W:
+    async def wait(self, id: UUID, timeout_s: float | None, *, stored: bool = False) -> W:
         """Wait until a row is in a final state, and return it.
 
+        :param stored: it is known to have been stored. Otherwise a missing row may still appear.
         :raises WaitTimeout: it was not within ``timeout_s`` seconds.
         :raises JobError: it was there, and is no longer; of a job: `Gone`.
         :raises BrokerError: the store was unavailable at the start. Later outages only delay the
@@ -168,6 +171,7 @@ class RowWaiter(ABC, Generic[W]):
             self._wake.set()
             self._start()
         wanted.waiters += 1
+        wanted.stored = wanted.stored or stored
         try:
             if timeout_s is None:
                 await wanted.done.wait()
@@ -228,7 +232,7 @@ class RowWaiter(ABC, Generic[W]):
             row = rows.get(id)
             if row is not None and row.state.final:
                 self._finish(id, found=row)
-            elif row is None and wanted.found is not None:
+            elif row is None and (wanted.stored or wanted.found is not None):
                 self._finish(id, error=self._gone(id, wanted.found))
             else:
                 wanted.found = None if row is None else self._kept(row)
@@ -388,5 +392,5 @@ class CompletionWaiter(RowWaiter[QueuedJob]):
     def _kept(self, row: QueuedJob) -> QueuedJob:
         return replace(row, arguments=None, meta={}, errors=())
 
-    def _gone(self, id: UUID, last: QueuedJob) -> JobError:
-        return Gone(id, last.queue)
+    def _gone(self, id: UUID, last: QueuedJob | None) -> JobError:
+        return Gone(id, None if last is None else last.queue)

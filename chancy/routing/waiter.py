@@ -48,23 +48,27 @@ class RoutedWaiter:
         self._lookup_task: asyncio.Task[None] | None = None
         self._closings = 0
 
-    async def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob:
+    async def wait(self, id: UUID, timeout_s: float | None, *, stored: bool = False) -> QueuedJob:
         """Wait until a job is finished; see `chancy.results.reference.Reference.wait`.
 
         A job that no broker has yet is waited for at every broker.
+
+        :param stored: it is known to have been stored.
         """
-        name = self._brokers.broker_of_job(id) or await self._find(id)
-        if name is None:
+        name = self._brokers.broker_of_job(id)
+        if name is None and (name := await self._find(id)) is not None:
+            stored = True
+        if name is None and not stored:
             return await self._wait_everywhere(id, timeout_s)
         started, left_s = self._clock.monotonic(), timeout_s
         while True:
-            found = await self._wait_where_known(name, id, left_s)
+            found = await self._wait_where_known(name or DEFAULT_BROKER, id, left_s, stored)
             if not isinstance(found, str):
                 return found
-            name, left_s = found, self._left_s(timeout_s, started)
+            name, left_s, stored = found, self._left_s(timeout_s, started), True
 
     async def _wait_where_known(
-        self, name: str, id: UUID, timeout_s: float | None
+        self, name: str, id: UUID, timeout_s: float | None, stored: bool
     ) -> QueuedJob | str:
         """Wait at one broker, and check at times whether another has the job.
 
@@ -76,7 +80,7 @@ class RoutedWaiter:
         """
         pause_s, started = _RECHECK_S, self._clock.monotonic()
         await self._brokers.ready(name)
-        waiting = asyncio.create_task(self._waiters[name].wait(id, timeout_s))
+        waiting = asyncio.create_task(self._waiters[name].wait(id, timeout_s, stored=stored))
         try:
             while True:
                 # Beside the wait: another broker may be unavailable, which takes it a timeout.
@@ -105,7 +109,7 @@ class RoutedWaiter:
         return await self._find(id)
 
     async def _find_moved(
-        self, name: str, queue: str, id: UUID, timeout_s: float | None
+        self, name: str, queue: str | None, id: UUID, timeout_s: float | None
     ) -> str | None:
         """The broker that has a job that another one has no longer; None if none has it. Waits for
         unavailable brokers, if they may have it.
@@ -115,7 +119,9 @@ class RoutedWaiter:
         until = math.inf if timeout_s is None else self._clock.monotonic() + timeout_s
         closings = self._closings
         possible = {DEFAULT_BROKER, name}
-        if name == DEFAULT_BROKER:
+        if queue is None:
+            possible.update(self._brokers.all)
+        elif name == DEFAULT_BROKER:
             possible.add((await self._broker_of(queue))[0])
         while True:
             # It may have moved to a broker that was asked before the one that it left.

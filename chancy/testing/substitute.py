@@ -67,7 +67,7 @@ class SandboxWaiter:
     def __init__(self, finish: Finish) -> None:
         self._finish = finish
 
-    async def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob:
+    async def wait(self, id: UUID, timeout_s: float | None, *, stored: bool = False) -> QueuedJob:
         return await self._finish(id)
 
     async def close(self) -> None:
@@ -101,7 +101,9 @@ class SandboxSyncBroker:
 
         return _run_to_end(call())
 
-    def begin(self, id: UUID, timeout_s: float | None) -> Future[QueuedJob]:
+    def begin(
+        self, id: UUID, timeout_s: float | None, *, stored: bool = False
+    ) -> Future[QueuedJob]:
         done: Future[QueuedJob] = Future()
         try:
             done.set_result(_run_to_end(self._finish(id)))

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -22,11 +23,12 @@ from chancy import (
     Queue,
     State,
     Worker,
+    as_completed,
     gather,
     sync_as_completed,
     sync_gather,
 )
-from chancy.errors import BrokerUnavailable, ConfigurationError
+from chancy.errors import BrokerUnavailable, ConfigurationError, JobError, WaitTimeout
 from chancy.plugins.retry import Retries
 from chancy.postgres.drivers import Name
 from tests.support import jobs
@@ -108,6 +110,39 @@ async def test_a_job_is_waited_for_before_its_commit(chancy: Chancy, dsn: str) -
             waiting = asyncio.create_task(reference.result(20))
             await eventually(lambda: count(dsn, "chancy.awaited"))
         assert await waiting == "soon"
+
+
+async def test_a_wait_for_a_pushed_job_that_is_gone_raises(chancy: Chancy, dsn: str) -> None:
+    """Its queue keeps no finished jobs; the application was not waiting when it finished."""
+    await chancy.declare(replace(SELDOM, keep_finished=False), upsert=True)
+    with chancy:
+        async with Worker(chancy):
+            one = await chancy.push(jobs.note.job(1))
+            references = [
+                one,
+                *await chancy.push_many([jobs.note.job(2)]),
+                await asyncio.to_thread(chancy.sync_push, jobs.note.job(3)),
+                *await asyncio.to_thread(chancy.sync_push_many, [jobs.note.job(4)]),
+            ]
+            await eventually(lambda: count(dsn, "chancy.jobs") == 0)
+        async with asyncio.timeout(10):
+            for reference in references:
+                with pytest.raises(JobError, match="is gone"):
+                    await reference.result()
+            with pytest.raises(JobError, match="is gone"):
+                await gather(references)
+            with pytest.raises(JobError, match="is gone"):
+                await anext(as_completed(references))
+            with pytest.raises(JobError, match="is gone"):
+                await asyncio.to_thread(one.sync_wait)
+            with pytest.raises(JobError, match="is gone"):
+                await asyncio.to_thread(sync_gather, references)
+            with pytest.raises(JobError, match="is gone"):
+                await asyncio.to_thread(next, sync_as_completed(references))
+            with pytest.raises(JobError, match="is gone"):
+                await chancy.wait_for(one.id, stored=True)
+            with pytest.raises(WaitTimeout, match="is not there"):
+                await chancy.wait_for(one.id, timeout_s=0)
 
 
 async def test_the_text_of_an_id_is_refused_and_others_wait_on(chancy: Chancy) -> None:

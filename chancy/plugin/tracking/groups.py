@@ -169,7 +169,7 @@ class GroupWaiter(RowWaiter[GroupStatus[S]]):
     async def _unwatch(self, ids: Sequence[UUID]) -> None:
         await self._calls.unwatch(ids)
 
-    def _gone(self, id: UUID, last: GroupStatus[S]) -> JobError:
+    def _gone(self, id: UUID, last: GroupStatus[S] | None) -> JobError:
         return JobError(f"{self.kind} {id} is gone: it was purged, so its state is not known")
 
 

@@ -73,7 +73,9 @@ class Shelf:
     async def get_job(self, id: UUID) -> QueuedJob | None:
         return self.jobs.get(id)
 
-    async def wait_for(self, id: UUID, timeout_s: float | None = None) -> QueuedJob:
+    async def wait_for(
+        self, id: UUID, timeout_s: float | None = None, *, stored: bool = False
+    ) -> QueuedJob:
         if id in self.jobs:
             return self.jobs[id]
         if timeout_s == 0:
@@ -84,10 +86,14 @@ class Shelf:
     def sync_get_job(self, id: UUID) -> QueuedJob | None:
         return self.jobs.get(id)
 
-    def sync_wait_for(self, id: UUID, timeout_s: float | None = None) -> QueuedJob:
+    def sync_wait_for(
+        self, id: UUID, timeout_s: float | None = None, *, stored: bool = False
+    ) -> QueuedJob:
         return self.jobs[id]
 
-    def sync_begin_wait(self, id: UUID, timeout_s: float | None = None) -> Future[QueuedJob]:
+    def sync_begin_wait(
+        self, id: UUID, timeout_s: float | None = None, *, stored: bool = False
+    ) -> Future[QueuedJob]:
         begun: Future[QueuedJob] = Future()
         if id in self.jobs:
             begun.set_result(self.jobs[id])

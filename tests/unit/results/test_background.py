@@ -37,7 +37,7 @@ class Slow:
 class UnusedWaiter:
     """A waiter that is never reached."""
 
-    async def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob:
+    async def wait(self, id: UUID, timeout_s: float | None, *, stored: bool = False) -> QueuedJob:
         raise AssertionError(id)
 
     async def close(self) -> None:

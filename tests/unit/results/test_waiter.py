@@ -227,6 +227,23 @@ async def test_a_job_that_vanishes_cannot_be_waited_for(
         await waiting
 
 
+async def test_a_stored_job_that_is_missing_is_gone(
+    broker: Watched, finishes: CompletionWaiter, clock: ManualClock
+) -> None:
+    """Also for a wait that does not know that it was stored."""
+    id = uuid.uuid4()
+    unsure = await begun(broker, finishes, id)
+    with pytest.raises(JobError, match="it was pruned or deleted"):
+        await asyncio.wait_for(finishes.wait(uuid.uuid4(), None, stored=True), 10)
+    assert not unsure.done()
+    sure = asyncio.create_task(finishes.wait(id, None, stored=True))
+    await asyncio.sleep(0)
+    clock.advance(1.0)
+    for waiting in (sure, unsure):
+        with pytest.raises(JobError, match="its outcome is not known"):
+            await waiting
+
+
 async def test_a_job_may_come_later(
     bench: Bench, broker: Watched, finishes: CompletionWaiter, clock: ManualClock
 ) -> None:

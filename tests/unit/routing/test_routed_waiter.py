@@ -62,6 +62,32 @@ async def test_a_job_that_is_nowhere_yet_is_waited_for(
     assert (await waiting).state is State.CANCELLED
 
 
+@pytest.mark.parametrize("pushed", [False, True])
+async def test_a_stored_job_that_no_broker_has_is_gone(
+    planes: BrokerSet, waits: RoutedWaiter, pushed: bool
+) -> None:
+    wanted = job()
+    if pushed:
+        planes.pushed("memory", [wanted.id])
+    with pytest.raises(JobError, match=f"job {wanted.id} is gone"):
+        await asyncio.wait_for(waits.wait(wanted.id, None, stored=True), 10)
+
+
+async def test_a_stored_job_may_be_in_a_broker_that_is_away(
+    planes: BrokerSet, waits: RoutedWaiter, two: TwoBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.routing.waiter._RETRY_S", 0.01)
+    wanted = job()
+    await planes.all["memory"].push([wanted])
+    await planes.all["memory"].cancel([wanted.id])
+    two.away = True
+    waiting = asyncio.create_task(waits.wait(wanted.id, 30, stored=True))
+    done, _ = await asyncio.wait([waiting], timeout=0.1)
+    assert not done
+    two.away = False
+    assert (await waiting).state is State.CANCELLED
+
+
 async def test_jobs_removed_from_their_broker_are_found_in_the_history(
     planes: BrokerSet, waits: RoutedWaiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
