@@ -63,8 +63,8 @@ class Unique:
     :param period: the key is held for at least this long after a stored push, by the clock of the
         database, even if the job finishes earlier.
     :param on_conflict: ``skip``: the push returns the existing job. ``replace``: the existing job
-        takes over arguments, run-at and priority of this push if it waits, and is left as it is if
-        it runs. ``raise``: the push raises `DuplicateJob`.
+        takes over arguments, run-at, priority, expiry and hold of this push if it waits, and is
+        left as it is if it runs. ``raise``: the push raises `DuplicateJob`.
     :param debounce: the job runs this long after the last push, with the arguments of that push.
     :param cap: the job is due at most this long after the first push. Required with ``debounce``,
         since a constant stream of pushes would delay the job forever.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
@@ -9,6 +10,7 @@ from uuid import UUID
 from chancy.broker.notices import NoticeKind
 from chancy.broker.values import PreparedJob
 from chancy.errors import DuplicateJob
+from chancy.job.definition import HOLD
 from chancy.states import State
 from chancy.testing.store import MemoryStore, Row, expiry_of, time_after
 
@@ -87,7 +89,12 @@ def _replace(store: MemoryStore, row: Row, job: PreparedJob, cap_s: float | None
         run_at = time_after(now, job.delay_s)
     if cap_s is not None and run_at is not None:
         run_at = min(run_at, time_after(row.pushed_at, cap_s))
+    given = json.loads(job.meta) if job.meta else {}
+    if HOLD in given:
+        row.meta[HOLD] = given[HOLD]
     state = State.SCHEDULED if run_at is not None and run_at > now else State.PENDING
+    if HOLD in row.meta:
+        state = State.HELD
     unmoved = row.state is state is State.PENDING and row.pushed.priority == job.priority
     if not unmoved:
         row.position = store.next_position()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -26,6 +29,7 @@ from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.workflow import Workflow, Workflows
 from tests.support import jobs
 from tests.support.command import inside
+from tests.support.presence import present
 from tests.support.sql import ask
 from tests.support.waiting import eventually
 
@@ -116,6 +120,43 @@ async def test_every_way_in_and_every_change_keeps_a_job_on_hold(dsn: str) -> No
             fired = "select count(*) > 11 from chancy.jobs where state = 3"
             await eventually(lambda: ask(dsn, fired) == [(True,)])
             assert ask(dsn, "select count(*) from chancy.jobs where state <> 3") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Unique(key="a", on_conflict="replace"),
+        Unique(key="a", debounce=timedelta(seconds=0.1), cap=timedelta(seconds=0.2)),
+    ],
+    ids=["replace", "debounce"],
+)
+async def test_a_hold_of_a_replacing_push_is_not_lost(dsn: str, rule: Unique) -> None:
+    """However it is pushed."""
+    app = Chancy(dsn, queues=[ASYNC], no_default_plugins=True)
+    on_hold = note(2).with_unique(rule)
+    in_sql = """
+        select chancy.push('async', %s, '{"value": 2}', unique_key => 'a', on_conflict => 'replace',
+          meta => '{"hold": "k"}')
+    """
+
+    async def by_sql() -> None:
+        ask(dsn, in_sql, (on_hold.func,))
+
+    ways: list[Callable[[], Awaitable[object]]] = [
+        lambda: app.push(on_hold),
+        lambda: app.push_many([on_hold, note(3).with_unique(rule)]),
+        lambda: asyncio.to_thread(app.sync_push, on_hold),
+        by_sql,
+    ]
+    with app:
+        app.sync_migrate()
+        async with app:
+            for way in ways:
+                waiting = await app.push(jobs.note.job(1).with_queue("async").with_unique(rule))
+                await way()
+                assert ask(dsn, STATES) == [(3, 1)]
+                assert present(await waiting.get()).meta == {"hold": "k"}
+                await app.cancel(waiting.id)
 
 
 def test_the_command_releases_by_id_and_by_key(dsn: str) -> None:

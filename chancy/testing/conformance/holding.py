@@ -7,6 +7,7 @@ from chancy.broker.values import Capability
 from chancy.job.definition import HOLD
 from chancy.states import State
 from chancy.testing.conformance.bench import FUTURE, Bench, Promises, prepared
+from chancy.testing.conformance.uniqueness import keyed
 
 
 class HoldPromises(Promises):
@@ -30,3 +31,20 @@ class HoldPromises(Promises):
         found = await broker.get(ids)
         assert found[ids[0]].meta == {"kept": 1}
         assert found[ids[3]].state is State.SCHEDULED
+
+    async def test_a_replaced_job_takes_over_the_hold_of_the_push(self, bench: Bench) -> None:
+        broker = bench.broker
+        if not {Capability.HOLD, Capability.UNIQUE} <= broker.capabilities:
+            return
+        assert isinstance(broker, Releasing)
+        [id] = await bench.push(keyed(meta='{"kept": 1}'))
+        for hold in ("a", "b"):
+            await bench.push(keyed(on_conflict="replace", meta=f'{{"{HOLD}": "{hold}", "new": 2}}'))
+            found = await bench.job(id)
+            assert (found.state, found.meta) == (State.HELD, {"kept": 1, HOLD: hold})
+        await bench.push(keyed(on_conflict="replace", run_at=FUTURE))
+        assert (await bench.job(id)).state is State.HELD, "a push without a hold releases nothing"
+        await bench.push(keyed(on_conflict="replace"))
+        assert await bench.claim() == []
+        assert await broker.release(None, "b", limit=9, within=None) == [id]
+        assert [claim.id for claim in await bench.claim()] == [id]

@@ -6,9 +6,9 @@
 -- Each statement sees what was committed before it began. If the conflicting job is gone by the
 -- time it is read, the function starts over. In a transaction with a single snapshot it fails with
 -- 40001.
--- p_on_conflict 'replace': the waiting job takes over arguments, priority, time and expiry; with p_cap_s it
--- is due at most that many seconds after its own push. A running job is left unchanged. A held one is
--- judged again, with its new arguments.
+-- p_on_conflict 'replace': the waiting job takes over arguments, priority, time, expiry, and a hold
+-- if the push has one; with p_cap_s it is due at most that many seconds after its own push. A running
+-- job is left unchanged. A held one is judged again, with its new arguments.
 -- Index: the primary keys, jobs_unique. Safe to repeat while the job is unfinished.
 create function {schema}.push_keyed(
   p_id uuid, p_pos bigint, p_queue text, p_priority smallint, p_func text, p_arguments jsonb,
@@ -22,6 +22,7 @@ declare
   v_open boolean;
   v_due timestamptz;
   v_state smallint;
+  v_hold text;
 begin
   for v_round in 1 .. 1000 loop
     v_open := false;
@@ -68,14 +69,17 @@ begin
     if created or p_on_conflict <> 'replace' then
       return;
     end if;
-    select a.due, {schema}.admit(a.due, j.meta) into v_due, v_state
+    if p_meta ? 'hold' then
+      v_hold := jsonb_build_object('hold', p_meta -> 'hold');
+    end if;
+    select a.due, {schema}.admit(a.due, {schema}.with_meta(j.meta, v_hold)) into v_due, v_state
     from {schema}.jobs j
     cross join lateral (
       select least(p_due, j.pushed_at + p_cap_s * interval '1 second') as due) a
     where j.id = stored;
     update {schema}.jobs j
     set arguments = p_arguments, priority = p_priority, run_at = v_due, unique_replaces = true,
-      expires_at = p_expires,
+      expires_at = p_expires, meta = {schema}.with_meta(j.meta, v_hold),
       state = v_state,
       pos = case
         when j.state = 0 and v_state = 0 and j.priority = p_priority then j.pos else p_pos
