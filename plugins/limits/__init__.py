@@ -6,6 +6,7 @@ import random
 import shlex
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from chancy.attempt.judge import RATE_LIMITED
 from chancy.attempt.settlement import Settlement
@@ -119,7 +120,7 @@ class GlobalLimits(Plugin):
                 f"replayed, or skipped: chancy limits skip {job.queue} {dashes}{shlex.quote(key)}"
             )
         elif holders:
-            text = f"held by {named(full)}: {_listed(holders)}"
+            text = f"held by {named(full)}: {await _waited_for(app.broker, holders)}"
         elif rate is not None:
             ready_s = max(ready_s, 0.0)
             what = "a job asked for a pause, which ends" if paused else "its next token is there"
@@ -165,6 +166,15 @@ async def _held_elsewhere(broker: Broker, job: QueuedJob, rules: Sequence[Rule])
 
 def _counted(ahead: int) -> str:
     return "1 job of its partition is" if ahead == 1 else f"{ahead:,} jobs of its partition are"
+
+
+async def _waited_for(broker: Broker, holders: Sequence[str]) -> str:
+    """The jobs that have the slots of a rule; of a sequence, its first job, which may not run."""
+    for job in (await broker.get([UUID(id) for id in holders[:_MOST_HOLDERS]])).values():
+        if job.state in (State.SCHEDULED, State.PENDING, State.HELD):
+            due = f" until {job.run_at:%Y-%m-%d %H:%M:%S} UTC" if job.run_at else ""
+            return f"the job {job.id} comes first, and is {job.state.label}{due}"
+    return _listed(holders)
 
 
 def _listed(holders: Sequence[str]) -> str:

@@ -46,6 +46,7 @@ from tests.plugins.limits import jobs
 from tests.plugins.limits.jobs import Book, refused, transfer, work
 from tests.support.command import inside
 from tests.support.locks import BLOCKED
+from tests.support.presence import present
 from tests.support.sql import ask
 from tests.support.waiting import eventually, eventually_sync, is_in
 
@@ -456,6 +457,19 @@ async def test_held_jobs_can_be_cancelled(dsn: str, book: Book) -> None:
         states = [(await reference.wait(30)).state for reference in references]
     assert states == [State.SUCCEEDED, State.CANCELLED, State.SUCCEEDED, State.SUCCEEDED]
     assert book.of("a") == [0, 2, 3]
+
+
+async def test_a_head_of_a_sequence_that_waits_for_a_retry_is_no_running_job(dsn: str) -> None:
+    rules = [Sequential(by="tenant")]
+    async with application(dsn, rules) as chancy, workers(dsn, rules, 1):
+        head = await chancy.push(work.job("a", 1, fail=1).with_retry(Constant(3_600)))
+        await eventually(lambda: is_in(head, State.SCHEDULED))
+        second = await chancy.push(work.job("a", 2))
+        await eventually(lambda: is_in(second, State.HELD))
+        text = (await chancy.why(second.id))[0].text
+        due = present(await head.get()).run_at
+        assert f"the job {head.id} comes first, and is scheduled until {due:%Y-%m-%d %H:%M}" in text
+        assert " run;" not in text
 
 
 async def test_rules_of_a_whole_queue_explain_why_its_jobs_wait(dsn: str, book: Book) -> None:
