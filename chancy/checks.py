@@ -209,5 +209,16 @@ def check_number(
     raise ConfigurationError(f"{name}={shown(value)} must be {must} {unit}".rstrip())
 
 
+def check_timeout(timeout_s: object) -> None:
+    """Raise `ConfigurationError` unless ``timeout_s`` is None or a number of seconds.
+
+    A negative one is that of a caller whose time is over.
+    """
+    if timeout_s is not None:
+        check_number(timeout_s, "timeout_s", whole=False, unit="of seconds, or None for no limit")
+        if timeout_s != timeout_s:  # NaN
+            raise ConfigurationError("timeout_s=nan must be a number of seconds")
+
+
 def _read(number: float) -> str:
     return f"{number:,}" if isinstance(number, int) else f"{number:,.12g}"

@@ -156,7 +156,7 @@ class InvalidAnswer(JobError, ValueError):
 
 
 class InvalidCheckpoint(JobError, ValueError):
-    """A checkpoint of a job cannot be run or stored: a bad name or function, or one too many."""
+    """A checkpoint of a job cannot be run or stored: a bad name, function or value; or too many."""
 
 
 class LeaseLost(JobError):

@@ -31,7 +31,7 @@ from chancy.broker.values import (
     QueueCounts,
     WorkerRecord,
 )
-from chancy.checks import check_instance, resolve_dsn
+from chancy.checks import check_instance, check_timeout, resolve_dsn
 from chancy.clock import Clock, SystemClock
 from chancy.errors import BrokerError, ConfigurationError, PushError
 from chancy.job.definition import NAMED_QUEUES, Job, QueuedJob, R
@@ -335,6 +335,7 @@ class Chancy(BlockingCalls):
         :param stored: the push of the job has been committed, so it is gone if it is missing.
             Otherwise a missing job may still be pushed, and the wait goes on.
         """
+        check_timeout(timeout_s)
         return await self._waiter.wait(checked(id), timeout_s, stored=stored)
 
     def read_result(self, job: QueuedJob) -> Any:

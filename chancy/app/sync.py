@@ -14,6 +14,7 @@ from chancy.app.known_queues import KnownQueues
 from chancy.app.preparation import noting, parts
 from chancy.broker.contract import Broker
 from chancy.broker.values import PreparedJob
+from chancy.checks import check_timeout
 from chancy.errors import ConfigurationError
 from chancy.fork_lock import ForkLock
 from chancy.job.definition import Job, QueuedJob
@@ -245,6 +246,7 @@ class BlockingCalls:
         The future has the job, or the error that `wait_for` raises. Its ``cancel`` ends the wait.
         Its callbacks run in the thread that listens, and must not block.
         """
+        check_timeout(timeout_s)
         return self._sync_broker.begin(checked(id), timeout_s, stored=stored)
 
     def sync_call(self, work: Callable[[Broker], Awaitable[T]], *, waits: bool = False) -> T:

@@ -5,6 +5,7 @@ They are stored in the job's meta under `KEY`: for each name the value, and the 
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
@@ -12,7 +13,13 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from chancy.context.host import PendingWrite
-from chancy.errors import InvalidCheckpoint, JobError, LeaseLost, PayloadTooLarge
+from chancy.errors import (
+    InvalidArguments,
+    InvalidCheckpoint,
+    JobError,
+    LeaseLost,
+    PayloadTooLarge,
+)
 from chancy.serialization import codec
 from chancy.text import shown
 
@@ -21,6 +28,8 @@ KEY = "checkpoints"
 #: The limits of a job's checkpoints: their number, and the characters of a name.
 MAX_CHECKPOINTS = 1_000
 MAX_NAME = 200
+#: Characters that Postgres cannot store.
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 class CheckpointOwner(Protocol):
@@ -122,8 +131,12 @@ class Checkpoints:
     def _start(self, name: object, function: object) -> str | None:
         """Start a checkpoint. Returns its stored record as JSON; None if it must be run."""
         self._attempt.check()
-        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
-            raise self._invalid(name, f"its name must be a string of 1 to {MAX_NAME} characters")
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or _UNSTORABLE.search(name):
+            raise self._invalid(
+                name,
+                f"its name must be a string of 1 to {MAX_NAME} characters, without NUL and "
+                "surrogates",
+            )
         if not callable(function):
             _close(function)
             raise self._invalid(
@@ -152,8 +165,11 @@ class Checkpoints:
     def _store(self, name: str, value: object) -> tuple[str, PendingWrite]:
         """Store the value of a checkpoint. Returns its record as a JSON string, and the write."""
         what = f"the value of checkpoint {name!r} of {self._func}"
-        record = {"value": value, "attempt": self._attempt.attempt}
-        text = codec.encode(record, what=what, limit=self._limit)
+        try:
+            encoded = codec.encode(value, what=what, limit=self._limit)
+        except InvalidArguments as error:
+            raise InvalidCheckpoint(str(error)) from None
+        text = f'{{"value":{encoded},"attempt":{self._attempt.attempt}}}'
         with self._lock:
             records = {**self._records, name: text}
             checkpoints = ",".join(

@@ -246,8 +246,9 @@ class JobContext:
         too. A plain function is called in the event loop.
 
         :param name: identifies the checkpoint; each name may be used once in an attempt.
-        :raises InvalidCheckpoint: the name is invalid or already used, or there are too many.
-        :raises PushError: JSON cannot hold the value, or the checkpoints are over the size limit.
+        :raises InvalidCheckpoint: the name is invalid or already used, there are too many, or JSON
+            cannot hold the value.
+        :raises PayloadTooLarge: the checkpoints are over the size limit.
         :raises LeaseLost: this attempt no longer owns the job; the value was not stored.
         :raises BrokerError: the store refuses the value, or the worker is stopping.
         :raises Interrupted: the attempt should stop.

@@ -94,7 +94,9 @@ class Job(Generic[R_co]):
         """
         factory = getattr(func, "job", None)
         if not isinstance(factory, JobFactory):
-            factory = JobFactory[..., Any](func, cls(func=path_of(func)))
+            path = path_of(func)
+            _check_not_method(func, path)
+            factory = JobFactory[..., Any](func, cls(func=path))
         return factory(**arguments)
 
     def with_arguments(self, **arguments: Any) -> Self:
@@ -165,7 +167,8 @@ _set_arguments = Job.__dict__["arguments"].__set__
 def as_time(at: datetime | timedelta | float | None, name: str) -> datetime | timedelta | None:
     """A number of seconds as a timedelta, other values unchanged.
 
-    :raises PushError: it is a bool, or no timedelta has so many seconds.
+    :raises PushError: it is a bool, or no timedelta has so many seconds; or a delay is neither a
+        number nor a time.
     """
     if isinstance(at, bool):
         raise PushError(f"{name}={at} is not a number of seconds")
@@ -174,6 +177,8 @@ def as_time(at: datetime | timedelta | float | None, name: str) -> datetime | ti
             return timedelta(seconds=at)
         except (OverflowError, ValueError) as error:
             raise PushError(f"{name}={at!r} seconds is not a delay: {error}") from None
+    if name == "delay" and not isinstance(at, datetime | timedelta | None):
+        raise PushError(f"delay={shown(at)} must be a timedelta or a number of seconds")
     return at
 
 
@@ -332,6 +337,16 @@ def path_of(func: object) -> str:
     if not module or not name:
         raise InvalidArguments(f"{shown(func)} is not a function that a worker could import")
     return f"{module}.{name}"
+
+
+def _check_not_method(func: object, path: str) -> None:
+    """Raise `InvalidArguments` for a function of a class, which a worker could not import."""
+    owner = getattr(func, "__qualname__", "").rpartition(".")[0]
+    if owner and not owner.endswith("<locals>"):
+        raise InvalidArguments(
+            f"{path} is defined in the class {owner}: a method, also a static or class method, "
+            "cannot be a job; write a function of the module that calls it"
+        )
 
 
 def check_not_generator(func: Callable[..., Any], path: str) -> None:

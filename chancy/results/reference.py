@@ -133,6 +133,19 @@ def reference_to(
     return Reference(stand_ins.get(id, id), source, created=id not in stand_ins, stored=stored)
 
 
+def _checked_all(references: Iterable[Reference[R]]) -> list[Reference[R]]:
+    """The references as a list, or `TypeError` if one of them is something else."""
+    found = list(references)
+    for reference in found:
+        given: object = reference
+        if not isinstance(given, Reference):
+            raise TypeError(
+                f"{shown(given)} of the type {type(given).__name__} is not a Reference: pass what "
+                "push and push_many return, or Reference(id, chancy) for an id"
+            )
+    return found
+
+
 def checked(id: UUID, what: str = "job") -> UUID:
     """Return the id, or raise `TypeError` if it is not a `UUID`.
 
@@ -228,7 +241,9 @@ async def gather(references: Iterable[Reference[R]], timeout_s: float | None = N
         keep running.
     :raises WaitTimeout: not all of them finished within ``timeout_s`` seconds.
     """
-    tasks = [asyncio.create_task(reference.result(timeout_s)) for reference in references]
+    tasks = [
+        asyncio.create_task(reference.result(timeout_s)) for reference in _checked_all(references)
+    ]
     try:
         return list(await asyncio.gather(*tasks))
     finally:
@@ -252,7 +267,8 @@ async def as_completed(
     :raises WaitTimeout: not all of them finished within ``timeout_s`` seconds.
     """
     waiting = {
-        asyncio.create_task(reference.wait(timeout_s)): reference for reference in references
+        asyncio.create_task(reference.wait(timeout_s)): reference
+        for reference in _checked_all(references)
     }
     try:
         while waiting:
@@ -273,7 +289,7 @@ def sync_gather(references: Iterable[Reference[R]], timeout_s: float | None = No
 
     Waits for all of them concurrently, in the application's background thread.
     """
-    awaited = list(references)
+    awaited = _checked_all(references)
     results: dict[int, R] = {}
     with closing(_sync_completions(awaited, timeout_s)) as completions:
         for at, job in completions:
@@ -292,7 +308,7 @@ def sync_as_completed(
     The waits start with the first iteration. To stop early, call ``close()`` on the iterator or
     drop it: this cancels the remaining waits.
     """
-    awaited = list(references)
+    awaited = _checked_all(references)
     with closing(_sync_completions(awaited, timeout_s)) as completions:
         for at, _ in completions:
             yield awaited[at]

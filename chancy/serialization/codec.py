@@ -82,7 +82,7 @@ def check_size(size: int, *, what: str, limit: int) -> None:
     """Raise `PayloadTooLarge` if JSON of a number of bytes is over the limit."""
     if size > limit:
         raise PayloadTooLarge(
-            f"{what}: {size:,} bytes as JSON, the limit is {limit:,}: store the data "
+            f"{what} must be at most {limit:,} bytes as JSON, not {size:,}: store the data "
             "elsewhere and pass a reference, or raise max_payload"
         )
 

@@ -173,7 +173,7 @@ REFUSED: list[tuple[Job, type[Exception], str]] = [
     (jobs.note.job(value={"a": ["b\x00"]}), InvalidArguments, r"\['value'\]\['a'\]\[0\].*NUL"),
     (jobs.note.job(value="\ud800"), InvalidArguments, "surrogate"),
     (jobs.note.job(value={1, 2}), InvalidArguments, "no type for set"),
-    (jobs.note.job(value="x" * 1_100_000), PayloadTooLarge, "1,100,0.. bytes.*1,048,576"),
+    (jobs.note.job(value="x" * 1_100_000), PayloadTooLarge, "1,048,576 bytes.*1,100,0.."),
     (jobs.note.job(value=1).with_queue("no such name"), PushError, "valid queue name"),
     (jobs.note.job(value=1).with_queue("q" * 129), PushError, "valid queue name"),
     (jobs.note.job(value=1).with_queue('"; drop table jobs; --'), PushError, "valid queue name"),
@@ -187,7 +187,7 @@ REFUSED: list[tuple[Job, type[Exception], str]] = [
     (Job(func="nowhere.at_all"), PushError, "cannot be imported.*validate=False"),
     (Job(func="tests.support.jobs.missing"), PushError, "no function 'missing'"),
     (Job(func="tests.support.jobs.asyncio"), PushError, "no function|defined in|not callable"),
-    (Job.from_func(jobs.Holder.method), PushError, "cannot be imported"),
+    (Job(func="tests.support.jobs.Holder.method"), PushError, "cannot be imported"),
     (Job(func="__main__.f"), PushError, "main script"),
     (Job.from_func(lambda: None), PushError, "lambda"),
 ]

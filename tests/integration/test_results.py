@@ -21,6 +21,7 @@ from chancy import (
     JobCancelled,
     JobFailed,
     Queue,
+    Reference,
     State,
     Worker,
     as_completed,
@@ -164,6 +165,17 @@ async def test_the_text_of_an_id_is_refused_and_others_wait_on(chancy: Chancy) -
         for look in (chancy.sync_get_job, chancy.sync_wait_for, chancy.sync_begin_wait):
             with pytest.raises(TypeError, match="of the type NoneType"):
                 look(nothing)
+
+
+@pytest.mark.parametrize("timeout_s", [float("nan"), "1", True])
+async def test_a_timeout_that_is_no_number_is_refused(chancy: Chancy, timeout_s: Any) -> None:
+    waits = Reference(uuid.uuid4(), chancy)
+    with pytest.raises(ConfigurationError, match=r"timeout_s=.* must be a number of seconds"):
+        await waits.wait(timeout_s)
+    with chancy, pytest.raises(ConfigurationError, match=r"timeout_s=.* must be a number"):
+        waits.sync_wait(timeout_s)
+    with pytest.raises(WaitTimeout):
+        await waits.wait(-1)
 
 
 async def test_an_application_that_is_not_open_cannot_wait(dsn: str) -> None:

@@ -14,7 +14,7 @@ from chancy.attempt.settlement import Settlement
 from chancy.broker.contract import Broker
 from chancy.broker.optional import SqlStore
 from chancy.broker.transaction import Transaction
-from chancy.checks import check_number
+from chancy.checks import check_number, check_timeout
 from chancy.clock import Clock
 from chancy.errors import ConfigurationError, JobError
 from chancy.plugin.plugin import Plugin
@@ -198,6 +198,7 @@ class GroupReference(Generic[A, S]):
 
     async def _end(self, calls: GroupCalls[Any, S], timeout_s: float | None) -> GroupStatus[S]:
         """Wait until the group has ended."""
+        check_timeout(timeout_s)
         key, chancy = (calls.kind, id(self._broker)), self._chancy
         waiter: GroupWaiter[S] | None = _waiters.get(key)
         if waiter is None:

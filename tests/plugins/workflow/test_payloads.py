@@ -39,9 +39,9 @@ async def test_steps_and_signals_may_be_as_large_as_the_application_says(flows_d
         assert found == {"size": len(LARGE), "more": len(LARGE), "signalled": len(LARGE)}
         with psycopg.connect(flows_dsn) as connection:
             chancy.sync_push(Workflow("w").add(size.job(LARGE)), within=connection)
-        with pytest.raises(PayloadTooLarge, match="the limit is 4,194,304"):
+        with pytest.raises(PayloadTooLarge, match="at most 4,194,304 bytes"):
             await chancy.push(Workflow("w").add(size.job(LARGE * 2)))
-        with pytest.raises(PayloadTooLarge, match="the limit is 4,194,304"):
+        with pytest.raises(PayloadTooLarge, match="at most 4,194,304 bytes"):
             await reference.signal("go", LARGE * 2)
 
 

@@ -149,7 +149,7 @@ def test_arguments_and_meta_are_held_to_json_and_the_limit(intake: JobPreparatio
         intake.prepare(Job(func="shop.work", arguments={"a": object()}), validate=False)
     with pytest.raises(InvalidArguments, match=r"^the meta of shop.work\['a'\] cannot"):
         intake.prepare(Job(func="shop.work", meta={"a": "\0"}), validate=False)
-    with pytest.raises(PayloadTooLarge, match=r"the arguments of shop.work: 1,008 bytes"):
+    with pytest.raises(PayloadTooLarge, match=r"the arguments of shop.work must .*, not 1,008:"):
         intake.prepare(Job(func="shop.work", arguments={"a": "x" * 1_000}), validate=False)
 
 

@@ -14,7 +14,6 @@ from chancy.context.context import AttemptInfo, JobContext
 from chancy.context.host import DetachedHost
 from chancy.errors import (
     Interrupted,
-    InvalidArguments,
     InvalidCheckpoint,
     JobError,
     PayloadTooLarge,
@@ -95,7 +94,7 @@ def test_a_name_is_short_text(name: Any) -> None:
 @pytest.mark.parametrize("name", ["\x00", "\ud800"])
 def test_a_name_can_be_stored(name: str) -> None:
     job, ear = job_with()
-    with pytest.raises(InvalidArguments):
+    with pytest.raises(InvalidCheckpoint, match=r"checkpoint '\\.* of shop\.work .* without NUL"):
         job.sync_checkpoint(name, int)
     assert ear.kept == []
 
@@ -162,7 +161,7 @@ def test_failed_jobs_can_be_run_again() -> None:
     job, ear = job_with()
     with pytest.raises(ZeroDivisionError):
         job.sync_checkpoint("one", lambda: 1 // 0)
-    with pytest.raises(InvalidArguments, match=r"the value of checkpoint 'one' of shop\.work"):
+    with pytest.raises(InvalidCheckpoint, match=r"the value of checkpoint 'one' of shop\.work"):
         job.sync_checkpoint("one", object)
     assert job.sync_checkpoint("one", lambda: 1) == 1
     assert len(ear.kept) == 1

@@ -266,3 +266,28 @@ def test_a_decorator_refuses_a_queue_that_cannot_be() -> None:
 def test_a_decorator_refuses_a_delay_that_is_none() -> None:
     with pytest.raises(PushError, match="seconds is not a delay"):
         job(delay=math.inf)(jobs.plain)
+
+
+class Shop:
+    def visit(self) -> None:
+        """Not a job."""
+
+    @staticmethod
+    def open() -> None:
+        """Not a job."""
+
+    @classmethod
+    def close(cls) -> None:
+        """Not a job."""
+
+
+@pytest.mark.parametrize("func", [Shop.open, Shop.close, Shop().visit, Shop.visit])
+def test_a_function_of_a_class_cannot_be_a_job(func: Callable[..., Any]) -> None:
+    with pytest.raises(InvalidArguments, match="is defined in the class Shop: a method"):
+        Job.from_func(func)
+
+
+def test_a_delay_that_is_no_time_is_named() -> None:
+    wrong: Any = "60"
+    with pytest.raises(PushError, match="delay='60' must be a timedelta or a number of seconds"):
+        Job(func="a.b").with_delay(wrong)

@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 
 from chancy.errors import InvalidResult, JobCancelled, JobError, JobFailed, WaitTimeout
-from chancy.results.reference import Reference, References, as_completed, gather, result_of
+from chancy.results.reference import (
+    Reference,
+    References,
+    as_completed,
+    gather,
+    result_of,
+    sync_as_completed,
+    sync_gather,
+)
 from chancy.serialization.signature import Signature
 from chancy.states import State
 from tests.support.presence import present
@@ -144,6 +152,18 @@ def test_many_references_are_a_sequence(shelf: Shelf) -> None:
     for index in (10, -11):
         with pytest.raises(IndexError):
             references[index]
+
+
+async def test_what_is_no_reference_is_refused(shelf: Shelf) -> None:
+    given: Any = [shelf.reference(), uuid.uuid4()]
+    with pytest.raises(TypeError, match="of the type UUID is not a Reference"):
+        await gather(given)
+    with pytest.raises(TypeError, match="of the type UUID is not a Reference"):
+        await anext(as_completed(given))
+    with pytest.raises(TypeError, match="of the type UUID is not a Reference"):
+        sync_gather(given)
+    with pytest.raises(TypeError, match="of the type UUID is not a Reference"):
+        next(sync_as_completed(given))
 
 
 async def test_many_references_ask_like_one(shelf: Shelf) -> None:

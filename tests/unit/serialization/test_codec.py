@@ -125,13 +125,15 @@ def test_enums_are_their_values() -> None:
 def test_the_limit_counts_bytes() -> None:
     text = "ü" * 10
     assert encode(text, what="it", limit=22) == f'"{text}"'
-    with pytest.raises(PayloadTooLarge, match=r"the arguments: 22 bytes .* limit is 21: store"):
+    with pytest.raises(
+        PayloadTooLarge, match=r"the arguments must be at most 21 .*, not 22: store"
+    ):
         encode(text, what="the arguments", limit=21)
 
 
 def test_a_megabyte_is_the_limit_by_default() -> None:
     encode("x" * (1024 * 1024 - 2), what="it")
-    with pytest.raises(PayloadTooLarge, match="1,048,577 bytes"):
+    with pytest.raises(PayloadTooLarge, match="not 1,048,577"):
         encode("x" * (1024 * 1024 - 1), what="it")
 
 
