@@ -83,6 +83,8 @@ class ChildProcess:
         #: Gets the callbacks.
         self.owner = owner
         self._lent_at = self._loop.time()
+        #: When it, or the one that it replaces, was last given or has answered a call.
+        self.used_at = -math.inf
         #: Number of calls that it has answered since it was lent.
         self.answered = 0
         #: Whether the executor that has borrowed it gives it no more calls.
@@ -183,6 +185,7 @@ class ChildProcess:
             self.kill(f"was killed because its channel is broken: {error}")
             return False
         attempt.child = self
+        self.used_at = now
         most = self._options.max_jobs
         if most is not None and self._prefetch.given >= most * _NEARLY:
             self.request_successor()
@@ -307,7 +310,7 @@ class ChildProcess:
             answered += 1
         if answered:
             self.answered += answered
-            now = self._loop.time()
+            self.used_at = now = self._loop.time()
             self._prefetch.advance(now)
             self._check_memory(now)
             self._close_if_idle()

@@ -43,6 +43,9 @@ _PATIENCE_BROKEN_S = 5.0
 #: Seconds for which an executor process is kept for an executor that had to release its attempts:
 #: more than a puller takes to notice that there is room.
 _RESERVED_S = 0.7
+#: Seconds after which free slots are counted again, since processes of other kinds may be idle:
+#: less than a puller waits between two checks for room.
+_RECOUNT_S = 0.4
 
 
 class ProcessExecutor:
@@ -84,6 +87,7 @@ class ProcessExecutor:
         self._children: list[ChildProcess] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._slots = 0
+        self._counted_at = 0.0
         #: Whether attempts were released because there was no executor process for them. Until
         #: there is one, no more are accepted.
         self._starved = False
@@ -98,8 +102,10 @@ class ProcessExecutor:
 
     @property
     def slots(self) -> int:
-        if not self._children:
-            # Other executors borrow and release processes meanwhile.
+        # Other executors borrow and release processes meanwhile, or leave them idle.
+        if not self._children or (
+            self._slots < self.concurrency and self._now() >= self._counted_at + _RECOUNT_S
+        ):
             self._count_slots()
         return self._slots
 
@@ -213,7 +219,7 @@ class ProcessExecutor:
         calls = len(self._waiting) + sum(child.held for child in self._children)
         wanted = min(self.concurrency, calls)
         while self.borrowed < wanted:
-            child = self._group.borrow(self)
+            child = self._group.borrow(self, wanted - self.borrowed)
             if child is None:
                 return
             self._children.append(child)
@@ -290,6 +296,7 @@ class ProcessExecutor:
         if not slots and not self._starved and group.ready and not self._children:
             slots = 1  # a job that waits makes other executors give one back
         self._slots = slots
+        self._counted_at = self._now()
 
     # Callbacks of the group
 

@@ -123,8 +123,8 @@ class ChildGroup:
         return max((user.concurrency for user in self._users), default=0)
 
     def contended(self, user: ChildUser) -> bool:
-        """Whether another executor waits for an executor process."""
-        return any(other is not user and other.waits for other in self._waiting)
+        """Whether another executor waits for an executor process, or there are too many."""
+        return self.excessive or any(other is not user and other.waits for other in self._waiting)
 
     @property
     def ready(self) -> bool:
@@ -134,7 +134,13 @@ class ChildGroup:
     @property
     def broken(self) -> str | None:
         """Why no executor process accepts calls; None if one does or is about to."""
-        return self._why if all(seat.failing for seat in self._seats.values()) else None
+        seats = self._seats.values()
+        return self._why if seats and all(seat.failing for seat in seats) else None
+
+    @property
+    def evictable(self) -> int:
+        """Number of executor processes that may be stopped for some of another kind."""
+        return min(len(self._unused), len(self._seats) - self._kept)
 
     def count_slots(self, most: int) -> int:
         """Number of calls that up to ``most`` further executor processes may hold, including those
@@ -143,13 +149,8 @@ class ChildGroup:
         slots = sum(child.depth for child in accepting[:most])
         most -= len(accepting)
         if most > 0:
-            occupied = {child.number for child in self._ready if child.depth}
-            seats = self._seats.values()
-            slots += min(
-                most,
-                sum(not seat.failing and seat.number not in occupied for seat in seats)
-                + (0 if self.broken else min(self._pool.free, self._missing)),
-            )
+            further = 0 if self.broken else min(self._pool.room_for(self), self._missing)
+            slots += min(most, self._starting + further)
         return slots
 
     # Users
@@ -158,7 +159,11 @@ class ChildGroup:
         """Add an executor; returns once there are executor processes for it, each of which is ready
         or has failed once."""
         self._users.append(user)
-        while self._missing and self._pool.may_grow(self):
+        if not self._seats:
+            if not self._pool.free:
+                self._pool.evict(self, at_once=True)
+            self._add_seat()
+        while self._missing and self._pool.free:
             self._add_seat()
         for seat in list(self._seats.values()):
             await seat.tried.wait()
@@ -180,8 +185,11 @@ class ChildGroup:
         await asyncio.gather(*self._tasks)
         await asyncio.gather(*(child.exited for child in self._living))
 
-    def borrow(self, user: ChildUser) -> ChildProcess | None:
-        """An idle executor process; without one, ``user`` gets the next."""
+    def borrow(self, user: ChildUser, wanted: int = 1) -> ChildProcess | None:
+        """An idle executor process; without one, ``user`` gets the next.
+
+        :param wanted: number of executor processes that it has jobs for.
+        """
         if not self._idle and not self._waiting:
             for other in self._users:
                 if other is not user:
@@ -192,7 +200,7 @@ class ChildGroup:
                 child.lend(user)
                 return child
         self._waiting[user] = None
-        if self._missing and self._pool.may_grow(self):
+        while self._starting < wanted and self._missing and self._pool.may_grow(self):
             self._add_seat()
         return None
 
@@ -200,6 +208,9 @@ class ChildGroup:
         """Take an executor process back that holds no calls."""
         child.lend(self)
         if not child.depth:
+            return
+        if self.excessive:
+            self._stop(child)
             return
         self._waiting = {user: None for user in self._waiting if user.waits}
         if self._waiting:
@@ -211,18 +222,14 @@ class ChildGroup:
             self._idle.append(child)
 
     def evict(self, *, at_once: bool) -> bool:
-        """Stop an idle executor process that is not the last one. Returns whether there was any.
+        """Stop an idle executor process. Returns whether there was one to stop.
 
-        :param at_once: also one that has been idle only for a short time.
+        :param at_once: stop one that was used a short time ago, but not the last one.
         """
-        if len(self._seats) < 2 or not self._idle:
+        stoppable = self._idle[: len(self._seats) - 1] if at_once else self._unused
+        if not stoppable or (not at_once and not self.evictable):
             return False
-        child = self._idle[0]
-        if not at_once and child.lent_s < IDLE_S:
-            return False
-        del self._idle[0]
-        self._seats.pop(child.number).ended.set()
-        child.close(STOP_GRACE_S, RECYCLED)
+        self._stop(stoppable[0])
         return True
 
     # Executor processes
@@ -232,6 +239,41 @@ class ChildGroup:
         """Number of executor processes to start, as far as the pool permits."""
         wanted = sum(user.concurrency for user in self._users)
         return max(0, min(wanted, self._pool.most) - len(self._seats))
+
+    @property
+    def _starting(self) -> int:
+        """Number of executor processes that are about to be ready."""
+        occupied = {child.number for child in self._ready if child.depth}
+        seats = self._seats.values()
+        return sum(not seat.failing and seat.number not in occupied for seat in seats)
+
+    @property
+    def _unused(self) -> list[ChildProcess]:
+        """Idle executor processes that were not used for a while."""
+        since = asyncio.get_running_loop().time() - IDLE_S
+        return [child for child in self._idle if child.used_at <= since]
+
+    @property
+    def _kept(self) -> int:
+        """Number of executor processes that are not stopped for some of another kind: an
+        initializer may take long."""
+        return int(self._kind.options.initializer is not None)
+
+    @property
+    def excessive(self) -> bool:
+        """Whether one of several executor processes has to end, since there are too many of all
+        kinds together."""
+        return len(self._seats) > 1 and self._pool.exceeded
+
+    def _stop(self, child: ChildProcess) -> None:
+        """Stop an executor process that holds no calls, and give up its place."""
+        if child in self._idle:
+            self._idle.remove(child)
+        seat = self._seats.pop(child.number, None)
+        if seat is not None:
+            seat.ended.set()
+        child.close(STOP_GRACE_S, RECYCLED)
+        self._notify()
 
     def _add_seat(self) -> None:
         seat = _Seat(next(self._pool.numbers))
@@ -300,6 +342,8 @@ class ChildGroup:
 
     def _add(self, child: ChildProcess, seat: _Seat, predecessor: ChildProcess | None) -> None:
         seat.failing = False
+        if predecessor is not None:
+            child.used_at = predecessor.used_at
         self._ready.append(child)
         child.exited.add_done_callback(lambda exited: self._remove(child, exited.result()))
         self.give_back(child)
@@ -354,8 +398,10 @@ class ChildGroup:
 class ChildPool:
     """Bounds the number of executor processes of all kinds together.
 
-    Every kind in use has at least one, so that no kind waits for another one to end its jobs: with
-    more kinds than the bound, there are as many executor processes as kinds.
+    A kind that has jobs gets those that other kinds have not used for a while: they are stopped,
+    and it starts its own. A kind without any starts one when it has a job, even above the bound, so
+    that no kind waits for another one to end its jobs. As long as the bound is exceeded, kinds with
+    several give some up between two jobs.
 
     :param most: maximum number of executor processes; None: ``cores``, or the greatest concurrency
         of a queue if that is more.
@@ -387,14 +433,35 @@ class ChildPool:
         del self._groups[kind]
 
     @property
+    def _size(self) -> int:
+        return sum(group.size for group in self._groups.values())
+
+    @property
     def free(self) -> int:
         """Number of executor processes that may be started."""
-        return max(0, self.most - sum(group.size for group in self._groups.values()))
+        return max(0, self.most - self._size)
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether there are more executor processes than the bound."""
+        return len(self._groups) > 1 and self._size > self.most
+
+    def room_for(self, group: ChildGroup) -> int:
+        """Number of executor processes that a group may start, if others are stopped for them."""
+        evictable = sum(each.evictable for each in self._groups.values() if each is not group)
+        return max(self.most - self._size + evictable, int(not group.size))
 
     def may_grow(self, group: ChildGroup) -> bool:
-        """Whether a group may start one more executor process now. An idle one of another kind may
-        be stopped for it."""
-        if self.free:
+        """Whether a group may start one more executor process now. Idle ones of other kinds are
+        stopped for it."""
+        while not self.free and self.evict(group, at_once=False):
+            pass
+        if not self.free and not group.size:
+            self.evict(group, at_once=True)
             return True
-        others: Sequence[ChildGroup] = [each for each in self._groups.values() if each is not group]
-        return any(other.evict(at_once=not group.size) for other in others) or not group.size
+        return self.free > 0
+
+    def evict(self, group: ChildGroup, *, at_once: bool) -> bool:
+        """Stop an idle executor process of another kind; see `ChildGroup.evict`."""
+        others = [each for each in self._groups.values() if each is not group]
+        return any(other.evict(at_once=at_once) for other in others)

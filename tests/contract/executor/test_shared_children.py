@@ -203,6 +203,76 @@ async def test_shared_children_of_other_options_are_others_within_the_bound(
     assert first == await result(plain, "pid")
 
 
+async def test_shared_children_that_others_do_not_use_serve_a_queue_of_other_options(
+    stack: AsyncExitStack, place: Place
+) -> None:
+    pool = ChildPool(None, 2)
+    idle = await queue(stack, pool)
+    busy = await queue(stack, pool, concurrency=3, options=ProcessOptions(max_jobs=1000))
+    assert busy.slots == 3
+    files = [place.until.with_name(f"started {number}") for number in range(3)]
+    backlog = [
+        asyncio.create_task(
+            busy.run(claim_of("wait_for_file", started=str(file), until=str(place.until)))
+        )
+        for file in files
+    ]
+    await eventually(lambda: all(file.exists() for file in files))
+    assert len(executor_processes()) == 3
+    # It has none left, and does not wait for the others.
+    assert idle.slots == 1
+    assert await result(idle, "echo", value=1) == 1
+    place.until.touch()
+    ends = [await end_of(one) for one in backlog]
+    assert all(isinstance(end, Returned) for end in ends)
+    await eventually(lambda: len(executor_processes()) == 3)
+
+
+async def test_shared_children_that_others_no_longer_use_serve_a_queue_of_other_options(
+    stack: AsyncExitStack, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.executors.process.group.IDLE_S", 1.0)
+    pool = ChildPool(2)
+    other = await queue(stack, pool)
+    busy = await queue(stack, pool, options=ProcessOptions(max_jobs=1000))
+    long = asyncio.create_task(busy.run(place.waiting("wait_for_file")))
+    await place.has_started()
+    await result(other, "pid")
+    assert busy.slots == 1
+    await eventually(lambda: busy.slots == 2)
+    place.until.touch()
+    assert isinstance(await end_of(long), Returned)
+
+
+@pytest.mark.parametrize("bound", [1, 2])
+async def test_shared_children_of_two_busy_queues_of_other_options_are_not_replaced(
+    stack: AsyncExitStack, bound: int
+) -> None:
+    pool = ChildPool(bound)
+    one = await queue(stack, pool)
+    other = await queue(stack, pool, options=ProcessOptions(max_jobs=1000))
+    await eventually(lambda: len(executor_processes()) == 2)
+    running = executor_processes()
+    await result(other, "pid")
+    for it in (one, other, one, other):
+        # Longer than their processes stay with the other queue.
+        await asyncio.gather(*(run(it, "rest", seconds=0.1) for _ in range(3)))
+        assert executor_processes() == running
+
+
+async def test_shared_child_with_an_initializer_is_kept_for_its_queue(
+    stack: AsyncExitStack,
+) -> None:
+    pool = ChildPool(2)
+    initializer = claim_of("nothing").func
+    kept = await queue(stack, pool, options=ProcessOptions(initializer=initializer))
+    busy = await queue(stack, pool)
+    assert busy.slots == 1
+    first: int = await result(kept, "pid")
+    await asyncio.gather(*(result(busy, "pid") for _ in range(5)))
+    assert await result(kept, "pid") == first
+
+
 async def test_shared_children_of_a_kind_that_cannot_start_break_only_its_queues(
     stack: AsyncExitStack,
 ) -> None:

@@ -38,6 +38,7 @@ class Child:
         self.exited: asyncio.Future[str] = loop.create_future()
         self.depth = 1
         self.lent_s = 60.0
+        self.used_at = -math.inf
         self.never_used = True
         self.calls: list[ProcessAttempt] = []
         self.answered = self.counted = self.missed = 0
