@@ -275,6 +275,13 @@ class BrokerSession:
             await self.broker.declare(replace(queue, paused=False, resume_at=None), upsert=True)
             self._declared[queue.name] = queue
 
+    async def flush(self, timeout_s: float) -> None:
+        """Wait until all settlements are written, at most ``timeout_s`` seconds. Does not wait if
+        other code has cancelled the settler."""
+        if not self._services.runs(self.loop_name("settler")):
+            timeout_s = 0.0
+        await self.settler.flush(timeout_s)
+
     async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
         """`Broker.settle`, with the writes of plugins in its transaction; then their `settled`."""
         blocked: frozenset[UUID] = frozenset()

@@ -131,9 +131,7 @@ class BrokerSessions:
     async def flush(self) -> None:
         """Wait until all settlements are written, at most 15 seconds, and call the other workers to
         what they let start."""
-        await asyncio.gather(
-            *(session.settler.flush(_FLUSH_S) for session in self._sessions.values())
-        )
+        await asyncio.gather(*(session.flush(_FLUSH_S) for session in self._sessions.values()))
         for session in self._sessions.values():
             if session.surveyor is not None:
                 with contextlib.suppress(BrokerError):  # they find it by their surveys

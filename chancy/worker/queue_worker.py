@@ -328,11 +328,15 @@ class QueueWorker:
         for puller in self._pullers.values():
             puller.stop()
 
+    async def _end_claims(self) -> None:
+        if self._services.runs(self._name):
+            await self._clock.wait(self._ended, 15.0)
+        await self._services.stop(self._name)
+
     async def leave(self) -> None:
         """Stop claiming, release jobs that have not started, and wait for running jobs."""
         self.claim_no_more()
-        await self._clock.wait(self._ended, 15.0)
-        await self._services.stop(self._name)
+        await self._end_claims()
         self.runner.release_waiting("the queue was changed or is no longer served here")
         await self.runner.idle.wait()
 
@@ -342,8 +346,7 @@ class QueueWorker:
         Jobs that still run after ``grace_s`` seconds are stopped and released.
         """
         self.claim_no_more()
-        await self._clock.wait(self._ended, 15.0)
-        await self._services.stop(self._name)
+        await self._end_claims()
         self.runner.release_waiting("the worker is stopping")
         if not await self._clock.wait(self.runner.idle, grace_s):
             self.interrupt("the worker stopped before the job ended")

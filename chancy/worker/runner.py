@@ -248,6 +248,8 @@ class Runner:
                 except asyncio.CancelledError:
                     # Otherwise it would stay `running`, and count as a crash.
                     self._conclude(claim, Released("the worker stopped before the job ended"))
+                    del self._running[id(claim)]
+                    self._update_state()
                     raise
                 except Exception as error:
                     logger.exception("executor_failed job=%s", claim.id)

@@ -40,6 +40,12 @@ class ServiceLoops:
         self.failures[name] = 0
         self._tasks[name] = asyncio.create_task(self._run(name, loop), name=f"chancy {name}")
 
+    def runs(self, name: str) -> bool:
+        """Whether a loop runs. Other code may have cancelled it: `asyncio.run` cancels all tasks
+        when the event loop is stopped."""
+        task = self._tasks.get(name)
+        return task is not None and not task.done() and not task.cancelling()
+
     async def stop(self, *names: str) -> None:
         """Cancel loops in order, and wait until they have ended. Unknown names are ignored."""
         await tear_down(*(functools.partial(self._stop, name) for name in names))
