@@ -35,8 +35,8 @@ from chancy.testing.substitute import SandboxBroker, SandboxSyncBroker, SandboxW
 
 T = TypeVar("T")
 
-#: Whether a drain is running in this context.
-_WITHIN: ContextVar[bool] = ContextVar("chancy_sandbox_drain", default=False)
+#: The jobs that the drain of this context has finished; None outside of drains.
+_WITHIN: ContextVar[list[QueuedJob] | None] = ContextVar("chancy_sandbox_drain", default=None)
 
 #: The default limit of attempts of one drain: jobs that push each other for ever must not hang it.
 MAX_ATTEMPTS = 10_000
@@ -154,14 +154,18 @@ class Sandbox:
         """
         seconds = ahead.total_seconds() if isinstance(ahead, timedelta) else ahead
         # Drains run one after the other, unless a job of a drain starts one.
-        while self._draining is not None and not _WITHIN.get():
+        outer = _WITHIN.get()
+        while self._draining is not None and outer is None:
             await asyncio.wait([self._draining])
         before, self._draining = self._draining, asyncio.get_running_loop().create_future()
-        within = _WITHIN.set(True)
+        finished: list[QueuedJob] = []
+        within = _WITHIN.set(finished)
         try:
-            finished = await self._drain(self.clock.monotonic() + seconds, attempts)
+            await self._drain(self.clock.monotonic() + seconds, attempts, finished)
         finally:
             _WITHIN.reset(within)
+            if outer is not None:
+                outer += finished
             self._draining.set_result(None)
             self._draining = before
         if raises:
@@ -176,12 +180,11 @@ class Sandbox:
         """`drain` for tests without an event loop."""
         return asyncio.run(self.drain(ahead=ahead, raises=raises, attempts=attempts))
 
-    async def _drain(self, until: float, attempts: int) -> list[QueuedJob]:
-        finished: list[QueuedJob] = []
+    async def _drain(self, until: float, attempts: int, finished: list[QueuedJob]) -> None:
         while True:
             claims = await self._claims()
             if not claims and not await self._move_on(until):
-                return finished
+                return
             for claim in claims:
                 if attempts <= 0:
                     raise JobError(
@@ -226,7 +229,7 @@ class Sandbox:
     # For the substitutes
 
     async def _after_push(self) -> None:
-        if self.inline and not _WITHIN.get():
+        if self.inline and _WITHIN.get() is None:
             await self.drain()
 
     async def _finish(self, id: UUID) -> QueuedJob:

@@ -130,6 +130,35 @@ async def test_waiting_runs_the_job(sandbox: Sandbox) -> None:
         await later.result()
 
 
+@job
+async def thrice(number: int) -> int:
+    """Waits for several at the same time, and for another that waits."""
+    references = [await app.push(count.job(number)), await app.push(twice.job(number))]
+    return sum(await asyncio.gather(*(reference.result() for reference in references)))
+
+
+async def test_draining_returns_the_jobs_that_ran_because_others_waited_for_them(
+    sandbox: Sandbox,
+) -> None:
+    await app.push(thrice.job(3))
+    finished = await sandbox.drain()
+    assert sorted(one.func.rpartition(".")[2] for one in finished) == [
+        "count",
+        "count",
+        "thrice",
+        "twice",
+    ]
+
+
+async def test_draining_raises_for_a_job_that_failed_while_another_one_waited(
+    sandbox: Sandbox,
+) -> None:
+    await app.push(twice.job(3))
+    await app.push(fail.job().with_max_attempts(1))
+    with pytest.raises(JobFailed, match="no line"):
+        await sandbox.drain()
+
+
 async def test_retries_run_ahead_of_their_time(sandbox: Sandbox) -> None:
     reference = await app.push(fail.job())
     assert await sandbox.drain() == []
