@@ -11,8 +11,9 @@ import click
 
 from chancy.plugin.commands import Age, where_option
 from chancy.plugins.dead_letter.letter import LetterFilter
+from chancy.plugins.dead_letter.replaying import MAX_RATE, MIN_RATE
 
-_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(?:/([smhd]))?")
 
 
@@ -29,7 +30,12 @@ class Rate(click.ParamType[float]):
         found = _RATE.fullmatch(value)
         if found is None:
             self.fail(f"{value!r} is not a rate like 10, 10/s, 100/m or 5000/h", param, ctx)
-        return float(found[1]) / _SECONDS[found[2] or ""]
+        unit = found[2] or "s"
+        rate, low, high = float(found[1]), MIN_RATE * _SECONDS[unit], MAX_RATE * _SECONDS[unit]
+        if not low <= rate <= high:
+            why = f"from {low:,.12g}/{unit} to {high:,.12g}/{unit}"
+            self.fail(f"{value!r} is out of range: {why}", param, ctx)
+        return rate / _SECONDS[unit]
 
 
 _FILTER = (
@@ -48,7 +54,7 @@ _FILTER = (
         "older_than",
         type=Age(),
         metavar="AGE",
-        help="Failed at least this long ago: 90s, 15m, 2h, 7d, 4w.",
+        help="Failed at least this long ago: 90 (seconds), 15m, 2h, 7d, 4w.",
     ),
     click.option(
         "--newer", "newer_than", type=Age(), metavar="AGE", help="Failed within this time."

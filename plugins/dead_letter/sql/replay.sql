@@ -6,8 +6,9 @@
 -- that of an event, which has no job.
 -- $8, one for each: columns of the job that plugins have changed, a JSON object; null: as in the
 -- dead letter. They were given $4 and $5, and may have replaced them.
--- The new job starts with no attempts, crashes and errors, and with no count of workers that do
--- not register the function. Index: the primary keys. Locks: the dead letters by id.
+-- The new job starts with no attempts, crashes and errors, without progress, and with no count of
+-- snoozes, of rate limits, and of workers that do not register the function. Its checkpoints stay.
+-- Index: the primary keys. Locks: the dead letters by id.
 -- Safe to repeat with the same $2: the same result is returned again.
 with chosen as materialized (
   select d.id, d.replays, d.unique_key, n.job_id, n.place, j.*
@@ -35,7 +36,7 @@ timed as (
     d.*,
     case when d.delay_s > 0 then clock_timestamp() + d.delay_s * interval '1 second' end as due,
     case when jsonb_typeof(d.meta) = 'object' then d.meta else '{}' end
-      - '{unknown_function,progress}'::text[]
+      - '{unknown_function,progress,snoozes,rate_limited}'::text[]
       || jsonb_build_object(
         'dead_letters', jsonb_build_object('replay_of', d.id, 'replays', d.replays + 1)) as marked
   from (

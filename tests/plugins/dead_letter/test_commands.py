@@ -124,7 +124,8 @@ def test_one_is_shown_with_its_failures_and_where_it_came_from_and_went(dsn: str
         dsn,
         "update chancy.dead_letters set crashes = 1, host = 'there', meta = jsonb_build_object("
         "'dead_letters', jsonb_build_object('replay_of', %s::text), 'unknown_function', 7,"
-        " 'progress', 1, 'shop', 2)",
+        " 'progress', 1, 'snoozes', 3, 'rate_limited', 4, 'shop', 2,"
+        " 'checkpoints', jsonb_build_object('pay', 5))",
         [before],
     )
     (job,) = dead(dsn, "replay", id, "--json").json["jobs"].values()
@@ -149,8 +150,12 @@ def test_one_is_shown_with_its_failures_and_where_it_came_from_and_went(dsn: str
     assert "shop.Oops: \\x1b[31m first\n  at\n  x\n" in text
     assert job in text
     ((meta,),) = ask(dsn, "select meta from chancy.jobs")
-    # What counted against the job is gone; what its owner wrote is there.
-    assert meta == {"shop": 2, "dead_letters": {"replay_of": str(id), "replays": 1}}
+    # What counted against the job is gone; what its owner wrote, and what it has done, is there.
+    assert meta == {
+        "shop": 2,
+        "checkpoints": {"pay": 5},
+        "dead_letters": {"replay_of": str(id), "replays": 1},
+    }
 
 
 def test_a_replay_wakes_the_workers_of_its_queue(dsn: str) -> None:
@@ -237,7 +242,8 @@ def test_no_is_one_and_a_mistake_is_two(dsn: str) -> None:
         (("purge", "--yes"), "pass ids, filters"),
         (("replay", nobody, "--all"), "pass either ids"),
         (("replay", "--all", "--rate", "fast"), "is not a rate"),
-        (("replay", "--all", "--rate", "0"), "must be a number from 0.001"),
+        (("replay", "--all", "--rate", "0"), "'0' is out of range: from 0.001/s to 100,000/s"),
+        (("replay", "--all", "--rate", "1/h"), "'1/h' is out of range: from 3.6/h"),
         (("replay", "--all", "--to-queue", "a b"), "is not a valid queue name"),
         (("list", "--older", "1y"), "is not an age"),
         (("list", "--newer", "99999d"), "must be an age"),
