@@ -13,6 +13,7 @@ from chancy.app import default_plugins
 from chancy.app.app import Chancy
 from chancy.cli.settings import Settings
 from chancy.errors import ChancyError, ConfigurationError
+from chancy.job.definition import JobFactory
 from chancy.text import shown
 
 
@@ -39,6 +40,11 @@ def find(path: str) -> Chancy:
             raise ConfigurationError(
                 f"--app {path}: module {name} has no {attribute or 'chancy'!r}{_candidates(name)}"
             ) from None
+    if isinstance(getattr(found, "job", None), JobFactory):
+        raise ConfigurationError(
+            f"--app {path} is a job: pass a Chancy, or a function that returns one"
+            f"{_candidates(name)}"
+        )
     inner = getattr(found, "chancy", None)
     if callable(found) and not isinstance(found, Chancy | type):
         try:

@@ -38,7 +38,10 @@ _CONDITIONS = (
         help="Only this state. Repeatable.",
     ),
     click.option(
-        "--older", type=Age(), metavar="AGE", help="At least this old: 90s, 15m, 2h, 7d, 4w."
+        "--older",
+        type=Age(),
+        metavar="AGE",
+        help="At least this old: 90 (seconds), 15m, 2h, 7d, 4w.",
     ),
     click.option("--newer", type=Age(), metavar="AGE", help="At most this old."),
     where_option,

@@ -158,6 +158,7 @@ def test_a_dsn_that_cannot_be_read_does_not_show_its_password() -> None:
         ("shop.py:chancy", "this is a file; pass the module, for example shop:chancy"),
         ("shop:nothing", "module shop has no 'nothing'; try shop:chancy"),
         ("shop:add", "pass a Chancy"),
+        ("shop:ring", "--app shop:ring is a job: pass a Chancy"),
         ("shop:SHELF", "pass a Chancy"),
         ("shop:boom", "calling it raised ZeroDivisionError"),
         ("needy", "there is no module 'not_installed'"),
@@ -172,7 +173,8 @@ def test_a_wrong_app_is_explained(
         "raise ModuleNotFoundError(\"it needs: pip install 'more[extra]'\", name='extra_module')"
     )
     modules = {
-        "shop": SHOP + "\nSHELF = [1, 2]\ndef boom():\n    return 1 / 0\n",
+        "shop": SHOP + "\nSHELF = [1, 2]\ndef boom():\n    return 1 / 0\n"
+        "@job\ndef ring():\n    return 1 / 0\n",
         "needy": "import not_installed\n",
         "extra": f"{extra}\n",
         "broken": "raise RuntimeError('at import')\n",
