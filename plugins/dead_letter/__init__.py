@@ -18,7 +18,7 @@ from chancy.plugin.leader import elected
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Application, Panel, Runtime
 from chancy.plugin.tables import PayloadTable, facts
-from chancy.plugins.dead_letter.letter import EVERY, DeadLetter, LetterFilter
+from chancy.plugins.dead_letter.letter import EVERY, DeadLetter, LetterFilter, letter_facts
 from chancy.plugins.dead_letter.replaying import Progress, ReplayOptions, Walk
 from chancy.plugins.dead_letter.store import Group, LetterPosition, Letters, filing
 from chancy.plugins.dead_letter.sweep import DeadLetterSweep
@@ -29,7 +29,14 @@ from chancy.states import State
 if TYPE_CHECKING:
     import click
 
-__all__ = ["DeadLetter", "DeadLetters", "Group", "LetterFilter"]
+__all__ = [
+    "DeadLetter",
+    "DeadLetters",
+    "Group",
+    "LetterFilter",
+    "LetterPosition",
+    "letter_facts",
+]
 
 logger = logging.getLogger("chancy.dead_letters")
 
@@ -139,13 +146,14 @@ class DeadLetters(Plugin):
         wanted: LetterFilter = EVERY,
         *,
         limit: int = 50,
-        before: UUID | None = None,
+        before: LetterPosition | UUID | None = None,
     ) -> Sequence[DeadLetter]:
         """Dead letters, newest first, each with only its last failure.
 
         :param limit: 1 to 1,000.
-        :param before: return only dead letters older than this one, the last of the previous page.
-        :raises ConfigurationError: there is no such dead letter any more.
+        :param before: return only dead letters older than this one, the last of the previous page:
+            its id, or its position, which may have been purged.
+        :raises ConfigurationError: there is no dead letter with this id any more.
         """
         return await Letters(chancy.broker).find(wanted, limit=limit, before=before)
 

@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Coroutine, Generator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -54,14 +53,11 @@ def demo(dsn: str | None, modules: int | None, dashboard: bool) -> None:
     logging.getLogger("chancy").setLevel(logging.ERROR)
     logging.getLogger("chancy.attempts").setLevel(logging.CRITICAL)
     began = time.monotonic()
-    if dashboard:
-        from chancy.plugins.dashboard import naming_extra
-
-        with naming_extra():
-            import_module("chancy.plugins.dashboard.server")
     from chancy.cli.demo import course, totals
     from chancy.cli.demo import modules as library
 
+    if dashboard:
+        course.check_dashboard()
     paths = library.find(modules)
     click.echo(f"{len(paths):,} modules of {library.stdlib()}, without tests and packages")
     with tempfile.TemporaryDirectory(prefix="chancy-demo-") as scratch, _server(dsn) as place:

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from uuid import UUID
 
@@ -81,6 +82,14 @@ async def run(dsn: str, planned: Sequence[Job]) -> DemoRun:
             click.echo(f"pushed {len(planned):,} jobs in one transaction, in {took:.2f} s")
             finished = await _finished(chancy, [reference.id for reference in references], planned)
             return DemoRun(finished=finished, elapsed_s=time.monotonic() - began)
+
+
+def check_dashboard() -> None:
+    """Raise `ConfigurationError` if a library that serves the dashboard is missing."""
+    from chancy.plugins.dashboard import naming_extra
+
+    with naming_extra():
+        import_module("chancy.plugins.dashboard.server")
 
 
 async def show(dsn: str, planned: Sequence[Job]) -> None:

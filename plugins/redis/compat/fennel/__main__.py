@@ -11,13 +11,15 @@ from chancy.cli.exits import code_of
 from chancy.cli.main import cli
 from chancy.errors import ChancyError
 from chancy.plugin.commands import complain
-from chancy.plugins.dead_letter.letter import letter_facts
-from chancy.plugins.dead_letter.store import MAX_FOUND, LetterPosition
+from chancy.plugins.dead_letter import LetterPosition, letter_facts
 from chancy.plugins.redis.compat.discovery import load
 from chancy.plugins.redis.compat.fennel import calls
 from chancy.plugins.redis.compat.fennel.application import App
 from chancy.plugins.redis.compat.fennel.client import purge_dead, replay_dead
 from chancy.plugins.redis.compat.fennel.worker import options_of
+
+#: Dead letters that are read at once.
+_PAGE = 1_000
 
 _app = click.option(
     "-a", "--app", "path", required=True, metavar="MODULE:NAME", help="The application."
@@ -66,7 +68,7 @@ def _print_dead(app: App) -> None:
     """Print all dead letters as one JSON list, a page at a time."""
     page = calls.blocking(calls.dead_page)
     last: LetterPosition | None = None
-    while letters := page(app, MAX_FOUND, last):
+    while letters := page(app, _PAGE, last):
         for letter in letters:
             click.echo(("[" if last is None else ",") + json.dumps(letter_facts(letter)))
             last = LetterPosition(letter.died_at, letter.id)

@@ -16,8 +16,7 @@ from chancy.broker.optional import SqlStore
 from chancy.errors import JobCancelled, JobFailed
 from chancy.job.definition import Job as Prepared
 from chancy.job.definition import QueuedJob
-from chancy.plugins.dead_letter import DeadLetter, LetterFilter
-from chancy.plugins.dead_letter.store import LetterPosition, Letters
+from chancy.plugins.dead_letter import DeadLetter, LetterFilter, LetterPosition
 from chancy.plugins.redis.compat.fennel import exceptions
 from chancy.plugins.redis.compat.fennel.job import TASK, Job, exception_of
 from chancy.plugins.redis.compat.fennel.status import DEAD, status_of
@@ -250,7 +249,7 @@ async def dead_page(
         # A job that is dead now may not have been filed by a worker yet.
         await app.letters.file_missing(chancy)
     wanted = LetterFilter(queue=app.name, replayed=False)
-    return await Letters(chancy.broker).find(wanted, limit=limit, before=before)
+    return await app.letters.find(chancy, wanted, limit=limit, before=before)
 
 
 def of_letter(letter: DeadLetter) -> Job:

@@ -191,7 +191,7 @@ def test_a_purge_leaves_what_was_replayed_after_it_was_read(shop: Shop, call: An
 def test_the_command_line_reads_all_dead_letters(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command_line, "MAX_FOUND", 2)
+    monkeypatch.setattr(command_line, "_PAGE", 2)
     expected: list[str] = []
     for count in (0, 2, 3):
         expected[:0] = reversed([shop.program.fail.delay("baz").uuid for _ in range(count)])
