@@ -31,7 +31,6 @@ from chancy import (
 )
 from chancy.errors import BrokerUnavailable, ConfigurationError, JobError, WaitTimeout
 from chancy.plugins.retry import Retries
-from chancy.postgres.drivers import Name
 from tests.support import jobs
 from tests.support.sql import count
 from tests.support.waiting import eventually, eventually_sync
@@ -202,12 +201,11 @@ async def test_a_role_that_may_only_read_polls(
     assert "waiting_by_polling" in caplog.text
 
 
-@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
 async def test_a_session_that_may_only_read_polls(
-    chancy: Chancy, dsn: str, driver: Name, caplog: pytest.LogCaptureFixture
+    chancy: Chancy, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     read_only = make_conninfo(dsn, options="-c default_transaction_read_only=on")
-    async with Chancy(read_only, driver=driver) as reader, Worker(chancy):
+    async with Chancy(read_only) as reader, Worker(chancy):
         for text in ("one", "two"):
             reference = await chancy.push(jobs.note.job.with_delay(0.2)(text))
             assert (await reader.wait_for(reference.id, 10)).result == text

@@ -48,16 +48,16 @@ def demo(dsn: str | None, modules: int | None, dashboard: bool) -> None:
       chancy demo --dsn postgresql://localhost/postgres --modules 100
       chancy demo --dashboard
     """
-    signal.signal(signal.SIGTERM, _interrupt)
-    # Without a handler Python prints warnings, such as those of the intended failures.
-    logging.getLogger("chancy").setLevel(logging.ERROR)
-    logging.getLogger("chancy.attempts").setLevel(logging.CRITICAL)
-    began = time.monotonic()
     from chancy.cli.demo import course, totals
     from chancy.cli.demo import modules as library
 
     if dashboard:
         course.check_dashboard()
+    signal.signal(signal.SIGTERM, _interrupt)
+    # Without a handler Python prints warnings, such as those of the intended failures.
+    logging.getLogger("chancy").setLevel(logging.ERROR)
+    logging.getLogger("chancy.attempts").setLevel(logging.CRITICAL)
+    began = time.monotonic()
     paths = library.find(modules)
     click.echo(f"{len(paths):,} modules of {library.stdlib()}, without tests and packages")
     with tempfile.TemporaryDirectory(prefix="chancy-demo-") as scratch, _server(dsn) as place:

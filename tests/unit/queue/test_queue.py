@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable
@@ -15,7 +16,15 @@ from chancy import AsyncOptions, Limit, ProcessOptions, ThreadOptions
 from chancy.errors import ConfigurationError
 from chancy.queue.executor_kind import EXECUTORS
 from chancy.queue.queue import MAX_CONCURRENCY, Queue, queues_of
-from chancy.queue.rules import FairShare, RateLimit, Rule, Sequential
+from chancy.queue.rules import (
+    FairShare,
+    RateLimit,
+    Rule,
+    Sequential,
+    UnknownRules,
+    decode_rules,
+    plain_rules,
+)
 
 
 def test_the_defaults() -> None:
@@ -164,6 +173,15 @@ def test_tags_may_come_from_an_iterator() -> None:
 def test_rules_that_could_not_be_stored_are_refused(rule: Callable[[], Rule], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         rule()
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", "7", '[{"rule": "quota"}]', '[{"rule": "rate"}]', '[{"rule": "fair", "by": 5}]']
+)
+def test_rules_that_cannot_be_read_are_kept_as_they_are(text: str) -> None:
+    rules = decode_rules(text)
+    assert rules == (UnknownRules(json.loads(text)),)
+    assert plain_rules(Queue(name="a", rules=rules).rules) == json.loads(text)
 
 
 def test_an_application_lists_a_queue_once() -> None:
