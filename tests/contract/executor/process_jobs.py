@@ -173,7 +173,11 @@ def _square(number: int) -> int:
 
 def fork_pool() -> list[int]:
     with multiprocessing.get_context("fork").Pool(2) as pool:
-        return pool.map(_square, range(4))
+        squares = pool.map(_square, range(4))
+        # Leaving the block alone kills copies that may hold the lock of the pool.
+        pool.close()
+        pool.join()
+        return squares
 
 
 def spawn_pool() -> list[int]:
