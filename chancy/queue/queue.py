@@ -200,7 +200,10 @@ def check_poll_interval(value: object, where: str) -> float:
 def check_tags(value: object, where: str) -> frozenset[str]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise ConfigurationError(f"{where}: tags must be a set of patterns, not {shown(value)}")
-    patterns = frozenset(value)
+    try:
+        patterns = frozenset(value)
+    except TypeError as error:
+        raise ConfigurationError(f"{where}: tags must be strings: {error}") from None
     for pattern in patterns:
         if pattern == "*":
             continue

@@ -216,13 +216,14 @@ def _encoded(rule: KnownRule) -> dict[str, Any]:
 
 def decode_rules(text: str | None) -> tuple[Rule, ...]:
     """Return the rules of a row; as `UnknownRules` if one of them is invalid."""
-    stored: Any = json.loads(text) if text else []
-    if not isinstance(stored, list):
-        return (UnknownRules(stored),)
+    stored: Any = text
     try:
-        return check_rules([_decoded(rule) for rule in stored], "the rules")
-    except (ConfigurationError, ValueError, TypeError, KeyError, AttributeError):
-        return (UnknownRules(stored),)
+        stored = json.loads(text) if text else []
+        if isinstance(stored, list):
+            return check_rules([_decoded(rule) for rule in stored], "the rules")
+    except (ConfigurationError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        pass
+    return (UnknownRules(stored),)
 
 
 def _decoded(stored: dict[str, Any]) -> Rule:

@@ -390,7 +390,6 @@ class QueueSet:
         await stopping
 
     def _create(self, queue: Queue) -> QueueWorker:
-        self._app.hooks.check_rules(queue)
         warn_of_functions(queue)
         session = self._session_of(queue)
         return QueueWorker(

@@ -178,6 +178,7 @@ async def test_an_odd_queue_holds_up_none_of_its_neighbours(
 
 #: What somebody writes into the row of a queue, what the queue is then, and what is said.
 ODD_QUEUES = {
+    "tags-in-tags": ("tags = '{{a,b},{c,d}}'", (), None, "tags must be strings"),
     "limits-no-object": ("limits = '[]'", (), None, "the limits are not a JSON object"),
     "limits-null": ("limits = 'null'", (), None, "the limits are not a JSON object"),
     "limits-unknown": ("limits = '{\"cpu_s\": 5}'", (), None, "there is no limit 'cpu_s'"),

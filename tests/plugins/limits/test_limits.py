@@ -743,6 +743,15 @@ async def test_a_queue_with_rules_needs_the_plugin(dsn: str) -> None:
     async with Chancy(dsn, no_default_plugins=True) as chancy:
         with pytest.raises(ConfigurationError, match="no plugin of this application enforces"):
             await chancy.declare(ruled)
+        stored = encode_rules(ruled.rules)
+        ask(dsn, "insert into chancy.queues (name, rules) values ('ruled', %s)", [stored])
+        async with Worker(chancy, queues=["ruled"]):
+
+            async def shown() -> bool:
+                (one,) = await chancy.get_workers()
+                return "no plugin of this application enforces" in one.broken.get("ruled", "")
+
+            await eventually(shown)
 
 
 async def test_queue_with_rules_of_a_later_release_runs_no_job(dsn: str, book: Book) -> None:

@@ -263,9 +263,13 @@ def _raises(one: Claim, outcome: Outcome) -> float:
     raise RuntimeError("broken")
 
 
+def _exits(one: Claim, outcome: Outcome) -> float:
+    raise SystemExit
+
+
 @pytest.mark.parametrize(
     "custom",
-    [_raises, lambda *_: float("nan"), lambda *_: float("inf"), lambda *_: "5", lambda: 5],
+    [_raises, _exits, lambda *_: float("nan"), lambda *_: float("inf"), lambda *_: "5", lambda: 5],
 )
 def test_a_function_that_fails_is_logged_and_the_default_holds(
     custom: Custom, caplog: pytest.LogCaptureFixture

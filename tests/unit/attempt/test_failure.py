@@ -251,6 +251,7 @@ def test_causes_are_in_the_trace() -> None:
     trace = Failure.of(chained(1)).trace
     assert "ValueError: the first" in trace
     assert "direct cause" in trace
+    assert "direct cause" not in Failure.of(chained(2_000)).trace
 
 
 def test_the_members_of_a_group_are_in_the_trace() -> None:

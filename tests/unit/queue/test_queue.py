@@ -184,6 +184,11 @@ def test_rules_that_cannot_be_read_are_kept_as_they_are(text: str) -> None:
     assert plain_rules(Queue(name="a", rules=rules).rules) == json.loads(text)
 
 
+def test_rules_that_are_nested_too_deeply_are_kept() -> None:
+    text = "[" * 20_000 + "]" * 20_000
+    assert decode_rules(text) == (UnknownRules(text),)
+
+
 def test_an_application_lists_a_queue_once() -> None:
     with pytest.raises(ConfigurationError, match="'a' is listed twice, with different settings"):
         queues_of([Queue(name="a"), Queue(name="b"), Queue(name="a", concurrency=2)])
