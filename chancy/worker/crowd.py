@@ -21,7 +21,7 @@ _SPARE_S = 0.01
 #: of the pushes that follow.
 _SUPPRESS_S, _MOST_SUPPRESS_S = 0.0002, 0.2
 #: Seconds between two calls of all workers to one queue.
-CALL_EVERY_S = 1.0
+_CALL_EVERY_S = 1.0
 #: The golden ratio in 64 bits: multiples of it spread evenly over the crowd, at any stride.
 _GOLDEN = 0x9E3779B97F4A7C15
 
@@ -88,14 +88,19 @@ class Crowd:
             return 0.0
         return min(self.size * _SUPPRESS_S, _MOST_SUPPRESS_S)
 
-    def call(self, queue: str, every_s: float = CALL_EVERY_S) -> None:
+    def call(self, queue: str, *, later: bool = False) -> None:
         """Call all workers to a queue with more jobs than this one can take, unless this or another
-        one has done so within ``every_s`` seconds."""
+        one has just done so.
+
+        :param later: then with the next calls, at the latest when this worker stops.
+        """
         now = self._clock.monotonic()
-        if self.size > 1 and now >= self._called_at.get(queue, -math.inf) + every_s:
-            self._called_at[queue] = now
+        due = now >= self._called_at.get(queue, -math.inf) + _CALL_EVERY_S
+        if self.size > 1 and (due or later):
             self._calls.add(queue)
-            self._on_call()
+            if due:
+                self._called_at[queue] = now
+                self._on_call()
 
     def on_call(self, callback: Callable[[], None]) -> None:
         """Set what is called when `take_calls` returns something."""

@@ -301,7 +301,7 @@ class QueueSet:
         another one may start. Other workers do if this one claims no more."""
         worker = self._serving.get(name)
         if worker is None or self._closed:
-            session.crowd.call(name, every_s=0.0)
+            session.crowd.call(name, later=True)
         else:
             worker.wake(session, thorough=False)
 

@@ -9,7 +9,8 @@
 -- p_on_conflict 'replace': the waiting job takes over arguments, priority, time, expiry, and a hold
 -- if the push has one; with p_cap_s it is due at most that many seconds after its own push. A running
 -- job is left unchanged. A held one is judged again, with its new arguments.
--- Index: the primary keys, jobs_unique. Safe to repeat while the job is unfinished.
+-- Index: the primary keys, jobs_unique. Locks: a job that it replaces, before it is judged. Safe to
+-- repeat while the job is unfinished.
 create function {schema}.push_keyed(
   p_id uuid, p_pos bigint, p_queue text, p_priority smallint, p_func text, p_arguments jsonb,
   p_due timestamptz, p_max_attempts int, p_meta jsonb, p_limits jsonb, p_key bytea,
@@ -76,7 +77,8 @@ begin
     from {schema}.jobs j
     cross join lateral (
       select least(p_due, j.pushed_at + p_cap_s * interval '1 second') as due) a
-    where j.id = stored;
+    where j.id = stored
+    for no key update of j;
     update {schema}.jobs j
     set arguments = p_arguments, priority = p_priority, run_at = v_due, unique_replaces = true,
       expires_at = p_expires, meta = {schema}.with_meta(j.meta, v_hold),

@@ -123,6 +123,8 @@ def test_all_workers_are_called_once_a_second_by_one_of_them() -> None:
     clock.advance(0.9)
     worker.call("q")
     assert worker.take_calls() == []
+    worker.call("q", later=True)
+    assert (worker.take_calls(), len(calls)) == (["q"], 2)
     clock.advance(0.2)
     worker.call("q")
     assert worker.take_calls() == ["q"]
