@@ -79,10 +79,11 @@ def check(dsn: str) -> None:
     """Check that each pushed job has finished once, under the lease of its last claim."""
     wrong = ask(
         dsn,
-        "select p.id, count(e.id) from ledger.pushes as p left join ledger.ends as e using (id)"
+        "select p.id, p.func, count(e.id), (select j.state from chancy.jobs as j where j.id = p.id)"
+        " from ledger.pushes as p left join ledger.ends as e using (id)"
         " group by p.id having count(e.id) <> 1 limit 10",
     )
-    assert wrong == [], "pushed, and ended so often"
+    assert not wrong, f"pushed, how often ended, state in jobs: {wrong}"
     assert ask(dsn, "select id from ledger.ends except select id from ledger.pushes") == []
     stolen = ask(
         dsn,

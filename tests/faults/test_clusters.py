@@ -123,7 +123,7 @@ async def test_a_cluster_that_adapts_has_machines_while_there_are_jobs(
         n_workers=0,
         threads_per_worker=1,
         host="127.0.0.1",
-        dashboard_address=None,
+        dashboard_address=":0",  # None would be port 8787, which another test may have
     )
     cluster: Any = await asyncio.to_thread(make)
     try:

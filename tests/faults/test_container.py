@@ -56,7 +56,7 @@ mount -t tmpfs -o ro tmpfs /dev/shm
 for part in python packages source; do mount -o remount,bind,ro /mnt/$part; done
 mount -o remount,ro /mnt
 mount -o remount,bind,ro /
-{{interpreter}} -c {shlex.quote(LOOPBACK)}
+LD_LIBRARY_PATH=/mnt/python/lib /mnt/python/bin/{{name}} -c {shlex.quote(LOOPBACK)}
 cd /
 exec env -i PATH=/usr/bin:/bin HOME=/nonexistent PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \\
   LD_LIBRARY_PATH=/mnt/python/lib PYTHONPATH=/mnt/packages:/mnt/source \\
@@ -133,7 +133,6 @@ def container(name: str, port: int, socket: Path, folder: Path, *more: str) -> G
         packages=site.getsitepackages()[0],
         source=ROOT,
         socket=socket,
-        interpreter=sys.executable,
         name=Path(sys.executable).resolve().name,
         port=port,
     )

@@ -18,10 +18,10 @@ from psycopg import sql
 
 from chancy import Chancy, Queue, Worker
 from chancy.broker.notices import channel
-from chancy.embedded import free_port
 from tests.faults import jobs
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
+from tests.support.ports import free_port
 from tests.support.proxy import Proxy
 from tests.support.sql import ask
 from tests.support.waiting import eventually

@@ -260,6 +260,7 @@ async def test_a_promotion_whose_answer_is_lost_happens_once(
 ) -> None:
     due = [plain(book).with_delay(0.001) for _ in range(3)]
     await app.push_many(due)
+    await eventually(lambda: tables.overdue(dsn) == len(due))
     assert (await app.broker.promote(1)).promoted == 1  # prepares the statement
     proxy.cut_reply_after(lambda sent: sent[:1] == b"B")
     with pytest.raises(BrokerUnavailable):
@@ -273,7 +274,7 @@ async def test_a_promotion_whose_answer_is_lost_happens_once(
 async def test_a_worker_whose_answers_are_lost_runs_each_job_once(
     proxy: Proxy, dsn: str, book: Book
 ) -> None:
-    count = 1_200
+    count = 4_000
     dice = random.Random(6)
     cuts = 0
     app = Chancy(

@@ -115,7 +115,8 @@ def test_sigterm_during_a_claim_releases_its_jobs(
     dsn: str, book: Book, start_worker: StartWorker
 ) -> None:
     worker = start_worker(dsn, concurrency=8, shutdown_timeout_s=0.3)
-    worker.wait_until_ready()
+    # Unless it listens, it looks for jobs with a survey, which would wait for the lock instead.
+    eventually_sync(lambda: "listening topic=work" in worker.said())
     with Chancy(dsn) as chancy, psycopg.connect(dsn) as session:
         session.execute("lock table chancy.jobs in access exclusive mode")
         chancy.sync_push_many(

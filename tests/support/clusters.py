@@ -20,10 +20,10 @@ from typing import Any
 import psutil
 import pytest
 
-from chancy.embedded import free_port
 from chancy.queue.executor_kind import EXECUTORS
 from chancy.queue.executor_options import ClusterOptions, DaskOptions, RayOptions
 from tests.support.leftovers import lasting
+from tests.support.ports import free_port
 from tests.support.waiting import eventually_sync
 
 CLUSTERS = ("dask", "ray")

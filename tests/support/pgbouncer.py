@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from chancy.embedded import free_port
+from tests.support.ports import free_port
 from tests.support.waiting import eventually_sync
 
 _CONFIGURATION = """

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit, urlunsplit
 
-from chancy.embedded import free_port
+from tests.support.ports import free_port
 
 # ReadyForQuery: the server has finished the request, including a commit.
 _READY = b"Z\x00\x00\x00\x05"

@@ -26,8 +26,8 @@ from typing import Any
 import pytest
 import redis
 
-from chancy.embedded import free_port
 from tests.support import leftovers
+from tests.support.ports import free_port
 from tests.support.redis_commands import command_sync
 
 #: Seconds to wait for a server to start.

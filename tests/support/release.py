@@ -27,8 +27,9 @@ from shutil import copytree
 import click
 from packaging.metadata import Metadata
 
-from chancy.embedded import PostgresServer, free_port
+from chancy.embedded import PostgresServer
 from chancy.plugins.encryption import new_key
+from tests.support.ports import free_port
 from tests.support.sources import ROOT
 
 #: What only the source archive has.
