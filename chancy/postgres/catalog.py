@@ -73,9 +73,9 @@ class Catalog:
         (row,) = await self._fetch(self._sql.queues, queue.name)
         return rows.queue(row)[0]
 
-    async def queues(self) -> Sequence[Queue]:
+    async def queues(self, name: str | None = None) -> Sequence[Queue]:
         found = []
-        for row in await self._fetch(self._sql.queues, None):
+        for row in await self._fetch(self._sql.queues, name):
             queue, problems = rows.queue(row)
             if self._logged.get(queue.name, []) != problems:
                 self._logged[queue.name] = problems
