@@ -98,6 +98,14 @@ class Backoff:
         self.failures += 1
         return max(self.base_s / 4, random.uniform(0, ceiling))
 
+    def next_until(self, give_up_at: float) -> float | None:
+        """The seconds to wait, cut off at a time of `time.monotonic`; None once it has passed.
+
+        A caller that promises to try for some time so tries once more at its end.
+        """
+        left_s = give_up_at - time.monotonic()
+        return min(self.next_s(), left_s) if left_s > 0 else None
+
     def reset(self) -> None:
         """Reset the failure count after a success."""
         self.failures = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chancy.errors import BrokerUnavailable, ChancyError, SchemaMismatch, WaitTimeout
+from chancy.errors import BrokerError, BrokerUnavailable, ChancyError, SchemaMismatch, WaitTimeout
 from chancy.plugin.commands import NO as NO
 from chancy.plugin.commands import complain as complain
 
@@ -10,7 +10,7 @@ from chancy.plugin.commands import complain as complain
 USAGE = 2
 #: The tables are missing or at another version.
 TABLES = 3
-#: The database, or another broker, cannot be reached.
+#: The database, or another broker, cannot be reached, or refuses for now: its disk may be full.
 AWAY = 4
 
 
@@ -20,6 +20,8 @@ def code_of(error: BaseException) -> int | None:
         case SchemaMismatch():
             return TABLES
         case BrokerUnavailable():
+            return AWAY
+        case BrokerError() if error.retryable:
             return AWAY
         case WaitTimeout():
             return NO

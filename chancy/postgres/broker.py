@@ -312,8 +312,8 @@ class PostgresBroker:
     async def declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
         return await self._catalog.declare(queue, upsert=upsert)
 
-    async def queues(self) -> Sequence[Queue]:
-        return await self._upkeep.queues()
+    async def queues(self, name: str | None = None) -> Sequence[Queue]:
+        return await self._upkeep.queues(name)
 
     async def pause(self, queue: str, *, resume_at: datetime | None = None) -> bool:
         return await self._catalog.pause(queue, resume_at)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -39,6 +40,9 @@ _FIRST_POLL_S = 0.03
 _ONE_POLL_S = 1.0
 #: The limit of the pauses, and the longest pause while no notifications arrive.
 _LONGEST_S, _POLL_S = 10.0, 0.5
+#: Seconds until `watch` is tried again after a refusal: sessions that only permit to read may have
+#: been those of a standby that is the primary now.
+_REFUSED_S = 60.0
 #: Seconds for which the listener stays open after the last wait.
 _LINGER_S = 30.0
 
@@ -77,7 +81,17 @@ W = TypeVar("W", bound=Waited)
 class _Wait(Generic[W]):
     """A row that is being waited for."""
 
-    __slots__ = ("done", "due", "error", "found", "pause_s", "polled", "stored", "waiters")
+    __slots__ = (
+        "done",
+        "due",
+        "error",
+        "found",
+        "pause_s",
+        "polled",
+        "stored",
+        "waiters",
+        "watched",
+    )
 
     def __init__(self) -> None:
         self.done = asyncio.Event()
@@ -87,6 +101,8 @@ class _Wait(Generic[W]):
         self.error: Exception | None = None
         #: Whether it is known to have been stored, so that it is gone if it is missing.
         self.stored = False
+        #: Whether the store notifies of its final state.
+        self.watched = False
         self.waiters = 0
         self.pause_s = _FIRST_POLL_S
         #: When it is polled next; None before the first poll.
@@ -127,8 +143,8 @@ class RowWaiter(ABC, Generic[W]):
             on_resumed=self._poll_all,
         )
         self._listening: asyncio.Task[None] | None = None
-        #: Whether the store accepts `watch`.
-        self._watching = True
+        #: Until when `watch` is not tried, since the store has refused it.
+        self._refused_until = -math.inf
 
     @abstractmethod
     async def _get(self, ids: Sequence[UUID]) -> Mapping[UUID, W]:
@@ -213,12 +229,10 @@ class RowWaiter(ABC, Generic[W]):
         self._drop(id)
 
     def _drop(self, id: UUID) -> None:
-        del self._wanted[id]
-        self._notified.pop(id, None)
-        if id in self._new:
-            del self._new[id]
-        else:
+        if self._wanted.pop(id).watched:
             self._dropped.add(id)
+        self._notified.pop(id, None)
+        self._new.pop(id, None)
         self._wake.set()
 
     def _update(self, ids: Iterable[UUID], rows: Mapping[UUID, W]) -> None:
@@ -238,7 +252,7 @@ class RowWaiter(ABC, Generic[W]):
                 wanted.found = None if row is None else self._kept(row)
                 wanted.polled.set()
                 # No notification is sent when a missing row appears.
-                notified = self._listener.receiving and self._watching and row is not None
+                notified = self._listener.receiving and wanted.watched and row is not None
                 wanted.due = now + min(wanted.pause_s, self.listening_s if notified else _POLL_S)
                 wanted.pause_s = min(wanted.pause_s * (10 if notified else 2), _LONGEST_S)
 
@@ -284,33 +298,41 @@ class RowWaiter(ABC, Generic[W]):
             for id in ids:
                 del self._new[id]
             # The watch of an earlier wait that has not been ended yet.
-            watched = self._dropped.intersection(ids)
-            self._dropped -= watched
-            new = [id for id in ids if id not in watched]
+            for id in self._dropped.intersection(ids):
+                self._dropped.discard(id)
+                self._wanted[id].watched = True
+            new = [id for id in ids if not self._wanted[id].watched]
+            watched = [id for id in ids if self._wanted[id].watched]
             try:
                 found = {**await self._watch_or_get(new)} if new else {}
                 if watched:
-                    found |= await self._get([*watched])
+                    found |= await self._get(watched)
             except (BrokerError, ConfigurationError) as error:
                 # These waits have only started: their callers get the error.
                 for id in ids:
                     if id in self._wanted:
                         self._finish(id, error=error)
-                self._dropped.difference_update(new)
                 return
             self._update(ids, found)
 
     async def _watch_or_get(self, ids: Sequence[UUID]) -> Mapping[UUID, W]:
-        if self._watching:
+        if self._clock.monotonic() >= self._refused_until:
             try:
-                return await self._watch(ids)
+                found = await self._watch(ids)
             except (BrokerUnavailable, StatementFailed) as error:
                 # Most likely a role that may only read, or sessions that may.
                 reads = isinstance(error, BrokerUnavailable) and error.read_only
                 if not reads and (error.retryable or isinstance(error, BrokerUnavailable)):
                     raise
                 logger.warning("waiting_by_polling error=%s", error)
-                self._watching = False
+                self._refused_until = self._clock.monotonic() + _REFUSED_S
+            else:
+                for id in ids:
+                    if (wanted := self._wanted.get(id)) is None:
+                        self._dropped.add(id)  # given up meanwhile
+                    else:
+                        wanted.watched = True
+                return found
         return await self._get(ids)
 
     async def _poll_notified(self) -> None:
@@ -344,7 +366,7 @@ class RowWaiter(ABC, Generic[W]):
     async def _unwatch_dropped(self) -> None:
         """Stop watching rows without waits, each once: the store counts the watches of all
         processes. If this fails, the pruner deletes what is left."""
-        dropped, self._dropped = list(self._dropped) if self._watching else [], set()
+        dropped, self._dropped = list(self._dropped), set()
         for at in range(0, len(dropped), BATCH):
             with contextlib.suppress(BrokerError):
                 await self._unwatch(dropped[at : at + BATCH])

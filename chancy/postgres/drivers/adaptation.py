@@ -85,7 +85,9 @@ class _TextDumper(Dumper):
 def _encoded(text: str) -> bytes:
     # libpq would truncate the value at a zero byte.
     if "\0" in text:
-        raise psycopg.DataError("text for Postgres cannot contain a zero byte")
+        raise psycopg.errors.CharacterNotInRepertoire(
+            'invalid byte sequence for encoding "UTF8": 0x00'
+        )
     return text.encode()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -170,6 +171,8 @@ async def _open(dsn: dsns.Dsn, application_name: str) -> AsyncpgSession:
             known = _explain(error, broken=True)
             if known is None:
                 raise
+            if isinstance(error, OSError) and (unreadable := _unreadable_file(dsn)):
+                known = None, f"{unreadable}: {error.strerror}"
             failure = connect_failure(dsn.place, *known)
             if not isinstance(failure, BrokerUnavailable):
                 raise failure from error
@@ -183,6 +186,15 @@ async def _open(dsn: dsns.Dsn, application_name: str) -> AsyncpgSession:
         f"{host}: {failure}" for host, failure in zip(dsn.hosts, failures, strict=True)
     )
     raise BrokerUnavailable(text) from failures[-1]
+
+
+def _unreadable_file(dsn: dsns.Dsn) -> str | None:
+    """The first file of the DSN that cannot be read: asyncpg's error does not name it."""
+    for name in ("sslrootcert", "sslcert", "sslkey", "sslcrl"):
+        path = dsn.parameters.get(name)
+        if path and path != "system" and not os.access(path, os.R_OK):
+            return f'{name} "{path}"'
+    return None
 
 
 def arguments(dsn: dsns.Dsn, host: dsns.DsnHost | None, application_name: str) -> dict[str, Any]:
@@ -217,6 +229,8 @@ def arguments(dsn: dsns.Dsn, host: dsns.DsnHost | None, application_name: str) -
 
 
 def _explain(error: Exception, *, broken: bool) -> tuple[str | None, str] | None:
+    if isinstance(error.__cause__, UnicodeEncodeError):
+        return sqlstates.unencodable(error.__cause__)
     if isinstance(error, PostgresError):
         return error.sqlstate, str(error.args[0])
     if isinstance(error, (OSError, TimeoutError)):

@@ -34,6 +34,10 @@ _REFUSALS = (
     ('database "', "3D000"),
 )
 
+# The function of the server that refuses a wrong number of parameters, with a code that otherwise
+# means that the connection is lost.
+_BIND, _PROTOCOL_VIOLATION = "exec_bind_message", "08P01"
+
 
 def _trusted(sql: Any) -> Any:
     """Pass a statement as trusted: psycopg's types require a literal, ours come from files."""
@@ -219,7 +223,11 @@ def _refusal(sqlstate: str | None, text: str) -> tuple[str | None, str]:
 
 
 def _explain(error: Exception) -> tuple[str | None, str] | None:
+    if isinstance(error, UnicodeEncodeError):
+        return sqlstates.unencodable(error)
     if isinstance(error, psycopg.Error):
+        if error.diag.source_function == _BIND and error.sqlstate == _PROTOCOL_VIOLATION:
+            return sqlstates.DATA_EXCEPTION, error.diag.message_primary or str(error)
         if error.sqlstate is not None:
             return error.sqlstate, error.diag.message_primary or str(error)
         text = " ".join(str(error).split())

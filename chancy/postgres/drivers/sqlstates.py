@@ -23,6 +23,9 @@ _REFUSED = frozenset({"3D000"})
 #: server would have returned this class.
 DATA_EXCEPTION = "22000"
 
+#: "Character not in repertoire": the server's code for text that it cannot store.
+_UNSTORABLE = "22021"
+
 #: A row with one of the ids exists.
 UNIQUE_VIOLATION = "23505"
 
@@ -46,6 +49,12 @@ FAILED_TRANSACTION = "25P02"
 #: the commit is durable here, but the standby may not have it. The warning has no SQLSTATE of its
 #: own, and its text is in the server's language.
 UNCONFIRMED_COMMIT = "SyncRepWaitForLSN"
+
+
+def unencodable(error: UnicodeEncodeError) -> tuple[str, str]:
+    """The SQLSTATE and the message for text with characters that UTF-8 does not have."""
+    found = error.object[error.start : error.end]
+    return _UNSTORABLE, f'invalid characters for encoding "UTF8": {found!a}'
 
 
 def one_line(message: object) -> str:

@@ -27,11 +27,11 @@ logger = logging.getLogger("chancy.supervisor")
 #: Exit codes after which a restart would fail in the same way, and their causes. They count only if
 #: no worker was registered at the exit: a job may end its process with any code.
 FINAL = {2: "configuration error", 3: "schema mismatch"}
-#: The database cannot be reached.
+#: The database cannot be reached, or refuses for now.
 AWAY = 4
 #: The same for a supervisor none of whose workers has ever been ready: a wrong host or port looks
 #: like a database that is down.
-FINAL_AT_FIRST = FINAL | {AWAY: "the database cannot be reached"}
+FINAL_AT_FIRST = FINAL | {AWAY: "the database cannot be reached, or refuses"}
 #: A worker process that exits earlier than this, in seconds, has failed to start.
 SHORT_LIFE_S = 10.0
 #: Failed starts within this many seconds after which the supervisor gives up.

@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Iterator
 import psutil
 import pytest
 
-from chancy.embedded import free_port
 from chancy.errors import BrokerUnavailable, ConfigurationError, StatementFailed
 from chancy.postgres.drivers.base import Connection, Driver
 from tests.integration.drivers.conftest import SLACK_S, run
+from tests.support.ports import free_port
 from tests.support.proxy import Proxy
 
 #: For what takes seconds: on the other driver in the long runs only.

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from chancy.embedded import free_port
 from chancy.errors import BrokerUnavailable
 from chancy.postgres.drivers.base import Connection, Driver
 from chancy.postgres.drivers.pool import CallerSessions, SessionPool
+from tests.support.ports import free_port
 from tests.support.postgres_fixtures import OwnServer
 from tests.support.waiting import eventually
 

@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from chancy.errors import StatementFailed
 from chancy.postgres.drivers.base import Connection
 
 LATE = datetime(9999, 12, 31, 23, 59, 58, tzinfo=UTC)
@@ -104,3 +105,27 @@ async def test_statements_without_rows_have_none(session: Connection) -> None:
     assert list(await session.fetch("create table things (id int)")) == []
     assert list(await session.fetch("insert into things values (1)")) == []
     assert list(await session.fetch("select id from things where id = 2")) == []
+
+
+_ZERO = 'invalid byte sequence for encoding "UTF8": 0x00'
+_SURROGATE = r"""invalid characters for encoding "UTF8": '\\ud800'"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "sqlstate", "text"),
+    [
+        ("text", ["a\0b"], "22021", _ZERO),
+        ("text[]", [["a\0b"]], "22021", _ZERO),
+        ("text", ["a\ud800b"], "22021", _SURROGATE),
+        ("text[]", [["a\ud800b"]], "22021", _SURROGATE),
+        ("int", [], "22000", "argument|parameters"),
+    ],
+)
+async def test_parameters_are_refused_alike(
+    session: Connection, kind: str, values: list[object], sqlstate: str, text: str
+) -> None:
+    with pytest.raises(StatementFailed, match=text) as failure:
+        await session.fetch(f"select $1::{kind}", *values)
+    assert failure.value.sqlstate == sqlstate
+    assert not failure.value.retryable
+    assert not session.closed

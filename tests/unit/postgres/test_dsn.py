@@ -8,9 +8,9 @@ from urllib.parse import quote
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from chancy.errors import ConfigurationError
+from chancy.errors import BrokerUnavailable, ConfigurationError
 from chancy.postgres import dsn as dsns
-from chancy.postgres.drivers.asyncpg import arguments
+from chancy.postgres.drivers.asyncpg import AsyncpgDriver, arguments
 
 SECRET = "hunter2"
 
@@ -150,6 +150,12 @@ def test_a_dsn_that_cannot_be_read_keeps_its_secret(text: str, reason: str) -> N
     assert SECRET not in told
     assert refused.value.__cause__ is None
     assert SECRET not in dsns.redacted(text)
+
+
+async def test_a_certificate_file_that_is_missing_is_named() -> None:
+    dsn = "postgresql://127.0.0.1:1/shop?sslmode=verify-full&sslrootcert=/no/ca.crt"
+    with pytest.raises(BrokerUnavailable, match=r'sslrootcert "/no/ca\.crt": No such file'):
+        await AsyncpgDriver().connect(dsn, application_name="test")
 
 
 def test_logged_values_are_shown() -> None:

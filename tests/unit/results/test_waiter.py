@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 
 from chancy.broker.notices import Subscription, Topic
-from chancy.errors import BrokerUnavailable, JobError, WaitTimeout
+from chancy.errors import BrokerUnavailable, JobError, StatementFailed, WaitTimeout
 from chancy.job.definition import QueuedJob
 from chancy.queue.queue import Queue
 from chancy.results.waiter import CompletionWaiter
@@ -30,10 +30,12 @@ class Watched(MemoryBroker):
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock=clock)
+        self.asked = asyncio.Event()
         self.expected: list[Sequence[UUID]] = []
         self.looks: list[Sequence[UUID]] = []
         self.away = False
         self.deaf = False
+        self.read_only = False
         self.listeners = 0
         #: What the next try to listen raises.
         self.fault: BaseException | None = None
@@ -42,6 +44,9 @@ class Watched(MemoryBroker):
 
     async def watch(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
         self._check()
+        if self.read_only:
+            raise StatementFailed("permission denied for table awaited")
+        self.asked.set()
         if self.answers is not None:
             await self.answers.wait()
         self.expected.append(ids)
@@ -162,6 +167,32 @@ async def test_with_notices_it_looks_rarely(
         await asyncio.sleep(0)
     assert 2 <= len(broker.looks) <= 5
     waiting.cancel()
+
+
+async def test_notices_are_requested_again_a_minute_after_a_refusal(
+    bench: Bench, broker: Watched, finishes: CompletionWaiter, clock: ManualClock
+) -> None:
+    broker.read_only = True
+    one, two = await bench.running(prepared(), prepared())
+    polled = asyncio.create_task(finishes.wait(one.id, None))
+    await eventually(lambda: broker.looks)
+    broker.read_only = False
+    with pytest.raises(WaitTimeout):
+        await finishes.wait(two.id, 0)
+    assert not broker.expected
+    clock.advance(60.0)
+    watched = await begun(broker, finishes, two.id)
+    assert broker.expected == [[two.id]]
+    await bench.settle(settlement(two, State.SUCCEEDED))
+    assert (await watched).state is State.SUCCEEDED
+    # The first job was never watched, so it is still polled every half second.
+    before = len(broker.looks)
+    for _ in range(100):
+        await eventually(lambda: clock.sleepers >= 1)
+        clock.advance(0.1)
+        await asyncio.sleep(0)
+    assert len(broker.looks) - before > 15
+    polled.cancel()
 
 
 async def test_the_timeout_reports_the_current_state(
@@ -324,6 +355,20 @@ async def test_each_watch_is_ended_once(
     assert (await again).state is State.SUCCEEDED
     await eventually(lambda: ended)
     assert broker.expected == [[claim.id]] == [ended]
+
+
+async def test_the_watch_of_a_wait_that_gives_up_before_the_answer_is_ended(
+    bench: Bench, broker: Watched, finishes: CompletionWaiter
+) -> None:
+    [claim] = await bench.running()
+    broker.answers = asyncio.Event()
+    waiting = asyncio.create_task(finishes.wait(claim.id, None))
+    await broker.asked.wait()
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    broker.answers.set()
+    await eventually(lambda: broker.expected)
+    await eventually(lambda: not broker.store.watched)
 
 
 async def test_closing_ends_every_wait(
