@@ -202,8 +202,11 @@ class Broker(Protocol):
         """
         ...
 
-    async def queues(self) -> Sequence[Queue]:
-        """Return all queues by name. Defaults replace invalid values of a row, which is logged."""
+    async def queues(self, name: str | None = None) -> Sequence[Queue]:
+        """Return all queues by name, or only the queue of this name, if it exists.
+
+        Defaults replace invalid values of a row, which is logged.
+        """
         ...
 
     async def pause(self, queue: str, *, resume_at: datetime | None = None) -> bool:

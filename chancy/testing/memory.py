@@ -219,9 +219,9 @@ class MemoryBroker:
         self._store_queue(queue)
         return self.store.effective_queue(queue)
 
-    async def queues(self) -> Sequence[Queue]:
+    async def queues(self, name: str | None = None) -> Sequence[Queue]:
         by_name = sorted(self.store.queues.items())
-        return [self.store.effective_queue(queue) for _, queue in by_name]
+        return [self.store.effective_queue(queue) for key, queue in by_name if name in (None, key)]
 
     async def pause(self, queue: str, *, resume_at: datetime | None = None) -> bool:
         return self._set_paused(queue, True, resume_at)

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
+from chancy.attempt.settlement import SET_ASIDE
 from chancy.broker.notices import NoticeKind
 from chancy.broker.values import PreparedJob
 from chancy.errors import DuplicateJob
 from chancy.job.definition import HOLD
+from chancy.job.unique import UniqueKey
 from chancy.states import State
 from chancy.testing.store import MemoryStore, Row, expiry_of, time_after
 
@@ -41,20 +43,19 @@ def free_if_claimed(store: MemoryStore, row: Row) -> None:
         store.free_key(row)
 
 
-def _holder(store: MemoryStore, key: bytes) -> UUID | None:
-    """The job that holds a key, as a live job or for its period."""
-    job_id, until = store.periods.get(key, (None, None))
-    if until is not None and until > store.clock.now():
+def _holder(store: MemoryStore, unique: UniqueKey) -> UUID | None:
+    """The job that holds a key: a live one, or for a rule with a period also one within its own."""
+    job_id, until = store.periods.get(unique.key, (None, None))
+    if unique.period_s is not None and until is not None and until > store.clock.now():
         return job_id
-    return store.keys.get(key)
+    return store.keys.get(unique.key)
 
 
 def _check_duplicates(store: MemoryStore, jobs: Sequence[PreparedJob]) -> None:
     held: dict[bytes, UUID] = {}
     for job in jobs:
         if job.unique is not None:
-            key = job.unique.key
-            found = _holder(store, key) or held.setdefault(key, job.id)
+            found = _holder(store, job.unique) or held.setdefault(job.unique.key, job.id)
             if found != job.id and job.unique.on_conflict == "raise":
                 raise DuplicateJob(found, job.func)
 
@@ -63,7 +64,7 @@ def _existing(store: MemoryStore, job: PreparedJob) -> UUID | None:
     """The job that holds the key of a pushed one, replaced if the rule asks so; None if free."""
     if job.unique is None:
         return None
-    found = _holder(store, job.unique.key)
+    found = _holder(store, job.unique)
     if found is None or found == job.id:
         return None
     row = store.live.get(found)
@@ -92,13 +93,14 @@ def _replace(store: MemoryStore, row: Row, job: PreparedJob, cap_s: float | None
     given = json.loads(job.meta) if job.meta else {}
     if HOLD in given:
         row.meta[HOLD] = given[HOLD]
+        row.meta.pop(SET_ASIDE, None)
     state = State.SCHEDULED if run_at is not None and run_at > now else State.PENDING
     if HOLD in row.meta:
         state = State.HELD
     unmoved = row.state is state is State.PENDING and row.pushed.priority == job.priority
     if not unmoved:
         row.position = store.next_position()
-    if row.state is not State.HELD and row.state is not state:
+    if row.state is not state:
         row.move(state)
     row.pushed = row.pushed._replace(arguments=job.arguments, priority=job.priority)
     row.run_at, row.expires_at = run_at, expiry_of(job, now)

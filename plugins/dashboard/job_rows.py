@@ -98,9 +98,7 @@ def _source(wanted: Search, *, failures: bool) -> _Source | None:
     if only is State.SCHEDULED:
         return _Source("scheduled", "the next one first", "up", not rest and not queue)
     if only is State.HELD:
-        return _Source(
-            "held", "by queue, in the order of their push", "held", not rest and not queue
-        )
+        return _Source("held", "by queue, those on hold last", "held", not rest and not queue)
     if only is State.PENDING and queue:
         return _Source("pending", "in the order in which they run", "place", not rest)
     if only is State.FAILED and failures:
@@ -323,9 +321,9 @@ def _position(key: str, after: str | None, queue: str | None) -> dict[str, str |
                 return _place(int(first), int(second)) if after else _place(_HIGHEST, 0)
             case _:
                 if after:
-                    own, pos = json.loads(after)
-                    return {"queue": str(own), "pos": _pos(int(pos))}
-                return {"queue": queue or "", "pos": 0}
+                    own, pos, on_hold = json.loads(after)
+                    return {"queue": str(own), "on_hold": bool(on_hold), "pos": _pos(int(pos))}
+                return {"queue": queue or "", "on_hold": False, "pos": 0}
     except (TypeError, ValueError, RecursionError):
         return _position(key, None, queue)
 

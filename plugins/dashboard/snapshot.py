@@ -271,7 +271,7 @@ def _reasons(status: QueueStatus, workers: int) -> Iterator[str]:
     if status.slots and status.running >= status.slots and status.pending:
         yield f"all of its {status.slots:,} slots are taken"
     if status.held:
-        yield "its rules hold jobs back, or no worker knows their functions"
+        yield "its rules hold jobs back, no worker knows their functions, or they are on hold"
 
 
 def _missing(broker: str) -> Attention:

@@ -59,3 +59,21 @@ def test_looks_and_checks_read_the_ends_of_indexes(dsn: str, rows: int) -> None:
             too_many = {name: n for name, n in read.items() if n > most.get(name, 1_500)}
             assert too_many == {}
             connection.execute("vacuum (analyze) chancy.jobs, chancy.finished_jobs")
+
+
+def test_jobs_on_hold_are_not_read_to_count_those_that_are_due(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(
+            "insert into chancy.jobs (id, pos, state, queue, priority, func, meta)"
+            " select gen_random_uuid(), n, 3, 'mail', 0, 'a.b', '{\"hold\": \"k\"}'"
+            " from generate_series(1, 40000) as n"
+        )
+        connection.execute(
+            "insert into chancy.jobs (id, pos, state, queue, priority, func)"
+            " values (gen_random_uuid(), 50000, 3, 'mail', 0, 'a.b')"
+        )
+        for _ in range(2):
+            assert pages(connection, backlog.SQL.statement("backlog", "chancy")) < 300
+            found = connection.execute("select held from chancy.backlog()").fetchall()
+            assert found == [(1,)]
+            connection.execute("vacuum (analyze) chancy.jobs")

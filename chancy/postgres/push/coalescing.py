@@ -149,8 +149,8 @@ class PushCoalescer:
         """Repeat a push after an error until it succeeds, fails for good or runs out of time."""
         backoff = Backoff()
         while True:
-            pause = backoff.next_s()
-            if not error.retryable or time.monotonic() + pause > give_up_at:
+            pause = backoff.next_until(give_up_at)
+            if pause is None or not error.retryable:
                 raise error
             await asyncio.sleep(pause)
             try:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from chancy.broker.optional import Releasing
 from chancy.broker.values import Capability
 from chancy.job.definition import HOLD
 from chancy.states import State
-from chancy.testing.conformance.bench import FUTURE, Bench, Promises, prepared
+from chancy.testing.conformance.bench import FUTURE, Bench, Promises, prepared, settlement
 from chancy.testing.conformance.uniqueness import keyed
 
 
@@ -48,3 +50,20 @@ class HoldPromises(Promises):
         assert await bench.claim() == []
         assert await broker.release(None, "b", limit=9, within=None) == [id]
         assert [claim.id for claim in await bench.claim()] == [id]
+
+    @pytest.mark.parametrize("waits", [State.HELD, State.SCHEDULED], ids=lambda s: s.label)
+    async def test_a_hold_keeps_a_job_that_was_set_aside(self, bench: Bench, waits: State) -> None:
+        if not {Capability.HOLD, Capability.UNIQUE} <= bench.broker.capabilities:
+            return
+        assert isinstance(bench.broker, Releasing)
+        [claim] = await bench.running(keyed())
+        await bench.settle(
+            settlement(claim, State.HELD)._replace(refund=True, meta='{"unknown_function": 1}')
+        )
+        if waits is State.SCHEDULED:
+            [again] = await bench.claim(knows=lambda _: True)
+            await bench.settle(settlement(again, waits)._replace(run_at=FUTURE))
+        await bench.push(keyed(on_conflict="replace", meta=f'{{"{HOLD}": "a"}}'))
+        assert await bench.claim(knows=lambda _: True) == []
+        assert await bench.broker.release(None, "a", limit=9, within=None) == [claim.id]
+        assert [found.id for found in await bench.claim()] == [claim.id]

@@ -117,6 +117,9 @@ class QueuePromises(Promises):
             await bench.broker.declare(Queue(name=name))
         names = [queue.name for queue in await bench.broker.queues()]
         assert names == sorted(names)
+        for name in ("b", "unknown"):
+            found = [queue.name for queue in await bench.broker.queues(name)]
+            assert found == [known for known in names if known == name]
 
     async def test_the_jobs_of_a_deleted_queue_stay(self, bench: Bench) -> None:
         [job_id] = await bench.push(prepared())

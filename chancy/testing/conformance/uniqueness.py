@@ -12,12 +12,13 @@ import pytest
 
 from chancy.broker.contract import Broker
 from chancy.broker.notices import Notice, NoticeKind
-from chancy.broker.values import CHUNK, PreparedJob
+from chancy.broker.values import CHUNK, PreparedJob, QueueCounts
 from chancy.errors import DuplicateJob
 from chancy.job.ids import new_id
 from chancy.job.unique import OnConflict, UniqueKey
 from chancy.states import State
 from chancy.testing.conformance.bench import FUTURE, Bench, Promises, prepared, settlement
+from chancy.testing.conformance.claiming import all_of, set_aside
 
 
 def rule(name: str = "a", on_conflict: OnConflict = "skip", **more: Any) -> UniqueKey:
@@ -194,6 +195,38 @@ class UniquePromises(Promises):
         finally:
             await subscription.close()
 
+    async def test_a_replaced_job_that_was_set_aside_is_due_again(self, bench: Bench) -> None:
+        claims = await bench.running(keyed("a"), keyed("b"), prepared())
+        await bench.settle(*map(set_aside, claims))
+        first, second, third = (claim.id for claim in claims)
+        later = keyed("a", "replace", run_at=FUTURE)
+        assert await bench.broker.push([later]) == {later.id: first}
+        assert await bench.state(first) is State.SCHEDULED
+        sooner = keyed("b", "replace", priority=5)
+        assert await bench.broker.push([sooner]) == {sooner.id: second}
+        assert (await bench.broker.counts())["default"] == QueueCounts(
+            pending=1, scheduled=1, held=1
+        )
+        found = [*await bench.claim(knows=all_of), *await bench.claim(knows=all_of)]
+        assert [claim.id for claim in found] == [second, third]
+
+    async def test_each_queue_of_a_push_is_notified_whatever_the_others_wait_for(
+        self, bench: Bench, brokers: tuple[Broker, Broker]
+    ) -> None:
+        [waiting] = await bench.push(keyed("a", run_at=FUTURE))
+        subscription = await brokers[1].subscribe()
+        try:
+            # The keys are stored in the order c, b, a.
+            await bench.push(keyed("c", run_at=FUTURE), keyed("b"))
+            [notice] = await subscription.probe(5.0)
+            assert (notice.kind, notice.token) == (NoticeKind.WAKE, "default")
+            assert len(await bench.claim()) == 1
+            await bench.push(keyed("c"), keyed("a", "replace"))
+            assert await subscription.probe(5.0) == [Notice(NoticeKind.REWIND, "default")]
+        finally:
+            await subscription.close()
+        assert waiting in {claim.id for claim in await bench.claim()}
+
     async def test_a_running_job_is_not_replaced(self, bench: Bench) -> None:
         [claim] = await bench.running(keyed(arguments='{"n": 1}'))
         later = keyed(on_conflict="replace", arguments='{"n": 2}', priority=5, run_at=FUTURE)
@@ -233,6 +266,20 @@ class UniquePromises(Promises):
         await bench.settle(settlement(claim, State.SUCCEEDED))
         assert await bench.broker.push([again]) == {}
         assert await bench.state(again.id) is State.PENDING
+
+    async def test_a_push_without_a_period_is_compared_with_unfinished_jobs_only(
+        self, bench: Bench
+    ) -> None:
+        [claim] = await bench.running(keyed(period_s=3600.0))
+        waiting, strict = keyed(), keyed(on_conflict="raise")
+        assert await bench.broker.push([waiting]) == {waiting.id: claim.id}
+        await bench.settle(settlement(claim, State.SUCCEEDED))
+        assert await bench.broker.push([waiting]) == {}
+        with pytest.raises(DuplicateJob) as caught:
+            await bench.broker.push([strict])
+        assert caught.value.id == waiting.id
+        within = keyed(period_s=3600.0)
+        assert await bench.broker.push([within]) == {within.id: claim.id}
 
     async def test_concurrent_pushes_store_one_job_for_a_period(
         self, bench: Bench, brokers: tuple[Broker, Broker]

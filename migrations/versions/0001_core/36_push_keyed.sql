@@ -81,7 +81,16 @@ begin
     for no key update of j;
     update {schema}.jobs j
     set arguments = p_arguments, priority = p_priority, run_at = v_due, unique_replaces = true,
-      expires_at = p_expires, meta = {schema}.with_meta(j.meta, v_hold),
+      expires_at = p_expires,
+      -- Without the marks of jobs that are held for another reason: claims of those would start it.
+      meta = case
+        when v_hold is null then j.meta
+        else {schema}.with_meta(j.meta, v_hold) - 'unknown_function'
+          #- case
+            when j.meta #> '{limits,partition}' is null then '{}'
+            else '{limits,partition}'
+          end::text[]
+      end,
       state = v_state,
       pos = case
         when j.state = 0 and v_state = 0 and j.priority = p_priority then j.pos else p_pos

@@ -59,7 +59,7 @@ begin
       v_job.arguments::jsonb, v_job.due, v_job.max_attempts, v_job.meta::jsonb,
       v_job.limits::jsonb, v_job.key, v_job.on_conflict, v_job.until_claim, v_job.period_s,
       v_job.cap_s, v_job.expires);
-    if v_made.notice <> all (coalesce(v_notices, '{}')) then
+    if v_made.notice is not null and v_made.notice <> all (coalesce(v_notices, '{}')) then
       v_notices := v_notices || v_made.notice;
     end if;
     if not v_made.created then

@@ -146,6 +146,24 @@ def test_held_jobs_are_due_jobs(dsn: str) -> None:
     assert listed["oldest_s"] == pytest.approx(900, abs=60)
 
 
+def test_jobs_on_hold_are_not_due(dsn: str) -> None:
+    """They wait for an approval or a payment, which more workers do not bring."""
+    ask(
+        dsn,
+        "insert into chancy.jobs (id, pos, state, queue, func, meta, pushed_at)"
+        " select gen_random_uuid(), -min, 3, queue, 'a.b', meta::jsonb,"
+        " now() - min * interval '1 min' from (values (90, 'asked', '{\"hold\": \"k\"}'),"
+        " (60, 'ruled', '{\"hold\": \"k\"}'), (15, 'ruled', null)) as v (min, queue, meta)",
+    )
+    rows = rows_of(inside("top", "--once", dsn=dsn).out)
+    assert "asked" not in rows
+    assert (rows["ruled"][2], rows["ruled"][5]) == ("15 min", "1")
+    listed = {one["name"]: one for one in inside("queue", "list", "--json", dsn=dsn).json}
+    assert (listed["asked"]["held"], listed["asked"]["oldest_s"]) == (1, None)
+    found = {one["about"]: one for one in inside("doctor", "--json", dsn=dsn, code=1).json}
+    assert "'asked'" not in found["queues"]["found"]
+
+
 def test_counts_that_were_stopped_are_marked(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chancy.app.activity.CAP", 2)
     monkeypatch.setattr("chancy.cli.top.CAP", 2)

@@ -15,13 +15,13 @@ from psycopg.conninfo import make_conninfo
 
 from chancy import Chancy
 from chancy.broker import SqlStore
-from chancy.embedded import free_port
 from chancy.plugins.dashboard import DashboardPlugin
 from chancy.plugins.dashboard.audit import Audit
 from chancy.postgres.schema import grants
 from chancy.postgres.schema.component import RoleKind
 from tests.plugins.dashboard.browsing import ADMIN, browser
 from tests.support.command import Answer, command, inside, started
+from tests.support.ports import free_port
 from tests.support.roles import roles
 from tests.support.waiting import eventually_sync
 

@@ -317,6 +317,8 @@ async def test_a_job_on_hold_is_released(shop: Chancy) -> None:
     other = await shop.push(send_receipt.job(order=2))
     async with browser(shop, OPERATOR) as olaf:
         assert ">Release<" not in (await olaf.get(f"jobs/{other.id}")).text
+        await _sql(shop, f"update chancy.jobs set state = 3 where id = '{other.id}'")
+        assert ">Release<" not in (await olaf.get(f"jobs/{other.id}")).text, "a rule holds it"
         assert ">Release<" in (await olaf.get(f"jobs/{held.id}")).text
         _done(await olaf.post("jobs/release", {"id": str(held.id)}))
         assert (await _state(held)) is State.PENDING

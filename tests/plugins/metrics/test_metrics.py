@@ -63,6 +63,9 @@ Families = dict[str, list[tuple[str, dict[str, str], float]]]
 HELD = """insert into chancy.jobs (id, pos, state, queue, func, meta)
     select gen_random_uuid(), 1, 3, 'QUEUE', 'a.b', jsonb_build_object(held_by, 1)
     from unnest(array['limits', 'unknown_function']) as held_by returning 1"""
+#: A job that waits to be released.
+ON_HOLD = """insert into chancy.jobs (id, pos, state, queue, func, meta)
+    select gen_random_uuid(), 1, 3, 'QUEUE', 'a.b', '{"hold": "k"}' returning 1"""
 EACH_STATE = """insert into chancy.jobs (id, pos, state, queue, func, run_at)
     select gen_random_uuid(), 1, state, 'idle', 'a.b', now() + interval '1 h'
     from generate_series(0, 3) as state returning 1"""
@@ -626,6 +629,7 @@ async def test_scalers_get_true_counts_or_a_refusal(
 
 def test_a_scaler_needs_no_rights_on_the_tables(dsn: str) -> None:
     ask(dsn, HELD.replace("QUEUE", "kept"))
+    ask(dsn, ON_HOLD.replace("QUEUE", "kept"))
     ask(dsn, "insert into chancy.queues (name, broker) values ('far', 'redis')")
     role = f"scaler_{secrets.token_hex(4)}"
     with psycopg.connect(dsn, autocommit=True) as connection:

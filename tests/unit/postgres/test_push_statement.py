@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 
 import pytest
 
 from chancy.broker.values import PreparedJob
-from chancy.errors import StatementFailed
+from chancy.errors import BrokerUnavailable, StatementFailed
 from chancy.postgres import statements as texts
-from chancy.postgres.drivers.base import Row
+from chancy.postgres.drivers.base import Connection, Row
 from chancy.postgres.push.bulk import store_all
+from chancy.postgres.push.coalescing import PushCoalescer
 from chancy.postgres.push.statement import columns, insertion
 from chancy.testing.conformance.bench import prepared
 
@@ -41,6 +44,24 @@ def test_only_jobs_that_differ_in_arguments_alone_are_sent_as_one_array() -> Non
     ]
     for other in others:
         assert sent(one, one._replace(**other)) == sql.push_new, other  # type: ignore[arg-type]
+
+
+async def test_a_push_is_repeated_until_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the last pause would be: the server may come back until then."""
+    monkeypatch.setattr("chancy.postgres.push.coalescing.PATIENCE_S", 0.6)
+    monkeypatch.setattr("chancy.clock.random.uniform", lambda _, ceiling: ceiling)
+    job, back_at = prepared(), time.monotonic() + 0.5
+
+    async def fetch(*_: object) -> list[Row]:
+        if time.monotonic() < back_at:
+            raise BrokerUnavailable("the server restarts")
+        return [(job.id, False)]
+
+    def transaction() -> AbstractAsyncContextManager[Connection]:
+        raise AssertionError("the job is stored")
+
+    pushes = PushCoalescer(fetch, transaction, texts.Statements("chancy"), lambda: None)
+    await pushes.push([job])
 
 
 async def test_jobs_that_raise_leave_no_statement_behind() -> None:

@@ -75,15 +75,16 @@ begin
     order by j.run_at, j.id
     limit p_rows;
   when 'held' then
-    -- Held jobs, whatever holds them, by queue and position. Index: jobs_held.
+    -- Held jobs by queue and position, those on hold last. Index: jobs_held.
     return query
-    select jsonb_build_array(j.queue, j.pos)::text,
+    select jsonb_build_array(j.queue, j.pos, coalesce(j.meta ? 'hold', false))::text,
       j.id, j.func, j.queue, j.priority, j.state, j.attempt, j.max_attempts, j.run_at, j.worker_id,
       j.pushed_at, j.claimed_at, null::timestamptz, j.arguments, j.errors, j.meta
     from {schema}.jobs j
     where j.state + 0 = 3
-      and (j.queue, j.pos) > (p_after ->> 'queue', (p_after ->> 'pos')::bigint)
-    order by j.queue, j.pos
+      and (j.queue, coalesce(j.meta ? 'hold', false), j.pos) > (
+        p_after ->> 'queue', (p_after ->> 'on_hold')::bool, (p_after ->> 'pos')::bigint)
+    order by j.queue, coalesce(j.meta ? 'hold', false), j.pos
     limit p_rows;
   when 'finished' then
     -- Finished jobs, newest first. Index: finished_jobs_id of the partitions, backwards.
