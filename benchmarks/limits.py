@@ -17,16 +17,18 @@ from benchmarks.held import snapshot
 from benchmarks.jobs import keyed, nap
 from benchmarks.measurement import BenchmarkFailed, Measurement, quantile
 from benchmarks.session import APPLICATION
-from chancy import FairShare, GlobalConcurrency, Job, Queue, Sequential
+from chancy import FairShare, GlobalConcurrency, Job, Queue, RateLimit, Sequential
 from chancy.queue.rules import Rule
 
 QUEUE = "ruled"
 PLAIN = "no rules"
 UNBOUND = "GlobalConcurrency that does not bind"
+UNBOUND_RATE = "RateLimit that does not bind"
 SEQUENCES = "Sequential, 1,000 keys"
 #: The rules by the start of their figure, with the bar of the ratio to no rules, and the keys.
 DRAINS: dict[str, tuple[Rule, float, int]] = {
     UNBOUND: (GlobalConcurrency(100_000), 0.7, 1),
+    UNBOUND_RATE: (RateLimit(1_000_000), 0.7, 1),
     "GlobalConcurrency(1) of 10,000 keys": (GlobalConcurrency(1, by="key_"), 0.4, 10_000),
     SEQUENCES: (Sequential(by="key_"), 0.3, 1_000),
     "FairShare, 1,000 keys": (FairShare(by="key_"), 0.4, 1_000),
@@ -37,8 +39,13 @@ SEQUENTIAL_PEERS = (systems.GRAPHILE_WORKER, systems.PROCRASTINATE)
 #: Peers with a limit of all workers together: the `concurrency` of a queue of DBOS, and the
 #: `concurrency_limit` of an entrypoint of pgqueuer.
 CONCURRENT_PEERS = (systems.PGQUEUER, systems.DBOS)
-#: The peers of a figure, and the setting with which their roles keep its rule.
-RULED_PEERS = {SEQUENCES: (SEQUENTIAL_PEERS, "keys"), UNBOUND: (CONCURRENT_PEERS, "limit")}
+#: The peers of a figure, and the setting with which their roles keep its rule. The `limiter` of a
+#: queue of DBOS is a rate of all workers together.
+RULED_PEERS = {
+    SEQUENCES: (SEQUENTIAL_PEERS, "keys"),
+    UNBOUND: (CONCURRENT_PEERS, "limit"),
+    UNBOUND_RATE: ((systems.DBOS,), "rate"),
+}
 BINDING = "GlobalConcurrency(10), 8 workers"
 POSSIBLE = "10 slots / (1 ms + a claim)"
 HELD = "GlobalConcurrency(1) of 1,000 keys under a held snapshot"
@@ -60,7 +67,7 @@ def measure(bench: Bench) -> Iterator[Measurement]:
             case Sequential():
                 usual = 100_000
                 yield from _peers(bench, title, bench.size(keys, least=1))
-            case GlobalConcurrency(limit, by=None):
+            case GlobalConcurrency(limit, by=None) | RateLimit(limit, by=None):
                 usual = 20_000
                 yield from _peers(bench, title, limit)
             case FairShare() if bench.size.full:

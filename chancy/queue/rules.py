@@ -135,6 +135,9 @@ class UnknownRules:
     stored: Any
     by: None = None
 
+    def __str__(self) -> str:
+        return "rules that this release cannot read"
+
 
 KnownRule = GlobalConcurrency | RateLimit | FairShare | Sequential
 Rule = KnownRule | UnknownRules

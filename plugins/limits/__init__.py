@@ -172,7 +172,9 @@ async def _waited_for(broker: Broker, holders: Sequence[str]) -> str:
     """The jobs that have the slots of a rule; of a sequence, its first job, which may not run."""
     for job in (await broker.get([UUID(id) for id in holders[:_MOST_HOLDERS]])).values():
         if job.state in (State.SCHEDULED, State.PENDING, State.HELD):
-            due = f" until {job.run_at:%Y-%m-%d %H:%M:%S} UTC" if job.run_at else ""
+            due = ""
+            if job.state is State.SCHEDULED and job.run_at:  # jobs that became pending keep theirs
+                due = f" until {job.run_at:%Y-%m-%d %H:%M:%S} UTC"
             return f"the job {job.id} comes first, and is {job.state.label}{due}"
     return _listed(holders)
 

@@ -15,7 +15,8 @@ from chancy.plugins.limits.ruled_claims import SQL
 class Partition:
     """A partition with held jobs.
 
-    :param key: the value of the partition key; a JSON array if the rules have several.
+    :param key: the value of the partition key; if the rules have several, that of the sequence, or
+        a JSON array without one.
     :param held: its held jobs, up to 1,000.
     :param oldest_at: when the first of them was pushed.
     :param rule: the number of the rule, from 1, whose slots are taken.
@@ -46,10 +47,10 @@ class Partitions:
         return [from_row(Partition, row) for row in rows]
 
     async def skip(self, queue: str, key: str | None) -> list[UUID]:
-        """Let the sequence of a partition go on behind failed jobs that block it; None: all.
+        """Let a sequence go on behind failed jobs that block it; None: all.
 
         Returns these jobs.
 
-        :param key: the key of the partition, or the value of its sequence alone.
+        :param key: the value of the sequence.
         """
         return [row[0] for row in await self._tables.fetch("skip", queue, key)]

@@ -34,7 +34,7 @@ def drawn(seed: int) -> tuple[Rule, ...]:
     others: tuple[Rule, ...] = (
         GlobalConcurrency(draw.randint(2, 8)),
         RateLimit(draw.randint(60, 200), per=1.0, burst=draw.randint(1, 20)),
-        FairShare("tenant"),
+        FairShare("failures" if seed % 2 else "tenant"),
     )
     return (draw.choice(by_tenant), *draw.sample(others, draw.randint(0, 3)))
 

@@ -16,7 +16,7 @@ select
         and j.meta #>> '{limits,partition}' = p.key
       limit 1000) as held),
   p.pushed_at,
-  split_part(p.blocked, ':', 1)::int,
+  nullif(split_part(p.blocked, ':', 1)::int, 0),
   extract(epoch from p.ready_at - clock_timestamp())::float8,
   (
     select b.id

@@ -17,7 +17,7 @@ select
       select
       from {schema}.jobs as a
       where a.state = 3 and a.meta ? 'limits' and a.queue = j.queue
-        and a.meta #>> '{limits,partition}' = part.key
+        and a.meta #>> '{limits,partition}' = part.name
         and (a.priority > j.priority or (a.priority = j.priority and a.pos < j.pos))
       limit 1000) as ahead),
   part.key,
@@ -26,10 +26,10 @@ select
   j.state = 3
 from {schema}.jobs as j
 join {schema}.limits_queues as q on q.queue = j.queue
-cross join lateral coalesce(
-  case j.state when 3 then j.meta #>> '{limits,partition}' end,
-  {schema}.limits_key(q.bys, j.func, j.arguments, j.meta)) as part (key)
-left join {schema}.limits_partitions as p on p.queue = j.queue and p.key = part.key
+cross join lateral (
+  select {schema}.limits_key(q.bys, j.func, j.arguments, j.meta), j.meta #>> '{limits,partition}'
+) as part (key, name)
+left join {schema}.limits_partitions as p on p.queue = j.queue and p.key = part.name
 left join lateral (
   select r.no, r.by_no, (array_agg(u.id::text order by u.id))[:6] as holders
   from unnest(q.kinds, q.by_nos, q.maxima) with ordinality as r (kind, by_no, most, no)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
-from random import randbytes
+from random import Random, randbytes
 from typing import Any
 
 import psycopg
@@ -49,6 +50,15 @@ class Claims:
             " order by priority desc, pos"
         )
         return [row[0] for row in self.ask(claim, self.worker, "ruled", limit)]
+
+    def fetched(self, limit: int) -> int:
+        """How many rows of jobs a full claim reads."""
+        fetched = "select idx_tup_fetch from pg_stat_xact_user_tables where relname = 'jobs'"
+        with self.session.transaction():
+            ((before,),) = self.ask(fetched)
+            assert len(self.claim(limit)) == limit
+            ((after,),) = self.ask(fetched)
+        return int(after - before)
 
     def numbers(self, limit: int = 20) -> list[int]:
         """The numbers of the jobs that a claim starts."""
@@ -222,6 +232,34 @@ def test_a_job_that_was_held_and_then_set_aside_waits_for_a_worker_that_knows_it
     assert claims.numbers() == [1]
 
 
+@pytest.mark.parametrize(
+    "rules", [[GlobalConcurrency(1, by="account")], [Sequential("account")], []]
+)
+def test_a_held_job_that_is_put_on_hold_waits_for_its_release(
+    claims: Claims, rules: list[Rule]
+) -> None:
+    push = (
+        """select chancy.push('ruled', 'shop.work', '{"account": "a", "n": 1}',"""
+        " meta => %s::jsonb, unique_key => 'k', on_conflict => 'replace')"
+    )
+    claims.declare(GlobalConcurrency(1, by="account"))
+    claims.push({"account": "a", "n": 0})
+    ((job,),) = claims.ask(push, '{"kept": 1, "limits": {"key": "a"}}')
+    assert (claims.numbers(), claims.numbers()) == ([0], [])
+    assert claims.ask(push, '{"hold": "h"}') == [(job,)]
+    claims.end(n=0)
+    if rules:
+        claims.declare(*rules)
+    else:
+        claims.ask("update chancy.queues set rules = null where name = 'ruled'")
+    claims.sweep()
+    assert claims.numbers() == []
+    found = "select meta from chancy.jobs"
+    assert claims.ask(found) == [({"kept": 1, "limits": {"key": "a"}, "hold": "h"},)]
+    assert claims.ask("select chancy.release(key => 'h')") == [(job,)]
+    assert claims.numbers() == [1]
+
+
 def test_a_job_that_was_moved_away_and_back_has_lost_its_sequence(claims: Claims) -> None:
     claims.declare(Sequential("account"))
     claims.push(*({"account": name, "n": n} for n, name in enumerate("aabbcc")))
@@ -269,12 +307,14 @@ def test_a_claim_reads_few_jobs_of_many_partitions_with_large_backlogs(claims: C
     assert claims.claim(1_000) == [], "all are held"
     claims.ask("delete from chancy.limits_buckets")
     claims.ask("update chancy.limits_partitions set ready_at = '-infinity'")
-    fetched = "select idx_tup_fetch from pg_stat_xact_user_tables where relname = 'jobs'"
-    with claims.session.transaction():
-        ((before,),) = claims.ask(fetched)
-        assert len(claims.claim(30)) == 30
-        ((after,),) = claims.ask(fetched)
-    assert after - before < 30 * 10
+    assert claims.fetched(30) < 30 * 10
+
+
+def test_a_claim_reads_few_jobs_of_tenants_with_large_weights(claims: Claims) -> None:
+    claims.declare(FairShare("account", weights={"0": 1_000, "1": 1_000}))
+    claims.push(*({"account": n % 2} for n in range(900)))
+    assert len(claims.claim(2)) == 2
+    assert claims.fetched(2) < 2 * 10
 
 
 def test_an_idle_queue_waits_for_no_token(claims: Claims) -> None:
@@ -342,3 +382,262 @@ def test_running_jobs_hold_slots_once_a_rule_counts_them(claims: Claims) -> None
     claims.declare(FairShare("tenant"))
     assert len(claims.claim()) == 5
     assert claims.ask(slots) == [(0,)]
+
+
+@pytest.mark.parametrize("weights", [{}, {"1": 3}])
+@pytest.mark.parametrize("rooms", [(2, 100), (1, 100), (107,) * 3, (3, 20, 60, 2, 100)])
+def test_claims_of_different_sizes_keep_fair_shares(
+    claims: Claims, rooms: tuple[int, ...], weights: dict[str, int]
+) -> None:
+    """Whether or not the turn of a tenant has begun in an earlier claim."""
+    claims.declare(FairShare("tenant", weights=weights))
+    claims.push(*({"tenant": n % 10} for n in range(990)))
+    starts = Counter[int]()
+    for room in rooms:
+        started = claims.claim(room)
+        assert len(started) == room
+        starts.update(job["tenant"] for job in started)
+        shares = [starts[tenant] / weights.get(str(tenant), 1) for tenant in range(10)]
+        assert max(shares) - min(shares) <= 2
+
+
+def test_a_priority_gives_a_tenant_no_larger_share(claims: Claims) -> None:
+    """Within a tenant, it decides which job is next. A rule that is added later changes nothing."""
+    claims.declare(GlobalConcurrency(1, by="tenant"))
+    claims.push(*({"tenant": "b", "n": n} for n in range(20)))
+    assert claims.numbers() == [0]
+    claims.declare(FairShare("tenant"))
+    claims.push(*({"tenant": "a", "n": n} for n in range(20)), priority=5)
+    claims.push({"tenant": "b", "n": 20}, priority=1)
+    started = [job for _ in range(10) for job in claims.claim(2)]
+    assert Counter(job["tenant"] for job in started) == {"a": 10, "b": 10}
+    assert [job["n"] for job in started if job["tenant"] == "a"] == [*range(10)]
+    assert [job["n"] for job in started if job["tenant"] == "b"] == [20, *range(1, 10)]
+
+
+def test_tenants_whose_held_jobs_were_cancelled_do_not_stop_claims(claims: Claims) -> None:
+    claims.declare(FairShare("tenant"))
+    claims.push(*({"tenant": name, "n": n} for n, name in enumerate("aaabbb")))
+    assert claims.numbers(1) == [0]
+    claims.ask('delete from chancy.jobs where state = 3 and arguments @> \'{"tenant": "a"}\'')
+    assert claims.numbers(1) == [3]
+    claims.ask("delete from chancy.jobs where state = 3")
+    assert claims.numbers(1) == []
+
+
+@pytest.mark.parametrize("sweeps", [False, True])
+@pytest.mark.parametrize(
+    "rule", [GlobalConcurrency(1, by="host"), RateLimit(1, per=0.01, burst=1, by="host")]
+)
+def test_tenants_that_share_a_limit_take_turns(claims: Claims, rule: Rule, sweeps: bool) -> None:
+    claims.declare(FairShare("tenant"), rule)
+    claims.push(*({"tenant": name, "host": "a"} for name in "abc" * 20))
+    starts: list[dict[str, Any]] = []
+
+    def start() -> int:
+        """Start the next job, and try in vain to start others beside it."""
+        started = claims.claim()
+        starts.extend(started)
+        if started and sweeps:
+            claims.sweep()
+            starts.extend(claims.claim())
+        claims.end()
+        return len(started)
+
+    for _ in range(12):
+        eventually_sync(start)
+    tenants = Counter(job["tenant"] for job in starts)
+    assert max(tenants.values()) - min(tenants[name] for name in "abc") <= 2
+
+
+@pytest.mark.parametrize("weights", [{}, {"1": 3}])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        GlobalConcurrency(500, by="host"),
+        GlobalConcurrency(40, by="host"),
+        RateLimit(500, per=3_600, by="host"),
+    ],
+)
+@pytest.mark.parametrize("rooms", [(2,) * 50, (40, 1, 70, 107), (110,)])
+def test_a_tenant_with_many_values_of_another_key_gets_no_larger_share(
+    claims: Claims, rooms: tuple[int, ...], rule: Rule, weights: dict[str, int]
+) -> None:
+    claims.declare(FairShare("tenant", weights=weights), rule)
+    for tenant, hosts in enumerate((1, 20, 3)):
+        claims.push(*({"tenant": tenant, "host": f"{tenant}-{n % hosts}"} for n in range(300)))
+    starts = Counter[int]()
+    for room in rooms:
+        started = claims.claim(room)
+        assert len(started) == room
+        starts.update(job["tenant"] for job in started)
+        claims.end()
+        shares = [starts[tenant] / weights.get(str(tenant), 1) for tenant in range(3)]
+        assert max(shares) - min(shares) <= 2
+
+
+def test_a_tenant_that_has_to_wait_leaves_its_share_to_others(claims: Claims) -> None:
+    claims.declare(FairShare("tenant"), GlobalConcurrency(2, by="host"))
+    for tenant, hosts in enumerate((5, 40)):
+        claims.push(*({"tenant": tenant, "host": f"{tenant}-{n % hosts}"} for n in range(200)))
+    for _ in range(2):
+        assert Counter(job["tenant"] for job in claims.claim(50)) == {0: 10, 1: 40}
+        assert Counter(job["tenant"] for job in claims.claim(50)) == {1: 40}
+        claims.end()
+
+
+def test_a_tenant_takes_turns_with_all_its_partitions(claims: Claims) -> None:
+    """Also when it has none that may run in between."""
+    claims.declare(
+        FairShare("tenant"), GlobalConcurrency(1, by="host"), RateLimit(500, per=1, by="path")
+    )
+    claims.push(*({"tenant": "a", "host": "x", "path": f"/{n % 9}"} for n in range(90)))
+    claims.push(*({"tenant": "b", "host": "x", "path": "/"} for _ in range(90)))
+    starts = Counter[str]()
+    for _ in range(40):
+        started = claims.claim()
+        assert len(started) == 1
+        starts.update(job["tenant"] for job in started)
+        claims.sweep()
+        assert claims.claim() == []
+        claims.end()
+        assert abs(starts["a"] - starts["b"]) <= 2
+
+
+@pytest.mark.parametrize("rule", [FairShare("tenant"), GlobalConcurrency(9, by="tenant")])
+def test_a_claim_with_little_room_passes_many_partitions_that_wait(
+    claims: Claims, rule: Rule
+) -> None:
+    claims.declare(GlobalConcurrency(1, by="host"), rule)
+    claims.push(*({"tenant": f"{n}", "host": "x"} for n in range(300)))
+    assert claims.claim() == [{"tenant": "0", "host": "x"}]
+    assert claims.claim() == []
+    claims.end()
+    claims.push({"tenant": "0", "host": "y"})
+    assert {job["host"] for _ in range(2) for job in claims.claim(1)} == {"x", "y"}
+
+
+def test_a_claim_with_little_room_passes_many_partitions_of_a_tenant(claims: Claims) -> None:
+    claims.declare(GlobalConcurrency(1, by="host"), FairShare("tenant"))
+    claims.push(*({"tenant": "a", "host": n % 200} for n in range(400)))
+    assert len(claims.claim(200)) == 200
+    assert claims.claim() == []
+    claims.sweep()
+    claims.end(host=150)
+    assert claims.claim(1) == [{"tenant": "a", "host": 150}]
+
+
+@pytest.mark.parametrize(
+    "rule", [GlobalConcurrency(1, by="host"), FairShare("host"), RateLimit(100, by="host")]
+)
+def test_a_sequence_keeps_its_order_beside_a_rule_with_another_key(
+    claims: Claims, rule: Rule
+) -> None:
+    claims.declare(Sequential("account"), rule)
+    draw = Random(3)
+    pushed = [{"account": draw.choice("abc"), "host": draw.randrange(4), "n": n} for n in range(60)]
+    claims.push(*pushed)
+    started: list[dict[str, Any]] = []
+    while len(started) < len(pushed):
+        now = claims.claim(draw.randint(1, 20))
+        assert now, "the first job of each sequence may start"
+        started += now
+        assert len({job["account"] for job in now}) == len(now)
+        claims.end()
+    for account in "abc":
+        assert [job["n"] for job in started if job["account"] == account] == [
+            job["n"] for job in pushed if job["account"] == account
+        ]
+
+
+def test_a_tenant_whose_only_slot_others_use_too_takes_turns_with_them(claims: Claims) -> None:
+    claims.declare(FairShare("tenant"), GlobalConcurrency(1, by="host"))
+    for tenant in range(20):
+        hosts = ("x", f"{tenant}")
+        claims.push(*({"tenant": tenant, "host": host} for host in hosts for _ in range(40)))
+    claims.push(*({"tenant": "b", "host": "x"} for _ in range(9)))
+    starts = Counter[object]()
+    for _ in range(40):
+        starts.update(job["tenant"] for job in claims.claim(17) if job["host"] == "x")
+        claims.end()
+    assert starts["b"] >= 2
+
+
+def test_a_tenant_that_was_idle_joins_the_end_of_the_ring(claims: Claims) -> None:
+    claims.declare(FairShare("tenant"), GlobalConcurrency(9, by="host"))
+    claims.push(*({"tenant": "a", "host": "x"} for _ in range(2)))
+    claims.push(*({"tenant": name, "host": "y"} for name in "bc" for _ in range(9)))
+    assert [job["tenant"] for _ in range(2) for job in claims.claim(1)] == ["a", "a"]
+    claims.end()
+    claims.push(*({"tenant": "a", "host": "x"} for _ in range(2)))
+    started = [job["tenant"] for _ in range(6) for job in claims.claim(1)]
+    assert started == ["b", "b", "c", "c", "a", "a"]
+
+
+def test_a_claim_reads_only_tenants_that_may_be_next(claims: Claims) -> None:
+    claims.declare(FairShare("tenant"), GlobalConcurrency(9, by="host"))
+    claims.push(*({"tenant": n % 400, "host": n % 400} for n in range(800)))
+    assert len(claims.claim(2)) == 2
+    read = "select idx_tup_fetch from pg_stat_xact_user_tables where relname = 'limits_tenants'"
+    with claims.session.transaction():
+        assert len(claims.claim(2)) == 2
+        ((tenants,),) = claims.ask(read)
+    assert tenants < 100
+
+
+def test_sweeps_cost_a_tenant_no_turns(claims: Claims) -> None:
+    """However many of its partitions wait for slots that are taken."""
+    claims.declare(FairShare("tenant"), GlobalConcurrency(2, by="host"))
+    claims.push(*({"tenant": "a", "host": n % 100} for n in range(300)))
+    assert len(claims.claim(200)) == 200
+    assert claims.claim() == []
+    claims.push(*({"tenant": name, "host": name} for name in "ab" for _ in range(40)))
+    starts = Counter[str]()
+    for _ in range(30):
+        starts.update(job["tenant"] for job in claims.claim(2))
+        claims.end(host="a")
+        claims.end(host="b")
+        claims.sweep()
+    assert abs(starts["a"] - starts["b"]) <= 2
+
+
+def test_jobs_of_a_lower_priority_wait_for_those_of_other_partitions(claims: Claims) -> None:
+    claims.declare(GlobalConcurrency(2, by="host"))
+    claims.push(*({"host": "x", "n": n} for n in range(2)))
+    assert claims.numbers() == [0, 1]
+    claims.push({"host": "x", "n": 2}, priority=5)
+    claims.push({"host": "x", "n": 3})
+    assert claims.claim() == []
+    claims.end()
+    claims.push({"host": "y", "n": 4}, priority=1)
+    assert claims.numbers(2) == [2, 4]
+    assert claims.numbers() == [3]
+
+
+def test_a_sequence_that_waits_for_a_slot_is_started_by_a_job_that_does_not(
+    claims: Claims,
+) -> None:
+    """A later job of a higher priority, or the next one after a cancellation."""
+    claims.declare(Sequential("account"), GlobalConcurrency(1, by="host"))
+    claims.push({"account": "z", "host": "x", "n": 0})
+    assert claims.numbers() == [0]
+    claims.push(*({"account": name, "host": "x", "n": n} for n, name in enumerate("ab", 1)))
+    assert claims.claim() == []
+    claims.push({"account": "a", "host": "y", "n": 3}, priority=1)
+    claims.push({"account": "b", "host": "w", "n": 4})
+    assert claims.numbers() == [3]
+    claims.ask("delete from chancy.jobs where arguments @> '{\"n\": 2}'")
+    claims.sweep()
+    assert claims.numbers() == [4]
+
+
+def test_a_slot_stays_free_for_others_if_there_is_no_room_for_the_job_that_may_have_it(
+    claims: Claims,
+) -> None:
+    claims.declare(GlobalConcurrency(9, by="tenant"), GlobalConcurrency(1, by="host"))
+    claims.push(
+        *({"tenant": name, "host": name[0], "n": n} for n, name in enumerate(("y", "xa", "xb")))
+    )
+    assert claims.numbers(1) == [0]
+    claims.ask("delete from chancy.jobs where arguments @> '{\"n\": 1}'")
+    assert claims.numbers(1) == [2]

@@ -1,6 +1,6 @@
 -- Applies the rules of a queue; null: none. Returns false if there is more to do in another call:
--- where the partition keys change, held jobs are made pending again, 5,000 a call. Locked ones are left
--- to the sweep. Rate limits of the same path keep what they have spent, and their pauses.
+-- where the partition keys change, or those of fair shares or sequences, held jobs are made pending
+-- again, 5,000 a call. Locked ones are left to the sweep. Rate limits of the same path keep what they have spent, and their pauses.
 -- Index: the primary keys, jobs_limits_held; jobs_running as a whole, once. Locks: the row of
 -- limits_queues, rows of jobs, skipping locked ones. Safe to repeat.
 create function {schema}.limits_configure(p_queue text, p_rules jsonb) returns boolean
@@ -12,11 +12,15 @@ declare
     select r.value ->> 'by' from jsonb_array_elements(coalesce(p_rules, '[]')) with ordinality r
     where r.value ->> 'by' is not null group by 1 order by min(r.ordinality));
   v_old {schema}.limits_queues;
+  v_orders constant jsonpath := '$[*] ? (@.rule == "fair" || @.rule == "sequential").keyvalue() ? (@.key == "rule" || @.key == "by").value';
   v_strays uuid[] := '{}';
   v_buckets {schema}.limits_buckets[];
 begin
   select * into v_old from {schema}.limits_queues q where q.queue = p_queue for update;
-  if p_rules is null or v_old.bys is distinct from v_bys then
+  if p_rules is null or v_old.bys is distinct from v_bys
+    or jsonb_path_query_array(v_old.rules, v_orders) is distinct from
+      jsonb_path_query_array(p_rules, v_orders)
+  then
     if {schema}.limits_release(p_queue, 5000, null) = 5000 then
       return false;
     end if;
@@ -25,6 +29,7 @@ begin
       where j.state = 3 and j.meta ? 'limits' and j.queue = p_queue
         and j.meta #>> '{limits,partition}' is not null);
     delete from {schema}.limits_partitions p where p.queue = p_queue;
+    delete from {schema}.limits_tenants t where t.queue = p_queue;
     delete from {schema}.limits_slots l where l.queue = p_queue;
     delete from {schema}.limits_blocks b where b.queue = p_queue;
     if p_rules is not null or v_strays = '{}' then

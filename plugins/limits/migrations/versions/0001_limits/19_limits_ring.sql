@@ -1,12 +1,13 @@
--- Starts held jobs of up to p_most_parts partitions that have a turn, of priorities from p_from on: at most
--- p_room. Returns the rows to claim in order, with their partitions, their bytes, of which the last one
+-- Starts held jobs of up to p_most_parts partitions that have a turn, of priorities from p_from on: at
+-- most p_room. If the turns are those of tenants with several partitions, it reads up to p_most_parts
+-- tenants, and more partitions of each the higher p_read is, the number of the read. Returns the rows to claim in order, with their partitions, their bytes, of which the last one
 -- may exceed p_bytes, and the ring behind them. The caller has locked the queue.
 -- The joins of the lists are hash joins, whatever the caller has set: nested loops over 1,000 jobs
 -- took 50 ms. Index: limits_partitions_ring and jobs_limits_held from the known positions, the primary keys.
 -- Locks: rows of jobs, skipping locked ones. Safe to repeat.
 create function {schema}.limits_ring(
   s {schema}.limits_queues, p_keys text[], p_running boolean[], p_now timestamptz, p_room int,
-  p_most_parts int, p_from smallint, p_bytes bigint,
+  p_most_parts int, p_read int, p_from smallint, p_bytes bigint,
   out tids tid[], out ids uuid[], out keys text[], out bytes bigint, out ring jsonb
 )
 language plpgsql
@@ -20,83 +21,154 @@ as $$
 declare
   v_fair jsonb := (select r.value from jsonb_array_elements(s.rules) r
                    where r.value ->> 'rule' = 'fair');
-  v_fair_by int := array_position(s.bys, v_fair ->> 'by');
+  v_tenanted boolean := v_fair is not null and cardinality(s.bys) > 1;
   v_take int := least(p_room, (
     select min(r.most) from unnest(s.kinds, s.by_nos, s.maxima) as r (kind, by_no, most)
     where r.by_no > 0 and r.kind in ('concurrency', 'sequential')));
-  v_turns_each int; v_parts text[]; v_lanes smallint[]; v_turns bigint[];
-  c_keys text[]; c_tids tid[]; c_ids uuid[]; c_priorities smallint[]; c_positions bigint[];
+  v_names text[]; v_lanes smallint[]; v_turns bigint[]; v_unfinished int[]; v_shares int[];
+  v_turns_each int; v_parts text[]; v_part_turns bigint[]; v_takes int[]; v_tenants int[];
+  v_looks int := 0; v_fit boolean[];
+  v_fair_by int := array_position(s.bys, v_fair ->> 'by');
+  -- Whether the jobs of a partition may have different keys.
+  v_sequenced boolean := 'sequential' = any (s.kinds) and cardinality(s.bys) > 1;
+  c_parts text[]; c_keys text[]; c_tids tid[]; c_ids uuid[]; c_priorities smallint[]; c_positions bigint[];
   c_takes boolean[]; c_shares int[]; c_oks boolean[]; c_blocked text[]; c_ready timestamptz[];
 begin
-  select coalesce(array_agg(r.key order by r.priority desc, r.turn), '{}'),
+  if v_tenanted then
+    s.ring := s.ring || jsonb_build_object('0', {schema}.limits_line_up(s, v_fair_by));
+  end if;
+  select coalesce(array_agg(r.name order by r.priority desc, r.turn), '{}'),
     array_agg(r.priority order by r.priority desc, r.turn),
-    array_agg(r.turn order by r.priority desc, r.turn)
-  into v_parts, v_lanes, v_turns
+    array_agg(r.turn order by r.priority desc, r.turn),
+    array_agg(r.unfinished order by r.priority desc, r.turn)
+  into v_names, v_lanes, v_turns, v_unfinished
   from (
-    select p.key, p.priority, p.turn
+    select h.*
     from (select l.key::smallint as priority, l.value::bigint as turn
           from jsonb_each_text(s.ring) l where l.key::smallint >= p_from) l
     cross join lateral (
-      select p.key, p.priority, p.turn from {schema}.limits_partitions p
-      where p.queue = s.queue and p.priority = l.priority and p.turn >= l.turn
-      order by p.turn limit least(p_most_parts, p_room)) p
-    order by p.priority desc, p.turn limit least(p_most_parts, p_room)) r;
+      select * from (
+        select p.key as name, p.priority, p.turn, p.unfinished from {schema}.limits_partitions p
+        where not v_tenanted and p.queue = s.queue and p.priority = l.priority and p.turn >= l.turn
+        order by p.turn limit p_most_parts) part
+      union all
+      select * from (
+        select t.tenant, 0::smallint, t.turn, t.unfinished from {schema}.limits_tenants t
+        where v_tenanted and t.queue = s.queue and t.turn >= l.turn
+        order by t.turn limit p_most_parts) tenant) h
+    order by h.priority desc, h.turn limit p_most_parts) r;
   ring := s.ring;
-  if v_parts = '{}' then
+  if v_names = '{}' then
     ring := coalesce((
       select jsonb_object_agg(l.key, l.value) from jsonb_each(s.ring) l
       where l.key::smallint < p_from), '{}');
     return;
   end if;
   -- Enough to fill the room; another read takes the rest of a partition with more.
-  v_take := least(v_take, greatest(1, 4 * p_room / cardinality(v_parts)));
+  if not v_tenanted then
+    v_take := least(v_take, greatest(1, 4 * p_room / cardinality(v_names)));
+  end if;
   -- A turn starts two jobs: the ring costs half of what it does with one. Several turns at once, if
-  -- fewer partitions than jobs can start.
-  v_turns_each := greatest(2, p_room / (
-    select sum(coalesce((v_fair -> 'weights' ->>
-      {schema}.limits_group(u.key, v_fair_by, cardinality(s.bys)))::int, 1))
-    from unnest(v_parts) as u (key)));
+  -- fewer tenants than jobs can start; turns that have begun end first, as they get no more.
+  v_turns_each := case when array_remove(v_unfinished, null) <> '{}' then 2
+    else greatest(2, p_room / (
+      select sum(coalesce((v_fair -> 'weights' ->> u.name)::int, 1))
+      from unnest(v_names) as u (name))) end;
+  v_shares := array(
+    select case when v_fair is null then v_take
+      else coalesce(u.unfinished, v_turns_each * coalesce((v_fair -> 'weights' ->> u.name)::int, 1))
+      end
+    from unnest(v_names, v_unfinished) with ordinality as u (name, unfinished, no) order by u.no);
+  v_parts := v_names; v_part_turns := v_turns; v_takes := v_shares;
+  if v_tenanted then
+    -- If the last read started nothing, all that it read had to wait: this one looks at more.
+    if p_most_parts > p_room then
+      v_looks := p_most_parts / cardinality(v_names);
+    end if;
+    select coalesce(array_agg(r.key order by r.no, r.last_turn), '{}'),
+      array_agg(r.last_turn order by r.no, r.last_turn), array_agg(r.no order by r.no, r.last_turn),
+      array_agg(ceil(r.share::float8 / r.parts) order by r.no, r.last_turn)
+    into v_parts, v_part_turns, v_tenants, v_takes
+    from (
+      select p.key, p.last_turn, u.no, u.share, count(*) over (partition by u.no) as parts
+      from unnest(v_names, v_shares) with ordinality as u (name, share, no)
+      cross join lateral (
+        select p.key, p.last_turn from {schema}.limits_partitions p
+        where p.queue = s.queue and p.blocked = '0:' || u.name
+        order by p.last_turn
+        -- The first read takes as few as can have the jobs of the share.
+        limit greatest(v_looks, least(u.share, ceil(u.share::float8 / v_take) * 4 ^ (p_read - 1)))::int
+      ) p) r;
+  end if;
   -- The first jobs of each partition, and one more, which shows whether there are others.
-  select array_agg(c.key order by c.place, c.nth), array_agg(c.tid order by c.place, c.nth),
+  select coalesce(array_agg(c.part order by c.place, c.nth), '{}'),
+    case when v_sequenced then array_agg(c.key order by c.place, c.nth) end,
+    array_agg(c.tid order by c.place, c.nth),
     array_agg(c.id order by c.place, c.nth), array_agg(c.priority order by c.place, c.nth),
-    array_agg(c.pos order by c.place, c.nth), array_agg(c.nth <= c.take order by c.place, c.nth),
+    array_agg(c.pos order by c.place, c.nth),
+    -- Jobs of a lower priority wait for the turn that their partition gets in that lane.
+    array_agg(case when v_fair is null then c.priority >= c.lane else c.nth <= c.take end
+      order by c.place, c.nth),
     array_agg(c.take order by c.place, c.nth)
-  into c_keys, c_tids, c_ids, c_priorities, c_positions, c_takes, c_shares
+  into c_parts, c_keys, c_tids, c_ids, c_priorities, c_positions, c_takes, c_shares
   from (
-    select r.key, r.place, r.take, j.tid, j.id, j.priority, j.pos,
+    select r.key as part, r.place, r.lane, r.take, j.key, j.tid, j.id, j.priority, j.pos,
       row_number() over (partition by r.place order by j.priority desc, j.pos) as nth
     from (
-      select u.key, u.place, p.after_priority, p.after_pos,
-        case when v_fair is null then v_take
-          else coalesce(p.unfinished, v_turns_each * coalesce((v_fair -> 'weights' ->>
-            {schema}.limits_group(u.key, v_fair_by, cardinality(s.bys)))::int, 1)) end as take
-      from unnest(v_parts) with ordinality as u (key, place)
+      select u.key, u.place, u.take, u.lane, p.after_priority, p.after_pos
+      from unnest(v_parts, v_takes, case when v_fair is null then v_lanes end)
+        with ordinality as u (key, take, lane, place)
       cross join lateral (
         select * from {schema}.limits_partitions p
         where p.queue = s.queue and p.key = u.key limit 1) p
     ) r
     cross join lateral (
       select * from (
-        select j.ctid as tid, j.id, j.priority, j.pos from {schema}.jobs j
+        select j.ctid as tid, j.id, j.priority, j.pos, case when v_sequenced
+          then {schema}.limits_key(s.bys, j.func, j.arguments, j.meta) end as key
+        from {schema}.jobs j
         where j.state = 3 and j.meta ? 'limits' and j.queue = s.queue
           and j.meta #>> '{limits,partition}' = r.key
           and j.priority = r.after_priority and j.pos > r.after_pos
           and j.id <> all (s.strays)
           and not {schema}.expired(j.expires_at, j.attempt, j.crashes)
-        order by j.priority desc, j.pos limit r.take + 1) same
+        order by j.priority desc, j.pos limit least(r.take, p_room) + 1) same
       union all
       select * from (
-        select j.ctid, j.id, j.priority, j.pos from {schema}.jobs j
+        select j.ctid, j.id, j.priority, j.pos, case when v_sequenced
+          then {schema}.limits_key(s.bys, j.func, j.arguments, j.meta) end
+        from {schema}.jobs j
         where j.state = 3 and j.meta ? 'limits' and j.queue = s.queue
           and j.meta #>> '{limits,partition}' = r.key and j.priority < r.after_priority
           and j.id <> all (s.strays)
           and not {schema}.expired(j.expires_at, j.attempt, j.crashes)
-        order by j.priority desc, j.pos limit r.take + 1) lower
-      limit r.take + 1) j) c;
+        order by j.priority desc, j.pos limit least(r.take, p_room) + 1) lower
+      limit least(r.take, p_room) + 1) j) c;
+  c_keys := coalesce(c_keys, c_parts);
+  if v_tenanted then
+    -- The jobs of a tenant from each of its partitions in turn.
+    c_takes := array(
+      select c.take and count(*) filter (where c.take)
+        over (partition by c.tenant order by c.nth, c.no) <= greatest(v_looks, v_shares[c.tenant])
+      from (
+        select c.no, c.take, o.tenant, row_number() over (partition by c.part order by c.no) as nth
+        from unnest(c_parts, c_takes) with ordinality as c (part, take, no)
+        join unnest(v_parts, v_tenants) as o (part, tenant) on o.part = c.part) c
+      order by c.no);
+  end if;
   select * into c_oks, c_blocked, c_ready
   from {schema}.limits_judge(s, p_keys, p_running, p_now, c_keys, null, array(
-    select not c.take and v_fair is not null
+    select not c.take
     from unnest(c_takes) with ordinality as c (take, no) order by c.no));
+  v_fit := c_oks;
+  if v_tenanted then
+    c_oks := array(
+      select c.ok and count(*) filter (where c.ok) over (partition by o.tenant order by c.no)
+        <= v_shares[o.tenant]
+      from unnest(c_parts, c_oks) with ordinality as c (part, ok, no)
+      join unnest(v_parts, v_tenants) as o (part, tenant) on o.part = c.part
+      order by c.no);
+  end if;
   -- Those that are locked elsewhere, for example by a cancellation, wait.
   with chosen as materialized (
     select f.tid, f.key, f.no from unnest(c_tids, c_keys, c_oks)
@@ -115,62 +187,86 @@ begin
       where j.state = 3 and j.ctid = any (array(select chosen.tid from chosen))
       for update of j skip locked) f) l
   where l.bytes_before < p_bytes;
+  if cardinality(s.bys) > 1 then
+    c_blocked := {schema}.limits_unblock(s, array(
+      select c.key from unnest(c_keys, c_ids, v_fit) as c (key, id, ok)
+      where c.ok and c.id not in (select unnest(ids))), c_blocked);
+  end if;
   -- A partition without further jobs goes; one that cannot run now waits; the others keep their turn,
-  -- or with fair shares get a new one once theirs is finished.
+  -- or with fair shares get a new one once theirs is finished, or line up again behind their tenant.
   with job as materialized (
     select c.*, t.id is not null as taken
-    from unnest(c_keys, c_ids, c_priorities, c_positions, c_blocked, c_ready, c_shares)
-      with ordinality as c (key, id, priority, pos, blocked, ready_at, share, no)
+    from unnest(c_parts, c_keys, c_ids, c_priorities, c_positions, c_blocked, c_ready, c_shares)
+      with ordinality as c (key, head, id, priority, pos, blocked, ready_at, share, no)
     left join unnest(ids) as t (id) on t.id = c.id
   ), rest as (
-    select distinct on (j.key) j.key, j.priority, j.pos, j.blocked, j.ready_at
+    select distinct on (j.key) j.key, nullif(j.head, j.key) as head, j.priority, j.pos, j.blocked,
+      j.ready_at
     from job j where not j.taken order by j.key, j.no
   ), part as materialized (
-    select u.key, r.priority, r.pos, r.blocked, r.ready_at, f.unfinished, u.place,
+    -- The next job of a sequence may be of another tenant, behind which its partition lines up later.
+    select u.key, r.head, r.priority, r.pos, r.ready_at, f.unfinished, f.started, u.place,
+      case when v_tenanted and r.blocked is null and r.ready_at is null and v_names[v_tenants[u.place]]
+          = {schema}.limits_group(coalesce(r.head, r.key), v_fair_by, cardinality(s.bys))
+        then '0:' || v_names[v_tenants[u.place]] else r.blocked end as blocked,
       (select p.ctid from {schema}.limits_partitions p
        where p.queue = s.queue and p.key = u.key) as tid
     from unnest(v_parts) with ordinality as u (key, place)
     left join rest r on r.key = u.key
     left join (
-      select j.key, max(j.share) - count(*) filter (where j.taken) as unfinished
+      select j.key, max(j.share) - count(*) filter (where j.taken) as unfinished,
+        bool_or(j.taken) as started
       from job j group by j.key) f on f.key = u.key
   ), stays as materialized (
     -- New turns in the order of the old ones.
     select o.*, case
       when o.blocked is null and o.ready_at is null
-        and (o.priority <> v_lanes[o.place] or (v_fair is not null and o.unfinished = 0))
-      then nextval('{schema}.limits_turns') end as new_turn
+        and case when v_fair is null then o.priority <> v_lanes[o.place]
+          else v_tenanted or o.unfinished = 0 end
+      then nextval('{schema}.limits_turns') end as new_turn,
+      case when o.blocked is not null or o.ready_at is not null then case
+        when o.started then nextval('{schema}.limits_turns') else v_part_turns[o.place] end
+      end as last_turn
     from (select * from part a where a.pos is not null order by a.place) o
   ), done as (
     delete from {schema}.limits_partitions p
     where p.ctid = any (array(select d.tid from part d where d.pos is null))
-  )
-  update {schema}.limits_partitions p
-  set after_priority = r.priority, after_pos = r.pos - 1, priority = r.priority,
-    blocked = r.blocked, ready_at = case when r.blocked is null then r.ready_at end,
-    turn = case
-      when r.blocked is null and r.ready_at is null then coalesce(r.new_turn, p.turn) end,
-    unfinished = case
-      when v_fair is not null and r.new_turn is null and r.unfinished > 0 then r.unfinished end
-  from stays r
-  where p.key = r.key and p.ctid = any (array(select o.tid from stays o));
+  ), kept as (
+    update {schema}.limits_partitions p
+    set head = r.head, after_priority = r.priority, after_pos = r.pos - 1,
+      priority = case when v_fair is null then r.priority else 0 end,
+      blocked = r.blocked, ready_at = case when r.blocked is null then r.ready_at end,
+      turn = case
+        when r.blocked is null and r.ready_at is null then coalesce(r.new_turn, p.turn) end,
+      last_turn = r.last_turn,
+      unfinished = case
+        when v_fair is not null and not v_tenanted and r.new_turn is null and r.unfinished > 0
+        then r.unfinished end
+    from stays r
+    where p.key = r.key and p.ctid = any (array(select o.tid from stays o))
+    returning p.key, p.priority, p.turn)
   -- Each lane starts at its first partition that keeps its turn, or behind those that were read.
   select coalesce(jsonb_object_agg(l.priority, l.turn), '{}') || ring ||
       coalesce(jsonb_object_agg(l.priority, l.turn) filter (where l.read), '{}')
   into ring
   from (
-    select p.priority, min(p.turn) as turn, false as read
-    from unnest(v_parts) as u (key)
-    cross join lateral (
-      select p.priority, p.turn from {schema}.limits_partitions p
-      where p.queue = s.queue and p.key = u.key limit 1) p
-    where p.turn is not null and not s.ring ? p.priority::text
+    select k.priority, min(k.turn) as turn, false as read from kept k
+    where k.turn is not null and not s.ring ? k.priority::text
     group by 1
     union all
-    select u.priority, coalesce(min((
-        select p.turn from {schema}.limits_partitions p
-        where p.queue = s.queue and p.key = u.key and p.turn = u.turn)), max(u.turn) + 1), true
+    select u.priority, coalesce(min(k.turn), max(u.turn) + 1), true
     from unnest(v_parts, v_lanes, v_turns) as u (key, priority, turn)
+    left join kept k on k.key = u.key and k.turn = u.turn
+    where not v_tenanted
     group by 1) l;
+  if v_tenanted then
+    ring := ring || jsonb_build_object('0', {schema}.limits_pass(
+      s.queue, v_names, v_turns, v_shares, array(
+        select count(t.id) from generate_series(1, cardinality(v_names)) as n (no)
+        left join unnest(v_parts, v_tenants) as o (part, tenant) on o.tenant = n.no
+        left join unnest(c_parts, c_ids) as c (part, id) on c.part = o.part
+        left join unnest(ids) as t (id) on t.id = c.id
+        group by n.no order by n.no)::int[]));
+  end if;
 end
 $$

@@ -34,10 +34,11 @@ declare
   v_lanes int[] := '{}'; v_hints bigint[] := '{}';
   v_moved uuid[]; v_owners boolean[]; v_waits boolean[]; v_behind boolean[];
   v_sequence int := s.by_nos[array_position(s.kinds, 'sequential')];
+  c_parts text[]; v_unfit text[];
   k_groups text[]; k_priorities smallint[]; k_positions bigint[];
   c_tids tid[]; c_ids uuid[]; c_replays text[]; c_keys text[]; c_priorities smallint[]; c_positions bigint[];
   c_bytes bigint[]; c_oks boolean[]; c_blocked text[]; c_ready timestamptz[];
-  h_tids tid[]; h_keys text[]; h_blocked text[]; h_ready timestamptz[];
+  h_tids tid[]; h_parts text[]; h_keys text[]; h_blocked text[]; h_ready timestamptz[];
 begin
   select coalesce(array_agg(l.key::int order by l.key::int desc), '{}'),
     coalesce(array_agg(l.value::bigint order by l.key::int desc), '{}')
@@ -72,6 +73,12 @@ begin
           and not {schema}.expired(j.expires_at, j.attempt, j.crashes)
         order by j.pos limit v_window for update skip locked) known) l
     limit v_window) x;
+  -- The jobs of a sequence are one partition.
+  c_parts := case
+    when v_sequence is null or cardinality(s.bys) = 1 then c_keys
+    else array(
+      select {schema}.limits_group(u.key, v_sequence, cardinality(s.bys))
+      from unnest(c_keys) with ordinality as u (key, no) order by u.no) end;
   seen := cardinality(c_tids);
   bytes := 0; tids := '{}'; ids := '{}'; keys := '{}'; hints := s.hints; ring := s.ring;
   if seen = 0 then
@@ -98,6 +105,16 @@ begin
     return;
   end if;
   v_hold := 'fair' = any (s.kinds) and (s.ring <> '{}' or seen > p_room);
+  -- All of them wait: nothing is to be judged.
+  if v_hold and not 'sequential' = any (s.kinds) then
+    hints := {schema}.limits_hints(s.hints, (
+      select jsonb_object_agg(l.priority, l.pos) from (
+        select u.priority, max(u.pos) as pos
+        from unnest(c_priorities, c_positions) as u (priority, pos) group by 1) l), v_to);
+    ring := {schema}.limits_hold(s.queue, s.ring, c_tids, c_parts, c_keys,
+      array_fill(null::text, array[seen]), array_fill(null::timestamptz, array[seen]), true);
+    return;
+  end if;
   v_behind := array_fill(false, array[seen]);
   if 'sequential' = any (s.kinds) then
     with skipped as materialized (
@@ -166,8 +183,8 @@ begin
   v_waits := array(
     select s.bys <> '{}' and not c.owner and (v_hold or c.behind or (
       select true from {schema}.limits_partitions p
-      where p.queue = s.queue and p.key = c.key) is true)
-    from unnest(c_keys, v_owners, v_behind) with ordinality as c (key, owner, behind, no)
+      where p.queue = s.queue and p.key = c.part) is true)
+    from unnest(c_parts, v_owners, v_behind) with ordinality as c (part, owner, behind, no)
     order by c.no);
   select * into c_oks, c_blocked, c_ready
   from {schema}.limits_judge(s, p_keys, p_running, p_now, c_keys, v_owners, v_waits);
@@ -175,10 +192,10 @@ begin
     select c.*, sum(c.bytes) filter (where c.ok) over (order by c.no rows unbounded preceding)
         - c.bytes as bytes_before,
       count(*) filter (where c.ok) over (order by c.no rows unbounded preceding) as nth
-    from unnest(c_tids, c_ids, c_keys, c_priorities, c_positions, c_bytes, c_oks, c_blocked, c_ready,
-        v_waits, v_owners, v_behind)
-      with ordinality as c (tid, id, key, priority, pos, bytes, ok, blocked, ready_at, waits, owner,
-        behind, no)
+    from unnest(c_tids, c_ids, c_keys, c_parts, c_priorities, c_positions, c_bytes, c_oks, c_blocked,
+        c_ready, v_waits, v_owners, v_behind)
+      with ordinality as c (tid, id, key, part, priority, pos, bytes, ok, blocked, ready_at, waits,
+        owner, behind, no)
   ), chosen as materialized (
     select j.*, coalesce(j.ok, false) and j.nth <= p_room and j.bytes_before < p_bytes as starts,
       s.bys <> '{}' and not j.owner and not j.behind as holdable, j.waits or j.ok = false as late
@@ -187,12 +204,13 @@ begin
     -- A job without room stays pending, unless later ones of its partition are held: they would
     -- start before it.
     select c.*, c.holdable and not c.starts
-      and bool_or(c.holdable and c.late) over (partition by c.key collate "C") as held
+      and bool_or(c.holdable and c.late) over (partition by c.part collate "C") as held
     from chosen c)
   select coalesce(array_agg(f.tid order by f.no) filter (where f.starts), '{}'),
     coalesce(array_agg(f.id order by f.no) filter (where f.starts), '{}'),
     coalesce(array_agg(f.key order by f.no) filter (where f.starts), '{}'),
     array_agg(f.tid order by f.no) filter (where f.held),
+    array_agg(f.part order by f.no) filter (where f.held),
     array_agg(f.key order by f.no) filter (where f.held),
     array_agg(f.blocked order by f.no) filter (where f.held),
     array_agg(f.ready_at order by f.no) filter (where f.held),
@@ -203,8 +221,9 @@ begin
     (select jsonb_object_agg(l.priority, l.pos) from (
       select g.priority, min(g.pos) - 1 as pos
       from fate g where not g.held and g.ok = false group by g.priority) l),
-    coalesce(sum(f.bytes) filter (where f.starts), 0)
-  into tids, ids, keys, h_tids, h_keys, h_blocked, h_ready, hints, stops, bytes
+    coalesce(sum(f.bytes) filter (where f.starts), 0),
+    coalesce(array_agg(f.key) filter (where f.ok and not f.starts), '{}')
+  into tids, ids, keys, h_tids, h_parts, h_keys, h_blocked, h_ready, hints, stops, bytes, v_unfit
   from fate f;
   hints := {schema}.limits_hints(s.hints, hints, v_to);
   if k_groups is not null then
@@ -215,7 +234,9 @@ begin
       where (hints ->> k.priority::text)::bigint >= k.pos), '{}');
   end if;
   if h_tids is not null then
-    ring := {schema}.limits_hold(s.queue, s.ring, h_tids, h_keys, h_blocked, h_ready);
+    ring := {schema}.limits_hold(s.queue, s.ring, h_tids, h_parts, h_keys,
+      {schema}.limits_unblock(s, v_unfit, h_blocked), h_ready,
+      'fair' = any (s.kinds));
   end if;
 end
 $$

@@ -19,7 +19,7 @@ declare
   v_live record; v_part record; v_lanes jsonb;
   v_ids uuid[] := '{}'; v_keys text[] := '{}'; v_running boolean[] := '{}'; v_old int := 0;
   v_freed text[] := '{}';
-  v_count int; v_slots boolean; v_block boolean; v_most_parts int;
+  v_count int; v_slots boolean; v_block boolean; v_most_parts int; v_read int := 1;
   v_ring smallint; v_to smallint; v_above smallint := 32767;
   v_front_read boolean := false; v_whole_front boolean := false;
   v_hints jsonb; v_before jsonb; v_stops jsonb[]; v_bytes bigint := 4194304;
@@ -75,6 +75,7 @@ begin
     v_count := cardinality(array_positions(v_running, true));
   end if;
   if s.bys <> '{}' then
+    -- The index that serves it gives them in the order of their last turns.
     with ready as (
       update {schema}.limits_partitions p
       set turn = nextval('{schema}.limits_turns'), blocked = null, ready_at = null
@@ -97,10 +98,13 @@ begin
       returning p.priority, p.turn
     ), due as (
       update {schema}.limits_partitions p
-      set turn = nextval('{schema}.limits_turns'), ready_at = null
-      where p.queue = p_queue and p.key = any (array(
-        select d.key from {schema}.limits_partitions d
-        where d.queue = p_queue and d.ready_at <= v_now order by d.ready_at limit p_limit))
+      set turn = w.turn, ready_at = null
+      from (
+        select d.key, nextval('{schema}.limits_turns') as turn from (
+          select d.key from {schema}.limits_partitions d
+          where d.queue = p_queue and d.ready_at <= v_now
+          order by d.ready_at, d.last_turn limit p_limit) d) w
+      where p.queue = p_queue and p.key = w.key
       returning p.priority, p.turn)
     select jsonb_object_agg(r.priority, r.turn) into v_lanes
     from (
@@ -113,9 +117,10 @@ begin
   if v_front then
     s.before := '{}';
   end if;
-  -- Fair shares start two jobs of each partition; the second read of the ring takes as many partitions
-  -- as there is room for, as their jobs may be few.
-  v_most_parts := case when 'fair' = any (s.kinds) then (v_room + 1) / 2 else 1000 end;
+  -- Fair shares start two jobs of each partition, the first of which may have one left of its turn; the
+  -- second read of the ring takes as many partitions as there is room for, as their jobs may be few.
+  -- After a read that started nothing, the next one takes four times as many: all of them may wait.
+  v_most_parts := case when 'fair' = any (s.kinds) then v_room / 2 + 1 else v_room end;
   -- By priority; of the same one, held jobs first. With fair shares, one read of what is pending adds
   -- to the ring, which then decides.
   for v_pass in 1 .. 30 loop
@@ -141,9 +146,12 @@ begin
       end if;
     else
       select * into v_part from {schema}.limits_ring(
-        s, v_keys, v_running, v_now, v_room, v_most_parts, v_ring, v_bytes);
+        s, v_keys, v_running, v_now, v_room, v_most_parts, v_read, v_ring, v_bytes);
+      v_read := v_read + 1;
       s.ring := v_part.ring;
-      v_most_parts := 1000;
+      v_most_parts := case
+        when cardinality(v_part.ids) > 0 then v_room - cardinality(v_part.ids)
+        else least(1000, 4 * v_most_parts) end;
     end if;
     if cardinality(v_part.tids) > 0 then
       return query

@@ -1,27 +1,21 @@
--- Lets the sequence of the partition p_key of a queue go on behind jobs that failed and block it; null:
--- all sequences. Instead of the partition, p_key can be the value of the sequence alone. Returns the
--- ids of these jobs, and notifies workers.
+-- Lets the sequence p_value of a queue go on behind jobs that failed and block it; null: all sequences.
+-- Returns the ids of these jobs, and notifies workers.
 -- Index: the primary keys, limits_partitions_blocked. Locks: the row of limits_queues. Safe to repeat.
-create function {schema}.limits_skip(p_queue text, p_key text) returns setof uuid
+create function {schema}.limits_skip(p_queue text, p_value text) returns setof uuid
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
   s {schema}.limits_queues;
   v_by_no int;
-  v_value text := p_key;
 begin
   select * into s from {schema}.limits_queues q where q.queue = p_queue for update;
   v_by_no := s.by_nos[array_position(s.kinds, 'sequential')];
-  begin
-    v_value := {schema}.limits_group(p_key, v_by_no, cardinality(s.bys));
-  exception when invalid_text_representation then null;
-  end;
   return query
   with gone as (
     delete from {schema}.limits_blocks b
-    where b.queue = p_queue and (p_key is null
-      or {schema}.limits_group(b.key, v_by_no, cardinality(s.bys)) in (p_key, v_value))
+    where b.queue = p_queue and (p_value is null
+      or {schema}.limits_group(b.key, v_by_no, cardinality(s.bys)) = p_value)
     returning b.id, b.key
   ), ready as (
     update {schema}.limits_partitions p
