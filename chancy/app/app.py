@@ -455,7 +455,7 @@ class Chancy(BlockingCalls):
 
     async def _declare(self, broker: Broker, queue: Queue, *, upsert: bool) -> Queue:
         if upsert and not isinstance(broker, RoutedBroker):
-            check_move(await broker.queues(), queue, None)
+            check_move(await broker.queues(queue.name), queue, None)
         # First: its notification may reach a worker of this application before the call returns.
         self._own_queues.add(queue.name)
         return await broker.declare(queue, upsert=upsert)

@@ -51,8 +51,8 @@ class QueuePlacement:
         self._rows[queue.name] = queue.broker
 
     def own(self, queue: str) -> bool:
-        """Whether the application declares this queue, and so its broker."""
-        return queue in self._own
+        """Whether the application declares this queue, and so its broker; or has declared it."""
+        return queue in self._own or queue in self._rows
 
     def of(self, queue: str) -> str:
         """The name of the broker of a queue.

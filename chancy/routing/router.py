@@ -378,14 +378,14 @@ class RoutedBroker(JobLookups):
             no worker would run.
         """
         self.check_queue(queue)
-        current = next((one for one in await self.queues() if one.name == queue.name), None)
-        if current is None:
+        # Each process declares all queues of its application: reading all rows is quadratic.
+        current = await self.queues(queue.name)
+        if not current:
             await self._check_left(queue)
-        elif upsert and current.broker != queue.broker:
-            check_move([current], queue, await self._live(current))
+        elif upsert and current[0].broker != queue.broker:
+            check_move(current, queue, await self._live(current[0]))
         stored = await self.control.declare(queue, upsert=upsert)
-        if current is None or upsert:
-            self._placement.place(queue)
+        self._placement.place(stored)
         return stored
 
     async def _check_left(self, queue: Queue) -> None:
@@ -411,7 +411,9 @@ class RoutedBroker(JobLookups):
             live = len(await broker.find(wanted))
         return live
 
-    async def queues(self) -> Sequence[Queue]:
+    async def queues(self, name: str | None = None) -> Sequence[Queue]:
+        if name is not None:
+            return await self.control.queues(name)
         started = self._clock.monotonic()
         queues = await self.control.queues()
         self._placement.update(queues, started)

@@ -121,6 +121,7 @@ class RedisPlugin(ProcessorPlugin):
         self._letters = EventLetters(
             self.redis,
             lambda: [(processor.stream, processor.name) for processor in self.streams.processors],
+            lambda: self.streams.streams,
         )
         self._only: Collection[str] | None = None
         #: Declares and controls services; they run beside the worker.

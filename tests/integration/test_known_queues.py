@@ -27,9 +27,9 @@ def _warned(monkeypatch: pytest.MonkeyPatch) -> None:
 class CountingBroker(MemoryBroker):
     reads = 0
 
-    async def queues(self) -> Any:
+    async def queues(self, name: str | None = None) -> Any:
         self.reads += 1
-        return await super().queues()
+        return await super().queues(name)
 
 
 @pytest.fixture

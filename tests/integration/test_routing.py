@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -14,6 +14,7 @@ from chancy import Chancy, Job, Queue, State, Unique, Worker
 from chancy.app.diagnosis import Why
 from chancy.broker.values import Cancellation, JobFilter
 from chancy.errors import BrokerUnavailable, ConfigurationError, PushError
+from chancy.postgres.broker import PostgresBroker
 from chancy.routing.placement import FRESH_S
 from tests.support import jobs
 from tests.support.presence import present
@@ -189,6 +190,26 @@ async def test_a_queue_leaves_its_broker_only_without_jobs(dsn: str, chancy: Cha
     await chancy.push(note("far"))
     # What waits in Postgres is run there, wherever the queue lives.
     assert (await chancy.declare(QUEUES[1], upsert=True)).broker == "memory"
+
+
+@pytest.mark.parametrize(("plugins", "upsert"), [(0, True), (1, False), (1, True)])
+async def test_declaring_a_queue_reads_no_other_queue(
+    dsn: str, two: TwoBrokers, monkeypatch: pytest.MonkeyPatch, plugins: int, upsert: bool
+) -> None:
+    read: list[str] = []
+    queues = PostgresBroker.queues
+
+    async def recorded(broker: PostgresBroker, *names: str) -> Sequence[Queue]:
+        found = await queues(broker, *names)
+        read.extend(queue.name for queue in found)
+        return found
+
+    monkeypatch.setattr(PostgresBroker, "queues", recorded)
+    names = [f"q{number}" for number in range(20)]
+    async with Chancy(dsn, plugins=[two][:plugins], pool_size=1) as chancy:
+        for name in names * 2:
+            await chancy.declare(Queue(name=name), upsert=upsert)
+    assert read == names, "each once it exists"
 
 
 @pytest.mark.parametrize("upsert", [False, True])

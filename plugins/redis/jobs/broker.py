@@ -313,14 +313,15 @@ class RedisBroker:
         )
         return decode_queue(queue.name, settings, paused, datetime.now(UTC))
 
-    async def queues(self) -> Sequence[Queue]:
+    async def queues(self, name: str | None = None) -> Sequence[Queue]:
         clock, *rows = await self.client.run("queues")
         now = records.datetime_of(float(clock))
         found = [
             decode_queue(rows[at].decode(), rows[at + 1], rows[at + 2], now)
             for at in range(0, len(rows), 3)
         ]
-        return sorted(found, key=lambda queue: queue.name)
+        wanted = (queue for queue in found if name in (None, queue.name))
+        return sorted(wanted, key=lambda queue: queue.name)
 
     async def pause(self, queue: str, *, resume_at: datetime | None = None) -> bool:
         return bool(await self.client.run("pause", queue, encode_pause(resume_at)))

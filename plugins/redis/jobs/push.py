@@ -206,8 +206,8 @@ async def _retrying(attempt: Callable[[bool], Awaitable[Outcome]], again: bool =
         except BrokerError as error:
             if not again and not isinstance(error, BrokerUnavailable):
                 raise
-            pause = backoff.next_s()
-            if not error.retryable or time.monotonic() + pause > give_up_at:
+            pause = backoff.next_until(give_up_at)
+            if pause is None or not error.retryable:
                 raise
         again = True
         await asyncio.sleep(pause)

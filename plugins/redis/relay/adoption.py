@@ -4,9 +4,11 @@ Such jobs were pushed inside a transaction, by SQL, by cron, by a replay, or bef
 moved to Redis. A job stays pending in its table until Redis has stored it, so it is in at least one
 store at any time.
 
-A job is leased, pushed, and deleted from Postgres. If the process dies in between, another one
-pushes it again: Redis keeps a mark of the job until it is deleted from Postgres. If the process is
-frozen in between, Redis refuses its push after the end of the lease.
+A job is leased, pushed, and deleted from Postgres; then it becomes pending in Redis. Until then a
+worker that has not read the queue's new broker may claim it in Postgres: it is not deleted, and is
+taken back from Redis. If the process dies in between, another one pushes it again: Redis keeps a
+mark of the job until it is deleted from Postgres. If the process is frozen in between, Redis
+refuses its push after the end of the lease.
 """
 
 from __future__ import annotations
@@ -132,7 +134,7 @@ class JobAdoption:
                 return await self._push_halves(taken, late_at)
             marked = zip(taken, encoded, strict=True)
             parts = [part for job, (order, rest) in marked for part in (job.mark, order, rest)]
-            answer = await self._client.run_lasting("relay", late_at, _MOST_MARKS, *parts)
+            answer = await self._client.run_lasting("relay", late_at, _MOST_MARKS, LEASE_S, *parts)
         except StatementFailed as error:
             if error.retryable or access_refused(error):
                 raise
@@ -164,13 +166,18 @@ class JobAdoption:
             return
         rows = await self._fetch("end", [move.id for move in moves])
         changed = {row[0]: bool(row[1]) for row in rows}
+        if changed:
+            await take_back(self._client, list(changed))
+        # What remains was claimed in Redis, after a worker had died during the move.
         if gone := [id for id, is_gone in changed.items() if is_gone]:
             await self._cancel(gone)
-        if stay := [id for id, is_gone in changed.items() if not is_gone]:
-            await take_back(self._client, stay)
+        marks = [move.mark for move in moves]
+        while marks:
+            handled: int = await self._client.run("relayed", *marks[:PIECE])
+            marks = marks[handled:]
+        # Last: after it, another worker may move these jobs again.
         if changed:
             await self._fetch("forget", list(changed))
-        await self._client.run("relayed", *(move.mark for move in moves))
 
 
 def _adopted_job(queue: str, row: Sequence[Any]) -> AdoptedJob:

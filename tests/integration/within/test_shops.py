@@ -18,9 +18,9 @@ import psycopg
 import pytest
 
 from chancy import State
-from chancy.embedded import free_port
 from tests.support.command import Started, environment, started
 from tests.support.locks import BLOCKED
+from tests.support.ports import free_port
 from tests.support.sources import ROOT
 from tests.support.sql import ask, count
 from tests.support.waiting import eventually_sync

@@ -211,3 +211,30 @@ async def test_pushes_read_the_queues_rarely_while_the_control_broker_is_away(
         await asyncio.sleep(0)
     assert asked == 2
     assert caplog.text.count("queue_placement_unknown") == 2
+
+
+async def test_jobs_follow_a_queue_that_another_process_has_declared_first(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def before(name: str | None = None) -> Sequence[Queue]:
+        return ()
+
+    await pair.brokers[DEFAULT_BROKER].declare(Queue(name="raced", broker="far"))
+    monkeypatch.setattr(pair.routed, "queues", before)
+    await pair.routed.declare(Queue(name="raced"))
+    [job] = [prepared(queue="raced")]
+    await pair.routed.push([job])
+    assert list(await pair.brokers["far"].get([job.id])) == [job.id]
+
+
+async def test_jobs_go_to_the_broker_of_a_declared_queue_while_the_control_broker_is_away(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def queues() -> Sequence[Queue]:
+        raise BrokerUnavailable("away")
+
+    await pair.routed.declare(Queue(name="late", broker="far"))
+    monkeypatch.setattr(pair.brokers[DEFAULT_BROKER], "queues", queues)
+    [job] = [prepared(queue="late")]
+    await pair.routed.push([job])
+    assert list(await pair.brokers["far"].get([job.id])) == [job.id]

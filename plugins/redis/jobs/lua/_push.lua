@@ -1,7 +1,8 @@
 -- Stores jobs, all or none; returns 'large' instead if they replace too much for one call. `orders`
 -- has the indexes in ARGV of strings of ORDER, each followed by the REST of a record. `answer` is the
 -- result of `push`; `there` has the ids that existed before. `position`, if not nil, is the position
--- before the first job of the call; `places` has the offsets.
+-- before the first job of the call; `places` has the offsets. `arriving`, if not nil, is the time at
+-- which new jobs become pending.
 -- ORDER: id; kind of time (0 now, 1 absolute, 2 delay in seconds), the time; priority, most attempts;
 -- on conflict (0 no key, 1 skip, 2 replace, 3 raise), whether the key is released at the claim, the
 -- least seconds that it is held, the seconds of a cap (-1: none); attempts and crashes in another
@@ -25,17 +26,18 @@ for _, at in ipairs(orders) do
   jobs[#jobs + 1] = job
 end
 
-local function holder(unique)
-  local kept = redis.call('GET', tag .. ':period:' .. unique)
+-- A push without a period is compared with unfinished jobs only.
+local function holder(job)
+  local kept = job.period >= 0 and redis.call('GET', tag .. ':period:' .. job.unique)
   if kept and struct.unpack('>d', kept, 17) > now then return string.sub(kept, 1, 16) end
-  return redis.call('HGET', tag .. ':u', unique)
+  return redis.call('HGET', tag .. ':u', job.unique)
 end
 
 if careful then
   local held = {}
   for at, job in ipairs(jobs) do
     if job.unique then
-      local found = holder(job.unique)
+      local found = holder(job)
       if not found then
         held[job.unique] = held[job.unique] or job.id
         found = held[job.unique]
@@ -48,7 +50,7 @@ end
 -- A replacement copies all of the old record but its arguments: meta and failures of any size.
 local copied = 0
 for _, job in ipairs(#jobs > 1 and jobs or {}) do
-  local found = job.conflict == REPLACE and holder(job.unique)
+  local found = job.conflict == REPLACE and holder(job)
   local size = found and redis.pcall('STRLEN', key(found))
   if type(size) == 'number' and size > LARGE then
     local lengths = {struct.unpack(LENGTHS, first_bytes(found, TEXTS - 2), REST)}
@@ -94,20 +96,18 @@ local function take_over(id, job, place)
   local state = state_at(moment)
   local stays = old.state == PENDING and state == PENDING and old.priority == job.priority
   if not stays then old.position = place end
-  if old.state ~= HELD then
-    if old.state == PENDING then redis.call('ZREM', ready(old.queue), id)
-    else redis.call('ZREM', tag .. ':due', id) end
-    count(old.state, old.queue, -1)
-    old.state = state
-    enter(state, old.queue, id, job.priority, old.position, moment)
-    flush()
-  end
-  old.priority, old.due = job.priority, moment
-  -- Its own strings, except the arguments, which come from the new job.
   local n, m = old.lengths, job.lengths
   local from = LENGTHS_SIZE + m[1] + m[2]
   local own = TEXTS + n[1] + n[2]
   if own > #text then text = redis.call('GETRANGE', key(id), 0, own - 2) end
+  old.text = text
+  -- One that was set aside becomes due again, like others: its time may have changed.
+  leave(old, id)
+  old.state = state
+  enter(state, old.queue, id, job.priority, old.position, moment)
+  flush()
+  old.priority, old.due = job.priority, moment
+  -- Its own strings, except the arguments, which come from the new job.
   local behind = redis.call('GETRANGE', key(id), own + n[3] - 1, -1)
   local after = table.concat({front(old), numbers(old),
     struct.pack(LENGTHS, n[1], n[2], m[3], n[4], n[5], n[6], n[7], n[8]),
@@ -118,7 +118,7 @@ local function take_over(id, job, place)
 end
 
 local function insert(job, place)
-  local state = state_at(job.moment)
+  local state = arriving and SCHEDULED or state_at(job.moment)
   local since = job.since > 0 and job.since or now
   local text = struct.pack(FRONT, VERSION, state, job.flags, job.attempt, job.crashes, 0, 0, NOBODY,
     NOBODY)
@@ -135,7 +135,7 @@ local function insert(job, place)
     redis.call('ZREM', tag .. ':dead', job.id)
     redis.call('SET', key(job.id), text)
   end
-  enter(state, job.queue, job.id, job.priority, place, job.moment)
+  enter(state, job.queue, job.id, job.priority, place, arriving or job.moment)
   ids[#ids + 1], ids[#ids + 2] = 0, job.id
   if state == PENDING then woken[job.queue] = (woken[job.queue] or 0) + 1 end
   if job.unique then
@@ -150,7 +150,7 @@ end
 local answer = {}
 for at, job in ipairs(jobs) do
   job.moment = job.kind == 0 and NEVER or job.kind == 1 and job.at or now + job.at
-  local found = job.unique and holder(job.unique)
+  local found = job.unique and holder(job)
   if found and found ~= job.id then
     if job.conflict == REPLACE then take_over(found, job, position + (places[at] or at)) end
     answer[#answer + 1], answer[#answer + 2] = at - 1, found

@@ -162,6 +162,19 @@ local function write_counts()
   end
 end
 
+-- Removes a waiting job from its list, and from the counters.
+local function leave(job, id)
+  if job.state == PENDING then redis.call('ZREM', ready(job.queue), id)
+  elseif job.state == SCHEDULED then redis.call('ZREM', tag .. ':due', id)
+  else
+    local func = func_of(job)
+    local name = aside(job.queue, func)
+    redis.call('ZREM', name, id)
+    if redis.call('EXISTS', name) == 0 then redis.call('SREM', asides(job.queue), func) end
+  end
+  count(job.state, job.queue, -1)
+end
+
 local function publish(payload) redis.call('PUBLISH', tag .. ':notices', payload) end
 
 -- Runs a command with many members in batches that fit on the stack of Lua.

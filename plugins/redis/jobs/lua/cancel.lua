@@ -20,10 +20,7 @@ for _, id, text in each({unpack(ARGV, 3)}) do
     publish('s:' .. hex(id))
     answer[#answer + 1] = 'a'
   else
-    if job.state == PENDING then redis.call('ZREM', ready(job.queue), id)
-    elseif job.state == SCHEDULED then redis.call('ZREM', tag .. ':due', id)
-    else redis.call('ZREM', aside(job.queue, func_of(job)), id) end
-    count(job.state, job.queue, -1)
+    leave(job, id)
     job.state, job.finished = CANCELLED, now
     if retire(job, id) then move(job, id) end
     answer[#answer + 1] = 'c'

@@ -4,6 +4,7 @@
 -- Returns the stored settings and pause.
 --@include _record
 --@include _free
+--@include _rules
 local name, settings, brief, paused, upsert, history, rules = unpack(ARGV)
 local old = redis.call('HGET', tag .. ':queues', name)
 if not old or (upsert == '1' and old ~= settings) then
@@ -16,6 +17,9 @@ end
 if not old or upsert == '1' then
   if history == 'f' then redis.call('HDEL', tag .. ':history', name)
   else redis.call('HSET', tag .. ':history', name, history) end
+  -- A bucket continues where the old rate has brought it: the change adds no tokens.
+  local before = rules_of(name)
+  if before and before.rate then fill_bucket(before, bucket_of(before)) end
   if rules == '' then redis.call('HDEL', tag .. ':rules', name)
   else redis.call('HSET', tag .. ':rules', name, rules) end
 end

@@ -33,6 +33,7 @@ local function known()
   return found
 end
 
+local arriving = nil
 if ARGV[1] == '1' then
   local found = known()
   if #found > 0 then return {'known', found} end

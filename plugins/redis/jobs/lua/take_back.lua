@@ -12,7 +12,8 @@ for at, id, text in each(ARGV) do
     redis.call('ZREM', tag .. ':due', id)
     count(job.state, job.queue, -1)
     free_key(job, id)
-    if #job.unique > 0 then redis.call('DEL', tag .. ':period:' .. job.unique) end
+    local period = tag .. ':period:' .. job.unique
+    if redis.call('GETRANGE', period, 0, 15) == id then redis.call('DEL', period) end
     gone[#gone + 1] = id
   end
 end

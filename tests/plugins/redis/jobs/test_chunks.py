@@ -185,6 +185,22 @@ def test_a_piece_has_so_many_jobs_and_bytes() -> None:
     assert fit([b"x" * (BYTES // 3)] * 9, MOVED) == 3
 
 
+async def test_a_job_that_is_taken_back_leaves_the_period_of_another(bench: Bench) -> None:
+    within = UniqueKey(b"key", "skip", period_s=3_600.0)
+    [claim] = await bench.running(prepared(unique=within))
+    await bench.settle(settlement(claim, State.SUCCEEDED))
+    gone, again = prepared(unique=within._replace(period_s=None)), prepared(unique=within)
+    assert await bench.broker.push([gone]) == {}
+    await take_back(link_of(bench), [gone.id])
+    assert await bench.broker.push([again]) == {again.id: claim.id}
+    # Its own period ends with it.
+    own = UniqueKey(b"own", "skip", period_s=3_600.0)
+    first, second = prepared(unique=own), prepared(unique=own)
+    assert await bench.broker.push([first]) == {}
+    await take_back(link_of(bench), [first.id])
+    assert await bench.broker.push([second]) == {}
+
+
 async def test_a_key_that_is_held_refuses_a_call_before_any_of_it_is_stored(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from uuid import UUID
@@ -127,6 +128,25 @@ async def test_starts_keep_the_rate_in_every_window(application: Application, bo
             assert last - first + 1 <= burst + allowed * (at[last] - at[first]) + 1e-3
 
 
+async def test_a_burst_waits_for_tokens_without_claims_and_not_while_the_queue_is_paused(
+    application: Application, book: Book
+) -> None:
+    async with application(RateLimit(1, per=3_600.0)) as chancy:
+        first, _ = await chancy.push_many([work.job("a", n) for n in range(2)])
+        async with Worker(chancy, burst=True) as worker:
+            ending = asyncio.create_task(worker.wait_for_shutdown())
+            await first.wait(30)
+            ruled = worker._queue_set._serving["ruled"]
+            pullers = ruled._pullers.values()
+            await eventually(lambda: all(puller.drained.is_set() for puller in pullers))
+            assert not ending.done(), "a job waits for its token"
+            await eventually(lambda: not ruled.puller._woken.is_set())
+            worker._queue_set.confirm_drained()
+            assert not ruled.puller._woken.is_set(), "the next claim is at a known time"
+            await chancy.pause_queue("ruled")
+            await asyncio.wait_for(ending, 10)
+
+
 async def test_a_job_that_raised_rate_limited_pauses_the_queue(application: Application) -> None:
     rule = RateLimit(1_000)
     async with application(rule) as chancy:
@@ -141,6 +161,22 @@ async def test_a_job_that_raised_rate_limited_pauses_the_queue(application: Appl
         )
         assert await redis.claim("ruled", worker_id=worker_id, limit=1) == []
         assert 3_500 < (await redis.next_s("ruled") or 0.0) <= 3_600
+
+
+async def test_a_changed_rate_adds_no_tokens(application: Application) -> None:
+    old, new = RateLimit(1, per=3_600.0), RateLimit(1_000, burst=50)
+    async with application(old) as chancy:
+        await chancy.push_many(work.job(tenant="a", number=number) for number in range(60))
+        redis, worker_id = await claiming(chancy, old)
+        assert len(await redis.claim("ruled", worker_id=worker_id, limit=60)) == 1
+        # An hour at the old rate makes one token; at the new one, 50 in 50 ms.
+        bucket = f"{redis.tag}:buckets"
+        tokens, at, paused = (await redis.client.command("HGET", bucket, "ruled")).split()
+        long_ago = b"%b %.6f %b" % (tokens, float(at) - 3_600.0, paused)
+        await redis.client.command("HSET", bucket, "ruled", long_ago)
+        await redis.declare(queue(new), upsert=True)
+        tokens, *_ = (await redis.client.command("HGET", bucket, "ruled")).split()
+        assert 1.0 <= float(tokens) <= 1.001
 
 
 async def held_by(chancy: Chancy, id: UUID) -> list[str]:

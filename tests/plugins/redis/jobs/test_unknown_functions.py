@@ -58,3 +58,5 @@ async def test_a_cancelled_job_leaves_the_list_of_its_function(
     assert await broker.client.command("ZCARD", name) == 2
     await broker.cancel([gone.id])
     assert await broker.client.command("ZRANGE", name, 0, -1) == [kept.id.bytes]
+    await broker.cancel([kept.id])
+    assert await broker.client.command("KEYS", f"{broker.tag}:aside*") == []

@@ -13,6 +13,7 @@ import pytest
 from psycopg import AsyncConnection
 
 from chancy import Chancy, Queue, State, Unique
+from chancy.attempt.settlement import Settlement
 from chancy.broker.optional import Adoption
 from chancy.errors import BrokerUnavailable, StatementFailed
 from chancy.plugins.redis.relay import adoption as moves
@@ -20,6 +21,7 @@ from chancy.plugins.redis.relay.adoption import JobAdoption
 from chancy.plugins.redis.transport.scripts import Value
 from chancy.plugins.redis.transport.shard import ShardClient
 from chancy.postgres.connections.lane import Lane
+from chancy.testing.conformance.bench import record
 from chancy.worker.worker import Worker
 from tests.plugins.redis.relay.moving import (
     FAST,
@@ -219,10 +221,42 @@ async def test_a_job_cancelled_during_its_move_is_cancelled(
 
     broken_off(monkeypatch, "end", cancel)
     await adopt("fast")
-    assert (await broker.get([id]))[id].state is State.CANCELLED
+    assert await broker.get([id]) == {}
     assert (await chancy.control.get([id]))[id].state is State.CANCELLED
     assert await arrived(chancy)
     assert await broker.client.command("ZCARD", f"{broker.tag}:relayed") == 0
+
+
+async def test_a_job_claimed_in_postgres_during_its_move_does_not_run_in_redis(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a worker that has not read yet that the queue is in Redis."""
+    (id,) = await insert(chancy, [1])
+    adopt, broker = await adoption(chancy), await plane(chancy)
+    worker = record()
+    for one in (chancy.control, broker):
+        await one.register(worker)
+
+    async def claim() -> None:
+        (claimed,) = await chancy.control.claim("fast", worker_id=worker.id, limit=9)
+        assert claimed.id == id
+        assert await broker.run_now([id]) == frozenset()
+        assert await broker.claim("fast", worker_id=worker.id, limit=9) == []
+
+    broken_off(monkeypatch, "end", claim)
+    await adopt("fast")
+    assert await broker.get([id]) == {}
+    assert (await chancy.control.get([id]))[id].state is State.RUNNING
+    assert await left(chancy) == (1, 0)
+
+
+async def test_nothing_is_moved_once_the_queue_has_another_broker(chancy: Chancy) -> None:
+    """By a worker that has not read that yet."""
+    adopt = await adoption(chancy)
+    await chancy.declare(replace(FAST, broker="postgres"), upsert=True)
+    await insert(chancy, [1])
+    assert (await adopt("fast")).jobs == 0
+    assert await left(chancy) == (1, 0)
 
 
 #: A push that replaces.
@@ -230,6 +264,25 @@ PUSH = (
     "select chancy.push('fast', 'tests.support.jobs.note', jsonb_build_object('value', $1::int),"
     " unique_key => 'one', on_conflict => 'replace', delay => $2::float8 * interval '1 s')"
 )
+
+
+async def test_a_job_that_ends_in_postgres_during_its_move_keeps_its_outcome(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (id,) = await insert(chancy, [1])
+    adopt, broker = await adoption(chancy), await plane(chancy)
+    worker = record()
+    await chancy.control.register(worker)
+
+    async def run() -> None:
+        (claimed,) = await chancy.control.claim("fast", worker_id=worker.id, limit=9)
+        await chancy.control.settle([Settlement(id, claimed.lease, State.SUCCEEDED, result="7")])
+
+    broken_off(monkeypatch, "end", run)
+    await adopt("fast")
+    assert await broker.get([id]) == {}
+    assert (await chancy.wait_for(id, 5)).result == 7
+    assert await left(chancy) == (0, 0)
 
 
 @pytest.mark.parametrize("delay_s", [0.5, 0.0])

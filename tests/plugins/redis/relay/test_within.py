@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
 import psycopg
 import pytest
 
-from chancy import Chancy, Job, JobFilter, State, Unique
+from chancy import Chancy, GlobalConcurrency, Job, JobFilter, State, Unique
 from chancy.broker.values import Cancellation
 from chancy.errors import PushError
 from chancy.worker.worker import Worker
@@ -99,6 +100,20 @@ async def test_a_job_that_may_expire_stays_in_postgres(chancy: Chancy) -> None:
     async with Worker(chancy):
         assert await reference.result(10) == 1
     assert await (await plane(chancy)).get([reference.id]) == {}
+
+
+async def test_a_job_that_stays_in_postgres_ends_there_if_its_queue_has_rules(
+    dsn: str, redis_url: str
+) -> None:
+    jobs.noted.clear()
+    queue = replace(FAST, rules=(GlobalConcurrency(2),))
+    async with application(dsn, redis_url, queue=queue) as chancy:
+        async with chancy.transaction() as tx:
+            job = note(1).with_expires_at(timedelta(hours=1))
+            reference = await chancy.push(job, within=tx)
+        async with Worker(chancy):
+            assert await reference.result(5) == 1
+    assert jobs.noted == [1]
 
 
 async def test_threads_push_inside_their_transactions(chancy: Chancy, dsn: str) -> None:

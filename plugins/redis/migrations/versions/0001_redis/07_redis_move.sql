@@ -3,7 +3,8 @@
 -- more while the arguments and meta before them take less than p_bytes, as stored. A row without a
 -- function stands for a job that is no longer pending. Jobs of workflows and batches stay, as they are
 -- settled together with their outcome, and so do jobs that may expire: if there are such jobs among the
--- first ones, or jobs that were set aside, a last row without an id reports it.
+-- first ones, or jobs that were set aside, a last row without an id reports it. Takes nothing from a
+-- queue whose broker is another one by now: no worker would run the jobs from Redis.
 -- Index: jobs_pending from its start, jobs_set_aside, the primary keys. Locks: rows of jobs, and of
 -- redis_moves, skipping locked ones. Not to be repeated: taken jobs are returned again after p_lease_s seconds.
 -- The plan is pinned for the same reasons as in the function claim.
@@ -22,7 +23,14 @@ as $$
 #variable_conflict use_column
 declare
   v_until timestamptz := clock_timestamp() + p_lease_s * interval '1 second';
-  v_taken uuid[] := array(
+  v_taken uuid[];
+  v_first uuid[];
+  v_stay boolean;
+begin
+  if not exists (select from {schema}.queues q where q.name = p_queue and q.broker = 'redis') then
+    return;
+  end if;
+  v_taken := array(
     select t.id
     from (
       select x.id, sum(x.bytes) over (rows unbounded preceding) - x.bytes as bytes_before
@@ -34,9 +42,6 @@ declare
         where m.queue = p_queue and m.taken_until < clock_timestamp()
         order by m.pos limit p_limit for update of m skip locked) x) t
     where t.bytes_before < p_bytes);
-  v_first uuid[];
-  v_stay boolean;
-begin
   update {schema}.redis_moves m set taken_until = v_until where m.id = any (v_taken);
   select
     array_agg(f.id order by f.priority desc, f.pos)
