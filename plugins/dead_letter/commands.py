@@ -39,10 +39,10 @@ async def _newest(chancy: Application) -> Sequence[tuple[UUID, str]]:
 
 @click.group()
 def dead() -> None:
-    """List, show, replay and purge jobs that failed for good.
+    """List, show, replay and purge jobs, and events of streams, that failed for good.
 
-    Failed jobs that no worker has filed yet, such as those of a moment ago in Redis, become dead
-    letters first.
+    Those that no worker has filed yet, such as those of a moment ago in Redis, become dead letters
+    first. For an event, --queue is its stream and --func its processor: orders/bill.
 
     \b
     Example:
@@ -233,7 +233,9 @@ def replay(
     json_: bool,
     **options: Any,
 ) -> None:
-    """Push the jobs of dead letters again, with all attempts. Exits 1 if an id is not replayed.
+    """Push the jobs of dead letters again, with all attempts; send events of streams again.
+
+    Exits 1 if an id is not replayed. --rate, --to-queue and --max-attempts are for jobs.
 
     Safe to interrupt and to repeat: without --force no dead letter is replayed twice.
 
@@ -300,7 +302,8 @@ def _report_replayed(
     for id in missed:
         complain(
             f"{id} was not replayed: there is no such dead letter, it was replayed before "
-            "(repeat with --force), or an unfinished job has its unique key"
+            "(repeat with --force), an unfinished job has its unique key, or it is an event of a "
+            "stream that this application does not declare"
         )
     if missed:
         sys.exit(NO)

@@ -125,8 +125,8 @@ class Walk:
                     skip_refused=self._wanted.ids is None,
                 )
             except BrokerError as error:
-                pause_s = backoff.next_s()
-                if not error.retryable or time.monotonic() + pause_s > give_up_at:
+                pause_s = backoff.next_until(give_up_at)
+                if pause_s is None or not error.retryable:
                     raise
                 await asyncio.sleep(pause_s)
 

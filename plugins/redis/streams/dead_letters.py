@@ -46,13 +46,18 @@ class EventLetters:
     """The events that policies have dead-lettered; see `chancy.broker.optional.LetterSource`.
 
     :param groups: returns the streams of the application, each with the name of a processor.
+    :param streams: returns all streams of the application, also those without a processor.
     """
 
     def __init__(
-        self, redis: RedisClient, groups: Callable[[], Iterable[tuple[Stream[Any], str]]]
+        self,
+        redis: RedisClient,
+        groups: Callable[[], Iterable[tuple[Stream[Any], str]]],
+        streams: Callable[[], Iterable[Stream[Any]]],
     ) -> None:
         self._redis = redis
         self._groups = groups
+        self._streams = streams
 
     async def archive(self, store: SqlStore) -> None:
         """File dead letters in Postgres, and delete them from Redis."""
@@ -69,7 +74,7 @@ class EventLetters:
         self, store: SqlStore, ids: Sequence[UUID], new_ids: Sequence[UUID], *, force: bool
     ) -> Mapping[UUID, UUID]:
         """Send the events again, to the ends of their partitions."""
-        streams = {stream.name: definition_of(stream)._asdict() for stream, _ in self._groups()}
+        streams = {stream.name: definition_of(stream)._asdict() for stream in self._streams()}
         if not streams:
             return {}
         text = _statement("replay", store.schema)

@@ -25,8 +25,8 @@ class PartitionReport:
 
     :ivar length: events stored in the partition.
     :ivar lag: events that the processor has not read yet; -1 if it never started.
-    :ivar at_least: whether the lag may be larger, because the server does not report it and
-        counting stopped at 10,000 events or 1 MiB.
+    :ivar at_least: whether the lag may be larger, because the server does not report it, or not
+        correctly, and counting stopped at 10,000 events or 1 MiB.
     :ivar pending: events that were read and not acknowledged.
     :ivar first_pending: the id of the oldest pending event.
     :ivar idle_s: seconds since the oldest pending event was delivered to its owner.
@@ -180,7 +180,8 @@ class Inspection:
             (),
         )
         lifted = {number: _text(reply[0]) for number, reply in replies.items() if reply is not None}
-        await self._notify("resume", () if partitions is None else wanted)
+        if wanted:
+            await self._notify("resume", () if partitions is None else wanted)
         return lifted
 
     async def reset(self, start: str = "0") -> tuple[int, Sequence[BusyPartition]]:

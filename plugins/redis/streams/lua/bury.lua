@@ -34,6 +34,8 @@ for at = 6, #ARGV do
       fields[#fields + 1] = now
       redis.call('XADD', dead, '*', unpack(fields))
       written = written + 1
+    else
+      redis.call('HINCRBY', stat, 'lost:' .. group, 1)
     end
     redis.call('XACK', log, group, id)
   end

@@ -13,8 +13,11 @@ local length, lag, capped, pending, first, idle = redis.call('XLEN', log), -1, f
 local found = groups(log)[group]
 if found then
   lag = found['lag']
-  if not lag then
-    -- Before Redis 7, or where it cannot compute the lag: count up to the limits.
+  if #redis.call('XRANGE', log, '-', found['last-delivered-id'], 'COUNT', 1) == 0 then
+    lag = length
+  elseif not lag or redis.call('HEXISTS', stat, 'dropped') == 1 then
+    -- Before Redis 7, or where it cannot compute the lag: count up to the limits. Redis 7.0 also
+    -- reports unread entries that were dropped, for ever.
     local entries
     entries, capped = few(most, MOST_BYTES, 16, function(step, last)
       return redis.call(

@@ -17,6 +17,7 @@ class ChildFailed(Exception):
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(f"{failure.types[0].rpartition('.')[2]}: {failure.message}")
+        self.type = failure.types[0]
         self.add_note(failure.trace)
 
 
@@ -27,3 +28,13 @@ def described(error: BaseException) -> str:
     except Exception:
         text = type(error).__name__
     return text[:_MOST_ERROR]
+
+
+def qualified(error: BaseException) -> str:
+    """Return `described` with the module of the type, as dead letters of jobs have it."""
+    kind = type(error)
+    name = (
+        error.type if isinstance(error, ChildFailed) else f"{kind.__module__}.{kind.__qualname__}"
+    )
+    _, colon, message = described(error).partition(": ")
+    return f"{name}{colon}{message}"[:_MOST_ERROR]

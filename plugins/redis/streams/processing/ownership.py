@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chancy.errors import BrokerError
-from chancy.plugins.redis.streams.processing.failures import described
+from chancy.plugins.redis.streams.processing.failures import described, qualified
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.processing.processor import Processor
 from chancy.plugins.redis.transport.redis_client import RedisClient, Reply
@@ -193,7 +193,7 @@ class Ownership:
                     self._member,
                     partition.epoch,
                     MAX_LETTERS,
-                    described(error),
+                    qualified(error),
                     *ids[at : at + _MOST_BURIED],
                 ),
             )
@@ -202,19 +202,18 @@ class Ownership:
             written += int(reply[1])
             at += int(reply[2])
             if reply[3]:
-                self._report_dropped(partition.number, int(reply[3]))
+                self._report_dropped(int(reply[3]))
         return written
 
-    def _report_dropped(self, number: int, count: int) -> None:
-        """Log dropped dead letters at once, and then once a minute."""
+    def _report_dropped(self, count: int) -> None:
+        """Log dropped dead letters of all partitions at once, and then once a minute."""
         self._dropped += count
         now = time.monotonic()
         if now - self._reported_at >= _REPORTED_S:
             logger.warning(
-                "event_letters_dropped processor=%s partition=%d count=%d most=%d: workers "
-                "with a database file them, as does `chancy dead list`",
+                "event_letters_dropped processor=%s count=%d most=%d: workers with a "
+                "database file them, as does `chancy dead list`",
                 self._processor.id,
-                number,
                 self._dropped,
                 MAX_LETTERS,
             )

@@ -110,13 +110,18 @@ class Crew:
         return {seq for some in lines.values() for _, _, seq in some} == set(range(self.sent))
 
     async def keep_busy(self, count: int) -> None:
-        """Send, and wait until some of it is worked on, and the most of it is not."""
+        """Send, and wait until some of it is worked on, and the most of it is not: the workers
+        would keep up with the sender if they did not stand still meanwhile."""
 
         async def done() -> int:
             return sum(len(some) for some in (await self.lines()).values())
 
         before = await done()
+        for process in self.processes:
+            process.send_signal(signal.SIGSTOP)
         await self.send(count)
+        for process in self.processes:
+            process.send_signal(signal.SIGCONT)
 
         async def begun() -> bool:
             return await done() > before + count // 10

@@ -71,8 +71,13 @@ async def test_an_event_is_filed_replayed_and_handled(shop: Shop) -> None:
         }
         assert await buried(shop) == 0
         letter = letters[3]
-        assert (letter.queue, letter.reason, letter.error) == ("orders", "event", "ValueError")
+        assert (letter.queue, letter.reason, letter.error) == (
+            "orders",
+            "event",
+            "builtins.ValueError",
+        )
         assert letter.message == "order 3"
+        assert await LETTERS.count(shop.chancy, LetterFilter(error="ValueError")) == 2
         bill.refused.clear()
         again = await LETTERS.replay(shop.chancy, letter.id)
         assert again is not None
@@ -96,6 +101,18 @@ async def test_an_application_does_not_replay_events_of_another_in_its_schema(
         assert await LETTERS.replay(other.chancy, letter.id) is None
     assert await shop.waiting() == []
     assert await LETTERS.replay(shop.chancy, letter.id) is not None
+    assert await shop.waiting() == [(1, 1)]
+
+
+async def test_an_application_that_only_sends_to_a_stream_replays_its_events(
+    shop: Shop, dsn: str, redis_url: str
+) -> None:
+    Bill(shop, 1)
+    async with Worker(shop.chancy):
+        await shop.stream.send(*orders(1))
+        (letter,) = await filed(shop, 1)
+    async with opened(dsn, redis_url) as sender:
+        assert await LETTERS.replay(sender.chancy, letter.id) is not None
     assert await shop.waiting() == [(1, 1)]
 
 
@@ -170,7 +187,7 @@ async def test_few_large_events_are_filed_by_one_statement(shop: Shop) -> None:
             return await shop.store.fetch(text, rows)
 
     store: Any = Counting()
-    await EventLetters(link, lambda: [(shop.stream, "bill")]).archive(store)
+    await EventLetters(link, lambda: [(shop.stream, "bill")], list).archive(store)
     assert counts == [12, 2, 1]
     assert await LETTERS.count(shop.chancy, BILL) == 15
     assert await buried(shop) == 0

@@ -11,6 +11,7 @@ import pytest
 
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.streams.inspection import Inspection
 from chancy.plugins.redis.streams.model.keys import StreamKeys
 from chancy.plugins.redis.streams.model.schema import agree, definition_of
 from chancy.plugins.redis.streams.producing import batch
@@ -62,6 +63,20 @@ async def test_acknowledged_events_make_room_without_being_counted(alone: RedisC
         await alone.command("XACK", log, "p", *(id for id, _ in found))
     assert await dropped(stream, 0) == 0
     assert len(await entries(stream, 0)) <= 10
+
+
+async def test_events_that_were_dropped_unread_are_not_in_the_lag(alone: RedisClient) -> None:
+    stream = declare(alone, partitions=1, size=10, full="drop_oldest")
+    log = stream.keys.log(0)
+    await alone.command("XGROUP", "CREATE", log, "p", "0", "MKSTREAM")
+    await stream.send(*orders(*range(10)))
+    lags = []
+    for count, sent in ((2, 5), (3, 0), (100, 1)):
+        await alone.command("XREADGROUP", "GROUP", "p", "c", "COUNT", count, "STREAMS", log, ">")
+        await stream.send(*orders(*range(sent)))
+        (report,) = await Inspection(stream, "p").report()
+        lags.append((report.lag, report.at_least))
+    assert lags == [(10, False), (7, False), (1, False)]
 
 
 async def filled(link: RedisClient, done: int, note: str = "", **options: Any) -> Stream[Order]:

@@ -62,6 +62,7 @@ async def test_resume_continues_the_named_partitions_and_shows_why_they_stopped(
         look = Inspection(crew.orders, "handle")
         assert await look.resume([2]) == {}
         bad.clear()
+        assert await look.resume([]) == {}
         assert await look.resume([1]) == {1: "ValueError: event 1"}
         await eventually(lambda: crew.numbers[-2:] == [1, 4])
         assert worker.executor.runner.halted == {0}

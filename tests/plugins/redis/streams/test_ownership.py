@@ -178,12 +178,25 @@ async def test_dead_letters_beyond_the_limit_are_dropped_counted_and_logged_once
         assert await mine.bury(lane, [one], RuntimeError("x")) == 1
     logged = [one for one in caplog.messages if one.startswith("event_letters_dropped")]
     assert len(logged) == 1
-    assert f"event_letters_dropped processor={processor.id} partition=0 count=1 most=2" in logged[0]
+    assert f"event_letters_dropped processor={processor.id} count=1 most=2" in logged[0]
     monkeypatch.setattr(ownership, "_REPORTED_S", 0.0)
     assert await mine.bury(lane, ids[5:], RuntimeError("x")) == 3
-    assert f"event_letters_dropped processor={processor.id} partition=0 count=5" in caplog.text
+    assert f"event_letters_dropped processor={processor.id} count=5" in caplog.text
     (report, *_) = await Inspection(stream, "handle").report()
     assert (report.dead, report.dead_dropped) == (2, 6)
+
+
+async def test_a_failed_event_that_was_dropped_from_the_log_is_counted_as_lost(
+    processor: Processor[Order],
+) -> None:
+    link, stream = processor.stream.link, processor.stream
+    ids = await stream.send(Order(key=0, seq=0), Order(key=0, seq=1))
+    lane = await acquired(link, processor, "a")
+    await exchange(link, processor, "a", lane, ">")
+    await link.command("XTRIM", stream.keys.log(0), "MAXLEN", 1)
+    assert await Ownership(link, processor, "a").bury(lane, ids, RuntimeError("x")) == 1
+    (report, *_) = await Inspection(stream, "handle").report()
+    assert (report.dead, report.lost, report.pending) == (1, 1, 0)
 
 
 async def test_few_large_events_are_dead_lettered_by_one_script(

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from chancy.attempt.failure import Failure
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.model.policy import Ignore, Policy, Quarantine, RetryInPlace
 from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.streams.processing.failures import ChildFailed, described, qualified
 from tests.plugins.redis.streams.fleet import Fleet, Order, fleet
 from tests.support.waiting import eventually
 
@@ -120,9 +122,15 @@ async def test_exhausted_retries_become_dead_letters(place: dict[str, Any]) -> N
         await eventually(crew.idle)
         assert crew.numbers.count(10) == 3
         (letter,) = await read_dead_letters(crew, 0)
-        assert letter[b"_error"] == b"Poison: event 10"
+        assert letter[b"_error"] == f"{__name__}.Poison: event 10".encode()
         assert letter[b"_xid"]
         assert worker.executor.runner.counters.dead == 1
+
+
+def test_a_failure_in_a_child_process_is_named_like_one_in_the_worker() -> None:
+    for error in (Poison("event: 1"), ChildFailed(Failure.of(Poison("event: 1")))):
+        assert described(error) == "Poison: event: 1"
+        assert qualified(error) == f"{__name__}.Poison: event: 1"
 
 
 @pytest.mark.row("R23")
