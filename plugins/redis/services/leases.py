@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -48,10 +49,12 @@ class Swept:
 
     :ivar over: services whose lease had ended, each with its new state.
     :ivar ghosts: ids without a hash, which were removed.
+    :ivar skipped: whether it did nothing because of another sweep.
     """
 
     over: Sequence[tuple[str, str]]
     ghosts: Sequence[str]
+    skipped: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +95,14 @@ class Leases:
             for reply in self.link.run("claim", self.owner, self._lease_ms, most)
         ]
 
-    def ring(self, block_s: float) -> bool:
-        """Wait until a service is queued; return whether there is one.
+    def ring(self, block_s: float) -> Future[Reply]:
+        """Return a future that is done when a service is queued, or after ``block_s`` seconds.
 
-        It is moved to another list, since reading a list cannot block; `claim` moves it back.
+        The service is moved to another list, since reading a list cannot block; `claim` moves it
+        back. It may also have been moved if the future is cancelled.
         """
         keys = self.link.keys
-        moved = self.link.command("BLMOVE", keys.waiting, keys.rung, "RIGHT", "LEFT", block_s)
-        return moved is not None
+        return self.link.submit("BLMOVE", keys.waiting, keys.rung, "RIGHT", "LEFT", block_s)
 
     def claim_local(self, id: str, name: str, data: str) -> Taken | None:
         """Create a service of this worker only; return None if another worker runs its id."""
@@ -143,7 +146,7 @@ class Leases:
         :param every_s: do nothing if a worker has swept in so many seconds.
         """
         extra_ms = int(max(0.0, timeout_s - self.lease_s) * 1000)
-        over, ghosts = self.link.run(
+        over, ghosts, skipped = self.link.run(
             "sweep",
             SWEPT_AT_ONCE,
             extra_ms,
@@ -152,7 +155,9 @@ class Leases:
             int(every_s * 1000),
         )
         return Swept(
-            [(text_of(id), text_of(what)) for id, what in over], [text_of(id) for id in ghosts]
+            [(text_of(id), text_of(what)) for id, what in over],
+            [text_of(id) for id in ghosts],
+            bool(skipped),
         )
 
     def tidy(self, most: int, lease_s: float, *, drop: bool) -> Sequence[EndedService]:

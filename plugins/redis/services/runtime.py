@@ -131,6 +131,7 @@ class ServiceRuntime:
         """Add a service that runs in this worker only."""
         with self._lock:
             self._missing.append(local)
+        self._supervision.wake()
 
     async def _close(self) -> None:
         self._closing = True
@@ -226,9 +227,15 @@ class ServiceRuntime:
             del self._tasks[taken.id]
         with self._lock:
             self._taken -= 1
-            if taken.local and instance.was_lost and not self._closing:
+            lost = taken.local and instance.was_lost and not self._closing
+            if lost:
                 self._missing.append(Local(taken.id, taken.name, taken.data))
-        self._supervision.freed.set()
+        if lost:
+            self._supervision.wake()
+        else:
+            self._supervision.freed.set()
+        if self._cleaner is not None:
+            self._cleaner.wake()
 
     # `InstanceStore`
 

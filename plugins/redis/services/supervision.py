@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
 from chancy.clock import Backoff
@@ -20,8 +22,11 @@ logger = logging.getLogger("chancy.redis.services")
 #: Called with the id of a service that has ended and the fields of its hash.
 Handler = Callable[[str, dict[str, str]], object]
 
-#: Seconds that a wait for queued services blocks; the shutdown of the worker waits for it.
-_RING_S = 0.25
+#: Maximum seconds between two calls of an idle worker. A queued service ends the wait at once. Less
+#: than the timeout of a reply.
+_IDLE_S = 4.0
+#: Seconds between two checks for room of a worker that has none.
+_FULL_S = 0.25
 #: Maximum services of one script.
 _CLAIMED_AT_ONCE = 50
 _FORGOTTEN_AT_ONCE = 50
@@ -30,7 +35,11 @@ _SWEEPS = 100
 #: The part of the interval in which a sweep of one worker replaces those of others: less than all,
 #: so that a worker that is alone sweeps each time.
 _SWEPT = 0.9
-#: Maximum seconds between two checks for ended services.
+#: The intervals until a worker whose sweep was skipped tries again: only the last that swept must
+#: be on time, and the others replace it within one lease.
+_SKIPPED = (1.5, 2.0)
+#: Maximum seconds to a check for ended services after one has ended here; doubled up to `_IDLE_S`
+#: by each check that finds none.
 _TIDY_EVERY_S = 0.9
 #: Failures of a handler after which its service is removed anyway.
 _TIDY_TRIES = 5
@@ -66,6 +75,8 @@ class Supervision:
         self._closing = threading.Event()
         #: Set when an instance ends.
         self.freed = threading.Event()
+        self._woken = threading.Event()
+        self._ring: Future[Any] | None = None
         self._thread = threading.Thread(target=self._serve, name="service claims", daemon=True)
 
     def start(self) -> None:
@@ -74,16 +85,25 @@ class Supervision:
     def stop(self) -> None:
         """Claim no more services; a claim in flight is completed."""
         self._closing.set()
+        self.wake()
+
+    def wake(self) -> None:
+        """End the wait for queued services, as for a local service to be created."""
+        self._woken.set()
         self.freed.set()
+        ring = self._ring
+        if ring is not None:
+            ring.cancel()
 
     def close(self) -> None:
-        """`stop`, then block until the thread ends: a quarter of a second or two replies."""
+        """`stop`, then block until the thread ends: at most two replies."""
         self.stop()
         self._thread.join()
 
     def _serve(self) -> None:
         backoff = Backoff(base_s=0.05, cap_s=1.0)
         while not self._closing.is_set():
+            self._woken.clear()
             try:
                 self._restore()
                 self._sweep()
@@ -107,7 +127,7 @@ class Supervision:
     def _claim(self, most: int) -> None:
         room = self._room()
         if room <= 0:
-            self.freed.wait(_RING_S)
+            self.freed.wait(_FULL_S)
             self.freed.clear()
             return
         asked = time.monotonic()
@@ -121,17 +141,34 @@ class Supervision:
                 case Passed():
                     logger.info("service_passed service=%s why=%s", service.id, service.why)
         if not found:
-            self._leases.ring(_RING_S)
+            self._wait()
+
+    def _wait(self) -> None:
+        """Wait until a service is queued, the next sweep is due, or `wake` is called."""
+        if self._sweeps:
+            # 0 would block for ever.
+            wait_s = min(_IDLE_S, max(0.01, self._due - time.monotonic()))
+        else:
+            wait_s = _IDLE_S * random.uniform(0.5, 1.0)
+        ring = self._ring = self._leases.ring(wait_s)
+        try:
+            if self._woken.is_set() or self._closing.is_set():
+                ring.cancel()
+            with contextlib.suppress(CancelledError):
+                ring.result()
+        finally:
+            self._ring = None
 
     def _sweep(self) -> None:
         if self._sweeps and time.monotonic() >= self._due:
             every_s = self._leases.lease_s / 5
-            sweep(self._leases, keep_s=self._keep_s, every_s=every_s * _SWEPT)
-            self._due = time.monotonic() + every_s
+            swept = sweep(self._leases, keep_s=self._keep_s, every_s=every_s * _SWEPT)
+            factor = 1.0 if swept else random.uniform(*_SKIPPED)
+            self._due = time.monotonic() + every_s * factor
 
 
-def sweep(leases: Leases, *, keep_s: float, timeout_s: float = 0.0, every_s: float = 0.0) -> None:
-    """Repeat `Leases.sweep` until it finds less than its limit; log the results.
+def sweep(leases: Leases, *, keep_s: float, timeout_s: float = 0.0, every_s: float = 0.0) -> bool:
+    """Repeat `Leases.sweep` until it finds less than its limit; return whether it swept.
 
     :param every_s: do nothing if a worker has swept in so many seconds.
     """
@@ -146,8 +183,9 @@ def sweep(leases: Leases, *, keep_s: float, timeout_s: float = 0.0, every_s: flo
             logger.warning("service_found_dead service=%s now=%s", id, state)
         for id in swept.ghosts:
             logger.warning("service_without_record service=%s", id)
-        if len(swept.over) < SWEPT_AT_ONCE:
-            return
+        if swept.skipped or len(swept.over) < SWEPT_AT_ONCE:
+            return not swept.skipped
+    return True
 
 
 class Cleaner:
@@ -174,6 +212,7 @@ class Cleaner:
         self._failed = failed
         self._lease_s = lease_s
         self._closing = threading.Event()
+        self._woken = threading.Event()
         self._thread = threading.Thread(target=self.serve, name="service cleanup", daemon=True)
 
     def start(self) -> None:
@@ -181,16 +220,21 @@ class Cleaner:
 
     def close(self, patience_s: float) -> None:
         """Stop; block until a running handler ends, at most ``patience_s`` seconds."""
-        self._closing.set()
+        self.stop()
         self._thread.join(patience_s)
 
     def stop(self) -> None:
         """Make `serve` return."""
         self._closing.set()
+        self._woken.set()
+
+    def wake(self) -> None:
+        """Check soon, since a service has ended."""
+        self._woken.set()
 
     def serve(self) -> None:
         """Run in the current thread until stopped."""
-        backoff = Backoff(base_s=0.05, cap_s=1.0)
+        backoff, every_s = Backoff(base_s=0.05, cap_s=1.0), _TIDY_EVERY_S
         while not self._closing.is_set():
             try:
                 # With a handler, one at a time: the lease covers one call.
@@ -207,8 +251,15 @@ class Cleaner:
                 self._closing.wait(backoff.next_s())
             else:
                 backoff.reset()
-                if not found:
-                    self._closing.wait(_TIDY_EVERY_S * random.uniform(0.5, 1.0))
+                if found:
+                    every_s = _TIDY_EVERY_S
+                elif self._woken.wait(every_s * random.uniform(0.5, 1.0)):
+                    self._woken.clear()
+                    every_s = _TIDY_EVERY_S
+                    # Not at once: the outcome can be read until then.
+                    self._closing.wait(every_s * random.uniform(0.5, 1.0))
+                else:
+                    every_s = min(2 * every_s, _IDLE_S)
 
     def _call(self, found: Sequence[EndedService], handler: Handler) -> None:
         for service in found:

@@ -230,8 +230,8 @@ def _slot(key: Value) -> int:
 def _again(answer: Any, turn: int) -> bool:
     """Whether a group was not run and should be sent again."""
     if isinstance(answer, list):
-        # Without ``WAIT``, the third, which names no key and is never refused.
-        return all(isinstance(reply, _REFUSALS) for reply in answer[:2])
+        # Of ``SET`` and a script, the script. ``WAIT``, the third, names no key.
+        return isinstance(answer[:2][-1], _REFUSALS)
     # An OSError means that no connection was made. A connect timeout is not retried.
     return turn == 0 and isinstance(answer, OSError) and not isinstance(answer, TimeoutError)
 

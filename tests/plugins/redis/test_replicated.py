@@ -15,7 +15,6 @@ import pytest
 import redis
 from redis.sentinel import Sentinel
 
-from chancy.embedded import free_port
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis import RedisBroker, RedisSettings
 from chancy.plugins.redis.services import Services
@@ -25,6 +24,7 @@ from chancy.plugins.redis.transport.redis_client import RedisClient
 from chancy.testing.conformance.bench import Bench, prepared
 from tests.plugins.redis.jobs.test_durability_chaos import follow, in_step
 from tests.plugins.redis.streams.fleet import Order
+from tests.support.ports import free_port
 from tests.support.redis_commands import command_sync
 from tests.support.redis_fixtures import RedisServer, until
 from tests.support.waiting import eventually

@@ -1,14 +1,14 @@
 -- Handle services whose lease has ended, at most so many of each kind. Atomic: if many workers
 -- sweep, each service is found once. ARGV prefix most extra_ms keep_ms adopt_ms every_ms
 -- every_ms: do nothing if a worker swept within this time; 0: sweep in any case
--- Returns {{id, new state}…, ids without a hash…}
+-- Returns {{id, new state}…, ids without a hash…, 1 if it did nothing for another sweep}
 --@include _keys
 --@include _free
 local most, extra, keep = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local every, swept, place = tonumber(ARGV[6]), waiting .. ':swept', waiting .. ':place'
 local found, ghosts = {}, {}
 if every > 0 and not redis.call('SET', swept, 1, 'PX', every, 'NX') then
-  return {found, ghosts}
+  return {found, ghosts, 1}
 end
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now - extra, 'LIMIT', 0, most)) do
   local fields = redis.call('HMGET', prefix .. id, 'state', 'wanted')
@@ -39,4 +39,4 @@ for _, id in ipairs(page[2]) do
     table.insert(ghosts, id)
   end
 end
-return {found, ghosts}
+return {found, ghosts, 0}

@@ -11,7 +11,6 @@ import pytest
 from redis import exceptions as errors
 from redis.crc import key_slot
 
-from chancy.embedded import free_port
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.transport.blocking_reads import watching
@@ -19,6 +18,7 @@ from chancy.plugins.redis.transport.pool import ConnectionPool
 from chancy.plugins.redis.transport.redis_client import RedisClient, Reply
 from chancy.plugins.redis.transport.scripts import ScriptCall
 from tests.plugins.redis.streams.shards import Shards, tell
+from tests.support.ports import free_port
 from tests.support.redis_fixtures import RedisClusterServers, RedisServer
 
 pytestmark = pytest.mark.row("R45")
@@ -110,6 +110,31 @@ async def test_a_slot_is_followed_where_it_goes(
     assert not [one for one in replies if isinstance(one, Exception)]
     assert await lengths(link) == [3, 3, 3]
     # The servers keep the connections by which they move keys.
+    for node in (source, target):
+        tell(node, "CLIENT", "KILL", "TYPE", "normal")
+
+
+async def test_a_write_for_replicas_waits_while_its_keys_are_moved(
+    link: RedisClient, redis_cluster_servers: RedisClusterServers
+) -> None:
+    source = node_of(TAGS[0], redis_cluster_servers)
+    target = node_of(TAGS[1], redis_cluster_servers)
+    slot, shards = key_slot(TAGS[0].encode()), Shards(redis_cluster_servers, [])
+    for here, there in ((source, target), (target, source)):
+        # Writes the key that makes ``WAIT`` wait.
+        await link.run_many([append(TAGS[0])], replicas=1, timeout_s=0.6)
+        shards.open(slot, here, there)
+        try:
+            tell(here, "MIGRATE", "127.0.0.1", there.port, f"{{{TAGS[0]}}}:log", 0, 5_000)
+            call = link.run_many([append(TAGS[0])], replicas=1, timeout_s=0.6)
+            waiting = asyncio.create_task(call)
+            await asyncio.wait([waiting], timeout=0.4)
+            assert not waiting.done()
+        finally:
+            shards.shut(slot, here, there)
+        [reply] = await waiting
+        assert "only 0 of 1 replicas" in str(reply)
+    assert (await lengths(link))[0] == 4
     for node in (source, target):
         tell(node, "CLIENT", "KILL", "TYPE", "normal")
 
