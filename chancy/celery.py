@@ -72,6 +72,11 @@ def _as_uuid(id: str) -> UUID:
         ) from None
 
 
+def _check_times(countdown: float | None, eta: datetime | None) -> None:
+    if countdown is not None and eta is not None:
+        raise TypeError("countdown= and eta= both say when the task starts: pass one of them")
+
+
 class AsyncResult:
     """A pushed task; ``AsyncResult(id)`` finds one that another process pushed."""
 
@@ -148,7 +153,7 @@ class Task:
 
     def apply_async(
         self,
-        args: Sequence[Any] = (),
+        args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
         *,
         countdown: float | None = None,
@@ -165,8 +170,10 @@ class Task:
         :param expires: the aware datetime, or the seconds, by which it starts or is cancelled.
         :param priority: from -100 to 100; higher runs first.
         :param task_id: a UUID.
+        :raises TypeError: both ``countdown`` and ``eta`` are given.
         """
-        pushed: Job[Any] = self.job(*args, **(kwargs or {}))
+        _check_times(countdown, eta)
+        pushed: Job[Any] = self.job(*(args or ()), **(kwargs or {}))
         if countdown is not None:
             pushed = pushed.with_delay(countdown)
         if eta is not None:
@@ -191,7 +198,10 @@ class Task:
         """Fail this attempt and start the next one after ``countdown`` seconds, or at ``eta``.
 
         Without attempts left the task fails for good, with ``exc`` as the cause.
+
+        :raises TypeError: both ``countdown`` and ``eta`` are given.
         """
+        _check_times(countdown, eta)
         delay_s = self.default_retry_delay if countdown is None else countdown
         raise Retry(delay_s if eta is None else eta, "" if exc is None else str(exc)) from exc
 
@@ -231,7 +241,7 @@ def shared_task(
             queue=queue,
             priority=priority,
             max_attempts=_MOST_ATTEMPTS if max_retries is None else max_retries + 1,
-            retry={Exception: False, **retry},
+            retry={BaseException: False, **retry},
             limits=() if time_limit is None else (Limit.time(time_limit),),
             expires_at=expires,
         )(run)

@@ -5,6 +5,7 @@ A task becomes a job of its function, with the arguments ``args`` and ``kwargs``
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ from datetime import UTC, datetime
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import iscoroutinefunction
+from traceback import format_exception
 from typing import Any
 from uuid import UUID
 
@@ -21,12 +23,15 @@ from django.apps import apps
 from django.core.checks import CheckMessage, Error
 from django.utils import timezone
 
+from chancy.attempt.control import Cancel, RateLimited
 from chancy.checks import check_number
 from chancy.context.context import JobContext, current_job
 from chancy.django.current import app
-from chancy.errors import ChancyError
+from chancy.errors import ChancyError, InvalidResult, PayloadTooLarge
+from chancy.executors.invocation import CONTROL
 from chancy.job.definition import DECORATED, DEFAULT_MAX_ATTEMPTS, Job, QueuedJob, job
 from chancy.job.fields import ATTEMPTS
+from chancy.serialization.signature import Signature
 from chancy.states import State
 
 #: Django 6 has the framework; for those before there is the package django-tasks.
@@ -48,6 +53,17 @@ _STATUSES = {
     State.FAILED: _Status.FAILED,
     State.CANCELLED: _Status.FAILED,
 }
+_CANCELLED = base.TaskError(
+    exception_class_path="chancy.errors.JobCancelled", traceback="it was cancelled"
+)
+#: The classes for failures that a worker records without an exception.
+_CLASSES = {
+    "chancy.Cancelled": "chancy.errors.JobCancelled",
+    "chancy.MemoryExceeded": "builtins.MemoryError",
+    "chancy.TimedOut": "builtins.TimeoutError",
+}
+#: Errors of results, which are not retried.
+_FINAL = (InvalidResult, PayloadTooLarge)
 #: The mark of functions that run a task.
 _TASK = "__chancy_task__"
 
@@ -135,12 +151,12 @@ def _register(backend: ChancyBackend, task: Any) -> None:
     path, function = task.module_path, task.func
 
     async def run_coroutine(args: list[Any], kwargs: dict[str, Any]) -> Any:
-        with _running(backend, path, args, kwargs) as given:
-            return await function(*given, **kwargs)
+        with _running(backend, path, args, kwargs) as running:
+            return running.returned(await function(*running.args, **kwargs))
 
     def run(args: list[Any], kwargs: dict[str, Any]) -> Any:
-        with _running(backend, path, args, kwargs) as given:
-            return function(*given, **kwargs)
+        with _running(backend, path, args, kwargs) as running:
+            return running.returned(function(*running.args, **kwargs))
 
     chosen: Callable[..., Any] = run_coroutine if iscoroutinefunction(function) else run
     chosen.__module__, chosen.__qualname__ = function.__module__, function.__qualname__
@@ -174,27 +190,68 @@ def _started(
     return own, [base.TaskContext(task_result=own), *args] if task.takes_context else args
 
 
+class _Run:
+    """The call of a task.
+
+    :ivar args: the positional arguments of its function.
+    """
+
+    def __init__(self, backend: ChancyBackend, result: Any, args: list[Any]) -> None:
+        self.args = args
+        self._backend = backend
+        self._result = result
+        self._value: Any = None
+        self._stored: Any = None
+
+    def returned(self, value: Any) -> Any:
+        """Check what the function has returned, and return it.
+
+        :raises InvalidResult, PayloadTooLarge: the job cannot store it.
+        """
+        self._value = value
+        if not isinstance(value, CONTROL):
+            path = self._result.task.module_path
+            text = Signature.of(DECORATED[path], path).encode_result(value, app().max_payload)
+            self._stored = json.loads(text)
+        return value
+
+    def ended(self) -> None:
+        """Send the signal of a call that returned, unless the task runs again."""
+        if isinstance(self._value, Cancel):
+            self._send(_Status.FAILED, [_CANCELLED])
+        elif not isinstance(self._value, CONTROL):
+            self._send(_Status.SUCCESSFUL, [])
+
+    def failed(self, error: BaseException) -> None:
+        """Send the signal of a call that raised, unless the task is tried again."""
+        context = current_job()
+        last = context.attempt >= context.max_attempts or isinstance(error, _FINAL)
+        if last and isinstance(error, Exception) and not isinstance(error, RateLimited):
+            kind = type(error)
+            own = base.TaskError(
+                exception_class_path=f"{kind.__module__}.{kind.__qualname__}",
+                traceback="".join(format_exception(error)),
+            )
+            self._send(_Status.FAILED, [own])
+
+    def _send(self, status: Any, errors: list[Any]) -> None:
+        done = replace(self._result, status=status, finished_at=datetime.now(UTC), errors=errors)
+        _set_value(done, self._stored)
+        signals.task_finished.send(type(self._backend), task_result=done)
+
+
 @contextmanager
 def _running(
     backend: ChancyBackend, path: str, args: list[Any], kwargs: dict[str, Any]
-) -> Generator[list[Any]]:
-    """Send the signals of a task around its call, which takes these positional arguments."""
-    running, given = _started(backend, path, args, kwargs)
+) -> Generator[_Run]:
+    """Send the signals of a task around its call."""
+    run = _Run(backend, *_started(backend, path, args, kwargs))
     try:
-        yield given
+        yield run
     except BaseException as error:
-        _failed(backend, running, error)
+        run.failed(error)
         raise
-    done = replace(running, status=_Status.SUCCESSFUL, finished_at=datetime.now(UTC))
-    signals.task_finished.send(type(backend), task_result=done)
-
-
-def _failed(backend: ChancyBackend, running: Any, error: BaseException) -> None:
-    """Send the signal, unless the task is tried again."""
-    context = current_job()
-    if isinstance(error, Exception) and context.attempt >= context.max_attempts:
-        done = replace(running, status=_Status.FAILED, finished_at=datetime.now(UTC))
-        signals.task_finished.send(type(backend), task_result=done)
+    run.ended()
 
 
 def _workers(context: JobContext) -> list[str]:
@@ -253,26 +310,35 @@ def _stored(found: QueuedJob, task: Any, alias: str) -> Any:
         worker_ids=workers,
     )
     if found.state is State.SUCCEEDED:
-        # The field has no parameter, and the class is frozen.
-        object.__setattr__(result, "_return_value", found.result)
+        _set_value(result, found.result)
     return result
+
+
+def _set_value(result: Any, value: Any) -> None:
+    # The field has no parameter, and the class is frozen.
+    object.__setattr__(result, "_return_value", value)
 
 
 def _errors(found: QueuedJob) -> list[Any]:
     errors = [
         base.TaskError(
-            exception_class_path=str((failure.get("types") or ["builtins.Exception"])[0]),
+            exception_class_path=_class_path(failure),
             traceback=str(failure.get("trace") or failure.get("message") or ""),
         )
         for failure in found.errors
     ]
-    if found.state is State.CANCELLED:
-        errors.append(
-            base.TaskError(
-                exception_class_path="chancy.errors.JobCancelled", traceback="it was cancelled"
-            )
-        )
+    if found.state is State.CANCELLED and not (
+        errors and errors[-1].exception_class_path == _CANCELLED.exception_class_path
+    ):
+        errors.append(_CANCELLED)
     return errors
+
+
+def _class_path(failure: Mapping[str, Any]) -> str:
+    """The class of a failure, which Django imports; a worker names some that are no classes."""
+    name = str((failure.get("types") or ["builtins.Exception"])[0])
+    module, _, _ = name.rpartition(".")
+    return _CLASSES.get(name, "chancy.errors.JobError") if module == "chancy" else name
 
 
 def _result(task: Any, alias: str, **known: Any) -> Any:

@@ -34,7 +34,7 @@ from chancy.serialization.signature import Signature
 from chancy.text import shown, storable
 
 #: Control results: a function may return one instead of a result.
-_CONTROL = (Snooze, Cancel, Retry, RateLimited)
+CONTROL = (Snooze, Cancel, Retry, RateLimited)
 _new = tuple.__new__
 #: The packages and modules whose frames are not part of a job's traceback.
 _EXECUTORS = f"{__package__}."
@@ -81,7 +81,7 @@ def returned(called: Callee, value: object, limit: int, began: float) -> Outcome
     if value is None and (called.batched or called.signature.none_fits):
         # Without the constructor: 0.1 µs less.
         return _new(Returned, (None, elapsed_s))
-    if isinstance(value, _CONTROL):
+    if isinstance(value, CONTROL):
         return _controlled(value, elapsed_s)
     try:
         if called.batched:
@@ -110,7 +110,7 @@ def _item_outcomes(values: object, path: str, limit: int) -> Iterable[Outcome]:
 def _item_outcome(value: object, what: str, limit: int) -> Outcome:
     if value is None:
         return Returned()
-    if isinstance(value, _CONTROL):
+    if isinstance(value, CONTROL):
         return _controlled(value, 0.0)
     if isinstance(value, Exception):
         return Raised(Failure.of(value))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -36,6 +37,12 @@ def fetch(key):  # type: ignore[no-untyped-def]
     raise (KeyError if key == "missing" else ValueError)(key)
 
 
+@shared_task
+def leave(code):  # type: ignore[no-untyped-def]
+    tried.append((str(code), 0))
+    sys.exit(code)
+
+
 @shared_task(autoretry_for=(Exception,), max_retries=1, retry_backoff=0.01)
 def fetch_again(key):  # type: ignore[no-untyped-def]
     tried.append((key, 0))
@@ -63,8 +70,12 @@ async def test_a_task_is_called_pushed_and_found_by_its_id(app: Chancy) -> None:
         late = add.apply_async((1,), countdown=3_600, priority=5, expires=7_200)
         assert (late.state, late.ready()) == ("PENDING", False)
         at = datetime.now(UTC) + timedelta(hours=1)
-        same = add.apply_async(kwargs={"x": 1}, eta=at, task_id=late.id)
+        same = add.apply_async(None, {"x": 1}, eta=at, task_id=late.id)
         assert same.id == late.id
+        with pytest.raises(TypeError, match="countdown= and eta="):
+            add.apply_async((1,), countdown=60, eta=at)
+        with pytest.raises(TypeError, match="countdown= and eta="):
+            insist.retry(countdown=60, eta=at)
         for call in (lambda: add.apply_async((1,), task_id="report-7"), lambda: AsyncResult("r-7")):
             with pytest.raises(PushError, match="is not a UUID"):
                 call()
@@ -83,6 +94,7 @@ async def test_retries_are_those_of_the_task(app: Chancy) -> None:
             (fetch, "missing", 2),
             (fetch, "broken", 1),
             (fetch_again, "any", 2),
+            (leave, "3", 1),
         ):
             failed: AsyncResult = task.delay(key)
             with pytest.raises(JobFailed):

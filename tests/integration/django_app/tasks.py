@@ -7,7 +7,7 @@ from typing import Any
 from django.db import connection
 from django_tasks import TaskContext
 
-from chancy import job
+from chancy import Cancel, Snooze, job
 from chancy.django.tasks import task
 
 
@@ -52,3 +52,11 @@ def interrupt() -> None:
 @job(batch=10, max_attempts=1)
 def count(words: list[str]) -> list[object]:
     return [len(word) if word else ValueError("empty") for word in words]
+
+
+@task
+def answer(value: str) -> object:
+    """Returns what JSON changes, cannot hold, or chancy takes as a control result."""
+    return {"tuple": (1, 2), "object": object(), "snooze": Snooze(60), "cancel": Cancel("no")}[
+        value
+    ]

@@ -12,14 +12,14 @@ from django_tasks import TaskResultStatus, default_task_backend
 from django_tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
 from django_tasks.signals import task_enqueued, task_finished
 
-from chancy import JobFailed, State, WaitTimeout
+from chancy import JobError, JobFailed, State, WaitTimeout
 from chancy.django import app
 from chancy.django.current import calls
 from chancy.django.testing import run_jobs
 from chancy.plugins.workflow import chain
 from tests.integration.django_app import tasks
 from tests.support import django_project
-from tests.support.sql import count
+from tests.support.sql import ask, count
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -91,6 +91,53 @@ def test_a_task_that_fails_is_tried_again_and_keeps_its_errors() -> None:
     assert {error.exception_class for error in result.errors} == {ValueError}
     assert "no luck" in result.errors[-1].traceback
     assert told == ["FAILED"]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("tuple", ["SUCCESSFUL", [1, 2]]),
+        ("object", ["FAILED", "chancy.errors.InvalidResult"]),
+        ("cancel", ["FAILED", "chancy.errors.JobCancelled"]),
+        ("snooze", []),
+    ],
+)
+def test_the_signal_has_the_result_that_is_stored(value: str, expected: list[object]) -> None:
+    told: list[object] = []
+
+    def tell(*, task_result: Any, **_: object) -> None:
+        told.append(task_result.status)
+        paths = [error.exception_class_path for error in task_result.errors]
+        told.extend(paths or [task_result.return_value])
+
+    task_finished.connect(tell)
+    try:
+        result: Any = tasks.answer.enqueue(value)
+        run_jobs(raises=False)
+    finally:
+        task_finished.disconnect(tell)
+    assert told == expected
+    result.refresh()
+    if result.is_finished:
+        paths = [error.exception_class_path for error in result.errors]
+        assert told == [result.status, *(paths or [result.return_value])]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("chancy.TimedOut", TimeoutError), ("chancy.Lost", JobError)]
+)
+def test_the_class_of_an_error_that_a_worker_records_can_be_imported(
+    dsn: str, name: str, kind: type[Exception]
+) -> None:
+    result = tasks.fail.enqueue()
+    run_jobs()
+    ask(
+        dsn,
+        "update chancy.jobs set errors = "
+        f"replace(errors::text, 'builtins.ValueError', '{name}')::jsonb",
+    )
+    result.refresh()
+    assert [error.exception_class for error in result.errors] == [kind]
 
 
 async def test_a_coroutine_is_enqueued_and_runs_from_async_code() -> None:
