@@ -363,8 +363,14 @@ def _check_function(func: Callable[..., Any]) -> str:
     """The path of a function to decorate; raises `InvalidArguments` if it cannot be a job."""
     path = path_of(func)
     check_not_generator(func, path)
-    if inspect.ismethod(func) or inspect.isclass(func) or inspect.isbuiltin(func):
-        kind = "a method" if inspect.ismethod(func) else "a class or built-in function"
+    if isinstance(func, staticmethod):
+        raise InvalidArguments(
+            f"{path} is a static method below @job, so there would be no {func.__qualname__}.job: "
+            "make @staticmethod the topmost decorator"
+        )
+    method = inspect.ismethod(func) or isinstance(func, classmethod)
+    if method or inspect.isclass(func) or inspect.isbuiltin(func):
+        kind = "a method" if method else "a class or built-in function"
         raise InvalidArguments(
             f"{path} is {kind}, which cannot be a job: decorate a function that calls it"
         )

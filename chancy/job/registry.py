@@ -107,6 +107,9 @@ class Registry:
             # Also waits for an import in another thread.
             module = importlib.import_module(module_name)
         except (Exception, SystemExit) as error:  # a module may exit when it is imported
+            # The path of a static method names a class: its module has been imported on the way.
+            if path in DECORATED:
+                return DECORATED[path]
             raise UnknownFunction(
                 f"the module of {shown(path)} cannot be imported: {type(error).__name__}: {error}"
             ) from error

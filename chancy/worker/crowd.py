@@ -92,7 +92,8 @@ class Crowd:
         """Call all workers to a queue with more jobs than this one can take, unless this or another
         one has just done so.
 
-        :param later: then with the next calls, at the latest when this worker stops.
+        :param later: if one has just done so, make the call with the next ones, at the latest when
+            this worker stops.
         """
         now = self._clock.monotonic()
         due = now >= self._called_at.get(queue, -math.inf) + _CALL_EVERY_S

@@ -148,12 +148,13 @@ class QueueSet:
 
     @property
     def drained(self) -> bool:
-        """Whether every served queue was found empty and no job runs."""
+        """Whether every served queue was found empty, no job runs, and none waits for a time."""
         return (
             not self._leaving
             and not self._starting
             and all(
-                worker.drained and worker.runner.idle.is_set() for worker in self._serving.values()
+                worker.drained and worker.runner.idle.is_set() and not worker.waits
+                for worker in self._serving.values()
             )
         )
 

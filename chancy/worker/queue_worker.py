@@ -270,7 +270,10 @@ class QueueWorker:
         self._session.settler.add(settlement, urgent=not self.runner.backlogged)
 
     def _settle_and_claim(self, settlement: Settlement) -> None:
-        self._session.settler.add(settlement, self._on_freed)
+        if self._adoption:
+            self._adoption.settle(settlement, self._on_freed)
+        else:
+            self._session.settler.add(settlement, self._on_freed)
 
     def _claim_again(self) -> None:
         """Claim now: jobs of a queue with claims of a plugin may be able to start."""
@@ -284,11 +287,13 @@ class QueueWorker:
 
     @property
     def drained(self) -> bool:
-        """Whether the last claim from every broker found no jobs, and none of them wait for a time
-        that a rule sets."""
-        if self._claims is not None and self._claims.waits:
-            return False
+        """Whether the last claim from every broker found no jobs."""
         return all(puller.drained.is_set() for puller in self._pullers.values())
+
+    @property
+    def waits(self) -> bool:
+        """Whether jobs wait for a time that a rule sets, at which they are claimed."""
+        return self._claims is not None and self._claims.waits and not self.queue.paused
 
     def wake(self, session: BrokerSession | None, *, thorough: bool) -> None:
         """Claim now from one broker, or from all (None)."""

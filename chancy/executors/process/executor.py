@@ -43,8 +43,8 @@ _PATIENCE_BROKEN_S = 5.0
 #: Seconds for which an executor process is kept for an executor that had to release its attempts:
 #: more than a puller takes to notice that there is room.
 _RESERVED_S = 0.7
-#: Seconds after which free slots are counted again, since processes of other kinds may be idle:
-#: less than a puller waits between two checks for room.
+#: Seconds after which slots are counted again, since other executors borrow processes or leave them
+#: idle: less than a puller waits between two checks for room.
 _RECOUNT_S = 0.4
 
 
@@ -102,10 +102,7 @@ class ProcessExecutor:
 
     @property
     def slots(self) -> int:
-        # Other executors borrow and release processes meanwhile, or leave them idle.
-        if not self._children or (
-            self._slots < self.concurrency and self._now() >= self._counted_at + _RECOUNT_S
-        ):
+        if not self._children or self._now() >= self._counted_at + _RECOUNT_S:
             self._count_slots()
         return self._slots
 

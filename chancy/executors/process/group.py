@@ -139,8 +139,10 @@ class ChildGroup:
 
     @property
     def evictable(self) -> int:
-        """Number of executor processes that may be stopped for some of another kind."""
-        return min(len(self._unused), len(self._seats) - self._kept)
+        """Number of executor processes that may be stopped for some of another kind: not the last
+        one if an initializer prepares it, which may take long."""
+        kept = int(self._kind.options.initializer is not None)
+        return min(len(self._unused), len(self._seats) - kept)
 
     def count_slots(self, most: int) -> int:
         """Number of calls that up to ``most`` further executor processes may hold, including those
@@ -185,7 +187,7 @@ class ChildGroup:
         await asyncio.gather(*self._tasks)
         await asyncio.gather(*(child.exited for child in self._living))
 
-    def borrow(self, user: ChildUser, wanted: int = 1) -> ChildProcess | None:
+    def borrow(self, user: ChildUser, wanted: int) -> ChildProcess | None:
         """An idle executor process; without one, ``user`` gets the next.
 
         :param wanted: number of executor processes that it has jobs for.
@@ -226,11 +228,12 @@ class ChildGroup:
 
         :param at_once: stop one that was used a short time ago, but not the last one.
         """
-        stoppable = self._idle[: len(self._seats) - 1] if at_once else self._unused
-        if not stoppable or (not at_once and not self.evictable):
-            return False
-        self._stop(stoppable[0])
-        return True
+        stoppable = (
+            self._idle[: len(self._seats) - 1] if at_once else self._unused[: self.evictable]
+        )
+        if stoppable:
+            self._stop(stoppable[0])
+        return bool(stoppable)
 
     # Executor processes
 
@@ -252,12 +255,6 @@ class ChildGroup:
         """Idle executor processes that were not used for a while."""
         since = asyncio.get_running_loop().time() - IDLE_S
         return [child for child in self._idle if child.used_at <= since]
-
-    @property
-    def _kept(self) -> int:
-        """Number of executor processes that are not stopped for some of another kind: an
-        initializer may take long."""
-        return int(self._kind.options.initializer is not None)
 
     @property
     def excessive(self) -> bool:

@@ -15,6 +15,8 @@ from json import dumps as dumps  # a function that this module does not define
 from pathlib import Path
 from typing import Any, NoReturn
 
+from chancy import job
+
 tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
 
 
@@ -45,6 +47,13 @@ class Later:
     def __await__(self) -> Generator[Any, None, object]:
         yield from asyncio.sleep(0.001).__await__()
         return self._value
+
+
+class Shop:
+    @staticmethod
+    @job
+    def price(value: int) -> int:
+        return 2 * value
 
 
 def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:

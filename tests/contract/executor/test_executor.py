@@ -39,6 +39,11 @@ async def test_gives_what_the_function_returns(one: Executor) -> None:
         assert await result(one, function, value=None) is None
 
 
+async def test_runs_a_static_method(one: Executor) -> None:
+    assert executor_jobs.Shop.price.job(2).func == f"{JOBS}.Shop.price"
+    assert await result(one, "Shop.price", value=2) == 4
+
+
 async def test_runs_without_arguments(one: Executor) -> None:
     for arguments in (None, "{}", " {} "):
         outcome = await one.run(claim_with(f"{JOBS}.nothing", arguments))

@@ -231,14 +231,15 @@ async def test_shared_children_that_others_do_not_use_serve_a_queue_of_other_opt
 async def test_shared_children_that_others_no_longer_use_serve_a_queue_of_other_options(
     stack: AsyncExitStack, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chancy.executors.process.group.IDLE_S", 1.0)
+    monkeypatch.setattr("chancy.executors.process.group.IDLE_S", 3600.0)
     pool = ChildPool(2)
     other = await queue(stack, pool)
+    await result(other, "pid")
     busy = await queue(stack, pool, options=ProcessOptions(max_jobs=1000))
     long = asyncio.create_task(busy.run(place.waiting("wait_for_file")))
     await place.has_started()
-    await result(other, "pid")
     assert busy.slots == 1
+    monkeypatch.setattr("chancy.executors.process.group.IDLE_S", 0.1)
     await eventually(lambda: busy.slots == 2)
     place.until.touch()
     assert isinstance(await end_of(long), Returned)

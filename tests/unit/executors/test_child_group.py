@@ -13,6 +13,7 @@ import pytest
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Released, Returned
+from chancy.executors.process import executor as executors
 from chancy.executors.process import group as groups
 from chancy.executors.process.attempt import ProcessAttempt
 from chancy.executors.process.executor import ProcessExecutor
@@ -162,10 +163,10 @@ def nothing() -> None:
 
 
 @asynccontextmanager
-async def queue(pool: ChildPool) -> AsyncGenerator[ProcessExecutor]:
+async def queue(pool: ChildPool, concurrency: int = 1) -> AsyncGenerator[ProcessExecutor]:
     made = ProcessExecutor(
         ExecutorSetup(
-            concurrency=1,
+            concurrency=concurrency,
             find=lambda path: nothing,
             max_payload=1_000,
             options=ProcessOptions(),
@@ -212,5 +213,22 @@ async def test_a_child_that_was_just_lent_to_a_queue_is_not_taken_back(made: lis
         assert child.owner is other
         for _ in range(2):
             await eventually(lambda: child.calls)
+            child.answer()
+        await asyncio.gather(*jobs)
+
+
+async def test_slots_that_another_queue_has_taken_are_no_longer_counted(
+    made: list[Child], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executors, "_RECOUNT_S", 0.0)
+    pool = ChildPool(2)
+    async with queue(pool, 2) as first, queue(pool) as second:
+        jobs = [start(first)]
+        await eventually(lambda: first.borrowed)
+        assert first.slots == 2, "an executor process is idle"
+        jobs.append(start(second))
+        await eventually(lambda: second.borrowed)
+        assert first.slots == 1
+        for child in made:
             child.answer()
         await asyncio.gather(*jobs)

@@ -2,5 +2,13 @@
 
 from __future__ import annotations
 
+from chancy import job
+
 
 def work() -> None: ...
+
+
+class Shop:
+    @staticmethod
+    @job
+    def open() -> None: ...

@@ -287,6 +287,18 @@ def test_a_function_of_a_class_cannot_be_a_job(func: Callable[..., Any]) -> None
         Job.from_func(func)
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("open", "is a static method below @job, so there would be no Shop.open.job: make @static"),
+        ("close", "is a method, which cannot be a job"),
+    ],
+)
+def test_a_decorator_above_that_of_a_method_refuses_it(name: str, message: str) -> None:
+    with pytest.raises(InvalidArguments, match=f"Shop.{name} {message}"):
+        job(vars(Shop)[name])
+
+
 def test_a_delay_that_is_no_time_is_named() -> None:
     wrong: Any = "60"
     with pytest.raises(PushError, match="delay='60' must be a timedelta or a number of seconds"):

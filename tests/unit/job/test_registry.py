@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from chancy.errors import ConfigurationError, PushError, UnknownFunction
+from chancy.job.definition import DECORATED
 from chancy.job.registry import Registry
 from tests.unit import jobs
 
@@ -94,12 +95,26 @@ def test_an_allowed_function_is_found() -> None:
     assert registry.find("tests.unit.jobs.plain") is jobs.plain
 
 
+LATE = "tests.unit.job.jobs_imported_late"
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module `LATE` has not been imported."""
+    monkeypatch.delitem(sys.modules, LATE, raising=False)
+    monkeypatch.delitem(DECORATED, f"{LATE}.Shop.open", raising=False)
+
+
+@pytest.mark.usefixtures("late")
 def test_an_allowed_function_is_imported() -> None:
-    sys.modules.pop("tests.unit.job.jobs_imported_late", None)
-    found = Registry(["tests.unit.job.jobs_imported_late.*"]).find(
-        "tests.unit.job.jobs_imported_late.work"
-    )
-    assert found is importlib.import_module("tests.unit.job.jobs_imported_late").work
+    found = Registry([f"{LATE}.*"]).find(f"{LATE}.work")
+    assert found is importlib.import_module(LATE).work
+
+
+@pytest.mark.usefixtures("late")
+def test_an_allowed_static_method_is_imported() -> None:
+    found = Registry([f"{LATE}.*"]).find(f"{LATE}.Shop.open")
+    assert found is importlib.import_module(LATE).Shop.open
 
 
 def test_patterns_match_case() -> None:
