@@ -152,7 +152,7 @@ class Batches(GroupPlugin[BatchRef, BatchJobOutcome]):
         push = Push(chancy, batch, jobs, validate=validate, within=within is not None)
         async with transaction(chancy, within, validate=validate) as tx:
             await push.push(tx)
-        return self.reference(chancy, batch.id)
+        return self.reference(chancy, batch.id, stored=within is None)
 
     def sync_push(
         self,
@@ -205,10 +205,13 @@ class Batches(GroupPlugin[BatchRef, BatchJobOutcome]):
         tx = blocking_transaction(chancy, within, validate=validate)
         return run_blocking(Addition(here.batch, here, jobs).add(tx))
 
-    def reference(self, chancy: Pushing, id: UUID) -> BatchReference:
-        """A handle to a batch by its id. Raises `TypeError` if the id is not a `UUID`."""
+    def reference(self, chancy: Pushing, id: UUID, *, stored: bool = False) -> BatchReference:
+        """A handle to a batch by its id. Raises `TypeError` if the id is not a `UUID`.
 
-        return BatchReference(id, chancy)
+        :param stored: its push has been committed, so it is gone if it is missing. Otherwise a
+            wait for a missing batch goes on.
+        """
+        return BatchReference(id, chancy, stored=stored)
 
     async def find(
         self, chancy: Application, wanted: BatchFilter | None = None

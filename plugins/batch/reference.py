@@ -21,8 +21,10 @@ class BatchReference(GroupReference[Pushing, BatchState]):
     __slots__ = ("_calls",)
     kind = "batch"
 
-    def __init__(self, id: UUID, chancy: Pushing, broker: Broker | None = None) -> None:
-        super().__init__(id, chancy, broker)
+    def __init__(
+        self, id: UUID, chancy: Pushing, broker: Broker | None = None, *, stored: bool = False
+    ) -> None:
+        super().__init__(id, chancy, broker, stored=stored)
         self._calls = BatchCalls(self._broker)
 
     async def get(self) -> BatchRecord | None:
@@ -51,10 +53,12 @@ class BatchReference(GroupReference[Pushing, BatchState]):
     async def wait(self, timeout_s: float | None = None) -> BatchState:
         """Wait until all of its jobs have ended, and return its final state.
 
-        Waiters are woken by notifications; all waiters of an application share one session. A batch
-        that does not exist yet is waited for, too.
+        Waiters are woken by notifications; all waiters of an application share one session. The
+        batch need not exist yet, unless `stored`.
 
         :raises WaitTimeout: it has not ended within ``timeout_s`` seconds. It continues.
+        :raises JobError: it existed and is gone: it was purged or deleted. If it is missing and not
+            `stored`, the wait goes on.
         """
         return (await self._end(self._calls, timeout_s)).state
 

@@ -44,8 +44,10 @@ class WorkflowReference(GroupReference[Application, WorkflowState]):
     __slots__ = ("_calls",)
     kind = "workflow"
 
-    def __init__(self, id: UUID, chancy: Application, broker: Broker | None = None) -> None:
-        super().__init__(id, chancy, broker)
+    def __init__(
+        self, id: UUID, chancy: Application, broker: Broker | None = None, *, stored: bool = False
+    ) -> None:
+        super().__init__(id, chancy, broker, stored=stored)
         self._calls = WorkflowCalls(self._broker, chancy.max_payload)
 
     async def get(self) -> WorkflowRecord | None:
@@ -70,10 +72,12 @@ class WorkflowReference(GroupReference[Application, WorkflowState]):
     async def wait(self, timeout_s: float | None = None) -> WorkflowState:
         """Wait until the workflow has ended, and return its final state.
 
-        Waiters are woken by notifications; all waiters of an application share one session. A
-        workflow that does not exist yet is waited for, too.
+        Waiters are woken by notifications; all waiters of an application share one session. The
+        workflow need not exist yet, unless `stored`.
 
         :raises WaitTimeout: it has not ended within ``timeout_s`` seconds. It goes on.
+        :raises JobError: it existed and is gone: it was purged or deleted. If it is missing and not
+            `stored`, the wait goes on.
         """
         return (await self._end(self._calls, timeout_s)).state
 
@@ -84,6 +88,7 @@ class WorkflowReference(GroupReference[Application, WorkflowState]):
         :raises WorkflowFailed: it failed, or was compensated.
         :raises JobCancelled: it was cancelled.
         :raises WaitTimeout: it has not ended within ``timeout_s`` seconds.
+        :raises JobError: as for `wait`.
         """
         state, why = await self._end(self._calls, timeout_s)
         match state:

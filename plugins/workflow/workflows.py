@@ -143,18 +143,24 @@ class Workflows(GroupPlugin[RecordedAttempt, StepOutcome]):
 
         if not isinstance(value, Workflow):
             return None
-        stored = Preparation(chancy, value, validate=validate, within=within).prepare()
+        prepared = Preparation(chancy, value, validate=validate, within=within).prepare()
 
         async def store(broker: Broker, fetch: Fetch | None) -> None:
-            await WorkflowCalls(broker).push(stored, fetch)
+            await WorkflowCalls(broker).push(prepared, fetch)
 
-        return PreparedPush(store, self.reference(chancy, value.id))
+        return PreparedPush(store, self.reference(chancy, value.id, stored=not within))
 
-    def reference(self, chancy: Application, id: UUID) -> WorkflowReference:
-        """A handle to a workflow by its id. Raises `TypeError` if the id is not a `UUID`."""
+    def reference(
+        self, chancy: Application, id: UUID, *, stored: bool = False
+    ) -> WorkflowReference:
+        """A handle to a workflow by its id. Raises `TypeError` if the id is not a `UUID`.
+
+        :param stored: its push has been committed, so it is gone if it is missing. Otherwise a
+            wait for a missing workflow goes on.
+        """
         from chancy.plugins.workflow.reference import WorkflowReference
 
-        return WorkflowReference(id, chancy)
+        return WorkflowReference(id, chancy, stored=stored)
 
     async def signal(
         self,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import to_thread
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import pytest
 
-from chancy import Chancy, WaitTimeout
+from chancy import Chancy, JobError, WaitTimeout
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.batch import Batch, Batches, BatchReference, BatchState
 from chancy.plugins.workflow import Workflow, WorkflowReference, Workflows, WorkflowState
@@ -17,7 +19,13 @@ from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 Group = BatchReference | WorkflowReference
-Push = Callable[[Chancy], Awaitable[Group]]
+
+
+class Push(Protocol):
+    """Pushes a group, in a transaction if one is given."""
+
+    def __call__(self, chancy: Chancy, within: object | None = None) -> Awaitable[Group]: ...
+
 
 AWAITED = "select waiters from chancy.awaited"
 LISTENING = """
@@ -26,12 +34,14 @@ where application_name = 'chancy waiting' and datname = current_database()
 """
 
 
-async def _batch(chancy: Chancy) -> Group:
-    return await Batches().push(chancy, Batch(name="b"), [jobs.act.job.with_delay(3600)(1)])
+async def _batch(chancy: Chancy, within: object | None = None) -> Group:
+    later = jobs.act.job.with_delay(3600)(1)
+    return await Batches().push(chancy, Batch(name="b"), [later], within=within)
 
 
-async def _workflow(chancy: Chancy) -> Group:
-    return await chancy.push(Workflow("w").add(jobs.act.job.with_delay(3600)(1), "one"))
+async def _workflow(chancy: Chancy, within: object | None = None) -> Group:
+    later = jobs.act.job.with_delay(3600)(1)
+    return await chancy.push(Workflow("w").add(later, "one"), within=within)
 
 
 @pytest.fixture(params=["batch", "workflow"])
@@ -56,6 +66,36 @@ def only_notified(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def waiters(dsn: str) -> Callable[[], list[int]]:
     return lambda: [count for (count,) in ask(dsn, AWAITED)]
+
+
+async def test_a_wait_for_a_pushed_group_that_is_gone_raises(kind: tuple[str, Push]) -> None:
+    dsn, push = kind
+    async with application(dsn) as chancy:
+        group = await push(chancy)
+        begun = asyncio.create_task(group.wait())
+        await eventually(lambda: ask(dsn, LISTENING))
+        ask(dsn, f"delete from chancy.{'batches' if group.kind == 'batch' else 'workflows'}")
+        plugin = Batches() if group.kind == "batch" else Workflows()
+        by_id = plugin.reference(chancy, group.id, stored=True)
+        with chancy:
+            sync_wait = group.sync_wait
+            async with asyncio.timeout(10):
+                for wait in (lambda: begun, group.wait, by_id.wait, lambda: to_thread(sync_wait)):
+                    with pytest.raises(JobError, match=f"{group.id} is gone, .* was purged"):
+                        await wait()
+        with pytest.raises(WaitTimeout, match="is not there"):
+            await plugin.reference(chancy, group.id).wait(0)
+
+
+async def test_a_group_is_waited_for_before_its_commit(kind: tuple[str, Push]) -> None:
+    dsn, push = kind
+    async with application(dsn) as chancy:
+        async with chancy.transaction() as transaction:
+            group = await push(chancy, transaction)
+            waiting = asyncio.create_task(group.wait(30))
+            await eventually(lambda: ask(dsn, LISTENING))
+        assert await group.cancel()
+        assert await waiting in (BatchState.CANCELLED, WorkflowState.CANCELLED)
 
 
 @pytest.mark.usefixtures("only_notified")
@@ -122,5 +162,5 @@ async def test_sync_waits_leave_nothing(kind: tuple[str, Push]) -> None:
         with application(dsn) as chancy, pytest.raises(WaitTimeout, match="is running after"):
             type(group)(group.id, chancy).sync_wait(0.6)
 
-    await asyncio.to_thread(wait)
+    await to_thread(wait)
     await eventually(lambda: ask(dsn, LISTENING) == [])

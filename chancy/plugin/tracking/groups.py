@@ -170,7 +170,8 @@ class GroupWaiter(RowWaiter[GroupStatus[S]]):
         await self._calls.unwatch(ids)
 
     def _gone(self, id: UUID, last: GroupStatus[S] | None) -> JobError:
-        return JobError(f"{self.kind} {id} is gone: it was purged, so its state is not known")
+        why = "it ended over keep_days ago and was purged, or it was deleted"
+        return JobError(f"{self.kind} {id} is gone, and its state is not known: {why}")
 
 
 #: One for each kind of group and broker. Applications keep those of their brokers. By the number of
@@ -184,15 +185,19 @@ class GroupReference(Generic[A, S]):
     The ``sync_…`` calls are for code without an event loop.
 
     :param broker: the broker that is asked; None: the application's.
+    :param stored: it is known to have been stored, so a wait raises if it is missing.
     """
 
-    __slots__ = ("_broker", "_chancy", "id")
+    __slots__ = ("_broker", "_chancy", "id", "stored")
 
     #: The group, in errors.
     kind: ClassVar[str]
 
-    def __init__(self, id: UUID, chancy: A, broker: Broker | None = None) -> None:
+    def __init__(
+        self, id: UUID, chancy: A, broker: Broker | None = None, *, stored: bool = False
+    ) -> None:
         self.id = checked(id, self.kind)
+        self.stored = stored
         self._chancy = chancy
         self._broker = chancy.broker if broker is None else broker
 
@@ -205,13 +210,13 @@ class GroupReference(Generic[A, S]):
             waiter = _waiters[key] = GroupWaiter(self._broker, chancy.clock, calls)
             if self._broker is chancy.broker:  # the sync calls end the tasks of their loop
                 chancy.before_close(waiter.close)
-        return await waiter.wait(self.id, timeout_s)
+        return await waiter.wait(self.id, timeout_s, stored=self.stored)
 
     def _sync(self, call: Callable[[Self], Awaitable[V]], *, waits: bool = False) -> V:
         """Make a call with the broker of the sync calls."""
 
         async def work(broker: Broker) -> V:
-            return await call(type(self)(self.id, self._chancy, broker))
+            return await call(type(self)(self.id, self._chancy, broker, stored=self.stored))
 
         return self._chancy.sync_call(work, waits=waits)
 

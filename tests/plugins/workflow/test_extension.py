@@ -132,6 +132,22 @@ async def test_steps_are_added_behind_ones_that_have_ended(flows_dsn: str) -> No
         assert "added" in steps.ran
 
 
+async def test_a_retried_step_runs_again_before_steps_added_after_its_end(flows_dsn: str) -> None:
+    async with working(flows_dsn, FLOWS) as chancy:
+        app.append(chancy)
+        flow = Workflow("w").add(steps.mark.job(), "one").add(steps.mark.job(), "two")
+        options = {"after": ["one", "two"]}
+        flow.add(add.job(options), "adds", after=["one", "two"])
+        reference = await chancy.push(flow)
+        assert await reference.wait(10) is WorkflowState.SUCCEEDED
+        found = {one.name: one for one in await reference.steps()}
+        assert found["one"].next == ("adds", "added")
+        steps.ran.clear()
+        assert await reference.retry("one") == 3
+        assert await reference.wait(10) is WorkflowState.SUCCEEDED
+        assert steps.ran == ["one", "added"]
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [

@@ -28,7 +28,7 @@ begin
           where o.workflow_id = p_id and o.name = e.other
           offset 0) as o
         group by e.name offset 0) as e
-  where s.workflow_id = e.id and s.name = e.name and s.state = 0;
+  where s.workflow_id = e.id and s.name = e.name;
   update {schema}.workflows_joins j
   set missing = j.missing - e.count
   from (select p_id as id, e.other, count(*) as count
