@@ -210,7 +210,8 @@ def cli() -> None:
       1    negative result: a job failed, the tables are behind, no healthy worker
       2    usage or configuration error
       3    the tables are missing or at another version
-      4    the database cannot be reached, or Redis where the command needs it
+      4    the database cannot be reached, or refuses for now: its disk is full;
+         or Redis where the command needs it
       5    the policy Halt(exit=True) of a stream stopped the worker
       130  interrupted (SIGINT)
       143  terminated (SIGTERM)

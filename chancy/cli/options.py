@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -14,7 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from chancy.cli import output
+from chancy.errors import ConfigurationError
 from chancy.plugin.commands import as_json as as_json
+from chancy.plugin.commands import complain
+from chancy.postgres.dsn import parse
 
 T = TypeVar("T")
 
@@ -88,6 +92,7 @@ class CommandTarget:
                 f"{', '.join(ignored)}: the application {settings.app} sets its own value; "
                 "omit the option, or omit --app"
             )
+        _warn_of_ignored(settings, chancy)
         return chancy
 
     @asynccontextmanager
@@ -135,6 +140,34 @@ class CommandTarget:
         """The DSN, the schema, and the components that own tables beside the core."""
         chancy = self.application()
         return chancy.dsn, chancy.schema, chancy.hooks.components
+
+
+def _warn_of_ignored(settings: Settings, chancy: Chancy) -> None:
+    """Warn of a database or a schema in the settings that the application does not follow.
+
+    Otherwise a command changes another database than the one that the settings name.
+    """
+    context = click.get_current_context(silent=True)  # None: the shell completes a line
+    if context is None or os.environ.get("CHANCY_WORKER_NUMBER", "1") != "1":
+        return  # the first worker process has warned
+    warned = context.find_root().meta.setdefault(__name__, set[str]())
+    for key, value in (("dsn", settings.dsn), ("schema", settings.schema_name)):
+        if not value or key in warned:
+            continue
+        own = getattr(chancy, key)
+        if value != own and (key != "dsn" or _place(value) != _place(own)):
+            warned.add(key)
+            complain(
+                f"{key} of the settings (CHANCY_{key.upper()} or pyproject.toml) has no effect: "
+                f"the application {settings.app} sets its own value"
+            )
+
+
+def _place(dsn: str) -> str | None:
+    """The database of a DSN, which may be written in several ways; None: the DSN is invalid."""
+    with contextlib.suppress(ConfigurationError):
+        return parse(dsn).place
+    return None
 
 
 def on_target(function: Callable[..., None]) -> Callable[..., None]:

@@ -93,7 +93,7 @@ def options_of(name: str, parameters: Sequence[click.Parameter]) -> Mapping[str,
     """The options of a command in pyproject.toml, by the names of its parameters.
 
     :param name: one of `TABLES`.
-    :raises ConfigurationError: the command has no such option.
+    :raises ConfigurationError: the command has no such option, or it does not take the value.
     """
     found = _file()
     options = {
@@ -110,9 +110,26 @@ def options_of(name: str, parameters: Sequence[click.Parameter]) -> Mapping[str,
                 _explain(f"[tool.chancy.{name}]", "extra_forbidden", (key,), "", [*options])
             )
         one = next(one for one in parameters if one.name == parameter)
-        listed = isinstance(value, list) and not one.multiple
-        values[parameter] = ",".join(map(str, value)) if listed else value
+        if isinstance(value, list) != one.multiple:
+            value = [value] if one.multiple else ",".join(map(str, value))
+        values[parameter] = value
+        _check(value, one, f"[tool.chancy.{name}] {key}")
     return values
+
+
+def _check(value: object, parameter: click.Parameter, place: str) -> None:
+    """Raise unless an option takes a value. Click would name the option and its variable."""
+    kind = parameter.type
+    for one in value if isinstance(value, list) else [value]:
+        flag = isinstance(kind, click.types.BoolParamType)
+        if not isinstance(one, str) and (
+            isinstance(one, bool) != flag or not isinstance(one, int | float)
+        ):
+            raise ConfigurationError(f"{place}: {one!r} is not of the type {kind.name}")
+        try:
+            kind.convert(one, parameter, None)
+        except click.BadParameter as error:
+            raise ConfigurationError(f"{place}: {error.message}") from None
 
 
 def _environment() -> dict[str, Any]:

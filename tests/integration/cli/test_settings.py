@@ -15,12 +15,13 @@ from click.testing import CliRunner
 from chancy import Chancy, Job, Queue, Worker
 from chancy.cli import settings
 from chancy.cli.main import cli
-from chancy.embedded import free_port
+from chancy.cli.worker import worker
 from chancy.errors import ConfigurationError
 from chancy.plugins.batch import Batch, Batches
 from chancy.plugins.workflow import Workflow, Workflows
 from tests.support import jobs
 from tests.support.command import SHOP, alone, environment, inside
+from tests.support.ports import free_port
 from tests.support.sources import ROOT
 
 _PASSWORD = "s3cret-Pässwort"
@@ -95,8 +96,32 @@ def test_an_unknown_option_of_a_command_in_the_file_is_named(directory: Path) ->
     assert "[tool.chancy.worker]: has an unknown key 'queuez'; did you mean 'queues'?" in answer.err
     (directory / "pyproject.toml").write_text('[tool.chancy.worker]\ndsn = "a"\n')
     assert "unknown key 'dsn'" in inside("worker", code=2).err
-    (directory / "pyproject.toml").write_text('[tool.chancy.worker]\nprocesses = "many"\n')
-    assert "'many' is not a valid integer range" in inside("worker", code=2).err
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('processes = "many"', "processes: 'many' is not a valid integer range"),
+        ("processes = 300", "processes: 300 is not in the range"),
+        ("processes = true", "processes: True is not of the type integer range"),
+        ('log-level = "loud"', "log-level: 'loud' is not one of"),
+        ("tag = [true]", "tag: True is not of the type text"),
+        ("tag = {gpu = 1}", "tag: {'gpu': 1} is not of the type text"),
+        ("burst = 3", "burst: 3 is not of the type boolean"),
+    ],
+)
+def test_a_wrong_value_in_the_file_is_named_with_its_key(
+    directory: Path, line: str, said: str
+) -> None:
+    (directory / "pyproject.toml").write_text(f"[tool.chancy.worker]\n{line}\n")
+    answer = inside("worker", code=2)
+    assert f"[tool.chancy.worker] {said}" in answer.err
+    assert "CHANCY_" not in answer.err
+
+
+def test_an_option_that_may_be_repeated_takes_a_single_value_in_the_file(directory: Path) -> None:
+    (directory / "pyproject.toml").write_text('[tool.chancy.worker]\ntag = "gpu=a100"\n')
+    assert settings.options_of("worker", worker.params) == {"tags": ["gpu=a100"]}
 
 
 def test_a_wrong_variable_is_named() -> None:
@@ -211,6 +236,22 @@ def test_an_option_that_the_app_does_not_follow_is_an_error(
     answer = inside("queue", "list", "--app=fixed", "--dsn", other, code=2)
     assert "--dsn: the application fixed sets its own value" in answer.err
     assert "default" in inside("queue", "list", "--app=fixed", dsn=other).out
+
+
+def test_a_setting_that_the_app_does_not_follow_is_warned_of(
+    directory: Path, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module(
+        monkeypatch, directory, "fixed", f"from chancy import Chancy\nchancy = Chancy({dsn!r})\n"
+    )
+    (directory / "pyproject.toml").write_text('[tool.chancy]\napp = "fixed"\nschema = "other"\n')
+    answer = inside("queue", "list", dsn=f"postgresql://ann:{_PASSWORD}@127.0.0.1:1/x")
+    assert answer.err.splitlines() == [
+        f"chancy: {key} of the settings (CHANCY_{key.upper()} or pyproject.toml) has no effect: "
+        "the application fixed sets its own value"
+        for key in ("dsn", "schema")
+    ]
+    assert inside("queue", "list", "--schema=chancy", dsn=dsn).err == ""
 
 
 def test_settings_alone_make_an_application(directory: Path, empty_dsn: str) -> None:
