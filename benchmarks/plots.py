@@ -9,14 +9,27 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from benchmarks.drain import acknowledged
 from benchmarks.limit import CLAIM_DELETE
-from benchmarks.readings import CALL, DRAIN, HELD, KEPT, NOT_KEPT, NotRead, Reading, find
+from benchmarks.measurement import Taken
+from benchmarks.readings import (
+    ACKNOWLEDGED,
+    CALL,
+    DRAIN,
+    HELD,
+    KEPT,
+    NOT_KEPT,
+    NotRead,
+    Reading,
+    find,
+)
 from benchmarks.report import number, read
 from benchmarks.summary import Summary, by_system, summaries
 
@@ -34,7 +47,8 @@ _LOADS: tuple[tuple[str, str], ...] = (
 
 
 def throughput(found: Sequence[Summary]) -> Figure:
-    """The drain rate of each system: medians as bars, minimum and maximum as whiskers."""
+    """The drain rate of each system, of `settled_rates`: medians as bars, minimum and maximum as
+    whiskers."""
     rows = sorted(_systems(found, "drain", DRAIN), key=lambda one: one.median)
     figure = Figure(figsize=(8, 0.9 + 0.42 * max(1, len(rows))), layout="constrained")
     axes = figure.subplots()
@@ -186,6 +200,16 @@ def _colours(found: Sequence[Summary]) -> Mapping[str, str]:
     return _CHANCY | {system: _PEERS[n % len(_PEERS)] for n, system in enumerate(peers)}
 
 
+def settled_rates(taken: Sequence[Taken]) -> list[Taken]:
+    """The repetitions, with the rates of drains until the commit of the last settlement."""
+    return [
+        replace(one, measurement=acknowledged(one.measurement))
+        if one.case == "drain" and ACKNOWLEDGED in one.measurement.details
+        else one
+        for one in taken
+    ]
+
+
 PLOTS: Mapping[str, Callable[[Sequence[Summary]], Figure]] = {
     "throughput": throughput,
     "latency": latency,
@@ -229,7 +253,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--into", type=Path, required=True, metavar="DIRECTORY")
     options = parser.parse_args(arguments)
     _, taken = read(options.file)
-    for path in draw(summaries(taken), options.into):
+    for path in draw(summaries(settled_rates(taken)), options.into):
         print(path)
     return 0
 

@@ -51,6 +51,7 @@ class Roles(Peer):
         await DBOS.register_queue_async(
             _QUEUE,
             concurrency=self.settings.get("limit"),
+            limiter={"limit": rate, "period": 1} if (rate := self.settings.get("rate")) else None,
             worker_concurrency=self.settings["concurrency"],
             polling_interval_sec=self.settings["poll"],
         )

@@ -7,7 +7,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from benchmarks import pages, plots
-from benchmarks.report import as_json
+from benchmarks.readings import ACKNOWLEDGED
+from benchmarks.report import as_json, number
+from benchmarks.summary import summaries
 from tests.unit.benchmarks.benchmark_run import HEAD, taken
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -23,3 +25,12 @@ def test_a_run_gives_its_pictures(tmp_path: Path) -> None:
         assert root.tag == f"{SVG}svg"
         assert len(list(root.iter(f"{SVG}path"))) > 20
         assert b"dc:date" not in path.read_bytes()
+
+
+def test_rates_end_with_the_last_settlement() -> None:
+    measured = taken()
+    axes = plots.throughput(summaries(plots.settled_rates(measured))).axes[0]
+    shown = {text.get_text() for text in axes.texts}
+    [peer] = [one for one in summaries(measured) if one.figure == "20,000 async jobs, pgqueuer"]
+    assert number(peer.details[ACKNOWLEDGED]) in shown
+    assert number(peer.median) not in shown
