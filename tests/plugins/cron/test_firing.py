@@ -299,8 +299,10 @@ async def test_a_thousand_entries_due_at_once(dsn: str) -> None:
     async with clockwork(dsn) as clock:
         ask(
             dsn,
-            "insert into chancy.cron_entries (name, expression, func, from_at) select 'e' || n, "
-            "'* * * * *', 'a.b', clock_timestamp() - interval '1 min' "
+            # Hourly, so that the minute may end meanwhile.
+            "insert into chancy.cron_entries (name, expression, func, from_at) "
+            "select 'e' || n, extract(minute from clock_timestamp() - interval '1 min') "
+            "|| ' * * * *', 'a.b', clock_timestamp() - interval '2 min' "
             "from generate_series(1, 1000) as n",
         )
         await clock.fire()
