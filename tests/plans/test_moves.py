@@ -32,6 +32,8 @@ def connection(dsn: str) -> Iterator[psycopg.Connection[Any]]:
     Chancy(dsn, plugins=[RedisPlugin()]).sync_migrate()
     with psycopg.connect(dsn, autocommit=True) as made:
         made.execute("alter table chancy.jobs set (autovacuum_enabled = off)")
+        for queue in ("fast", "none"):
+            made.execute("insert into chancy.queues (name, broker) values (%s, 'redis')", [queue])
         yield made
 
 

@@ -113,6 +113,8 @@ async def insert_large(chancy: Chancy, jobs: int, meta: str | None = None) -> No
 async def test_large_jobs_move_a_few_at_a_time(
     chancy: Chancy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A busy machine takes seconds to encode these jobs.
+    monkeypatch.setattr("chancy.plugins.redis.relay.adoption.LEASE_S", 120.0)
     await insert_large(chancy, 12)
     adopt = await adoption(chancy)
     await die_before_the_push(adopt, monkeypatch)
