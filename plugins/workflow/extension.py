@@ -9,6 +9,7 @@ from uuid import UUID
 
 from chancy.context.context import JobContext, current_job
 from chancy.errors import LeaseLost, PushError
+from chancy.job.definition import Job
 from chancy.plugin.runtime import Application
 from chancy.plugins.workflow.description import MAX_STEPS, Workflow
 from chancy.plugins.workflow.encoding import Prepared
@@ -132,14 +133,21 @@ class Extension:
     def _attached(self, step: Step) -> Step:
         """A step with group names resolved; it waits for the running step unless for others."""
         before = self._more.before(step) or (self._here.step,)
-        job = step.job
-        if job is not None:
-            resolved = {
-                parameter: self._resolved(source, before)
-                for parameter, source in sources_of(job).items()
-            }
-            job = job.with_arguments(**resolved) if resolved else job
-        return replace(step, after=before, job=job)
+        return replace(
+            step,
+            after=before,
+            job=self._named(step.job, before),
+            undo=self._named(step.undo, (step.name,)),
+        )
+
+    def _named(self, job: Job[Any] | None, before: Sequence[str]) -> Job[Any] | None:
+        """A job with the group names in its placeholders resolved."""
+        sources = {} if job is None else sources_of(job)
+        if job is None or not sources:
+            return job
+        return job.with_arguments(
+            **{name: self._resolved(source, before) for name, source in sources.items()}
+        )
 
     def _resolved(self, source: Source, before: Sequence[str]) -> Source:
         """A placeholder with group names resolved: added steps have no groups."""

@@ -13,6 +13,7 @@ from chancy import Chancy, JobError, LeaseLost, PushError, current_job, job
 from chancy.plugins.workflow import Each, From, Workflow, Workflows, WorkflowState
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.running import is_in, working
+from tests.support.presence import present
 from tests.support.sql import ask
 from tests.support.waiting import eventually
 
@@ -120,6 +121,28 @@ async def test_added_steps_may_be_composed_of_parts(flows_dsn: str) -> None:
         assert "end" not in steps.ran
         steps.gate.set()
         assert await reference.result(10) == "end"
+
+
+@job(queue="async")
+async def add_undoing() -> None:
+    """Adds a step whose undo takes the result of a part by the name of the part."""
+    line = (
+        Workflow("line").add(steps.number.job(3), "one").add(steps.double.job(From()), after="one")
+    )
+    more = Workflow("more").include(line)
+    more.add(steps.mark.job(), "kept", after="line", undo=steps.number.job(From("line")))
+    await FLOWS.extend(app[0], more, before=["end"])
+
+
+async def test_the_undo_of_an_added_step_may_name_a_part(flows_dsn: str) -> None:
+    steps.failing.add("end")
+    flow = Workflow("w").add(add_undoing.job(), "first")
+    flow.add(steps.once.job(), "end", after="first", on_failure="compensate")
+    async with working(flows_dsn, FLOWS) as chancy:
+        app.append(chancy)
+        reference = await chancy.push(flow)
+        assert await reference.wait(10) is WorkflowState.COMPENSATED
+        assert present(await reference.step("undo kept")).result == 6
 
 
 async def test_steps_are_added_behind_ones_that_have_ended(flows_dsn: str) -> None:
