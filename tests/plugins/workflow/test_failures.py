@@ -173,6 +173,16 @@ async def test_a_step_and_all_behind_it_run_again(flows_dsn: str) -> None:
         }  # fmt: skip
 
 
+async def test_what_undoes_a_step_is_no_step_to_retry(flows_dsn: str) -> None:
+    flow = Workflow("w").add(steps.mark.job(), "a", undo=steps.undo.job("a"))
+    async with working(flows_dsn, Workflows()) as chancy:
+        reference = await chancy.push(flow)
+        assert await reference.result(10) == "a"
+        with pytest.raises(PushError, match="with a step 'undo a'"):
+            await reference.retry("undo a")
+        assert present(await reference.step("undo a")).run == 1
+
+
 async def test_the_replay_of_a_dead_letter_resumes_its_workflow(flows_dsn: str) -> None:
     flows, dead = Workflows(), DeadLetters()
     steps.failing |= {"bad", "worse"}

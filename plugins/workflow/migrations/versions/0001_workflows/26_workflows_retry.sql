@@ -1,5 +1,6 @@
 -- Runs failed and cancelled steps again, with fresh attempts, and with p_step that step and all
--- steps behind it. Returns the number of steps; null: there is no such workflow or step; -1: it
+-- steps behind it. Returns the number of steps; null: there is no such workflow or step, or
+-- the step undoes another one; -1: it
 -- cannot be retried in its state; -2: some of these steps run, or, of a cancelled workflow, any
 -- steps run, or have ended without their outcome having been reported.
 -- Each job is looked up by its id, as in workflows_cancel.
@@ -17,7 +18,8 @@ begin
   perform {schema}.workflows_lock(array[p_id], true);
   select * into v_flow from {schema}.workflows w where w.id = p_id;
   if not found or p_step is not null and not exists (
-    select from {schema}.workflows_steps s where s.workflow_id = p_id and s.name = p_step) then
+    select from {schema}.workflows_steps s
+    where s.workflow_id = p_id and s.name = p_step and (s.undoes is null or v_flow.undoing)) then
     return null;
   end if;
   if v_flow.state in (2, 7) or v_flow.undoing and p_step is not null
