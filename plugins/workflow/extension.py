@@ -180,7 +180,10 @@ class Extension:
             case "lost":
                 raise LeaseLost(f"{where} adds nothing: another worker has it, or it has ended")
             case "over":
-                raise PushError(f"{where} adds nothing: the workflow has ended, or was retried")
+                raise PushError(
+                    f"{where} adds nothing: the workflow has ended, or was retried, or this job is "
+                    "the replay of a dead letter: retry the workflow instead"
+                )
             case "failing":
                 raise PushError(
                     f"{where} adds nothing: another step has failed, and no step of the workflow "

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from chancy import Chancy, JobError, LeaseLost, PushError, current_job, job
+from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.workflow import Each, From, Workflow, Workflows, WorkflowState
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.running import is_in, working
@@ -261,3 +262,32 @@ async def test_a_failing_workflow_takes_no_more_steps_until_it_is_retried(flows_
         steps.failing.clear()
         assert await reference.retry() == 2
         assert await reference.result(10) == {"bad": "bad", "added": "added"}
+
+
+@job(queue="async", max_attempts=1)
+async def add_when_well() -> None:
+    if steps.failing:
+        raise ValueError("not yet")
+    try:
+        await FLOWS.extend(app[0], Workflow("more").add(steps.mark.job(), "added"))
+    except PushError as error:
+        refused.append(error)
+        raise
+
+
+async def test_a_replay_adds_nothing_and_a_retry_does(flows_dsn: str) -> None:
+    letters = DeadLetters()
+    steps.failing.add("first")
+    async with working(flows_dsn, FLOWS, letters) as chancy:
+        app.append(chancy)
+        reference = await chancy.push(Workflow("w").add(add_when_well.job(), "first"))
+        assert await reference.wait(10) is WorkflowState.FAILED
+        steps.failing.clear()
+        assert await letters.replay(
+            chancy, present(await reference.step("first")).job_id or uuid4()
+        )
+        await eventually(lambda: refused)
+        assert "the replay of a dead letter: retry the workflow" in str(refused[0])
+        assert await reference.retry() == 1
+        assert await reference.wait(10) is WorkflowState.SUCCEEDED
+        assert steps.ran == ["added"]
