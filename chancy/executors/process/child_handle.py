@@ -94,7 +94,7 @@ class ChildProcess:
         self._prefetch = Prefetch(options.max_jobs)
         self._memory_checked_at = 0.0
         self._retiring = False
-        #: Its depth when the slots were last counted.
+        #: Its slots when they were last counted.
         self.counted = 0
         #: Result: None once it accepts calls, or why it never will.
         self.ready: asyncio.Future[str | None] = self._loop.create_future()
@@ -158,6 +158,11 @@ class ChildProcess:
     def depth(self) -> int:
         """Maximum number of calls to hold now."""
         return 0 if self._retiring or not self._process.able else self._prefetch.depth
+
+    @property
+    def slots(self) -> int:
+        """Maximum number of calls to hold now; while it ends its last one, those that it holds."""
+        return self.depth or self.held
 
     @property
     def room(self) -> int:

@@ -286,8 +286,8 @@ class ProcessExecutor:
             return
         slots = 0
         for child in self._children:
-            child.counted = depth = child.depth
-            slots += depth
+            child.counted = child.slots
+            slots += child.counted
         if (missing := self.concurrency - self.borrowed) > 0:
             slots += group.count_slots(missing)
         if not slots and not self._starved and group.ready and not self._children:
@@ -299,7 +299,7 @@ class ProcessExecutor:
 
     @property
     def borrowed(self) -> int:
-        return sum(child.depth > 0 for child in self._children)
+        return sum(child.slots > 0 for child in self._children)
 
     @property
     def waits(self) -> bool:
@@ -333,7 +333,7 @@ class ProcessExecutor:
             child.drain()
         elif child.draining and not contended:
             child.draining = False
-        if child.depth != child.counted:
+        if child.slots != child.counted:
             self._count_slots()
         self._dispatch()
         if child.held:

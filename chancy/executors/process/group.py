@@ -177,9 +177,11 @@ class ChildGroup:
             return
         self._users.remove(user)
         self._waiting.pop(user, None)
+        if not self._users:
+            self._pool.remove(self._kind)
+        self._pool.shrink()
         if self._users:
             return
-        self._pool.remove(self._kind)
         for seat in self._seats.values():
             seat.ended.set()
         for child in list(self._living):
@@ -441,7 +443,14 @@ class ChildPool:
     @property
     def exceeded(self) -> bool:
         """Whether there are more executor processes than the bound."""
-        return len(self._groups) > 1 and self._size > self.most
+        return self._size > self.most
+
+    def shrink(self) -> None:
+        """Stop idle executor processes above the bound, which a queue that has gone may have
+        lowered."""
+        groups = self._groups.values()
+        while self.exceeded and any(group.evict(at_once=True) for group in groups):
+            pass
 
     def room_for(self, group: ChildGroup) -> int:
         """Number of executor processes that a group may start, if others are stopped for them."""

@@ -95,6 +95,45 @@ async def test_shared_children_run_no_more_jobs_of_a_queue_than_its_concurrency(
     assert isinstance(await end_of(short), Returned)
 
 
+async def test_shared_child_that_is_recycled_counts_until_its_last_job_has_ended(
+    stack: AsyncExitStack, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its successor, which is there already, runs jobs of other queues only."""
+    monkeypatch.setattr("chancy.executors.process.executor._PATIENCE_S", 60.0)
+    pool, options = ChildPool(1), ProcessOptions(max_jobs=3)
+    narrow, other = [await queue(stack, pool, concurrency=1, options=options) for _ in range(2)]
+    first = await result(narrow, "pid")
+    assert await result(narrow, "pid") == first
+    long = asyncio.create_task(narrow.run(place.waiting("wait_for_file")))
+    await place.has_started()
+    assert await result(other, "pid") != first
+    short = asyncio.create_task(narrow.run(claim_of("pid")))
+    for number in range(20):
+        assert await result(other, "echo", value=number) == number
+        assert narrow.slots == 1
+    assert not short.done()
+    place.until.touch()
+    assert isinstance(await end_of(long), Returned)
+    assert isinstance(await end_of(short), Returned)
+
+
+async def test_shared_children_are_no_more_than_the_bound_once_a_queue_is_gone(
+    stack: AsyncExitStack,
+) -> None:
+    """Also if it is followed by itself with a smaller concurrency."""
+    pool = ChildPool(None, 1)
+    former = await queue(stack, pool, concurrency=4)
+    now = await queue(stack, pool, concurrency=2)
+    assert len(executor_processes()) == 4
+    await former.stop()
+    await eventually(lambda: len(executor_processes()) == 2)
+    assert now.slots == 2
+    other = await queue(stack, pool, concurrency=4, options=ProcessOptions(grace_s=1))
+    assert len(executor_processes()) == 4
+    await other.stop()
+    assert len(executor_processes()) == 2
+
+
 async def test_shared_child_comes_free_for_a_queue_between_jobs_of_a_busy_one(
     stack: AsyncExitStack,
 ) -> None:
