@@ -121,3 +121,9 @@ class WrappingExecutor:
 
     async def stop(self) -> None:
         await self._executor.stop()
+
+    def release_waiting(self, outcome: Outcome) -> None:
+        """End the attempts that have not started with this outcome, if the executor can tell."""
+        release = getattr(self._executor, "release_waiting", None)
+        if release is not None:
+            release(outcome)

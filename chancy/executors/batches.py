@@ -160,6 +160,13 @@ class BatchedExecutor(WrappingExecutor):
         stoppable = alone or isinstance(outcome, Released | Snoozed)
         return stoppable and self._executor.interrupt(batch.merged, outcome)
 
+    def release_waiting(self, outcome: Outcome) -> None:
+        for key, batch in list(self._gathering.items()):
+            for member in list(batch.members):
+                batch.remove(member.claim, outcome)
+            self._start(key, batch)  # which makes no call
+        super().release_waiting(outcome)
+
     async def _run_imported(self, claim: Claim) -> Outcome:
         began = perf_counter()
         try:

@@ -162,7 +162,7 @@ class QueueWorker:
         self._apply_pause()
         self._services.start(self._name, self._pull)
 
-    def _make_executor(self) -> Executor:
+    def _make_executor(self) -> QuarantineExecutor | PayloadExecutor:
         queue = self.queue
         kind = executor_kind(queue.executor)
         options = queue.options or kind.options()
@@ -261,10 +261,15 @@ class QueueWorker:
 
     def _apply_pause(self) -> None:
         if self.queue.paused:
-            self.runner.release_waiting("the queue is paused")
+            self._release_waiting("the queue is paused")
         for session, puller in self._pullers.items():
             # The control broker reads the paused state from the row with each claim.
             puller.pause(self.queue.paused and not session.control)
+
+    def _release_waiting(self, why: str) -> None:
+        """Release jobs that have not started, also those that the executor has got ahead."""
+        self.runner.release_waiting(why)
+        self._executor.release_waiting(Released(why))
 
     def _settle(self, settlement: Settlement) -> None:
         self._session.settler.add(settlement, urgent=not self.runner.backlogged)
@@ -342,7 +347,7 @@ class QueueWorker:
         """Stop claiming, release jobs that have not started, and wait for running jobs."""
         self.claim_no_more()
         await self._end_claims()
-        self.runner.release_waiting("the queue was changed or is no longer served here")
+        self._release_waiting("the queue was changed or is no longer served here")
         await self.runner.idle.wait()
 
     async def stop(self, *, grace_s: float) -> None:
@@ -352,7 +357,7 @@ class QueueWorker:
         """
         self.claim_no_more()
         await self._end_claims()
-        self.runner.release_waiting("the worker is stopping")
+        self._release_waiting("the worker is stopping")
         if not await self._clock.wait(self.runner.idle, grace_s):
             self.interrupt("the worker stopped before the job ended")
             await self._clock.wait(self.runner.idle, 10.0)

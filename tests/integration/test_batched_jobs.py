@@ -74,6 +74,20 @@ async def test_a_wrong_job_fails_alone(chancy: Chancy) -> None:
     assert CALLS == [[1]]
 
 
+async def test_a_job_that_waits_for_others_is_released_by_a_pause_and_at_shutdown(
+    chancy: Chancy,
+) -> None:
+    waits = await chancy.push(collect.job([1]))
+    async with Worker(chancy, shutdown_timeout_s=600):
+        await eventually(lambda: is_in(waits, State.RUNNING))
+        await chancy.pause_queue("batched")
+        await eventually(lambda: is_in(waits, State.PENDING), timeout=10.0)
+        await chancy.resume_queue("batched")
+        await eventually(lambda: is_in(waits, State.RUNNING))
+    assert await waits.status() is State.PENDING
+    assert CALLS == []
+
+
 async def test_a_job_that_waits_for_others_can_be_cancelled(chancy: Chancy) -> None:
     async with Worker(chancy):
         cancelled = await chancy.push(double.job([2]))

@@ -120,6 +120,25 @@ async def test_pause_resume_and_resume_at(chancy: Chancy) -> None:
     assert not await chancy.pause_queue("nowhere")
 
 
+@pytest.mark.parametrize("executor", ["thread", "process"])
+async def test_a_pause_releases_what_was_handed_to_an_executor_and_has_not_started(
+    chancy: Chancy, executor: str
+) -> None:
+    """Slow jobs behind quick ones, of which an executor gets many at a time."""
+    await chancy.declare(Queue(name="thread", executor=executor, concurrency=1), upsert=True)
+    naps = [0.0] * 1_000 + [0.4] * 60
+    await chancy.push_many(jobs.nap.job(seconds=s).with_queue("thread") for s in naps)
+
+    async def none_runs() -> bool:
+        return (await chancy.counts())["thread"].running == 0
+
+    async with Worker(chancy) as worker:
+        await eventually(lambda: worker.settled > 1_000)
+        await chancy.pause_queue("thread")
+        await eventually(none_runs, timeout=4.0)
+    assert (await chancy.counts())["thread"].pending > 40
+
+
 async def test_a_queue_that_resumes_is_claimed_from_at_once(
     chancy: Chancy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

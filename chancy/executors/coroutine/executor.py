@@ -304,6 +304,11 @@ class AsyncExecutor:
         thread_run = self._thread_runs.get(run)
         return thread_run is not None and thread_run.interrupt(outcome)
 
+    def release_waiting(self, outcome: Outcome) -> None:
+        """End plain functions that no thread has started."""
+        for run in self._thread_runs.values():
+            run.withdraw(outcome)
+
     def _interrupt_host(
         self, claim: Claim, job: JobContext, host: CoroutineHost, outcome: Outcome
     ) -> bool:

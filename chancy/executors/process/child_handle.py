@@ -145,6 +145,10 @@ class ChildProcess:
     def drain(self) -> None:
         """Withdraw the calls that it has not received; its owner gives it no more."""
         self.draining = True
+        self.withdraw()
+
+    def withdraw(self) -> None:
+        """Withdraw the calls that it has not received."""
         self.owner.withdrawn(self._prefetch.withdraw())
 
     # Calls
@@ -269,7 +273,7 @@ class ChildProcess:
         """Let it exit once its running jobs have ended; it gets no more calls."""
         if not self._retiring:
             self._retiring = True
-            self.owner.withdrawn(self._prefetch.withdraw())
+            self.withdraw()
             self._close_if_idle()
 
     def _close_if_idle(self) -> None:

@@ -174,6 +174,14 @@ class ProcessExecutor:
             attempt.child.interrupt(attempt, outcome, self._now())
             self.check_at(self._now() + self._options.grace_s)
 
+    def release_waiting(self, outcome: Outcome) -> None:
+        """End attempts that no executor process has received."""
+        for child in self._children:
+            child.withdraw()
+        for attempt in self._waiting:
+            attempt.finish(outcome)
+        self._waiting.clear()
+
     # Dispatch
 
     def _dispatch_soon(self, loop: asyncio.AbstractEventLoop) -> None:

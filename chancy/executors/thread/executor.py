@@ -141,7 +141,7 @@ class ThreadExecutor:
             self._progress_at = now
             pause_s = _AHEAD_S
         elif now >= self._progress_at + _PATIENCE_S:
-            self._release_waiting()
+            self.release_waiting(Released("the jobs before it take too long"))
         self._measured_at, self._ended = now, 0
         self._timer = None
         if not self._runs:
@@ -150,9 +150,9 @@ class ThreadExecutor:
             later_s = min(_MEASURE_MOST_S, 2 * pause_s)
             self._timer = loop.call_later(pause_s, self._measure, loop, later_s)
 
-    def _release_waiting(self) -> None:
-        late = Released("the jobs before it take too long")
-        released = sum(run.withdraw(late) for run in self._runs.values())
+    def release_waiting(self, outcome: Outcome) -> None:
+        """End attempts that no thread has started."""
+        released = sum(run.withdraw(outcome) for run in self._runs.values())
         if released:
             logger.info("attempts_released jobs=%d", released)
 
