@@ -177,7 +177,8 @@ class QueueCounts(NamedTuple):
     pending: int = 0
     running: int = 0
     scheduled: int = 0
-    #: Jobs that were set aside for workers that know their function, and those that rules hold.
+    #: Jobs on hold, those that were set aside for workers that know their function, and those that
+    #: rules hold.
     held: int = 0
 
 

@@ -198,8 +198,7 @@ class MemoryBroker:
     async def counts(self) -> Mapping[str, QueueCounts]:
         by_queue: dict[str, Counter[State]] = {}
         for row in self.store.live.values():
-            if row.state is not State.HELD or row.is_set_aside:
-                by_queue.setdefault(row.pushed.queue, Counter())[row.state] += 1
+            by_queue.setdefault(row.pushed.queue, Counter())[row.state] += 1
         return {
             queue: QueueCounts(
                 pending=min(counter[State.PENDING], MOST_COUNTED),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chancy.broker.optional import Releasing
-from chancy.broker.values import Capability
+from chancy.broker.values import Capability, QueueCounts
 from chancy.job.definition import HOLD
 from chancy.states import State
 from chancy.testing.conformance.bench import FUTURE, Bench, Promises, prepared, settlement
@@ -24,6 +24,7 @@ class HoldPromises(Promises):
         )
         [free] = await bench.push(prepared())
         assert {job.state for job in (await broker.get(ids)).values()} == {State.HELD}
+        assert await broker.counts() == {"default": QueueCounts(pending=1, held=4)}
         assert [claim.id for claim in await bench.claim()] == [free]
         assert await broker.release(None, "a", limit=1, within=None) == [ids[0]]
         assert await broker.release([*ids[:2], free], None, limit=3, within=None) == [ids[1]]
