@@ -258,6 +258,22 @@ class UniquePromises(Promises):
             await bench.broker.push([keyed(on_conflict="raise", period_s=3600.0)])
         assert await bench.claim() == []
 
+    @pytest.mark.parametrize("until_claim", [False, True])
+    async def test_a_job_that_waits_again_within_its_period_is_replaced(
+        self, bench: Bench, until_claim: bool
+    ) -> None:
+        of_rule: dict[str, Any] = {
+            "on_conflict": "replace",
+            "period_s": 3600.0,
+            "until_claim": until_claim,
+        }
+        [claim] = await bench.running(keyed(arguments='{"n": 1}', **of_rule))
+        await bench.settle(settlement(claim, State.PENDING))
+        later = keyed(arguments='{"n": 2}', priority=5, **of_rule)
+        assert await bench.broker.push([later]) == {later.id: claim.id}
+        found = await bench.job(claim.id)
+        assert (found.arguments, found.priority) == ({"n": 2}, 5)
+
     async def test_a_period_ends(self, bench: Bench) -> None:
         [claim] = await bench.running(keyed(period_s=1e-6))
         # The job still runs, so it holds its key.

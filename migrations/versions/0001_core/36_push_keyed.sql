@@ -95,7 +95,9 @@ begin
       pos = case
         when j.state = 0 and v_state = 0 and j.priority = p_priority then j.pos else p_pos
       end
-    where j.id = stored and j.unique_key = p_key and j.state in (0, 2, 3)
+    -- Within its period a job that has released its key at its claim may wait again.
+    where j.id = stored and j.state in (0, 2, 3)
+      and (j.unique_key = p_key or (v_open and j.unique_key is null))
     returning case when j.state = 0 then 'r:' || j.queue end into notice;
     -- A claim may have released the key since the insertion: then this push is a new job.
     if found or v_open or exists (
