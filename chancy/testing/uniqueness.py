@@ -30,7 +30,9 @@ def store_all(
     existing: dict[UUID, UUID] = {}
     for job in jobs:
         if (found := _existing(store, job)) is not None:
-            existing[job.id] = found
+            # Its own id: a repeated push, perhaps of a job that has finished within its period.
+            if found != job.id:
+                existing[job.id] = found
         elif (row := store.insert(job)) is not None:
             _reserve(store, job)
             rows.append(row)
@@ -66,7 +68,7 @@ def _existing(store: MemoryStore, job: PreparedJob) -> UUID | None:
         return None
     found = _holder(store, job.unique)
     if found is None or found == job.id:
-        return None
+        return found
     row = store.live.get(found)
     waits = row is not None and row.state is not State.RUNNING
     if job.unique.on_conflict == "replace" and row is not None and waits:

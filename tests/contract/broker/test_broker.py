@@ -12,12 +12,28 @@ import pytest
 from chancy.broker.contract import Broker
 from chancy.broker.notices import Notice, NoticeKind
 from chancy.postgres.broker import PostgresBroker
+from chancy.states import State
 from chancy.testing.conformance import BrokerContract
-from chancy.testing.conformance.bench import Bench, prepared
+from chancy.testing.conformance.bench import Bench, prepared, settlement
+from chancy.testing.conformance.uniqueness import keyed
 from chancy.testing.memory import MemoryBroker
 
 
-class TestMemory(BrokerContract):
+class StoredContract(BrokerContract):
+    """What the broker in memory has in common with that of Postgres."""
+
+    async def test_a_push_repeated_within_its_period_stores_no_second_job(
+        self, bench: Bench
+    ) -> None:
+        job = keyed(period_s=3600.0)
+        [claim] = await bench.running(job)
+        await bench.settle(settlement(claim, State.SUCCEEDED))
+        assert await bench.broker.push([job]) == {}
+        assert await bench.state(job.id) is State.SUCCEEDED
+        assert await bench.claim() == []
+
+
+class TestMemory(StoredContract):
     @pytest.fixture
     async def brokers(self) -> AsyncIterator[tuple[Broker, Broker]]:
         first = MemoryBroker()
@@ -27,7 +43,7 @@ class TestMemory(BrokerContract):
         await first.close()
 
 
-class TestPostgres(BrokerContract):
+class TestPostgres(StoredContract):
     """By asyncpg; tests/integration/drivers holds what differs by psycopg."""
 
     @pytest.fixture
