@@ -1,7 +1,7 @@
 """A job queue on Postgres: typed, async first, and made for work that must not be lost.
 
-Names are imported on first use. A child of the process executor needs few of them, and starts in
-half the time (56 ms of imports instead of 127).
+Names are imported on first use. An executor process needs few of them, and so starts in half the
+time (56 ms of imports instead of 127).
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""What queues, workers and functions do at the moment, for ``chancy top``."""
+"""The current activity of queues, workers and functions, for ``chancy top``."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from chancy.routing.router import RoutedBroker
 if TYPE_CHECKING:
     from chancy.app.app import Chancy
 
-#: Where the counts of a look stop.
+#: The limit of the counts of a look.
 CAP = 10_000
-#: Seconds for which the first look, which has none before it, counts finished jobs.
+#: Seconds for which the first look counts finished jobs; later ones count since the previous look.
 _FIRST_S = 10.0
-#: Seconds for which the server works on one statement of a look.
+#: The maximum seconds of one statement of a look.
 _STATEMENT_S = 4.0
-#: The failures of a look.
+#: The maximum number of failures of a look.
 _MOST_FAILURES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueActivity:
-    """One queue. Counts of more than `CAP` stop there, and those of its backlog where it says.
+    """One queue. Counts stop at `CAP`, and those of its backlog at `Backlog.cap`.
 
-    :param queue: None: it is not declared.
-    :param backlog: None: no job is due.
-    :param per_s: jobs that finished per second since the last look; None: nothing counts them.
-    :param workers: how many live ones serve it.
+    :param queue: None if it is not declared.
+    :param backlog: None if no job is due.
+    :param per_s: jobs that finished per second since the last look; None if they are not counted.
+    :param workers: the number of live workers that serve it.
     """
 
     name: str
@@ -90,12 +90,11 @@ class FunctionActivity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """One look.
+    """The result of one look.
 
     :param at: seconds since 1970, by the clock of the server.
     :param since_s: the seconds for which finished jobs were counted.
-    :param capped: the states of which more than `CAP` jobs exist, so that their counts by queue are
-        lower bounds.
+    :param capped: the states with more than `CAP` jobs, whose counts by queue are lower bounds.
     :param away: the errors of brokers that are unavailable, by name.
     """
 
@@ -111,11 +110,11 @@ class Activity:
 
 
 class Lookout:
-    """Looks at an open application again and again.
+    """Reads the activity of an open application repeatedly.
 
-    A look costs the same with ten million jobs: it reads the ends of indexes.
+    A look reads only the ends of indexes, so it costs the same with ten million jobs.
 
-    :raises ConfigurationError: the application does not keep its jobs in Postgres.
+    :raises ConfigurationError: the application does not store its jobs in Postgres.
     """
 
     def __init__(self, chancy: Chancy) -> None:

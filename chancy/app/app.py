@@ -60,8 +60,9 @@ from chancy.routing.placement import check_move
 from chancy.routing.router import RoutedBroker
 from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
 
-#: The maximum bytes of a job that is stored already, and may have come past `max_payload`: as a
-#: step with the results of others, by a push in SQL, or with checkpoints. Postgres stores no more.
+#: The maximum bytes of a job that is stored already. `max_payload` may not have applied to it: it
+#: may be a step with results of others, have been pushed in SQL, or have checkpoints. Postgres
+#: stores no more.
 _MAX_STORED = 2**28
 
 
@@ -179,8 +180,8 @@ class Chancy(BlockingCalls):
     def before_close(self, call: Callable[[], Awaitable[None]]) -> None:
         """Call and await a function each time the application closes, while it is still open.
 
-        For work that continues beside requests or jobs. The last function is called first; an error
-        of one is raised after the others and the broker have closed.
+        Use it for background work. The function that was added last is called first. An error is
+        raised after the other functions have run and the broker has closed.
         """
         self._before_close.append(call)
 
@@ -234,7 +235,7 @@ class Chancy(BlockingCalls):
 
         :param commit_every: commit each time this many jobs are stored, so that workers start on
             them before the push ends. If a later job cannot be stored, the jobs before stay pushed,
-            and a note of the error says how many these are. Not allowed with ``within``.
+            and a note of the error has their number. Not allowed with ``within``.
         """
         references, unknown = References[R](self, stored=within is None), set[str]()
         if self._known.strict:
@@ -266,16 +267,15 @@ class Chancy(BlockingCalls):
             yield prepared
 
     def before_push(self, job: Job[Any], context: PushContext) -> Job[Any]:
-        """A job as the hook `pushing` of the plugins changes it, for plugins that store jobs.
-
-        :raises Exception: whatever a plugin refuses the job with.
+        """Apply the hook `pushing` of the plugins to a job; for plugins that store jobs. :raises
+        Exception: the exception with which a plugin refuses the job.
         """
         return job if self.hooks.pushing is None else self.hooks.pushing(job, context)
 
     @property
     def prepare_stored(self) -> PrepareStored | None:
-        """Passes a job that is stored already through `pushing`, for plugins that push such jobs;
-        None if no plugin overrides the hook."""
+        """Applies the hook `pushing` to a job that is stored already; for plugins that push such
+        jobs. None if no plugin overrides the hook."""
         return None if self.hooks.pushing is None else self._prepare_stored
 
     def _prepare_stored(self, job: Job[Any], way: PushWay) -> PreparedJob:
@@ -287,26 +287,26 @@ class Chancy(BlockingCalls):
         )
 
     def encode_arguments(self, func: str, arguments: str, queue: str | None) -> str:
-        """Checked and encoded arguments as they are stored, for plugins that store jobs.
+        """Encode validated JSON arguments for storage; for plugins that store jobs.
 
-        :param queue: the queue of the job; None if there is none.
+        :param queue: the queue of the job, or None.
         :raises PushError: a rule of the queue could not read them.
         """
         return self._preparation.stored(func, arguments, queue)
 
     def decode_result(self, func: str, result: Any) -> Any:
-        """A stored result, as JSON, as the function has returned it.
+        """Decode a stored result, as a JSON value.
 
         :raises UnreadablePayload: it is encrypted with a key that this application does not have.
         """
         return result if self.hooks.payloads is None else self.hooks.payloads.result(func, result)
 
     def encode_line(self, func: str, line: str) -> str:
-        """A line that a job has logged as it is stored, for plugins that store lines."""
+        """Encode a logged line of a job for storage; for plugins that store lines."""
         return line if self.hooks.payloads is None else self.hooks.payloads.line(func, line)
 
     def decode_line(self, stored: str) -> str:
-        """A stored line as the job has logged it.
+        """Decode a stored line.
 
         :raises UnreadablePayload: it is encrypted with a key that this application does not have.
         """
@@ -314,7 +314,7 @@ class Chancy(BlockingCalls):
 
     @property
     def payload_tables(self) -> Sequence[PayloadTable]:
-        """The tables of all plugins with payloads that a codec has encoded."""
+        """The tables, of all plugins, with payloads that a codec has encoded."""
         return self.hooks.payload_tables
 
     def transaction(self) -> AbstractAsyncContextManager[Connection]:
@@ -332,8 +332,8 @@ class Chancy(BlockingCalls):
     ) -> QueuedJob:
         """Wait until a job is finished; see `chancy.results.reference.Reference.wait`.
 
-        :param stored: the push of the job has been committed, so it is gone if it is missing.
-            Otherwise a missing job may still be pushed, and the wait goes on.
+        :param stored: the push of the job has been committed, so a missing job is gone. Otherwise a
+            missing job may still be pushed, and the wait continues.
         """
         check_timeout(timeout_s)
         return await self._waiter.wait(checked(id), timeout_s, stored=stored)
@@ -355,8 +355,8 @@ class Chancy(BlockingCalls):
         )
 
     def select_jobs(self, wanted: JobSelection) -> SelectedJobs:
-        """Jobs that conditions select, to cancel, run now, reschedule, move, prioritize or delete
-        them in bulk."""
+        """Select jobs by conditions, to cancel, run, reschedule, move, prioritize or delete them in
+        bulk."""
         check_instance(wanted, JobSelection, "wanted", "pass JobSelection(...)")
         return SelectedJobs(self.broker, self.control, wanted)
 
@@ -371,14 +371,15 @@ class Chancy(BlockingCalls):
     async def release(
         self, *ids: UUID, key: str | None = None, within: object | None = None
     ) -> int:
-        """Release jobs that were pushed `with_hold`: these, or all that are held on this key.
+        """Release jobs that were pushed `with_hold`: those with these ids, or all with this key.
 
         They become pending, in their order, behind the pending jobs of their queues, or scheduled
-        if their time is ahead. Jobs held for another reason stay held.
+        if they are not due yet. Jobs that are held for another reason stay held.
 
-        :param within: a connection in a transaction of the caller's, in which they are released;
-            then only jobs in the application's own database.
-        :returns: how many were released. A job that another transaction has locked is left out.
+        :param within: a connection with an open transaction of the caller. Only jobs in the
+            application's own database are then released, when it commits.
+        :returns: the number of released jobs. A job that another transaction has locked is left
+            out.
         :raises BrokerError: a database is unavailable; jobs in all others are released.
         """
         if (key is None) != bool(ids):
@@ -413,8 +414,8 @@ class Chancy(BlockingCalls):
     async def backlogs(self) -> Mapping[str, Backlog]:
         """Due jobs that no worker has claimed, by queue, the longest wait first.
 
-        Queues without any are left out, and those outside Postgres. Costs the same with ten million
-        jobs.
+        Queues without due jobs, and queues outside Postgres, are left out. Costs the same with ten
+        million jobs.
         """
         store = self.control
         return await backlogs(store, store.schema) if isinstance(store, SqlStore) else {}
@@ -427,10 +428,10 @@ class Chancy(BlockingCalls):
         """Ask a worker to shut down as at SIGTERM: it claims nothing more, its running jobs have
         its shutdown timeout to finish, and the rest are released.
 
-        Returns whether it is registered, without waiting for its end. A supervisor then starts
-        another one in its place.
+        Returns whether the worker is registered, without waiting until it has stopped. A supervisor
+        then starts another worker in its place.
 
-        :raises ConfigurationError: the application keeps its workers elsewhere than in Postgres.
+        :raises ConfigurationError: the application does not store its workers in Postgres.
         """
         if not isinstance(self.control, StoppingWorkers):
             raise ConfigurationError(
@@ -461,8 +462,8 @@ class Chancy(BlockingCalls):
         return await broker.declare(queue, upsert=upsert)
 
     def has_queue(self, name: str) -> bool:
-        """Whether a queue is one of this application, which its workers serve unless they are given
-        names: ``default``, those it has declared, and those that its functions name."""
+        """Whether workers of this application serve a queue by default: ``default``, the declared
+        queues, and those that its functions name."""
         return name in self._own_queues or name in NAMED_QUEUES
 
     async def get_queues(self) -> Sequence[Queue]:

@@ -26,9 +26,10 @@ class BackgroundBroker(Background[Broker]):
     """A broker for threads without an event loop; thread-safe.
 
     Calls run in the event loop of a background thread. Statements within a transaction of the
-    caller's run in the calling thread, on the caller's connection.
+    caller run in the calling thread, on the caller's connection.
 
-    :param make: makes a `PostgresBroker`, or a `RoutedBroker` with such a control, and its waiter.
+    :param make: creates a `PostgresBroker`, or a `RoutedBroker` with such a control, and its
+        waiter.
     :param routed: whether it is a `RoutedBroker`.
     """
 
@@ -41,7 +42,7 @@ class BackgroundBroker(Background[Broker]):
 
     @property
     def connection(self) -> None:
-        """None: it has sessions of its own."""
+        """None: it uses its own sessions."""
 
     def push(
         self, jobs: Sequence[PreparedJob], *, within: object | None = None
@@ -71,8 +72,8 @@ class BackgroundBroker(Background[Broker]):
             if name == DEFAULT_BROKER:
                 found.update(self._store(part, None))
             else:
-                # Read in this thread: an iterable of the caller's may block, and must not do so in
-                # the loop.
+                # Read in this thread: an iterable of the caller may block, and must not block the
+                # loop.
                 read = list(part)
                 found.update(self.run(lambda routed: routed.push_many(read)))
 

@@ -1,4 +1,4 @@
-"""The jobs that are due, by queue: how many, and for how long the oldest has waited."""
+"""The due jobs by queue: their number, and how long the oldest one has waited."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chancy.plugin.tables import PluginSql
 from chancy.postgres.drivers.base import Connection
 from chancy.routing.members import BrokerSet
 
-#: The statements of the folder ``sql`` beside this module.
+#: The statements of the folder ``sql`` next to this module.
 SQL = PluginSql("chancy.app", "jobs")
 
 
@@ -19,9 +19,9 @@ SQL = PluginSql("chancy.app", "jobs")
 class Backlog:
     """The due jobs of one queue that no worker has claimed.
 
-    :param pending: how many are pending; more than ``cap`` means that counting stopped there.
-    :param held: how many are held, by rules or until a worker knows their function; likewise.
-    :param oldest_s: seconds for which the oldest has waited; None if its broker cannot tell.
+    :param pending: the number of pending jobs; more than ``cap``: counting stopped there.
+    :param held: the number of jobs held by rules or until a worker knows their function; likewise.
+    :param oldest_s: seconds for which the oldest job has waited; None if its broker does not know.
     """
 
     pending: int
@@ -31,7 +31,7 @@ class Backlog:
 
     @property
     def shown(self) -> str:
-        """The number of both for people: ``10,000+`` where counting stopped."""
+        """The number of both as text: ``10,000+`` if counting stopped."""
         return self._shown(self.pending + self.held)
 
     @property
@@ -51,7 +51,7 @@ class Backlog:
 async def backlogs(session: Connection | SqlStore, schema: str) -> Mapping[str, Backlog]:
     """The queues with due jobs in Postgres, the longest wait first.
 
-    Costs the same at ten million rows.
+    Costs the same with ten million rows.
     """
     rows = await session.fetch(SQL.statement("backlog", schema))
     return {

@@ -21,7 +21,7 @@ def defaults() -> list[Plugin]:
 def make(
     identifier: str, settings: Mapping[str, Any] | None = None, *, source: str = "settings"
 ) -> Plugin:
-    """Make a default or an installed plugin by its identifier.
+    """Create a default or an installed plugin by its identifier.
 
     :param settings: the settings of the plugin, as read from a file.
     :param source: the origin of the settings, for errors.

@@ -1,4 +1,4 @@
-"""`KnownQueues`: notices pushes to a queue that does not exist, such as a misspelled one."""
+"""`KnownQueues`: detects pushes to a queue that does not exist, for example a misspelled one."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ from chancy.text import nearest
 logger = logging.getLogger("chancy.push")
 
 #: Seconds between two reads of the queues because of an unknown name. A strict application reads
-#: them more often: it must not refuse a queue that was declared a moment ago.
+#: them more often, because it must not refuse a queue that was just declared.
 REFRESH_S = 60.0
 STRICT_REFRESH_S = 1.0
-#: The maximum number of names that a process warns of.
+#: The maximum number of names about which a process warns.
 _MAX_WARNED = 1_000
 
-#: The names of which this process has warned.
+#: The names about which this process has warned.
 _warned: set[str] = set()
 
 
 class KnownQueues:
-    """The queues that an application declares, and those that are rows.
-
-    A push to a known queue costs a lookup in a set, and no call of the database.
+    """The queues that an application declares, and the queues that are stored. A push to a known
+    queue costs a lookup in a set, and no database call.
 
     :param own: the queues that the application declares; read at each push.
     :param strict: refuse jobs for other queues. Otherwise they are stored, and logged once.
@@ -44,7 +43,7 @@ class KnownQueues:
         self._refused = False
 
     def unknown(self, jobs: Iterable[PreparedJob]) -> list[str]:
-        """The queues of these jobs that are not known, and not warned of, in order."""
+        """The unknown queues of these jobs about which there was no warning yet, in order."""
         own, rows = self._own, self._rows or ()
         names = dict.fromkeys(
             job.queue for job in jobs if job.queue not in own and job.queue not in rows
@@ -59,7 +58,7 @@ class KnownQueues:
         self.report(names)
 
     async def refresh(self, broker: Broker) -> None:
-        """Read the queues, unless that was done a short time ago.
+        """Read the queues, unless they were read a short time ago.
 
         :raises BrokerError: with ``strict``, they cannot be read.
         """
@@ -79,9 +78,8 @@ class KnownQueues:
         self._read_at = now
 
     def report(self, names: Iterable[str]) -> None:
-        """Warn of the names that are not known, if the queues have been read.
-
-        :raises PushError: there is one, with ``strict``.
+        """Warn about unknown names, if the queues have been read. :raises PushError: a name is
+        unknown, with ``strict``.
         """
         if self._rows is None:
             return

@@ -15,7 +15,7 @@ class Lifetime:
     """Opens a broker at the first `enter`, and closes it at the last `leave`.
 
     :param before: closed before the broker.
-    :param calls: called before that, the last one first, while the broker is open.
+    :param calls: called before ``before`` is closed, the last one first.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Lifetime:
             raise
 
     async def leave(self) -> None:
-        """Leave, and close the broker if this was the last one inside."""
+        """Leave, and close the broker at the last `leave`."""
         self._inside -= 1
         if self._inside:
             return

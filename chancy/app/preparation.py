@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 _tuple = tuple.__new__
 
-#: Jobs of a bulk push that are taken from the caller's iterable at once: 20 slices are a chunk.
+#: Jobs of a bulk push that are read from the caller's iterable at once: 20 slices are a chunk.
 _SLICE = 50
 #: The maximum number of cached combinations of settings that passed the checks.
 _MAX_PASSED = 1_000
@@ -76,9 +76,9 @@ class JobPreparation:
         self._pushing = pushing
         self._storing = storing
         self._max_payload = max_payload
-        # Of two queues with the same name a worker declares the first.
+        # If two queues have the same name, a worker declares the first.
         self._queues = {queue.name: queue for queue in reversed(queues)}
-        #: Settings that passed the checks: most jobs differ in their arguments only.
+        #: Settings that passed the checks: most jobs differ only in their arguments.
         self._passed: dict[tuple[str, str, int, int, bool], Signature | None] = {}
 
     def prepare(
@@ -91,7 +91,7 @@ class JobPreparation:
     ) -> PreparedJob:
         """Prepare a job.
 
-        :param max_payload: replaces that of the application.
+        :param max_payload: overrides that of the application.
         :raises PushError: the job is invalid or, with ``validate``, its function is not found.
         """
         limit = self._max_payload if max_payload is None else max_payload
@@ -117,9 +117,7 @@ class JobPreparation:
         )
 
     def stored(self, func: str, arguments: str, queue: str | None) -> str:
-        """Encoded arguments as they are stored.
-
-        :param queue: the queue of the job; None if there is none.
+        """Encode arguments for storage. :param queue: the queue of the job, or None.
         :raises PushError: a rule of the queue could not read them.
         """
         if self._storing is None:
@@ -269,7 +267,7 @@ class JobPreparation:
 
 
 def _plain(name: str, value: object, func: str) -> dict[str, Any]:
-    """A mapping as a plain dict: JSON and the checks of types know no other ones."""
+    """A mapping as a plain dict, the only type that JSON and the type checks accept."""
     if not isinstance(value, Mapping):
         raise PushError(f"job {func}: {name}={shown(value)} must be a dict")
     return dict(value)
@@ -287,8 +285,8 @@ def parts(
 ) -> Iterator[Iterable[T]]:
     """The jobs of each transaction of a bulk push, to be consumed one after the other.
 
-    :raises PushError: the jobs are not an iterable, or a transaction of the caller's was to be
-        committed.
+    :raises PushError: the jobs are not an iterable, or the call would commit a transaction of the
+        caller.
     """
     given: object = jobs
     if not isinstance(given, Iterable):
@@ -307,7 +305,7 @@ def parts(
 
 @contextmanager
 def noting(stored: int) -> Generator[None]:
-    """Add to an error how many jobs of the same call are stored already."""
+    """Add the number of jobs of the same call that are stored already to an error."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Jobs that conditions select, and their changes in bounded batches."""
+"""Selects jobs by conditions, and changes them in bounded batches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from chancy.routing.router import RoutedBroker
 from chancy.states import FINISHED, UNFINISHED, WAITING, State
 from chancy.text import shown
 
-#: The most jobs that one statement changes, and the most rows that one statement reads.
+#: The maximum jobs that one statement changes, and the maximum rows that one statement reads.
 BATCH, _READ = 1_000, 10_000
 #: The longest age in a selection.
 _MAX_AGE = timedelta(days=36_500)
@@ -45,13 +45,13 @@ class JobSelection:
     :param func: the path of a function, a pattern of paths (``shop.jobs.*``), or the name of a
         function without its module.
     :param states: only jobs in these states.
-    :param older_than: pushed, or if they are finished: finished, at least this long ago, by the
-        server's clock.
+    :param older_than: pushed at least this long ago by the server's clock, or for finished jobs,
+        finished.
     :param newer_than: pushed, or finished, within this time.
     :param where: values of arguments by name, or by path: ``{"tenant_id": 42, "to.city": "Oslo"}``.
         A value is a string, a number, True, False or None.
-    :param error: part of the type and message of the last failure, in upper or lower case.
-    :raises ConfigurationError: a condition is not valid.
+    :param error: part of the type and message of the last failure; case is ignored.
+    :raises ConfigurationError: a condition is invalid.
     """
 
     queue: str | None = None
@@ -96,8 +96,8 @@ class ChangedJobs(NamedTuple):
 
     #: Jobs that met the conditions when they were read.
     matched: int = 0
-    #: Those that were changed. Others had started or finished by then, were locked by another
-    #: transaction, or were as wanted before.
+    #: Jobs that were changed. The others had started or finished by then, were locked by another
+    #: transaction, or needed no change.
     changed: int = 0
     #: Running jobs that were asked to stop, by `SelectedJobs.cancel`.
     asked: int = 0
@@ -112,11 +112,11 @@ class SelectedJobs:
     """The jobs that a `JobSelection` selects, for changes in bulk.
 
     Each change reads the jobs by id, and changes up to 1,000 of them in one transaction. Running
-    jobs are never moved or deleted. Jobs that are pushed meanwhile are left out. An interrupted
-    change has completed some batches: call it again for the others.
+    jobs are never moved or deleted. Jobs that are pushed in the meantime are left out. If a change
+    is interrupted, some batches are complete: call it again for the others.
 
-    Each takes ``dry_run``, to count the matching jobs and change none, and ``progress``, which is
-    called with the counts after each batch.
+    Each call takes ``dry_run``, to count the matching jobs without changing them, and ``progress``,
+    which is called with the counts after each batch.
 
     :param broker: the broker of the application.
     :param control: the broker that stores queues.
@@ -157,7 +157,7 @@ class SelectedJobs:
         dry_run: bool = False,
         progress: BulkProgress | None = None,
     ) -> ChangedJobs:
-        """Run waiting jobs at another time. The rules of its queue judge a held job again.
+        """Run waiting jobs at another time. The rules of its queue apply to a held job again.
 
         :param run_at: an aware datetime, or a timedelta or seconds from now, by the server's clock.
         """
@@ -172,8 +172,8 @@ class SelectedJobs:
     ) -> ChangedJobs:
         """Move waiting jobs to another queue, behind its pending jobs.
 
-        They keep their priorities, times, attempts and unique keys. A held job is judged again, by
-        the rules and the workers of the other queue.
+        They keep their priorities, times, attempts and unique keys. The rules and workers of the
+        other queue decide about a held job again.
 
         :raises ConfigurationError: the other queue is not declared.
         """
@@ -183,10 +183,9 @@ class SelectedJobs:
     async def prioritize(
         self, priority: int, *, dry_run: bool = False, progress: BulkProgress | None = None
     ) -> ChangedJobs:
-        """Give waiting jobs another priority; those of one priority keep their order.
-
-        Rules of `chancy.plugins.reprioritize` count from the new priority. The rules of its queue
-        judge a held job again.
+        """Give waiting jobs another priority; jobs with equal priorities keep their order. Rules of
+        `chancy.plugins.reprioritize` count from the new priority. The rules of its queue apply to a
+        held job again.
         """
         check_number(priority, "priority", PRIORITIES[0], PRIORITIES[-1])
         return await self._stored_change("prioritize", (priority,), dry_run, progress)
@@ -196,8 +195,8 @@ class SelectedJobs:
     ) -> ChangedJobs:
         """Delete finished jobs permanently, except those that finished within the last minute.
 
-        With failed jobs among the states, as by default, except those of the last ten minutes, so
-        that a sweep can file them as dead letters if the settlement could not. Dead letters remain.
+        If failed jobs are selected, as by default, the jobs of the last ten minutes are also kept,
+        so that a sweep can file dead letters that a settlement could not. Dead letters remain.
         """
         states = self._states("delete", FINISHED)
         store = await self._postgres("delete")
@@ -221,8 +220,8 @@ class SelectedJobs:
     # The jobs
 
     def _states(self, action: str, allowed: frozenset[State]) -> list[State]:
-        """The states to select, in order; raises `ConfigurationError` if the change has no use
-        for one of them."""
+        """The states to select, in order; raises `ConfigurationError` if the change does not apply
+        to one of them."""
         wanted = self._wanted.states or allowed
         if refused := sorted(wanted - allowed):
             labels = ", ".join(state.label for state in sorted(allowed))
@@ -241,7 +240,7 @@ class SelectedJobs:
             raise ConfigurationError(f"{shown(older or newer)} is too long ago") from None
 
     async def _postgres(self, action: str) -> PostgresBroker:
-        """The store, or `ConfigurationError` if jobs that may match are in another one."""
+        """The Postgres broker, or `ConfigurationError` if another broker may have matching jobs."""
         control = self._control
         if not isinstance(control, PostgresBroker):
             raise ConfigurationError(f"{action} needs jobs in Postgres, not in {control!r}")
@@ -260,7 +259,7 @@ class SelectedJobs:
         dry_run: bool,
         progress: BulkProgress | None,
     ) -> ChangedJobs:
-        """Run a statement of the store for each batch of waiting jobs."""
+        """Run a statement for each batch of waiting jobs."""
         states = self._states(action, WAITING)
         store = await self._postgres(action)
         statement: str = getattr(store.sql, action)
@@ -288,7 +287,7 @@ class SelectedJobs:
     async def _stored(
         self, store: PostgresBroker, states: list[State]
     ) -> AsyncIterator[list[UUID]]:
-        """The ids of matching unfinished jobs in Postgres, in batches, the lowest first."""
+        """The ids of matching unfinished jobs in Postgres, in batches, lowest first."""
         now, last = await _last_job(store)
         after: UUID | None = _FIRST if last is not None else None
         since, until = self._period(now)
@@ -302,7 +301,7 @@ class SelectedJobs:
                 yield list(ids)
 
     async def _listed(self, broker: Broker, states: list[State]) -> AsyncIterator[list[UUID]]:
-        """The ids of matching unfinished jobs of another broker, in batches, the greatest first."""
+        """The ids of matching unfinished jobs of another broker, in batches, highest first."""
         before: UUID | None = None
         since, until = self._period(datetime.now(UTC))
         young = self._wanted.older_than is None
@@ -330,7 +329,7 @@ class SelectedJobs:
 
 
 async def _last_job(store: PostgresBroker) -> tuple[datetime, UUID | None]:
-    """The time of the server, and the greatest id of an unfinished job."""
+    """The time of the server, and the highest id of an unfinished job."""
     ((now, last),) = await store.fetch(store.sql.last_job)
     return now.replace(tzinfo=UTC), last
 

@@ -60,7 +60,7 @@ class BlockingCalls:
 
     def __init__(self) -> None:
         self._sync: SyncBroker | None = None
-        #: The queues of this application: `default`, and those it has declared.
+        #: The queues of this application: `default`, and the declared ones.
         self._own_queues = {"default"}
         # The number of open `with` blocks of all threads.
         self._inside = 0
@@ -90,9 +90,8 @@ class BlockingCalls:
             broker.close()
 
     def bind_sync(self, bind: Callable[[Callable[[], SyncBroker]], SyncBroker]) -> None:
-        """Have the ``sync_…`` calls go through another broker from now on, also outside `with`.
-
-        :param bind: makes the broker; it gets a function that opens the one that it replaces.
+        """Make the ``sync_…`` calls use another broker from now on, also outside `with`. :param
+        bind: creates the broker; receives a function that opens the replaced one.
         """
         with self._lock:
             self._sync = bind(self._open_sync)
@@ -135,7 +134,7 @@ class BlockingCalls:
         raise NotImplementedError
 
     def _tables(self) -> tuple[str, str, tuple[Component, ...]]:
-        """The DSN, the schema, and the components that own tables beside the core."""
+        """The DSN, the schema, and the components that own tables in addition to the core."""
         raise NotImplementedError
 
     async def get_job(self, id: UUID) -> QueuedJob | None:
@@ -229,7 +228,7 @@ class BlockingCalls:
     ) -> QueuedJob:
         """`wait_for` for code without an event loop.
 
-        One thread of the application listens for all of them.
+        One thread of the application listens for all of these calls.
         """
         waiting = self.sync_begin_wait(id, timeout_s, stored=stored)
         try:
@@ -241,7 +240,7 @@ class BlockingCalls:
     def sync_begin_wait(
         self, id: UUID, timeout_s: float | None = None, *, stored: bool = False
     ) -> Future[QueuedJob]:
-        """Start to wait for a job as `sync_wait_for` does, and return at once.
+        """Start to wait for a job like `sync_wait_for`, but return at once.
 
         The future has the job, or the error that `wait_for` raises. Its ``cancel`` ends the wait.
         Its callbacks run in the thread that listens, and must not block.
@@ -251,9 +250,8 @@ class BlockingCalls:
 
     def sync_call(self, work: Callable[[Broker], Awaitable[T]], *, waits: bool = False) -> T:
         """Run a coroutine function with the broker of the sync calls, and return its result. For
-        plugins whose calls have a form without an event loop.
-
-        :param waits: it may wait for what other processes commit.
+        plugins that offer calls without an event loop. :param waits: the function may wait for
+        commits of other processes.
         """
         return self._sync_broker.run(work, waits=waits)
 

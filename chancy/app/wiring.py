@@ -30,7 +30,7 @@ class Substitute:
 
 
 class Wiring:
-    """Makes the brokers and waiters of an application, for its event loop and for its threads.
+    """Creates the brokers and waiters of an application, for its event loop and for its threads.
 
     :param hooks: the hooks with the factories of the plugins' brokers. Without any factory,
         nothing is routed.
