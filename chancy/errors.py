@@ -40,7 +40,7 @@ class ChancyError(Exception):
 
 
 class ConfigurationError(ChancyError):
-    """A setting, name, DSN or queue is not valid. Nothing was written."""
+    """A setting, name, DSN or queue is invalid. Nothing was written."""
 
 
 class SchemaMismatch(ConfigurationError):
@@ -156,7 +156,8 @@ class InvalidAnswer(JobError, ValueError):
 
 
 class InvalidCheckpoint(JobError, ValueError):
-    """A checkpoint of a job cannot be run or stored: a bad name, function or value; or too many."""
+    """A checkpoint cannot be run or stored: its name, function or value is invalid, or there are
+    too many."""
 
 
 class LeaseLost(JobError):
@@ -220,7 +221,7 @@ class RowsLocked(BrokerError):
     stored.
 
     :param ids: the jobs for which nothing is stored.
-    :param stale: those of the others whose lease is gone.
+    :param stale: those of the other jobs whose lease is lost.
     """
 
     def __init__(self, ids: frozenset[UUID], stale: frozenset[UUID]) -> None:
@@ -237,9 +238,9 @@ class RowsLocked(BrokerError):
 class StatementFailed(BrokerError):
     """The server rejected a statement. Nothing of it was stored.
 
-    :param sqlstate: the SQLSTATE of Postgres, five characters such as ``40001``. Empty for a
-        store without such codes, such as Redis; the message then has the server's own text.
-    :param passing: whether the same statement may succeed later, where the code does not tell.
+    :param sqlstate: the SQLSTATE of Postgres, five characters such as ``40001``. Empty for a broker
+        without such codes, such as Redis; the message then has the server's own text.
+    :param passing: whether the same statement may succeed later, if the code does not show it.
     """
 
     def __init__(self, message: str, *, sqlstate: str = "", passing: bool = False) -> None:

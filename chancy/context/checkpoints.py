@@ -1,6 +1,5 @@
-"""Checkpoints of a job: checkpoints whose stored values later attempts reuse.
-
-They are stored in the job's meta under `KEY`: for each name the value, and the attempt that ran it.
+"""Checkpoints of a job: stored values of function calls, which later attempts reuse. They are
+stored in the job's meta under `KEY`: the value of each name, and the attempt that ran it.
 """
 
 from __future__ import annotations
@@ -183,7 +182,7 @@ class Checkpoints:
                     f"is {self._limit:,}: store data elsewhere and references in checkpoints"
                 )
             self._records = records
-            # Under the lock, so that the last write has all checkpoints.
+            # Under the lock, so that the last write contains all checkpoints.
             return text, self._attempt.keep(meta)
 
     def _invalid(self, name: object, why: str) -> InvalidCheckpoint:
@@ -202,12 +201,13 @@ def _close(value: object) -> None:
 
 
 def _check_blocking(name: object) -> None:
-    # asyncio is not imported for this check: a child without coroutines does not load it.
+    # asyncio is not imported for this check: an executor process without coroutines does not load
+    # it.
     asyncio = sys.modules.get("asyncio")
     if asyncio is None:
         return
     with suppress(RuntimeError):
-        # A plain function that a child runs between its coroutines has no current task.
+        # A plain function that an executor process runs between coroutines has no current task.
         if asyncio.current_task() is not None:
             raise JobError(
                 f"sync_checkpoint({shown(name)}) would block the event loop: use "

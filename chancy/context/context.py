@@ -27,7 +27,7 @@ from chancy.text import storable
 
 logger = logging.getLogger("chancy.job")
 
-#: The longest text of a progress report, and the longest line that a job logs, in characters.
+#: The maximum characters of the text of a progress report, and of a line that a job logs.
 MAX_TEXT = 1_000
 MAX_LINE = 16_000
 
@@ -43,7 +43,7 @@ class JobContext:
     Its methods may be called from any thread of the process that runs the job.
 
     :param attempt: the claim, or the part of it that an executor's child process has.
-    :param outside: receives progress, checkpoints and completion; called in the thread of the
+    :param outside: receives progress, checkpoints and the completion; called in the thread of the
         caller.
     :param deadline: when the time limit ends the attempt, by ``time.monotonic()``; None without a
         limit.
@@ -120,12 +120,12 @@ class JobContext:
 
     @property
     def crashes(self) -> int:
-        """How many times the process that ran this job died during an attempt."""
+        """How often a process has died while it ran this job."""
         return self._attempt.crashes
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """The job's meta as of the start of this attempt. Do not modify it."""
+        """The job's meta when this attempt began. Do not modify it."""
         if self._meta is None:
             text = self._attempt.meta
             try:
@@ -136,16 +136,15 @@ class JobContext:
         return self._meta
 
     def carry(self, **meta: Any) -> None:
-        """Set keys of `meta` for this run alone, in executor processes too; nothing is stored.
-
-        For `around` hooks that pass a value on to the function, before it is called.
+        """Set keys of `meta` for this run only, also in executor processes; nothing is stored. For
+        `around` hooks that pass a value to the function, before it is called.
         """
         self._meta = {**self.meta, **meta}
         self._carries = True
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the time limit, 0 when it has passed; None without a limit."""
+        """Seconds until the time limit, 0 once it has passed; None without a limit."""
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
     @property
@@ -186,7 +185,7 @@ class JobContext:
 
     @property
     def has_stack(self) -> bool:
-        """Whether the stack was asked for."""
+        """Whether `stack` was used."""
         return self._stack is not None
 
     def progress(self, fraction: float, text: str = "") -> None:
@@ -207,7 +206,8 @@ class JobContext:
             self._outside.say(self._attempt, progress)
 
     def log(self, message: str, level: int = logging.INFO) -> None:
-        """Write a line with this job's id to the worker's log, by the logger ``chancy.job``."""
+        """Write a line with this job's id to the worker's log, through the logger
+        ``chancy.job``."""
         if logger.isEnabledFor(level):
             logger.log(
                 level,
@@ -242,12 +242,12 @@ class JobContext:
         """Call a function once for this job and store its value. Later attempts return the stored
         value instead of calling it again.
 
-        The value is stored when this returns. It is returned as decoded from JSON, the first time
-        too. A plain function is called in the event loop.
+        The value is stored when this returns. Even the first time, it is returned as decoded from
+        JSON. A plain function is called in the event loop.
 
         :param name: identifies the checkpoint; each name may be used once in an attempt.
-        :raises InvalidCheckpoint: the name is invalid or already used, there are too many, or JSON
-            cannot hold the value.
+        :raises InvalidCheckpoint: the name is invalid or already used, there are too many
+            checkpoints, or JSON cannot hold the value.
         :raises PayloadTooLarge: the checkpoints are over the size limit.
         :raises LeaseLost: this attempt no longer owns the job; the value was not stored.
         :raises BrokerError: the store refuses the value, or the worker is stopping.
@@ -279,9 +279,9 @@ class JobContext:
         """Complete this job as succeeded in your transaction, so that its other writes and the
         job's completion are committed together, or not at all.
 
-        Call it last, and commit soon: until then the job's row is locked, and the server ends a
+        Call it last, and commit soon. Until then, the job's row is locked, and the server ends a
         session that is idle for 10 seconds in the transaction. If the transaction is rolled back,
-        the function's own outcome applies; after a commit that outcome is ignored.
+        the function's own outcome applies; after a commit, it is ignored.
 
         :param tx: anything that `Chancy.push` takes as ``within``, on the database of the jobs.
         :param result: stored as the job's result, instead of the function's return value.
@@ -337,7 +337,7 @@ class JobContext:
         return True
 
     def carrying(self, claim: Claim) -> Claim:
-        """The claim to run: with the keys that `carry` has set, if there are any."""
+        """The claim to run, with the keys that `carry` has set."""
         if self._carries:
             limit = max(self._outside.max_payload, 2 * len(claim.meta or ""))
             text = encode(self.meta, what="the meta of an `around` hook", limit=limit)
@@ -363,7 +363,7 @@ CURRENT: ContextVar[JobContext] = ContextVar("chancy_current_job")
 def current_job() -> JobContext:
     """Return the context of the running job.
 
-    :raises NoCurrentJob: the caller was called directly instead of by a job, or runs in a thread
+    :raises NoCurrentJob: the function was called directly instead of by a job, or runs in a thread
         that does not have the job's context.
     """
     try:
@@ -376,4 +376,4 @@ def current_job() -> JobContext:
 
 
 def _of_any_result() -> Any:
-    """Stands for a function that is not decorated, so its result has no annotation."""
+    """Stands for a function that is not decorated, whose result has no annotation."""

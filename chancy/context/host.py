@@ -1,4 +1,4 @@
-"""The interface between a job's context and its executor, in this process or the parent."""
+"""The interface between a job's context and its executor, in this process or its parent."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class PendingWrite(Protocol):
     def __await__(self) -> Generator[Any, Any, None]:
         """Wait until it is stored.
 
-        :raises LeaseLost: it was not stored, since this attempt no longer owns the job.
+        :raises LeaseLost: it was not stored, because this attempt no longer owns the job.
         :raises BrokerError: it may not have been stored.
         """
         ...
@@ -58,7 +58,7 @@ class PendingWrite(Protocol):
 class Completion(Protocol):
     """Completes an attempt as succeeded in the caller's transaction.
 
-    Both methods return False if its lease is gone.
+    Both methods return False if its lease is lost.
     """
 
     async def complete(self, tx: object, id: UUID, lease: UUID, result: str | None) -> bool: ...
@@ -97,7 +97,7 @@ class AttemptHost(Protocol):
 
 
 class DetachedHost:
-    """The host of a context that no executor is attached to yet."""
+    """The host of a context without an executor yet."""
 
     max_payload = DEFAULT_MAX_PAYLOAD
     completion = None

@@ -12,15 +12,15 @@ from chancy.text import shown
 
 #: The attribute of a decorated function that holds its `Batching`.
 ATTRIBUTE = "__chancy_batching__"
-#: The most items of a batch, and the most seconds for which a job waits for others.
+#: The maximum items of a batch, and the maximum seconds for which a job waits for others.
 MOST_ITEMS, MOST_WITHIN_S = 10_000, 60.0
 
 
 class Batching(NamedTuple):
     """How the jobs of a function are combined into one call.
 
-    :param parameter: the first parameter of the function: a list that gets the items of all jobs.
-    :param size: the most items of a call, from 2 to 10,000, unless a single job has more.
+    :param parameter: the first parameter of the function, a list for the items of all jobs.
+    :param size: the maximum items of a call, from 2 to 10,000, unless a single job has more.
     :param within_s: seconds for which a job waits for others.
     """
 
@@ -36,7 +36,7 @@ class Batching(NamedTuple):
         size: object,
         within: timedelta | float,
     ) -> Batching | None:
-        """Return what a decorator declares; None without ``batch``.
+        """Return the batching that a decorator declares; None without ``batch``.
 
         :raises ConfigurationError: a value is out of range, or the function has no parameter.
         """

@@ -32,10 +32,10 @@ else:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: The key of a job's meta on which the job is held until `Chancy.release` is called with its value.
+#: The key of a job's meta with the value that `Chancy.release` takes to release the job.
 HOLD = "hold"
 
-#: Attempts of a job by default: with the default delays, about three weeks.
+#: The default number of attempts of a job. With the default delays, they take about three weeks.
 DEFAULT_MAX_ATTEMPTS = 25
 
 
@@ -54,10 +54,10 @@ class Job(Generic[R_co]):
     :param meta: data for plugins, one key for each; stored with the job.
     :param limits: limits of one attempt, at most one `Limit` of each type. They override those of
         the queue.
-    :param id: makes a repeated push of the same job a no-op while the job is unfinished. By
-        default the push generates a UUIDv7.
+    :param id: a repeated push with this id is a no-op while the job is unfinished. By default the
+        push generates a UUIDv7.
     :param unique: which other jobs are duplicates of this one, and how a duplicate push is handled.
-    :param expires_at: the job is cancelled unless it has started by then: an aware datetime, or a
+    :param expires_at: when the job is cancelled unless it has started: an aware datetime, or a
         delay after the push by the clock of the database. None: never.
     """
 
@@ -108,7 +108,7 @@ class Job(Generic[R_co]):
         return replace(self, queue=queue)
 
     def with_priority(self, priority: int) -> Self:
-        """Return a copy with a priority from -100 to 100; higher ones run first."""
+        """Return a copy with a priority from -100 to 100; higher runs first."""
         return replace(self, priority=priority)
 
     def with_run_at(self, run_at: datetime | None) -> Self:
@@ -124,10 +124,9 @@ class Job(Generic[R_co]):
         return replace(self, max_attempts=max_attempts)
 
     def with_retry(self, retry: PolicyChoice) -> Self:
-        """Return a copy with this retry policy, or one for each type of error; False: no retry.
-
-        The policy is stored in the job's ``meta["retry"]``. Its ``max_attempts``, or the largest
-        of several, becomes that of the job.
+        """Return a copy with this retry policy, or one for each type of error; False: no retry. The
+        policy is stored in the job's ``meta["retry"]``. Its ``max_attempts``, or the largest of
+        several policies, becomes that of the job.
         """
         stored, most = chosen(retry, self.max_attempts)
         return replace(self, meta={**self.meta, KEY: stored}, max_attempts=most)
@@ -146,11 +145,11 @@ class Job(Generic[R_co]):
         return replace(self, limits=check_limits(limits, f"job {self.func}"))
 
     def with_id(self, id: UUID) -> Self:
-        """Return a copy with an id of your own; a job of that id is stored once."""
+        """Return a copy with an id of your own; a job with that id is stored once."""
         return replace(self, id=id)
 
     def with_unique(self, unique: Unique | None) -> Self:
-        """Return a copy with this rule of uniqueness; None removes it."""
+        """Return a copy with this unique rule; None removes it."""
         return replace(self, unique=unique)
 
     def with_expires_at(self, expires_at: datetime | timedelta | float | None) -> Self:
@@ -165,10 +164,9 @@ _set_arguments = Job.__dict__["arguments"].__set__
 
 
 def as_time(at: datetime | timedelta | float | None, name: str) -> datetime | timedelta | None:
-    """A number of seconds as a timedelta, other values unchanged.
-
-    :raises PushError: it is a bool, or no timedelta has so many seconds; or a delay is neither a
-        number nor a time.
+    """Convert a number of seconds to a timedelta; return other values unchanged. :raises PushError:
+    the value is a bool, or too large for a timedelta, or a delay that is neither a number nor a
+    time.
     """
     if isinstance(at, bool):
         raise PushError(f"{name}={at} is not a number of seconds")
@@ -205,7 +203,7 @@ class QueuedJob:
     finished_at: datetime | None
     stop_asked_at: datetime | None
     limits: tuple[Limit, ...]
-    #: Until it is finished.
+    #: None once the job is finished.
     expires_at: datetime | None = None
 
 
@@ -326,7 +324,7 @@ class JobDecorator(Protocol):
 
 #: Every function decorated in this process, by path.
 DECORATED: dict[str, Callable[..., Any]] = {}
-#: The queues that they name.
+#: The queues that these functions name.
 NAMED_QUEUES: set[str] = set()
 
 
@@ -350,7 +348,7 @@ def _check_not_method(func: object, path: str) -> None:
 
 
 def check_not_generator(func: Callable[..., Any], path: str) -> None:
-    """Raise `InvalidArguments` for a generator function: its call would run none of it."""
+    """Raise `InvalidArguments` for a generator function, because calling it would not run it."""
     if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
         kind = "an async generator" if inspect.isasyncgenfunction(func) else "a generator"
         raise InvalidArguments(
@@ -429,14 +427,14 @@ def job(
     above this one do not run in a worker.
 
     :param delay: a timedelta or seconds after the push, by the clock of the database.
-    :param max_attempts: the default is the one of ``retry``, or 25.
-    :param retry: when a failed job runs again: a policy of `chancy.retry`, or a dict of exception
-        types with a policy each. The default is the policy of the worker's application.
+    :param max_attempts: the default is that of ``retry``, or 25.
+    :param retry: when a failed job runs again: a policy of `chancy.retry`, or a dict that maps
+        exception types to policies. The default is the policy of the worker's application.
     :param version: the version of the function's arguments, stored with each job. A worker leaves
         jobs of a later version to workers that know it.
     :param upgrade: converts the stored arguments of a job, plain JSON values, from an older
         version: ``upgrade(arguments, version)`` returns the current arguments.
-    :param batch: the most items of one call. The first parameter of the function is a list; a
+    :param batch: the maximum items of one call. The first parameter of the function is a list; a
         worker calls the function with the items of several jobs whose other arguments are equal.
         The function returns None, or a list with a result or an exception for each item.
     :param within: seconds for which a job waits for others, at most 60.

@@ -1,6 +1,5 @@
-"""Checks of the fields of a job, for all that store jobs.
-
-Pure, but for the time now, with which an expiry is compared."""
+"""Validates the fields of a job, for all code that stores jobs. Pure, except that an expiry is
+compared with the current time."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from chancy.text import shown
 
 PRIORITIES = range(-100, 101)
 ATTEMPTS = range(1, 10_001)
-#: The most characters of the key on which a job is held.
+#: The maximum characters of the key of a job on hold.
 MAX_HOLD = 200
 
 
@@ -32,7 +31,7 @@ def check_job(job: Job) -> None:
 
 
 def check_hold(job: Job) -> None:
-    """Raise `PushError` if a job is to be held on a key that cannot be stored."""
+    """Raise `PushError` if a job is on hold with a key that cannot be stored."""
     key: object = job.meta.get(HOLD)
     if HOLD in job.meta and not (isinstance(key, str) and 1 <= len(key) <= MAX_HOLD):
         raise PushError(
@@ -88,7 +87,7 @@ def due(job: Job) -> tuple[datetime | None, float | None]:
 def expiry(job: Job) -> datetime | float | None:
     """The time at which a job expires, in UTC, or its seconds after the push.
 
-    :raises PushError: it is not a time, or the job would not be due before.
+    :raises PushError: the value is not a time, or the job would expire before it is due.
     """
     if job.expires_at is None:
         return None

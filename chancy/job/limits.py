@@ -13,9 +13,9 @@ from chancy.checks import check_instances
 from chancy.errors import ConfigurationError
 from chancy.text import shown
 
-#: The longest time limit, in seconds: a year.
+#: The maximum time limit, in seconds: a year.
 MAX_TIME_S = 365 * 86_400.0
-#: The smallest memory limit, in bytes. A process with less cannot start.
+#: The minimum memory limit, in bytes. A process with less cannot start.
 MIN_MEMORY_BYTES = 32 * 2**20
 
 

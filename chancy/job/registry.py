@@ -27,15 +27,15 @@ class Registry:
 
     def __init__(self, allow: Iterable[str] = ()) -> None:
         self.allow = check_instances(allow, str, "allow", "pass patterns such as 'shop.jobs.*'")
-        #: The path of a function that surrounds each function that a worker runs, such as one that
-        #: closes database connections: it takes the function and returns another one. Executor
-        #: processes import it before any job. Set it before a worker starts.
+        #: The path of a function that wraps each function that a worker runs, for example to close
+        #: database connections: it takes the function and returns another one. Executor processes
+        #: import it before any job. Set it before a worker starts.
         self.wrapper: str | None = None
         self._found: dict[str, Callable[..., Any]] = {}
         self._wrapped: dict[Callable[..., Any], Callable[..., Any]] = {}
 
     def find(self, path: str) -> Callable[..., Any]:
-        """Return the function with the path that a row names, surrounded by `wrapper`.
+        """Return the function with the path that a row names, wrapped by `wrapper`.
 
         :raises UnknownFunction: it is neither registered nor allowed, or does not exist.
         """
@@ -95,7 +95,7 @@ class Registry:
         return None if function is None else Signature.of(function, path)
 
     def signature(self, path: str) -> Signature:
-        """Return the signature of a function that is about to be pushed; raises as `check`."""
+        """Return the signature of a function that is about to be pushed; raises like `check`."""
         self.check(path)
         return Signature.of(self._found.get(path) or DECORATED[path], path)
 
@@ -107,7 +107,7 @@ class Registry:
             # Also waits for an import in another thread.
             module = importlib.import_module(module_name)
         except (Exception, SystemExit) as error:  # a module may exit when it is imported
-            # The path of a static method names a class: its module has been imported on the way.
+            # The path of a static method names a class, whose module has been imported on the way.
             if path in DECORATED:
                 return DECORATED[path]
             raise UnknownFunction(

@@ -23,9 +23,9 @@ OnConflict = Literal["skip", "replace", "raise"]
 #: The key of the version among the arguments, which is not compared; see
 #: `chancy.serialization.versions`. Encrypted arguments have the same key, without a version.
 _MARK = "$chancy"
-#: The longest key, in characters.
+#: The maximum characters of a key.
 MAX_KEY = 255
-#: The longest period, debounce and cap: ten years.
+#: The maximum period, debounce and cap: ten years.
 LONGEST = timedelta(days=3_660)
 
 
@@ -67,7 +67,7 @@ class Unique:
         left as it is if it runs. ``raise``: the push raises `DuplicateJob`.
     :param debounce: the job runs this long after the last push, with the arguments of that push.
     :param cap: the job is due at most this long after the first push. Required with ``debounce``,
-        since a constant stream of pushes would delay the job forever.
+        because a constant stream of pushes would delay the job forever.
     :raises ConfigurationError: a value is invalid, or two values cannot be combined.
     """
 

@@ -9,17 +9,15 @@ from chancy.errors import ConfigurationError, InvalidArguments, PayloadTooLarge
 from chancy.serialization.codec import encode
 from chancy.text import shown
 
-#: The most bytes of the conditions as JSON.
+#: The maximum bytes of the conditions as JSON.
 _MAX_BYTES = 8_192
 
 
 def containing(where: object) -> str | None:
-    """The conditions as the JSON object that the arguments must contain; None without any.
-
-    A path with dots, ``address.city``, leads into objects. A value is a string, a number, True,
-    False or None, which matches a null and no missing argument.
-
-    :raises ConfigurationError: it is no such mapping, or one path leads into the value of another.
+    """The conditions as the JSON object that the arguments must contain; None without conditions. A
+    path with dots, ``address.city``, leads into objects. A value is a string, a number, True, False
+    or None; None matches a null, but not a missing argument. :raises ConfigurationError: the value
+    is not such a mapping, or a path leads into the value of another.
     """
     if not isinstance(where, Mapping):
         raise ConfigurationError(f'where={shown(where)} must be a dict like {{"tenant_id": 42}}')
@@ -53,7 +51,7 @@ def containing(where: object) -> str | None:
 
 
 def contains(arguments: object, wanted: object) -> bool:
-    """Whether arguments contain an object of `containing`, as in SQL by the operator ``@>``."""
+    """Whether arguments contain an object of `containing`, like the SQL operator ``@>``."""
     if isinstance(wanted, dict):
         return isinstance(arguments, dict) and all(
             key in arguments and contains(arguments[key], value) for key, value in wanted.items()

@@ -1,4 +1,4 @@
-"""The plugin interface: the base class, its hooks, and the types plugins build on."""
+"""The plugin interface: the base class, its hooks, and the types that plugins use."""
 
 from __future__ import annotations
 

@@ -42,9 +42,8 @@ if TYPE_CHECKING:
 
 
 class Id(click.types.UUIDParameterType):
-    """An argument type: an id, which the shell completes. Nothing is printed or raised meanwhile.
-
-    :param newest: reads the ids; it may take 3 seconds, connecting included.
+    """An argument type: an id, which the shell completes, without output or errors meanwhile.
+    :param newest: reads the ids; it may take 3 seconds, including the connection.
     """
 
     def __init__(self, newest: Newest) -> None:
@@ -86,11 +85,11 @@ class Seconds(click.FloatRange):
 
 
 def read_json(text: str, option: str) -> Any:
-    """The value of an option that takes JSON. Raises `InvalidArguments` if it is not JSON."""
+    """Parse the value of an option that takes JSON; raises `InvalidArguments` if it is not JSON."""
     try:
         return json.loads(text)
     except ValueError as error:
-        # A value that begins like this was not meant as a string.
+        # A value that begins like this is not meant as a string.
         is_string = text[:1] not in ("{", "[", '"')
         hint = f"; a string needs quotes inside the shell's: '{json.dumps(text)}'"
         raise InvalidArguments(
@@ -112,7 +111,7 @@ def read_arguments(given: Iterable[str]) -> dict[str, Any]:
 def with_settings(
     job: Job, *, queue: str | None, priority: int | None, max_attempts: int | None
 ) -> Job:
-    """A job with the settings that options give; None: as it is."""
+    """Return a job with the settings of options; None leaves a setting unchanged."""
     given: dict[str, Any] = {"queue": queue, "priority": priority, "max_attempts": max_attempts}
     return replace(job, **{name: value for name, value in given.items() if value is not None})
 

@@ -1,4 +1,4 @@
-"""Checks the decisions of plugins where they come in, before a broker has to store them."""
+"""Validates the decisions of plugins before a broker has to store them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from chancy.serialization.codec import encode
 from chancy.states import TRANSITIONS, State
 from chancy.text import shown
 
-#: The longest delay of a decision, in seconds: 100 years.
+#: The maximum delay of a decision, in seconds: 100 years.
 MAX_DELAY_S = 100 * 366 * 86_400.0
-#: The largest result or meta of a decision, in bytes.
+#: The maximum size of a result or meta of a decision, in bytes.
 _MAX_JSON = 256 * 1024 * 1024
 
 
 def check_decision(decision: object, before: Settlement) -> None:
     """Raise `TypeError` or `ValueError` unless a broker can store a changed decision.
 
-    Only changed fields are checked: a plugin does not answer for the others.
+    Only changed fields are checked, because a plugin is not responsible for the others.
 
     :param before: the decision that was passed to the plugin.
     """
@@ -66,7 +66,7 @@ def _check_field(name: str, value: object) -> None:
 
 
 def _is_json(text: str, what: str, kind: type = object) -> bool:
-    """Whether a string is JSON that ``jsonb`` takes, of a kind."""
+    """Whether a string is JSON of a kind that ``jsonb`` accepts."""
     value = json.loads(text, parse_constant=_refuse_constant)
     encode(value, what=what, limit=_MAX_JSON)
     return isinstance(value, kind)

@@ -1,7 +1,5 @@
-"""Installed plugins: found by entry point, imported and made when an application names them.
-
-A plugin does not run because it is installed. A plugin that no application names is listed, and
-not imported.
+"""Installed plugins: found by entry point, imported and created when an application names them.
+Installing a plugin does not run it. A plugin that no application names is listed, but not imported.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ GROUP = "chancy.plugins"
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """An installed plugin, not imported."""
+    """An installed plugin, which is not imported yet."""
 
     identifier: str
     path: str
@@ -53,7 +51,7 @@ def installed() -> Sequence[Installed]:
 def named(identifier: str, defaults: Iterable[type[Plugin]] = ()) -> type[Plugin]:
     """The class of a plugin, from ``defaults`` or an installed distribution.
 
-    :raises ConfigurationError: there is no plugin of this name, or it cannot be imported.
+    :raises ConfigurationError: there is no plugin with this name, or it cannot be imported.
     """
     known = {kind.get_identifier(): kind for kind in defaults}
     if identifier in known:
@@ -96,7 +94,7 @@ def _imported(entry: Installed) -> type[Plugin]:
 
 
 def settings_of(kind: type[Plugin]) -> type[BaseModel]:
-    """The model of a plugin's settings: its own, or one made from its constructor's parameters."""
+    """The model of a plugin's settings: its own, or one for its constructor's parameters."""
     if kind.Settings is not None:
         return kind.Settings
     from pydantic import ConfigDict, create_model
@@ -115,7 +113,7 @@ def settings_of(kind: type[Plugin]) -> type[BaseModel]:
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """The types of parameters; Any where a name is imported for type checkers only."""
+    """The types of parameters; Any if a name is imported only for type checkers."""
     found: dict[str, Any] = {}
     for name, annotation in inspect.get_annotations(function).items():
         one = types.SimpleNamespace(__annotations__={name: annotation})
@@ -127,11 +125,11 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def made(kind: type[Plugin], settings: Mapping[str, Any], *, source: str = "settings") -> Plugin:
-    """Make a plugin with settings from a file.
+    """Create a plugin with settings from a file.
 
     :param source: the origin of the settings, for errors.
-    :raises ConfigurationError: a setting is invalid. The error names it and the reason, never its
-        value.
+    :raises ConfigurationError: a setting is invalid. The error has its name and the reason, but
+        never its value.
     """
     from pydantic import ValidationError
 
@@ -145,7 +143,7 @@ def made(kind: type[Plugin], settings: Mapping[str, Any], *, source: str = "sett
             )
     try:
         checked = model.model_validate(dict(settings))
-        # What is iterated for the first time by the constructor is checked there.
+        # Iterators are checked when the constructor consumes them.
         return kind(**{name: getattr(checked, name) for name in settings})
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error}") from error

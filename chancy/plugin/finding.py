@@ -1,4 +1,4 @@
-"""`Finding`, one line in the report of a check: what was found, how bad it is, and what to do."""
+"""`Finding`, one line in the report of a check: the result, its severity, and the action."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 
 class Severity(StrEnum):
-    """How bad a finding is, the worst first."""
+    """The severity of a finding, worst first."""
 
     #: Jobs do not run, or are about to be lost.
     ERROR = "error"
-    #: It becomes a problem if it continues.
+    #: A problem if it continues.
     WARNING = "warning"
-    #: The check could not be made.
+    #: The check failed to run.
     UNKNOWN = "unknown"
     OK = "ok"
 
@@ -23,8 +23,8 @@ class Finding(NamedTuple):
 
     :param about: the name of the check.
     :param found: its result, with the values.
-    :param todo: the action to take, one command or statement if possible; empty if none is needed.
-    :param grade: how bad it is; OK if there is nothing to do.
+    :param todo: the action to take, if possible one command or statement; empty if none is needed.
+    :param grade: the severity, if there is something to do.
     """
 
     about: str

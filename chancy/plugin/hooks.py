@@ -34,13 +34,13 @@ from chancy.queue.rules import UnknownRules
 from chancy.states import State
 from chancy.text import shown, storable
 
-#: The timeout of `Plugin.why_held` in seconds, and the characters that are shown of its result.
+#: The timeout of `Plugin.why_held` in seconds, and the maximum characters shown of its result.
 _EXPLAIN_S, _MAX_EXPLANATION = 5.0, 500
-#: The timeout of `Plugin.examine` in seconds, the findings of a plugin that are shown, and the
-#: characters of each of their texts.
+#: The timeout of `Plugin.examine` in seconds, the maximum findings shown of a plugin, and the
+#: maximum characters of each of their texts.
 _EXAMINE_S, _MAX_FINDINGS, _MAX_FINDING = 5.0, 20, 1_000
 
-#: What plugins do beside their own tables, which are with the control broker alone.
+#: Capabilities for work on the plugins' tables, which only the control broker has.
 _BESIDE_TABLES = frozenset({Capability.SQL, Capability.SETTLING})
 
 #: Characters of the arguments and meta of a claim above which `Plugin.settled` does not get them.
@@ -57,7 +57,7 @@ class AroundHook(NamedTuple):
 
 
 class PluginHook(NamedTuple):
-    """A plugin that overrides a hook, and what contains the failures of its calls."""
+    """A plugin that overrides a hook, with the containment of failures of its calls."""
 
     plugin: Plugin
     contained: Containment
@@ -74,11 +74,11 @@ class Hooks:
     def __init__(self, plugins: Iterable[Plugin]) -> None:
         by_identifier = _by_identifier(plugins)
         dependencies = _dependencies(by_identifier)
-        #: Each after the plugins that it depends on, otherwise as given: the order of all hooks.
+        #: The order of all hooks: each plugin after those that it depends on, otherwise as passed.
         self.plugins = tuple(
             plugin for _, plugin in _after_dependencies(by_identifier, dependencies)
         )
-        #: The components that own tables beside the core, in the order of their migration.
+        #: The components that own tables in addition to the core, in the order of their migration.
         self.components = ordered(
             (name, provided(name, "migrations", _migrations, plugin), dependencies[name])
             for name, plugin in _after_dependencies(by_identifier, dependencies)
@@ -101,7 +101,7 @@ class Hooks:
         self._explaining = self._overriding("why_held")
         self._examining = self._overriding("examine")
         self._claiming = self._overriding("claiming")
-        #: Encodes and decodes what is stored of jobs; None if no plugin has a codec.
+        #: Encodes and decodes stored payloads of jobs; None if no plugin has a codec.
         self.payloads = _payloads(self._overriding("codec"))
         #: The tables of plugins with payloads that a codec has encoded.
         self.payload_tables: tuple[PayloadTable, ...] = tuple(
@@ -116,7 +116,7 @@ class Hooks:
         self.services = self._overriding("serve")
 
     def _overriding(self, hook: str) -> tuple[PluginHook, ...]:
-        """The plugins that have a hook of their own. The hook of another one is never called."""
+        """The plugins that override a hook. The hook is never called for other plugins."""
         return tuple(
             PluginHook(plugin, Containment(plugin.get_identifier(), hook))
             for plugin in self.plugins
@@ -156,9 +156,8 @@ class Hooks:
             )
 
     def brokers(self, context: BrokerContext) -> Mapping[str, Callable[[], Broker]]:
-        """The factories of the brokers that plugins supply, by name of the broker.
-
-        :raises ConfigurationError: a name is invalid, or two plugins have it.
+        """The factories of the brokers that plugins supply, by the name of the broker. :raises
+        ConfigurationError: a name is invalid, or two plugins use it.
         """
         made: dict[str, Callable[[], Broker]] = {}
         owners = {DEFAULT_BROKER: "the core"}
@@ -198,7 +197,7 @@ class Hooks:
     def prepare_push(
         self, app: Application, value: Pushable[Any], *, within: bool, validate: bool
     ) -> PreparedPush[Any] | None:
-        """A value in place of a job, prepared by its plugin; None if no plugin pushes it."""
+        """Prepare a value that is pushed in place of a job; None if no plugin pushes it."""
         for plugin in self.plugins:
             found = plugin.prepare_push(app, value, within=within, validate=validate)
             if found is not None:
@@ -207,7 +206,8 @@ class Hooks:
 
     @property
     def pushing(self) -> Change | None:
-        """The changes of plugins to a job before it is stored; None if no plugin makes any."""
+        """Applies the changes of plugins to a job before it is stored; None if no plugin has
+        any."""
         return self._change if self._pushing else None
 
     def _change(self, job: Job[Any], context: PushContext) -> Job[Any]:
@@ -238,7 +238,7 @@ class Hooks:
             contained.call(None, len(batch), _returning_none, settled, batch, stale)
 
     def gate(self, runtime: Runtime) -> LeaderGate:
-        """The leadership of a worker. Without a plugin that elects a leader every worker leads."""
+        """The leadership of a worker. Without a plugin that elects a leader, every worker leads."""
         if self._electing is None:
             return Unelected()
         plugin, contained = self._electing
@@ -279,12 +279,12 @@ class Hooks:
         carried = None
         if self._settled:
             carried = claim
-            # An attribute of a claim costs 20 ns, a call of a function 60.
+            # Reading an attribute of a claim costs 20 ns, calling a function 60.
             if len(claim.arguments or "") + len(claim.meta or "") > _MOST_CARRIED:
                 carried = claim._replace(arguments=None, meta=None)
         default = decision = judge(claim, outcome, carried)
         for contained, judging in self._judging:
-            # Without a call of `Containment.call`: every outcome comes here.
+            # Without `Containment.call`, because this runs for every outcome.
             try:
                 judged = judging(claim, outcome, decision)
                 if judged is not decision:
@@ -295,7 +295,7 @@ class Hooks:
         if carried is None or (decision is default and default.claim is not None):
             return decision
         if isinstance(outcome, Raised) and outcome.error is not None:
-            outcome = replace(outcome, error=None)  # its frames have the variables of the job
+            outcome = replace(outcome, error=None)  # its frames hold the variables of the job
         return decision._replace(claim=carried, elapsed_s=outcome.elapsed_s, unusual=outcome)
 
 
@@ -308,7 +308,7 @@ def _concerning(
     def concerning(batch: Sequence[Settlement]) -> list[Settlement]:
         found: list[Settlement] = []
         for settlement in batch:
-            # Without a call of `Containment.call`: every settlement comes here.
+            # Without `Containment.call`, because this runs for every settlement.
             try:
                 concerned = concerns(settlement)
                 if concerned is True:
@@ -506,7 +506,7 @@ def _dependencies(plugins: Mapping[str, Plugin]) -> dict[str, Sequence[str]]:
 def _after_dependencies(
     plugins: Mapping[str, Plugin], dependencies: Mapping[str, Sequence[str]]
 ) -> Iterable[tuple[str, Plugin]]:
-    """The plugins by identifier, each after those that it depends on, otherwise as given."""
+    """The plugins by identifier, each after those that it depends on, otherwise as passed."""
     waiting = {name: set(needed) for name, needed in dependencies.items()}
     while waiting:
         ready = next((one for one, needed in waiting.items() if not needed & set(waiting)), None)
@@ -520,7 +520,7 @@ def _after_dependencies(
 
 
 def _circle(waiting: Mapping[str, set[str]]) -> str:
-    """A circle of dependencies, of plugins of which each waits for another one of them."""
+    """A cycle of dependencies among plugins that each wait for another one of them."""
     path = [next(iter(waiting))]
     while path[-1] not in path[:-1]:
         path.append(min(waiting[path[-1]] & set(waiting)))

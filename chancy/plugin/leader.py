@@ -18,9 +18,9 @@ class LeaderGate(Protocol):
             while runtime.leader.leading:
                 await self.step(runtime)
 
-    A leader may be frozen for any time between the check of ``leading`` and the step, and
-    continue while another worker leads. So steps must be safe to run concurrently; a statement
-    that is not checks ``chancy.leads(worker_id, term)`` in the database.
+    A leader may be frozen for any time between the check of ``leading`` and the step, and continue
+    while another worker leads. So steps must be safe to run concurrently. A statement that is not
+    must check ``chancy.leads(worker_id, term)`` in the database.
     """
 
     @property
@@ -49,7 +49,7 @@ class LeaderGate(Protocol):
 
 
 class Unelected:
-    """The gate without a plugin that elects a leader: every worker leads, in term 0."""
+    """The leadership without a plugin that elects a leader: every worker leads, in term 0."""
 
     leading = True
     term = 0
@@ -64,8 +64,8 @@ class Unelected:
 async def elected(leader: LeaderGate, clock: Clock, timeout_s: float) -> bool:
     """Wait up to ``timeout_s`` seconds until this worker leads, and return whether it does.
 
-    For work that the leader does often and other workers do rarely, so that it is also done while
-    there is no leader.
+    Use it for work that the leader does often and other workers do rarely, so that the work
+    continues while there is no leader.
     """
     if leader.leading:
         return True

@@ -1,4 +1,4 @@
-"""Payloads of jobs as a plugin's codec stores them: arguments, results, failures, checkpoints."""
+"""Encodes payloads of jobs with a plugin's codec: arguments, results, failures, checkpoints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chancy.serialization.sealed import MARK, key_of, redacted, stored_json
 
 logger = logging.getLogger("chancy.plugins")
 
-#: Failures of chancy itself, which have no data of the job.
+#: Failures of chancy itself, which contain no data of the job.
 _OWN = frozenset(
     {
         "chancy.errors.UnknownFunction",
@@ -39,28 +39,26 @@ class Payload(StrEnum):
     FAILURE = "failure"
     #: The values of a job's checkpoints.
     CHECKPOINTS = "checkpoints"
-    #: A JSON string: a line that a job has logged, of the plugin `JobLogs`.
+    #: A JSON string: a line that a job has logged, for the plugin `JobLogs`.
     LOG = "log lines"
 
 
 class PayloadCodec(Protocol):
-    """Converts payloads to the JSON that is stored, and back. Sync and quick.
+    """Converts payloads to the JSON that is stored, and back. Must be sync and fast.
 
     Called in the event loops of workers and in any thread of a caller.
     """
 
     def encode(self, func: str, payload: Payload, text: str) -> str:
-        """The JSON text to store in place of a JSON text, or the same text.
-
-        :param func: the path of the job's function; "" for a signal, and to decode a log line.
+        """Return the JSON string to store instead of a JSON string, or the same string. :param
+        func: the path of the job's function; "" for a signal, and to decode a log line.
         """
         ...
 
     def decode(self, func: str, payload: Payload, text: str) -> str:
-        """The JSON text that was encoded. Called for text with the key ``$chancy`` only.
-
-        Text that is not encoded is returned unchanged. Into the object of encoded arguments a
-        workflow may have put results of its steps, which may be encoded themselves.
+        """Return the JSON string that was encoded. Called only for strings with the key
+        ``$chancy``. Return a string that is not encoded unchanged. A workflow may have added
+        results of its steps to the object of encoded arguments; these may be encoded, too.
 
         :raises UnreadablePayload: it cannot be decoded.
         """
@@ -74,14 +72,13 @@ class StoredPayloads:
         self._codec = codec
 
     def arguments(self, func: str, text: str) -> str:
-        """Valid arguments as they are stored. Empty ones stay as they are.
-
-        :raises Exception: whatever the codec refuses them with.
+        """Encode valid arguments for storage. Empty arguments are not changed. :raises Exception:
+        the exception with which the codec refuses them.
         """
         return text if text == "{}" else self._codec.encode(func, Payload.ARGUMENTS, text)
 
     def plain(self, func: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Stored arguments, decoded from JSON, as the function gets them.
+        """Decode stored arguments, which are decoded from JSON, for the function.
 
         :raises UnreadablePayload: they cannot be decoded.
         """
@@ -92,14 +89,14 @@ class StoredPayloads:
         return found
 
     def meta(self, func: str, text: str) -> str:
-        """Keys of a job's meta as they are stored."""
+        """Encode keys of a job's meta for storage."""
         if not text.startswith(f'{{"{CHECKPOINTS}":'):
             return text
         checkpoints = self._codec.encode(func, Payload.CHECKPOINTS, text[len(CHECKPOINTS) + 4 : -1])
         return f'{{"{CHECKPOINTS}":{checkpoints}}}'
 
     def claim(self, claim: Claim) -> Claim:
-        """A claim with the arguments and checkpoints that the function gets.
+        """Decode the arguments and checkpoints of a claim, for the function.
 
         :raises UnreadablePayload: they cannot be decoded.
         """
@@ -118,7 +115,7 @@ class StoredPayloads:
         return claim
 
     def outcome(self, claim: Claim, outcome: Outcome) -> Outcome:
-        """An outcome with the result or failure as it is stored."""
+        """Encode the result or failure of an outcome for storage."""
         match outcome:
             case Returned(str(result), elapsed_s):
                 try:
@@ -130,7 +127,7 @@ class StoredPayloads:
                 stored = self._failure(claim, failure)
                 if stored is failure:
                     return outcome
-                # The exception has the message, too, and would be logged.
+                # The exception also contains the message, and would be logged.
                 return replace(outcome, failure=stored, error=None)
             case _:
                 return outcome
@@ -148,7 +145,7 @@ class StoredPayloads:
         return Failure(types=failure.types, message=str(redacted(value)), args=(value,))
 
     def line(self, func: str, line: str) -> str:
-        """A line that a job has logged as it is stored; a note in its place if that fails."""
+        """Encode a logged line of a job for storage; if that fails, return a note instead."""
         text = json.dumps(line)
         try:
             encoded = self._codec.encode(func, Payload.LOG, text)
@@ -158,7 +155,7 @@ class StoredPayloads:
         return line if encoded == text else encoded
 
     def read_line(self, stored: str) -> str:
-        """A stored line as the job has logged it.
+        """Decode a stored line.
 
         :raises UnreadablePayload: it cannot be decoded.
         """
@@ -166,7 +163,7 @@ class StoredPayloads:
         return stored if value is None else str(self._value("", Payload.LOG, value))
 
     def result(self, func: str, value: Any) -> Any:
-        """A stored result, decoded from JSON, as the function has returned it.
+        """Decode a stored result, which is decoded from JSON.
 
         :raises UnreadablePayload: it cannot be decoded.
         """
@@ -178,7 +175,8 @@ class StoredPayloads:
         return json.loads(self._codec.decode(func, payload, json.dumps(value)))
 
     def job(self, job: QueuedJob) -> QueuedJob:
-        """A finished job with its result and its failures. A failure without its key is left.
+        """Decode the result and the failures of a finished job. A failure without its key is not
+        changed.
 
         :raises UnreadablePayload: the result cannot be decoded.
         """

@@ -1,10 +1,9 @@
-"""The base class of plugins, which add policy to the mechanism of the core.
+"""The base class of plugins, which add policy to the mechanism of the core. A plugin overrides the
+methods it needs. A method that is not overridden is never called, so it costs nothing.
+``chancy.plugins.standard()`` returns the default plugins.
 
-A plugin overrides the methods it needs. A method that is not overridden is never called, so it
-costs nothing. The default plugins are in ``chancy.plugins.standard()``.
-
-A hook that fails, by whatever it raises, by a result of another type or by taking too long, fails
-alone: see `chancy.containment`. A failure at start, of a declaration or of a command raises
+If a hook raises, returns another type or takes too long, only the hook fails: see
+`chancy.containment`. A failure at start, in a declaration or in a command raises
 `ConfigurationError` with the name of the plugin.
 """
 
@@ -44,13 +43,13 @@ AroundContext = AbstractAsyncContextManager[object] | AbstractContextManager[obj
 class Plugin:
     """The base class of plugins. The keyword parameters of the constructor are the settings."""
 
-    #: A model that validates settings from files, for when the annotations of the constructor do
-    #: not suffice. Its fields are the parameters of the constructor.
+    #: A model that validates settings from files, if the annotations of the constructor do not
+    #: suffice. Its fields are the parameters of the constructor.
     Settings: ClassVar[type[BaseModel] | None] = None
 
     @classmethod
     def get_identifier(cls) -> str:
-        """The name of the plugin. A plugin replaces the default plugin of the same name."""
+        """The name of the plugin. A plugin replaces the default plugin with the same name."""
         return f"{cls.__module__}.{cls.__qualname__}"
 
     def get_dependencies(self) -> Sequence[str]:
@@ -75,16 +74,14 @@ class Plugin:
         """The migrations of the tables that this plugin owns; None if it owns none.
 
         ``chancy migrate`` applies them after those of the plugin's dependencies. A worker refuses
-        to start on other revisions.
+        to start with other revisions.
         """
         return None
 
     def commands(self) -> Sequence[click.Command]:
         """Commands to add to ``chancy``, usually one group with the name of the plugin. A command
-        named ``job NAME`` is one of the group ``job``.
-
-        They get ``--app`` and the other shared options; ``@click.pass_obj`` passes a
-        `CommandLine`. Import click inside this method.
+        named ``job NAME`` is added to the group ``job``. The commands get ``--app`` and the other
+        shared options; ``@click.pass_obj`` passes a `CommandLine`. Import click inside this method.
         """
         return ()
 
@@ -95,36 +92,33 @@ class Plugin:
     def brokers(self, context: BrokerContext) -> Mapping[str, Callable[[], Broker]]:
         """Factories of brokers that store the jobs of a queue outside Postgres, by name.
 
-        A queue selects one with ``Queue("mail", broker=NAME)``. A name has 1 to 48 of
-        ``a-z 0-9 _ -`` and is not ``postgres``. Each call of a factory makes a broker that shares
-        no connection with others: one for the event loop of an application, one for the thread of
-        its ``sync_…`` calls. Queues, workers, leadership and history stay in Postgres; about
-        queues only `declare` and `check_queue` are called. An application without a plugin that
+        A queue selects one with ``Queue("mail", broker=NAME)``. A name has 1 to 48 of ``a-z 0-9 _
+        -`` and is not ``postgres``. Each call of a factory creates a broker that shares no
+        connection with others: one for the event loop of an application, one for the thread of its
+        ``sync_…`` calls. Queues, workers, leadership and history stay in Postgres; of the calls for
+        queues, only `declare` and `check_queue` are used. An application without a plugin that
         overrides this pays nothing.
         """
         return {}
 
     def pushing(self, job: Job[Any], context: PushContext) -> Job[Any]:
-        """Change a job before it is checked and stored, or refuse it. Sync and quick.
-
-        Called once for each job on every way in (see `PushWay`), in the order of the plugins; not
-        for a push in SQL, which the function ``push`` of the schema checks. Return the job, or a
-        copy such as ``job.with_meta(trace=…)``. Raise to refuse it: the exception reaches the
-        caller, and nothing of the push is stored. A bulk push reads its jobs while it stores them,
-        so the hook may have been called for jobs of a push that fails.
-
-        Steps and callbacks pass when their workflow or batch is pushed. Ticks and replays pass
-        each time, with plain arguments: queue, priority, function, arguments, attempts, meta and
-        limits may change. A tick that is refused is skipped, and its history says so.
+        """Change a job before it is validated and stored, or refuse it. Must be sync and fast.
+        Called once for each job, whichever way it is pushed (see `PushWay`), in the order of the
+        plugins; not for a push in SQL, which the function ``push`` of the schema validates. Return
+        the job, or a copy such as ``job.with_meta(trace=…)``. Raise to refuse it: the exception
+        reaches the caller, and nothing of the push is stored. A bulk push reads its jobs while it
+        stores them, so the hook may be called for jobs of a push that fails. It is called for steps
+        and callbacks when their workflow or batch is pushed, and for ticks and replays each time,
+        with plain arguments: queue, priority, function, arguments, attempts, meta and limits may
+        change. A tick that is refused is skipped, which its history shows.
         """
         return job
 
     def prepare_push(
         self, chancy: Application, value: Pushable[Any], *, within: bool, validate: bool
     ) -> PreparedPush[Any] | None:
-        """Check and encode a value that `Chancy.push` got in place of a job, such as a workflow.
-
-        :param within: whether the transaction is the caller's.
+        """Validate and encode a value that is pushed in place of a job, such as a workflow. :param
+        within: whether the caller passed the transaction.
         :param validate: False for functions that this process cannot import.
         :returns: None if this plugin does not push such values: the next plugin is called.
         :raises PushError: the value cannot be stored.
@@ -132,19 +126,19 @@ class Plugin:
         return None
 
     def codec(self) -> PayloadCodec | None:
-        """How payloads of jobs are stored, for example encrypted; None: as they are.
-
+        """Return a codec for stored payloads of jobs, for example to encrypt them; None: no codec.
         Arguments are encoded after all checks of a push, when the unique key is known, and decoded
         in the worker before the executor gets them. Results, failures and checkpoints are encoded
-        before the outcome is judged, so other plugins, the log and the tables get what is stored;
-        only `around` and `around_in_child` see the plain values. `Reference.result` decodes. Called
-        once, when the application is created; only one plugin of an application may have a codec.
+        before the outcome is judged, so other plugins, the log and the tables get the encoded
+        values; only `around` and `around_in_child` get the plain values. `Reference.result`
+        decodes. Called once, when the application is created; only one plugin of an application may
+        have a codec.
         """
         return None
 
     def payload_tables(self) -> Sequence[PayloadTable]:
-        """The tables of this plugin whose payloads a codec has encoded, so that another key can be
-        used for them. Those of the core are known.
+        """The tables of this plugin with payloads that a codec has encoded, so that they can be
+        encoded again with another key. The tables of the core are known.
         """
         return ()
 
@@ -164,8 +158,8 @@ class Plugin:
     def gate(self, runtime: Runtime) -> LeaderGate | None:
         """The leadership of a worker, for a plugin that elects a leader, else None.
 
-        Called once for each worker, before it starts. Only one plugin may override it. Without
-        such a plugin every worker leads.
+        Called once for each worker, before it starts. Only one plugin may override it. Without such
+        a plugin, every worker leads.
         """
         return None
 
@@ -173,12 +167,12 @@ class Plugin:
         """Middleware: a context manager, sync or async, that wraps one run in the worker's loop.
 
         The context managers of all plugins are entered in the order of the plugins, within 30 s,
-        and exited in reverse order, within 30 s. With the executors async and thread, the job sees
+        and exited in reverse order, within 30 s. With the executors async and thread, the job has
         the context variables set on entry, and its `current_job()` is this same ``context``. With
-        the executor process, the child sees neither: see `around_in_child`.
+        the executor process, it has neither: see `around_in_child`.
 
         A method decorated with ``contextlib.contextmanager`` adds 18 µs to a job. Any other one
-        adds 130 µs, for a task in which it may wait, and be cancelled.
+        adds 130 µs, because it runs in a task, in which it may wait and be cancelled.
 
         On exit, ``context.outcome`` is the outcome of the run. No exception is passed in, except
         that of a hook whose entry failed. If entry raises, the job does not run, and the attempt
@@ -188,13 +182,13 @@ class Plugin:
 
     #: Path of a function, ``package.module.function``, that each executor process imports at its
     #: start, and calls with the `JobContext` of each job of a ``process`` queue. It returns a sync
-    #: context manager that wraps the call of the job's function, which sees its context variables.
-    #: What is said of `around` holds: nothing is passed in on exit, and ``context.outcome`` is the
-    #: outcome. If the import fails, the queue cannot run jobs and is broken.
+    #: context manager that wraps the call of the job's function, which gets its context variables.
+    #: As with `around`, no exception is passed in on exit, and ``context.outcome`` is the outcome.
+    #: If the import fails, the queue cannot run jobs and is broken.
     around_in_child: str | None = None
 
     def judging(self, claim: Claim, outcome: Outcome, decision: Settlement) -> Settlement:
-        """Change the decision about an outcome. Sync and pure; called in the worker.
+        """Change the decision about an outcome. Must be sync and pure; called in the worker.
 
         ``id`` and ``lease`` of the settlement must not change, and a broker must be able to store
         it. Otherwise, or if it raises, the decision stays as it was, and the error is logged.
@@ -203,11 +197,12 @@ class Plugin:
         """
         return decision
 
-    #: The states of the settlements passed to `settling`. A batch without any costs nothing.
+    #: The states of the settlements passed to `settling`. A batch without such states costs
+    #: nothing.
     settling_states: frozenset[State] = frozenset(state for state in State if state.final)
 
     def settling_concerns(self, settlement: Settlement) -> bool:
-        """Whether `settling` needs a settlement of its states. Sync and quick.
+        """Whether `settling` needs a settlement with one of its states. Must be sync and fast.
 
         Called for each settlement. If it raises, that settlement is left out, as with False, and
         the error is logged. A batch that concerns no plugin costs nothing extra.
@@ -225,27 +220,26 @@ class Plugin:
         Runs in a savepoint. A statement may take 5 s, the hook 10 s. If it raises, its writes are
         rolled back, the jobs settle without them, and the error is logged: a sweep in `serve` must
         repair that. A plugin that loses the transaction three times in a row is skipped for 10 s.
-        Called only with a control broker of the capability SETTLING, as the tables of plugins are
-        beside its own; a plugin that depends on it must return it from `requires`. Not called for a
-        waiting job that is cancelled: it has no attempt to settle.
+        Called only if the control broker, which has the tables of plugins, offers SETTLING; a
+        plugin that depends on that must return it from `requires`. Not called for a waiting job
+        that is cancelled, because it has no attempt to settle.
         """
 
     def settled(self, batch: Sequence[Settlement], stale: Sequence[Settlement]) -> None:
-        """Called after settlements were stored, of every state and on every broker.
+        """Called after settlements were stored, with every state and on every broker. ``batch`` has
+        the settlements that were stored, up to 1,000, and ``stale`` those whose claim another
+        worker had taken over. Each has its ``claim`` and its ``outcome``; the queue, the function
+        and the meta are in the claim. If arguments and meta have over 10,000 characters together,
+        both are None. The ``error`` of an outcome `Raised` is None.
 
-        ``batch`` has those that were stored, up to 1,000, and ``stale`` those whose claim another
-        worker had taken over. Each has its ``claim`` and its ``outcome``: the queue, the function
-        and the meta are in the claim. Arguments and meta of over 10,000 characters together are
-        None, and the ``error`` of an outcome `Raised` is None.
-
-        Sync and quick, in the worker's loop. Called once for each batch; after a lost response the
-        batch may be stale, or come again; never, if the worker died in between. A job that was
-        asked to stop and is released became CANCELLED; its settlement has the state that was
-        requested. Errors are logged.
+        Must be sync and fast; called in the worker's loop, once for each batch. After a lost
+        response, the batch may be stale, or be passed again; if the worker dies in between, it is
+        never called. A job that was asked to stop and is released became CANCELLED; its settlement
+        has the state that was requested. Errors are logged.
         """
 
     async def why_held(self, app: Application, job: QueuedJob) -> str | None:
-        """Explain what a HELD or PENDING job waits for, as ``chancy job why`` shows it.
+        """Explain what a HELD or PENDING job waits for; ``chancy job why`` shows it.
 
         Return one sentence, of which 500 characters are shown: the limit, and its current holders,
         at most five. Return None if this plugin does not keep the job from starting. It must only
@@ -254,16 +248,14 @@ class Plugin:
         return None
 
     async def examine(self, app: Application) -> Sequence[Finding]:
-        """Check what this plugin needs, as ``chancy doctor`` shows it.
-
-        Returns one finding for each check, also for those without a problem, at most 20. It must
-        only read, at the same cost with ten million jobs, and has 5 s; an error is a finding.
+        """Check what this plugin needs; ``chancy doctor`` shows it. Returns one finding for each
+        check, even without a problem, at most 20. It must only read, at the same cost with ten
+        million jobs, and has 5 s; an error becomes a finding.
         """
         return ()
 
     async def serve(self, runtime: Runtime) -> None:
-        """A background service of each worker; runs until cancelled, or returns if it has no work.
-
-        If it raises, it is restarted with back-off, and the error is logged. After its cancellation
-        it has the worker's shutdown timeout and 30 s to end.
+        """Run a background service of each worker, until it is cancelled or has no work. If it
+        raises, it is restarted with backoff, and the error is logged. After its cancellation it has
+        the worker's shutdown timeout and 30 s to end.
         """

@@ -1,4 +1,4 @@
-"""Plugins whose service consists of processors."""
+"""Plugins whose service runs processors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from chancy.plugin.plugin import Plugin
 
 
 class ProcessorPlugin(Plugin):
-    """A plugin whose `serve` runs processors, of which ``chancy worker --processors`` chooses."""
+    """A plugin whose `serve` runs processors, which ``chancy worker --processors`` selects."""
 
     def choose(self, processors: Collection[str]) -> Collection[str]:
         """Select the processors that `serve` runs.

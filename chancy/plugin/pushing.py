@@ -1,4 +1,4 @@
-"""The ways by which jobs come in, and what is pushed beside jobs."""
+"""The ways in which jobs are pushed, and other values that can be pushed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class PushWay(StrEnum):
-    """How a job comes in."""
+    """The way in which a job is pushed."""
 
-    #: By a push of the application, in any of its calls: also the jobs of a batch.
+    #: By any push call of the application, including the jobs of a batch.
     PUSH = "push"
     #: As a step of a workflow, or its undo, when the workflow or the step is added.
     WORKFLOW = "workflow"
@@ -32,10 +32,8 @@ class PushWay(StrEnum):
 
 
 class PushContext(NamedTuple):
-    """How a job comes in. Its queue is that of the job.
-
-    :param within: whether a transaction stores it that may be rolled back after the call: one of
-        the caller's, or that of a batch.
+    """How a job is pushed. Its queue is that of the job. :param within: whether the transaction
+    that stores the job may be rolled back after the call: the caller's, or that of a batch.
     """
 
     way: PushWay
@@ -47,8 +45,7 @@ PUSH_WITHIN = PushContext(PushWay.PUSH, within=True)
 
 #: The hooks `pushing` of all plugins.
 Change = Callable[[Job[Any], PushContext], Job[Any]]
-#: Passes a job that is stored already, and that a plugin pushes, through the hooks. Its arguments
-#: are as they are stored.
+#: Applies the hooks to a stored job that a plugin pushes. Its arguments are in their stored form.
 PrepareStored = Callable[[Job[Any], PushWay], PreparedJob]
 
 
@@ -63,9 +60,8 @@ class Pushable(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class PreparedPush(Generic[T_co]):
-    """A value that is checked and encoded, to be stored.
-
-    :param store: stores it by a broker or, in a transaction of the caller's, by its statements.
+    """A validated and encoded value, ready to be stored. :param store: stores it with a broker or,
+    in a transaction of the caller, with its statements.
     :param reference: the return value of the push.
     """
 
@@ -74,7 +70,7 @@ class PreparedPush(Generic[T_co]):
 
 
 def columns(prepared: PreparedJob) -> str:
-    """The columns that the hooks may have changed of a stored job, as a JSON object."""
+    """The columns of a stored job that the hooks may have changed, as a JSON object."""
     texts = {"arguments": prepared.arguments, "meta": prepared.meta, "limits": prepared.limits}
     plain = {
         "queue": prepared.queue,

@@ -59,29 +59,28 @@ class Runtime(Protocol):
     def ending(self) -> asyncio.Event:
         """Set when the worker starts to shut down, while its jobs can still finish.
 
-        Services are cancelled after the jobs. A service that needs time to shut down starts to do
-        so when this is set.
+        Services are cancelled after the jobs. If a service needs time to shut down, begin when this
+        is set.
         """
         ...
 
     def encode_arguments(self, func: str, arguments: str, queue: str | None) -> str:
-        """Checked and encoded arguments as they are stored; see `Plugin.codec`.
+        """Encode validated JSON arguments for storage; see `Plugin.codec`.
 
-        :param queue: the queue of the job; None if there is none.
+        :param queue: the queue of the job, or None.
         :raises PushError: a rule of the queue could not read them.
         """
         ...
 
     def encode_line(self, func: str, line: str) -> str:
-        """A line that a job has logged as it is stored; see `Plugin.codec`."""
+        """Encode a logged line of a job for storage; see `Plugin.codec`."""
         ...
 
     @property
     def prepare_stored(self) -> PrepareStored | None:
-        """Passes a job that is stored already through `Plugin.pushing`, before it is pushed; see
-        `chancy.plugin.pushing.columns`. None if no plugin overrides the hook.
-
-        :raises Exception: whatever a plugin refuses the job with.
+        """Applies `Plugin.pushing` to a job that is stored already, before it is pushed; see
+        `chancy.plugin.pushing.columns`. None if no plugin overrides the hook. :raises Exception:
+        the exception with which a plugin refuses the job.
         """
         ...
 
@@ -99,8 +98,8 @@ class QueueClaims(Protocol):
 
     @property
     def waits(self) -> bool:
-        """Whether jobs wait for a time alone, at which these claims wake the worker. A worker that
-        runs until its queues are empty waits for them."""
+        """Whether jobs wait only for a time, at which these claims wake the worker. A worker that
+        runs until its queues are empty waits for such jobs."""
         ...
 
     async def claim(
@@ -131,7 +130,7 @@ class Application(Protocol):
     def max_payload(self) -> int: ...
 
     def before_push(self, job: Job[Any], context: PushContext) -> Job[Any]:
-        """A job as the hook `pushing` of the plugins changes it, before a plugin stores it."""
+        """Apply the hook `pushing` of the plugins to a job, before a plugin stores it."""
         ...
 
     @property
@@ -140,36 +139,36 @@ class Application(Protocol):
         ...
 
     def encode_arguments(self, func: str, arguments: str, queue: str | None) -> str:
-        """Checked and encoded arguments as they are stored; see `Plugin.codec`.
+        """Encode validated JSON arguments for storage; see `Plugin.codec`.
 
-        :param queue: the queue of the job; None if there is none.
+        :param queue: the queue of the job, or None.
         :raises PushError: a rule of the queue could not read them.
         """
         ...
 
     def decode_result(self, func: str, result: Any) -> Any:
-        """A stored result, as JSON, as the function has returned it; see `Plugin.codec`.
+        """Decode a stored result, as a JSON value; see `Plugin.codec`.
 
-        :raises UnreadablePayload: it is encrypted with a key that is not known here.
+        :raises UnreadablePayload: it is encrypted with a key that this process does not have.
         """
         ...
 
     def decode_line(self, stored: str) -> str:
-        """A stored line as the job has logged it; see `Plugin.codec`.
+        """Decode a stored line; see `Plugin.codec`.
 
-        :raises UnreadablePayload: it is encrypted with a key that is not known here.
+        :raises UnreadablePayload: it is encrypted with a key that this process does not have.
         """
         ...
 
     @property
     def payload_tables(self) -> Sequence[PayloadTable]:
-        """The tables of all plugins with payloads that a codec has encoded."""
+        """The tables, of all plugins, with payloads that a codec has encoded."""
         ...
 
     def sync_call(self, work: Callable[[Broker], Awaitable[T]], *, waits: bool = False) -> T:
         """Run a coroutine function with the broker of the sync calls, and return its result.
 
-        :param waits: it may wait for what other processes commit.
+        :param waits: the function may wait for commits of other processes.
         """
         ...
 
@@ -210,7 +209,7 @@ class BrokerContext:
     """The settings of an application that the brokers of its plugins need.
 
     :param schema: the schema of the tables in Postgres, validated but not quoted.
-    :param postgres: whether there are tables: False with a control broker for tests.
+    :param postgres: whether the tables exist: False with a control broker for tests.
     :param max_payload: the maximum bytes of the arguments, the meta, or the result of a job.
     """
 

@@ -1,4 +1,4 @@
-"""Checks the hooks that a plugin overrides: whether each can be called as it will be."""
+"""Checks that each hook that a plugin overrides has the right signature."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ _HOOKS: Mapping[str, Callable[..., Any]] = {
 
 
 def check_hooks(identifier: str, plugin: Plugin) -> None:
-    """Raise `ConfigurationError` for a hook that is no method, that does not take the arguments it
-    is called with, or that is a coroutine function where it must not be, or is none where it must.
-    """
+    """Raise `ConfigurationError` for a hook that is not a method, that does not take its arguments,
+    that is a coroutine function but must be sync, or the reverse. """
     for name, hook in _HOOKS.items():
         if getattr(type(plugin), name, None) is not hook:
             expected = f"{'async ' * inspect.iscoroutinefunction(hook)}def {name}{_written(hook)}"

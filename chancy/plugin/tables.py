@@ -1,4 +1,4 @@
-"""What plugins share that keep tables in Postgres: statements, times and records as JSON."""
+"""Shared code of plugins with tables in Postgres: statements, times and records as JSON."""
 
 from __future__ import annotations
 
@@ -35,15 +35,13 @@ def utc(at: None) -> None: ...
 @overload
 def utc(at: datetime | None) -> datetime | None: ...
 def utc(at: datetime | None) -> datetime | None:
-    """A timestamp of a row, which has no time zone, as an aware datetime."""
+    """Convert a timestamp of a row, which has no time zone, to an aware datetime."""
     return None if at is None else at.replace(tzinfo=UTC)
 
 
 def from_row(kind: type[T], row: Sequence[Any], **read: Callable[[Any], Any]) -> T:
-    """A dataclass from a row that has a column for each field, in their order.
-
-    :param read: by field, what makes its value of that of the column. Other timestamps become
-        aware.
+    """Create a dataclass from a row with a column for each field, in their order. :param read: by
+    field, a function that converts the column. Other timestamps become aware.
     """
     names = (field.name for field in fields(kind))
     return kind(
@@ -59,8 +57,8 @@ def _aware(value: Any) -> Any:
 
 
 def facts(record: Any) -> dict[str, Any]:
-    """A record, which is a dataclass, as JSON. Times in ISO 8601. Encrypted payloads are replaced
-    by a word."""
+    """A record, which is a dataclass, as JSON values. Times are in ISO 8601, and encrypted payloads
+    are replaced by a word."""
     return {field.name: _plain(getattr(record, field.name)) for field in fields(record)}
 
 
@@ -87,12 +85,12 @@ class PayloadTable:
     Its primary key is `id`, `name`, or both in this order. Names are of lower-case letters, digits
     and underscores.
 
-    :param payloads: the columns of type jsonb with payloads. A payload below one key of a column
-        that also holds other things is written ``column.key``.
+    :param payloads: the columns of type jsonb with payloads; ``column.key`` for a payload below one
+        key of a column that also holds other data.
     :param id: the column of the primary key of type uuid.
     :param name: the other column of the primary key.
     :param name_type: the type of this column.
-    :raises ConfigurationError: a name is not valid, there is no key, or a column is named twice.
+    :raises ConfigurationError: a name is invalid, there is no key, or a column is named twice.
     """
 
     table: str
@@ -124,7 +122,7 @@ class PluginSql:
     """The statements in the folder ``sql`` of a plugin's package.
 
     :param package: the name of the package.
-    :param rows: what the tables hold, in the plural, for the error about other brokers.
+    :param rows: the rows of the tables, as a plural, for the error about other brokers.
     """
 
     def __init__(self, package: str, rows: str) -> None:
@@ -158,7 +156,7 @@ class PluginTables:
         self._sql = sql
 
     async def fetch(self, name: str, *parameters: object) -> Sequence[Sequence[Any]]:
-        """Run the statement of this name.
+        """Run the statement with this name.
 
         :raises BrokerError: the server is unavailable, or rejects the statement.
         """

@@ -1,4 +1,4 @@
-"""The kinds of executors that a queue can name: those of chancy, and installed ones of others."""
+"""The kinds of executors that a queue can name: those of chancy, and installed third-party ones."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from chancy.text import choices, shown
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-#: The entry point group of executors of others: ``name = "package.module:KIND"``.
+#: The entry point group of third-party executors: ``name = "package.module:KIND"``.
 GROUP = "chancy.executors"
 
-#: Why an executor cannot enforce a limit of a type with some options; None if it can.
+#: Returns why an executor with these options cannot enforce a limit of a type; None if it can.
 Unsupported = Callable[[LimitType, ExecutorOptions | None], str | None]
 
 
 def every_limit(limit: LimitType, options: ExecutorOptions | None) -> str | None:
-    """Of an executor that enforces all limits."""
+    """For an executor that enforces all limits."""
     return None
 
 
@@ -41,15 +41,15 @@ def every_limit(limit: LimitType, options: ExecutorOptions | None) -> str | None
 class ExecutorKind:
     """An executor that queues can name.
 
-    :param options: class of its options.
+    :param options: the class of its options.
     :param factory: ``module:attribute`` of a class or function that takes an
         `chancy.executors.setup.ExecutorSetup` and returns an `Executor`. Only workers import it.
-    :param concurrency: returns how many jobs of a queue one worker runs at a time, unless the queue
-        sets it.
-    :param unsupported: returns why it cannot enforce a limit, or None. It has no default: a limit
-        that nothing enforces must not be accepted. `every_limit` accepts all of them.
-    :param in_worker: whether jobs run in the process of the worker. If one kills that process, its
-        next attempts run in a process of their own.
+    :param concurrency: returns the default number of jobs of a queue that one worker runs at a
+        time.
+    :param unsupported: returns why it cannot enforce a limit, or None. It has no default, because a
+        limit that nothing enforces must not be accepted. `every_limit` accepts all limits.
+    :param in_worker: whether jobs run in the process of the worker. If a job kills that process,
+        its next attempts run in a separate process.
     """
 
     options: type[ExecutorOptions]
@@ -60,7 +60,8 @@ class ExecutorKind:
 
 
 def cores() -> int:
-    """Cores that this process may use. In a container that can be fewer than the machine has."""
+    """The number of cores that this process may use; in a container, maybe not all of the
+    machine."""
     try:
         return len(os.sched_getaffinity(0)) or 1
     except (AttributeError, OSError):
@@ -124,13 +125,14 @@ _KINDS = {
         unsupported=every_limit,
     ),
 }
-#: The executors that need no other distribution.
+#: The executors that need no additional distribution.
 EXECUTORS = ("process", "thread", "async")
 
 
 @cache
 def _installed() -> dict[str, EntryPoint]:
-    # Not at the top: an executor process needs no entry points, and it is a sixth of its start.
+    # Not at the top: an executor process needs no entry points, and this import takes a sixth of
+    # its start.
     from importlib import metadata
 
     return {point.name: point for point in metadata.entry_points(group=GROUP)}
@@ -157,7 +159,7 @@ def is_known(name: str) -> bool:
 def executor_kind(name: str) -> ExecutorKind:
     """The kind of executor of this name.
 
-    :raises ConfigurationError: there is none of this name, or it cannot be imported.
+    :raises ConfigurationError: there is none with this name, or it cannot be imported.
     """
     if name in _KINDS:
         return _KINDS[name]

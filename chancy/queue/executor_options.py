@@ -19,17 +19,16 @@ class ExecutorOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessOptions(ExecutorOptions):
-    """Options of a ``process`` queue, which runs jobs in child processes, one at a time in each.
-
-    :param max_jobs: a child is replaced after this many jobs; None: never.
-    :param max_memory_bytes: a child is replaced when it holds more resident memory than this
-        after a job; None: never.
-    :param initializer: path of a function without arguments, ``package.module.function``, that
-        each child calls before its first job.
-    :param grace_s: seconds that a job has to clean up after its time limit or a cancel; then its
-        child is killed.
-    :param weight: share of the queue when several queues wait for the same children: with 3, it
-        keeps a child three times as long, and for three times as many jobs, as a queue with 1.
+    """Options of a ``process`` queue, which runs jobs in executor processes, one at a time in each.
+    :param max_jobs: an executor process is replaced after this many jobs; None: never.
+    :param max_memory_bytes: an executor process is replaced if it holds more resident memory than
+        this after a job; None: never.
+    :param initializer: path of a function without arguments, ``package.module.function``, that each
+        executor process calls before its first job.
+    :param grace_s: seconds that a job has to clean up after its time limit or a cancellation; then
+        its executor process is killed.
+    :param weight: share of the queue when several queues wait for the same executor processes: with
+        3, it keeps one three times as long, and for three times as many jobs, as a queue with 1.
     """
 
     max_jobs: int | None = None
@@ -54,7 +53,7 @@ class ThreadOptions(ExecutorOptions):
     """Options of a ``thread`` queue, which runs jobs in threads of the worker.
 
     :param cooperative: the functions check ``current_job().cancelled`` and return when it is set,
-        so they may have a time limit. A thread cannot be stopped from outside.
+        so that they may have a time limit. A thread cannot be stopped from outside.
     """
 
     cooperative: bool = False
@@ -67,8 +66,8 @@ class ThreadOptions(ExecutorOptions):
 class AsyncOptions(ExecutorOptions):
     """Options of an ``async`` queue, which runs jobs in the worker's event loop.
 
-    :param grace_s: seconds that a coroutine may take to end after it was cancelled. Then it is
-        abandoned: its attempt ends, the coroutine keeps running, and a warning is logged.
+    :param grace_s: seconds that a cancelled coroutine has to end. Then it is abandoned: its attempt
+        ends, the coroutine keeps running, and a warning is logged.
     """
 
     grace_s: float = 5.0
@@ -81,15 +80,16 @@ class AsyncOptions(ExecutorOptions):
 class ClusterOptions(ExecutorOptions):
     """Options of queues whose jobs run on a cluster.
 
-    :param resources: what one job takes up; each cluster has its own names.
-    :param ahead: jobs that a worker submits beyond those that the cluster has room for now. A
+    :param resources: resources that one job takes up; each cluster has its own names.
+    :param ahead: jobs that a worker submits in addition to those that the cluster can run now. A
         cluster that scales adds machines for them.
-    :param scales: the cluster adds machines with resources that it lacks now. Otherwise a queue
-        whose resources no machine has is broken, and its jobs are left to other workers.
-    :param grace_s: seconds that a job has to clean up after its time limit or a cancel; then its
-        process is killed.
+    :param scales: whether the cluster adds machines if it lacks resources. Otherwise a queue whose
+        resources no machine has is broken, and its jobs are left to other workers.
+    :param grace_s: seconds that a job has to clean up after its time limit or a cancellation; then
+        its process is killed.
     :param contact_timeout_s: seconds without contact to its worker after which a job is stopped.
-        Keep it below ``heartbeat_timeout_s`` of workers, or a rescued job can run twice at once.
+        Keep it below the ``heartbeat_timeout_s`` of workers, or a rescued job can run twice at
+        once.
     """
 
     resources: Mapping[str, float] | None = field(default=None, hash=False)
@@ -118,9 +118,9 @@ class ClusterOptions(ExecutorOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaskOptions(ClusterOptions):
-    """Options of a ``dask`` queue. See `ClusterOptions` for the others.
+    """Options of a ``dask`` queue. See `ClusterOptions` for the other options.
 
-    :param address: of the scheduler. TLS is configured as for all clients of Dask.
+    :param address: the address of the scheduler. TLS is configured as for all Dask clients.
     :param resources: abstract resources of Dask, as in ``{"GPU": 1}``.
     """
 
@@ -133,9 +133,9 @@ class DaskOptions(ClusterOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayOptions(ClusterOptions):
-    """Options of a ``ray`` queue. See `ClusterOptions` for the others.
+    """Options of a ``ray`` queue. See `ClusterOptions` for the other options.
 
-    :param address: of the Ray Client server of the cluster's head.
+    :param address: the address of the Ray Client server on the cluster's head node.
     :param num_cpus: cores that one job takes up; fractions are allowed.
     :param num_gpus: GPUs that one job takes up; a fraction of one, or a whole number.
     :param resources: custom resources of Ray, as in ``{"TPU": 1}``.
@@ -166,7 +166,7 @@ class RayOptions(ClusterOptions):
 
     @property
     def needs(self) -> Mapping[str, float]:
-        """All that one job takes up, by the names of Ray."""
+        """All resources that one job takes up, by their names in Ray."""
         gpus = {"GPU": self.num_gpus} if self.num_gpus else {}
         return {"CPU": self.num_cpus, **gpus, **(self.resources or {})}
 

@@ -29,13 +29,13 @@ from chancy.text import nearest, shown
 MAX_CONCURRENCY = 100_000
 #: The default broker of a queue, which also stores the queues themselves.
 DEFAULT_BROKER = "postgres"
-#: Why a plain function takes no time limit in an async queue; follows the function's name.
+#: Why a plain function cannot have a time limit in an async queue; follows the function's name.
 PLAIN_WITH_TIME = (
     "is a plain function, which an async queue runs in a thread, and a thread cannot be stopped "
     "at a time limit: make it a coroutine function, or use the executor process"
 )
 _EXECUTOR_NAME = re.compile(r"[a-z][a-z0-9_-]{0,47}")
-#: The largest broker options, in bytes of JSON.
+#: The maximum size of broker options, in bytes of JSON.
 _MAX_OPTIONS = 8_192
 
 
@@ -44,27 +44,26 @@ class Queue:
     """The settings of a queue. Workers read them from the database and apply changes to them.
 
     :param name: 1 to 128 of ``A-Z a-z 0-9 _ . : / -``.
-    :param executor: how the jobs run: ``process`` (in child processes of the worker, the default),
-        ``thread``, ``async`` (in the worker's event loop), or one that is installed. A queue that
-        is declared needs its executor installed; a row of a queue does not.
+    :param executor: how the jobs run: ``process`` (in executor processes, the default), ``thread``,
+        ``async`` (in the worker's event loop), or an installed executor. To declare a queue, its
+        executor must be installed; to read a stored queue, it need not be.
     :param concurrency: jobs that one worker runs at a time; None takes the executor's default
         (process: one per core, thread: 16, async: 256).
     :param tags: regular expressions, matched against whole tags. A worker serves the queue if each
         pattern matches one of its tags; the pattern ``*`` matches every worker.
-    :param poll_interval_s: seconds between polls while notifications do not arrive; ten times
-        that while they do, at most 5.
+    :param poll_interval_s: seconds between polls while notifications do not arrive; while they
+        arrive, ten times that, at most 5.
     :param keep_finished: whether finished jobs are kept in the history. If not, the row is deleted
         when the job settles, and its state and result cannot be read. Failed jobs are always kept.
-    :param limits: limits of each attempt, unless the job overrides them. A ``thread`` queue takes
-        a time limit only with ``ThreadOptions(cooperative=True)``; only a ``process`` queue takes
+    :param limits: limits of each attempt, unless the job overrides them. A ``thread`` queue accepts
+        a time limit only with ``ThreadOptions(cooperative=True)``; only a ``process`` queue accepts
         a memory limit.
-    :param rules: limits on all workers together, which the plugin limits enforces.
+    :param rules: limits on all workers together, enforced by the plugin ``chancy.limits``.
     :param options: options of the executor; None takes its defaults.
     :param broker: the broker that stores its jobs: ``postgres``, or the name of a broker that a
         plugin provides, such as that of the redis plugin.
     :param broker_options: options of that broker, as JSON values; the broker defines them.
-    :param paused: whether no jobs are claimed. Declaring an existing queue again does not change
-        it.
+    :param paused: stops claims of its jobs. Declaring an existing queue again does not change this.
     :param resume_at: when a paused queue resumes automatically, by the clock of the database.
     """
 
@@ -167,7 +166,7 @@ def check_resume_at(value: object, name: str) -> datetime | None:
 
 
 def check_pause(resume_at: object, name: str) -> datetime | None:
-    """`check_resume_at`; raises `ConfigurationError` also if the time is over."""
+    """`check_resume_at`; also raises `ConfigurationError` if the time has passed."""
     until = check_resume_at(resume_at, name)
     if until is not None and until <= datetime.now(UTC):
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""Warns of functions that lack the argument by which a rule of their queue counts."""
+"""Warns about functions that lack the argument by which a rule of their queue counts."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ logger = logging.getLogger("chancy.rules")
 
 #: Values of ``by`` that are not paths into the arguments.
 _NO_PATHS = (None, "func", "key")
-#: The maximum number of functions and rules that a process warns of.
+#: The maximum number of functions and rules about which a process warns.
 _MAX_WARNED = 1_000
 
-#: The queues, functions and paths of which this process has warned.
+#: The queues, functions and paths about which this process has warned.
 _warned: set[tuple[str, str, str]] = set()
 
 
 def warn_of_missing_keys(queue: Queue, signature: Signature) -> None:
-    """Log once the partition keys of a queue that a function has no parameter for.
-
-    All of its jobs would be one partition. A queue may have such functions beside others, so the
-    job is not refused.
+    """Log once the partition keys of a queue for which a function has no parameter. All of its jobs
+    would be in one partition. A queue may intentionally have such functions, so the job is not
+    refused.
     """
     for rule in queue.rules:
         if rule.by is None or rule.by in _NO_PATHS:

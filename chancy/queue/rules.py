@@ -1,5 +1,5 @@
-"""Rules of a queue: how many of its jobs run at a time, how many start in a period, and in which
-order, on all workers together. A plugin enforces them."""
+"""Rules of a queue, on all workers together: how many of its jobs run at a time, how many start in
+a period, and in which order. A plugin enforces them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from chancy.checks import check_choice, check_number, check_period
 from chancy.errors import ConfigurationError
 from chancy.text import shown
 
-#: The most rules of a queue, and the most characters of the path of a partition key.
+#: The maximum rules of a queue, and the maximum characters of the path of a partition key.
 MAX_RULES, _MAX_PATH = 10, 200
-#: The highest limit, rate and burst.
+#: The maximum limit, rate and burst.
 _MAX_JOBS = 1_000_000
 _PATH = re.compile(r"[^.\s][^.]*(\.[^.]+)*\Z")
-#: A string that JSON in Postgres can have.
+#: A string that JSON in Postgres can hold.
 _STORABLE = re.compile(r"[^\x00\ud800-\udfff]*\Z")
 
 
@@ -30,7 +30,7 @@ class GlobalConcurrency:
     :param limit: 1 to 1,000,000.
     :param by: the partition key; the limit then applies to each of its values. A path into the
         arguments (``"order.customer"``), ``"func"``, or ``"key"``: the ``meta["limits"]["key"]`` of
-        the job. None: to the queue as a whole.
+        the job. None: the limit applies to the queue as a whole.
     """
 
     limit: int
@@ -80,10 +80,10 @@ class RateLimit:
 
 @dataclass(frozen=True, slots=True)
 class FairShare:
-    """The values of a partition key take turns of two jobs, however many each has.
+    """The values of a partition key take turns of two jobs, however many jobs each value has.
 
     :param by: see `GlobalConcurrency`.
-    :param weights: by value, 1 to 1,000: with 3, it starts six jobs in its turn; default: 1.
+    :param weights: by value, 1 to 1,000: a value with 3 starts six jobs in its turn; default: 1.
     """
 
     by: str
@@ -108,12 +108,12 @@ class Sequential:
     """The jobs of each value of a partition key run one after the other, by priority and then in
     push order.
 
-    A job that has not started yet is overtaken while it is on hold, or until its delay is over.
-    Once started, a job that waits for a retry keeps the others of its value waiting.
+    A job that has not started yet is overtaken while it is on hold or delayed. Once a job has
+    started, the others of its value also wait for its retries.
 
     :param by: see `GlobalConcurrency`.
-    :param on_failure: what happens once a job has failed for good: ``"skip"``, the next one
-        starts, or ``"block"``, the others of its value wait until it is replayed or skipped.
+    :param on_failure: what happens once a job has failed for good. ``"skip"``: the next one starts.
+        ``"block"``: the others of its value wait until it is replayed or skipped.
     """
 
     by: str
@@ -126,8 +126,8 @@ class Sequential:
 
 @dataclass(frozen=True, slots=True)
 class UnknownRules:
-    """The rules of a queue that this release cannot read: a later release, or a statement by hand,
-    wrote them. The queue is broken here, so that no worker breaks them.
+    """Rules of a queue that this release cannot read, because a later release or a manual statement
+    wrote them. The queue is broken here, so that no worker violates them.
 
     :param stored: the JSON value of all rules.
     """
@@ -197,7 +197,7 @@ def encode_rules(rules: tuple[Rule, ...]) -> str | None:
 
 
 def plain_rules(rules: tuple[Rule, ...]) -> Any:
-    """Return rules as JSON values, in a list; `UnknownRules` as they are stored."""
+    """Return rules as a list of JSON values; `UnknownRules` as they are stored."""
     if rules and isinstance(rules[0], UnknownRules):
         return rules[0].stored
     return [_encoded(rule) for rule in rules if not isinstance(rule, UnknownRules)]

@@ -37,13 +37,13 @@ from chancy.worker.worker_limits import UNKNOWN_AFTER_S, WorkerLimits
 
 logger = logging.getLogger("chancy.worker")
 
-#: Stands for every queue in the names of queues to serve.
+#: The name that stands for every queue, among the queues to serve.
 ALL_QUEUES = "*"
 #: Seconds between reads of the queues when no notification reports a change.
 _QUEUES_EVERY_S = 5.0
-#: The same if surveys find changes.
+#: The same if surveys detect changes.
 _QUEUES_RARELY_S = 60.0
-#: Seconds between checks whether a served queue has broken.
+#: Seconds between checks for served queues that have broken.
 _BROKEN_EVERY_S = 0.5
 #: Seconds that the service of a plugin has to end, in addition to the shutdown timeout.
 _LEAVE_S = 30.0
@@ -52,24 +52,24 @@ _LEAVE_S = 30.0
 class Worker:
     """Runs the jobs of an application: ``async with Worker(chancy) as worker``.
 
-    Inside your own application it sends heartbeats from a thread: a job that holds the
-    interpreter's lock for longer than ``heartbeat_timeout_s`` makes it look dead. Run such jobs in
-    the ``process`` executor, whose processes never touch the database, or under ``chancy worker``,
-    whose supervisor sends heartbeats for its workers.
+    Inside your own application, a thread sends its heartbeats, so a job that holds the GIL for
+    longer than ``heartbeat_timeout_s`` makes it appear dead. Run such jobs in the ``process``
+    executor, whose processes never use the database, or under ``chancy worker``, whose supervisor
+    sends heartbeats for its workers.
 
     :param tags: tags in addition to those that every worker has; see
         `chancy.queue.queue.Queue.tags`.
     :param queues: names of the queues to serve, or ``"*"`` for all. None: the queues of the
         application: ``default``, the declared ones, and those that its functions name.
     :param concurrency: jobs of each queue to run at a time; overrides the queue's own setting.
-    :param prefetch_limit: claims of each queue to hold in addition to the running ones. None: as
-        many jobs as ended in the last tenth of a second.
+    :param prefetch_limit: the maximum jobs of each queue to claim in addition to the running ones.
+        None: as many as ended in the last tenth of a second.
     :param children: executor processes that its ``process`` queues share. None: one for each core,
         or the greatest concurrency of a queue if that is more.
     :param unknown_after_s: seconds without a live worker that may know a job's function after which
         the job fails. Until then it waits for such a worker.
-    :param shutdown_timeout_s: seconds that running jobs get at shutdown. Jobs that still run
-        afterwards are released without counting an attempt, and start on another worker.
+    :param shutdown_timeout_s: seconds that running jobs have to finish at shutdown. Jobs that still
+        run afterwards are released without counting an attempt, and start on another worker.
     :param heartbeat_s: seconds between heartbeats.
     :param heartbeat_timeout_s: seconds without a heartbeat after which a worker is presumed dead,
         and its jobs run on other workers.
@@ -182,11 +182,11 @@ class Worker:
         return None if listener.receiving else listener.last_error
 
     def encode_arguments(self, func: str, arguments: str, queue: str | None) -> str:
-        """Checked and encoded arguments as they are stored."""
+        """Encode validated JSON arguments for storage."""
         return self._app.encode_arguments(func, arguments, queue)
 
     def encode_line(self, func: str, line: str) -> str:
-        """A line that a job has logged as it is stored."""
+        """Encode a logged line of a job for storage."""
         return self._app.encode_line(func, line)
 
     @property
@@ -195,7 +195,7 @@ class Worker:
         return self._app.prepare_stored
 
     def judge(self, claim: Claim, outcome: Outcome) -> Settlement:
-        """The decision on an outcome, including that of plugins."""
+        """Return the decision about an outcome, including that of plugins."""
         return self._app.hooks.judge(claim, outcome)
 
     async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
@@ -214,9 +214,9 @@ class Worker:
     async def start(self) -> None:
         """Register and start to work. Returns once every queue is served or has failed to start.
 
-        A warm-up that takes longer than 30 seconds continues afterwards. If this raises, everything
-        that was started has been stopped again. From before the first claim on, a SIGTERM that the
-        process does not handle stops the worker before it kills the process."""
+        A warm-up that takes longer than 30 seconds continues in the background. If this raises,
+        everything that was started has been stopped again. Already before the first claim, a
+        SIGTERM that the process does not handle stops the worker before it kills the process."""
         await self._app.check_tables()
         for queue in self._app.queues:
             await self._declare(queue)
@@ -231,7 +231,7 @@ class Worker:
         logger.info("worker_started id=%s queues=%s", self.worker_id, ",".join(self.queues))
 
     async def _declare(self, queue: Queue) -> None:
-        """Declare a queue of the application; one that exists keeps its settings."""
+        """Declare a queue of the application; an existing queue keeps its settings."""
         stored = await self.broker.declare(queue)
         kept = [
             field.name
@@ -271,12 +271,12 @@ class Worker:
 
     def catch_signals(self) -> None:
         """Handle SIGTERM and SIGINT until the worker has stopped: the first signal shuts it down
-        gracefully, the second at once. Only in the main thread; a second call does nothing.
+        gracefully, the second at once. Call it in the main thread; a second call does nothing.
         Previously installed signal handlers are restored when the worker stops."""
         self._signals.install()
 
     async def wait_for_shutdown(self) -> None:
-        """Wait for SIGTERM, SIGINT or `shut_down`; with ``burst``, also for empty queues.
+        """Wait for SIGTERM, SIGINT or `shut_down`; with ``burst``, until the queues are empty.
 
         :raises ConfigurationError: the worker has not been started.
         """
@@ -292,10 +292,11 @@ class Worker:
         await self.ending.wait()
 
     def shut_down(self) -> None:
-        """Stop claiming, and let `wait_for_shutdown` return. Call it in the worker's event loop."""
+        """Stop claiming, and make `wait_for_shutdown` return. Call it in the worker's event
+        loop."""
         self.ending.set()
         self._queue_set.claim_no_more()
-        # Other workers take it into account that this one has no room any more.
+        # A survey shows other workers that this one has no free slots any more.
         self._brokers.survey_soon()
 
     async def stop(self) -> None:
@@ -331,7 +332,7 @@ class Worker:
             self._queue_set.stop_at_once.set()
 
     def _on_stop_request(self, id: UUID) -> None:
-        """Stop a job that runs here, or this worker as by a signal."""
+        """Stop a job that runs here, or this worker as if by a signal."""
         if id != self.worker_id:
             self._queue_set.stop_job(id)
         elif not self.ending.is_set():
@@ -391,8 +392,8 @@ class Worker:
             await self.clock.wait(self._queue_set.changed, _BROKEN_EVERY_S)
 
     async def _announce(self) -> None:
-        """Write which queues are served, which are broken, and which functions are unknown, if that
-        has changed."""
+        """Store the served queues, the broken queues and the unknown functions, if they have
+        changed."""
         queues = self._queue_set
         queues.changed.clear()
         await self._registration.announce(self.queues, queues.find_broken(), queues.unknown)
@@ -428,7 +429,7 @@ class Worker:
                 pass
 
     def _check_everything(self, session: BrokerSession) -> None:
-        """Check what notifications of a broker would have said while none arrived."""
+        """Check for everything that missed notifications of a broker could have reported."""
         if session.surveyor is not None:
             session.surveyor.soon()
         else:

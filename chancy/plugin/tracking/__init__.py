@@ -1,1 +1,1 @@
-"""What plugins share that track groups of jobs in tables of Postgres: batches and workflows."""
+"""Shared code of plugins that track groups of jobs in tables of Postgres: batches and workflows."""

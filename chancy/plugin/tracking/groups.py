@@ -26,9 +26,9 @@ from chancy.results.reference import checked
 from chancy.results.waiter import RowWaiter
 from chancy.states import State
 
-#: The most groups, and the most members of one, that a call returns.
+#: The maximum groups, and the maximum members of a group, that a call returns.
 MAX_FOUND = 1_000
-#: Jobs that one call of the broker cancels, and the most rounds that look for more.
+#: Jobs that one call of the broker cancels, and the maximum rounds that look for more.
 CANCEL_BATCH, CANCEL_ROUNDS = 500, 5
 #: The statements that request notifications, of jobs and of groups.
 _WATCHES = PluginSql("chancy.postgres", "groups of jobs")
@@ -104,7 +104,7 @@ class GroupCalls(Generic[R, S]):
 
     @abstractmethod
     def _record(self, row: Sequence[Any]) -> R:
-        """A row of ``sql/find.sql``."""
+        """Convert a row of ``sql/find.sql``."""
 
     @abstractmethod
     async def cancel(self, id: UUID) -> bool:
@@ -174,8 +174,9 @@ class GroupWaiter(RowWaiter[GroupStatus[S]]):
         return JobError(f"{self.kind} {id} is gone, and its state is not known: {why}")
 
 
-#: One for each kind of group and broker. Applications keep those of their brokers. By the number of
-#: the broker, which is its own as long as the waiter is there: a broker as a key would keep itself.
+#: One waiter for each kind of group and broker. Applications keep those of their brokers. The key
+#: is the id of the broker, which is unique as long as the waiter exists: a broker as a key would
+#: keep itself alive.
 _waiters: WeakValueDictionary[tuple[str, int], GroupWaiter[Any]] = WeakValueDictionary()
 
 
@@ -184,8 +185,8 @@ class GroupReference(Generic[A, S]):
 
     The ``sync_…`` calls are for code without an event loop.
 
-    :param broker: the broker that is asked; None: the application's.
-    :param stored: it is known to have been stored, so a wait raises if it is missing.
+    :param broker: the broker to query; None: the application's. :param stored: the group is known
+        to have been stored, so a wait raises if it is missing.
     """
 
     __slots__ = ("_broker", "_chancy", "id", "stored")
@@ -233,7 +234,7 @@ class GroupReference(Generic[A, S]):
 class GroupPlugin(Plugin, Generic[R, E]):
     """A plugin that tracks groups of jobs, in the transactions that settle them.
 
-    :param keep_days: days for which ended groups are kept; None: for ever.
+    :param keep_days: days for which ended groups are kept; None: forever.
     :param sweep_s: seconds between two sweeps of the leader.
     :raises ConfigurationError: a setting is out of range.
     """

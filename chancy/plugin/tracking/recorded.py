@@ -1,4 +1,4 @@
-"""Outcomes of jobs that have ended in this process, until the tables of a plugin have them."""
+"""Keeps outcomes of jobs that ended in this process until the tables of a plugin have them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from uuid import UUID
 
 from chancy.attempt.settlement import Settlement
 
-#: Outcomes of one statement.
+#: The maximum outcomes of one statement.
 BATCH = 500
-#: Attempts that are recorded while their settlement is pending, at most.
+#: The maximum attempts that are recorded while their settlement is pending.
 MAX_RECORDED = 20_000
-#: Reported outcomes that are remembered: two batches of the broker.
+#: The maximum reported outcomes that are kept: two batches of the broker.
 MAX_REPORTED = 2_000
-#: Characters of results that the hook failed to report; the oldest are dropped first.
+#: The maximum characters of results that the hook failed to report; the oldest are dropped first.
 MAX_UNREPORTED = 64 * 1024**2
 
 
@@ -35,8 +35,8 @@ class RecordedOutcomes(ABC, Generic[R, E]):
     """Attempts of tracked jobs that have ended in this process and are not settled yet.
 
     A settlement does not name the batch or step of its job; the claim does, as a reference ``R``.
-    So a plain job costs a look at its meta, and no query. An attempt that stays here for a while
-    was settled without being reported, or continues: the plugin's service checks it.
+    So a plain job costs only a lookup in its meta, and no query. An attempt that stays here for a
+    while was settled without being reported, or continues: the plugin's service checks it.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class RecordedOutcomes(ABC, Generic[R, E]):
 
     def __contains__(self, id: UUID) -> bool:
         """Whether a job is tracked and has a recent attempt in this process."""
-        # Empty ones first: the hash of an id takes longer than all of these.
+        # Empty ones first, because the hash of an id takes longer than all of these.
         return bool(
             (self._recorded and id in self._recorded)
             or (self._aged and id in self._aged)
@@ -113,7 +113,7 @@ class RecordedOutcomes(ABC, Generic[R, E]):
     def mark_unreported(self, outcomes: Iterable[E]) -> None:
         """Keep outcomes that could not be written; whether their jobs were settled is unknown.
 
-        In a queue without history, the table of jobs has no trace of those that succeeded.
+        In a queue without history, the tables have no trace of jobs that succeeded.
         """
         for outcome in outcomes:
             id = outcome.job
@@ -144,7 +144,7 @@ class RecordedOutcomes(ABC, Generic[R, E]):
             self._drop_unreported(id)
 
     def age(self, most: int) -> dict[UUID, R]:
-        """Up to `most` attempts that were recorded before the previous call, the least recently
+        """Up to `most` attempts that were recorded before the previous call, least recently
         returned first.
 
         They stay until they are reported or discarded.

@@ -18,17 +18,17 @@ from chancy.states import State
 
 logger = logging.getLogger("chancy.plugin")
 
-#: Recorded attempts that are checked at once: where settlements lag by seconds, most of them are
-#: about to be reported.
+#: Recorded attempts that are checked at once: if settlements lag by seconds, most of them are about
+#: to be reported.
 MAX_CHECKED = 1_000
-#: Seconds for which a job must not be found before it counts as gone. In a queue without history,
-#: a succeeded job is not found until its worker reports it, 1 to 4 s later if its hook failed.
+#: Seconds for which a job must be missing before it counts as gone. In a queue without history, a
+#: succeeded job is not found until its worker reports it, 1 to 4 s later if its hook failed.
 GONE_S = 15.0
-#: Statements of one turn that delete, of each kind: 50,000 groups.
+#: The maximum deleting statements of each kind in one turn: 50,000 groups.
 MAX_PURGES = 100
 #: Seconds between two deletions of old groups.
 _PURGE_S = 300.0
-#: Sweeps of the leader for one of a worker that does not lead.
+#: The number of sweeps of the leader for each sweep of a worker that does not lead.
 _RARELY = 10
 
 R = TypeVar("R")
@@ -38,12 +38,10 @@ SQL = PluginSql("chancy.plugin.tracking", "groups of jobs")
 
 
 class MissingJobs:
-    """Jobs that walks over a table did not find anywhere, each with the time of the first miss.
+    """Jobs that scans of a table did not find anywhere, each with the time of the first miss. It
+    keeps the jobs of the current and the previous scan; a job that is found again is dropped.
 
-    It keeps the jobs of the current walk and of the one before; a job that is found again is
-    dropped.
-
-    :param most: the maximum number of jobs of a walk; others wait until these are handled.
+    :param most: the maximum number of jobs of a scan; others wait until these are handled.
     """
 
     def __init__(self, clock: Clock, most: int = 20_000) -> None:
@@ -68,7 +66,7 @@ class MissingJobs:
         return found
 
     def walked(self) -> None:
-        """End a walk over the table."""
+        """End a scan of the table."""
         self._before, self._since = self._since, {}
 
 
@@ -76,7 +74,7 @@ class GroupSweep(ABC, Generic[R, E]):
     """Reports outcomes that settlements did not report.
 
     :param outcomes: the attempts that have ended in this process.
-    :param keep_days: days for which ended groups are kept; None: for ever.
+    :param keep_days: days for which ended groups are kept; None: forever.
     """
 
     sql: ClassVar[PluginSql]
@@ -85,7 +83,7 @@ class GroupSweep(ABC, Generic[R, E]):
     forget_members: ClassVar[str]
     #: Seconds between two checks of recorded attempts.
     check_s: ClassVar[float] = 1.0
-    #: Rows that one statement scans for missing jobs, and the most statements of one turn.
+    #: Rows that one statement scans for missing jobs, and the maximum statements of one turn.
     page: ClassVar[int]
     max_pages: ClassVar[int]
     #: Members without success that one turn scans for replays.
@@ -115,7 +113,7 @@ class GroupSweep(ABC, Generic[R, E]):
 
     @abstractmethod
     async def _stop(self, jobs: Sequence[tuple[UUID, UUID]]) -> None:
-        """Ask jobs to stop that continue in a cancelled group: pairs of a group and a job."""
+        """Ask jobs that still run in a cancelled group to stop: pairs of a group and a job."""
 
     @abstractmethod
     def _settled(self, ref: R, row: Row) -> E:
@@ -164,11 +162,11 @@ class GroupSweep(ABC, Generic[R, E]):
             await clock.sleep(min(self.check_s, every_s))
 
     async def ring(self) -> None:
-        """End what is due by time, before a turn and at each check of the leader."""
+        """Handle timeouts that are due, before a turn and at each check of the leader."""
 
     async def check_recorded(self) -> int:
         """Check attempts recorded before the previous check that were not settled through the hook,
-        such as jobs completed in a transaction of their own.
+        such as jobs that completed themselves in a transaction.
 
         :returns: the number of outcomes reported.
         """
@@ -194,8 +192,8 @@ class GroupSweep(ABC, Generic[R, E]):
         return reported
 
     async def turn(self) -> int:
-        """Repair the next jobs that should be in the table of jobs and are not; after the last job,
-        start over. Then look up replays.
+        """Repair the next jobs that are missing from the table of jobs; after the last job, start
+        over. Then look up replays.
 
         :returns: the number of outcomes reported.
         """
@@ -221,9 +219,9 @@ class GroupSweep(ABC, Generic[R, E]):
     async def _find_replays(self) -> int:
         """Report the next replays of dead letters that have ended, and return how many.
 
-        A replay is a job of its own, and no table of the plugin refers to it before it has ended.
-        If the hook fails to report it and the worker dies, only its dead letter refers to it. A
-        replay that succeeded in a queue without history cannot be found.
+        A replay is a separate job, and no table of the plugin refers to it before it has ended. If
+        the hook fails to report it and the worker dies, only its dead letter refers to it. A replay
+        that succeeded in a queue without history cannot be found.
         """
         if not self._has_replays:
             ((self._has_replays,),) = await self._shared.fetch("replays")
@@ -241,7 +239,7 @@ class GroupSweep(ABC, Generic[R, E]):
             return 0
         age_s = self._keep_days * 86_400.0
         purged = 0
-        # Alternately, as both statements scan the oldest groups only.
+        # Alternately, because both statements scan only the oldest groups.
         for _ in range(MAX_PURGES):
             ((members,),) = await self._tables.fetch(self.forget_members, age_s, 10 * BATCH)
             ((count,),) = await self._tables.fetch("forget", age_s, BATCH)
