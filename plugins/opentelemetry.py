@@ -52,10 +52,10 @@ __all__ = ["OpenTelemetry", "in_child"]
 
 #: The key of a job's meta that holds the trace context, as the propagators write it.
 KEY = "trace"
-#: What the carrier of a trace that is not sampled has by the W3C's format, most often alone.
+#: The key of the W3C's format in the carrier of a trace that is not sampled, usually the only one.
 _TRACEPARENT = "traceparent"
 _UNSAMPLED = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f][02468ace])")
-#: The outcomes by their class, in the words of the attribute ``chancy.outcome``.
+#: The values of the attribute ``chancy.outcome``, by the class of the outcome.
 _NAMES: Mapping[type, str] = {
     kind: re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower() for kind in get_args(Outcome)
 }
@@ -69,15 +69,15 @@ _BOUNDS_S = (
 
 class OpenTelemetry(Plugin):
     """Traces jobs: a span for each push, and a span for each attempt in the same trace. Counts
-    pushes and attempts, with a histogram of how long attempts ran.
+    pushes and attempts, with a histogram of the duration of attempts.
 
-    The trace context travels in the job's meta, as the globally configured propagators write it. A
-    job whose caller is in a trace that is not sampled is not traced.
+    The trace context is passed in the job's meta, as the globally configured propagators write it.
+    If the trace of the caller is not sampled, the job is not traced.
 
     :param parent: whether the span of an attempt is a child of the span of its push. If not, each
-        attempt begins a trace of its own. It is linked to the push in both cases.
-    :param tracer_provider: makes the spans; None: the global one.
-    :param meter_provider: makes the metrics; None: the global one.
+        attempt begins a new trace. In both cases it is linked to the push.
+    :param tracer_provider: creates the spans; None: the global one.
+    :param meter_provider: creates the metrics; None: the global one.
     """
 
     around_in_child = f"{__name__}.in_child"
@@ -198,7 +198,7 @@ class OpenTelemetry(Plugin):
 
 @contextmanager
 def in_child(job: JobContext) -> Generator[None]:
-    """Make the span of the attempt, which the worker has started, the current one in an executor
+    """Make the span of the attempt, which the worker has started, the current span in an executor
     process."""
     context, _ = _extracted(job.meta)
     with _attached(context):
@@ -206,14 +206,14 @@ def in_child(job: JobContext) -> Generator[None]:
 
 
 def _extracted(meta: Mapping[str, Any]) -> tuple[Context, bool]:
-    """The trace context in the meta of a job, an empty one without one, and whether it says that
-    the trace is not sampled."""
+    """The trace context in the meta of a job, or an empty one, and whether the trace is known not
+    to be sampled."""
     carrier = meta.get(KEY)
     if not isinstance(carrier, Mapping):
         return Context(), False
     parent = carrier.get(_TRACEPARENT)
     if len(carrier) == 1 and isinstance(parent, str) and (found := _UNSAMPLED.fullmatch(parent)):
-        # The usual case where few traces are sampled: a third of what the propagators take.
+        # The usual case if few traces are sampled; takes a third of the time of the propagators.
         trace_id, span_id, flags = found.groups()
         span = SpanContext(int(trace_id, 16), int(span_id, 16), True, TraceFlags(int(flags, 16)))
         return trace.set_span_in_context(NonRecordingSpan(span), Context()), True
@@ -224,7 +224,7 @@ def _extracted(meta: Mapping[str, Any]) -> tuple[Context, bool]:
 
 
 def _is_dropped(context: Context) -> bool:
-    """Whether the caller's trace is not sampled, so that no span of it needs to be made."""
+    """Whether the caller's trace is not sampled, so that no span is needed."""
     caller = trace.get_current_span(context).get_span_context()
     return caller.is_valid and not caller.trace_flags.sampled
 
@@ -240,7 +240,7 @@ def _attached(context: Context) -> Generator[None]:
 
 @lru_cache(maxsize=4_096)
 def _attributes(operation: str, kind: str, queue: str, func: str) -> Mapping[str, str | int]:
-    """By the semantic conventions of OpenTelemetry for messaging and code."""
+    """Attributes by the semantic conventions of OpenTelemetry for messaging and code."""
     return {
         "messaging.system": "chancy",
         "messaging.operation.name": operation,

@@ -32,13 +32,13 @@ _FOLLOWER_TIMEOUTS = 3
 #: Heartbeat checks of a worker that does not lead, in one heartbeat timeout.
 _FOLLOWER_CHECKS = 3
 #: A worker that does not lead reads only heartbeats older than a third of the timeout: usually
-#: none, while reading 1,000 takes 30 ms. If the leader dies together with another worker, this
+#: none, because reading 1,000 takes 30 ms. If the leader dies together with another worker, this
 #: delays the rescue of the jobs of both by up to that third.
 _FOLLOWER_SILENCE = 3
-#: Workers of which the leader reads all heartbeats at each check; of more only at each sweep, which
-#: delays a rescue by up to the time between two sweeps.
+#: Up to this many workers, the leader reads all heartbeats at each check; of more workers, only at
+#: each sweep, which delays a rescue by up to the time between two sweeps.
 _FEW = 100
-#: The most workers whose hosts are cached; the least recently seen are dropped.
+#: The maximum workers whose hosts are cached; the least recently seen are dropped.
 _MAX_HOSTS = 10_000
 
 
@@ -50,7 +50,7 @@ class _Heartbeat:
 
 
 class HeartbeatObserver:
-    """Heartbeats as observed by this process: of all workers, or of those that are overdue.
+    """Heartbeats as observed by this process: those of all workers, or only overdue ones.
 
     The age of a heartbeat by the database clock is not enough to presume a worker dead: the clock
     may have been set, or the database may have been unavailable to all workers.
@@ -60,7 +60,7 @@ class HeartbeatObserver:
         self._clock = clock
         self._timeout_s = timeout_s
         self._heartbeats: dict[UUID, _Heartbeat] = {}
-        #: Whether workers exceed the timeout in the database, and all of them here as well.
+        #: Whether workers exceed the timeout in the database, and all of them also in this process.
         self.confirmed = False
         #: Whether a worker exceeds the timeout in the database and not in this process. True
         #: until the first observation.
@@ -72,7 +72,7 @@ class HeartbeatObserver:
         """Record the current heartbeats of the workers.
 
         :param asked_at: the monotonic time of this process before the workers were read.
-        :param others: whether there may be others, which are not overdue.
+        :param others: whether there may be other workers, which are not overdue.
         """
         now = self._clock.monotonic()
         before = self._heartbeats
@@ -93,12 +93,12 @@ class Recovery(Plugin):
     """Finds claims of workers without heartbeats and settles each as `Lost`, or as `Released` if
     it is known not to have started.
 
-    The leader sweeps; the other workers sweep rarely, so recovery works without a leader too.
+    The leader sweeps; the other workers sweep rarely, so recovery also works without a leader.
     Claims are settled under their leases, so concurrent sweeps are safe.
 
     :param sweep_s: seconds between two sweeps of the leader. It sweeps at once when it finds a
         dead worker.
-    :param batch: claims rescued by one statement, at most; fewer if their arguments are large.
+    :param batch: the maximum claims rescued by one statement; fewer if their arguments are large.
     :raises ConfigurationError: a setting is out of range.
     """
 
@@ -117,8 +117,8 @@ class Recovery(Plugin):
     async def serve(self, runtime: Runtime) -> None:
         clock, timeout_s = runtime.clock, runtime.heartbeat_timeout_s
         heartbeats = HeartbeatObserver(clock, timeout_s)
-        # The first sweep presumes no worker dead by its missing heartbeats. It finds the claims
-        # of workers already known to be dead, such as the one a supervisor has just replaced.
+        # The first sweep does not presume any worker dead for missed heartbeats. It finds claims of
+        # workers that are known to be dead, such as one that a supervisor has just replaced.
         led, few, due = False, True, clock.monotonic()
         while True:
             asked_at = clock.monotonic()

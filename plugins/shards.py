@@ -1,4 +1,4 @@
-"""Shards: further Postgres servers that store the jobs of some queues."""
+"""Shards: additional Postgres servers that store the jobs of some queues."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from chancy.text import shown
 
 __all__ = ["PostgresShards", "ShardBroker"]
 
-#: The most shards of a queue: each is a queue of its own, with pullers in every worker.
+#: The maximum shards of a queue. Each is a separate queue, with pullers in every worker.
 MAX_SHARDS = 64
 
 
 class ShardBroker(PostgresBroker):
-    """One of several Postgres servers. It stores jobs; what plugins write stays with the control
-    broker, so its queues take no rules."""
+    """One of several Postgres servers. It stores jobs. Plugins write only to the control broker, so
+    its queues cannot have rules."""
 
     name = ""
 
@@ -62,17 +62,18 @@ class _Spread:
 
 
 class PostgresShards(Plugin):
-    """Stores the jobs of some queues on further Postgres servers, each with the tables of chancy.
+    """Stores the jobs of some queues on additional Postgres servers, each with the tables of
+    chancy.
 
-    A ``Queue(name, broker="pg2")`` has its jobs on one shard. `spread` makes one queue for each of
-    several shards, over which jobs are spread by a key. Rows of queues and workers, and the tables
-    of plugins, stay with the application's own database.
+    A ``Queue(name, broker="pg2")`` has its jobs on one shard. `spread` creates a queue on each of
+    several shards, and spreads jobs over them by a key. Rows of queues and workers, and the tables
+    of plugins, stay in the application's own database.
 
     :param dsns: the DSN of each shard by the name of its broker: 1 to 48 of ``a-z 0-9 _ -``.
     :param listen_dsns: direct connections to servers whose DSN goes through a pooler.
     :param driver: ``asyncpg`` or ``psycopg``.
     :param pool_size: the maximum number of sessions for callers, for each shard.
-    :raises ConfigurationError: a name is not valid.
+    :raises ConfigurationError: a name is invalid.
     """
 
     def __init__(
@@ -125,14 +126,14 @@ class PostgresShards(Plugin):
     def spread(
         self, queue: Queue, *, by: str | None = None, over: Sequence[str] | None = None
     ) -> list[Queue]:
-        """Make a queue for each shard, ``mail/pg1``, ``mail/pg2`` …, to pass to the application.
+        """Create a queue for each shard, ``mail/pg1``, ``mail/pg2`` …, to pass to the application.
 
-        A job pushed to the queue ``mail`` goes to the shard that its key gives, by rendezvous
-        hashing: jobs of a key stay together, and a shard that is added takes over its share of the
-        keys from each of the others, for new jobs.
+        A job pushed to the queue ``mail`` goes to the shard of its key, by rendezvous hashing: jobs
+        with the same key stay together. If you add a shard, it takes over its share of the keys
+        from each of the others, for new jobs.
 
-        :param by: the path of the key in the arguments, as in ``"order.customer"``. None: each job
-            by its id, for jobs that need not stay together and are not unique.
+        :param by: the path of the key in the arguments, as in ``"order.customer"``. None: the id of
+            the job is its key, for jobs that need not stay together and are not unique.
         :param over: the names of the shards for new jobs, which may include ``postgres``, the
             application's own database; default: all shards.
         """

@@ -267,8 +267,9 @@ class Chancy(BlockingCalls):
             yield prepared
 
     def before_push(self, job: Job[Any], context: PushContext) -> Job[Any]:
-        """Apply the hook `pushing` of the plugins to a job; for plugins that store jobs. :raises
-        Exception: the exception with which a plugin refuses the job.
+        """Apply the hook `pushing` of the plugins to a job; for plugins that store jobs.
+
+        :raises Exception: the exception with which a plugin refuses the job.
         """
         return job if self.hooks.pushing is None else self.hooks.pushing(job, context)
 

@@ -26,8 +26,9 @@ _warned: set[str] = set()
 
 
 class KnownQueues:
-    """The queues that an application declares, and the queues that are stored. A push to a known
-    queue costs a lookup in a set, and no database call.
+    """The queues that an application declares, and the queues that are stored.
+
+    A push to a known queue costs a lookup in a set, and no database call.
 
     :param own: the queues that the application declares; read at each push.
     :param strict: refuse jobs for other queues. Otherwise they are stored, and logged once.
@@ -78,8 +79,9 @@ class KnownQueues:
         self._read_at = now
 
     def report(self, names: Iterable[str]) -> None:
-        """Warn about unknown names, if the queues have been read. :raises PushError: a name is
-        unknown, with ``strict``.
+        """Warn about unknown names, if the queues have been read.
+
+        :raises PushError: a name is unknown, with ``strict``.
         """
         if self._rows is None:
             return

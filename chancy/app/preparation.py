@@ -117,7 +117,9 @@ class JobPreparation:
         )
 
     def stored(self, func: str, arguments: str, queue: str | None) -> str:
-        """Encode arguments for storage. :param queue: the queue of the job, or None.
+        """Encode arguments for storage.
+
+        :param queue: the queue of the job, or None.
         :raises PushError: a rule of the queue could not read them.
         """
         if self._storing is None:

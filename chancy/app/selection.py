@@ -183,9 +183,10 @@ class SelectedJobs:
     async def prioritize(
         self, priority: int, *, dry_run: bool = False, progress: BulkProgress | None = None
     ) -> ChangedJobs:
-        """Give waiting jobs another priority; jobs with equal priorities keep their order. Rules of
-        `chancy.plugins.reprioritize` count from the new priority. The rules of its queue apply to a
-        held job again.
+        """Give waiting jobs another priority; jobs with equal priorities keep their order.
+
+        Rules of `chancy.plugins.reprioritize` count from the new priority. The rules of its queue
+        apply to a held job again.
         """
         check_number(priority, "priority", PRIORITIES[0], PRIORITIES[-1])
         return await self._stored_change("prioritize", (priority,), dry_run, progress)

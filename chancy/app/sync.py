@@ -90,8 +90,9 @@ class BlockingCalls:
             broker.close()
 
     def bind_sync(self, bind: Callable[[Callable[[], SyncBroker]], SyncBroker]) -> None:
-        """Make the ``sync_…`` calls use another broker from now on, also outside `with`. :param
-        bind: creates the broker; receives a function that opens the replaced one.
+        """Make the ``sync_…`` calls use another broker from now on, also outside `with`.
+
+        :param bind: creates the broker; receives a function that opens the replaced one.
         """
         with self._lock:
             self._sync = bind(self._open_sync)
@@ -250,8 +251,9 @@ class BlockingCalls:
 
     def sync_call(self, work: Callable[[Broker], Awaitable[T]], *, waits: bool = False) -> T:
         """Run a coroutine function with the broker of the sync calls, and return its result. For
-        plugins that offer calls without an event loop. :param waits: the function may wait for
-        commits of other processes.
+        plugins that offer calls without an event loop.
+
+        :param waits: the function may wait for commits of other processes.
         """
         return self._sync_broker.run(work, waits=waits)
 

@@ -1,5 +1,6 @@
-"""Checkpoints of a job: stored values of function calls, which later attempts reuse. They are
-stored in the job's meta under `KEY`: the value of each name, and the attempt that ran it.
+"""Checkpoints of a job: stored values of function calls, which later attempts reuse.
+
+They are stored in the job's meta under `KEY`: the value of each name, and the attempt that ran it.
 """
 
 from __future__ import annotations

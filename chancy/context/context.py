@@ -136,8 +136,9 @@ class JobContext:
         return self._meta
 
     def carry(self, **meta: Any) -> None:
-        """Set keys of `meta` for this run only, also in executor processes; nothing is stored. For
-        `around` hooks that pass a value to the function, before it is called.
+        """Set keys of `meta` for this run only, also in executor processes; nothing is stored.
+
+        For `around` hooks that pass a value to the function, before it is called.
         """
         self._meta = {**self.meta, **meta}
         self._carries = True

@@ -124,8 +124,9 @@ class Job(Generic[R_co]):
         return replace(self, max_attempts=max_attempts)
 
     def with_retry(self, retry: PolicyChoice) -> Self:
-        """Return a copy with this retry policy, or one for each type of error; False: no retry. The
-        policy is stored in the job's ``meta["retry"]``. Its ``max_attempts``, or the largest of
+        """Return a copy with this retry policy, or one for each type of error; False: no retry.
+
+        The policy is stored in the job's ``meta["retry"]``. Its ``max_attempts``, or the largest of
         several policies, becomes that of the job.
         """
         stored, most = chosen(retry, self.max_attempts)
@@ -164,9 +165,10 @@ _set_arguments = Job.__dict__["arguments"].__set__
 
 
 def as_time(at: datetime | timedelta | float | None, name: str) -> datetime | timedelta | None:
-    """Convert a number of seconds to a timedelta; return other values unchanged. :raises PushError:
-    the value is a bool, or too large for a timedelta, or a delay that is neither a number nor a
-    time.
+    """Convert a number of seconds to a timedelta; return other values unchanged.
+
+    :raises PushError: the value is a bool, or too large for a timedelta, or a delay that is neither
+        a number nor a time.
     """
     if isinstance(at, bool):
         raise PushError(f"{name}={at} is not a number of seconds")

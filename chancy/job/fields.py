@@ -1,5 +1,6 @@
-"""Validates the fields of a job, for all code that stores jobs. Pure, except that an expiry is
-compared with the current time."""
+"""Validates the fields of a job, for all code that stores jobs.
+
+Pure, except that an expiry is compared with the current time."""
 
 from __future__ import annotations
 

@@ -36,8 +36,9 @@ _sequence = _Sequence()
 
 
 def _maker() -> Callable[[int], UUID]:
-    """Return a function that creates a UUID from bits in less than half the constructor's time. It
-    saves 0.3 µs by setting the slots directly. If UUID has other slots, the constructor is
+    """Return a function that creates a UUID from bits in less than half the constructor's time.
+
+    It saves 0.3 µs by setting the slots directly. If UUID has other slots, the constructor is
     returned.
     """
     slots = [UUID.__dict__.get(name) for name in ("int", "is_safe")]

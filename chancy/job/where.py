@@ -14,10 +14,13 @@ _MAX_BYTES = 8_192
 
 
 def containing(where: object) -> str | None:
-    """The conditions as the JSON object that the arguments must contain; None without conditions. A
-    path with dots, ``address.city``, leads into objects. A value is a string, a number, True, False
-    or None; None matches a null, but not a missing argument. :raises ConfigurationError: the value
-    is not such a mapping, or a path leads into the value of another.
+    """The conditions as the JSON object that the arguments must contain; None without conditions.
+
+    A path with dots, ``address.city``, leads into objects. A value is a string, a number, True,
+    False or None; None matches a null, but not a missing argument.
+
+    :raises ConfigurationError: the value is not such a mapping, or a path leads into the value of
+        another.
     """
     if not isinstance(where, Mapping):
         raise ConfigurationError(f'where={shown(where)} must be a dict like {{"tenant_id": 42}}')

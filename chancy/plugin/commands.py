@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 class Id(click.types.UUIDParameterType):
     """An argument type: an id, which the shell completes, without output or errors meanwhile.
+
     :param newest: reads the ids; it may take 3 seconds, including the connection.
     """
 

@@ -1,4 +1,5 @@
 """Installed plugins: found by entry point, imported and created when an application names them.
+
 Installing a plugin does not run it. A plugin that no application names is listed, but not imported.
 """
 

@@ -156,8 +156,9 @@ class Hooks:
             )
 
     def brokers(self, context: BrokerContext) -> Mapping[str, Callable[[], Broker]]:
-        """The factories of the brokers that plugins supply, by the name of the broker. :raises
-        ConfigurationError: a name is invalid, or two plugins use it.
+        """The factories of the brokers that plugins supply, by the name of the broker.
+
+        :raises ConfigurationError: a name is invalid, or two plugins use it.
         """
         made: dict[str, Callable[[], Broker]] = {}
         owners = {DEFAULT_BROKER: "the core"}

@@ -50,15 +50,18 @@ class PayloadCodec(Protocol):
     """
 
     def encode(self, func: str, payload: Payload, text: str) -> str:
-        """Return the JSON string to store instead of a JSON string, or the same string. :param
-        func: the path of the job's function; "" for a signal, and to decode a log line.
+        """Return the JSON string to store instead of a JSON string, or the same string.
+
+        :param func: the path of the job's function; "" for a signal, and to decode a log line.
         """
         ...
 
     def decode(self, func: str, payload: Payload, text: str) -> str:
         """Return the JSON string that was encoded. Called only for strings with the key
-        ``$chancy``. Return a string that is not encoded unchanged. A workflow may have added
-        results of its steps to the object of encoded arguments; these may be encoded, too.
+        ``$chancy``.
+
+        Return a string that is not encoded unchanged. A workflow may have added results of its
+        steps to the object of encoded arguments; these may be encoded, too.
 
         :raises UnreadablePayload: it cannot be decoded.
         """
@@ -72,8 +75,9 @@ class StoredPayloads:
         self._codec = codec
 
     def arguments(self, func: str, text: str) -> str:
-        """Encode valid arguments for storage. Empty arguments are not changed. :raises Exception:
-        the exception with which the codec refuses them.
+        """Encode valid arguments for storage. Empty arguments are not changed.
+
+        :raises Exception: the exception with which the codec refuses them.
         """
         return text if text == "{}" else self._codec.encode(func, Payload.ARGUMENTS, text)
 

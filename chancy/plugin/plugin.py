@@ -1,6 +1,7 @@
-"""The base class of plugins, which add policy to the mechanism of the core. A plugin overrides the
-methods it needs. A method that is not overridden is never called, so it costs nothing.
-``chancy.plugins.standard()`` returns the default plugins.
+"""The base class of plugins, which add policy to the mechanism of the core.
+
+A plugin overrides the methods it needs. A method that is not overridden is never called, so it
+costs nothing. ``chancy.plugins.standard()`` returns the default plugins.
 
 If a hook raises, returns another type or takes too long, only the hook fails: see
 `chancy.containment`. A failure at start, in a declaration or in a command raises
@@ -80,8 +81,10 @@ class Plugin:
 
     def commands(self) -> Sequence[click.Command]:
         """Commands to add to ``chancy``, usually one group with the name of the plugin. A command
-        named ``job NAME`` is added to the group ``job``. The commands get ``--app`` and the other
-        shared options; ``@click.pass_obj`` passes a `CommandLine`. Import click inside this method.
+        named ``job NAME`` is added to the group ``job``.
+
+        The commands get ``--app`` and the other shared options; ``@click.pass_obj`` passes a
+        `CommandLine`. Import click inside this method.
         """
         return ()
 
@@ -92,33 +95,36 @@ class Plugin:
     def brokers(self, context: BrokerContext) -> Mapping[str, Callable[[], Broker]]:
         """Factories of brokers that store the jobs of a queue outside Postgres, by name.
 
-        A queue selects one with ``Queue("mail", broker=NAME)``. A name has 1 to 48 of ``a-z 0-9 _
-        -`` and is not ``postgres``. Each call of a factory creates a broker that shares no
-        connection with others: one for the event loop of an application, one for the thread of its
-        ``sync_…`` calls. Queues, workers, leadership and history stay in Postgres; of the calls for
-        queues, only `declare` and `check_queue` are used. An application without a plugin that
+        A queue selects one with ``Queue("mail", broker=NAME)``. A name has 1 to 48 of
+        ``a-z 0-9 _ -`` and is not ``postgres``. Each call of a factory creates a broker that shares
+        no connection with others: one for the event loop of an application, one for the thread of
+        its ``sync_…`` calls. Queues, workers, leadership and history stay in Postgres; of the calls
+        for queues, only `declare` and `check_queue` are used. An application without a plugin that
         overrides this pays nothing.
         """
         return {}
 
     def pushing(self, job: Job[Any], context: PushContext) -> Job[Any]:
         """Change a job before it is validated and stored, or refuse it. Must be sync and fast.
+
         Called once for each job, whichever way it is pushed (see `PushWay`), in the order of the
         plugins; not for a push in SQL, which the function ``push`` of the schema validates. Return
         the job, or a copy such as ``job.with_meta(trace=…)``. Raise to refuse it: the exception
         reaches the caller, and nothing of the push is stored. A bulk push reads its jobs while it
-        stores them, so the hook may be called for jobs of a push that fails. It is called for steps
-        and callbacks when their workflow or batch is pushed, and for ticks and replays each time,
-        with plain arguments: queue, priority, function, arguments, attempts, meta and limits may
-        change. A tick that is refused is skipped, which its history shows.
+        stores them, so the hook may be called for jobs of a push that fails.
+
+        It is called for steps and callbacks when their workflow or batch is pushed, and for ticks
+        and replays each time, with plain arguments: queue, priority, function, arguments, attempts,
+        meta and limits may change. A tick that is refused is skipped, which its history shows.
         """
         return job
 
     def prepare_push(
         self, chancy: Application, value: Pushable[Any], *, within: bool, validate: bool
     ) -> PreparedPush[Any] | None:
-        """Validate and encode a value that is pushed in place of a job, such as a workflow. :param
-        within: whether the caller passed the transaction.
+        """Validate and encode a value that is pushed in place of a job, such as a workflow.
+
+        :param within: whether the caller passed the transaction.
         :param validate: False for functions that this process cannot import.
         :returns: None if this plugin does not push such values: the next plugin is called.
         :raises PushError: the value cannot be stored.
@@ -127,6 +133,7 @@ class Plugin:
 
     def codec(self) -> PayloadCodec | None:
         """Return a codec for stored payloads of jobs, for example to encrypt them; None: no codec.
+
         Arguments are encoded after all checks of a push, when the unique key is known, and decoded
         in the worker before the executor gets them. Results, failures and checkpoints are encoded
         before the outcome is judged, so other plugins, the log and the tables get the encoded
@@ -226,11 +233,12 @@ class Plugin:
         """
 
     def settled(self, batch: Sequence[Settlement], stale: Sequence[Settlement]) -> None:
-        """Called after settlements were stored, with every state and on every broker. ``batch`` has
-        the settlements that were stored, up to 1,000, and ``stale`` those whose claim another
-        worker had taken over. Each has its ``claim`` and its ``outcome``; the queue, the function
-        and the meta are in the claim. If arguments and meta have over 10,000 characters together,
-        both are None. The ``error`` of an outcome `Raised` is None.
+        """Called after settlements were stored, with every state and on every broker.
+
+        ``batch`` has the settlements that were stored, up to 1,000, and ``stale`` those whose claim
+        another worker had taken over. Each has its ``claim`` and its ``outcome``; the queue, the
+        function and the meta are in the claim. If arguments and meta have over 10,000 characters
+        together, both are None. The ``error`` of an outcome `Raised` is None.
 
         Must be sync and fast; called in the worker's loop, once for each batch. After a lost
         response, the batch may be stale, or be passed again; if the worker dies in between, it is
@@ -248,14 +256,16 @@ class Plugin:
         return None
 
     async def examine(self, app: Application) -> Sequence[Finding]:
-        """Check what this plugin needs; ``chancy doctor`` shows it. Returns one finding for each
-        check, even without a problem, at most 20. It must only read, at the same cost with ten
-        million jobs, and has 5 s; an error becomes a finding.
+        """Check what this plugin needs; ``chancy doctor`` shows it.
+
+        Returns one finding for each check, even without a problem, at most 20. It must only read,
+        at the same cost with ten million jobs, and has 5 s; an error becomes a finding.
         """
         return ()
 
     async def serve(self, runtime: Runtime) -> None:
-        """Run a background service of each worker, until it is cancelled or has no work. If it
-        raises, it is restarted with backoff, and the error is logged. After its cancellation it has
-        the worker's shutdown timeout and 30 s to end.
+        """Run a background service of each worker, until it is cancelled or has no work.
+
+        If it raises, it is restarted with backoff, and the error is logged. After its cancellation
+        it has the worker's shutdown timeout and 30 s to end.
         """

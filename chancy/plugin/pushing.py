@@ -32,8 +32,10 @@ class PushWay(StrEnum):
 
 
 class PushContext(NamedTuple):
-    """How a job is pushed. Its queue is that of the job. :param within: whether the transaction
-    that stores the job may be rolled back after the call: the caller's, or that of a batch.
+    """How a job is pushed. Its queue is that of the job.
+
+    :param within: whether the transaction that stores the job may be rolled back after the call:
+        the caller's, or that of a batch.
     """
 
     way: PushWay
@@ -60,8 +62,9 @@ class Pushable(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class PreparedPush(Generic[T_co]):
-    """A validated and encoded value, ready to be stored. :param store: stores it with a broker or,
-    in a transaction of the caller, with its statements.
+    """A validated and encoded value, ready to be stored.
+
+    :param store: stores it with a broker or, in a transaction of the caller, with its statements.
     :param reference: the return value of the push.
     """
 

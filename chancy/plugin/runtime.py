@@ -79,8 +79,9 @@ class Runtime(Protocol):
     @property
     def prepare_stored(self) -> PrepareStored | None:
         """Applies `Plugin.pushing` to a job that is stored already, before it is pushed; see
-        `chancy.plugin.pushing.columns`. None if no plugin overrides the hook. :raises Exception:
-        the exception with which a plugin refuses the job.
+        `chancy.plugin.pushing.columns`. None if no plugin overrides the hook.
+
+        :raises Exception: the exception with which a plugin refuses the job.
         """
         ...
 

@@ -19,7 +19,7 @@ _HOOKS: Mapping[str, Callable[..., Any]] = {
 
 def check_hooks(identifier: str, plugin: Plugin) -> None:
     """Raise `ConfigurationError` for a hook that is not a method, that does not take its arguments,
-    that is a coroutine function but must be sync, or the reverse. """
+    that is a coroutine function but must be sync, or the reverse."""
     for name, hook in _HOOKS.items():
         if getattr(type(plugin), name, None) is not hook:
             expected = f"{'async ' * inspect.iscoroutinefunction(hook)}def {name}{_written(hook)}"

@@ -40,8 +40,9 @@ def utc(at: datetime | None) -> datetime | None:
 
 
 def from_row(kind: type[T], row: Sequence[Any], **read: Callable[[Any], Any]) -> T:
-    """Create a dataclass from a row with a column for each field, in their order. :param read: by
-    field, a function that converts the column. Other timestamps become aware.
+    """Create a dataclass from a row with a column for each field, in their order.
+
+    :param read: by field, a function that converts the column. Other timestamps become aware.
     """
     names = (field.name for field in fields(kind))
     return kind(

@@ -20,6 +20,7 @@ class ExecutorOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessOptions(ExecutorOptions):
     """Options of a ``process`` queue, which runs jobs in executor processes, one at a time in each.
+
     :param max_jobs: an executor process is replaced after this many jobs; None: never.
     :param max_memory_bytes: an executor process is replaced if it holds more resident memory than
         this after a job; None: never.

@@ -21,9 +21,10 @@ _warned: set[tuple[str, str, str]] = set()
 
 
 def warn_of_missing_keys(queue: Queue, signature: Signature) -> None:
-    """Log once the partition keys of a queue for which a function has no parameter. All of its jobs
-    would be in one partition. A queue may intentionally have such functions, so the job is not
-    refused.
+    """Log once the partition keys of a queue for which a function has no parameter.
+
+    All of its jobs would be in one partition. A queue may intentionally have such functions, so the
+    job is not refused.
     """
     for rule in queue.rules:
         if rule.by is None or rule.by in _NO_PATHS:

@@ -39,11 +39,11 @@ _RARELY_S = 30.0
 class Cron(Plugin):
     """Pushes a job at each tick of an entry, exactly once for any number of workers.
 
-    The leader fires the ticks; the other workers poll rarely, so it works without a leader too.
+    The leader fires the ticks; the other workers poll rarely, so it also works without a leader.
 
-    Each starting worker stores the entries of its code: ``entries``, and those of functions that
-    are decorated with `periodic`. They lapse ``lapse_s`` seconds after the
-    last worker that has them has stopped. More entries can be added at run time.
+    When a worker starts, it stores the entries of its code: ``entries``, and those of functions
+    that are decorated with `periodic`. An entry lapses ``lapse_s`` seconds after the last worker
+    that has it has stopped. You can add more entries at run time.
 
     :param entries: the entries of the code.
     :param poll_s: seconds between two polls for changed entries.
@@ -66,7 +66,7 @@ class Cron(Plugin):
         self.poll_s = poll_s
         self.keep_ticks = keep_ticks
         self.lapse_s = lapse_s
-        #: The workers that have stored the entries: a service that failed starts again.
+        #: The workers that have stored the entries, because a failed service starts again.
         self._declared: WeakSet[Runtime] = WeakSet()
 
     @classmethod
@@ -107,7 +107,7 @@ class Cron(Plugin):
             await self._fire(runtime, entries, firing, code)
 
     def _code(self) -> Mapping[str, Entry]:
-        """The entries of the code by name; the modules of the functions are imported by now."""
+        """The entries of the code by name. The modules of their functions are already imported."""
         return periodic_entries() | {entry.name: entry for entry in self.entries}
 
     async def _fire(
@@ -121,7 +121,7 @@ class Cron(Plugin):
                 await self._declare(runtime, entries, code)
                 declare_at = clock.monotonic() + self.lapse_s / 4
             if not leader.leading:
-                # After the timeout every worker polls, so ticks are fired without a leader too.
+                # After the timeout every worker polls, so ticks are also fired without a leader.
                 rarely_s = min(_RARELY_S, self.lapse_s / 4) * random.uniform(0.8, 1.2)
                 await elected(leader, clock, rarely_s)
             pause_s = await firing.step()
@@ -129,7 +129,7 @@ class Cron(Plugin):
                 await clock.sleep(min(pause_s, self.poll_s))
 
     async def _declare(self, runtime: Runtime, entries: Entries, code: Mapping[str, Entry]) -> None:
-        """Store the entries of the code once in each worker; later calls only extend their lapse.
+        """Store the entries of the code once in each worker; later calls only postpone their lapse.
 
         During a deployment, workers of two versions run at the same time. The entries of the
         worker that started last apply; the other workers do not overwrite them.
@@ -153,7 +153,7 @@ class Cron(Plugin):
 
         :param upsert: replace an existing entry.
         :param validate: pass False to add a function that this process cannot import.
-        :raises ChancyError: the entry is not valid; nothing was written.
+        :raises ChancyError: the entry is invalid; nothing was written.
         """
         if validate:
             chancy.registry.check(entry.job.func)

@@ -1,4 +1,4 @@
-"""Encryption: arguments, results and errors of jobs are stored encrypted."""
+"""Encryption: stores arguments, results and errors of jobs encrypted."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
 __all__ = ["VARIABLE", "Encryption", "new_key"]
 
-#: The most functions whose choice is cached.
+#: The maximum functions whose choice is cached.
 _MAX_CACHED = 10_000
 
 
 class Encryption(Plugin):
-    """Encrypts what is stored of jobs, with `Fernet <https://cryptography.io/en/latest/fernet/>`_.
+    """Encrypts stored data of jobs with `Fernet <https://cryptography.io/en/latest/fernet/>`_.
 
     Every application that pushes such jobs, runs them or reads their results needs the plugin and
     the keys. Needs the extra ``encryption``.
 
-    :param keys: Fernet keys by id, or a list of ``"ID:KEY"``. The first one encrypts, all of them
+    :param keys: Fernet keys by id, or a list of ``"ID:KEY"``. The first key encrypts, all keys
         decrypt. None: from the environment variable ``CHANCY_ENCRYPTION_KEYS``, ``ID:KEY``
-        separated by commas. Ids are stored in the clear.
+        separated by commas. Ids are stored unencrypted.
     :param functions: paths or patterns of functions, such as ``shop.jobs.*``; None: all.
     :param results: also encrypt results, and the values of steps.
     :param errors: also encrypt the messages, traces, notes and causes of errors. Their types stay
         readable, for retries and for groups of dead letters.
     :param logs: also encrypt the lines that the plugin ``JobLogs`` stores.
-    :raises ConfigurationError: a setting is not valid, or cryptography is not installed.
+    :raises ConfigurationError: a setting is invalid, or cryptography is not installed.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class _FernetCodec:
 
 
 def _check_plain(func: str, arguments: Any) -> None:
-    """Refuse plain arguments that a worker would take for encrypted ones."""
+    """Refuse plain arguments that a worker would mistake for encrypted ones."""
     for name, value in arguments.items() if isinstance(arguments, dict) else ():
         for one in value if isinstance(value, list) else [value]:
             if opened(one) is not None:

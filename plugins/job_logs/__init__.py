@@ -38,20 +38,20 @@ if TYPE_CHECKING:
 __all__ = ["JobLogs", "LogLine"]
 
 logger = logging.getLogger("chancy.job_logs")
-#: Seconds between two walks of the leader through the jobs with lines, the first wait, and seconds
-#: for which storing the last lines may take when the worker stops.
+#: Seconds between two scans of the leader over the jobs with lines, the first wait, and the seconds
+#: that storing the last lines may take when the worker stops.
 _PRUNE_S, _FIRST_PRUNE_S, _LAST_S = 6 * 3600.0, 60.0, 5.0
 
 
 class JobLogs(Plugin):
-    """Stores what jobs log with ``current_job().log(…)``, up to 1 MB for each job.
+    """Stores the lines that jobs log with ``current_job().log(…)``, up to 1 MB for each job.
 
-    A worker holds the lines and stores them in batches, so a job waits for nothing. What it held is
-    lost if it is killed. While the database is unavailable it holds up to 8 MB; further lines are
-    dropped, and counted in its log. Lines are removed after their job.
+    A worker buffers the lines and stores them in batches, so jobs do not wait. If it is killed,
+    buffered lines are lost. While the database is unavailable, it buffers up to 8 MB; further lines
+    are dropped, and counted in its log. Lines are removed after their job.
 
     :param every_s: seconds between two batches of a worker, 0.05 to 60.
-    :param level: the lowest level to store. The logger ``chancy.job`` is set to it.
+    :param level: the lowest level to store. The logger ``chancy.job`` is set to this level.
     """
 
     def __init__(self, *, every_s: float = 1.0, level: int = logging.INFO) -> None:
@@ -84,10 +84,10 @@ class JobLogs(Plugin):
     ) -> Sequence[LogLine]:
         """Read the lines of a job, in order.
 
-        :param after: only lines with a higher number: that of the last line of a page.
-        :param limit: the most lines, 1 to 10,000.
+        :param after: only lines with a higher number: the number of the last line of a page.
+        :param limit: the maximum number of lines, 1 to 10,000.
         :raises ConfigurationError: the limit is out of range, or the broker does not offer SQL.
-        :raises UnreadablePayload: a line is encrypted with a key that is not known here.
+        :raises UnreadablePayload: a line is encrypted with a key that this process does not have.
         """
         check_number(limit, "limit", 1, 10_000)
         return plain(chancy, await read(SQL.on(chancy.broker), id, after, limit))
@@ -127,7 +127,7 @@ class JobLogs(Plugin):
             logger.warning("job_logs_dropped lines=%d", dropped)
 
     async def _store_last(self, tables: PluginTables, clock: Clock) -> None:
-        """Store what was logged since the last batch, when the worker stops."""
+        """When the worker stops, store the lines since the last batch."""
         storing = asyncio.create_task(self._store(tables))
         done = asyncio.Event()
         storing.add_done_callback(lambda _: done.set())

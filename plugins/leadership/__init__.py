@@ -1,4 +1,4 @@
-"""Leadership: one worker at a time does the work that only one needs to do."""
+"""Leadership: one worker at a time does the work that is needed only once."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _SQL = PluginSql("chancy.plugins.leadership", "leases")
 class Leadership(Plugin):
     """Elects a leader with a lease in the database.
 
-    The lease of a worker that dies lasts up to ``lease_s`` more; a worker that stops releases it.
-    With a broker other than Postgres there is no election: every worker leads.
+    If a worker dies, its lease lasts up to ``lease_s`` more; a worker that stops releases it. With
+    a broker other than Postgres there is no election: every worker leads.
 
     :param lease_s: seconds after which a lease expires unless it is renewed. Use the same value
         in every worker.

@@ -33,7 +33,7 @@ __all__ = ["GlobalLimits"]
 
 #: Held jobs and blocked partitions of a queue that one sweep examines.
 _STEP = 1_000
-#: The running jobs that an explanation lists.
+#: The maximum number of running jobs that an explanation lists.
 _MOST_HOLDERS = 5
 #: Turns of the leader for one turn of another worker.
 _RARELY = 3
@@ -44,11 +44,11 @@ _IDLE_S = 60.0
 class GlobalLimits(Plugin):
     """Enforces the rules of queues: concurrency, rates, fair shares and sequences.
 
-    Claims of a queue with rules go through a function of this plugin, which counts the jobs that
-    hold a claim: a slot is free once its job no longer does. Jobs that may not start are held.
+    A function of this plugin claims the jobs of a queue with rules, and counts the claimed jobs: a
+    slot is free once its job is no longer claimed. Jobs that may not start are held.
 
-    The leader repairs the tables and wakes workers every few seconds, the other workers rarely, and
-    all of them once a minute while no queue has rules.
+    The leader repairs the tables and wakes workers every few seconds; the other workers do so
+    rarely. While no queue has rules, all of them do so once a minute.
 
     :param every_s: seconds between two turns of the leader, 0.1 to 3,600.
     """
@@ -145,7 +145,7 @@ class GlobalLimits(Plugin):
 
 
 async def _held_elsewhere(broker: Broker, job: QueuedJob, rules: Sequence[Rule]) -> str | None:
-    """Why a job of a queue whose broker keeps its rules does not start."""
+    """Why a job does not start, if the broker of its queue enforces the rules."""
     place = await broker.position(job.id) if job.state is State.PENDING else None
     if place is None:
         return None
@@ -169,7 +169,8 @@ def _counted(ahead: int) -> str:
 
 
 async def _waited_for(broker: Broker, holders: Sequence[str]) -> str:
-    """The jobs that have the slots of a rule; of a sequence, its first job, which may not run."""
+    """The jobs that occupy the slots of a rule; of a sequence, its first job, even if it does not
+    run."""
     for job in (await broker.get([UUID(id) for id in holders[:_MOST_HOLDERS]])).values():
         if job.state in (State.SCHEDULED, State.PENDING, State.HELD):
             due = ""
@@ -180,6 +181,6 @@ async def _waited_for(broker: Broker, holders: Sequence[str]) -> str:
 
 
 def _listed(holders: Sequence[str]) -> str:
-    """The jobs that have the slots of a rule, some of them by id."""
+    """The jobs that occupy the slots of a rule, some of them by id."""
     more = ", …" if len(holders) > _MOST_HOLDERS else ""
     return f"the jobs {', '.join(holders[:_MOST_HOLDERS])}{more} run"

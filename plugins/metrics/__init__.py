@@ -1,4 +1,4 @@
-"""Metrics: what became of jobs, how long they waited and ran; for dashboards and Prometheus."""
+"""Metrics: outcomes of jobs, with their waits and durations; for dashboards and Prometheus."""
 
 from __future__ import annotations
 
@@ -39,28 +39,28 @@ __all__ = ["Metrics", "MetricsPoint", "Totals"]
 logger = logging.getLogger("chancy.metrics")
 #: The address that `Metrics` serves, and the number of the worker process of a supervisor.
 _LISTEN, _NUMBER = "CHANCY_METRICS", "CHANCY_WORKER_NUMBER"
-#: Pushes that are counted at a time.
+#: Pushes that are counted together.
 _MOST_PUSHES = 1_000
 #: Seconds between two roll-ups of the leader.
 _ROLL_UP_S = 30.0
-#: Seconds for which the last report may take when the worker stops.
+#: Seconds that the last report may take when the worker stops.
 _LAST_S = 5.0
 #: Seconds after which to try again to listen on an address that is in use.
 _LISTEN_AGAIN_S = 10.0
 
 
 class Metrics(Plugin):
-    """Counts what became of jobs, with histograms of how long they waited and ran.
+    """Counts outcomes of jobs, with histograms of their waits and durations.
 
-    Each worker counts in memory and stores its counts every few seconds. The leader adds them up to
-    minutes, those over two days old to hours, and removes old ones. What a worker counted in the
-    seconds before it was killed is lost.
+    Each worker counts in memory and stores its counts every few seconds. The leader aggregates them
+    to minutes, and after two days to hours, and removes old ones. If a worker is killed, its counts
+    of the last seconds are lost.
 
     :param every_s: seconds between two reports of a worker, 0.1 to 3,600.
-    :param keep_days: days to keep the metrics of hours.
-    :param listen: ``HOST:PORT`` to serve ``/metrics`` for Prometheus on, and health checks; the
-        default is the environment variable ``CHANCY_METRICS``, which ``chancy worker --metrics``
-        sets. Needs the extra ``prometheus``. None: serve nothing.
+    :param keep_days: days to keep hourly metrics.
+    :param listen: the ``HOST:PORT`` at which to serve ``/metrics`` for Prometheus, and health
+        checks; the default is the environment variable ``CHANCY_METRICS``, which
+        ``chancy worker --metrics`` sets. Needs the extra ``prometheus``. None: serve nothing.
     """
 
     def __init__(
@@ -71,16 +71,17 @@ class Metrics(Plugin):
         self.every_s = every_s
         self.keep_days = keep_days
         self.listen = listen or os.environ.get(_LISTEN) or None
-        #: What was counted since the last report took it; what reports took since the process has
-        #: started; what they took and have not stored.
+        #: The counts since the last report; the counts of all reports since the process has
+        #: started; the counts of reports that are not stored yet.
         self._tally, self._taken, self._unstored = Tally(), Tally(), Tally()
-        #: Held while totals move from the tally: a scrape, in its own thread, misses none.
+        #: Held while totals move from the tally, so that a scrape, in its own thread, misses none.
         self._moving = Lock()
         #: Pushes of this process that are not counted yet, and the counts, by queue and function.
         self._pushes: deque[tuple[str, str]] = deque()
         self._pushed: Counter[tuple[str, str]] = Counter()
         self._pushing = Lock()
-        #: The workers that this plugin serves. The id of one changes when it was declared dead.
+        #: The workers that this plugin serves. The id of a worker changes when it was declared
+        #: dead.
         self._runtimes: list[Runtime] = []
         self._storing: asyncio.Task[None] | None = None
         self._gauges: Gauges | None = None
@@ -100,7 +101,7 @@ class Metrics(Plugin):
         return frozenset() if self.listen is None else frozenset({Capability.SQL})
 
     def pushing(self, job: Job[Any], context: PushContext) -> Job[Any]:
-        # Any thread may push: to note a push takes a third of what a lock and a count take.
+        # Any thread may push. Recording a push takes a third of the time of a lock and a count.
         self._pushes.append((job.queue, job.func))
         if len(self._pushes) >= _MOST_PUSHES:
             self._count_pushes()
@@ -119,8 +120,8 @@ class Metrics(Plugin):
 
     @property
     def registry(self) -> CollectorRegistry:
-        """What this process has counted, its pushes and the jobs of its worker, to expose beside
-        metrics of your own.
+        """The counts of this process, of its pushes and the jobs of its worker, to expose together
+        with your own metrics.
 
         :raises ConfigurationError: prometheus_client is not installed.
         """
@@ -141,9 +142,9 @@ class Metrics(Plugin):
         return self._registry
 
     def asgi(self, chancy: Application) -> MetricsEndpoint:
-        """An ASGI application with the metrics of all workers, for a process that runs none.
+        """An ASGI application with the metrics of all workers, for a process without a worker.
 
-        Its counters begin at zero every hour.
+        Its counters restart at zero every hour.
 
         :param chancy: must be open while requests come in.
         :raises ConfigurationError: prometheus_client is not installed.
@@ -174,11 +175,11 @@ class Metrics(Plugin):
     ) -> Sequence[MetricsPoint]:
         """Read the metrics of the last ``span``, oldest first. A step without jobs has no point.
 
-        :param step: the length of a step in time. Metrics over two days old are those of hours.
+        :param step: the duration of a step. Metrics over two days old are hourly.
         :param queue: only this queue; None: all.
         :param func: only this function; None: all.
-        :param by_queue: whether queues are apart, and not added up.
-        :param by_func: whether functions are apart, and not added up.
+        :param by_queue: whether to separate queues, instead of adding them up.
+        :param by_func: whether to separate functions, instead of adding them up.
         :raises ConfigurationError: a duration is out of range.
         """
         table = MetricsTable(chancy.broker)
@@ -195,7 +196,7 @@ class Metrics(Plugin):
                 group.create_task(self._listen(runtime, self.listen))
 
     async def _listen(self, runtime: Runtime, address: str) -> None:
-        """Serve HTTP until cancelled. While the address is in use, try again and again."""
+        """Serve HTTP until cancelled. While the address is in use, keep trying."""
         from chancy.plugins.metrics.endpoint import Endpoint, resolved
 
         host_port, registry, logged = _address(address), self.registry, False
@@ -223,7 +224,7 @@ class Metrics(Plugin):
             while True:
                 await clock.sleep(self.every_s * random.uniform(0.8, 1.2))
                 self._storing = asyncio.create_task(self._store(table))
-                # A stop does not cancel a statement that may have stored them.
+                # A stop does not cancel a statement that may already have stored them.
                 await asyncio.shield(self._storing)
                 self._tally.workers = frozenset(one.worker_id for one in self._runtimes)
                 try:
@@ -241,7 +242,7 @@ class Metrics(Plugin):
             await self._store_last(table, clock)
 
     async def _collect(self, table: MetricsTable) -> None:
-        """Expose what the database has counted, too. It is stored already."""
+        """Also expose the counts of the database, which are stored already."""
         collected = await table.collect()
         with self._moving:
             self._taken.give(collected)
@@ -250,7 +251,8 @@ class Metrics(Plugin):
         return await look(broker) if leader.leading and self._registry is not None else None
 
     async def _store(self, table: MetricsTable) -> None:
-        """Store what was counted since the last report, and what an earlier one could not store."""
+        """Store the counts since the last report, and those that an earlier report could not
+        store."""
         with self._moving:
             taken = self._tally.take()
             self._taken.give(taken)
@@ -265,7 +267,7 @@ class Metrics(Plugin):
             logger.warning("metrics_postponed functions=%d error=%s", len(totals), error)
 
     async def _store_last(self, table: MetricsTable, clock: Clock) -> None:
-        """Let the report under way end, and store what was counted since, when the worker stops."""
+        """When the worker stops, finish the current report, and store the counts since then."""
         storing, self._storing = self._storing, None
 
         async def rest() -> None:

@@ -36,14 +36,14 @@ _RARELY = 8
 #: SQLSTATEs of a concurrent change: another process created the partition, or rows were inserted
 #: into the default partition.
 _CONCURRENT = frozenset({"23505", "23514", "42P07", "42P17"})
-#: The most rules: each one scans the history separately.
+#: The maximum number of rules, because each one scans the history separately.
 MAX_RULES = 100
 #: Days ahead for which partitions are created.
 _DAYS_AHEAD = 7
-#: Seconds between two looks of the leader for lost statistics, and such looks for one of another
-#: worker.
+#: Seconds between two checks of the leader for lost statistics, and such checks for each check of
+#: another worker.
 VACUUM_LOOK_S, _VACUUM_RARELY = 5.0, 60
-#: The most expired rows of waiting callers deleted in one turn.
+#: The maximum expired rows of waiting callers that are deleted in one turn.
 _MAX_AWAITED = 10_000
 
 
@@ -54,7 +54,7 @@ def _is_concurrent(error: BrokerError) -> bool:
 def _until(clock: Clock, due: float, leader: LeaderGate | None) -> Callable[[], bool]:
     """A condition that holds until the next turn is due, and while the leader still leads.
 
-    A long walk must not delay the partitions.
+    A long scan must not delay the partitions.
     """
     return lambda: clock.monotonic() < due and (leader is None or leader.leading)
 
@@ -67,8 +67,8 @@ class Pruner(Plugin):
     """Creates partitions for the next days, drops old ones, deletes finished jobs by rules, and
     vacuums the table of live jobs after a failover.
 
-    The leader does it; the other workers do it rarely, because the leader's role may not own the
-    tables. Every step is safe to run concurrently.
+    The leader does this often, and the other workers rarely, because the leader's role may not own
+    the tables. Every step is safe to run concurrently.
 
     :param keep_days: days (UTC) to keep finished jobs, in addition to today.
     :param every_s: seconds between two turns of the leader.
@@ -176,9 +176,11 @@ class Pruner(Plugin):
     async def prune(self, broker: SqlStore, *, strict: bool = False) -> list[str]:
         """Create and drop partitions; returns the names of the dropped ones.
 
-        :param strict: raise what would be postponed to the next turn, such as a lock timeout.
+        :param strict: raise errors that would postpone work to the next turn, such as a lock
+            timeout.
         """
-        # Each day is a transaction of its own: settlements wait for the one that makes it.
+        # Each day has its own transaction, because settlements wait for the transaction that
+        # creates it.
         for ahead in range(_DAYS_AHEAD + 1):
             if await self._step(broker, "make_days", ahead, strict=strict) is None:
                 break
@@ -219,7 +221,7 @@ class Pruner(Plugin):
         :param pause: sleeps the given number of seconds; called after each statement.
         :param dry_run: only count. A job that matches several rules counts for each of them; jobs
             of days that `prune` would drop are left out.
-        :raises BrokerError: a statement failed. Jobs deleted before stay deleted.
+        :raises BrokerError: a statement failed. Jobs that were deleted before it stay deleted.
         """
         floor = datetime(1970, 1, 1, tzinfo=UTC)
         if dry_run:
@@ -234,8 +236,8 @@ class Pruner(Plugin):
 async def vacuum_after_failovers(broker: SqlStore, clock: Clock, leader: LeaderGate) -> None:
     """Vacuum the table once whenever its server has lost its statistics.
 
-    A promoted standby does not know the free pages of indexes, and autovacuum does not know of dead
-    rows: until the first vacuum, the files grow by all that is written. A vacuum that fails, or is
+    A promoted standby does not know the free pages of indexes, and autovacuum does not know the
+    dead rows, so until the first vacuum every write extends the files. A vacuum that fails, or is
     not allowed, is left to autovacuum.
     """
     tables, tried = SQL.on(broker), False

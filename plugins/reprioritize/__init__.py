@@ -28,12 +28,13 @@ __all__ = ["Aging", "Reprioritize"]
 
 logger = logging.getLogger("chancy.reprioritize")
 
-#: The most jobs that one statement reads and raises.
+#: The maximum jobs that one statement reads and raises.
 STEP = 1_000
-#: Length of a pause in multiples of the step before it: a turn uses a quarter of one session.
+#: Duration of a pause in multiples of the step before it, so that a turn uses a quarter of a
+#: session.
 _PAUSES = 3.0
 _SHORTEST_PAUSE_S = 0.01
-#: The most lanes (pairs of queue and priority) in one turn.
+#: The maximum lanes (pairs of queue and priority) in one turn.
 _LANES = 10_000
 #: Seconds between two notifications to the workers of a queue in one turn. Each makes them scan
 #: from the front, over the index entries of recently claimed jobs.
@@ -65,7 +66,7 @@ class Aging:
     :param up_to: the highest priority that the rule sets, -99 to 100.
     :param queue: a name or a pattern: ``*`` matches any characters, ``?`` exactly one.
     :param func: the path of a function, or a pattern of paths: ``shop.jobs.*``.
-    :raises ConfigurationError: a value is out of range, or a pattern is not valid.
+    :raises ConfigurationError: a value is out of range, or a pattern is invalid.
     """
 
     # Unknown keys in a settings file are errors: ignoring one would make a rule match too much.
@@ -89,10 +90,10 @@ class Aging:
 class Reprioritize(Plugin):
     """Raises the priority of pending jobs by their age.
 
-    The leader applies the rules; the other workers do it rarely, so it works without a leader
-    too. The priority follows from the age of the job and from the priority it was pushed with,
-    which is stored in ``meta["reprioritize"]``, so concurrent turns are safe. Jobs of the same
-    priority keep their order. If several rules match a job, the highest result applies.
+    The leader applies the rules often, the other workers rarely, so it also works without a leader.
+    The priority follows from the age of the job and from its original priority, which is stored in
+    ``meta["reprioritize"]``, so concurrent turns are safe. Jobs of the same priority keep their
+    order. If several rules match a job, the highest result applies.
 
     :param rules: 1 to 100 rules.
     :param every_s: seconds between two turns of the leader, 0.01 to 86,400. Default: a quarter of
@@ -121,7 +122,8 @@ class Reprioritize(Plugin):
         )
 
     def requires_for(self, queue: Queue) -> frozenset[Capability]:
-        """SQL for the queues that a rule names: jobs in other brokers never gain priority."""
+        """SQL for the queues that a rule names, because jobs in other brokers never gain
+        priority."""
         named = any(rule.queue and matches(rule.queue, queue.name) for rule in self.rules)
         return frozenset({Capability.SQL} if named else ())
 

@@ -39,7 +39,7 @@ logger = logging.getLogger("chancy.retry")
 #: called in the worker's event loop. A result below 0 counts as 0, one over a year as a year.
 Custom = Callable[[Claim, Outcome], float | None]
 
-# An attribute of an enumeration takes 0.1 µs, and every outcome comes here.
+# Reading an attribute of an enumeration takes 0.1 µs, and this runs for every outcome.
 _FAILED = State.FAILED
 #: Errors that no retry can fix.
 _PERMANENT = (
@@ -51,7 +51,7 @@ _PERMANENT = (
     "chancy.errors.UnsupportedLimit",
 )
 
-#: What a rule for any error is for.
+#: The types that a rule for any error covers.
 _BASES = (error_name(Exception), error_name(BaseException))
 
 DEFAULT = Polynomial()
@@ -59,9 +59,9 @@ DEFAULT = Polynomial()
 
 @dataclass(frozen=True, slots=True)
 class _FromFile:
-    """Makes pydantic read what a settings file has for a value by our own function.
+    """Makes pydantic read a value of a settings file with our own function.
 
-    Left to itself, pydantic takes any mapping for the first policy that has no required field.
+    By default, pydantic reads any mapping as the first policy that has no required field.
     """
 
     read: Callable[[object], object]
@@ -88,10 +88,10 @@ class Rule:
     """The retry policy for one type of error.
 
     :param error: an exception class, or its name as failures record it, ``module.QualifiedName``.
-        It covers its subclasses too, unless they have rules of their own. ``chancy.TimedOut`` and
+        It also covers its subclasses, unless they have their own rules. ``chancy.TimedOut`` and
         ``chancy.MemoryExceeded`` cover the time and memory limits, and so does `Exception`.
     :param policy: False: no retry.
-    :raises ConfigurationError: ``error`` is no exception type, or ``policy`` is no policy.
+    :raises ConfigurationError: ``error`` is not an exception type, or ``policy`` is not a policy.
     """
 
     error: str | type[BaseException]
@@ -119,11 +119,11 @@ class Retries(Plugin):
 
     :param policy: the default policy; False: no retry. By default, a job waits n⁴ seconds after
         attempt n, give or take a half: with 25 attempts, the default, about three weeks in all.
-    :param rules: at most one for each type. The rule nearest to the error's own type applies.
-    :param crashes_cost_attempts: whether an attempt whose worker or executor process died is used
-        up like a failed one. The job runs again at once while it has attempts left. Without this
-        setting such an attempt costs nothing, and the job fails at the third crash.
-    :raises ConfigurationError: two rules have the same type, or a setting is not valid.
+    :param rules: at most one for each type. The rule closest to the error's own type applies.
+    :param crashes_cost_attempts: whether an attempt whose worker or executor process died counts
+        like a failed one. The job runs again at once while it has attempts left. Without this
+        setting, such an attempt does not count, and the job fails at the third crash.
+    :raises ConfigurationError: two rules have the same type, or a setting is invalid.
     """
 
     def __init__(
@@ -201,8 +201,8 @@ class Retries(Plugin):
 
 
 def _own_policy(claim: Claim) -> PolicyOrFalse | dict[str, PolicyOrFalse] | None:
-    """The policy in the meta of the job, or those by the name of the error type; None: it has none,
-    or one that cannot be read."""
+    """The policy in the meta of the job, or its policies by the name of the error type; None if
+    there is none, or it cannot be read."""
     try:
         meta: Any = json.loads(claim.meta) if claim.meta else {}
         return choice_from(meta[KEY]) if KEY in meta else None
@@ -214,7 +214,7 @@ def _own_policy(claim: Claim) -> PolicyOrFalse | dict[str, PolicyOrFalse] | None
 def _charged(claim: Claim, outcome: Lost, decision: Settlement) -> Settlement:
     """The decision on a crash that uses up an attempt.
 
-    The crash is counted too: the next attempt runs alone.
+    The crash is counted, too, so the next attempt runs alone.
     """
     exhausted = claim.attempt >= claim.max_attempts
     consequence = "no attempts left" if exhausted else "the job runs again"

@@ -185,8 +185,8 @@ class GroupReference(Generic[A, S]):
 
     The ``sync_…`` calls are for code without an event loop.
 
-    :param broker: the broker to query; None: the application's. :param stored: the group is known
-        to have been stored, so a wait raises if it is missing.
+    :param broker: the broker to query; None: the application's.
+    :param stored: the group is known to have been stored, so a wait raises if it is missing.
     """
 
     __slots__ = ("_broker", "_chancy", "id", "stored")

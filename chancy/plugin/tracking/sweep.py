@@ -38,8 +38,9 @@ SQL = PluginSql("chancy.plugin.tracking", "groups of jobs")
 
 
 class MissingJobs:
-    """Jobs that scans of a table did not find anywhere, each with the time of the first miss. It
-    keeps the jobs of the current and the previous scan; a job that is found again is dropped.
+    """Jobs that scans of a table did not find anywhere, each with the time of the first miss.
+
+    It keeps the jobs of the current and the previous scan; a job that is found again is dropped.
 
     :param most: the maximum number of jobs of a scan; others wait until these are handled.
     """
