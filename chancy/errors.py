@@ -1,7 +1,7 @@
 """Every error that chancy raises.
 
 ChancyError
-├── ConfigurationError      a setting, name, DSN or queue is not valid; nothing was written
+├── ConfigurationError      a setting, name, DSN or queue is invalid; nothing was written
 │   └── SchemaMismatch      the database is behind or ahead of this version of chancy
 ├── PushError               a job was rejected before anything was written
 │   ├── InvalidArguments    the arguments do not fit the function, or JSON cannot hold them

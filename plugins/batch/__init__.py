@@ -64,14 +64,14 @@ __all__ = [
 
 
 class Batches(GroupPlugin[BatchRef, BatchJobOutcome]):
-    """Counts ended jobs of batches, and pushes callbacks, in the transactions that settle them.
+    """Counts ended jobs of batches, and pushes callbacks, in the transactions that settle the jobs.
 
-    A service reports outcomes that a settlement could not report: the worker of the job within
-    seconds, otherwise the leader; other workers sweep rarely, so a leader is not required. Install
-    the plugin in every worker whose queues have jobs of batches: without it, outcomes wait for the
-    sweep.
+    If a settlement cannot report an outcome, the service of the plugin does: that of the job's
+    worker within seconds, otherwise that of the leader; other workers sweep rarely, so a leader is
+    not required. Install the plugin in every worker whose queues have jobs of batches: without it,
+    outcomes wait for the sweep.
 
-    :param keep_days: days for which ended batches are kept; None: for ever.
+    :param keep_days: days for which ended batches are kept; None: forever.
     :param sweep_s: seconds between two sweeps of the leader.
     :raises ConfigurationError: a setting is out of range.
     """
@@ -144,10 +144,11 @@ class Batches(GroupPlugin[BatchRef, BatchJobOutcome]):
         """Store a batch and its jobs, all or nothing. Without jobs, it ends at once unless open.
 
         :param jobs: up to 1,000,000, none of them unique; consumed 1,000 at a time.
-        :param within: a connection in a transaction of the caller's, as for `Chancy.push`; roll it
-            back after an error.
+        :param within: a connection with an open transaction of the caller, as for `Chancy.push`;
+            roll it back after an error.
         :param validate: False to push functions that this process cannot import.
-        :raises PushError: a job or a callback cannot be stored; names it. Nothing was written.
+        :raises PushError: a job or a callback, which the error names, cannot be stored. Nothing was
+            written.
         """
         push = Push(chancy, batch, jobs, validate=validate, within=within is not None)
         async with transaction(chancy, within, validate=validate) as tx:
@@ -176,13 +177,14 @@ class Batches(GroupPlugin[BatchRef, BatchJobOutcome]):
         within: object | None = None,
         validate: bool = True,
     ) -> int:
-        """In a running job of a batch: add jobs to that batch, open or not, and return how many.
+        """In a running job of a batch, add jobs to that batch, open or not, and return their
+        number.
 
-        An attempt that has lost its lease adds nothing. Jobs that an attempt has added stay when it
-        fails later, and the next attempt adds its own.
+        An attempt that has lost its lease adds nothing. If an attempt adds jobs and then fails, the
+        jobs stay, and the next attempt adds its own.
 
-        :param within: a connection in a transaction of the caller's. Commit soon: the row of the
-            job is locked until then.
+        :param within: a connection with an open transaction of the caller. Commit soon, because the
+            row of the job is locked until then.
         :raises PushError: the running job is in no batch, a job cannot be stored, or the batch was
             cancelled or would have over 1,000,000 jobs. Nothing was written; roll back a
             transaction of your own.
@@ -200,7 +202,7 @@ class Batches(GroupPlugin[BatchRef, BatchJobOutcome]):
         within: object,
         validate: bool = True,
     ) -> int:
-        """`add` for plain functions, in a transaction of the caller's."""
+        """`add` for plain functions, in a transaction of the caller."""
         here = BatchContext.current()
         tx = blocking_transaction(chancy, within, validate=validate)
         return run_blocking(Addition(here.batch, here, jobs).add(tx))
@@ -208,8 +210,8 @@ class Batches(GroupPlugin[BatchRef, BatchJobOutcome]):
     def reference(self, chancy: Pushing, id: UUID, *, stored: bool = False) -> BatchReference:
         """A handle to a batch by its id. Raises `TypeError` if the id is not a `UUID`.
 
-        :param stored: its push has been committed, so it is gone if it is missing. Otherwise a
-            wait for a missing batch goes on.
+        :param stored: its push has been committed, so a missing batch is gone. Otherwise a wait for
+            a missing batch continues.
         """
         return BatchReference(id, chancy, stored=stored)
 

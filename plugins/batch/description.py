@@ -21,9 +21,9 @@ from chancy.plugins.batch.record import On
 from chancy.serialization.codec import encode
 from chancy.text import shown
 
-#: The most jobs of a batch, including jobs added later.
+#: The maximum number of jobs of a batch, including jobs added later.
 MAX_JOBS = 1_000_000
-#: Jobs of one counter row (shard), and the most shards of a batch.
+#: Jobs of one counter row (shard), and the maximum number of shards of a batch.
 JOBS_A_SHARD, MAX_SHARDS = 1_000, 16
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,100}")
@@ -40,7 +40,7 @@ class Batch:
     :param on_success: pushed when all jobs have succeeded.
     :param on_failure: pushed when the first job has failed for good.
     :param on_finish: pushed when all jobs have ended, whatever their outcome.
-    :param open: jobs can be added from outside, and the batch does not end before it is closed.
+    :param open: whether jobs can be added from outside; the batch does not end before it is closed.
     :param id: default: a new UUIDv7. A batch whose id is stored already is not pushed again.
     """
 
@@ -68,8 +68,8 @@ class Batch:
         """The callbacks as the columns for ``sql/begin.sql``.
 
         :param validate: False for functions that this process cannot import.
-        :param within: whether the transaction is the caller's.
-        :raises PushError: a callback cannot be stored; names it.
+        :param within: whether the caller passed the transaction.
+        :raises PushError: a callback, which the error names, cannot be stored.
         """
         rows: list[tuple[object, ...]] = []
         for on, job in (
@@ -92,7 +92,7 @@ class Batch:
 def members(jobs: Iterable[Job[Any]], id: UUID, name: str, most: int) -> Iterator[Job[Any]]:
     """Jobs, marked as jobs of a batch.
 
-    :param most: the most jobs that the batch can take.
+    :param most: the maximum number of jobs that the batch can take.
     :raises PushError: a job cannot be in a batch, or there are too many.
     """
     if isinstance(jobs, Job):

@@ -62,7 +62,7 @@ class BatchProgress:
 class BatchRecord:
     """A batch. Times are aware, in UTC.
 
-    :param open: jobs can be added from outside, and the batch does not end before it is closed.
+    :param open: whether jobs can be added from outside; the batch does not end before it is closed.
     :param stop_asked_at: when it was cancelled.
     """
 

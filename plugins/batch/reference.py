@@ -37,7 +37,7 @@ class BatchReference(GroupReference[Pushing, BatchState]):
         return None if found is None else found.progress
 
     async def callbacks(self) -> Sequence[CallbackRecord]:
-        """Its callbacks, with the times they were pushed."""
+        """Its callbacks, with the times at which they were pushed."""
         return await self._calls.callbacks(self.id)
 
     async def bad(
@@ -57,8 +57,8 @@ class BatchReference(GroupReference[Pushing, BatchState]):
         batch need not exist yet, unless `stored`.
 
         :raises WaitTimeout: it has not ended within ``timeout_s`` seconds. It continues.
-        :raises JobError: it existed and is gone: it was purged or deleted. If it is missing and not
-            `stored`, the wait goes on.
+        :raises JobError: the batch is gone, because it was purged or deleted. If it is missing and
+            not `stored`, the wait continues.
         """
         return (await self._end(self._calls, timeout_s)).state
 
@@ -73,10 +73,10 @@ class BatchReference(GroupReference[Pushing, BatchState]):
     async def add(
         self, jobs: Iterable[Job[Any]], *, within: object | None = None, validate: bool = True
     ) -> int:
-        """Add jobs to the batch while it is open, and return how many.
+        """Add jobs to the batch while it is open, and return their number.
 
-        :param within: a connection in a transaction of the caller's, as for a push. `close` blocks
-            until that transaction ends.
+        :param within: a connection with an open transaction of the caller, as for a push. `close`
+            blocks until that transaction ends.
         :raises PushError: a job cannot be stored, or the batch is closed, has ended, or would
             have over 1,000,000 jobs. Nothing was written; roll back a transaction of your own.
         """

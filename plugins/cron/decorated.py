@@ -15,15 +15,15 @@ logger = logging.getLogger("chancy.cron")
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
-#: The functions that make the entries of the decorated functions of this process, by name.
+#: The functions that create the entries of the decorated functions of this process, by name.
 _MADE: dict[str, Callable[[], Entry]] = {}
 
 
 def periodic_entries() -> dict[str, Entry]:
-    """The entries of the decorated functions, by name, with the present settings of their jobs.
+    """The entries of the decorated functions, by name, with the current settings of their jobs.
 
-    Without those whose settings do not suit a schedule, such as of an ``@job(unique=…)`` above
-    ``@periodic``.
+    Entries whose settings do not suit a schedule are left out, such as with ``@job(unique=…)``
+    above ``@periodic``.
     """
     found: dict[str, Entry] = {}
     for name, make in _MADE.items():
@@ -48,14 +48,14 @@ def periodic(
 ) -> Callable[[_Function], _Function]:
     """Decorate a function to run on a schedule, above or below ``@job``, or instead of it.
 
-    Each worker whose application imports the function stores the entry, as it does those of
-    `Cron`. An entry of `Cron` with the same name replaces it.
+    Each worker whose application imports the function stores the entry, like the entries of `Cron`.
+    An entry of `Cron` with the same name replaces it.
 
     :param schedule: a cron expression, see `chancy.schedule.Schedule`.
     :param name: the name of the entry; by default the path of the function. A function with two
         schedules needs a name for one of them.
     :param arguments: the keyword arguments of each job.
-    :raises ConfigurationError: a value is not valid, or the name is taken; see `Entry`.
+    :raises ConfigurationError: a value is invalid, or the name is taken; see `Entry`.
     :raises InvalidArguments: the function does not take these arguments.
     """
 

@@ -22,7 +22,7 @@ from chancy.serialization.codec import encode
 from chancy.serialization.signature import Signature
 from chancy.text import shown
 
-#: The longest jitter and grace, in seconds.
+#: The maximum jitter and grace, in seconds.
 MAX_S = 86_400.0
 
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
@@ -43,15 +43,16 @@ class Entry:
 
     :param name: 1 to 128 of ``A-Z a-z 0-9 _ . : / -``, unique among all entries.
     :param schedule: a cron expression, see `chancy.schedule.Schedule`.
-    :param job: the job to push, without ``run_at``, ``expires_at`` and ``id``:
-        the tick sets its time.
+    :param job: the job to push, without ``run_at``, ``expires_at`` and ``id``, because the tick
+        sets its time.
     :param zone: the time zone of the expression, a name such as ``Europe/Berlin``.
     :param misfire: which missed ticks to fire, for example after a time without workers.
     :param grace_s: seconds by which a tick may be late and still be fired by `Misfire.SKIP`.
-    :param backfill_limit: the most ticks that `Misfire.ALL` fires at once, the newest ones.
+    :param backfill_limit: the maximum number of ticks, the newest ones, that `Misfire.ALL` fires at
+        once.
     :param overlap: whether to fire a tick while an earlier job of the entry is unfinished.
-    :param jitter_s: the longest delay of a job in seconds, derived from name and tick.
-    :raises ConfigurationError: a value is not valid.
+    :param jitter_s: the maximum random delay of a job in seconds, derived from name and tick.
+    :raises ConfigurationError: a value is invalid.
     """
 
     name: str
@@ -133,11 +134,11 @@ class StoredEntry:
 
     :param source: ``code``, ``run time``, or ``lapsed``: no worker has declared the entry within
         its lapse time, and it is not fired.
-    :param last_tick: the newest tick that has passed, fired or not; None: none has.
+    :param last_tick: the newest tick that has passed, fired or not; None if none has.
     :param next_at: when the entry is checked next, usually its next tick; None: at once.
     :param since: only ticks after this time count.
     :param read_at: the server's time when the entry was read.
-    :param problem: why the entry cannot be fired; None: it can.
+    :param problem: why the entry cannot be fired; None if it can.
     """
 
     name: str
@@ -166,7 +167,7 @@ class StoredEntry:
     def upcoming(self, count: int) -> list[datetime]:
         """The next ticks, in UTC, ignoring a pause.
 
-        :raises ConfigurationError: the stored expression or time zone is not valid.
+        :raises ConfigurationError: the stored expression or time zone is invalid.
         """
         schedule = Schedule(self.schedule, self.zone)
         ticks: list[datetime] = []
@@ -195,7 +196,7 @@ def _mapping(text: str | None) -> Any:
 
 
 def job_of(entry: StoredEntry) -> Job:
-    """The job of an entry. Its arguments are as they are stored."""
+    """The job of an entry, with arguments in their stored form."""
     return Job(
         func=entry.func,
         arguments=entry.arguments,

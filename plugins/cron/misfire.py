@@ -53,11 +53,11 @@ def due(
 ) -> DueTicks:
     """Decide which ticks after ``last_tick`` and up to ``now`` to fire.
 
-    A clock that is set back repeats no tick, because ``last_tick`` counts.
+    If a clock is set back, no tick is repeated, because ``last_tick`` counts.
 
     :param last_tick: the last processed tick, or the time from which the schedule applies.
-    :param backfill_limit: the most ticks that `Misfire.ALL` fires, the newest ones; from 1 to
-        `MAX_BACKFILL`.
+    :param backfill_limit: the maximum number of ticks, the newest ones, that `Misfire.ALL` fires;
+        from 1 to `MAX_BACKFILL`.
     :param grace_s: seconds by which a tick may be late and still be fired by `Misfire.SKIP`.
     :raises ConfigurationError: a value is out of range.
     """

@@ -15,9 +15,9 @@ from chancy.plugin.pushing import PrepareStored, PushWay, columns
 from chancy.plugin.tables import PluginSql, from_row
 from chancy.plugins.cron.entry import Entry, StoredEntry, job_of, stored
 
-#: The most entries of one schema.
+#: The maximum number of entries of one schema.
 MAX_ENTRIES = 10_000
-#: The most ticks in the history of an entry.
+#: The maximum number of ticks in the history of an entry.
 MAX_KEPT = 10_000
 
 
@@ -26,11 +26,11 @@ class Fired:
     """A tick in the history of an entry. Times are aware, in UTC.
 
     :param tick: when the tick was due; for a manual run, the time of the run.
-    :param job_id: the id of the pushed job; None: the tick was skipped.
+    :param job_id: the id of the pushed job; None if the tick was skipped.
     :param run_at: when the job is due, if later than the tick.
     :param fired_at: when the tick was fired, by the server's clock.
-    :param skipped: why it was skipped: ``late``, ``overlap``, or ``refused`` by a plugin; None: it
-        was not.
+    :param skipped: why it was skipped: ``late``, ``overlap``, or ``refused`` by a plugin; None if
+        it was not.
     :param missed: ticks before this one that were dropped; 1,000 stands for that many or more.
     """
 
@@ -144,7 +144,7 @@ class Entries:
     async def due(
         self, limit: int, names: Sequence[str] = ()
     ) -> tuple[list[DueEntry], float | None]:
-        """Due entries, and seconds until the next other entry is due; None: there is none.
+        """Due entries, and the seconds until the next other entry is due; None if there is none.
 
         :param names: entries to include even if they have lapsed.
         """
@@ -155,7 +155,7 @@ class Entries:
     async def unfinished(self, ids: Collection[UUID]) -> frozenset[UUID]:
         """The ids of the jobs that are not finished, in any broker.
 
-        Postgres is asked first, because jobs move from there to other brokers and not back.
+        Postgres is checked first, because jobs move from there to other brokers, but not back.
 
         :raises BrokerError: a broker that may have one of the jobs is unavailable.
         """

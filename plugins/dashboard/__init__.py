@@ -1,4 +1,4 @@
-"""Dashboard: shows an application in a browser, and lets people steer it."""
+"""Dashboard: shows an application in a browser, and lets people control it."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ __all__ = [
 class DashboardPlugin(Plugin):
     """Owns the audit of the dashboard, its commands and its settings.
 
-    Costs a worker nothing but an entry in an index for each scheduled job: the dashboard runs where
-    it is mounted, or by ``chancy dashboard``.
+    It costs a worker only an index entry for each scheduled job. The dashboard runs where you mount
+    it, or under ``chancy dashboard``.
 
     :param auth: returns the person of a request; see `Dashboard`.
     :param can: whether a person may do something; see `Dashboard`.
-    :param masked: patterns of the names whose values are masked, or a function of the name.
+    :param masked: patterns of names whose values are masked, or a function of the name.
     :param secret: signs the tokens of forms; the same in all processes that serve the dashboard.
         Default: a new one for each process.
-    :param keep_audit_days: days for which the rows of the audit are kept.
+    :param keep_audit_days: days for which rows of the audit are kept.
     :param read_dsn: a replica of the database, from which lists and counts are read. Single jobs
-        and actions use the database itself, and so do lists while the replica is away.
+        and actions use the database itself, and so do lists while the replica is unavailable.
     :raises ConfigurationError: a setting is out of range.
     """
 
@@ -101,13 +101,13 @@ class Dashboard:
     """The dashboard of an application, as an ASGI application.
 
     Mount it under any path of a Starlette or FastAPI application, or serve it on its own; then it
-    opens and closes ``chancy``. A mounted one needs ``chancy`` to be open, and its actions in
-    batches stop after their current batch when ``chancy`` closes.
+    opens and closes ``chancy``. If you mount it, ``chancy`` must be open; bulk actions stop after
+    their current batch when ``chancy`` closes.
 
     :param chancy: an application with the plugin ``chancy.dashboard``, whose settings are used.
     :param auth: overrides that of the plugin. A function of the Starlette request, async or not,
         that returns a `Person`; None to refuse the request; or a response, such as a redirect to a
-        login. Without one only requests from this machine are served.
+        login. Without ``auth``, only requests from this machine are served.
     :param can: overrides that of the plugin. A function of a person, an `Action` and its subject,
         such as ``queue:mail``; called for each control that is shown and for each action.
     :raises ConfigurationError: the application lacks the plugin, or a library is not installed.

@@ -1,4 +1,4 @@
-"""Who may do what in the dashboard: people, roles, actions, and the checks of a request."""
+"""Access to the dashboard: people, roles, actions, and the checks of a request."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class Role(IntEnum):
-    """What a person may do; each role may do what those before it may."""
+    """The role of a person; each role includes the ones before it."""
 
-    #: See everything but masked values.
+    #: See everything except masked values.
     VIEWER = 1
     #: Also act on jobs, queues, cron entries, dead letters, workflows and workers.
     OPERATOR = 2
@@ -93,10 +93,10 @@ ROLES: Mapping[Action, Role] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """Who sends a request.
+    """The person who sends a request.
 
     :param name: 1 to 200 characters, as written into the audit.
-    :param role: what `by_role` allows.
+    :param role: the role that `by_role` checks.
     """
 
     name: str
@@ -116,12 +116,12 @@ Can = Callable[[Person, Action, str], bool]
 
 
 def by_role(person: Person, action: Action, subject: str) -> bool:
-    """The default of ``can``: by the role of the person alone."""
+    """The default of ``can``: checks only the role of the person."""
     return person.role >= ROLES[action]
 
 
 class BasicAuth:
-    """Asks for a name and a password by HTTP basic authentication. Use it over TLS only.
+    """Asks for a name and a password with HTTP basic authentication. Use it only over TLS.
 
     :param people: passwords and roles by name.
     """
@@ -147,7 +147,7 @@ class BasicAuth:
             except ValueError:  # no base64, no ASCII, or no UTF-8
                 name, password = "", ""
             expected, person = self._people.get(name, (b"", None))
-            # Compared for unknown names too, so that the time does not tell which names exist.
+            # Also compared for unknown names, so that the time does not reveal which names exist.
             if hmac.compare_digest(password.encode(), expected) and person is not None:
                 return person
         return PlainTextResponse(
@@ -170,7 +170,7 @@ _PROXIES = (
     "x-forwarded-user",
     "x-real-ip",
 )
-#: Who uses a dashboard without ``auth``: on this machine only.
+#: The person who uses a dashboard without ``auth``, only on this machine.
 LOCAL = Person(name="local", role=Role.ADMIN)
 
 
@@ -185,7 +185,7 @@ def is_loopback(host: str) -> bool:
 
 
 def refusal(request: Request) -> str | None:
-    """Why a request must not be served without ``auth``; None: it comes from this machine."""
+    """Why a request must not be served without ``auth``; None if it comes from this machine."""
     proxied = next((name for name in _PROXIES if name in request.headers), None)
     if proxied is not None:
         return f"it came through a proxy, which sent {proxied}"

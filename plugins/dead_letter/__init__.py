@@ -49,12 +49,13 @@ _FEWEST, _MOST = 1, 100_000_000
 class DeadLetters(Plugin):
     """Keeps each job that failed for good, with its failures, until it is replayed or purged.
 
-    A dead letter is written in the transaction that settles the job. A sweep files those that this
-    transaction could not write. The leader sweeps; the other workers sweep rarely, so it works
-    without a leader too.
+    The transaction that settles a job writes its dead letter. A sweep files dead letters that this
+    transaction could not write. The leader sweeps; the other workers sweep rarely, so it also works
+    without a leader.
 
     :param keep_days: days to keep a dead letter; None: until it is purged.
-    :param max_letters: the most dead letters; above it the oldest are purged.
+    :param max_letters: the maximum number of dead letters; if there are more, the oldest are
+        purged.
     :param sweep_s: seconds between two sweeps of the leader.
     :raises ConfigurationError: a setting is out of range.
     """
@@ -134,8 +135,8 @@ class DeadLetters(Plugin):
     async def file_missing(self, chancy: Application) -> int:
         """File jobs that failed within three days and have no dead letter; returns their number.
 
-        Workers do so at each sweep. Call it to see a failure in another broker before the next one:
-        it first has that broker write its finished jobs to the history.
+        Workers do this at each sweep. Call it to see a failure in another broker before the next
+        sweep: it first makes that broker write its finished jobs to the history.
         """
         await _archive(chancy.broker)
         return await self._sweep(chancy.broker, chancy.clock).repair()
@@ -153,7 +154,7 @@ class DeadLetters(Plugin):
         :param limit: 1 to 1,000.
         :param before: return only dead letters older than this one, the last of the previous page:
             its id, or its position, which may have been purged.
-        :raises ConfigurationError: there is no dead letter with this id any more.
+        :raises ConfigurationError: there is no longer a dead letter with this id.
         """
         return await Letters(chancy.broker).find(wanted, limit=limit, before=before)
 
@@ -168,7 +169,7 @@ class DeadLetters(Plugin):
     async def groups(
         self, chancy: Application, *, limit: int = 100, after: LetterPosition | None = None
     ) -> Sequence[Group]:
-        """Groups of dead letters of the same kind, the one with the latest failure first.
+        """Groups of dead letters of the same kind, latest failure first.
 
         :param limit: at most 500.
         :param after: the newest dead letter of the last group of the previous page.
@@ -190,7 +191,7 @@ class DeadLetters(Plugin):
         False, or if an unfinished job has its unique key.
 
         :param queue: the queue to push to, instead of the original one.
-        :param max_attempts: replaces the original number.
+        :param max_attempts: overrides the original number.
         """
         options = ReplayOptions(force=force, queue=queue, max_attempts=max_attempts)
         walk = Walk(Letters(chancy.broker), LetterFilter(ids=[id]), None)
@@ -215,8 +216,8 @@ class DeadLetters(Plugin):
         Replays in batches of up to 500, or 8 MB of arguments, each in one transaction. After an
         interruption, call it again to replay the remaining dead letters.
 
-        :param rate: jobs a second: the first is due now, the others are scheduled.
-        :param limit: the most dead letters to replay.
+        :param rate: jobs a second; the first job is due now, the others are scheduled.
+        :param limit: the maximum number of dead letters to replay.
         :param progress: called after each batch with the number replayed so far.
         """
         options = ReplayOptions(rate=rate, force=force, queue=queue, max_attempts=max_attempts)
@@ -241,14 +242,14 @@ class DeadLetters(Plugin):
     ) -> int:
         """Delete all matching dead letters that exist now; returns their number.
 
-        :param limit: the most dead letters to delete, oldest first.
+        :param limit: the maximum number of dead letters to delete, oldest first.
         :param progress: called after each batch with the number deleted so far.
         """
         return await Walk(Letters(chancy.broker), wanted, limit).purge(progress)
 
 
 async def _archive(broker: Broker) -> None:
-    """Have other brokers write the failures that Postgres lacks."""
+    """Make other brokers write failures that Postgres does not have yet."""
     if isinstance(broker, SqlStore) and isinstance(broker, LetterSource):
         await broker.archive(broker)
 

@@ -14,9 +14,9 @@ from chancy.job.where import containing
 from chancy.plugin.tables import facts, from_row
 from chancy.text import shown
 
-#: The most ids in a filter.
+#: The maximum number of ids in a filter.
 MAX_IDS = 10_000
-#: The longest error type and function path in a filter.
+#: The maximum characters of an error type and a function path in a filter.
 MAX_NAME = 255
 #: The longest age in a filter.
 MAX_AGE = timedelta(days=36_500)
@@ -33,7 +33,7 @@ class LetterFilter:
     :param newer_than: only jobs that failed within this time.
     :param where: values of arguments by name, or by path, as in `chancy.JobSelection`.
     :param replayed: True for replayed dead letters only, False for the others only.
-    :param fingerprint: that of a `Group`.
+    :param fingerprint: the fingerprint of a `Group`.
     :raises ConfigurationError: there are too many ids, or an age is out of range.
     """
 
@@ -77,7 +77,7 @@ EVERY = LetterFilter()
 class DeadLetter:
     """A job that failed for good, or an event of a stream. Times are aware, in UTC.
 
-    Of an event, the queue is its stream, the function its processor, and the arguments its record.
+    For an event, the queue is its stream, the function its processor, and the arguments its record.
 
     :param id: the id of the job.
     :param reason: why the job failed: ``failed``, ``crashed``, ``timed_out``, ``memory_exceeded``,
@@ -87,9 +87,9 @@ class DeadLetter:
     :param errors: the failures of its attempts, oldest first. `DeadLetters.find` returns only the
         last one.
     :param worker_id: the worker that ran the last attempt.
-    :param host: the host of that worker, if the worker still had its row then, or if the worker
-        that found it dead had seen it before.
-    :param replayed_as: the id of the job that the last replay pushed; of an event, of its sending.
+    :param host: the host of that worker, if its row still existed, or if the worker that found it
+        dead had seen it before.
+    :param replayed_as: the id of the job that the last replay pushed; for an event, of its sending.
     :param replays: the number of replays.
     """
 

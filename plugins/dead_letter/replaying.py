@@ -19,9 +19,9 @@ from chancy.plugins.dead_letter.store import BATCH, REPLAY_BYTES, Chosen, Letter
 
 #: Bounds of the rate of a replay, in jobs a second.
 MIN_RATE, MAX_RATE = 0.001, 100_000.0
-#: The most attempts of a job, as for a push.
+#: The maximum number of attempts of a job, as for a push.
 MAX_ATTEMPTS = ATTEMPTS[-1]
-#: The most days that a replay may be scheduled ahead.
+#: The maximum number of days that a replay may be scheduled ahead.
 _MAX_DAYS = 3_650
 #: Seconds for which a batch is retried while the server is unavailable.
 _RETRY_S = 15.0
@@ -34,10 +34,10 @@ Progress = Callable[[int], None]
 class ReplayOptions:
     """Options of a replay.
 
-    :param rate: jobs a second; None: all are due at once.
+    :param rate: jobs a second; None: all jobs are due at once.
     :param force: also replay dead letters that were replayed before.
     :param queue: the queue to push to, instead of the original one.
-    :param max_attempts: replaces the original number.
+    :param max_attempts: overrides the original number.
     :raises ConfigurationError: an option is out of range.
     """
 
@@ -75,8 +75,8 @@ class Walk:
 
         ``prepare`` is `Application.prepare_stored`.
 
-        Each batch marks and pushes in one transaction. An interrupted replay has completed some
-        batches; a new one continues with the others.
+        Each batch marks and pushes in one transaction. If a replay is interrupted, some batches are
+        complete; a new replay continues with the others.
         """
         chosen = await self._letters.choose(self._wanted, bounded=True)
         if not options.force:

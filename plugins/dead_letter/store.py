@@ -22,18 +22,18 @@ from chancy.plugins.dead_letter.letter import EVERY, DeadLetter, LetterFilter, l
 
 logger = logging.getLogger("chancy.dead_letters")
 
-#: Dead letters written by one statement, and about the bytes of arguments and meta, as stored, of
-#: those that one replays: plugins that change jobs get them in this process.
+#: Dead letters that one statement writes, and approximately the stored bytes of arguments and meta
+#: that one statement replays, because plugins that change jobs get them in this process.
 BATCH, REPLAY_BYTES = 500, 8 * 1024 * 1024
-#: The most dead letters that `Letters.find` returns.
+#: The maximum number of dead letters that `Letters.find` returns.
 MAX_FOUND = 1_000
 #: Counts stop one above this number.
 MAX_COUNT = 10_000
 #: Seconds of history that the sweep checks. Ids of purged dead letters are kept for as long.
 WINDOW_S = 3 * 86_400.0
-#: The most groups that are found, and the most of a page.
+#: The maximum number of groups that are found, and that a page has.
 MAX_GROUPS, MAX_GROUPS_PAGE = 5_000, 500
-#: The most seconds between the failure of a job and the statement that files it in the same
+#: The maximum seconds between the failure of a job and the statement that files it in the same
 #: transaction.
 _FILING_S = 3_600.0
 
@@ -73,14 +73,14 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Dead letters with the same fingerprint: of the same function, for the same reason, with the
-    same error type and message but for numbers and quoted values.
+    """Dead letters with the same fingerprint: with the same function, reason, error type, and
+    message except for numbers and quoted values.
 
-    :param queue: that of the newest one; so are function, reason, error and message.
-    :param waiting: how many were not replayed, of the newest 10,001.
-    :param newest: when the newest one died; aware, in UTC.
-    :param newest_id: its id.
-    :param hours: how many died in each of the last 24 hours, the oldest first.
+    :param queue: the queue of the newest dead letter; so are function, reason, error and message.
+    :param waiting: the number that was not replayed, among the newest 10,001.
+    :param newest: when the newest job died; aware, in UTC.
+    :param newest_id: the id of the newest dead letter.
+    :param hours: the number that died in each of the last 24 hours, oldest first.
     """
 
     fingerprint: str
@@ -107,7 +107,7 @@ def filing(schema: str, ids: Sequence[UUID]) -> tuple[str, list[UUID], float]:
 class Letters:
     """The table of dead letters of one application.
 
-    :param source: the broker that replays dead letters that are no jobs, if that is another one.
+    :param source: the broker that replays dead letters that are not jobs, if it is another one.
     :raises ConfigurationError: the broker does not offer SQL.
     """
 
@@ -118,7 +118,7 @@ class Letters:
     async def choose(self, wanted: LetterFilter, *, bounded: bool = False) -> Chosen:
         """Resolve the ages of a filter to datetimes.
 
-        :param bounded: leave out jobs that fail from now on, so that a walk terminates.
+        :param bounded: leave out jobs that fail from now on, so that a scan terminates.
         """
         since = until = None
         if bounded or wanted.older_than is not None or wanted.newer_than is not None:
@@ -147,7 +147,7 @@ class Letters:
     ) -> list[DeadLetter]:
         """Dead letters, newest first, each with only its last failure.
 
-        :param before: the last one of the previous page; a position also if that was purged.
+        :param before: the last one of the previous page; use a position if it may have been purged.
         :raises ConfigurationError: there is no dead letter with the id ``before``.
         """
         if not 1 <= limit <= MAX_FOUND:
@@ -175,7 +175,7 @@ class Letters:
         return int(count)
 
     async def groups(self, *, limit: int = 100, after: LetterPosition | None = None) -> list[Group]:
-        """Groups, the one with the latest death first.
+        """Groups, latest death first.
 
         :param limit: at most 500.
         :param after: the newest dead letter of the last group of the previous page.
@@ -195,7 +195,7 @@ class Letters:
     ) -> list[LetterPosition]:
         """The positions of matching dead letters, oldest first.
 
-        :param most_bytes: none follow after so many bytes of arguments and meta, as stored.
+        :param most_bytes: stop after this many stored bytes of arguments and meta.
         """
         at, id = after or (None, None)
         rows = await self._tables.fetch("page", *chosen, at, id, limit, most_bytes)
@@ -214,12 +214,13 @@ class Letters:
         gap_s: float = 0.0,
         skip_refused: bool = False,
     ) -> dict[UUID, UUID]:
-        """Push the jobs again, and have other brokers replay dead letters that are no jobs; returns
-        the new ids by dead letter. See ``sql/replay.sql``.
+        """Push the jobs again, and make other brokers replay dead letters that are not jobs;
+        returns the new ids by dead letter. See ``sql/replay.sql``.
 
         :param prepare: see `Application.prepare_stored`.
         :param skip_refused: log the jobs that a plugin refuses, and replay the others.
-        :raises Exception: whatever a plugin refuses a job with. No dead letter is replayed then.
+        :raises Exception: the exception with which a plugin refuses a job; no dead letter is
+            replayed.
         """
         changed: list[str | None] = [None] * len(ids)
         if prepare is not None and ids:
@@ -247,7 +248,7 @@ class Letters:
         queue: str | None,
         max_attempts: int | None,
     ) -> tuple[dict[UUID, str], dict[UUID, Exception]]:
-        """The jobs of dead letters as the plugins change them, for the statement, and why they
+        """The jobs of dead letters with the changes of plugins, for the statement, and why plugins
         refuse others."""
         chosen = await self.choose(LetterFilter(ids=ids))
         rows = await self._tables.fetch("find", *chosen, None, None, len(ids), False)
@@ -274,8 +275,8 @@ class Letters:
     async def purge(self, ids: Sequence[UUID], *, replayed: bool | None = None) -> int:
         """Delete dead letters permanently; returns their number.
 
-        :param replayed: see `LetterFilter`; it applies when a dead letter is deleted, so one that
-            was replayed since it was found stays.
+        :param replayed: see `LetterFilter`; it applies when a dead letter is deleted, so a dead
+            letter that was replayed in the meantime stays.
         """
         ((count,),) = await self._tables.fetch("purge", list(ids), WINDOW_S, replayed)
         return int(count)

@@ -22,7 +22,7 @@ CHECKED = 5_000
 _OVERLAP = timedelta(minutes=5)
 #: Seconds between two checks of the whole window, and between two purges of old dead letters.
 _FULL_CHECK_S, _RETENTION_S = 3600.0, 300.0
-#: The most deleting statements in one turn.
+#: The maximum number of deleting statements in one turn.
 _MAX_BATCHES = 200
 
 
@@ -33,7 +33,8 @@ class DeadLetterSweep:
     broker, for which no such hook runs.
 
     :param keep_days: days to keep dead letters; None: without limit.
-    :param max_letters: the most dead letters; above it the oldest are purged.
+    :param max_letters: the maximum number of dead letters; if there are more, the oldest are
+        purged.
     :param external_queues: returns the queues whose jobs are in other brokers.
     """
 
@@ -55,7 +56,7 @@ class DeadLetterSweep:
         self._full_check_at = self._retain_at = float("-inf")
 
     async def turn(self) -> None:
-        """Repair, and purge if that is due.
+        """Repair, and purge if a purge is due.
 
         :raises BrokerError: the server is unavailable, or refuses a statement.
         """

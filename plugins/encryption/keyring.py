@@ -1,4 +1,4 @@
-"""The keys of an application: they encrypt and decrypt JSON text. Keys are never shown."""
+"""The keys of an application, which encrypt and decrypt JSON text. Keys are never shown."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ if TYPE_CHECKING:
 
 #: The environment variable with keys, ``ID:KEY``, separated by commas.
 VARIABLE = "CHANCY_ENCRYPTION_KEYS"
-#: The most keys of an application.
+#: The maximum number of keys of an application.
 MAX_KEYS = 100
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class Keyring:
-    """Keys by id. The first one encrypts; all of them decrypt.
+    """Keys by id. The first key encrypts; all keys decrypt.
 
     :param keys: keys by id, or ``ID:KEY`` each; None: those of the environment variable.
-    :raises ConfigurationError: there are no keys, or one of them is not valid; names no key.
+    :raises ConfigurationError: there are no keys, or one of them is invalid; the error shows no
+        key.
     """
 
     def __init__(self, keys: Mapping[str, str] | Iterable[str] | None) -> None:
@@ -59,23 +60,23 @@ class Keyring:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The ids of all keys, first the one that encrypts."""
+        """The ids of all keys; the first one encrypts."""
         return tuple(self._fernets)
 
     def __repr__(self) -> str:
         return f"Keyring({', '.join(self.ids)})"
 
     def encrypt(self, text: str) -> str:
-        """JSON text, encrypted with the first key, as JSON text."""
+        """Encrypt JSON text with the first key, and return JSON text."""
         return json.dumps(
             sealed(self.current, self._encrypt(text.encode()).decode()), separators=(",", ":")
         )
 
     def decrypt(self, key: str, data: str, what: str) -> str:
-        """The text that a ciphertext was made from.
+        """Decrypt a ciphertext, and return its text.
 
         :param what: for errors, for example ``shop.jobs.send: the arguments are``.
-        :raises UnreadablePayload: the key is not among these, or does not fit.
+        :raises UnreadablePayload: the key is not among these keys, or does not fit.
         """
         fernet = self._fernets.get(key)
         if fernet is None:

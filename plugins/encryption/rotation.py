@@ -18,7 +18,7 @@ from chancy.serialization.sealed import key_of, opened, redaction
 
 SQL = PluginSql("chancy.plugins.encryption", "encrypted jobs")
 
-#: The most rows, and about the most bytes, of one batch.
+#: The maximum number of rows, and approximately the maximum bytes, of one batch.
 BATCH, MAX_BATCH, _MAX_BYTES = 500, 10_000, 8 * 1024 * 1024
 _FIRST_NAMES = {"text": "", "smallint": "-32768"}
 _JOBS = PayloadTable(table="jobs", id="id", payloads=["arguments", "errors", "meta.checkpoints"])
@@ -32,13 +32,13 @@ class _Payload(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class RotationCounts:
-    """What a rotation has found and done.
+    """The results of a rotation.
 
     :param rows: rows that were read.
-    :param keys: rows that had a payload of a key, by table and key.
-    :param old: rows that had a payload of another key than the first one.
+    :param keys: rows with a payload encrypted by a key, by table and key.
+    :param old: rows with a payload encrypted by another key than the first one.
     :param changed: rows that are encrypted with the first key now.
-    :param busy: rows that were in use; those that are still there are found by another rotation.
+    :param busy: rows that were in use; run another rotation for those that still exist.
     :param unreadable: rows with a payload that could not be decrypted, by key.
     """
 
@@ -84,7 +84,7 @@ def statement_of(table: PayloadTable, name: Literal["page", "swap"], schema: str
 
 
 def _change(column: str, inner: str) -> str:
-    """The new value of a column. A payload that is missing stays so."""
+    """The new value of a column. A missing payload stays missing."""
     new = f"nullif(l.payloads -> '{column}', 'null')"
     if inner:  # jsonb_set returns null for a null, and keeps what stands beside the payload
         new = f"jsonb_set(t.{column}, array['{inner}'], {new})"
@@ -92,13 +92,13 @@ def _change(column: str, inner: str) -> str:
 
 
 class Rotation:
-    """A pass over what is stored encrypted in Postgres.
+    """A pass over encrypted data in Postgres.
 
-    Unfinished jobs, and the `payload_tables` of the plugins of the application. Finished jobs are
-    left as they are, and so are jobs in other brokers. A running job has its arguments already;
-    they are needed again if it is retried.
+    It covers unfinished jobs, and the `payload_tables` of the plugins of the application, but not
+    finished jobs and jobs in other brokers. A running job already has its arguments, but needs them
+    again if it is retried.
 
-    :param batch: the most rows that are read and changed at a time, 1 to 10,000.
+    :param batch: the maximum number of rows that are read and changed at a time, 1 to 10,000.
     :raises ConfigurationError: the broker has no SQL tables, or ``batch`` is out of range.
     """
 
@@ -115,9 +115,9 @@ class Rotation:
         dry_run: bool = False,
         progress: Callable[[RotationCounts], None] | None = None,
     ) -> RotationCounts:
-        """Encrypt with the first key what another one has encrypted; with ``dry_run``, count only.
+        """Encrypt payloads of other keys with the first key; with ``dry_run``, only count them.
 
-        Each batch is a transaction. Safe to interrupt, to repeat, and to run beside workers.
+        Each batch is a transaction. Safe to interrupt, to repeat, and to run while workers run.
         """
         counts = RotationCounts()
         for table in self.tables:
@@ -129,7 +129,7 @@ class Rotation:
         return counts
 
     async def _pages(self, table: PayloadTable) -> AsyncIterator[tuple[int, list[_Payload]]]:
-        """The number of rows that were read, and those of them with encrypted payloads."""
+        """The number of rows that were read, and the rows among them with encrypted payloads."""
         statement = statement_of(table, "page", self.store.schema)
         id, name = UUID(int=0), _FIRST_NAMES[table.name_type]
         while True:
@@ -171,10 +171,10 @@ class Rotation:
         counts.busy += len(changes) - done
 
     def _again(self, value: Any, keys: set[str], bad: set[str]) -> Any:
-        """A copy of a JSON value with all ciphertexts made by the first key, where possible.
+        """A copy of a JSON value with all ciphertexts encrypted by the first key, where possible.
 
-        :param keys: takes the ids of the keys that are found.
-        :param bad: takes those of ciphertexts that cannot be decrypted.
+        :param keys: receives the ids of the keys that are found.
+        :param bad: receives the key ids of ciphertexts that cannot be decrypted.
         """
         if isinstance(value, list):
             return [self._again(item, keys, bad) for item in value]
@@ -198,7 +198,7 @@ class Rotation:
         return {**json.loads(self._keyring.encrypt(plain)), **more}
 
     def _with_message(self, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-        """A failure whose message names the key that it is encrypted with now."""
+        """A failure whose message names the key with which it is now encrypted."""
         match old, new:
             case {"args": [was], "message": str(message)}, {"args": [now]}:
                 before, after = key_of(was), key_of(now)

@@ -17,19 +17,19 @@ SQL = PluginSql("chancy.plugins.metrics", "metrics")
 
 #: The steps of rows: reports of workers, minutes, minutes that are also part of their hour, hours.
 REPORT, MINUTE, COVERED, HOUR = 0, 60, -60, 3_600
-#: Which rows are added up to which, how old they are, and whether they stay.
+#: Which rows are aggregated to which, how old they are, and whether they stay.
 _ROLL_UPS = ((REPORT, MINUTE, 60.0, False), (MINUTE, HOUR, 120.0, True))
 #: Seconds for which minutes are read, and after which they are removed.
 _MINUTES_S, _COVERED_S = 48 * 3_600.0, 49 * 3_600.0
-#: Rows that one statement adds up or removes.
+#: Rows that one statement aggregates or removes.
 _STEP = 5_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsPoint:
-    """What became of jobs in one step of time.
+    """Outcomes of jobs in one step of time.
 
-    :param at: the begin of the step, in UTC.
+    :param at: the start of the step, in UTC.
     :param queue: "" if queues were added up.
     :param func: "" if functions were added up.
     """
@@ -40,11 +40,11 @@ class MetricsPoint:
     totals: Totals
 
     def wait_s(self, share: float) -> float | None:
-        """The seconds that a share of the jobs (0.95) waited at most; None without jobs."""
+        """The maximum seconds that a share of the jobs (0.95) waited; None without jobs."""
         return quantile(self.totals.waits, share)
 
     def run_s(self, share: float) -> float | None:
-        """The seconds that a share of the jobs ran at most; None without jobs."""
+        """The maximum seconds that a share of the jobs ran; None without jobs."""
         return quantile(self.totals.runs, share)
 
     def total_s(self, share: float) -> float | None:
@@ -77,15 +77,15 @@ class MetricsTable:
         )
 
     async def collect(self) -> TotalsByFunction:
-        """What the database has counted since the last call of any worker: waiting jobs that were
-        cancelled, and those that expired."""
+        """The counts of the database since the last call of any worker: waiting jobs that were
+        cancelled or expired."""
         return {
             (queue, func): Totals(cancelled=cancelled, expired=expired)
             for queue, func, cancelled, expired in await self._tables.fetch("collect", _STEP)
         }
 
     async def roll_up(self, keep_days: float) -> None:
-        """Add up old rows, and remove those of hours that are over ``keep_days`` days old."""
+        """Aggregate old rows, and remove hourly rows that are over ``keep_days`` days old."""
         for step, following, older_s, keep in _ROLL_UPS:
             await self._repeat("roll_up", step, following, older_s, _STEP, keep)
         for step, older_s in ((COVERED, _COVERED_S), (HOUR, keep_days * 86_400.0)):

@@ -12,7 +12,7 @@ from chancy.plugin.patterns import check_pattern
 from chancy.states import State
 from chancy.text import shown
 
-#: The most jobs of a queue that a rule may keep, and the longest age.
+#: The maximum number of jobs of a queue that a rule may keep, and the maximum age.
 MAX_KEPT = 10_000_000
 MAX_AGE = timedelta(days=3650)
 
@@ -27,7 +27,7 @@ class Prune:
     :param queue: a name or a pattern: ``*`` matches any characters, ``?`` exactly one.
     :param func: the path of a function, or a pattern of paths: ``shop.jobs.*``.
     :param older_than: minimum time since the job finished, by the server's clock; up to ten years.
-    :param keep_last: the number of jobs to keep in each queue, those that finished last among the
+    :param keep_last: the number of jobs to keep in each queue: the last finished ones among the
         jobs that match the other conditions; up to 10,000,000.
     :raises ConfigurationError: neither ``older_than`` nor ``keep_last`` is given, or a value is
         not valid.

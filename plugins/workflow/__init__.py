@@ -1,6 +1,6 @@
-"""Workflows: graphs of steps, where each step may take the results of steps before it.
+"""Workflows: graphs of steps, each of which may take the results of steps before it.
 
-Names are imported on first use: every application has the plugin, and few have workflows.
+Names are imported on first use, because every application has the plugin, but few have workflows.
 """
 
 from importlib import import_module

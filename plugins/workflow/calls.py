@@ -37,14 +37,14 @@ from chancy.states import State
 
 logger = logging.getLogger("chancy.workflows")
 
-#: The most steps of one statement.
+#: The maximum number of steps of one statement.
 PAGE = 5_000
 
 
 class WorkflowCalls(GroupCalls[WorkflowRecord, WorkflowState]):
     """The workflows of one application.
 
-    :param max_payload: the largest payload of a signal, in bytes.
+    :param max_payload: the maximum payload of a signal, in bytes.
     """
 
     sql, kind, states = SQL, "workflow", WorkflowState
@@ -62,7 +62,7 @@ class WorkflowCalls(GroupCalls[WorkflowRecord, WorkflowState]):
         await self._run(fetch, "push", *head, *prepared.columns.parameters())
 
     async def _run(self, fetch: Fetch | None, name: str, *parameters: object) -> Sequence[Any]:
-        """Run a statement in a transaction of the caller's, or on its own."""
+        """Run a statement in a transaction of the caller, or on its own."""
         if fetch is None:
             return await self._tables.fetch(name, *parameters)
         return await fetch(SQL.statement(name, self._tables.schema), *parameters)
@@ -159,9 +159,9 @@ class WorkflowCalls(GroupCalls[WorkflowRecord, WorkflowState]):
             await self.advance(outcomes)
 
     async def advance(self, outcomes: Sequence[StepOutcome], *, apart: bool = False) -> None:
-        """Store outcomes that no settlement has reported, and start the enabled steps in pieces.
+        """Store outcomes that no settlement has reported, and start the enabled steps in batches.
 
-        The workflows are locked, so that none of their steps ends meanwhile.
+        The workflows are locked, so that none of their steps ends at the same time.
 
         :param apart: start no step in the same transaction, so that a step that the server refuses
             to start fails on its own.

@@ -29,11 +29,11 @@ from chancy.plugins.workflow.step import (
 )
 from chancy.text import shown
 
-#: The longest name of a workflow or a step, in characters.
+#: The maximum characters of the name of a workflow or a step.
 MAX_NAME = 100
-#: The most steps of a workflow, including steps added while it runs.
+#: The maximum number of steps of a workflow, including steps added while it runs.
 MAX_STEPS = 50_000
-#: The most edges between steps of a description.
+#: The maximum number of edges between steps of a description.
 MAX_EDGES = 500_000
 #: The prefix of the names of undo steps.
 UNDO = "undo "
@@ -43,10 +43,10 @@ _NAME = re.compile(r"[^\x00-\x1f\x7f{}\"\\]{1,100}")
 
 @dataclass(slots=True)
 class Workflow(Pushable[WorkflowReference]):
-    """A graph of steps: each runs after the steps it waits for, and may take their results.
+    """A graph of steps: each runs after the steps that it waits for, and may take their results.
 
-    ``add`` and its siblings return the workflow, so calls can be chained. The graph is checked as
-    a whole, and stored, only by `Chancy.push`.
+    ``add``, ``wait_for`` and ``include`` return the workflow, so you can chain calls. Only
+    `Chancy.push` checks the graph as a whole, and stores it.
 
     :param name: 1 to 100 characters; need not be unique.
     :param id: makes a repeated push of the same workflow a no-op.
@@ -74,7 +74,8 @@ class Workflow(Pushable[WorkflowReference]):
 
     @property
     def groups(self) -> Mapping[str, tuple[str, ...]]:
-        """Names that stand for several steps: that of an included workflow, for its last steps."""
+        """Names that stand for several steps: the name of an included workflow, for its last
+        steps."""
         return MappingProxyType(self._groups)
 
     def add(
@@ -89,11 +90,11 @@ class Workflow(Pushable[WorkflowReference]):
         """Add a step.
 
         :param name: default: the name of the job's function.
-        :param after: names of the steps it waits for; they may be added later. Steps that its
-            arguments name by `From` and `Each`, also by a prefix, need not be listed.
+        :param after: names of the steps that it waits for; they may be added later. Steps that its
+            arguments name with `From` and `Each`, also by a prefix, need not be listed.
         :param on_failure: what happens to the workflow if the step fails for good.
         :param undo: the job that runs if this step has succeeded and the workflow compensates; its
-            arguments may name this step and the steps it waits for.
+            arguments may name this step and the steps that it waits for.
         :raises PushError: the name is taken or invalid.
         """
         if not isinstance(job, Job):
@@ -116,13 +117,13 @@ class Workflow(Pushable[WorkflowReference]):
         on_timeout: OnTimeout = "fail",
         on_failure: Policy = OnFailure.FAIL,
     ) -> Self:
-        """Add a step that waits for the signal of its name; its result is the signal's payload.
+        """Add a step that waits for the signal with its name; its result is the signal's payload.
 
         :param gives: the type of the payload, checked against the parameters that take it, and
-            against the default. Signals are not checked: a payload of another type fails the step
-            that takes it.
+            against the default. Signals are not checked, so a payload of another type fails the
+            step that takes it.
         :param timeout_s: seconds from when the steps before it have ended, by the clock of the
-            database, which a worker checks every second. None: wait for ever.
+            database, which a worker checks every second. None: wait forever.
         :param default: the result if no signal arrives in time.
         :param on_timeout: without a default, fail the step or cancel the workflow.
         :param on_failure: what happens to the workflow if the step fails.
@@ -143,7 +144,7 @@ class Workflow(Pushable[WorkflowReference]):
     ) -> Self:
         """Add the steps of another workflow, each named ``NAME/STEP``.
 
-        ``after=NAME`` then waits for all its last steps; `From` takes NAME if there is only one.
+        ``after=NAME`` then waits for all its last steps; `From` accepts NAME if there is only one.
 
         :param name: default: the name of the other workflow.
         :param after: names of the steps that its first steps wait for.

@@ -22,7 +22,7 @@ class WorkflowState(GroupState):
     RUNNING = 1
     #: A step with ``on_failure="compensate"`` has failed: completed steps are being undone.
     COMPENSATING = 2
-    #: A step has failed, and others have unfinished jobs: these run, and no other step starts.
+    #: A step has failed, and others have unfinished jobs. These jobs run, and no other step starts.
     FAILING = 3
     SUCCEEDED = 4
     FAILED = 5
@@ -47,7 +47,7 @@ class StepState(StrEnum):
     SCHEDULED = "scheduled"
     HELD = "held"
     RUNNING = "running"
-    #: Its job has ended, or is gone, and that is not reported yet: the sweep reports it.
+    #: Its job has ended, or is gone, which the sweep has yet to report.
     ENDING = "ending"
     SUCCEEDED = "succeeded"
     FAILED = "failed"

@@ -59,7 +59,7 @@ class WorkflowReference(GroupReference[Application, WorkflowState]):
         return await self._calls.steps(self.id)
 
     async def step(self, name: str) -> StepRecord | None:
-        """One of its current steps; None if there is no step of this name."""
+        """One of its current steps; None if there is no step with this name."""
         for step in await self.steps():
             if step.name == name:
                 return step
@@ -75,9 +75,9 @@ class WorkflowReference(GroupReference[Application, WorkflowState]):
         Waiters are woken by notifications; all waiters of an application share one session. The
         workflow need not exist yet, unless `stored`.
 
-        :raises WaitTimeout: it has not ended within ``timeout_s`` seconds. It goes on.
-        :raises JobError: it existed and is gone: it was purged or deleted. If it is missing and not
-            `stored`, the wait goes on.
+        :raises WaitTimeout: it has not ended within ``timeout_s`` seconds. It continues.
+        :raises JobError: the workflow is gone, because it was purged or deleted. If it is missing
+            and not `stored`, the wait continues.
         """
         return (await self._end(self._calls, timeout_s)).state
 
@@ -115,11 +115,11 @@ class WorkflowReference(GroupReference[Application, WorkflowState]):
         return self._sync(lambda here: here.result(timeout_s), waits=True)
 
     async def signal(self, name: str, payload: Any = None, *, within: object | None = None) -> bool:
-        """Send a signal to the step of this name. It is stored until the step waits for it.
+        """Send a signal to the step with this name. It is stored until the step waits for it.
 
         :param payload: the result of the step: JSON, or a value whose type pydantic can serialize;
             an annotated parameter turns it back into its type.
-        :param within: a connection in a transaction of the caller's, as for a push.
+        :param within: a connection with an open transaction of the caller, as for a push.
         :returns: False if the signal was sent before; the first one counts.
         :raises PushError: there is no such step, the step or the workflow has ended without the
             signal, or the payload cannot be stored. Nothing was written.
@@ -129,7 +129,7 @@ class WorkflowReference(GroupReference[Application, WorkflowState]):
         return self._sent(name, await self._calls.signal(self.id, name, payload, fetch, encode))
 
     def sync_signal(self, name: str, payload: Any = None, *, within: object) -> bool:
-        """`signal` for code without an event loop, in a transaction of the caller's."""
+        """`signal` for code without an event loop, in a transaction of the caller."""
         fetch, encode = bind_blocking(within), self._chancy.encode_arguments
         calling = self._calls.signal(self.id, name, payload, fetch, encode)
         return self._sent(name, run_blocking(calling))
@@ -142,17 +142,18 @@ class WorkflowReference(GroupReference[Application, WorkflowState]):
     async def cancel(self) -> bool:
         """Cancel the workflow: running steps are asked to stop, the others never start.
 
-        :returns: False if it does not exist or has ended; a failed workflow is cancelled.
+        :returns: False if it does not exist or has ended; a failed workflow can be cancelled.
         """
         return await self._calls.cancel(self.id)
 
     async def retry(self, step: str | None = None) -> int:
-        """Run failed and cancelled steps again, with fresh attempts, and go on from there.
+        """Run failed and cancelled steps again, with fresh attempts, and continue from there.
 
         :param step: also run this step and all steps after it again, whatever their outcome.
         :returns: the number of steps that run again.
         :raises PushError: there is no such workflow or step, it cannot be retried in its state, or
-            some of these steps still run; of a cancelled workflow, any step asked to stop does.
+            some of these steps still run, including any step of a cancelled workflow that was asked
+            to stop.
         """
         count = await self._calls.retry(self.id, step)
         if count is None:

@@ -11,7 +11,7 @@ from chancy.errors import PushError
 from chancy.job.definition import Job
 from chancy.text import shown
 
-#: The most keys and indexes of a path.
+#: The maximum number of keys and indexes of a path.
 MAX_PATH = 32
 
 
@@ -29,7 +29,7 @@ class _Whole:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class One(_Whole):
-    """The result of one step, or a part of it. Without a name: of the only step before."""
+    """The result of one step, or a part of it; without a name, of the only step before."""
 
     step: str | None
     path: tuple[str | int, ...]
@@ -61,10 +61,10 @@ Source = One | Many
 
 
 def From(step: str | None = None, /, *path: str | int) -> Any:  # noqa: N802  used as a value
-    """As an argument: the result of another step. The step waits for that one.
+    """Use the result of another step as an argument. The step waits for that one.
 
-    For type checkers it has the type of any parameter; the annotations of both functions are
-    checked against each other when the workflow is pushed.
+    For type checkers it fits any parameter; the push checks the annotations of both functions
+    against each other.
 
     :param step: the name of the step; default: the only step before this one.
     :param path: keys and indexes into its result. If the part is missing when the step starts, the
@@ -82,16 +82,16 @@ def Each(  # noqa: N802  used as a value
     path: tuple[str | int, ...] = (),
     dynamic: bool = False,
 ) -> Any:
-    """As an argument: the list of the results of several steps.
+    """Use the list of the results of several steps as an argument.
 
     :param steps: their names, in the order of the list; default: all steps before this one, in the
         order of ``after``. The step waits for them.
     :param prefix: instead of names: all steps whose names begin with it, in the order in which they
-        were added, including steps added while the workflow runs. The step waits for those of the
+        were added, including steps added while the workflow runs. The step waits for those in the
         description.
     :param path: keys and indexes into each result.
-    :param dynamic: no step of the description needs to match the prefix: steps are added while the
-        workflow runs, with ``before`` naming this step.
+    :param dynamic: no step in the description needs to match the prefix, because steps are added
+        while the workflow runs, with this step in ``before``.
     :raises PushError: both names and a prefix are given, or a value is invalid.
     """
     if steps and prefix is not None:
@@ -119,7 +119,7 @@ def _path(path: tuple[object, ...]) -> tuple[str | int, ...]:
     return tuple(found)
 
 
-#: Values inside one argument that are searched for placeholders, at most.
+#: The maximum number of values inside one argument that are searched for placeholders.
 _MAX_SEARCHED = 10_000
 #: The placeholders of most jobs.
 NO_SOURCES: Mapping[str, Source] = MappingProxyType({})

@@ -14,7 +14,7 @@ from chancy.plugins.workflow.payload import encoded
 from chancy.plugins.workflow.sources import NO_SOURCES, Many, One, Source, sources_of
 from chancy.text import shown
 
-#: The longest wait for a signal, in seconds: a thousand years, as for `run_at`.
+#: The maximum wait for a signal, in seconds: a thousand years, as for `run_at`.
 MAX_WAIT_S = 365_000 * 86_400.0
 
 
@@ -31,8 +31,7 @@ OnTimeout = Literal["fail", "cancel"]
 class OnFailure(IntEnum):
     """What happens to a workflow when a step has failed for good."""
 
-    #: The workflow fails once the steps whose jobs were pushed before have ended. No other step
-    #: starts.
+    #: The workflow fails once the steps that already have jobs have ended. No other step starts.
     FAIL = 0
     #: The step counts as done, with None as its result.
     IGNORE = 1
@@ -48,8 +47,8 @@ class Step:
     """One step.
 
     :param job: None for a step that waits for a signal.
-    :param after: names of the steps it waits for.
-    :param wait: the timeout of its signal; None: it waits for ever.
+    :param after: names of the steps that it waits for.
+    :param wait: the timeout of its signal; None: it waits forever.
     :param gives: the type of its signal's payload; None if not declared.
     """
 
@@ -69,7 +68,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The timeout of a signal, and what happens then.
+    """The timeout of a signal, and its effect.
 
     :param then: a JSON object: ``default`` is the result of the step, ``cancel`` cancels the
         workflow; if empty, the step fails.
@@ -82,7 +81,7 @@ class Wait:
 def wait_of(
     name: str, timeout_s: object, default: object, on_timeout: object, gives: Any = None
 ) -> Wait | None:
-    """The checked timeout of `Workflow.wait_for`; None: wait for ever. Raises `PushError`."""
+    """Validate the timeout of `Workflow.wait_for`; None: wait forever. Raises `PushError`."""
     if isinstance(timeout_s, timedelta):
         timeout_s = timeout_s.total_seconds()
     if on_timeout not in ("fail", "cancel"):

@@ -1,6 +1,6 @@
 """`Workflows`, the plugin.
 
-Every application has it: what only workflows need is imported with the first of them.
+Every application has it, so modules that only workflows need are imported with the first workflow.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 class Workflows(GroupPlugin[RecordedAttempt, StepOutcome]):
     """Runs workflows: the transaction that settles a step starts the steps that wait for it.
 
-    A service reports outcomes that a settlement could not report: the worker of the step within
-    seconds, otherwise the leader; other workers sweep rarely, so a leader is not required. Install
-    the plugin in every worker whose queues have steps: without it, outcomes wait for the leader's
-    sweep.
+    If a settlement cannot report an outcome, the service of the plugin does: that of the step's
+    worker within seconds, otherwise that of the leader; other workers sweep rarely, so a leader is
+    not required. Install the plugin in every worker whose queues have steps: without it, outcomes
+    wait for the leader's sweep.
 
-    :param keep_days: days for which ended workflows are kept; None: for ever.
+    :param keep_days: days for which ended workflows are kept; None: forever.
     :param sweep_s: seconds between two sweeps of the leader.
     :raises ConfigurationError: a setting is out of range.
     """
@@ -155,8 +155,8 @@ class Workflows(GroupPlugin[RecordedAttempt, StepOutcome]):
     ) -> WorkflowReference:
         """A handle to a workflow by its id. Raises `TypeError` if the id is not a `UUID`.
 
-        :param stored: its push has been committed, so it is gone if it is missing. Otherwise a
-            wait for a missing workflow goes on.
+        :param stored: its push has been committed, so a missing workflow is gone. Otherwise a wait
+            for a missing workflow continues.
         """
         from chancy.plugins.workflow.reference import WorkflowReference
 
@@ -177,7 +177,7 @@ class Workflows(GroupPlugin[RecordedAttempt, StepOutcome]):
     def sync_signal(
         self, chancy: Application, id: UUID, name: str, payload: Any = None, *, within: object
     ) -> bool:
-        """`signal` for code without an event loop, in a transaction of the caller's."""
+        """`signal` for code without an event loop, in a transaction of the caller."""
         return self.reference(chancy, id).sync_signal(name, payload, within=within)
 
     async def find(
@@ -198,16 +198,16 @@ class Workflows(GroupPlugin[RecordedAttempt, StepOutcome]):
         within: object | None = None,
         validate: bool = True,
     ) -> None:
-        """In a running step: add steps to its workflow. They wait for it unless they name others.
+        """In a running step, add steps to its workflow. They wait for it unless they name others.
 
         Steps that an earlier attempt has added stay unchanged. An attempt that has lost its lease
         adds nothing.
 
-        :param more: the steps; its name and id are ignored. They may wait for steps of the
+        :param more: the steps to add; its name and id are ignored. They may wait for steps of the
             workflow by name.
         :param before: names of steps of the workflow that will wait for the last of these.
-        :param within: a connection in a transaction of the caller's. Commit soon: the row of the
-            job is locked until then.
+        :param within: a connection with an open transaction of the caller. Commit soon, because the
+            row of the job is locked until then.
         :raises PushError: the steps cannot be added. Nothing was written.
         :raises LeaseLost: another worker has the job, or it has ended.
         """
@@ -226,7 +226,7 @@ class Workflows(GroupPlugin[RecordedAttempt, StepOutcome]):
         before: Sequence[str] = (),
         validate: bool = True,
     ) -> None:
-        """`extend` for plain functions, in a transaction of the caller's."""
+        """`extend` for plain functions, in a transaction of the caller."""
         from chancy.plugins.workflow.extension import Extension
 
         extension = Extension(more, before, chancy, validate=validate, within=True)
