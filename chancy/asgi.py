@@ -1,7 +1,7 @@
-"""An application in a web service: it is open while the service runs, and a request collects jobs.
+"""Keeps an application open while a web service runs, and collects the jobs of a request.
 
 For Starlette, Litestar, and other ASGI frameworks; `chancy.fastapi` adds dependencies of FastAPI.
-Nothing of a framework is imported here.
+This module imports no framework.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from chancy.app.app import Chancy
 from chancy.errors import ConfigurationError, PushError
 from chancy.job.definition import Job
 
-#: The most jobs of one `RequestJobs`.
+#: The maximum number of jobs of one `RequestJobs`.
 MOST_JOBS = 10_000
 
 #: The lifespan of an ASGI application, as Starlette and FastAPI take it.
@@ -24,12 +24,13 @@ ChancyLifespan = Callable[[Any], AbstractAsyncContextManager[Mapping[str, Any]]]
 
 
 def chancy_lifespan(chancy: Chancy, *, lifespan: Lifespan | None = None) -> ChancyLifespan:
-    """The lifespan of a service that keeps an application open.
+    """Return a lifespan that keeps an application open while a service runs.
 
-    The state of the lifespan has it as ``chancy``: ``request.state.chancy`` in Starlette.
+    The application is ``chancy`` in the state of the lifespan: ``request.state.chancy`` in
+    Starlette.
 
-    :param lifespan: a lifespan of your own. It begins after the application has opened, and ends
-        before it closes; its state is kept.
+    :param lifespan: your own lifespan. It begins after the application has opened, and ends before
+        it closes; its state is kept.
     """
     if not isinstance(chancy, Chancy):
         raise ConfigurationError(f"chancy_lifespan needs a Chancy, not {chancy!r}")
@@ -49,8 +50,8 @@ def chancy_lifespan(chancy: Chancy, *, lifespan: Lifespan | None = None) -> Chan
 def chancy_of(scope: Mapping[str, Any]) -> Chancy:
     """The application that `chancy_lifespan` keeps open, from the ASGI scope of a request.
 
-    :raises ConfigurationError: the lifespan has not run, or the framework is Litestar, which gives
-        the state of a lifespan to no request.
+    :raises ConfigurationError: the lifespan has not run, or the framework is Litestar, which does
+        not pass the state of a lifespan to requests.
     """
     found = (scope.get("state") or {}).get("chancy")
     if not isinstance(found, Chancy):
@@ -72,7 +73,7 @@ class RequestJobs:
     If the block raises, none of them is pushed. Otherwise all or none are stored, when the block
     ends.
 
-    :param within: pushes them in an open transaction of the caller; see `Chancy.push`.
+    :param within: a connection with an open transaction of the caller; see `Chancy.push`.
     """
 
     def __init__(self, chancy: Chancy, *, within: object | None = None) -> None:

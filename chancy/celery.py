@@ -1,4 +1,4 @@
-"""Celery's calls over jobs, for a move one function at a time: `shared_task`, ``delay``, ``retry``.
+"""Celery's calls for jobs, to move one function at a time: `shared_task`, ``delay``, ``retry``.
 
     from chancy.celery import serve_tasks, shared_task
 
@@ -13,8 +13,8 @@
 
     send.delay("ann@example.com").get(timeout=30)
 
-A task is a job as well: ``send.job(…)`` works, and workers know it by the same path. Options of
-Celery that have no counterpart raise TypeError, so that none is ignored in silence.
+A task is also a job: ``send.job(…)`` works, and workers find it by the same path. Options of Celery
+that have no counterpart raise TypeError, so that none is silently ignored.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _app: Chancy | None = None
 
 
 def serve_tasks(chancy: Chancy | None) -> None:
-    """Have ``delay`` and ``apply_async`` push to this application from now on."""
+    """Make ``delay`` and ``apply_async`` push to this application from now on."""
     global _app
     _app = chancy
 
@@ -117,7 +117,7 @@ class AsyncResult:
 
 
 class TaskRequest:
-    """What a running task asks about itself."""
+    """Information about the running task."""
 
     @property
     def id(self) -> str:
@@ -125,12 +125,12 @@ class TaskRequest:
 
     @property
     def retries(self) -> int:
-        """How many attempts there were before this one."""
+        """The number of attempts before this one."""
         return current_job().attempt - 1
 
 
 class Task:
-    """What a task has beside its function: ``self`` of ``bind=True``.
+    """The calls of a task; ``self`` with ``bind=True``.
 
     :param default_retry_delay: seconds after which `retry` runs it again.
     """
@@ -197,7 +197,7 @@ class Task:
     ) -> NoReturn:
         """Fail this attempt and start the next one after ``countdown`` seconds, or at ``eta``.
 
-        Without attempts left the task fails for good, with ``exc`` as the cause.
+        If no attempts are left, the task fails for good, with ``exc`` as the cause.
 
         :raises TypeError: both ``countdown`` and ``eta`` are given.
         """
@@ -221,12 +221,13 @@ def shared_task(
     time_limit: float | None = None,
     expires: float | None = None,
 ) -> Any:
-    """Decorate a function as a task of Celery; it is called, pushed by ``delay``, and is a job.
+    """Decorate a function as a Celery task: you can call it, push it with ``delay``, and use it as
+    a job.
 
     Only errors of ``autoretry_for``, and calls of ``self.retry``, run a task again.
 
     :param bind: pass the `Task` as the first argument.
-    :param max_retries: attempts after the first one; None: some thousands.
+    :param max_retries: attempts after the first one; None: several thousand.
     :param retry_backoff: the seconds before the first retry, doubled each time; True means 1.
     """
 
@@ -254,7 +255,7 @@ def shared_task(
 
 
 def _bound(function: Callable[..., Any], task: Task) -> Callable[..., Any]:
-    """The function without its first parameter, which gets the task."""
+    """The function without its first parameter, which receives the task."""
     signature = inspect.signature(function)
     if not signature.parameters:
         raise TypeError(f"{function.__qualname__} has no parameter for the task: drop bind=True")

@@ -28,12 +28,12 @@ __all__ = [
     "Polynomial",
 ]
 
-#: The longest delay, in seconds: a year.
+#: The maximum delay, in seconds: a year.
 MAX_DELAY_S = 365 * 86_400.0
 #: The key of the policy in the meta of a job.
 KEY = "retry"
 
-#: The key, in what is stored under `KEY`, of policies by the type of the error.
+#: The key, in the value stored under `KEY`, of policies by the type of the error.
 ERRORS = "errors"
 
 _MAX_FACTOR = 1e6
@@ -195,7 +195,7 @@ Policy = Constant | Linear | Polynomial | Exponential | Fennel
 #: A policy, or False: the job fails for good at the first failure.
 PolicyOrFalse = Policy | Literal[False]
 #: One policy for all errors, or policies by the type of the error: an exception class or its name
-#: with the module. The policy of the class nearest to the error's own applies.
+#: with the module. The policy of the class closest to the error's own type applies.
 PolicyChoice = PolicyOrFalse | Mapping[type[BaseException] | str, PolicyOrFalse]
 
 _TYPES: dict[str, type[Policy]] = {
@@ -209,7 +209,7 @@ _NAMES: dict[type, str] = {kind: name for name, kind in _TYPES.items()}
 
 
 def policy_from(stored: object) -> PolicyOrFalse:
-    """The policy that ``as_json`` wrote, or that was written by hand in this form; or False.
+    """The policy that ``as_json`` wrote, or that was written manually in this form; or False.
 
     :raises ConfigurationError: ``stored`` is not a policy, or has a key that the policy lacks.
     """
@@ -244,10 +244,10 @@ def error_name(error: object) -> str:
 
 
 def chosen(choice: object, max_attempts: int) -> tuple[Any, int]:
-    """What a job with this choice stores under `KEY`, and the attempts it may have.
+    """The value that a job with this choice stores under `KEY`, and the attempts that it may have.
 
     :param max_attempts: the attempts of a job whose policy sets none.
-    :raises ConfigurationError: ``choice`` is no policy, and no mapping of errors to policies.
+    :raises ConfigurationError: ``choice`` is neither a policy nor a mapping of errors to policies.
     """
     if choice is False:
         return False, max_attempts
@@ -287,9 +287,9 @@ def choice_from(stored: object) -> PolicyOrFalse | dict[str, PolicyOrFalse]:
 
 
 def check_keys(what: str, given: Mapping[object, object], settings: Mapping[str, bool]) -> None:
-    """Raise `ConfigurationError` unless the keys are settings, and the required ones are there.
+    """Raise `ConfigurationError` unless the keys are settings, and no required one is missing.
 
-    :param settings: for each whether it is required.
+    :param settings: whether each setting is required.
     """
     accepted = f"it takes {', '.join(settings)}"
     for key in given:

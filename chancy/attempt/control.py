@@ -9,7 +9,7 @@ from typing import TypeAlias
 from chancy.errors import InvalidAnswer
 from chancy.text import shown
 
-#: The longest delay. The calendars of Postgres and Python both reach further.
+#: The maximum delay. The calendars of Postgres and Python both reach further.
 MAX_DELAY = timedelta(days=365_000)
 
 #: A time or a delay: an aware datetime, a timedelta, or seconds.
@@ -79,10 +79,11 @@ class Retry(Exception):
 
 
 class RateLimited(Exception):
-    """``raise RateLimited(30)``: a service accepts no calls for 30 s; run this job again then.
+    """``raise RateLimited(30)``: a service accepts no calls for 30 s; run this job again after
+    that.
 
-    This attempt does not count; ``meta["rate_limited"]`` counts them. In a queue with a `RateLimit`
-    no other job of the same group starts before that, on any worker.
+    This attempt does not count; ``meta["rate_limited"]`` counts such attempts. In a queue with a
+    `RateLimit`, no other job of the same group starts before that time, on any worker.
 
     :param retry_after: an aware datetime, or a delay by the clock of the database, as a timedelta
         or in seconds.

@@ -19,7 +19,7 @@ MAX_CAUSES = 10
 MAX_ARGS = 10
 MAX_HOST = 255
 _MAX_TYPES = 20
-#: The longest chain of causes of which the traceback is stored whole.
+#: The maximum chain of causes whose traceback is stored as a whole.
 _MAX_CHAIN = 1_000
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class Failure:
         `MAX_CAUSES`.
     :param host: the machine of the worker, if the worker died; at most `MAX_HOST` characters.
     :param args: the exception's ``args``, at most `MAX_ARGS` JSON values; values that are long or
-        that JSON cannot hold are replaced by their repr. None if they are the message alone.
+        that JSON cannot hold are replaced by their repr. None if they are only the message.
     """
 
     types: tuple[str, ...]
@@ -105,8 +105,8 @@ class Failure:
 def _guarded(
     describe: Callable[[BaseException], T], error: BaseException, otherwise: Callable[[str], T]
 ) -> T:
-    """One part of the description of an exception. Its methods and properties may raise anything:
-    they must not exit or cancel the process."""
+    """One part of the description of an exception. Its methods and properties may raise anything,
+    but must not exit or cancel the process."""
     try:
         return describe(error)
     except BaseException as broken:
@@ -140,7 +140,7 @@ def _notes(error: BaseException) -> tuple[str, ...]:
 
 
 def _args(error: BaseException, message: str) -> tuple[Any, ...] | None:
-    """The exception's args; None if they are empty or the message alone, as for most exceptions."""
+    """The exception's args; None if they are empty or only the message, as for most exceptions."""
     args = error.args[:MAX_ARGS]
     only = args[0] if len(args) == 1 else "" if not args else None
     if type(only) is str and only == message:

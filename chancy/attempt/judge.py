@@ -25,7 +25,7 @@ from chancy.attempt.settlement import SET_ASIDE, Settlement
 from chancy.states import State
 from chancy.text import storable
 
-#: Crashes of the worker or child process during a job after which the job fails for good.
+#: Crashes of the worker or executor process during a job after which the job fails for good.
 MAX_CRASHES = 3
 # An attribute of an enumeration takes 0.1 µs.
 _SUCCEEDED = State.SUCCEEDED
@@ -34,10 +34,10 @@ SNOOZES, RATE_LIMITED = "snoozes", "rate_limited"
 
 
 def judge(claim: Claim, outcome: Outcome, carried: Claim | None = None) -> Settlement:
-    """Return the settlement of an outcome that no plugin decides otherwise.
+    """Return the default settlement of an outcome, which plugins may change.
 
     A failed attempt fails the job for good, unless the function raised `Retry` and attempts are
-    left: other retries are decided by the retry plugin. If the process died, a crash is counted
+    left; the retry plugin decides about other retries. If the process died, a crash is counted
     instead of an attempt, up to `MAX_CRASHES`. An attempt that the process survives resets that
     count if the job runs again.
 

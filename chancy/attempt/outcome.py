@@ -1,4 +1,4 @@
-"""The outcome of one attempt: a closed union. `judge` decides what follows from it."""
+"""The outcome of one attempt: a closed union. `judge` decides about its consequences."""
 
 from __future__ import annotations
 

@@ -88,8 +88,8 @@ class Reference(Generic[R_co]):
         session. The job need not exist yet, unless `stored`.
 
         :raises WaitTimeout: it did not finish within ``timeout_s`` seconds. It keeps running.
-        :raises JobError: it existed and is gone: its queue does not keep finished jobs, or it was
-            pruned or deleted. If it is missing and not `stored`, the wait goes on.
+        :raises JobError: the job is gone, because its queue does not keep finished jobs, or because
+            it was pruned or deleted. If it is missing and not `stored`, the wait continues.
         :raises BrokerError: the store was unavailable at the start. Later outages only delay the
             wait.
         """
@@ -208,7 +208,7 @@ class References(Sequence[Reference[R_co]]):
     def replace(self, stand_ins: Mapping[UUID, UUID]) -> None:
         """Replace jobs that were not stored by the existing jobs that hold their unique keys.
 
-        Looks at the jobs that were added since the last call.
+        Only considers jobs that were added since the last call.
         """
         if stand_ins:
             for at in range(self._latest, len(self)):
@@ -306,7 +306,7 @@ def sync_as_completed(
             print(reference.sync_result())
 
     The waits start with the first iteration. To stop early, call ``close()`` on the iterator or
-    drop it: this cancels the remaining waits.
+    drop it, which cancels the remaining waits.
     """
     awaited = _checked_all(references)
     with closing(_sync_completions(awaited, timeout_s)) as completions:
