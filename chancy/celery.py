@@ -227,7 +227,7 @@ def shared_task(
     Only errors of ``autoretry_for``, and calls of ``self.retry``, run a task again.
 
     :param bind: pass the `Task` as the first argument.
-    :param max_retries: attempts after the first one; None: several thousand.
+    :param max_retries: attempts after the first one; None: 10,000 attempts in total.
     :param retry_backoff: the seconds before the first retry, doubled each time; True means 1.
     """
 
