@@ -38,7 +38,7 @@ T = TypeVar("T")
 #: The jobs that the drain of this context has finished; None outside of drains.
 _WITHIN: ContextVar[list[QueuedJob] | None] = ContextVar("chancy_sandbox_drain", default=None)
 
-#: The default limit of attempts of one drain: jobs that push each other for ever must not hang it.
+#: The default limit of attempts of one drain: jobs that push each other forever must not hang it.
 MAX_ATTEMPTS = 10_000
 
 
@@ -46,9 +46,9 @@ class Sandbox:
     """Replaces an application's database in a test, for async and sync calls alike.
 
     Jobs run only in `drain`, or when the test waits for a result: in this process, one after the
-    other, by the executor of their queue; see `chancy.testing.inprocess`. Plugins judge and
-    surround them, but their services do not run, and they have no tables: calls that need some
-    raise `ConfigurationError`. Time stands still until ``clock.advance``.
+    other, by the executor of their queue; see `chancy.testing.inprocess`. Hooks of plugins judge
+    and wrap them, but services of plugins do not run, and there are no tables: calls that need
+    tables raise `ConfigurationError`. Time stands still until ``clock.advance``.
 
     :param chancy: the application that the code under test uses.
     :param inline: run each job as soon as it is pushed.
@@ -149,7 +149,7 @@ class Sandbox:
         :param ahead: also run jobs, including retries, that become due within this time (seconds or
             a timedelta); the clock advances by it.
         :param raises: raise `JobFailed` for the first job that failed for good.
-        :param attempts: the most attempts; `JobError` is raised if there are more.
+        :param attempts: the maximum number of attempts; if there are more, `JobError` is raised.
         :returns: the jobs that finished, in that order.
         """
         seconds = ahead.total_seconds() if isinstance(ahead, timedelta) else ahead
@@ -233,7 +233,7 @@ class Sandbox:
             await self.drain()
 
     async def _finish(self, id: UUID) -> QueuedJob:
-        """Run due jobs, and return a job that is finished then."""
+        """Run due jobs, and return a job that has then finished."""
         await self.drain(raises=False)
         found = (await self.broker.get([id])).get(id)
         if found is None or not found.state.final:

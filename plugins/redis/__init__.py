@@ -1,4 +1,4 @@
-"""Redis queues, streams and services, beside Postgres."""
+"""Redis queues, streams and services, in addition to Postgres."""
 
 from __future__ import annotations
 
@@ -56,19 +56,19 @@ class RedisPlugin(ProcessorPlugin):
     how durable a push is: with ``appendfsync everysec`` a power cut loses the last second.
 
     :param url: ``redis://[user:password@]host:port/db``, ``rediss://`` with TLS, or
-        ``unix://path?db=0``; for a cluster the URL of any node, from which the others are found.
+        ``unix://path?db=0``; for a cluster the URL of any node, which is used to find the others.
     :param cluster: whether the server is a node of a Redis Cluster.
-    :param sentinel: the name by which Sentinels know the primary; the URL then has the addresses of
+    :param sentinel: the name of the primary in Sentinel; the URL then has the addresses of
         Sentinels, ``redis://10.0.0.7:26379,10.0.0.8:26379/0``, with the user of the primary.
     :param sentinel_password: the password of the Sentinels.
     :param prefix: prefix of every key: up to 64 of ``A-Z a-z 0-9 _ . : / -``.
     :param connect_timeout_s: seconds to establish a connection.
     :param timeout_s: seconds to wait for a reply, in addition to the time that a command blocks.
-    :param max_connections: calls of one event loop at a time; further callers wait.
+    :param max_connections: the maximum concurrent calls of one event loop; further callers wait.
     :param replicas: replicas that must have a push or an event before the call returns
         (``WAIT``).
-    :param keep_finished: finished jobs that Redis keeps, the newest ones.
-    :param keep_failed: failed jobs that Redis keeps, counted separately.
+    :param keep_finished: the number of finished jobs that Redis keeps, the newest ones.
+    :param keep_failed: the number of failed jobs that Redis keeps, counted separately.
     :param keep_finished_s: seconds after which a finished job is removed.
     :param keep_failed_s: seconds after which a failed job is removed.
     :param history: which finished jobs are written to the history in Postgres: ``all``,
@@ -116,7 +116,7 @@ class RedisPlugin(ProcessorPlugin):
 
         #: Shared by jobs, streams and services.
         self.redis = RedisClient(self.settings)
-        #: Declares streams and processors; the processors run beside the worker.
+        #: Declares streams and processors; the processors run together with the worker.
         self.streams = Streams(self.redis)
         self._letters = EventLetters(
             self.redis,
@@ -124,7 +124,7 @@ class RedisPlugin(ProcessorPlugin):
             lambda: self.streams.streams,
         )
         self._only: Collection[str] | None = None
-        #: Declares and controls services; they run beside the worker.
+        #: Declares and controls services; they run together with the worker.
         self.services = Services(self.redis)
 
     @classmethod
@@ -197,7 +197,7 @@ class RedisPlugin(ProcessorPlugin):
 
 
 async def _keep_running(name: str, loop: Callable[[], Awaitable[None]]) -> None:
-    """Run a loop until it returns. One that raises does not end the others."""
+    """Run a loop until it returns. A loop that raises does not end the others."""
     backoff = Backoff(base_s=0.2, cap_s=10.0)
     while True:
         began = time.monotonic()

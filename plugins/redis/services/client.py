@@ -35,8 +35,9 @@ class NoService(ChancyError):
 class ServiceStore:
     """Commands and reads of services, thread-safe and blocking.
 
-    Each method raises `BrokerUnavailable` when Redis is unavailable. The outcome is unknown then,
-    and every method can be repeated; `start` only with an id, as it starts another service without.
+    Each method raises `BrokerUnavailable` when Redis is unavailable. The outcome is then unknown,
+    and you can repeat every method; `start` only with an id, because without one it starts another
+    service.
     """
 
     def __init__(self, link: ServiceLink) -> None:
@@ -46,7 +47,7 @@ class ServiceStore:
         """Queue a service for a worker; return its id.
 
         A queued service gets the new data and keeps its position; a stopped or ended service starts
-        anew.
+        again.
 
         :param name: the name of its class. Only the worker that claims it can check the name.
         :param id: generated unless given.
@@ -104,7 +105,7 @@ class ServiceStore:
         """`restart` a service if it is in one of these states; return whether it was.
 
         :raises NoService: there is no such service.
-        :raises InvalidArguments: a state is not valid.
+        :raises InvalidArguments: a state is invalid.
         """
         names = [_parsed_state(state).value for state in states]
         return self._restart(id, *names)[0] if names else False

@@ -35,7 +35,7 @@ S = TypeVar("S", bound=type[Service])
 class Services:
     """Declares services, sends commands to them, and runs them beside a worker.
 
-    :param redis: the settings of Redis, or a client; or one of redis-py, whose server is used
+    :param redis: the settings of Redis, or a client; or a redis-py client, whose server is used
         through separate connections.
     :param keys: key names other than ``{PREFIXservices}:…``.
     :ivar blocking: the same commands for threads.
@@ -121,7 +121,7 @@ class Services:
         :param replicas: replicas that must acknowledge a renewal, a claim or a command: default
             none. With it, an old primary without replicas can grant no leases; if too few replicas
             are reachable, no service runs.
-        :raises ConfigurationError: a value is not valid.
+        :raises ConfigurationError: a value is invalid.
         """
         settings = {
             "lease_s": _within("lease_s", lease_s, 1.0, 3600.0),

@@ -36,8 +36,8 @@ def run(streams: Streams, only: Iterable[str] | None = None, *, lease_s: float =
     """Run `serve` as the main program until SIGINT or SIGTERM, then shut down gracefully.
 
     A second signal interrupts the events in progress, which are delivered again, and releases the
-    partitions. A third one, at least a second later, ends the process at once: others wait for the
-    end of the leases then. If `Halt` ends it, the exit code is 5.
+    partitions. A third one, at least a second later, ends the process at once; other workers then
+    wait until the leases end. If `Halt` ends it, the exit code is 5.
 
     :raises ConfigurationError: a name is not declared.
     """

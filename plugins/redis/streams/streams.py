@@ -112,7 +112,7 @@ class Streams(Schedules):
 
         :param partition_by: the key, a field or a function of the record; events with the same key
             keep their order.
-        :raises ConfigurationError: the name is taken, or an option is not valid.
+        :raises ConfigurationError: the name is taken, or an option is invalid.
         """
         if name in self._streams:
             raise ConfigurationError(f"the stream {name!r} is declared twice: rename one")
@@ -173,8 +173,8 @@ class Streams(Schedules):
         :param mode: ``async`` for async functions; plain functions run in a ``thread`` or a
             ``process`` for each partition.
         :param choices: see `Options`.
-        :raises ConfigurationError: the stream has a processor of this name, or an option is not
-            valid.
+        :raises ConfigurationError: the stream has a processor with this name, or an option is
+            invalid.
         """
         if not isinstance(stream, Stream):
             raise ConfigurationError(f"{stream!r} is not a stream: pass the result of stream()")

@@ -45,11 +45,11 @@ Last = Halt | Quarantine | Ignore
 
 @dataclass(frozen=True, slots=True)
 class RetryInPlace:
-    """Retry the failed event; the partition waits meanwhile, so its order holds.
+    """Retry the failed event. The partition waits, which keeps its order.
 
     :param times: attempts after the first one.
     :param base_s: seconds before the first retry; doubled each time, minus up to half at random.
-    :param cap_s: the longest pause, in seconds.
+    :param cap_s: the maximum pause, in seconds.
     :param then: the policy when all attempts have failed; by default the event is dead-lettered.
     """
 

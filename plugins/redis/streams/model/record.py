@@ -20,8 +20,8 @@ class Record(BaseModel):
     Bytes are written as base64 and infinite numbers as strings, so that JSON round-trips them.
 
     ``class Tick(Record, primitive=True)`` stores each attribute as a field of the entry, without a
-    codec: compact, since Redis stores equal names once, and readable by any program. All attributes
-    must then be ``int``, ``float``, ``bool``, ``str`` or ``bytes``.
+    codec. This is compact, because Redis stores equal names once, and any program can read it. All
+    attributes must then be ``int``, ``float``, ``bool``, ``str`` or ``bytes``.
     """
 
     model_config = ConfigDict(

@@ -43,7 +43,7 @@ def middleware(function: Around) -> FunctionMiddleware:
     """Make a middleware from an async generator function of items and their context.
 
     Yield each item, or skip it: a skipped item is acknowledged with the next one that is yielded.
-    The ``yield`` returns when the item is done, and raises what the processor raised: let that
+    The ``yield`` returns when the item is done, or raises the exception of the processor: let it
     pass. If the run is only interrupted, the generator is closed.
     """
     return FunctionMiddleware(function)
