@@ -52,7 +52,7 @@ class Queue:
     :param tags: regular expressions, matched against whole tags. A worker serves the queue if each
         pattern matches one of its tags; the pattern ``*`` matches every worker.
     :param poll_interval_s: seconds between polls while notifications do not arrive; while they
-        arrive, ten times that, at most 5.
+        arrive, ten times that, at most 5, but never less than it.
     :param keep_finished: whether finished jobs are kept in the history. If not, the row is deleted
         when the job settles, and its state and result cannot be read. Failed jobs are always kept.
     :param limits: limits of each attempt, unless the job overrides them. A ``thread`` queue accepts
