@@ -59,6 +59,10 @@ class Child:
         return len(self.calls)
 
     @property
+    def slots(self) -> int:
+        return self.depth or self.held
+
+    @property
     def room(self) -> int:
         return 0 if self.draining else self.depth - self.held
 

@@ -138,7 +138,9 @@ async def test_sentinel_needs_the_documented_privilege(own_redis: Start, tmp_pat
         broker = RedisBroker(RedisSettings(url=url, sentinel="shop"))
         with pytest.raises(StatementFailed, match="no permissions to run the 'role' command"):
             await broker.open()
-        more = re.search("With Sentinel it also needs `([^`]+)`", page("docs/guides/redis.md").text)
+        more = re.search(
+            "With Sentinel the user also needs `([^`]+)`", page("docs/guides/redis.md").text
+        )
         assert more is not None
         login(server, more[1].split())
         await broker.open()
