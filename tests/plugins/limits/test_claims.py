@@ -476,34 +476,6 @@ def test_a_tenant_with_many_values_of_another_key_gets_no_larger_share(
         assert max(shares) - min(shares) <= 2
 
 
-@pytest.mark.parametrize("rules", [[], [RateLimit(9_000, by="host")]])
-def test_claims_that_end_at_their_bytes_keep_fair_shares(claims: Claims, rules: list[Rule]) -> None:
-    claims.declare(FairShare("tenant", weights={"1": 3}), *rules)
-    for tenant in range(3):
-        text = b64encode(randbytes(60_000)).decode()
-        jobs = ({"tenant": tenant, "host": f"{tenant}", "text": text} for _ in range(90))
-        claims.push(*jobs)
-    starts = Counter[int]()
-    for room in (1_000, 90, 1):
-        started = claims.claim(room)
-        assert min(room, 50) <= len(started) <= 60
-        starts.update(job["tenant"] for job in started)
-        shares = [starts[0], starts[1] / 3, starts[2]]
-        assert max(shares) - min(shares) <= 2
-
-
-def test_a_tenant_with_few_jobs_in_each_of_many_partitions_keeps_its_share(claims: Claims) -> None:
-    claims.declare(FairShare("tenant"), RateLimit(9_000, by="host"))
-    for tenant, hosts in enumerate((1, 400)):
-        claims.push(*({"tenant": tenant, "host": f"{tenant}-{n % hosts}"} for n in range(500)))
-    draw = Random(6)
-    starts = Counter[int]()
-    for _ in range(30):
-        started = claims.claim(draw.randint(1, 60))
-        starts.update(job["tenant"] for job in started)
-        assert abs(starts[0] - starts[1]) <= 3
-
-
 def test_a_tenant_that_has_to_wait_leaves_its_share_to_others(claims: Claims) -> None:
     claims.declare(FairShare("tenant"), GlobalConcurrency(2, by="host"))
     for tenant, hosts in enumerate((5, 40)):

@@ -1,14 +1,12 @@
 -- Gives tenants that have read their partitions in the ring a new turn, if they have started all jobs
 -- of their share. A tenant whose partitions all wait for another rule leaves the ring, but keeps its
 -- place; one without partitions does not. Returns the first turn of those that keep theirs, else the one
--- behind the last. One that others behind it have overtaken starts the jobs of another turn as well.
--- p_each: the jobs of a turn of each tenant. p_started: how many have started. The caller has locked the
--- queue.
+-- behind the last. p_started: how many jobs of each tenant have started. The caller has locked the queue.
 -- Nested loops, whatever the caller has set: a hash join reads all tenants of the queue.
 -- Index: the primary key of limits_tenants, limits_partitions_blocked, limits_partitions_tenant.
 -- Locks: none but those of the caller.
 create function {schema}.limits_pass(
-  p_queue text, p_names text[], p_turns bigint[], p_shares int[], p_each int[], p_started int[]
+  p_queue text, p_names text[], p_turns bigint[], p_shares int[], p_started int[]
 ) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -26,8 +24,8 @@ begin
     select u.*, (
         select true from {schema}.limits_partitions p
         where p.queue = p_queue and p.blocked = '0:' || u.name limit 1) as runs
-    from unnest(p_names, p_turns, p_shares, p_each, p_started)
-      with ordinality as u (name, turn, share, each, started, no)
+    from unnest(p_names, p_turns, p_shares, p_started)
+      with ordinality as u (name, turn, share, started, no)
   ), passed as materialized (
     select n.*, case when n.started = n.share or n.started > 0 and n.runs is null
       then nextval('{schema}.limits_turns') else n.turn end as new_turn
@@ -37,9 +35,9 @@ begin
     set turn = case when n.runs then n.new_turn end, last_turn = (
         select n.new_turn from {schema}.limits_partitions p
         where p.queue = p_queue and p.tenant = n.name limit 1),
-      unfinished = case when n.runs and n.new_turn = n.turn then n.share - n.started + case
-        when n.no < (select max(o.no) from passed o where o.new_turn > o.turn) then n.each
-        else 0 end end
+      unfinished = case
+        when n.runs and n.new_turn = n.turn and n.started > 0 then n.share - n.started
+        when n.runs and n.new_turn = n.turn then t.unfinished end
     from passed n
     where t.queue = p_queue and t.tenant = n.name)
   select coalesce(

@@ -27,12 +27,12 @@ declare
     where r.by_no > 0 and r.kind in ('concurrency', 'sequential')));
   v_names text[]; v_lanes smallint[]; v_turns bigint[]; v_unfinished int[]; v_shares int[];
   v_turns_each int; v_parts text[]; v_part_turns bigint[]; v_takes int[]; v_tenants int[];
-  v_looks int := 0; v_late boolean; v_level int;
+  v_looks int := 0; v_fit boolean[];
   v_fair_by int := array_position(s.bys, v_fair ->> 'by');
   -- Whether the jobs of a partition may have different keys.
   v_sequenced boolean := 'sequential' = any (s.kinds) and cardinality(s.bys) > 1;
   c_parts text[]; c_keys text[]; c_tids tid[]; c_ids uuid[]; c_priorities smallint[]; c_positions bigint[];
-  c_tenants int[]; c_takes boolean[]; c_oks boolean[]; c_blocked text[]; c_ready timestamptz[];
+  c_takes boolean[]; c_shares int[]; c_oks boolean[]; c_blocked text[]; c_ready timestamptz[];
 begin
   if v_tenanted then
     s.ring := s.ring || jsonb_build_object('0', {schema}.limits_line_up(s, v_fair_by));
@@ -64,27 +64,13 @@ begin
       where l.key::smallint < p_from), '{}');
     return;
   end if;
-  -- Tenants that an earlier read or claim left behind catch up before the others go on, unless they
-  -- just could not.
-  v_late := p_most_parts <= p_room and exists (
-    select from unnest(v_names, v_unfinished) as u (name, unfinished)
-    where u.unfinished > case
-      when p_read = 1 then 2 * coalesce((v_fair -> 'weights' ->> u.name)::int, 1) else 0 end);
-  if v_late then
-    select array_agg(u.name order by u.no), array_agg(u.lane order by u.no),
-      array_agg(u.turn order by u.no), array_agg(u.unfinished order by u.no)
-    into v_names, v_lanes, v_turns, v_unfinished
-    from unnest(v_names, v_lanes, v_turns, v_unfinished)
-      with ordinality as u (name, lane, turn, unfinished, no)
-    where u.unfinished > 0;
-  end if;
   -- Enough to fill the room; another read takes the rest of a partition with more.
   if not v_tenanted then
     v_take := least(v_take, greatest(1, 4 * p_room / cardinality(v_names)));
   end if;
   -- A turn starts two jobs: the ring costs half of what it does with one. Several turns at once, if
   -- fewer tenants than jobs can start; turns that have begun end first, as they get no more.
-  v_turns_each := case when v_fair is null or array_remove(v_unfinished, null) <> '{}' then 2
+  v_turns_each := case when array_remove(v_unfinished, null) <> '{}' then 2
     else greatest(2, p_room / (
       select sum(coalesce((v_fair -> 'weights' ->> u.name)::int, 1))
       from unnest(v_names) as u (name))) end;
@@ -94,7 +80,6 @@ begin
       end
     from unnest(v_names, v_unfinished) with ordinality as u (name, unfinished, no) order by u.no);
   v_parts := v_names; v_part_turns := v_turns; v_takes := v_shares;
-  v_tenants := array(select generate_series(1, cardinality(v_names)));
   if v_tenanted then
     -- If the last read started nothing, all that it read had to wait: this one looks at more.
     if p_most_parts > p_room then
@@ -106,13 +91,13 @@ begin
     into v_parts, v_part_turns, v_tenants, v_takes
     from (
       select p.key, p.last_turn, u.no, u.share, count(*) over (partition by u.no) as parts
-      from unnest(v_names, v_shares, v_unfinished) with ordinality as u (name, share, unfinished, no)
+      from unnest(v_names, v_shares) with ordinality as u (name, share, no)
       cross join lateral (
         select p.key, p.last_turn from {schema}.limits_partitions p
         where p.queue = s.queue and p.blocked = '0:' || u.name
         order by p.last_turn
         -- The first read takes as few as can have the jobs of the share.
-        limit greatest(v_looks, coalesce(u.unfinished, ceil(u.share::float8 / v_take)))::int
+        limit greatest(v_looks, least(u.share, ceil(u.share::float8 / v_take) * 4 ^ (p_read - 1)))::int
       ) p) r;
   end if;
   -- The first jobs of each partition, and one more, which shows whether there are others.
@@ -124,8 +109,8 @@ begin
     -- Jobs of a lower priority wait for the turn that their partition gets in that lane.
     array_agg(case when v_fair is null then c.priority >= c.lane else c.nth <= c.take end
       order by c.place, c.nth),
-    array_agg(v_tenants[c.place] order by c.place, c.nth)
-  into c_parts, c_keys, c_tids, c_ids, c_priorities, c_positions, c_takes, c_tenants
+    array_agg(c.take order by c.place, c.nth)
+  into c_parts, c_keys, c_tids, c_ids, c_priorities, c_positions, c_takes, c_shares
   from (
     select r.key as part, r.place, r.lane, r.take, j.key, j.tid, j.id, j.priority, j.pos,
       row_number() over (partition by r.place order by j.priority desc, j.pos) as nth
@@ -166,54 +151,53 @@ begin
       select c.take and count(*) filter (where c.take)
         over (partition by c.tenant order by c.nth, c.no) <= greatest(v_looks, v_shares[c.tenant])
       from (
-        select c.*, row_number() over (partition by c.part order by c.no) as nth
-        from unnest(c_parts, c_takes, c_tenants) with ordinality as c (part, take, tenant, no)) c
+        select c.no, c.take, o.tenant, row_number() over (partition by c.part order by c.no) as nth
+        from unnest(c_parts, c_takes) with ordinality as c (part, take, no)
+        join unnest(v_parts, v_tenants) as o (part, tenant) on o.part = c.part) c
       order by c.no);
   end if;
   select * into c_oks, c_blocked, c_ready
   from {schema}.limits_judge(s, p_keys, p_running, p_now, c_keys, null, array(
     select not c.take
     from unnest(c_takes) with ordinality as c (take, no) order by c.no));
-  -- Those that are locked elsewhere, for example by a cancellation, wait. If tenants take several turns,
-  -- the bytes may end before them: they start as many jobs as others at a time.
+  v_fit := c_oks;
+  if v_tenanted then
+    c_oks := array(
+      select c.ok and count(*) filter (where c.ok) over (partition by o.tenant order by c.no)
+        <= v_shares[o.tenant]
+      from unnest(c_parts, c_oks) with ordinality as c (part, ok, no)
+      join unnest(v_parts, v_tenants) as o (part, tenant) on o.part = c.part
+      order by c.no);
+  end if;
+  -- Those that are locked elsewhere, for example by a cancellation, wait.
   with chosen as materialized (
-    select f.tid, f.key, f.no, case
-      when v_turns_each > 2 then (f.nth - 1) * v_turns_each / v_shares[f.tenant] end as level
-    from (
-      select u.*, row_number() over (partition by u.tenant order by u.no) as nth
-      from unnest(c_tids, c_keys, c_oks, c_tenants) with ordinality as u (tid, key, ok, tenant, no)
-      where u.ok) f
-    where v_fair is null or f.nth <= v_shares[f.tenant]
-    order by level, f.no limit p_room)
+    select f.tid, f.key, f.no from unnest(c_tids, c_keys, c_oks)
+      with ordinality as f (tid, key, ok, no)
+    where f.ok order by f.no limit p_room)
   select coalesce(array_agg(l.tid order by l.no), '{}'), coalesce(array_agg(l.id order by l.no), '{}'),
-    coalesce(array_agg(l.key order by l.no), '{}'), coalesce(sum(l.bytes), 0),
-    greatest(2, max(l.level) + 1)
-  into tids, ids, keys, bytes, v_level
+    coalesce(array_agg(l.key order by l.no), '{}'), coalesce(sum(l.bytes), 0)
+  into tids, ids, keys, bytes
   from (
-    select f.*, sum(f.bytes) over (order by f.level, f.no) - f.bytes as bytes_before
+    select f.*, sum(f.bytes) over (order by f.no) - f.bytes as bytes_before
     from (
-      select j.ctid as tid, j.id, c.key, c.no, c.level,
+      select j.ctid as tid, j.id, c.key, c.no,
         coalesce(pg_column_size(j.arguments), 0) + coalesce(pg_column_size(j.meta), 0) as bytes
       from {schema}.jobs j
       join chosen c on c.tid = j.ctid
       where j.state = 3 and j.ctid = any (array(select chosen.tid from chosen))
       for update of j skip locked) f) l
   where l.bytes_before < p_bytes;
-  -- Nobody is behind by more than the others have started.
-  v_shares := array(
-    select u.share * v_level / v_turns_each
-    from unnest(v_shares) with ordinality as u (share, no) order by u.no);
   if cardinality(s.bys) > 1 then
     c_blocked := {schema}.limits_unblock(s, array(
-      select c.key from unnest(c_keys, c_ids, c_oks) as c (key, id, ok)
+      select c.key from unnest(c_keys, c_ids, v_fit) as c (key, id, ok)
       where c.ok and c.id not in (select unnest(ids))), c_blocked);
   end if;
   -- A partition without further jobs goes; one that cannot run now waits; the others keep their turn,
   -- or with fair shares get a new one once theirs is finished, or line up again behind their tenant.
   with job as materialized (
     select c.*, t.id is not null as taken
-    from unnest(c_parts, c_keys, c_ids, c_priorities, c_positions, c_blocked, c_ready)
-      with ordinality as c (key, head, id, priority, pos, blocked, ready_at, no)
+    from unnest(c_parts, c_keys, c_ids, c_priorities, c_positions, c_blocked, c_ready, c_shares)
+      with ordinality as c (key, head, id, priority, pos, blocked, ready_at, share, no)
     left join unnest(ids) as t (id) on t.id = c.id
   ), rest as (
     select distinct on (j.key) j.key, nullif(j.head, j.key) as head, j.priority, j.pos, j.blocked,
@@ -221,8 +205,7 @@ begin
     from job j where not j.taken order by j.key, j.no
   ), part as materialized (
     -- The next job of a sequence may be of another tenant, behind which its partition lines up later.
-    select u.key, r.head, r.priority, r.pos, r.ready_at, f.started, u.place,
-      v_shares[v_tenants[u.place]] - f.started as unfinished,
+    select u.key, r.head, r.priority, r.pos, r.ready_at, f.unfinished, f.started, u.place,
       case when v_tenanted and r.blocked is null and r.ready_at is null and v_names[v_tenants[u.place]]
           = {schema}.limits_group(coalesce(r.head, r.key), v_fair_by, cardinality(s.bys))
         then '0:' || v_names[v_tenants[u.place]] else r.blocked end as blocked,
@@ -231,7 +214,8 @@ begin
     from unnest(v_parts) with ordinality as u (key, place)
     left join rest r on r.key = u.key
     left join (
-      select j.key, count(*) filter (where j.taken) as started
+      select j.key, max(j.share) - count(*) filter (where j.taken) as unfinished,
+        bool_or(j.taken) as started
       from job j group by j.key) f on f.key = u.key
   ), stays as materialized (
     -- New turns in the order of the old ones.
@@ -241,7 +225,7 @@ begin
           else v_tenanted or o.unfinished = 0 end
       then nextval('{schema}.limits_turns') end as new_turn,
       case when o.blocked is not null or o.ready_at is not null then case
-        when o.started > 0 then nextval('{schema}.limits_turns') else v_part_turns[o.place] end
+        when o.started then nextval('{schema}.limits_turns') else v_part_turns[o.place] end
       end as last_turn
     from (select * from part a where a.pos is not null order by a.place) o
   ), done as (
@@ -256,8 +240,7 @@ begin
         when r.blocked is null and r.ready_at is null then coalesce(r.new_turn, p.turn) end,
       last_turn = r.last_turn,
       unfinished = case
-        when v_fair is not null and not v_tenanted and r.new_turn is null
-          and r.blocked is null and r.ready_at is null
+        when v_fair is not null and not v_tenanted and r.new_turn is null and r.unfinished > 0
         then r.unfinished end
     from stays r
     where p.key = r.key and p.ctid = any (array(select o.tid from stays o))
@@ -279,16 +262,11 @@ begin
   if v_tenanted then
     ring := ring || jsonb_build_object('0', {schema}.limits_pass(
       s.queue, v_names, v_turns, v_shares, array(
-        select 2 * coalesce((v_fair -> 'weights' ->> u.name)::int, 1)
-        from unnest(v_names) with ordinality as u (name, no) order by u.no), array(
         select count(t.id) from generate_series(1, cardinality(v_names)) as n (no)
-        left join unnest(c_tenants, c_ids) as c (tenant, id) on c.tenant = n.no
+        left join unnest(v_parts, v_tenants) as o (part, tenant) on o.tenant = n.no
+        left join unnest(c_parts, c_ids) as c (part, id) on c.part = o.part
         left join unnest(ids) as t (id) on t.id = c.id
         group by n.no order by n.no)::int[]));
-  end if;
-  -- Others that were left out may be before those that were read.
-  if v_late then
-    ring := s.ring;
   end if;
 end
 $$

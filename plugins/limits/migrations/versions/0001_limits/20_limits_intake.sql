@@ -104,8 +104,7 @@ begin
     from job j;
     return;
   end if;
-  v_hold := 'fair' = any (s.kinds) and (s.ring <> '{}' or seen > p_room
-    or (select sum(u.bytes) from unnest(c_bytes) as u (bytes)) > p_bytes);
+  v_hold := 'fair' = any (s.kinds) and (s.ring <> '{}' or seen > p_room);
   -- All of them wait: nothing is to be judged.
   if v_hold and not 'sequential' = any (s.kinds) then
     hints := {schema}.limits_hints(s.hints, (
