@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
 from random import Random, randbytes
 from typing import Any
@@ -139,6 +139,53 @@ def test_retries_that_wait_for_a_slot_of_their_host_do_not_hide_jobs_of_others(
     claims.read_from_the_front("-infinity")
     claims.end(host="up")
     assert claims.claim() == [up[1]]
+
+
+@pytest.fixture
+def lock(dsn: str) -> Iterator[Callable[..., None]]:
+    """Locks jobs with some arguments in another transaction."""
+    with psycopg.connect(dsn) as other:
+
+        def do(**arguments: object) -> None:
+            locked = ask(
+                other,
+                "select 1 from chancy.jobs where arguments @> %s for update",
+                [json.dumps(arguments)],
+            )
+            assert locked
+
+        yield do
+
+
+@pytest.mark.parametrize("rule", [GlobalConcurrency(1, by="host"), Sequential("host")])
+def test_a_locked_job_hides_none_of_other_partitions(
+    claims: Claims, lock: Callable[..., None], rule: Rule
+) -> None:
+    claims.declare(rule)
+    claims.push(*({"host": n % 3, "n": n} for n in range(9)))
+    assert claims.numbers() == [0, 1, 2]
+    claims.end()
+    lock(n=3)
+    # No job overtakes a locked one of its sequence.
+    expected = [4, 5] if isinstance(rule, Sequential) else [6, 4, 5]
+    assert [claims.numbers(1) for _ in range(4)] == [[n] for n in expected] + [[]] * (
+        4 - len(expected)
+    )
+
+
+@pytest.mark.parametrize("others", [(), (RateLimit(1_000, by="host"),)])
+def test_locked_jobs_of_a_tenant_stop_nobody(
+    claims: Claims, lock: Callable[..., None], others: tuple[Rule, ...]
+) -> None:
+    claims.declare(FairShare("tenant"), *others)
+    claims.push(*({"tenant": n % 2, "host": n % 6, "n": n} for n in range(240)))
+    assert len(claims.claim(2)) == 2
+    for n in range(4, 24, 2):
+        lock(n=n)
+    assert [len(claims.claim(1)) for _ in range(8)] == [1] * 8
+    starts = Counter(job["tenant"] for _ in range(8) for job in claims.claim(10))
+    assert starts.total() == 80
+    assert min(starts.values()) > 10
 
 
 def test_a_job_that_waits_for_a_retry_frees_the_slot_of_its_host(claims: Claims) -> None:

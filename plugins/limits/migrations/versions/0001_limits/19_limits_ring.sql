@@ -1,14 +1,16 @@
 -- Starts held jobs of up to p_most_parts partitions that have a turn, of priorities from p_from on: at
 -- most p_room. If the turns are those of tenants with several partitions, it reads up to p_most_parts
--- tenants, and more partitions of each the higher p_read is, the number of the read. Returns the rows to claim in order, with their partitions, their bytes, of which the last one
--- may exceed p_bytes, and the ring behind them. The caller has locked the queue.
+-- tenants, and more partitions of each the higher p_read is, the number of the read. Returns the rows to
+-- claim in order, with their partitions, their bytes, of which the last one may exceed p_bytes, the ring
+-- behind them, and whether some were locked elsewhere; with p_locked it leaves those out, so that others
+-- get their room. The caller has locked the queue.
 -- The joins of the lists are hash joins, whatever the caller has set: nested loops over 1,000 jobs
 -- took 50 ms. Index: limits_partitions_ring and jobs_limits_held from the known positions, the primary keys.
 -- Locks: rows of jobs, skipping locked ones. Safe to repeat.
 create function {schema}.limits_ring(
   s {schema}.limits_queues, p_keys text[], p_running boolean[], p_now timestamptz, p_room int,
-  p_most_parts int, p_read int, p_from smallint, p_bytes bigint,
-  out tids tid[], out ids uuid[], out keys text[], out bytes bigint, out ring jsonb
+  p_most_parts int, p_read int, p_locked boolean, p_from smallint, p_bytes bigint,
+  out tids tid[], out ids uuid[], out keys text[], out bytes bigint, out ring jsonb, out locked boolean
 )
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -27,7 +29,7 @@ declare
     where r.by_no > 0 and r.kind in ('concurrency', 'sequential')));
   v_names text[]; v_lanes smallint[]; v_turns bigint[]; v_unfinished int[]; v_shares int[];
   v_turns_each int; v_parts text[]; v_part_turns bigint[]; v_takes int[]; v_tenants int[];
-  v_looks int := 0; v_fit boolean[];
+  v_looks int := 0; v_fit boolean[]; v_free uuid[];
   v_fair_by int := array_position(s.bys, v_fair ->> 'by');
   -- Whether the jobs of a partition may have different keys.
   v_sequenced boolean := 'sequential' = any (s.kinds) and cardinality(s.bys) > 1;
@@ -145,6 +147,22 @@ begin
         order by j.priority desc, j.pos limit least(r.take, p_room) + 1) lower
       limit least(r.take, p_room) + 1) j) c;
   c_keys := coalesce(c_keys, c_parts);
+  if p_locked then
+    v_free := array(
+      select j.id from {schema}.jobs j where j.state = 3 and j.ctid = any (c_tids)
+      for update skip locked);
+    c_takes := array(
+      select f.free and case
+        when v_fair is null or v_tenanted then f.take
+        else count(*) filter (where f.free) over (partition by f.part order by f.no) <= f.share end
+        -- No job overtakes another one of its sequence.
+        and ('sequential' <> all (s.kinds) or bool_and(f.free) over (partition by f.part order by f.no))
+      from (
+        select u.*, u.id in (select unnest(v_free)) as free
+        from unnest(c_parts, c_ids, c_takes, c_shares)
+          with ordinality as u (part, id, take, share, no)) f
+      order by f.no);
+  end if;
   if v_tenanted then
     -- The jobs of a tenant from each of its partitions in turn.
     c_takes := array(
@@ -187,6 +205,8 @@ begin
       where j.state = 3 and j.ctid = any (array(select chosen.tid from chosen))
       for update of j skip locked) f) l
   where l.bytes_before < p_bytes;
+  locked := bytes < p_bytes and cardinality(ids) < least(
+    p_room, cardinality(array_positions(c_oks, true)));
   if cardinality(s.bys) > 1 then
     c_blocked := {schema}.limits_unblock(s, array(
       select c.key from unnest(c_keys, c_ids, v_fit) as c (key, id, ok)

@@ -20,6 +20,7 @@ declare
   v_ids uuid[] := '{}'; v_keys text[] := '{}'; v_running boolean[] := '{}'; v_old int := 0;
   v_freed text[] := '{}';
   v_count int; v_slots boolean; v_block boolean; v_most_parts int; v_read int := 1;
+  v_locked boolean := false;
   v_ring smallint; v_to smallint; v_above smallint := 32767;
   v_front_read boolean := false; v_whole_front boolean := false;
   v_hints jsonb; v_before jsonb; v_stops jsonb[]; v_bytes bigint := 4194304;
@@ -146,8 +147,8 @@ begin
       end if;
     else
       select * into v_part from {schema}.limits_ring(
-        s, v_keys, v_running, v_now, v_room, v_most_parts, v_read, v_ring, v_bytes);
-      v_read := v_read + 1;
+        s, v_keys, v_running, v_now, v_room, v_most_parts, v_read, v_locked, v_ring, v_bytes);
+      v_read := v_read + 1; v_locked := v_part.locked is true;
       s.ring := v_part.ring;
       v_most_parts := case
         when cardinality(v_part.ids) > 0 then v_room - cardinality(v_part.ids)
