@@ -5,11 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator
 
+import psycopg
 import pytest
 
 from chancy.broker.values import Promotion
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.front_scans import FrontScans
+from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, record
 from tests.support.sql import ask
 
@@ -82,6 +84,22 @@ async def test_promotion_accepts_infinite_times(bench: Bench, dsn: str, run_at: 
     ask(dsn, "update chancy.jobs set run_at = %s", (run_at,))
     promoted = [(await bench.broker.promote(1)).promoted for _ in range(3)]
     assert promoted == ([1, 1, 0] if run_at == "-infinity" else [0, 0, 0])
+
+
+async def test_expired_jobs_that_cannot_be_stored_hold_up_no_due_job(
+    bench: Bench, dsn: str
+) -> None:
+    ask(
+        dsn,
+        "insert into chancy.jobs (id, pos, state, queue, func, expires_at)"
+        " values (gen_random_uuid(), 0, 0, 'default', 'a.b', now() - interval '1 s')",
+    )
+    make_due(dsn, seconds_ago=60)
+    with psycopg.connect(dsn) as other:
+        other.execute("lock table chancy.finished_jobs in share mode")
+        assert (await bench.broker.promote(10)).promoted == 1
+    await bench.broker.promote(10)
+    assert ask(dsn, "select state from chancy.finished_jobs") == [(State.CANCELLED,)]
 
 
 async def test_new_session_promotes_from_the_front(

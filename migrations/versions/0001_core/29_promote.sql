@@ -47,14 +47,19 @@ begin
   from {schema}.jobs j where j.state = 2 and j.run_at >= v_from order by j.run_at limit 1;
   if exists (
     select from {schema}.jobs j
-    where j.expires_at <= v_now and j.state <> 1 and j.attempt = 0 and j.crashes = 0)
-    and {schema}.expire(p_limit) > 0 then
-    -- A statement of its own, so that it sees what has expired.
-    if exists (
-      select from {schema}.jobs j
-      where j.expires_at <= v_now and j.state <> 1 and j.attempt = 0 and j.crashes = 0) then
-      next_due_s := 0;
-    end if;
+    where j.expires_at <= v_now and j.state <> 1 and j.attempt = 0 and j.crashes = 0) then
+    begin
+      if {schema}.expire(p_limit) > 0 then
+        -- A statement of its own, so that it sees what has expired.
+        if exists (
+          select from {schema}.jobs j
+          where j.expires_at <= v_now and j.state <> 1 and j.attempt = 0 and j.crashes = 0) then
+          next_due_s := 0;
+        end if;
+      end if;
+    exception when lock_not_available then
+      -- An index of the history is being created, for example: due jobs need not wait for it.
+    end;
   end if;
   ahead := (select count(*) from (
     select from {schema}.workers w

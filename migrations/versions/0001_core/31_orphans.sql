@@ -1,7 +1,8 @@
 -- Removes workers with missed heartbeats, then returns claims whose worker no longer exists: at most
--- p_limit, and none after 4 MiB of arguments and meta, as stored.
+-- p_limit, and none after 4 MiB of arguments and meta, as stored. Leaves claims out that another
+-- transaction locks, as their settlement would have to wait.
 -- Index: jobs_running: a loose scan over its workers, then the rows of the missing ones.
--- Locks: rows of workers, skipping locked ones. Safe to repeat: the claims are settled by lease.
+-- Locks: rows of workers, then of jobs, skipping locked ones. Safe to repeat: the claims are settled by lease.
 create function {schema}.orphans(p_silent_s float8, p_limit int) returns table (
   id uuid, priority smallint, pos bigint, func text, arguments text,
   attempt int, max_attempts int, crashes smallint, meta text,
@@ -38,7 +39,8 @@ begin
         select j.*, coalesce(pg_column_size(j.arguments), 0)
           + coalesce(pg_column_size(j.meta), 0) as bytes
         from {schema}.jobs j
-        where j.state = 1 and j.worker_id = holder.id limit p_limit) x
+        where j.state = 1 and j.worker_id = holder.id limit p_limit
+        for update of j skip locked) x
       where holder.id is not null
         and not exists (select from {schema}.workers w where w.id = holder.id)
       limit p_limit) o) y

@@ -80,6 +80,19 @@ async def test_a_worker_with_an_infinite_heartbeat(
     assert await broker.workers() == []
 
 
+async def test_locked_orphans_hide_no_others(
+    broker: PostgresBroker, bench: Bench, dsn: str
+) -> None:
+    claims = await bench.running(prepared(), prepared())
+    ask(dsn, "update chancy.workers set beat_at = '-infinity'")
+    with psycopg.connect(dsn) as other:
+        for claim in claims:
+            other.execute("select from chancy.jobs where id = %s for update", [claim.id])
+            found = await broker.orphans(heartbeat_age_s=15.0, limit=1)
+            assert [one.id for one in found] == [one.id for one in claims if one != claim]
+            other.rollback()
+
+
 #: What hands may do to a row without being refused.
 ODD_ROWS = [
     "arguments = null",
