@@ -185,7 +185,7 @@ def test_locked_jobs_of_a_tenant_stop_nobody(
     assert [len(claims.claim(1)) for _ in range(8)] == [1] * 8
     starts = Counter(job["tenant"] for _ in range(8) for job in claims.claim(10))
     assert starts.total() == 80
-    assert min(starts.values()) > 10
+    assert min(starts[0], starts[1]) > 10
 
 
 def test_a_job_that_waits_for_a_retry_frees_the_slot_of_its_host(claims: Claims) -> None:

@@ -29,7 +29,7 @@ declare
     where r.by_no > 0 and r.kind in ('concurrency', 'sequential')));
   v_names text[]; v_lanes smallint[]; v_turns bigint[]; v_unfinished int[]; v_shares int[];
   v_turns_each int; v_parts text[]; v_part_turns bigint[]; v_takes int[]; v_tenants int[];
-  v_looks int := 0; v_fit boolean[]; v_free uuid[];
+  v_looks int := 0; v_more int := 0; v_fit boolean[]; v_free uuid[];
   v_fair_by int := array_position(s.bys, v_fair ->> 'by');
   -- Whether the jobs of a partition may have different keys.
   v_sequenced boolean := 'sequential' = any (s.kinds) and cardinality(s.bys) > 1;
@@ -102,7 +102,11 @@ begin
         limit greatest(v_looks, least(u.share, ceil(u.share::float8 / v_take) * 4 ^ (p_read - 1)))::int
       ) p) r;
   end if;
-  -- The first jobs of each partition, and one more, which shows whether there are others.
+  -- The first jobs of each partition, and one more, which shows whether there are others. Behind locked
+  -- ones, some more.
+  if p_locked then
+    v_more := 1000 / greatest(cardinality(v_parts), 1);
+  end if;
   select coalesce(array_agg(c.part order by c.place, c.nth), '{}'),
     case when v_sequenced then array_agg(c.key order by c.place, c.nth) end,
     array_agg(c.tid order by c.place, c.nth),
@@ -134,7 +138,7 @@ begin
           and j.priority = r.after_priority and j.pos > r.after_pos
           and j.id <> all (s.strays)
           and not {schema}.expired(j.expires_at, j.attempt, j.crashes)
-        order by j.priority desc, j.pos limit least(r.take, p_room) + 1) same
+        order by j.priority desc, j.pos limit least(r.take, p_room) + 1 + v_more) same
       union all
       select * from (
         select j.ctid, j.id, j.priority, j.pos, case when v_sequenced
@@ -144,8 +148,8 @@ begin
           and j.meta #>> '{limits,partition}' = r.key and j.priority < r.after_priority
           and j.id <> all (s.strays)
           and not {schema}.expired(j.expires_at, j.attempt, j.crashes)
-        order by j.priority desc, j.pos limit least(r.take, p_room) + 1) lower
-      limit least(r.take, p_room) + 1) j) c;
+        order by j.priority desc, j.pos limit least(r.take, p_room) + 1 + v_more) lower
+      limit least(r.take, p_room) + 1 + v_more) j) c;
   c_keys := coalesce(c_keys, c_parts);
   if p_locked then
     v_free := array(
@@ -153,7 +157,7 @@ begin
       for update skip locked);
     c_takes := array(
       select f.free and case
-        when v_fair is null or v_tenanted then f.take
+        when v_fair is null then f.take
         else count(*) filter (where f.free) over (partition by f.part order by f.no) <= f.share end
         -- No job overtakes another one of its sequence.
         and ('sequential' <> all (s.kinds) or bool_and(f.free) over (partition by f.part order by f.no))
