@@ -8,7 +8,13 @@ from uuid import UUID
 
 from chancy.broker.values import Cancellation
 from chancy.plugin.tables import from_row
-from chancy.plugin.tracking.groups import CANCEL_BATCH, CANCEL_ROUNDS, GroupCalls, check_limit
+from chancy.plugin.tracking.groups import (
+    CANCEL_BATCH,
+    CANCEL_ROUNDS,
+    GroupCalls,
+    cancel_members,
+    check_limit,
+)
 from chancy.plugins.batch.outcomes import SQL, BatchJobOutcome, BatchRef, settle_statement
 from chancy.plugins.batch.record import (
     BatchRecord,
@@ -73,7 +79,7 @@ class BatchCalls(GroupCalls[BatchRecord, BatchState]):
         :returns: whether the rows of some jobs were locked.
         """
         batches = {job: batch for batch, job in jobs}
-        answers = await self._broker.cancel(list(batches))
+        answers = await cancel_members(self._broker, list(batches))
         await self.settle(
             BatchJobOutcome(BatchRef(batches[job], None), job, int(State.CANCELLED))
             for job, answer in answers.items()

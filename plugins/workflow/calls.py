@@ -11,7 +11,12 @@ from chancy.broker.contract import Broker
 from chancy.broker.values import Cancellation
 from chancy.errors import PushError, StatementFailed
 from chancy.plugin.tables import from_row
-from chancy.plugin.tracking.groups import CANCEL_BATCH, CANCEL_ROUNDS, GroupCalls
+from chancy.plugin.tracking.groups import (
+    CANCEL_BATCH,
+    CANCEL_ROUNDS,
+    GroupCalls,
+    cancel_members,
+)
 from chancy.plugins.workflow.encoding import Prepared
 from chancy.plugins.workflow.outcomes import (
     SQL,
@@ -149,7 +154,7 @@ class WorkflowCalls(GroupCalls[WorkflowRecord, WorkflowState]):
         return record is not None and record.state is WorkflowState.CANCELLED
 
     async def _cancel(self, id: UUID, rows: Sequence[Sequence[Any]]) -> None:
-        cancelled = await self._broker.cancel([row[2] for row in rows])
+        cancelled = await cancel_members(self._broker, [row[2] for row in rows])
         outcomes = [
             StepOutcome(StepRef(id, name, run, False), job, int(State.CANCELLED), None, None, None)
             for name, run, job in sorted(rows, key=_name)

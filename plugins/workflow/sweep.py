@@ -8,6 +8,7 @@ from uuid import UUID
 
 from chancy.broker.contract import Broker
 from chancy.clock import Clock
+from chancy.plugin.tracking.groups import cancel_members
 from chancy.plugin.tracking.recorded import BATCH, RecordedOutcomes
 from chancy.plugin.tracking.sweep import GroupSweep, Row
 from chancy.plugins.workflow import starts
@@ -68,7 +69,7 @@ class WorkflowSweep(GroupSweep[RecordedAttempt, StepOutcome]):
         await self._calls.advance_each(sorted(outcomes, key=outcome_order))
 
     async def _stop(self, jobs: Sequence[tuple[UUID, UUID]]) -> None:
-        await self._broker.cancel([job for _, job in jobs])
+        await cancel_members(self._broker, [job for _, job in jobs])
 
     def _settled(self, ref: RecordedAttempt, row: Row) -> StepOutcome:
         id, state, result, message, kind = row

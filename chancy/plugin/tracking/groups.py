@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from chancy.attempt.settlement import Settlement
 from chancy.broker.contract import Broker
 from chancy.broker.optional import SqlStore
 from chancy.broker.transaction import Transaction
+from chancy.broker.values import Cancellation
 from chancy.checks import check_number, check_timeout
 from chancy.clock import Clock
 from chancy.errors import ConfigurationError, JobError
@@ -30,6 +32,8 @@ from chancy.states import State
 MAX_FOUND = 1_000
 #: Jobs that one call of the broker cancels, and the maximum rounds that look for more.
 CANCEL_BATCH, CANCEL_ROUNDS = 500, 5
+#: Seconds that such a call waits for jobs whose rows another transaction locks.
+_PATIENCE_S = 5.0
 #: The statements that request notifications, of jobs and of groups.
 _WATCHES = PluginSql("chancy.postgres", "groups of jobs")
 
@@ -38,6 +42,19 @@ R = TypeVar("R")
 S = TypeVar("S", bound="GroupState")
 A = TypeVar("A", bound=Application)
 V = TypeVar("V")
+
+
+async def cancel_members(broker: Broker, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
+    """Cancel jobs of groups, as `Broker.cancel` does, but wait only briefly for locked ones.
+
+    :returns: nothing if some stayed locked. The sweep reports those that were cancelled, and asks
+        again for the others.
+    """
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            return await broker.cancel(ids)
+    except TimeoutError:
+        return {}
 
 
 class LabelledEnum(IntEnum):

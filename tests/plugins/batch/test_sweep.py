@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 
 from chancy import (
@@ -132,6 +133,25 @@ async def test_close_and_cancel_survive_a_crash_after_the_first_transaction(
         found = await running.get()
     assert found is not None
     assert found.state is BatchState.RUNNING
+
+
+async def test_a_locked_job_of_a_cancelled_batch_does_not_stop_the_sweep(
+    batches_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.plugin.tracking.groups._PATIENCE_S", 0.2)
+    batches = Batches()
+    async with Chancy(batches_dsn, plugins=[batches]) as chancy:
+        reference = await batches.push(chancy, Batch(name="b"), [act.job(1), act.job(2)])
+        sweep = sweep_of(chancy)
+        async with await psycopg.AsyncConnection.connect(batches_dsn) as other:
+            await other.execute(
+                "select from chancy.jobs where arguments @> '{\"number\": 1}' for update"
+            )
+            await asyncio.wait_for(reference.cancel(), 10)
+            await asyncio.wait_for(sweep.turn(), 10)
+            assert ask(batches_dsn, "select count(*) from chancy.jobs") == [(1,)]
+        await sweep.turn()
+        assert await reference.wait(5) is BatchState.CANCELLED
 
 
 async def test_a_zombie_adds_nothing(batches_dsn: str) -> None:
