@@ -173,6 +173,16 @@ def test_a_locked_job_hides_none_of_other_partitions(
     )
 
 
+def test_a_locked_head_of_a_long_sequence_hides_no_others(
+    claims: Claims, lock: Callable[..., None]
+) -> None:
+    claims.declare(Sequential("account"))
+    claims.push(*({"account": "a", "n": n} for n in range(1_000)), {"account": "b", "n": 1_000})
+    lock(n=0)
+    assert claims.numbers() == [1_000]
+    assert claims.numbers() == []
+
+
 @pytest.mark.parametrize("others", [(), (RateLimit(1_000, by="host"),)])
 def test_locked_jobs_of_a_tenant_stop_nobody(
     claims: Claims, lock: Callable[..., None], others: tuple[Rule, ...]

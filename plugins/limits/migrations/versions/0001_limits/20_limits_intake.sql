@@ -8,11 +8,12 @@
 -- so that the next read finds what is behind it. stops: the hints before the first such job.
 -- p_block: the replay of a job that blocks its sequence takes its place.
 -- p_front: priorities without a position in s.before are read from their front.
+-- p_wide: looks at many more jobs, as the last read found only such behind locked ones.
 -- Index: jobs_pending, the primary keys. Locks: rows of jobs by priority and position, skipping locked
 -- ones. Safe to repeat.
 create function {schema}.limits_intake(
   s {schema}.limits_queues, p_ids uuid[], p_keys text[], p_running boolean[], p_now timestamptz,
-  p_room int, p_above smallint, p_front boolean, p_block boolean, p_bytes bigint,
+  p_room int, p_above smallint, p_front boolean, p_wide boolean, p_block boolean, p_bytes bigint,
   out tids tid[], out ids uuid[], out keys text[], out bytes bigint, out seen int, out hints jsonb,
   out stops jsonb, out ring jsonb
 )
@@ -28,6 +29,7 @@ declare
   -- A small room is read beyond, since most of what comes first may have to wait; with a larger one
   -- that costs more than another read would.
   v_window int := case
+    when p_wide then 5000
     when 'fair' = any (s.kinds) then 1000
     when s.bys = '{}' or p_room >= 50 then p_room else 200 end;
   v_hold boolean; v_to int;

@@ -19,8 +19,8 @@ declare
   v_live record; v_part record; v_lanes jsonb;
   v_ids uuid[] := '{}'; v_keys text[] := '{}'; v_running boolean[] := '{}'; v_old int := 0;
   v_freed text[] := '{}';
-  v_count int; v_slots boolean; v_block boolean; v_most_parts int; v_read int := 1;
-  v_locked boolean := false;
+  v_count int; v_slots boolean; v_block boolean; v_most_parts int; v_read int := 1; v_idle boolean;
+  v_locked boolean := false; v_wide boolean := false;
   v_ring smallint; v_to smallint; v_above smallint := 32767;
   v_front_read boolean := false; v_whole_front boolean := false;
   v_hints jsonb; v_before jsonb; v_stops jsonb[]; v_bytes bigint := 4194304;
@@ -131,7 +131,8 @@ begin
     if v_above > coalesce(v_ring, -32768) then
       v_to := case when 'fair' = any (s.kinds) then -32768 else coalesce(v_ring, -32768) end;
       select * into v_part from {schema}.limits_intake(
-        s, v_ids, v_keys, v_running, v_now, v_room, v_to, v_front, v_block, v_bytes);
+        s, v_ids, v_keys, v_running, v_now, v_room, v_to, v_front, v_wide, v_block, v_bytes);
+      v_idle := v_part.hints = s.hints and v_part.ring = s.ring and v_part.ids = '{}';
       s.hints := v_part.hints; s.ring := v_part.ring; s.before := s.hints;
       v_stops := v_stops || v_part.stops;
       -- A read above the ring leaves the front below it to the next one.
@@ -142,9 +143,11 @@ begin
         s.before := (select coalesce(jsonb_object_agg(l.key, l.value), '{}')
                      from jsonb_each(s.hints) l where l.key::int > v_to);
       end if;
-      if v_part.seen < v_room or 'fair' = any (s.kinds) then
+      -- Another read would find the same: once more, but farther.
+      if v_part.seen < v_room or 'fair' = any (s.kinds) or v_idle and v_wide then
         v_above := v_to;
       end if;
+      v_wide := v_idle;
     else
       select * into v_part from {schema}.limits_ring(
         s, v_keys, v_running, v_now, v_room, v_most_parts, v_read, v_locked, v_ring, v_bytes);
