@@ -110,6 +110,16 @@ async def insert_large(chancy: Chancy, jobs: int, meta: str | None = None) -> No
     )
 
 
+async def test_locked_jobs_keep_no_others_in_postgres(chancy: Chancy, dsn: str) -> None:
+    ids = await insert(chancy, range(moves.BATCH + 1))
+    async with await AsyncConnection.connect(dsn) as other:
+        locked = "select from chancy.jobs where id = any(%s) for update"
+        await other.execute(locked, [ids[: moves.BATCH]])
+        assert (await (await adoption(chancy))("fast")).jobs == 1
+        await other.rollback()
+    assert (await (await adoption(chancy))("fast")).jobs == moves.BATCH
+
+
 async def test_large_jobs_move_a_few_at_a_time(
     chancy: Chancy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,10 +62,14 @@ begin
         and not exists (select from {schema}.redis_moves m where m.id = j.id)
       order by j.priority desc, j.pos limit 4 * p_limit) x) f;
   with free as (
-    select j.id, j.xmin::text as seen from {schema}.jobs j
-    where j.id = any (v_first[:greatest(p_limit - cardinality(v_taken), 0)])
-      and j.state in (0, -1) and j.queue = p_queue
-    for update skip locked
+    -- In the order of the list, as far as needed.
+    select j.id, j.seen
+    from unnest(v_first) as f (id)
+    cross join lateral (
+      select j.id, j.xmin::text as seen from {schema}.jobs j
+      where j.id = f.id and j.state in (0, -1) and j.queue = p_queue
+      for update skip locked) j
+    limit greatest(p_limit - cardinality(v_taken), 0)
   ), marked as (
     insert into {schema}.redis_moves as m (id, queue, taken_until, seen)
     select free.id, p_queue, v_until, free.seen from free
