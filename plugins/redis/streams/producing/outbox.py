@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from chancy.broker.optional import SqlStore
-from chancy.errors import InvalidArguments
+from chancy.errors import ConfigurationError, InvalidArguments
 from chancy.plugins.redis.streams.model.schema import StreamDefinition, definition_of
 from chancy.plugins.redis.streams.model.target import Target
 from chancy.plugins.redis.streams.producing.batch import (
@@ -245,5 +245,11 @@ def _read_row(row: Sequence[Any]) -> EventOutboxRow:
 
 @lru_cache(maxsize=1_000)
 def definition_in(about: str) -> StreamDefinition:
-    """The definition of a stream from the text in a row."""
-    return StreamDefinition(**json.loads(about))
+    """The definition of a stream from the text in a row.
+
+    :raises ConfigurationError: it has other fields, as those of a later version.
+    """
+    try:
+        return StreamDefinition(**json.loads(about))
+    except TypeError as error:
+        raise ConfigurationError(f"the definition of a stream cannot be read: {error}") from error

@@ -297,6 +297,21 @@ async def test_a_full_partition_waits_and_holds_up_no_other(
         assert (await every(shop.stream))[0] == [4, 6], "in their order"
 
 
+async def test_events_of_a_later_version_hold_up_no_others(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with shop.chancy.transaction() as tx:
+        await shop.stream.send(*orders(0, 1), within=tx)
+    await shop.store.fetch(
+        "update chancy.redis_events set about = about || '{\"field\": 1}' where partition = 0"
+    )
+    mine = shop.relay()
+    while await mine.turn():
+        pass
+    assert await every(shop.stream) == [[], [1]]
+    assert "stream_relay_blocked stream=orders partition=0" in caplog.text
+
+
 async def test_large_ones_go_in_pieces(shop: Shop) -> None:
     sent = [Order(order_id=2 * at, note="x" * (200_000 if at < 20 else 1)) for at in range(2_500)]
     async with shop.chancy.transaction() as tx:
