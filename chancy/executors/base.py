@@ -57,7 +57,12 @@ NO_CALLBACKS = AttemptCallbacks()
 
 
 class Executor(Protocol):
-    """Runs the claims of one queue in one worker. Called from the worker's loop only."""
+    """Runs the claims of one queue in one worker. Called from the worker's loop only.
+
+    An executor that takes claims before it starts their functions may also have a method
+    ``release_waiting(outcome)``, which ends these claims with the outcome: the worker stops, or
+    their queue is paused or changed.
+    """
 
     @property
     def slots(self) -> int:
