@@ -17,8 +17,10 @@ from chancy.broker.contract import Broker
 from chancy.broker.values import Cancellation, JobFilter
 from chancy.errors import RowsLocked
 from chancy.postgres.broker import PostgresBroker
+from chancy.queue.queue import Queue
 from chancy.states import State
 from chancy.testing.conformance.bench import PAST, Bench, prepared, settlement
+from chancy.testing.conformance.queueing import FULL
 from tests.support.sql import ask
 
 
@@ -178,3 +180,20 @@ async def test_a_locked_row_holds_up_no_other_note(dsn: str) -> None:
         assert [jobs[id].meta for id in ids] == [{"part": 1}, {"part": 1}, {}]
     finally:
         await broker.close()
+
+
+@pytest.mark.parametrize("upsert", [False, True])
+async def test_a_queue_that_stands_is_declared_although_its_row_is_locked(
+    dsn: str, upsert: bool
+) -> None:
+    async with AsyncExitStack() as opened:
+        broker = PostgresBroker(dsn)
+        opened.push_async_callback(broker.close)
+        await broker.open()
+        await broker.declare(FULL)
+        with psycopg.connect(dsn) as person:
+            person.execute("select from chancy.queues for update")
+            async with asyncio.timeout(5):
+                assert await broker.declare(FULL, upsert=upsert) == FULL
+                if not upsert:
+                    assert await broker.declare(Queue(name=FULL.name)) == FULL
