@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from chancy.errors import BrokerUnavailable
+from chancy.errors import LOCK_NOT_AVAILABLE, BrokerUnavailable, StatementFailed
 from chancy.postgres.drivers import sqlstates, timelines
 from chancy.postgres.dsn import parse
 from chancy.postgres.statements import Statements
@@ -46,6 +46,7 @@ class Register:
         :param blocked_s: seconds for which its event loop has been blocked.
         :param memory: its resident memory in bytes; None leaves what is stored.
         :raises BrokerUnavailable: the server cannot be reached.
+        :raises StatementFailed: another transaction locks the row.
         """
         found = self._run(self._sql.beat, worker_id, blocked_s, time.time(), memory)
         return found.fetchone() is not None
@@ -56,6 +57,7 @@ class Register:
         Returns False if it is not registered.
 
         :raises BrokerUnavailable: the server cannot be reached.
+        :raises StatementFailed: another transaction locks the row.
         """
         return self._run(self._sql.unregister, worker_id).rowcount > 0
 
@@ -72,8 +74,11 @@ class Register:
         except psycopg.Error as error:
             if tries > 1 and isinstance(error, psycopg.errors.SerializationFailure):
                 return self._run(statement, *args, tries=tries - 1)
-            self.close()
             why = sqlstates.one_line(error)
+            if isinstance(error, psycopg.errors.LockNotAvailable):
+                why = f"another transaction has locked the row of the worker: {why}"
+                raise StatementFailed(why, sqlstate=LOCK_NOT_AVAILABLE) from error
+            self.close()
             raise BrokerUnavailable(f"the heartbeat did not reach the server: {why}") from error
 
     def _connect(self) -> psycopg.Connection[tuple[int]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from chancy.clock import Backoff
-from chancy.errors import ChancyError
+from chancy.errors import ChancyError, StatementFailed
 from chancy.postgres.connections.heartbeat import Register
 from chancy.postgres.statements import Statements
 from chancy.worker.supervisor import liveness
@@ -133,8 +133,12 @@ class SupervisorHeartbeats:
         while self._dead:
             report = self._dead[0]
             register = self._register(report)
-            if register and report.worker is not None and register.forget(report.worker):
-                logger.info("worker_removed id=%s: its jobs can be rescued", report.worker)
+            try:
+                if register and report.worker is not None and register.forget(report.worker):
+                    logger.info("worker_removed id=%s: its jobs can be rescued", report.worker)
+            except StatementFailed as error:
+                # Without a retry: after the heartbeat timeout its jobs are rescued anyway.
+                logger.warning("worker_row_locked id=%s error=%s", report.worker, error)
             self._dead.popleft()
 
     def _beat_due(self) -> float:
@@ -187,9 +191,12 @@ class SupervisorHeartbeats:
         if worker_id is None or register is None or worker_id == worker.refused:
             return
         blocked_s = worker.report.blocked_after(time.monotonic() - worker.reported_at)
-        if not register.beat(worker_id, blocked_s):
-            # It has unregistered, or was declared dead and will report a new id.
-            worker.refused = worker_id
+        try:
+            if not register.beat(worker_id, blocked_s):
+                # It has unregistered, or was declared dead and will report a new id.
+                worker.refused = worker_id
+        except StatementFailed as error:  # the others get theirs
+            logger.warning("worker_row_locked id=%s error=%s", worker_id, error)
 
     def _register(self, report: WorkerReport) -> Register | None:
         if report.dsn is None:

@@ -10,8 +10,8 @@
 -- resumes_s: the seconds until the first of its paused queues resumes; null if none does;
 -- took_s: the seconds that the call took.
 -- Index: workers_crowd, jobs_stopping, the primary keys, and those of {schema}.waiting. Scans the
--- small table of queues. Locks: the row of the worker if its occupied queues have changed. Safe to
--- repeat.
+-- small table of queues. Locks: the row of the worker if its occupied queues have changed, unless
+-- another transaction locks it. Safe to repeat.
 create function {schema}.survey(
   p_worker uuid, p_occupied text[], p_count boolean,
   out waiting text[], out stopping uuid[], out place int, out crowd int,
@@ -33,7 +33,9 @@ declare
 begin
   select w.* into v_own from {schema}.workers w where w.id = p_worker;
   if p_occupied <> v_own.occupied then
-    update {schema}.workers w set occupied = p_occupied where w.id = p_worker;
+    update {schema}.workers w set occupied = p_occupied
+    where w.id = any (array(
+      select s.id from {schema}.workers s where s.id = p_worker for update skip locked));
   end if;
   waiting := {schema}.waiting(coalesce(v_own.queues, '{}'));
   stopping := array(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from uuid import UUID, uuid4
 
@@ -14,9 +15,12 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
 from chancy.attempt.settlement import Note, Settlement
 from chancy.broker.contract import Broker
+from chancy.broker.optional import Survey
 from chancy.broker.values import Cancellation, JobFilter
-from chancy.errors import RowsLocked
+from chancy.errors import LOCK_NOT_AVAILABLE, RowsLocked, StatementFailed
 from chancy.postgres.broker import PostgresBroker
+from chancy.postgres.connections.heartbeat import Register
+from chancy.postgres.statements import Statements
 from chancy.queue.queue import Queue
 from chancy.states import State
 from chancy.testing.conformance.bench import PAST, Bench, prepared, settlement
@@ -197,3 +201,49 @@ async def test_a_queue_that_stands_is_declared_although_its_row_is_locked(
                 assert await broker.declare(FULL, upsert=upsert) == FULL
                 if not upsert:
                     assert await broker.declare(Queue(name=FULL.name)) == FULL
+
+
+@pytest.mark.parametrize("act", ["beat", "announce", "survey", "unregister"])
+async def test_a_locked_row_of_a_worker_holds_up_none_of_its_upkeep(dsn: str, act: str) -> None:
+    async with AsyncExitStack() as opened:
+        broker = PostgresBroker(dsn)
+        opened.push_async_callback(broker.close)
+        await broker.open()
+        bench = Bench(broker)
+        await bench.prepare()
+        acts: dict[str, Callable[[], Awaitable[object]]] = {
+            "beat": lambda: broker.beat(bench.worker_id),
+            "announce": lambda: broker.announce(bench.worker_id, ["other"], {}),
+            "survey": lambda: broker.survey(bench.worker_id, ["default"]),
+            "unregister": lambda: broker.unregister(bench.worker_id),
+        }
+        with psycopg.connect(dsn) as person:
+            person.execute("select from chancy.workers for update")
+            acting = asyncio.ensure_future(acts[act]())
+            await asyncio.sleep(0)
+            async with asyncio.timeout(10):
+                await broker.promote(1)
+                [done] = await asyncio.gather(acting, return_exceptions=True)
+        if act == "survey":
+            assert isinstance(done, Survey)
+        else:
+            assert isinstance(done, StatementFailed)
+            assert done.sqlstate == LOCK_NOT_AVAILABLE
+        assert await broker.beat(bench.worker_id)
+
+
+async def test_a_supervisor_does_not_wait_for_the_locked_row_of_a_worker(dsn: str) -> None:
+    register, worker = Register(dsn, Statements("chancy")), uuid4()
+    ask(dsn, "insert into chancy.workers (id, host, pid) values (%s, 'here', 1)", [worker])
+    try:
+        with psycopg.connect(dsn) as person:
+            person.execute("select from chancy.workers for update")
+            async with asyncio.timeout(10):
+                with pytest.raises(StatementFailed, match="has locked the row of the worker"):
+                    await asyncio.to_thread(register.beat, worker, 0.0)
+                with pytest.raises(StatementFailed, match="has locked the row of the worker"):
+                    await asyncio.to_thread(register.forget, worker)
+        assert register.beat(worker, 0.0)
+        assert register.forget(worker)
+    finally:
+        register.close()

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 
-from chancy.errors import BrokerUnavailable
+from chancy.errors import LOCK_NOT_AVAILABLE, BrokerUnavailable, StatementFailed
 from chancy.postgres.connections.heartbeat import Register
 from chancy.postgres.statements import Statements
 from chancy.worker.supervisor import heartbeats as module
@@ -27,16 +27,24 @@ class Noting:
 
     beats: ClassVar[Counter[uuid.UUID]] = Counter()
     removed: ClassVar[list[uuid.UUID]] = []
+    #: Workers whose rows another transaction has locked.
+    locked: ClassVar[set[uuid.UUID | None]] = set()
 
     def __init__(self, dsn: str, statements: Statements) -> None: ...
 
     def beat(self, worker_id: uuid.UUID, blocked_s: float) -> bool:
         self.beats[worker_id] += 1
+        self._lock(worker_id)
         return True
 
     def forget(self, worker_id: uuid.UUID) -> bool:
+        self._lock(worker_id)
         self.removed.append(worker_id)
         return True
+
+    def _lock(self, worker_id: uuid.UUID) -> None:
+        if worker_id in self.locked:
+            raise StatementFailed("locked", sqlstate=LOCK_NOT_AVAILABLE)
 
     def close(self) -> None: ...
 
@@ -54,6 +62,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     monkeypatch.setattr(module, "Register", Noting)
     Noting.beats.clear()
     Noting.removed.clear()
+    Noting.locked.clear()
     return found
 
 
@@ -90,6 +99,18 @@ def test_a_worker_that_has_died_is_removed(heartbeats: SupervisorHeartbeats) -> 
     eventually_sync(lambda: Noting.removed, timeout=10.0)
     heartbeats.stop(10.0)
     assert Noting.removed == [dead.worker]
+
+
+def test_the_locked_row_of_a_worker_holds_up_no_other(heartbeats: SupervisorHeartbeats) -> None:
+    dead, gone, locked, live = (report() for _ in range(4))
+    Noting.locked |= {dead.worker, locked.worker}
+    heartbeats.receive(3, LIVE, locked)
+    heartbeats.receive(4, LIVE, live)
+    heartbeats.worker_died(1, dead)
+    heartbeats.worker_died(2, gone)
+    assert live.worker is not None
+    worker = live.worker
+    eventually_sync(lambda: Noting.removed == [gone.worker] and Noting.beats[worker] > 3)
 
 
 def test_the_reason_of_a_failed_heartbeat_is_one_line_of_the_log() -> None:
