@@ -72,6 +72,8 @@ async def test_clients_that_share_server_sessions_do_not_meet(
     assert len(pids) == SERVER_SESSIONS
     rows = await sessions[0].fetch("select count(*), count(distinct client) from things")
     assert list(rows[0]) == [40 * CLIENTS, CLIENTS]
+    checked = await sessions[0].fetch("show client_connection_check_interval")
+    assert list(checked[0]) == ["0"]
     prepared = await sessions[0].fetch("select name from pg_prepared_statements")
     assert list(prepared) == []
     for session in sessions:

@@ -9,13 +9,17 @@ import time
 from collections.abc import AsyncIterator, Iterator
 
 import psutil
+import psycopg
 import pytest
 
 from chancy.errors import BrokerUnavailable, ConfigurationError, StatementFailed
 from chancy.postgres.drivers.base import Connection, Driver
 from tests.integration.drivers.conftest import SLACK_S, run
+from tests.support.locks import BLOCKED
 from tests.support.ports import free_port
 from tests.support.proxy import Proxy
+from tests.support.sql import count
+from tests.support.waiting import eventually
 
 #: For what takes seconds: on the other driver in the long runs only.
 ON_ASYNCPG = pytest.mark.parametrize(
@@ -242,6 +246,29 @@ async def test_the_session_has_the_name_and_the_options_of_the_dsn(
     named = await chosen.connect(f"{dsn}&application_name=mine", application_name="chancy test")
     assert (await named.fetch(asked))[0][0] == "mine"
     await named.close()
+
+
+@ON_ASYNCPG
+async def test_the_server_ends_a_statement_whose_client_is_gone(
+    chosen: Driver, empty_dsn: str
+) -> None:
+    gone = await chosen.connect(empty_dsn, application_name="gone")
+    with psycopg.connect(empty_dsn, autocommit=True) as holder:
+        holder.execute("select pg_advisory_lock(1)")
+        waiting = asyncio.create_task(run(gone, "select pg_advisory_lock(1)"))
+        blocked = f"pg_stat_activity where {BLOCKED}"
+        await eventually(lambda: count(holder, blocked) == 1)
+        gone.abort()
+        with pytest.raises(BrokerUnavailable):
+            await waiting
+        await eventually(lambda: count(holder, blocked) == 0, timeout=15.0)
+
+
+async def test_a_check_interval_of_the_dsn_is_kept(chosen: Driver, empty_dsn: str) -> None:
+    dsn = f"{empty_dsn}?options=-c%20client_connection_check_interval%3D1h"
+    session = await chosen.connect(dsn, application_name="test")
+    assert list(await session.fetch("show client_connection_check_interval")) == [("1h",)]
+    await session.close()
 
 
 async def test_the_kernel_looks_after_idle_lines(proxied: Connection, proxy: Proxy) -> None:
