@@ -31,7 +31,7 @@ _GATHER_S = 0.025
 #: Failures in a row after which a batch is halved: it may be too large for a timeout of the server.
 _HALVED_AFTER = 2
 #: Seconds after which settlements of rows that another transaction has locked are tried again, at
-#: first and at most: each time they hold up the others for a second.
+#: first and at most. A broker may wait for the locks each time.
 _BLOCKED_S, _BLOCKED_MOST_S = 1.0, 10.0
 
 _failure, _result, _meta = map(attrgetter, ("failure", "result", "meta"))

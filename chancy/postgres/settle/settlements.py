@@ -43,6 +43,8 @@ class Settlements:
         self._sql = statements
         self._plugin_writes = PluginWrites(statements.schema)
         self._forget_at = 0.0
+        #: Jobs whose rows were locked at the last try.
+        self._blocked: frozenset[UUID] = frozenset()
 
     async def settle(
         self, settlements: Sequence[Settlement], inside: Sequence[TransactionHook] = ()
@@ -51,23 +53,38 @@ class Settlements:
         # Rows are locked in the given order. Sorting prevents deadlocks between two workers that
         # settle the same attempts (a worker and its rescuer).
         ordered = sorted(settlements, key=_lock_order)
+        blocked = await self._still_locked(ordered)
+        if blocked:
+            ordered = [settlement for settlement in ordered if settlement.id not in blocked]
         finals, others = ordered, list[Settlement]()
         if any(state < _FIRST_FINAL for state in set(map(_state, ordered))):
             finals = [settlement for settlement in ordered if settlement.state >= _FIRST_FINAL]
             others = [settlement for settlement in ordered if settlement.state < _FIRST_FINAL]
         stale: set[UUID] = set()
-        blocked: set[UUID] = set()
         for batch in (*_batches(finals), *_batches(others)):
             try:
                 stale |= await self._settle(batch, inside)
             except RowsLocked as error:
                 stale |= error.stale
                 blocked |= error.ids
+        self._blocked |= blocked
         if time.monotonic() >= self._forget_at:
             await self._forget_finished()
         if blocked:
             raise RowsLocked(frozenset(blocked), frozenset(stale))
         return frozenset(stale)
+
+    async def _still_locked(self, settlements: Sequence[Settlement]) -> set[UUID]:
+        """Those of the jobs that were locked before which still are. Found without waiting for the
+        locks: that would hold the other settlements up for a second at each try."""
+        if not self._blocked:
+            return set()
+        tried = self._blocked.intersection(settlement.id for settlement in settlements)
+        if not tried:
+            return set()
+        locked = {row[0] for row in await self._lane.fetch(self._sql.locked, list(tried))}
+        self._blocked -= tried
+        return locked
 
     async def _forget_finished(self) -> None:
         """Remove old ids of finished jobs. Done by workers that settle: idle ones add none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from uuid import UUID, uuid4
@@ -159,6 +160,33 @@ async def test_a_locked_row_holds_up_no_other_settlement(dsn: str, state: State)
         assert found_job.state is state
     finally:
         await broker.close()
+
+
+async def test_a_row_that_stays_locked_holds_up_other_settlements_once(dsn: str) -> None:
+    async with AsyncExitStack() as opened:
+        broker = PostgresBroker(dsn)
+        opened.push_async_callback(broker.close)
+        await broker.open()
+        bench = Bench(broker)
+        await bench.prepare()
+        locked, *others = await bench.running(*(prepared() for _ in range(5)))
+        ending = settlement(locked, State.SUCCEEDED)
+        with psycopg.connect(dsn) as person:
+            person.execute("select from chancy.jobs where id = %s for update", [locked.id])
+            with pytest.raises(RowsLocked):
+                await broker.settle([ending])
+            took: list[float] = []
+            for claim in others:
+                began = time.monotonic()
+                with pytest.raises(RowsLocked) as found:
+                    await broker.settle([ending, settlement(claim, State.SUCCEEDED)])
+                took.append(time.monotonic() - began)
+                assert found.value.ids == {locked.id}
+        # The server would wait for a lock for a second, each time.
+        assert min(took) < 0.9
+        assert await broker.settle([ending]) == frozenset()
+        jobs = await broker.get([locked.id, *(claim.id for claim in others)])
+        assert {job.state for job in jobs.values()} == {State.SUCCEEDED}
 
 
 async def test_a_locked_row_holds_up_no_other_note(dsn: str) -> None:
