@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 
 from chancy.attempt.claim import Claim
@@ -18,6 +17,11 @@ PAUSE_S = 0.005
 #: Waiting jobs start in about this many groups: one by one up to this number, more at a time beyond
 #: it, so that a thousand of them do not take seconds.
 GROUPS = 64
+#: Seconds after which further starts no longer wait for one that is not stored, as when another
+#: transaction has locked the row of its job. They do while there are so many of these: when the
+#: store is back after an outage, all of them start together.
+LATE_S = 1.0
+MOST_LATE = 8
 
 #: Result: None when the job may start, an outcome if it must not.
 Turn = asyncio.Future[Outcome | None]
@@ -34,6 +38,7 @@ class StartRecorder:
         self._pause_s = pause_s
         self._waiting: deque[tuple[Claim, Turn]] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._recording: set[asyncio.Task[None]] = set()
 
     def add(self, claim: Claim, turn: Turn) -> None:
         """Store the start of a claim, and then set the result of its turn."""
@@ -43,20 +48,29 @@ class StartRecorder:
 
     async def stop(self) -> None:
         """Stop storing starts. Called when no turn is awaited."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        tasks = [*self._recording, *([self._task] if self._task is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _serve(self) -> None:
         try:
             while self._waiting:
+                if len(self._recording) >= MOST_LATE:
+                    await asyncio.wait(self._recording, return_when=asyncio.FIRST_COMPLETED)
+                    continue
                 size = min(len(self._waiting), 1 + (len(self._waiting) - 1) // GROUPS)
-                group = [self._waiting.popleft() for _ in range(size)]
-                await asyncio.gather(*(self._record(claim, turn) for claim, turn in group))
+                group = [self._start(*self._waiting.popleft()) for _ in range(size)]
+                await asyncio.wait(group, timeout=LATE_S)
                 await asyncio.sleep(self._pause_s)
         finally:
             self._task = None
+
+    def _start(self, claim: Claim, turn: Turn) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._record(claim, turn), name="chancy start")
+        self._recording.add(task)
+        task.add_done_callback(self._recording.discard)
+        return task
 
     async def _record(self, claim: Claim, turn: Turn) -> None:
         if turn.done():

@@ -9,6 +9,7 @@ import pytest
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Released
 from chancy.errors import BrokerUnavailable, LeaseLost, StatementFailed
+from chancy.worker import start_recorder
 from chancy.worker.start_recorder import GROUPS, StartRecorder
 from tests.support.claims import claimed
 from tests.support.waiting import eventually
@@ -94,3 +95,54 @@ async def test_a_job_that_is_stopped_while_it_waits_holds_no_other_up() -> None:
     assert await last is None
     assert len(store.asked) == 2
     await recorder.stop()
+
+
+async def test_a_start_that_cannot_be_stored_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(start_recorder, "LATE_S", 0.02)
+    free, locked = asyncio.Event(), claimed(crashes=1)
+
+    async def store(claim: Claim, meta: str) -> None:
+        if claim is locked:
+            await free.wait()
+
+    recorder = StartRecorder(store)
+    late, others = turn(), [turn() for _ in range(3)]
+    recorder.add(locked, late)
+    for one in others:
+        recorder.add(claimed(crashes=1), one)
+    async with asyncio.timeout(10):
+        assert await asyncio.gather(*others) == [None] * 3
+        assert not late.done()
+        again = turn()
+        recorder.add(claimed(crashes=1), again)
+        assert await again is None
+        free.set()
+        assert await late is None
+    await recorder.stop()
+
+
+async def test_few_jobs_start_together_after_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start_recorder, "LATE_S", 0.001)
+    store = Store()
+    recorder = StartRecorder(store, pause_s=0.001)
+    turns = [turn() for _ in range(GROUPS)]
+    for one in turns:
+        recorder.add(claimed(crashes=1), one)
+    await eventually(lambda: len(store.asked) == start_recorder.MOST_LATE)
+    await asyncio.sleep(0.05)
+    assert len(store.asked) == start_recorder.MOST_LATE
+    store.open.set()
+    await asyncio.gather(*turns)
+    await recorder.stop()
+
+
+async def test_stopping_leaves_no_start_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start_recorder, "LATE_S", 0.001)
+    store = Store()
+    recorder = StartRecorder(store)
+    recorder.add(claimed(crashes=1), turn())
+    await eventually(lambda: len(store.asked) == 1)
+    await recorder.stop()
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("chancy")]
