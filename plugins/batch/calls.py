@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from chancy.broker.values import Cancellation
+from chancy.errors import StatementFailed
 from chancy.plugin.tables import from_row
 from chancy.plugin.tracking.groups import (
     CANCEL_BATCH,
@@ -15,7 +16,7 @@ from chancy.plugin.tracking.groups import (
     cancel_members,
     check_limit,
 )
-from chancy.plugins.batch.outcomes import SQL, BatchJobOutcome, BatchRef, settle_statement
+from chancy.plugins.batch.outcomes import SQL, BatchJobOutcome, BatchRef, settle_parameters
 from chancy.plugins.batch.record import (
     BatchRecord,
     BatchState,
@@ -48,7 +49,7 @@ class BatchCalls(GroupCalls[BatchRecord, BatchState]):
     async def close(self, id: UUID) -> bool:
         """Close a batch to more jobs. False if no such batch is running."""
         ((running,),) = await self._tables.fetch("close", id, False)
-        await self._tables.fetch("look", id)
+        await self.look(id)
         return bool(running)
 
     async def cancel(self, id: UUID) -> bool:
@@ -58,8 +59,16 @@ class BatchCalls(GroupCalls[BatchRecord, BatchState]):
             for _ in range(CANCEL_ROUNDS):
                 if not await self._cancel_all(id):
                     break
-        await self._tables.fetch("look", id)
+        await self.look(id)
         return bool(running)
+
+    async def look(self, id: UUID) -> None:
+        """End a batch if all of its jobs have ended. If it is locked, or the server refuses its
+        callbacks, the sweep tries again."""
+        try:
+            await self._tables.fetch("look", id)
+        except StatementFailed as error:
+            self.postpone(id, error)
 
     async def _cancel_all(self, id: UUID) -> bool:
         """Cancel the jobs, and return whether the rows of some were locked."""
@@ -80,16 +89,15 @@ class BatchCalls(GroupCalls[BatchRecord, BatchState]):
         """
         batches = {job: batch for batch, job in jobs}
         answers = await cancel_members(self._broker, list(batches))
-        await self.settle(
-            BatchJobOutcome(BatchRef(batches[job], None), job, int(State.CANCELLED))
-            for job, answer in answers.items()
-            if answer is Cancellation.CANCELLED
+        await self.report(
+            [
+                BatchJobOutcome(BatchRef(batches[job], None), job, int(State.CANCELLED))
+                for job, answer in answers.items()
+                if answer is Cancellation.CANCELLED
+            ]
         )
         return len(answers) < len(batches)
 
-    async def settle(self, outcomes: Iterable[BatchJobOutcome]) -> None:
-        """Store outcomes that no settlement has reported."""
-        unreported = list(outcomes)
-        if unreported:
-            sql, *parameters = settle_statement(self._tables.schema, unreported)
-            await self._tables.store.fetch(sql, *parameters)
+    async def _store(self, outcomes: Sequence[BatchJobOutcome]) -> None:
+        if outcomes:
+            await self._tables.fetch("report", *settle_parameters(outcomes))

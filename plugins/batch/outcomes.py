@@ -44,6 +44,10 @@ class BatchJobOutcome(NamedTuple):
     job: UUID
     state: int
 
+    @property
+    def group(self) -> UUID:
+        return self.ref.batch
+
 
 @lru_cache(maxsize=1_000)
 def _first(text: str) -> BatchRef:
@@ -88,7 +92,8 @@ def _order(outcome: BatchJobOutcome) -> tuple[int, int]:
 
 
 def settle_statement(schema: str, outcomes: Sequence[BatchJobOutcome]) -> tuple[Any, ...]:
-    """The statement, with its parameters, that stores outcomes.
+    """The statement, with its parameters, that stores outcomes in the transaction that settles
+    their jobs.
 
     :param outcomes: at least one.
     """
@@ -98,10 +103,14 @@ def settle_statement(schema: str, outcomes: Sequence[BatchJobOutcome]) -> tuple[
         outcome.state == _SUCCEEDED and outcome.ref is ref for outcome in outcomes
     ):
         return SQL.statement("settle_one", schema), ref.batch, [outcome.job for outcome in outcomes]
+    return SQL.statement("settle", schema), *settle_parameters(outcomes)
+
+
+def settle_parameters(outcomes: Sequence[BatchJobOutcome]) -> tuple[Any, ...]:
+    """The parameters of the statements that store outcomes of any kind."""
     ordered = sorted(outcomes, key=_order)
     replays = any(outcome.ref.root is not None for outcome in ordered)
     return (
-        SQL.statement("settle", schema),
         [outcome.ref.batch for outcome in ordered],
         [outcome.job for outcome in ordered],
         [outcome.state for outcome in ordered],

@@ -41,8 +41,8 @@ class BatchSweep(GroupSweep[BatchRef, BatchJobOutcome]):
         self._calls = BatchCalls(broker)
         self._after_batch: UUID | None = None
 
-    async def _report(self, outcomes: Sequence[BatchJobOutcome]) -> None:
-        await self._calls.settle(outcomes)
+    async def _report(self, outcomes: Sequence[BatchJobOutcome]) -> list[BatchJobOutcome]:
+        return await self._calls.report(outcomes)
 
     async def _stop(self, jobs: Sequence[tuple[UUID, UUID]]) -> None:
         await self._calls.stop(jobs)
@@ -57,7 +57,7 @@ class BatchSweep(GroupSweep[BatchRef, BatchJobOutcome]):
         rows = await self._tables.fetch("stuck", self._after_batch, BATCHES)
         for id, stuck in rows:
             if stuck:
-                await self._tables.fetch("look", id)
+                await self._calls.look(id)
         self._after_batch = rows[-1][0] if rows else None
         return repaired
 
@@ -76,10 +76,10 @@ class BatchSweep(GroupSweep[BatchRef, BatchJobOutcome]):
             if missed and (state is not None or job in gone)
         ]
         self._log_gone(gone)
-        await self._report_all(outcomes)
+        left = await self._report_all(outcomes)
         # Jobs that were added while their batch was being cancelled.
         await self._stop_all([(batch, job) for batch, job, _, _, goes_on, _ in rows if goes_on])
-        return len(outcomes)
+        return len(outcomes) - len(left)
 
     def _replay(self, row: Row) -> BatchJobOutcome | None:
         batch, root, job, state = row

@@ -44,6 +44,8 @@ logger = logging.getLogger("chancy.workflows")
 
 #: The maximum number of steps of one statement.
 PAGE = 5_000
+#: How long a statement that stores outcomes waits for a locked workflow.
+_PATIENCE = "500ms"
 
 
 class WorkflowCalls(GroupCalls[WorkflowRecord, WorkflowState]):
@@ -161,7 +163,7 @@ class WorkflowCalls(GroupCalls[WorkflowRecord, WorkflowState]):
             if cancelled.get(job) is Cancellation.CANCELLED
         ]
         if outcomes:
-            await self.advance(outcomes)
+            await self.report(outcomes)
 
     async def advance(self, outcomes: Sequence[StepOutcome], *, apart: bool = False) -> None:
         """Store outcomes that no settlement has reported, and start the enabled steps in batches.
@@ -172,7 +174,9 @@ class WorkflowCalls(GroupCalls[WorkflowRecord, WorkflowState]):
             to start fails on its own.
         """
         most = 0 if apart else Starts.most
-        sql, *parameters = advance_statement(self._tables.schema, outcomes, alone=True, most=most)
+        sql, *parameters = advance_statement(
+            self._tables.schema, outcomes, alone=True, most=most, patience=_PATIENCE
+        )
         ((_, left),) = await self._tables.store.fetch(sql, *parameters)
         while left > 0:
             started = await start_pieces(self._tables)
@@ -182,7 +186,7 @@ class WorkflowCalls(GroupCalls[WorkflowRecord, WorkflowState]):
 
     async def lose(self, losses: Sequence[StepOutcome]) -> int:
         """Fail steps that were found without a job and still have none; return how many."""
-        ((count,),) = await self._tables.fetch(
+        ((_, count),) = await self._tables.fetch(
             "lose",
             [loss.ref.workflow for loss in losses],
             [loss.ref.step for loss in losses],
@@ -193,7 +197,7 @@ class WorkflowCalls(GroupCalls[WorkflowRecord, WorkflowState]):
             await start_pieces(self._tables)
         return int(count)
 
-    async def advance_each(self, outcomes: Sequence[StepOutcome]) -> None:
+    async def _store(self, outcomes: Sequence[StepOutcome]) -> None:
         """Store outcomes of jobs that are settled already.
 
         An outcome that Postgres cannot store becomes a failure of its step; a dependent step that
@@ -206,8 +210,8 @@ class WorkflowCalls(GroupCalls[WorkflowRecord, WorkflowState]):
                 raise
             if len(outcomes) > 1:
                 middle = len(outcomes) // 2
-                await self.advance_each(outcomes[:middle])
-                await self.advance_each(outcomes[middle:])
+                await self._store(outcomes[:middle])
+                await self._store(outcomes[middle:])
                 return
             await self._advance_apart(outcomes[0])
 

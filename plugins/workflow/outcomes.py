@@ -63,6 +63,10 @@ class StepOutcome(NamedTuple):
     error: str | None
     took_s: float | None
 
+    @property
+    def group(self) -> UUID:
+        return self.ref.workflow
+
 
 def ref_of(meta: str | None) -> StepRef | None:
     """The step that a job with this meta belongs to; None if none, or if the meta is malformed."""
@@ -147,13 +151,19 @@ outcome_order: Callable[[StepOutcome], Any] = attrgetter("ref.workflow.int", "re
 
 
 def advance_statement(
-    schema: str, outcomes: Sequence[StepOutcome], *, alone: bool = False, most: int | None = None
+    schema: str,
+    outcomes: Sequence[StepOutcome],
+    *,
+    alone: bool = False,
+    most: int | None = None,
+    patience: str | None = None,
 ) -> tuple[Any, ...]:
     """The statement, with its parameters, that stores outcomes and starts the steps they enable.
 
     :param alone: lock the workflows, so that none of their steps ends meanwhile.
     :param most: start this many steps, and leave the others in pieces of the same size; None:
         start all.
+    :param patience: how long the statement waits for a lock at most, if not as the session does.
     """
     states = [outcome.state for outcome in outcomes]
     refs = [outcome.ref for outcome in outcomes]
@@ -172,6 +182,7 @@ def advance_statement(
         [outcome.took_s for outcome in outcomes],
         alone,
         most,
+        patience,
     )
 
 

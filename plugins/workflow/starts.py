@@ -9,6 +9,7 @@ from uuid import UUID
 from chancy.clock import Clock
 from chancy.errors import BrokerError, StatementFailed
 from chancy.plugin.tables import PluginTables
+from chancy.plugin.tracking.groups import concerns_some
 from chancy.plugins.workflow.outcomes import refusal_failure
 
 logger = logging.getLogger("chancy.workflows")
@@ -106,7 +107,7 @@ async def _start_parts(tables: PluginTables) -> int:
             await _start_part(tables, id, piece, names)
             started += 1
         except StatementFailed as error:
-            if error.retryable:
+            if not concerns_some(error):
                 raise
             logger.error("workflow_piece_refused workflow=%s error=%s", id, error)
     return started

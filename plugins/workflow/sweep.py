@@ -65,8 +65,8 @@ class WorkflowSweep(GroupSweep[RecordedAttempt, StepOutcome]):
         self._left = left
         self._turned: UUID | None = None
 
-    async def _report(self, outcomes: Sequence[StepOutcome]) -> None:
-        await self._calls.advance_each(sorted(outcomes, key=outcome_order))
+    async def _report(self, outcomes: Sequence[StepOutcome]) -> list[StepOutcome]:
+        return await self._calls.report(sorted(outcomes, key=outcome_order))
 
     async def _stop(self, jobs: Sequence[tuple[UUID, UUID]]) -> None:
         await cancel_members(self._broker, [job for _, job in jobs])
@@ -107,16 +107,15 @@ class WorkflowSweep(GroupSweep[RecordedAttempt, StepOutcome]):
                 outcomes.append(outcome_of(ref, job, state, result, message, kind))
             elif lost and job in long_missing:
                 losses.append(lost_outcome(ref, job))
-        await self._report_all(outcomes)
-        repaired = len(outcomes)
+        left = await self._report_all(outcomes)
         for at in range(0, len(losses), BATCH):
-            repaired += await self._calls.lose(losses[at : at + BATCH])
+            left += await self._calls.apart(self._calls.lose, losses[at : at + BATCH])
         # Jobs that started while their workflow was being cancelled.
         cancelled = WorkflowState.CANCELLED
         await self._stop_all(
             [(row[0], row[3]) for row in rows if row[_FLOW] == cancelled and row[_LIVE]]
         )
-        return repaired
+        return len(outcomes) + len(losses) - len(left)
 
     def _replay(self, row: Row) -> StepOutcome | None:
         workflow, name, run, job, result = row

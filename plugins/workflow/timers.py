@@ -8,6 +8,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from chancy.broker.contract import Broker
+from chancy.errors import StatementFailed
 from chancy.plugins.workflow.calls import WorkflowCalls
 from chancy.plugins.workflow.outcomes import SQL, StepOutcome, StepRef, outcome_of
 from chancy.states import State
@@ -72,12 +73,15 @@ class SignalTimeouts:
             why = f"no signal came within {timer.timeout_s:,.10g} s"
             if timer.cancels:
                 why = f"step {timer.name}: {why}"
-                await self._calls.cancel(timer.workflow, why, waiting=(timer.name, timer.run))
+                try:
+                    await self._calls.cancel(timer.workflow, why, waiting=(timer.name, timer.run))
+                except StatementFailed as error:
+                    self._calls.postpone(timer.workflow, error)
             else:
                 outcomes.append(_outcome(timer, timer.job, why))
         if outcomes:
-            await self._calls.advance_each(outcomes)
-            logger.info("workflow_waits_expired steps=%d", len(outcomes))
+            left = await self._calls.report(outcomes)
+            logger.info("workflow_waits_expired steps=%d", len(outcomes) - len(left))
         ids, names, runs = zip(
             *((timer.workflow, timer.name, timer.run) for timer in due), strict=True
         )

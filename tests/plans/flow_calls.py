@@ -94,7 +94,7 @@ def check_of_many(connection: Connection) -> None:
         b" and state = 0 and name <> 'in' limit 1"
     ).fetchone()
     assert last is not None
-    end = [[fan], [last[0]], [1], [last[1]], [4], None, None, [0.1], False, None]
+    end = [[fan], [last[0]], [1], [last[1]], [4], None, None, [0.1], False, None, None]
     advance = SQL.statement("advance", "chancy")
     value = "select chancy.workflows_value($1::uuid, $2::jsonb)"
     some = json.dumps({"steps": [f"m{n}" for n in range(1, BATCH + 1)], "path": []})

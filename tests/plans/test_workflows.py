@@ -43,7 +43,8 @@ def ends(connection: psycopg.Connection[Any], wanted: str) -> list[object]:
     assert len(rows) == BATCH
     ids, names = [row[0] for row in rows], [row[1] for row in rows]
     numbers, states = [1] * BATCH, [4] * BATCH
-    return [ids, names, numbers, [row[2] for row in rows], states, None, None, None, False, None]
+    jobs = [row[2] for row in rows]
+    return [ids, names, numbers, jobs, states, None, None, None, False, None, None]
 
 
 RUNNING = "workflow_id, name, job_id from chancy.workflows_steps where state = 0 and name "

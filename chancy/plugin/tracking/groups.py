@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from chancy.broker.transaction import Transaction
 from chancy.broker.values import Cancellation
 from chancy.checks import check_number, check_timeout
 from chancy.clock import Clock
-from chancy.errors import ConfigurationError, JobError
+from chancy.errors import LOCK_NOT_AVAILABLE, ConfigurationError, JobError, StatementFailed
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Application, Runtime
 from chancy.plugin.tables import PluginSql
@@ -27,6 +28,8 @@ from chancy.plugin.tracking.sweep import SQL, GroupSweep
 from chancy.results.reference import checked
 from chancy.results.waiter import RowWaiter
 from chancy.states import State
+
+logger = logging.getLogger("chancy.plugin")
 
 #: The maximum groups, and the maximum members of a group, that a call returns.
 MAX_FOUND = 1_000
@@ -42,6 +45,12 @@ R = TypeVar("R")
 S = TypeVar("S", bound="GroupState")
 A = TypeVar("A", bound=Application)
 V = TypeVar("V")
+
+
+def concerns_some(error: StatementFailed) -> bool:
+    """Whether only some of the rows of a statement may be the cause: they are locked, or the server
+    refuses them. The statement may succeed for the others."""
+    return not error.retryable or error.sqlstate == LOCK_NOT_AVAILABLE
 
 
 async def cancel_members(broker: Broker, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
@@ -126,6 +135,46 @@ class GroupCalls(Generic[R, S]):
     @abstractmethod
     async def cancel(self, id: UUID) -> bool:
         """Cancel a group; False if there is none, or it ended otherwise."""
+
+    @abstractmethod
+    async def _store(self, outcomes: Sequence[Any]) -> None:
+        """Store outcomes that no settlement has reported."""
+
+    async def report(self, outcomes: Sequence[E]) -> list[E]:
+        """Store outcomes that no settlement has reported. Groups that another transaction has
+        locked, or whose outcomes the server refuses, hold up no others.
+
+        :returns: the outcomes that are not stored.
+        """
+        return await self.apart(self._store, outcomes)
+
+    async def apart(
+        self, store: Callable[[Sequence[E]], Awaitable[object]], outcomes: Sequence[E]
+    ) -> list[E]:
+        """Call a function with outcomes; if that fails, with those of one group after the other.
+
+        :returns: the outcomes with which it failed.
+        """
+        try:
+            await store(outcomes)
+        except StatementFailed as error:
+            if not concerns_some(error):
+                raise
+            groups: dict[UUID, list[E]] = {}
+            for outcome in outcomes:
+                groups.setdefault(outcome.group, []).append(outcome)
+            if len(groups) == 1:
+                self.postpone(outcomes[0].group, error)
+                return list(outcomes)
+            return [left for some in groups.values() for left in await self.apart(store, some)]
+        return []
+
+    def postpone(self, id: UUID, error: StatementFailed) -> None:
+        """Log that something of a group is left to the next sweep. Raises an error that concerns
+        more than this group."""
+        if not concerns_some(error):
+            raise error
+        logger.warning("outcomes_postponed of=%s id=%s error=%s", self.kind, id, error)
 
     async def find(self, wanted: GroupFilter[Any]) -> list[R]:
         check_limit(wanted.limit)

@@ -26,6 +26,10 @@ class JobOutcome(Protocol):
     @property
     def job(self) -> UUID: ...
 
+    @property
+    def group(self) -> UUID:
+        """The batch or workflow of the job."""
+
 
 R = TypeVar("R")
 E = TypeVar("E", bound=JobOutcome)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from random import uniform
 from typing import Any, ClassVar, Generic, TypeVar
 from uuid import UUID
 
 from chancy.broker.contract import Broker
 from chancy.clock import Clock
+from chancy.errors import StatementFailed
 from chancy.plugin.runtime import Runtime
 from chancy.plugin.tables import PluginSql
 from chancy.plugin.tracking.recorded import BATCH, JobOutcome, RecordedOutcomes
@@ -109,8 +110,8 @@ class GroupSweep(ABC, Generic[R, E]):
         self._after_replay: Row = (None, None)
 
     @abstractmethod
-    async def _report(self, outcomes: Sequence[E]) -> None:
-        """Store outcomes of jobs that are settled already."""
+    async def _report(self, outcomes: Sequence[E]) -> list[E]:
+        """Store outcomes of jobs that are settled already; returns those that are not stored."""
 
     @abstractmethod
     async def _stop(self, jobs: Sequence[tuple[UUID, UUID]]) -> None:
@@ -133,13 +134,18 @@ class GroupSweep(ABC, Generic[R, E]):
     def _replay(self, row: Row) -> E | None:
         """The outcome in a row of ``sql/replayed.sql``, if any."""
 
-    async def _report_all(self, outcomes: Sequence[E]) -> None:
+    async def _report_all(self, outcomes: Sequence[E]) -> list[E]:
+        left: list[E] = []
         for at in range(0, len(outcomes), BATCH):
-            await self._report(outcomes[at : at + BATCH])
+            left += await self._report(outcomes[at : at + BATCH])
+        return left
 
     async def _stop_all(self, jobs: Sequence[tuple[UUID, UUID]]) -> None:
-        for at in range(0, len(jobs), BATCH):
-            await self._stop(jobs[at : at + BATCH])
+        async def stop() -> None:
+            for at in range(0, len(jobs), BATCH):
+                await self._stop(jobs[at : at + BATCH])
+
+        await self._contained(stop)
 
     async def serve(self, runtime: Runtime, every_s: float) -> None:
         """Check, sweep and purge, until cancelled.
@@ -150,17 +156,26 @@ class GroupSweep(ABC, Generic[R, E]):
         turn_at = purge_at = clock.monotonic()
         while True:
             if len(self._outcomes):
-                await self.check_recorded()
+                await self._contained(self.check_recorded)
             now, leading = clock.monotonic(), runtime.leader.leading
             if leading or now >= turn_at:
-                await self.ring()
+                await self._contained(self.ring)
             if now >= turn_at:
-                await self.turn()
+                await self._contained(self.turn)
                 turn_at = now + (1 if leading else _RARELY) * every_s * uniform(0.8, 1.2)
             if now >= purge_at and leading:
-                await self.purge()
+                await self._contained(self.purge)
                 purge_at = now + _PURGE_S
             await clock.sleep(min(self.check_s, every_s))
+
+    async def _contained(self, part: Callable[[], Awaitable[object]]) -> None:
+        """Do a part of the work. If the server refuses it, the others go on."""
+        try:
+            await part()
+        except StatementFailed as error:
+            if error.retryable:
+                raise
+            logger.error("sweep_refused of=%s part=%s error=%s", self.groups, part.__name__, error)
 
     async def ring(self) -> None:
         """Handle timeouts that are due, before a turn and at each check of the leader."""
@@ -187,9 +202,10 @@ class GroupSweep(ABC, Generic[R, E]):
                 # A job that is running in the table is about to be settled by this process.
                 if outcome is not None or row is None or row[1] != State.RUNNING:
                     checked.append(id)
-            await self._report_all(outcomes)
-            self._outcomes.discard(checked)
-            reported += len(outcomes)
+            left = {outcome.job for outcome in await self._report_all(outcomes)}
+            # The sweep finds what the tables have.
+            self._outcomes.discard(id for id in checked if id not in left or id in rows)
+            reported += len(outcomes) - len(left)
         return reported
 
     async def turn(self) -> int:
@@ -230,9 +246,9 @@ class GroupSweep(ABC, Generic[R, E]):
             return 0
         rows = await self._tables.fetch("replayed", *self._after_replay, self.replays_page)
         outcomes = [outcome for row in rows if (outcome := self._replay(row)) is not None]
-        await self._report_all(outcomes)
+        left = await self._report_all(outcomes)
         self._after_replay = rows[-1][:2] if len(rows) == self.replays_page else (None, None)
-        return len(outcomes)
+        return len(outcomes) - len(left)
 
     async def purge(self) -> int:
         """Delete groups that ended over ``keep_days`` ago, and return how many."""

@@ -2,7 +2,7 @@
 -- a workflow that goes on, even if that was different when it was read: nothing else would end the
 -- wait. Also keeps, until the next turn, the timers of a locked workflow, which may be about to go on.
 -- Index: the primary keys, once for each timer. Locks: the workflows that do not go on in share mode,
--- skipping locked ones; the timers by workflow and name. Safe to repeat.
+-- and the timers by workflow and name, both skipping locked ones. Safe to repeat.
 with rung as materialized (
   select u.id, u.name, u.run, exists (
     -- Offset prevents a hash join over all steps.
@@ -26,7 +26,7 @@ using (
   where o.due_at <= clock_timestamp()
     and (not r.waits or r.id in (select l.id from resting as l))
   order by o.workflow_id, o.name
-  for update of o) as d
+  for update of o skip locked) as d
 where t.workflow_id = d.workflow_id
   and t.name = d.name
   and t.run = d.run

@@ -112,7 +112,7 @@ class Life:
         if told:
             place = BatchRef(self.reference.id, None)
             self.told = [BatchJobOutcome(place, job, state) for job, state in ends.items()]
-            await self.calls.settle(self.told)
+            await self.calls.report(self.told)
             self.ended(ends)
         else:
             self.model.untold.update(ends)
@@ -159,7 +159,7 @@ class Life:
             return
         letter, root = self.letters[which % len(self.letters)]
         job = uuid4()
-        await self.calls.settle(
+        await self.calls.report(
             [BatchJobOutcome(BatchRef(self.reference.id, letter), job, int(outcome))]
         )
         if outcome is State.SUCCEEDED:
@@ -216,7 +216,7 @@ async def happen(life: Life, event: tuple[object, ...]) -> None:
         case ("sweep",):
             await life.swept()
         case ("twice",):
-            await life.calls.settle(life.told)
+            await life.calls.report(life.told)
         case ("replay", int(which), State() as outcome):
             await life.replay(which, outcome)
         case _:

@@ -11,7 +11,7 @@ import pytest
 from chancy import Chancy, State
 from chancy.plugins.batch import Batch, Batches, BatchState
 from chancy.plugins.batch.calls import BatchCalls
-from chancy.plugins.batch.outcomes import BatchJobOutcome, BatchRef
+from chancy.plugins.batch.outcomes import SQL, BatchJobOutcome, BatchRef, settle_statement
 from chancy.plugins.dead_letter import DeadLetters
 from tests.plugins.batch import jobs as batch_jobs
 from tests.plugins.batch.batching import (
@@ -75,7 +75,7 @@ async def test_a_replay_may_end_before_its_first_job_is_reported(batches_dsn: st
     async with Chancy(batches_dsn, plugins=[batches]) as chancy:
         # As the service of a worker would that has seen the replay end, and not its first job.
         ((job,),) = ask(batches_dsn, "select replayed_as from chancy.dead_letters")
-        await BatchCalls(chancy.broker).settle(
+        await BatchCalls(chancy.broker).report(
             [BatchJobOutcome(BatchRef(id, letter), job, int(State.SUCCEEDED))]
         )
         reference = batches.reference(chancy, id)
@@ -119,7 +119,7 @@ async def blocked(dsn: str, count: int) -> None:
 async def test_replays_and_jobs_of_several_batches_wait_in_one_order(batches_dsn: str) -> None:
     batches = Batches()
     async with Chancy(batches_dsn, plugins=[batches]) as chancy:
-        calls = BatchCalls(chancy.broker)
+        store = SQL.on(chancy.broker).store
         jobs = [[act.job(n) for n in range(4)] for _ in range(2)]
         first, second = sorted(
             [(await batches.push(chancy, Batch(name="b"), some)).id for some in jobs]
@@ -129,8 +129,11 @@ async def test_replays_and_jobs_of_several_batches_wait_in_one_order(batches_dsn
             wanted = "select job_id from chancy.batches_jobs where batch_id = %s order by job_id"
             return [row[0] for row in ask(batches_dsn, wanted, [batch])]
 
+        async def settle(*outcomes: BatchJobOutcome) -> None:
+            await store.fetch(*settle_statement("chancy", outcomes))
+
         one, other = ids(first), ids(second)
-        await calls.settle([BatchJobOutcome(BatchRef(first, None), one[0], int(State.FAILED))])
+        await settle(BatchJobOutcome(BatchRef(first, None), one[0], int(State.FAILED)))
         well = int(State.SUCCEEDED)
         replay = BatchJobOutcome(BatchRef(first, one[0]), UUID(int=1), well)
         both = [
@@ -140,10 +143,10 @@ async def test_replays_and_jobs_of_several_batches_wait_in_one_order(batches_dsn
         async with await psycopg.AsyncConnection.connect(batches_dsn) as held:
             shards = "select from chancy.batches_shards where batch_id = %s for update"
             await held.execute(shards, [first])
-            plain = asyncio.create_task(calls.settle(both))
+            plain = asyncio.create_task(settle(*both))
             await blocked(batches_dsn, 1)
             mixed = asyncio.create_task(
-                calls.settle([replay, BatchJobOutcome(BatchRef(second, None), other[0], well)])
+                settle(replay, BatchJobOutcome(BatchRef(second, None), other[0], well))
             )
             await blocked(batches_dsn, 2)
         await asyncio.gather(mixed, plain)

@@ -12,20 +12,18 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from chancy import (
-    Chancy,
-    LeaseLost,
-    current_job,
-    job,
-)
+from chancy import Chancy, LeaseLost, Settlement, State, current_job, job
+from chancy.clock import SystemClock
 from chancy.plugin.tracking.recorded import MAX_RECORDED
 from chancy.plugin.tracking.sweep import GONE_S
 from chancy.plugins.batch import Batch, Batches, BatchState
-from chancy.plugins.batch.outcomes import ref_of
+from chancy.plugins.batch.outcomes import BatchOutcomes, BatchRef, ref_of
+from chancy.plugins.batch.sweep import BatchSweep
 from chancy.testing.clock import ManualClock
 from tests.plugins.batch import jobs as batch_jobs
 from tests.plugins.batch.batching import ASYNC, Deaf, callbacks, counts, idle, sweep_of, working
 from tests.plugins.batch.jobs import act, adding, held, ran
+from tests.support.claims import claimed
 from tests.support.sql import ask
 from tests.support.waiting import eventually
 
@@ -152,6 +150,127 @@ async def test_a_locked_job_of_a_cancelled_batch_does_not_stop_the_sweep(
             assert ask(batches_dsn, "select count(*) from chancy.jobs") == [(1,)]
         await sweep.turn()
         assert await reference.wait(5) is BatchState.CANCELLED
+
+
+#: Refuses the callbacks of one batch.
+REFUSE = """
+create or replace function chancy.refuse() returns trigger language plpgsql as $$
+begin
+  raise exception 'not this one' using errcode = 'check_violation';
+end $$;
+create trigger refuse before insert on chancy.jobs for each row
+  when (new.meta -> 'batch' ->> 'of' = '{}') execute function chancy.refuse();
+"""
+
+
+@pytest.mark.parametrize("on", ["finish", "failure"])
+async def test_a_batch_whose_callback_is_refused_holds_up_no_other(
+    batches_dsn: str, on: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    batches = Deaf()
+    batch_jobs.failing.add(1)
+    callback: dict[str, Any] = {f"on_{on}": act.job(9)}
+    async with working(batches_dsn, batches) as chancy:
+        bad, good = [
+            await batches.push(chancy, Batch(name="b", **callback), [act.job(n) for n in (0, 1)])
+            for _ in range(2)
+        ]
+        await idle(batches_dsn)
+        await asyncio.to_thread(ask, batches_dsn, REFUSE.format(bad.id))
+        sweep = sweep_of(chancy)
+        assert await sweep.turn() == 2
+        assert await good.wait(5) is BatchState.FAILED
+        assert await counts(bad) == (2, 0, 0, 0)
+        (record,) = [one for one in caplog.records if "outcomes_postponed" in one.message]
+        assert str(bad.id) in record.message
+        assert "not this one" in record.message
+        await asyncio.to_thread(ask, batches_dsn, "drop trigger refuse on chancy.jobs")
+        assert await sweep.turn() == 2
+        assert await bad.wait(5) is BatchState.FAILED
+
+
+async def test_a_batch_that_cannot_end_holds_up_no_other(
+    batches_dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    batches = Batches()
+    async with Chancy(batches_dsn, plugins=[batches]) as chancy:
+        empty = [Batch(name="b", open=True, on_finish=act.job(9)) for _ in range(3)]
+        bad, good, other = [await batches.push(chancy, one, []) for one in empty]
+        ask(batches_dsn, REFUSE.format(bad.id))
+        for one in (bad, good):
+            ask(batches_dsn, "select chancy.batches_close(%s, false)", [one.id])
+        sweep = sweep_of(chancy)
+        await sweep.turn()
+        assert await good.wait(5) is BatchState.SUCCEEDED
+        assert str(bad.id) in caplog.text
+        ask(batches_dsn, "drop trigger refuse on chancy.jobs")
+        for _ in range(2):  # from the last one to the first one
+            await sweep.turn()
+        assert await bad.wait(5) is BatchState.SUCCEEDED
+        ask(batches_dsn, REFUSE.format(other.id))
+        assert await other.close()
+
+
+async def test_locked_batches_hold_up_no_others(batches_dsn: str) -> None:
+    batches = Deaf()
+    async with working(batches_dsn, batches) as chancy:
+        locked, free, empty, ready = [
+            await batches.push(chancy, Batch(name="b", open=not jobs), jobs)
+            for jobs in ([act.job(1)], [act.job(2)], [], [])
+        ]
+        await idle(batches_dsn)
+        for one in (empty, ready):
+            ask(batches_dsn, "select chancy.batches_close(%s, false)", [one.id])
+        sweep = sweep_of(chancy)
+        async with await psycopg.AsyncConnection.connect(batches_dsn) as other:
+            await other.execute(
+                "select from chancy.batches where id = any (%s) for update", [[locked.id, empty.id]]
+            )
+            assert await asyncio.wait_for(sweep.turn(), 8) == 1
+            for one in (free, ready):
+                assert await one.wait(5) is BatchState.SUCCEEDED
+        assert [await sweep.turn() for _ in range(2)] == [1, 0]
+        for one in (locked, empty):
+            assert await one.wait(5) is BatchState.SUCCEEDED
+
+
+async def test_a_worker_keeps_outcomes_that_no_table_has_until_they_are_stored(
+    batches_dsn: str,
+) -> None:
+    batches, notes = Batches(), BatchOutcomes()
+    async with Chancy(batches_dsn, plugins=[batches]) as chancy:
+        bad, good = [
+            await batches.push(chancy, Batch(name="b", on_finish=act.job(9)), [act.job(1)])
+            for _ in range(2)
+        ]
+        for id, job in ask(batches_dsn, "select batch_id, job_id from chancy.batches_jobs"):
+            notes.record(job, BatchRef(id, None))
+            end = Settlement(job, claimed().lease, State.SUCCEEDED)
+            notes.mark_unreported(notes.outcomes_of([end]))
+        ask(batches_dsn, "delete from chancy.jobs")
+        ask(batches_dsn, REFUSE.format(bad.id))
+        sweep = BatchSweep(chancy.broker, SystemClock(), notes, keep_days=None)
+        assert [await sweep.check_recorded() for _ in range(3)] == [0, 1, 0]
+        assert await good.wait(5) is BatchState.SUCCEEDED
+        ask(batches_dsn, "drop trigger refuse on chancy.jobs")
+        assert [await sweep.check_recorded() for _ in range(2)] == [1, 0]
+        assert await bad.wait(5) is BatchState.SUCCEEDED
+
+
+async def test_a_job_whose_cancellation_is_refused_does_not_stop_the_sweep(
+    batches_dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    batches = Batches()
+    async with Chancy(batches_dsn, plugins=[batches]) as chancy:
+        reference = await batches.push(chancy, Batch(name="b"), [act.job(1)])
+        closed = await batches.push(chancy, Batch(name="b", open=True), [])
+        ask(batches_dsn, "select chancy.batches_close(%s, true)", [reference.id])
+        ask(batches_dsn, "select chancy.batches_close(%s, false)", [closed.id])
+        refuse = REFUSE.format(reference.id).replace("insert", "delete")
+        ask(batches_dsn, refuse.replace("new.meta -> 'batch' ->> 'of' = ", "old.id <> "))
+        await sweep_of(chancy).turn()
+        assert await closed.wait(5) is BatchState.SUCCEEDED
+        assert "sweep_refused of=batches part=stop" in caplog.text
 
 
 async def test_a_zombie_adds_nothing(batches_dsn: str) -> None:

@@ -31,6 +31,10 @@ create trigger refuse before insert on chancy.jobs for each row
 """
 
 
+#: As a transaction that extends a workflow does until it is committed.
+LOCK = "select from chancy.workflows where id = %s for no key update"
+
+
 class Deaf(Workflows):
     """As a worker that was killed before it told anything, and that does not come back."""
 

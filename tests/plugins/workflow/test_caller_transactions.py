@@ -33,7 +33,7 @@ async def test_a_signal_leaves_the_settings_of_the_transaction_alone(flows_dsn: 
         cursor.execute(IDLE)
         assert cursor.fetchall() == before
         # That of a settlement is bounded: who is frozen in it holds the locks of others.
-        ends = [[one], ["a"], [1], [UUID(int=1)], [4], None, None, None, False, 100]
+        ends = [[one], ["a"], [1], [UUID(int=1)], [4], None, None, None, False, 100, None]
         cursor.execute(SQL.statement("advance", "chancy").encode(), ends)
         cursor.execute(IDLE)
         assert cursor.fetchall() == [("10s",)]

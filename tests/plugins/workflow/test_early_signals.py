@@ -64,7 +64,7 @@ async def end(dsn: str, flow: UUID, step: str, *, most: int | None = None) -> No
     connection = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
     async with connection:
         sql, parameters = ends(flow, step)
-        await psycopg.AsyncRawCursor(connection).execute(sql, [*parameters[:-1], most])
+        await psycopg.AsyncRawCursor(connection).execute(sql, [*parameters[:-2], most, None])
 
 
 #: As many as there can be, at once: in pieces each is as short as those of fewer.

@@ -102,6 +102,6 @@ async def test_an_end_beside_a_failure_looks_at_what_changes(
     with psycopg.connect(flows_dsn, autocommit=True) as connection:
         connection.execute(OTHERS)
         connection.execute("analyze chancy.workflows_steps, chancy.jobs, chancy.workflows")
-        end = [[reference.id], ["zz"], [1], [job], [5], None, [FAILURE], None, True, 1_000]
+        end = [[reference.id], ["zz"], [1], [job], [5], None, [FAILURE], None, True, 1_000, None]
         pages(connection, "advance", *end)  # reads the catalog, too
         assert pages(connection, "advance", *end) <= MOST_PAGES

@@ -3,6 +3,7 @@ lost, also where no history is kept."""
 
 from __future__ import annotations
 
+import asyncio
 from uuid import UUID
 
 import psycopg
@@ -10,7 +11,7 @@ import pytest
 
 from chancy import Chancy, Queue, Settlement, State
 from chancy.plugin.tracking.sweep import GONE_S, MissingJobs
-from chancy.plugins.workflow import Workflow, Workflows, WorkflowState
+from chancy.plugins.workflow import Workflow, WorkflowReference, Workflows, WorkflowState
 from chancy.plugins.workflow.calls import WorkflowCalls
 from chancy.plugins.workflow.outcomes import RecordedAttempt, StepOutcomes, StepRef, outcome_of
 from chancy.plugins.workflow.outcomes import lost_outcome as missing
@@ -81,6 +82,28 @@ async def test_a_late_success_of_a_lost_attempt_does_not_undo_the_failure(
         assert await states(reference) == {"a": "succeeded" if gone else "failed"}
         wanted = WorkflowState.SUCCEEDED if gone else WorkflowState.FAILED
         assert await reference.wait(5) is wanted
+
+
+async def test_outcomes_that_no_table_has_are_kept_until_they_are_stored(flows_dsn: str) -> None:
+    """Those of a workflow that another transaction locks; the others are stored."""
+    notes, both = StepOutcomes(), list[WorkflowReference]()
+    async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
+        for _ in range(2):
+            reference = await chancy.push(Workflow("w").add(steps.mark.job(), "a"))
+            both.append(reference)
+            job = present(present(await reference.step("a")).job_id)
+            notes.record(job, RecordedAttempt(StepRef(reference.id, "a", 1, False), 0.1))
+            end = Settlement(job, claimed().lease, State.SUCCEEDED, result="1")
+            notes.mark_unreported(notes.outcomes_of([end]))
+        ask(flows_dsn, "delete from chancy.jobs")
+        sweep = WorkflowSweep(chancy.broker, ManualClock(), notes, keep_days=None)
+        async with await psycopg.AsyncConnection.connect(flows_dsn) as other:
+            await other.execute(running.LOCK, [both[0].id])
+            async with asyncio.timeout(8):
+                assert [await sweep.check_recorded() for _ in range(2)] == [0, 1]
+        assert [await sweep.check_recorded() for _ in range(2)] == [1, 0]
+        for one in both:
+            assert await one.wait(5) is WorkflowState.SUCCEEDED
 
 
 def test_jobs_missing_for_a_while_count_as_lost() -> None:

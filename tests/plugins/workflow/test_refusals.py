@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Literal
 
+import psycopg
 import pytest
 
 from chancy import Chancy
@@ -20,9 +21,10 @@ from chancy.plugins.workflow import (
     WorkflowState,
 )
 from chancy.plugins.workflow.calls import WorkflowCalls
-from chancy.plugins.workflow.outcomes import StepRef, lost_outcome
+from chancy.plugins.workflow.outcomes import SQL, StepRef, lost_outcome
+from chancy.plugins.workflow.starts import start_pieces
 from tests.plugins.workflow import steps
-from tests.plugins.workflow.running import REFUSE, Deaf, states, sweep_of, working
+from tests.plugins.workflow.running import LOCK, REFUSE, Deaf, states, sweep_of, working
 from tests.support.presence import present
 from tests.support.sql import ask
 from tests.support.waiting import eventually
@@ -160,6 +162,23 @@ async def test_a_step_behind_a_signal_that_cannot_be_pushed_fails_by_itself(
         assert await reference.wait(20) is WorkflowState.SUCCEEDED
         found = {"go": "succeeded", "beside": "succeeded", "refused": "ignored"}
         assert await states(reference) == found
+
+
+async def test_refused_pieces_of_a_locked_workflow_hold_up_no_others(flows_dsn: str) -> None:
+    ask(flows_dsn, REFUSE)
+    both: list[WorkflowReference] = []
+    async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
+        for _ in range(2):
+            flow = Workflow("w").wait_for("go").add(steps.once.job(), "refused", after="go")
+            both.append(await chancy.push(flow))
+            assert await both[-1].signal("go")
+        held, free = both
+        async with await psycopg.AsyncConnection.connect(flows_dsn) as other:
+            await other.execute(LOCK, [held.id])
+            await asyncio.wait_for(start_pieces(SQL.on(chancy.broker)), 8)
+            assert await free.wait(5) is WorkflowState.FAILED
+        await start_pieces(SQL.on(chancy.broker))
+        assert await held.wait(5) is WorkflowState.FAILED
 
 
 async def test_an_end_that_is_refused_and_what_it_lets_go_are_two_failures(flows_dsn: str) -> None:

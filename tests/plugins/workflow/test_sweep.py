@@ -29,7 +29,7 @@ from chancy.plugins.workflow.outcomes import RecordedAttempt, StepOutcomes, Step
 from chancy.plugins.workflow.sweep import WorkflowSweep
 from chancy.testing.clock import ManualClock
 from tests.plugins.workflow import steps
-from tests.plugins.workflow.running import Deaf, states, sweep_of, working
+from tests.plugins.workflow.running import LOCK, Deaf, states, sweep_of, working
 from tests.support.presence import present
 from tests.support.sql import ask
 from tests.support.waiting import eventually
@@ -122,6 +122,20 @@ async def test_the_sweep_reports_unreported_outcomes(flows_dsn: str) -> None:
             await sweep.turn()
         assert await reference.result(10) == {"bad": "bad", "eight": 16}
         assert await sweep.turn() == 0
+
+
+@pytest.mark.parametrize("held", [0, 1])
+async def test_a_locked_workflow_holds_up_no_other(flows_dsn: str, held: int) -> None:
+    async with working(flows_dsn, Deaf()) as chancy:
+        both = [await chancy.push(chain("w", steps.mark.job())) for _ in range(2)]
+        await eventually(lambda: not ask(flows_dsn, "select id from chancy.jobs"))
+        sweep = sweep_of(chancy)
+        async with await psycopg.AsyncConnection.connect(flows_dsn) as other:
+            await other.execute(LOCK, [both[held].id])
+            assert await asyncio.wait_for(sweep.turn(), 8) == 1
+            assert await both[1 - held].wait(5) is WorkflowState.SUCCEEDED
+        assert await sweep.turn() == 1
+        assert await both[held].wait(5) is WorkflowState.SUCCEEDED
 
 
 @job(queue="async", max_attempts=1)
@@ -241,6 +255,22 @@ async def test_a_job_that_is_gone_fails_its_step(flows_dsn: str) -> None:
     assert "is gone" in found.error["message"]
 
 
+async def test_steps_of_a_locked_workflow_are_lost_later(flows_dsn: str) -> None:
+    async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
+        held, free = [await chancy.push(chain("w", steps.mark.job())) for _ in range(2)]
+        ask(flows_dsn, "delete from chancy.jobs")
+        clock = ManualClock()
+        sweep = sweep_of(chancy, clock=clock)
+        await sweep.turn()
+        clock.advance(GONE_S)
+        async with await psycopg.AsyncConnection.connect(flows_dsn) as other:
+            await other.execute(LOCK, [held.id])
+            assert await asyncio.wait_for(sweep.turn(), 8) == 1
+            assert await states(free) == {"mark": "failed"}
+        assert await sweep.turn() == 1
+        assert await states(held) == {"mark": "failed"}
+
+
 async def test_pruned_history_leaves_no_waiter_stuck(flows_dsn: str) -> None:
     flows = Workflows()
     flow = chain("w", steps.double.job(1), steps.double.job(From()))
@@ -301,6 +331,22 @@ async def test_old_workflows_are_forgotten(flows_dsn: str) -> None:
         )
         assert count == (2,)
     assert ask(flows_dsn, "select name from chancy.workflows_timers") == []
+
+
+async def test_workflows_that_cannot_be_purged_stop_no_sweep(
+    flows_dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
+        reference = await chancy.push(chain("w", steps.mark.job()))
+        assert await reference.cancel()
+    ask(flows_dsn, "update chancy.workflows set finished_at = now() - interval '9 days'")
+    ask(flows_dsn, "create table public.orders (flow uuid references chancy.workflows)")
+    ask(flows_dsn, "insert into public.orders select id from chancy.workflows")
+    async with working(flows_dsn, Workflows(keep_days=8, sweep_s=0.1)) as chancy:
+        await eventually(lambda: "sweep_refused of=workflows part=purge" in caplog.text)
+        waiting = await chancy.push(Workflow("w").wait_for("go", timeout_s=0.1, default=1))
+        assert await waiting.wait(10) is WorkflowState.SUCCEEDED
+    assert "hook_failed" not in caplog.text
 
 
 @pytest.mark.parametrize(

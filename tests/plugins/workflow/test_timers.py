@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any
@@ -23,12 +24,21 @@ from chancy.plugins.workflow import (
 from chancy.plugins.workflow.outcomes import SQL
 from chancy.plugins.workflow.timers import SignalTimeout, SignalTimeouts
 from tests.plugins.workflow import steps
-from tests.plugins.workflow.running import is_in, states, working
+from tests.plugins.workflow.running import LOCK, is_in, states, working
 from tests.support.presence import present
 from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 TIMERS = "select name, run from chancy.workflows_timers order by name"
+#: Refuses to end a workflow.
+REFUSE = """
+create function chancy.refuse() returns trigger language plpgsql as $$
+begin
+  raise exception 'not this one' using errcode = 'check_violation';
+end $$;
+create trigger refuse before update on chancy.workflows for each row
+  when (new.id = '{}' and new.state > 3) execute function chancy.refuse();
+"""
 DUE = "update chancy.workflows_timers set due_at = now() - interval '1 second'"
 
 
@@ -197,7 +207,7 @@ async def test_a_timer_is_never_taken_from_a_step_that_waits_again(
         with psycopg.connect(flows_dsn) as connection:
             if locked:  # as whoever retries it does
                 connection.execute("select from chancy.workflows for no key update")
-                assert await SignalTimeouts(chancy.broker).turn() == 1
+                assert await SignalTimeouts(chancy.broker).turn() == 0
             else:
                 assert await Late(chancy, retried).turn() == 1
         assert ask(flows_dsn, TIMERS) == [("go", 1)]
@@ -205,6 +215,45 @@ async def test_a_timer_is_never_taken_from_a_step_that_waits_again(
         assert ask(flows_dsn, TIMERS) == []
         go = present(await reference.step("go"))
         assert go.state is (StepState.WAITING if locked else StepState.SUCCEEDED)
+
+
+@pytest.mark.parametrize("given", [{"default": 1}, {"on_timeout": "cancel"}, {}])
+async def test_timers_of_a_locked_workflow_hold_up_no_others(
+    flows_dsn: str, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.plugins.workflow.timers.BATCH", 1)
+    async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
+        held, free = [
+            await chancy.push(Workflow("w").wait_for("go", timeout_s=3600, **given))
+            for _ in range(2)
+        ]
+        for one in (held, free):
+            ask(flows_dsn, f"{DUE} where workflow_id = %s", [one.id])
+        timers = SignalTimeouts(chancy.broker)
+        async with await psycopg.AsyncConnection.connect(flows_dsn) as other:
+            await other.execute(LOCK, [held.id])
+            assert await asyncio.wait_for(timers.turn(), 8) == 1
+            assert present(await free.get()).state.final
+            assert await is_in(held, WorkflowState.RUNNING)
+        assert await timers.turn() == 1
+        assert present(await held.get()).state.final
+        assert ask(flows_dsn, TIMERS) == []
+
+
+async def test_a_cancellation_that_the_server_refuses_stops_no_other_timer(flows_dsn: str) -> None:
+    async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
+        refused, free = [
+            await chancy.push(Workflow("w").wait_for("go", timeout_s=3600, on_timeout="cancel"))
+            for _ in range(2)
+        ]
+        ask(flows_dsn, DUE)
+        ask(flows_dsn, REFUSE.format(refused.id))
+        assert await SignalTimeouts(chancy.broker).turn() == 2
+        assert await is_in(free, WorkflowState.CANCELLED)
+        assert await is_in(refused, WorkflowState.RUNNING)
+        ask(flows_dsn, "drop trigger refuse on chancy.workflows")
+        assert await SignalTimeouts(chancy.broker).turn() == 1
+        assert await is_in(refused, WorkflowState.CANCELLED)
 
 
 async def test_a_signal_that_comes_as_the_time_is_up_keeps_its_workflow(flows_dsn: str) -> None:
