@@ -22,6 +22,7 @@ class BatchState(GroupState):
     #: All of its jobs have ended, and some have failed.
     FAILED = 5
     #: All of its jobs have ended, and some were cancelled; none failed, unless it was cancelled.
+    #: Also a batch that was cancelled before it had jobs.
     CANCELLED = 6
 
 

@@ -116,6 +116,15 @@ async def test_a_batch_is_cancelled(batches_dsn: str) -> None:
         assert not await reference.cancel()
 
 
+async def test_a_batch_that_is_cancelled_before_it_has_jobs_is_cancelled(batches_dsn: str) -> None:
+    batches = Batches()
+    async with working(batches_dsn, batches) as chancy:
+        reference = await batches.push(chancy, callbacks(may_grow=True), [])
+        assert await reference.cancel()
+        assert await reference.wait(20) is BatchState.CANCELLED
+        assert await called(batches_dsn) == ["on finish"]
+
+
 async def test_a_job_that_was_asked_to_stop_and_should_go_back_is_cancelled(
     batches_dsn: str,
 ) -> None:

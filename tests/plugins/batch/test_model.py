@@ -56,7 +56,7 @@ class Model:
         found = list(self.jobs.values())
         if self.open or 0 in found or self.state not in (1, 5):
             return
-        if 5 not in found and 6 not in found:
+        if 5 not in found and 6 not in found and (found or not self.stopped):
             self.state = 4
             self.pushed.append("success")
         elif self.state == 1:

@@ -7,13 +7,13 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_failed bigint; v_cancelled bigint; v_state smallint;
+  v_succeeded bigint; v_failed bigint; v_cancelled bigint; v_state smallint;
 begin
-  select sum(s.failed), sum(s.cancelled) into v_failed, v_cancelled
+  select sum(s.succeeded), sum(s.failed), sum(s.cancelled) into v_succeeded, v_failed, v_cancelled
   from {schema}.batches_shards s where s.batch_id = p_id;
   update {schema}.batches b
   set finished_at = clock_timestamp(), state = case
-    when v_failed = 0 and v_cancelled = 0 then 4
+    when v_failed = 0 and v_cancelled = 0 and (b.stop_asked_at is null or v_succeeded > 0) then 4
     when v_failed = 0 or b.stop_asked_at is not null and v_cancelled > 0 then 6
     else 5 end
   where b.id = p_id and not b.open
