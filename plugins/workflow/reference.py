@@ -151,9 +151,9 @@ class WorkflowReference(GroupReference[Application, WorkflowState]):
 
         :param step: also run this step and all steps after it again, whatever their outcome.
         :returns: the number of steps that run again.
-        :raises PushError: there is no such workflow or step, it cannot be retried in its state, or
+        :raises PushError: there is no such workflow or step, it cannot be retried in its state,
             some of these steps still run, including any step of a cancelled workflow that was asked
-            to stop.
+            to stop, or some of its steps were purged. Nothing was written.
         """
         count = await self._calls.retry(self.id, step)
         if count is None:
@@ -172,6 +172,11 @@ class WorkflowReference(GroupReference[Application, WorkflowState]):
             raise PushError(
                 f"workflow {self.id}: some of these steps still run: wait until they have ended, "
                 "or cancel the workflow"
+            )
+        if count == -3:
+            raise PushError(
+                f"workflow {self.id} cannot be retried: it ended over keep_days ago, and some of "
+                "its steps were purged"
             )
         return count
 

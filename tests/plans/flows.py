@@ -29,7 +29,7 @@ from flows as f, generate_series(0, 9) as p
 FAN = """
 with flow as (
   insert into chancy.workflows (id, name, steps)
-  values (md5('fan')::uuid, 'fan', %(width)s::int + 2)
+  values (md5('fan')::uuid, 'fan', %(width)s::int + 1)
 ), joins as (
   insert into chancy.workflows_joins values (md5('fan')::uuid, 'in', %(width)s::int / 2),
     (md5('fan')::uuid, '', 1))

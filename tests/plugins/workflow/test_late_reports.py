@@ -106,6 +106,24 @@ async def test_outcomes_that_no_table_has_are_kept_until_they_are_stored(flows_d
             assert await one.wait(5) is WorkflowState.SUCCEEDED
 
 
+async def test_a_stopped_step_that_is_reported_late_does_not_end_its_retry(flows_dsn: str) -> None:
+    """Its hook failed, and nobody but its worker knows that it was stopped."""
+    flows = Workflows()
+    async with Chancy(flows_dsn, plugins=[flows]) as chancy:
+        reference = await chancy.push(Workflow("w").add(steps.mark.job(), "a"))
+        job = present(present(await reference.step("a")).job_id)
+        stop = "select chancy.workflows_cancel(%s, 'cancelled', null, null)"
+        ask(flows_dsn, stop, [reference.id])
+        ask(flows_dsn, "delete from chancy.jobs")
+        assert await reference.retry() == 0
+        place = StepRef(reference.id, "a", 1, False)
+        late = outcome_of(place, job, int(State.CANCELLED), None, None, None)
+        assert await WorkflowCalls(chancy.broker).report([late]) == []
+        assert await states(reference) == {"a": "pending"}
+    async with running.working(flows_dsn, flows) as chancy:
+        assert await flows.reference(chancy, reference.id).result(10) == "a"
+
+
 def test_jobs_missing_for_a_while_count_as_lost() -> None:
     clock = ManualClock()
     absences = MissingJobs(clock, most=2)

@@ -11,7 +11,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from chancy import Chancy, ConfigurationError, Queue, Settlement, current_job, job
+from chancy import Chancy, ConfigurationError, PushError, Queue, Settlement, current_job, job
 from chancy.broker.transaction import Transaction
 from chancy.clock import SystemClock
 from chancy.plugin.tables import PluginTables
@@ -347,6 +347,35 @@ async def test_workflows_that_cannot_be_purged_stop_no_sweep(
         waiting = await chancy.push(Workflow("w").wait_for("go", timeout_s=0.1, default=1))
         assert await waiting.wait(10) is WorkflowState.SUCCEEDED
     assert "hook_failed" not in caplog.text
+
+
+@pytest.mark.parametrize("purged", ["a", "bad", "z", ""])
+async def test_a_workflow_of_which_steps_were_purged_is_not_retried(
+    flows_dsn: str, purged: str
+) -> None:
+    flows = Workflows()
+    steps.failing.add("bad")
+    flow = Workflow("w").add(steps.once.job(), "a").add(steps.once.job(), "bad", after="a")
+    flow.add(steps.once.job(), "z", after="bad")
+    async with working(flows_dsn, flows) as chancy:
+        reference = await chancy.push(flow)
+        assert await reference.wait(10) is WorkflowState.FAILED
+        gone = "delete from chancy.workflows_steps where name = %s or %s = ''"
+        await asyncio.to_thread(ask, flows_dsn, gone, [purged, purged])
+        with pytest.raises(PushError, match="some of its steps were purged"):
+            await reference.retry()
+        assert present(await reference.get()).state is WorkflowState.FAILED
+
+
+async def test_a_workflow_that_is_being_retried_is_not_purged(flows_dsn: str) -> None:
+    async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
+        reference = await chancy.push(chain("w", steps.mark.job()))
+        assert await reference.cancel()
+        ask(flows_dsn, "update chancy.workflows set finished_at = now() - interval '9 days'")
+        async with await psycopg.AsyncConnection.connect(flows_dsn) as other:
+            await other.execute(LOCK, [reference.id])
+            assert await asyncio.wait_for(sweep_of(chancy, 8).purge(), 8) == 0
+        assert await reference.retry() == 1
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 -- steps behind it. Returns the number of steps; null: there is no such workflow or step, or
 -- the step undoes another one; -1: it
 -- cannot be retried in its state; -2: some of these steps run, or, of a cancelled workflow, any
--- steps run, or have ended without their outcome having been reported.
+-- steps run, or have ended without their outcome having been reported; -3: some of its steps were
+-- purged.
 -- Each job is looked up by its id, as in workflows_cancel.
 -- Index: the primary keys; all steps of the workflow. Locks: the workflow, exclusively; these
 -- steps, their joins. Not to be repeated: it would run them once more.
@@ -14,6 +15,7 @@ declare
   v_flow {schema}.workflows;
   v_names text[];
   v_let_go text[];
+  v_count int;
 begin
   perform {schema}.workflows_lock(array[p_id], true);
   select * into v_flow from {schema}.workflows w where w.id = p_id;
@@ -25,6 +27,10 @@ begin
   if v_flow.state in (2, 7) or v_flow.undoing and p_step is not null
     or v_flow.state in (1, 4) and p_step is null then
     return -1;
+  end if;
+  if v_flow.steps > (
+    select count(*) from {schema}.workflows_steps s where s.workflow_id = p_id) then
+    return -3;
   end if;
   with recursive behind (name) as (
     select p_step collate "C" where p_step is not null
@@ -53,7 +59,15 @@ begin
           and exists (select from {schema}.finished_jobs f where f.id = s.job_id offset 0))) then
     return -2;
   end if;
+  v_count := coalesce(cardinality(v_names), 0);
+  -- A job that was stopped may be yet to be reported, by its worker: it is of an earlier run then.
+  if v_flow.state = 6 then
+    v_names := v_names || array(
+      select s.name from {schema}.workflows_steps s
+      where s.workflow_id = p_id and s.state = 0 and s.func is not null
+        and {schema}.workflows_ready(p_id, s.name, s.needs, s.previous));
+  end if;
   perform {schema}.workflows_again(p_id, v_names, v_let_go);
-  return coalesce(cardinality(v_names), 0);
+  return v_count;
 end
 $$
