@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -10,12 +11,14 @@ from uuid import UUID
 
 from chancy.checks import check_number, check_queue_name
 from chancy.clock import Backoff
-from chancy.errors import BrokerError, ConfigurationError
+from chancy.errors import LOCK_NOT_AVAILABLE, BrokerError, ConfigurationError, StatementFailed
 from chancy.job.fields import ATTEMPTS
 from chancy.job.ids import new_ids
 from chancy.plugin.pushing import PrepareStored
 from chancy.plugins.dead_letter.letter import LetterFilter
 from chancy.plugins.dead_letter.store import BATCH, REPLAY_BYTES, Chosen, LetterPosition, Letters
+
+logger = logging.getLogger("chancy.dead_letters")
 
 #: Bounds of the rate of a replay, in jobs a second.
 MIN_RATE, MAX_RATE = 0.001, 100_000.0
@@ -64,6 +67,9 @@ class Walk:
         self._letters = letters
         self._wanted = wanted
         self._limit = limit
+        self._done = 0
+        #: Dead letters that are named by id are waited for.
+        self._by_filter = wanted.ids is None
 
     async def replay(
         self,
@@ -83,32 +89,33 @@ class Walk:
             chosen = chosen._replace(replayed=False)
         started = time.monotonic()
         gap_s = 1 / options.rate if options.rate else 0.0
-        done = 0
         async for positions in self._batches(chosen, REPLAY_BYTES):
             # The rate counts from the start, so time spent on earlier batches is deducted.
-            delay_s = max(done * gap_s - (time.monotonic() - started), 0.0) if gap_s else 0.0
+            delay_s = max(self._done * gap_s - (time.monotonic() - started), 0.0) if gap_s else 0.0
             if delay_s + BATCH * gap_s > _MAX_DAYS * 86_400:
                 raise ConfigurationError(
                     f"rate={options.rate} would schedule a job more than {_MAX_DAYS:,} days "
                     "ahead: pass a higher rate or a lower limit"
                 )
             ids = [position.id for position in positions]
-            found = await self._replayed(ids, options, delay_s, gap_s, prepare)
-            done += len(found)
+            found = await self._replayed(ids, new_ids(len(ids)), options, delay_s, gap_s, prepare)
+            self._done += len(found)
             if progress is not None:
-                progress(done)
+                progress(self._done)
             yield found
 
     async def _replayed(
         self,
         ids: list[UUID],
+        jobs: list[UUID],
         options: ReplayOptions,
         delay_s: float,
         gap_s: float,
         prepare: PrepareStored | None,
     ) -> dict[UUID, UUID]:
-        """Replay a batch. If the response is lost, the same ids are sent again."""
-        jobs = new_ids(len(ids))
+        """Replay a batch. If the response is lost, the same ids are sent again. A batch of a filter
+        that other transactions hold up is halved until only the dead letters that they hold are
+        left out."""
         give_up_at = time.monotonic() + _RETRY_S
         backoff = Backoff()
         while True:
@@ -122,35 +129,52 @@ class Walk:
                     delay_s=delay_s,
                     gap_s=gap_s,
                     prepare=prepare,
-                    skip_refused=self._wanted.ids is None,
+                    skip_refused=self._by_filter,
+                    impatient=self._by_filter,
                 )
             except BrokerError as error:
+                if self._by_filter and _held(error):
+                    break
                 pause_s = backoff.next_until(give_up_at)
                 if pause_s is None or not error.retryable:
                     raise
                 await asyncio.sleep(pause_s)
+        if len(ids) == 1:
+            logger.warning(
+                "replay_blocked job=%s: another transaction holds its key or row", ids[0]
+            )
+            return {}
+        half = len(ids) // 2
+        found = await self._replayed(ids[:half], jobs[:half], options, delay_s, gap_s, prepare)
+        delay_s += len(found) * gap_s
+        rest = await self._replayed(ids[half:], jobs[half:], options, delay_s, gap_s, prepare)
+        return found | rest
 
     async def purge(self, progress: Progress | None = None) -> int:
         """Delete the dead letters permanently; returns their number."""
         chosen = await self._letters.choose(self._wanted, bounded=True)
-        done = 0
         async for positions in self._batches(chosen, None):
-            ids = [position.id for position in positions]
-            done += await self._letters.purge(ids, replayed=chosen.replayed)
+            self._done += await self._letters.purge(
+                [position.id for position in positions],
+                replayed=chosen.replayed,
+                skip_locked=self._by_filter,
+            )
             if progress is not None:
-                progress(done)
-        return done
+                progress(self._done)
+        return self._done
 
     async def _batches(
         self, chosen: Chosen, most_bytes: int | None
     ) -> AsyncIterator[list[LetterPosition]]:
         after: LetterPosition | None = None
-        left = self._limit
-        while left is None or left > 0:
-            limit = min(BATCH, left or BATCH)
+        while (left := BATCH if self._limit is None else self._limit - self._done) > 0:
+            limit = min(BATCH, left)
             positions = await self._letters.page(chosen, after, limit, most_bytes)
             if not positions:
                 return
             after = positions[-1]
-            left = None if left is None else left - len(positions)
             yield positions
+
+
+def _held(error: BrokerError) -> bool:
+    return isinstance(error, StatementFailed) and error.sqlstate == LOCK_NOT_AVAILABLE

@@ -213,12 +213,14 @@ class Letters:
         delay_s: float = 0.0,
         gap_s: float = 0.0,
         skip_refused: bool = False,
+        impatient: bool = False,
     ) -> dict[UUID, UUID]:
         """Push the jobs again, and make other brokers replay dead letters that are not jobs;
         returns the new ids by dead letter. See ``sql/replay.sql``.
 
         :param prepare: see `Application.prepare_stored`.
         :param skip_refused: log the jobs that a plugin refuses, and replay the others.
+        :param impatient: fail if another transaction holds a dead letter or a unique key for long.
         :raises Exception: the exception with which a plugin refuses a job; no dead letter is
             replayed.
         """
@@ -232,9 +234,8 @@ class Letters:
             both = [(id, job) for id, job in zip(ids, jobs, strict=True) if id not in refused]
             ids, jobs = [id for id, _ in both], [job for _, job in both]
             changed = [found.get(id) for id in ids]
-        rows = await self._tables.fetch(
-            "replay", list(ids), list(jobs), force, queue, max_attempts, delay_s, gap_s, changed
-        )
+        terms = (force, queue, max_attempts, delay_s, gap_s, changed, impatient)
+        rows = await self._tables.fetch("replay", list(ids), list(jobs), *terms)
         replayed = {id: job for id, job, _ in rows}
         if isinstance(self._source, LetterSource):
             store = self._tables.store
@@ -272,13 +273,16 @@ class Letters:
                 refused[dead.id] = error
         return found, refused
 
-    async def purge(self, ids: Sequence[UUID], *, replayed: bool | None = None) -> int:
+    async def purge(
+        self, ids: Sequence[UUID], *, replayed: bool | None = None, skip_locked: bool = False
+    ) -> int:
         """Delete dead letters permanently; returns their number.
 
         :param replayed: see `LetterFilter`; it applies when a dead letter is deleted, so a dead
             letter that was replayed in the meantime stays.
+        :param skip_locked: leave out those that another transaction has locked.
         """
-        ((count,),) = await self._tables.fetch("purge", list(ids), WINDOW_S, replayed)
+        ((count,),) = await self._tables.fetch("purge", list(ids), WINDOW_S, replayed, skip_locked)
         return int(count)
 
     # For the sweep

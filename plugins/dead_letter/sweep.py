@@ -129,10 +129,12 @@ class DeadLetterSweep:
         if until is None:
             return 0
         chosen = (await self._letters.choose(EVERY))._replace(until=until)
-        dropped = 0
+        dropped, after = 0, None
         for _ in range(_MAX_BATCHES):
-            positions = await self._letters.page(chosen, None, BATCH)
-            dropped += await self._letters.purge([position.id for position in positions])
+            positions = await self._letters.page(chosen, after, BATCH)
+            ids = [position.id for position in positions]
+            dropped += await self._letters.purge(ids, skip_locked=True)
             if len(positions) < BATCH:
                 break
+            after = positions[-1]
         return dropped

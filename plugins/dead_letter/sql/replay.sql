@@ -8,7 +8,8 @@
 -- dead letter. They were given $4 and $5, and may have replaced them.
 -- The new job starts with no attempts, crashes and errors, without progress, and with no count of
 -- snoozes, of rate limits, and of workers that do not register the function. Its checkpoints stay.
--- Index: the primary keys. Locks: the dead letters by id.
+-- Index: the primary keys. Locks: the dead letters by id; $9: fails after waiting 100 ms for a lock or
+-- a key.
 -- Safe to repeat with the same $2: the same result is returned again.
 with chosen as materialized (
   select d.id, d.replays, d.unique_key, n.job_id, n.place, j.*
@@ -23,12 +24,13 @@ with chosen as materialized (
     union all
     select c.*
     from jsonb_to_record(n.changed::jsonb) as c (
-      queue text, priority smallint, func text, arguments jsonb, max_attempts int, meta jsonb,
-      limits jsonb)
+      queue text, priority smallint, func text, arguments jsonb, max_attempts int,
+      meta jsonb, limits jsonb)
     where n.changed is not null) as j
   where (d.replayed_at is null or $3::boolean)
     and d.replayed_as is distinct from n.job_id
     and d.reason <> 'event'
+    and (not $9::boolean or set_config('lock_timeout', '100ms', true) is not null)
   order by d.id
   for update of d),
 timed as (
@@ -60,8 +62,7 @@ marked as (
   join pushed as p on p.id = c.job_id
   where d.id = c.id
   returning d.id, d.replayed_as)
-select m.id, m.replayed_as, w.woken
-from marked as m
+select m.id, m.replayed_as, w.woken from marked as m
 cross join (
   select count({schema}.wake(q.queue, true, q.jobs)) as woken
   from (

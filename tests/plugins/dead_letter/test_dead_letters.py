@@ -324,6 +324,41 @@ async def test_a_letter_whose_unique_key_is_taken_waits_for_it(dsn: str) -> None
     assert ask(dsn, "select unique_key from chancy.jobs") == [(b"k",)]
 
 
+async def test_letters_and_keys_that_a_transaction_holds_keep_no_others_waiting(
+    dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = letters(dsn, 20)
+    with psycopg.connect(dsn, autocommit=True) as free:
+        for id in ids[1:4]:
+            ask(free, "update chancy.dead_letters set unique_key = %s where id = %s", [str(id), id])
+    async with Chancy(dsn) as chancy:
+        with psycopg.connect(dsn) as holder:
+            ask(holder, "select from chancy.dead_letters where id = %s for update", [ids[0]])
+            ask(
+                holder,
+                "insert into chancy.jobs (id, pos, state, queue, func, unique_key)"
+                " select id, nextval('chancy.positions'), 0, 'other', 'a.b', unique_key"
+                " from chancy.dead_letters where unique_key is not null",
+            )
+            async with asyncio.timeout(10):
+                assert await DEAD.replay_all(chancy, rate=1) == 16
+            holder.rollback()
+        delays = "select run_at - min(pushed_at) over () from chancy.jobs order by pos"
+        seconds = [round(late.total_seconds()) if late else 0 for (late,) in ask(dsn, delays)]
+        assert seconds == pytest.approx(range(16), abs=3)
+        assert caplog.text.count("replay_blocked") == 4
+        assert await DEAD.replay_all(chancy) == 4
+
+
+async def test_letters_whose_keys_are_taken_do_not_count_towards_the_limit(dsn: str) -> None:
+    ids = letters(dsn, 6)
+    ask(dsn, "update chancy.dead_letters set unique_key = 'k' where id = any (%s)", [ids[:4]])
+    async with Chancy(dsn) as chancy:
+        assert await DEAD.replay_all(chancy, limit=1) == 1
+        assert await DEAD.replay_all(chancy, limit=2) == 2
+        assert await DEAD.replay_all(chancy, limit=2) == 0
+
+
 async def test_large_jobs_are_replayed_a_few_at_a_time(dsn: str) -> None:
     """Plugins may get their arguments in this process."""
     # 900 KB each that the server cannot compress.

@@ -130,6 +130,20 @@ async def test_of_too_many_the_oldest_go_and_do_not_come_back(
     assert f"dead_letters_dropped count={BATCH + 15} max_letters=15" in caplog.text
 
 
+async def test_a_locked_letter_keeps_no_others_from_being_purged(
+    dsn: str, chancy: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "BATCH", 2)
+    ids = letters(dsn, 5, ago="2 days")
+    with psycopg.connect(dsn) as holder:
+        holder.execute("select from chancy.dead_letters where id = any (%s) for update", [ids[:2]])
+        async with asyncio.timeout(10):
+            assert await sweeper(chancy, keep_days=1).retain() == 3
+            assert await DEAD.purge_all(chancy, LetterFilter()) == 0
+        assert filed(dsn) == set(ids[:2])
+    assert await sweeper(chancy, keep_days=1).retain() == 2
+
+
 async def test_purged_dead_letters_are_remembered_while_they_could_return(
     dsn: str, chancy: Chancy
 ) -> None:
