@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from chancy.broker.optional import SqlStore
 from chancy.checks import check_number
-from chancy.errors import ConfigurationError, PushError
+from chancy.errors import LOCK_NOT_AVAILABLE, ConfigurationError, PushError, StatementFailed
 from chancy.plugin.leader import elected
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Application, Panel, Runtime
@@ -32,7 +32,8 @@ __all__ = ["Cron", "Entry", "Fired", "Misfire", "Overlap", "StoredEntry", "perio
 
 logger = logging.getLogger("chancy.cron")
 
-#: Seconds between two polls of a worker that does not lead.
+#: Seconds between two polls of a worker that does not lead, and until an entry of the code that
+#: another transaction has locked is stored.
 _RARELY_S = 30.0
 
 
@@ -66,8 +67,8 @@ class Cron(Plugin):
         self.poll_s = poll_s
         self.keep_ticks = keep_ticks
         self.lapse_s = lapse_s
-        #: The workers that have stored the entries, because a failed service starts again.
-        self._declared: WeakSet[Runtime] = WeakSet()
+        #: The entries that each worker has stored, because a failed service starts again.
+        self._declared: WeakKeyDictionary[Runtime, set[str]] = WeakKeyDictionary()
 
     @classmethod
     def get_identifier(cls) -> str:
@@ -118,8 +119,9 @@ class Cron(Plugin):
         while True:
             # Every worker declares the entries of its code.
             if clock.monotonic() >= declare_at:
-                await self._declare(runtime, entries, code)
-                declare_at = clock.monotonic() + self.lapse_s / 4
+                stored = await self._declare(runtime, entries, code)
+                again_s = self.lapse_s / 4
+                declare_at = clock.monotonic() + (again_s if stored else min(again_s, _RARELY_S))
             if not leader.leading:
                 # After the timeout every worker polls, so ticks are also fired without a leader.
                 rarely_s = min(_RARELY_S, self.lapse_s / 4) * random.uniform(0.8, 1.2)
@@ -128,21 +130,27 @@ class Cron(Plugin):
             if leader.leading:
                 await clock.sleep(min(pause_s, self.poll_s))
 
-    async def _declare(self, runtime: Runtime, entries: Entries, code: Mapping[str, Entry]) -> None:
+    async def _declare(self, runtime: Runtime, entries: Entries, code: Mapping[str, Entry]) -> bool:
         """Store the entries of the code once in each worker; later calls only postpone their lapse.
+        Returns False if another transaction has locked some of them: the next call stores these.
 
         During a deployment, workers of two versions run at the same time. The entries of the
         worker that started last apply; the other workers do not overwrite them.
         """
-        if runtime in self._declared:
-            await entries.touch(list(code), lapse_s=self.lapse_s)
-            return
-        for entry in code.values():
+        declared = self._declared.setdefault(runtime, set())
+        await entries.touch(list(declared), lapse_s=self.lapse_s)
+        for name in [name for name in code if name not in declared]:
             try:
-                await entries.add(entry, upsert=True, lapse_s=self.lapse_s)
+                await entries.add(code[name], upsert=True, lapse_s=self.lapse_s)
             except (ConfigurationError, PushError) as error:
-                logger.error("cron_entry_refused entry=%s: %s", entry.name, error)
-        self._declared.add(runtime)
+                logger.error("cron_entry_refused entry=%s: %s", name, error)
+            except StatementFailed as error:
+                if error.sqlstate != LOCK_NOT_AVAILABLE:
+                    raise
+                logger.warning("cron_entry_locked entry=%s", name)
+                continue
+            declared.add(name)
+        return len(declared) == len(code)
 
     # At run time
 

@@ -218,8 +218,7 @@ class Firing:
             advanced += await self._fire(batch, busy)
         if fired := [plan.name for plan in plans if plan.ticks]:
             await self._entries.prune(fired, self._keep)
-        blocked = bool(plans) and not advanced
-        self._pause_s = min(2 * self._pause_s, _LONGEST_S) if blocked else _SHORTEST_S
+        self._pause_s = _SHORTEST_S if advanced else min(2 * self._pause_s, _LONGEST_S)
         return self._pause_s if wait_s is None else max(min(self._pause_s, wait_s), _SHORTEST_S)
 
     async def _check_overlaps(

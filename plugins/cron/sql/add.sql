@@ -2,7 +2,8 @@
 -- history; another expression or time zone applies from now on. $17: seconds after which an entry
 -- of a worker's code lapses unless it is declared again; null: this call sets no lapse. At most $18
 -- entries. Returns whether the entry existed; no row if it was not stored.
--- Index: the primary key of cron_entries. Locks: its row. Safe to repeat.
+-- Index: the primary key of cron_entries. Locks: its row; with $17, fails after waiting 100 ms for it.
+-- Safe to repeat.
 insert into {schema}.cron_entries as e (
   name, expression, zone, misfire, grace_s, backfill_limit, overlap, jitter_s,
   func, arguments, queue, priority, max_attempts, meta, limits, lapses_at)
@@ -11,6 +12,7 @@ select
   $9::text, $10::text::jsonb, $11::text, $12::smallint, $13::int, $14::text::jsonb,
   $15::text::jsonb, clock_timestamp() + $17::float8 * interval '1 second'
 where (select count(*) from {schema}.cron_entries as o where o.name <> $1::text) < $18::bigint
+  and ($17::float8 is null or set_config('lock_timeout', '100ms', true) is not null)
 on conflict (name) do update
 set
   expression = excluded.expression,

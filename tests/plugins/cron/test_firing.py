@@ -86,6 +86,22 @@ async def test_steps_beside_a_locked_row_are_rare_and_miss_no_tick(dsn: str) -> 
         assert await clock.firing.step() > 0.02
 
 
+async def test_an_invalid_entry_that_is_locked_keeps_no_others_waiting(dsn: str) -> None:
+    async with clockwork(dsn, entry("bad"), entry("good")) as clock:
+        for name in ("bad", "good"):
+            ago(dsn, name, "1 hour")
+        ask(dsn, "update chancy.cron_entries set zone = 'Nowhere' where name = 'bad'")
+        with psycopg.connect(dsn) as holder:
+            ask(holder, "select from chancy.cron_entries where name = 'bad' for update")
+            async with asyncio.timeout(10):
+                pauses = [await clock.firing.step() for _ in range(4)]
+            assert {one["entry"] for one in pushed(dsn)} == {"good"}
+            assert pauses == [0.02, 0.04, 0.08, 0.16]
+        await clock.fire()
+        stored = present(await clock.entries.get("bad"))
+        assert stored.problem
+
+
 class Lossy(Entries):
     """Entries whose statements are done, while every other answer is lost."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from chancy import Chancy, Job, Plugin, Queue, State, Unique, Worker
@@ -134,6 +135,19 @@ async def test_a_deployment_takes_entries_over_and_the_old_ones_lapse(dsn: str) 
         assert [one["entry"] for one in pushed(dsn)] == ["added"]
         sources = {one.name: one.source for one in await new.get_all(chancy)}
     assert sources == {"added": "code", "both": "code", "gone": "lapsed"}
+
+
+async def test_a_locked_entry_keeps_no_others_from_being_stored_and_fired(dsn: str) -> None:
+    await started(dsn, Cron(entry("locked")))
+    cron = Cron(entry("locked", EVERY_SECOND), entry("other", EVERY_SECOND), lapse_s=1)
+    app = Chancy(dsn, plugins=[cron], no_default_plugins=True)
+    with psycopg.connect(dsn) as holder:
+        ask(holder, "select from chancy.cron_entries where name = 'locked' for update")
+        async with app, Worker(app, queues=[]):
+            await eventually(lambda: pushed(dsn))
+            assert {one["entry"] for one in pushed(dsn)} == {"other"}
+            holder.rollback()
+            await eventually(lambda: "locked" in {one["entry"] for one in pushed(dsn)})
 
 
 async def test_an_entry_of_a_live_worker_does_not_lapse_when_the_server_clock_changes(
