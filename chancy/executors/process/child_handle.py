@@ -66,10 +66,6 @@ class ChildOwner(Protocol):
     ) -> None:
         """A job asks to store a checkpoint. Answer with `ChildProcess.stored`."""
 
-    def initializer_failed(self, child: ChildProcess, failure: Failure) -> None:
-        """Its initializer has failed, and it exits."""
-        ...
-
 
 class ChildProcess:
     """One executor process: started, given calls, and watched until it has exited.
@@ -96,8 +92,9 @@ class ChildProcess:
         self._retiring = False
         #: Its slots when they were last counted.
         self.counted = 0
-        #: Result: None once it accepts calls, or why it never will.
-        self.ready: asyncio.Future[str | None] = self._loop.create_future()
+        #: Result: None once it accepts calls, or why it never will: how it ended, or the failure of
+        #: its initializer.
+        self.ready: asyncio.Future[str | Failure | None] = self._loop.create_future()
         #: Done when a successor is needed, at the latest when it has exited.
         self.successor_needed: asyncio.Future[None] = self._loop.create_future()
         #: Result: how the process ended.
@@ -341,11 +338,7 @@ class ChildProcess:
         elif kind == frames.READY and not self.ready.done():
             self.ready.set_result(None)
         elif kind == frames.UNREADY and not self.ready.done():
-            failure = Failure.from_json(json.loads(body))
-            self.owner.initializer_failed(self, failure)
-            self.ready.set_result(
-                f"failed in its initializer: {failure.types[0]}: {failure.message}"
-            )
+            self.ready.set_result(Failure.from_json(json.loads(body)))
         elif kind == frames.STORE:
             if attempt is not None:
                 self.owner.store_requested(self, attempt, frame[2], body.decode())

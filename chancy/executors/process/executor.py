@@ -16,7 +16,6 @@ from dataclasses import replace
 from time import perf_counter
 
 from chancy.attempt.claim import Claim
-from chancy.attempt.failure import Failure
 from chancy.attempt.outcome import Outcome, Released
 from chancy.clock import is_being_cancelled
 from chancy.context.context import Progress
@@ -391,6 +390,3 @@ class ProcessExecutor:
         except Exception as raised:
             error = raised
         child.stored(attempt.number, number, error)
-
-    def initializer_failed(self, child: ChildProcess, failure: Failure) -> None:
-        """Do nothing: it fails before it is lent."""

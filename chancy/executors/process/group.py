@@ -337,7 +337,20 @@ class ChildGroup:
             return child
         await child.exited
         self._living.discard(child)
-        return why
+        return self._failed(child, why) if isinstance(why, Failure) else why
+
+    def _failed(self, child: ChildProcess, failure: Failure) -> str:
+        """Log the failure of an initializer. Returns it in short."""
+        kind = self._kind
+        logger.error(
+            "child_initializer_failed %s initializer=%s error=%s: %s\n%s",
+            child,
+            kind.environment.application if kind.environment else kind.options.initializer,
+            failure.types[0],
+            failure.message,
+            failure.trace,
+        )
+        return f"failed in its initializer: {failure.types[0]}: {failure.message}"
 
     def _add(self, child: ChildProcess, seat: _Seat, predecessor: ChildProcess | None) -> None:
         seat.failing = False
@@ -381,17 +394,6 @@ class ChildGroup:
         kind, _, level, body = frame
         if kind == frames.LOG:
             self._log_relay.relay(None, int(level), body)
-
-    def initializer_failed(self, child: ChildProcess, failure: Failure) -> None:
-        kind = self._kind
-        logger.error(
-            "child_initializer_failed %s initializer=%s error=%s: %s\n%s",
-            child,
-            kind.environment.application if kind.environment else kind.options.initializer,
-            failure.types[0],
-            failure.message,
-            failure.trace,
-        )
 
 
 class ChildPool:
