@@ -1,15 +1,18 @@
-"""What an executor is made with."""
+"""Executors are made by the name of their kind, with an `ExecutorSetup`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, cast
 
-from chancy.executors.base import NO_CALLBACKS, AttemptCallbacks, FindFunction
+from chancy.executors.base import NO_CALLBACKS, AttemptCallbacks, Executor, FindFunction
 from chancy.executors.process.settings import ChildKind, JobEnvironment
 from chancy.job.limits import NO_LIMITS, Limits
+from chancy.queue.executor_kind import executor_kind
 from chancy.queue.executor_options import ExecutorOptions, ProcessOptions
+from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
 
 if TYPE_CHECKING:
     from chancy.executors.process.group import ChildPool
@@ -34,7 +37,7 @@ class ExecutorSetup:
 
     concurrency: int
     find: FindFunction
-    max_payload: int
+    max_payload: int = DEFAULT_MAX_PAYLOAD
     options: ExecutorOptions
     limits: Limits = NO_LIMITS
     callbacks: AttemptCallbacks = NO_CALLBACKS
@@ -55,3 +58,12 @@ class ExecutorSetup:
             levels=levels,
             plain_errors=self.callbacks.plain_errors,
         )
+
+
+def make_executor(name: str, setup: ExecutorSetup) -> Executor:
+    """Create an executor. Start it before it runs anything.
+
+    :raises ConfigurationError: no executor of this name is installed.
+    """
+    factory = cast("Callable[[ExecutorSetup], Executor]", resolve_name(executor_kind(name).factory))
+    return factory(setup)

@@ -13,14 +13,15 @@ from chancy.clock import Clock
 from chancy.containment import Containment
 from chancy.context.context import Progress
 from chancy.errors import ChancyError, LeaseLost
-from chancy.executors import executor
 from chancy.executors.base import AttemptCallbacks, Executor
 from chancy.executors.batches import BatchedExecutor
 from chancy.executors.invocation import callee
+from chancy.executors.setup import ExecutorSetup, make_executor
 from chancy.job.limits import Limits, LimitType, decode_limits
 from chancy.job.registry import Registry
 from chancy.plugin.hooks import AroundHook
-from chancy.queue.executor_options import ExecutorOptions, ThreadOptions
+from chancy.queue.executor_kind import executor_kind
+from chancy.queue.executor_options import AsyncOptions, ExecutorOptions, ThreadOptions
 from chancy.queue.queue import Queue
 from chancy.testing.memory import MemoryBroker
 from chancy.worker.meta_writer import MetaWriter
@@ -48,8 +49,7 @@ class InProcessRunner:
         limits = Limits.of(queue.limits)
         if queue.executor == "process":
             claim, limits = _without_memory(claim), Limits(limits.time_s)
-        executor_ = executor(
-            name,
+        setup = ExecutorSetup(
             concurrency=1,
             find=self._app.registry.find,
             max_payload=self._app.max_payload,
@@ -57,7 +57,7 @@ class InProcessRunner:
             limits=limits,
             callbacks=AttemptCallbacks(report=self._report, store=self._store),
         )
-        outcome = await self._run(executor_, claim, queue)
+        outcome = await self._run(make_executor(name, setup), claim, queue)
         if queue.executor == "process":
             outcome = _in_time(outcome, decode_limits(claim.limits).over(limits).time_s)
         [settlement] = self._meta.with_progress([self._app.hooks.judge(claim, outcome)])
@@ -100,10 +100,10 @@ class InProcessRunner:
             raise LeaseLost(f"job {claim.id} has ended: its checkpoint is not stored")
 
 
-def _options(name: str, queue: Queue) -> ExecutorOptions | None:
+def _options(name: str, queue: Queue) -> ExecutorOptions:
     if name == queue.executor:
-        return queue.options
-    return ThreadOptions(cooperative=True) if name == "thread" else None
+        return queue.options or executor_kind(name).options()
+    return ThreadOptions(cooperative=True) if name == "thread" else AsyncOptions()
 
 
 def _in_time(outcome: Outcome, limit_s: float | None) -> Outcome:

@@ -21,7 +21,6 @@ from chancy.attempt.failure import Failure
 from chancy.attempt.outcome import Cancelled, Outcome, TimedOut
 from chancy.context.context import Progress
 from chancy.errors import ConfigurationError, LeaseLost
-from chancy.executors import executor as make_executor
 from chancy.executors.base import AttemptCallbacks, Executor
 from chancy.executors.process import answer as answers
 from chancy.executors.process import protocol as frames
@@ -29,9 +28,10 @@ from chancy.executors.process.call import MAX_CALL, ChildCall
 from chancy.executors.process.child.job_loop import JobLoop
 from chancy.executors.process.protocol import packed
 from chancy.executors.process.settings import JobEnvironment
+from chancy.executors.setup import ExecutorSetup, make_executor
 from chancy.job.limits import Limit, encode_limits
 from chancy.plugin.hooks import Hooks
-from chancy.queue.executor_kind import decode_options
+from chancy.queue.executor_kind import decode_options, executor_kind
 from chancy.queue.executor_options import ExecutorOptions, encode_options
 from chancy.worker.middleware import AroundHooks
 
@@ -115,12 +115,11 @@ class IsolatedJobLoop(JobLoop):
         await self._stack.enter_async_context(application)
         details = json.loads(environment.details)
         name: str = details["executor"]
-        executor = make_executor(
-            name,
+        setup = ExecutorSetup(
             concurrency=1,
             find=self._dispatcher.find,
             max_payload=self._settings.max_payload,
-            options=decode_options(details["options"], name),
+            options=decode_options(details["options"], name) or executor_kind(name).options(),
             callbacks=AttemptCallbacks(
                 report=self._say,
                 store=self._store,
@@ -129,6 +128,7 @@ class IsolatedJobLoop(JobLoop):
                 plain_errors=self._settings.plain_errors,
             ),
         )
+        executor = make_executor(name, setup)
         around = application.hooks.around
         plain = self._settings.plain_errors
         self._executor: Executor = (

@@ -16,11 +16,11 @@ from chancy.broker.notices import Notice
 from chancy.broker.optional import for_upkeep
 from chancy.clock import Clock
 from chancy.context.context import Progress
-from chancy.executors import executor as make_executor
 from chancy.executors.base import AttemptCallbacks, Executor
 from chancy.executors.batches import BatchedExecutor
 from chancy.executors.process.group import ChildPool
 from chancy.executors.process.settings import JobEnvironment
+from chancy.executors.setup import ExecutorSetup, make_executor
 from chancy.job.limits import Limits
 from chancy.job.registry import Registry
 from chancy.plugin.hooks import Hooks
@@ -166,7 +166,8 @@ class QueueWorker:
         queue = self.queue
         kind = executor_kind(queue.executor)
         options = queue.options or kind.options()
-        usual = self._hooked(self._executor_of(queue.executor, self._concurrency, options))
+        concurrency = self._concurrency or kind.concurrency()
+        usual = self._hooked(self._executor_of(queue.executor, concurrency, options))
         make_isolated: Callable[[], Executor | None] | None = None
         if kind.in_worker:
             grace_s = getattr(options, "grace_s", ProcessOptions().grace_s)
@@ -199,12 +200,11 @@ class QueueWorker:
     def _executor_of(
         self,
         name: str,
-        concurrency: int | None,
+        concurrency: int,
         options: ExecutorOptions,
         environment: JobEnvironment | None = None,
     ) -> Executor:
-        executor = make_executor(
-            name,
+        setup = ExecutorSetup(
             concurrency=concurrency,
             find=self._registry.find,
             max_payload=self._max_payload,
@@ -223,6 +223,7 @@ class QueueWorker:
             pool=self._children if environment is None else None,
             around_in_child=self._around_in_child if environment is None else (),
         )
+        executor = make_executor(name, setup)
         return BatchedExecutor(executor, self._registry.find, self._max_payload)
 
     def _meta_writer(self, claim: Claim) -> MetaWriter:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from chancy import Chancy, Queue, State, Worker
-from chancy.executors import executor as make
+from chancy import AsyncOptions, Chancy, Queue, State, Worker
+from chancy.executors.setup import ExecutorSetup, make_executor
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.retry import Retries
 from chancy.retry import Constant
@@ -100,7 +100,8 @@ async def test_attempts_of_a_sandbox_are_logged(caplog: pytest.LogCaptureFixture
 
 @pytest.mark.parametrize("wait", [False, True])
 async def test_memory_of_a_failed_job_is_freed_without_the_garbage_collector(wait: bool) -> None:
-    executor = make("async", concurrency=1, find=lambda _: failing_jobs.hold, max_payload=1_000)
+    setup = ExecutorSetup(concurrency=1, find=lambda _: failing_jobs.hold, options=AsyncOptions())
+    executor = make_executor("async", setup)
     await executor.start()
     gc.disable()
     try:

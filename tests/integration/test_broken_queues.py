@@ -14,8 +14,8 @@ import pytest
 from chancy import Chancy, ProcessOptions, Queue, State, Worker
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Returned
-from chancy.executors import executor
 from chancy.executors.base import Executor
+from chancy.executors.setup import ExecutorSetup, make_executor
 from chancy.worker import queue_worker as serving
 from tests.integration import progress_jobs as reporting
 from tests.support import jobs
@@ -64,9 +64,6 @@ class Stub:
             raise self.worse
 
 
-Make = Callable[..., Executor]
-
-
 @pytest.fixture
 async def chancy(dsn: str) -> AsyncIterator[Chancy]:
     jobs.noted.clear()
@@ -79,11 +76,10 @@ async def chancy(dsn: str) -> AsyncIterator[Chancy]:
 def stubs(monkeypatch: pytest.MonkeyPatch) -> list[Stub]:
     """The executors of process queues, in the order in which they were made."""
     made: list[Stub] = []
-    real: Make = executor
 
-    def make(name: str, **terms: Any) -> Executor:
+    def make(name: str, setup: ExecutorSetup) -> Executor:
         if name != "process":
-            return real(name, **terms)
+            return make_executor(name, setup)
         made.append(Stub())
         return made[-1]
 

@@ -14,10 +14,11 @@ from uuid import uuid4
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Returned
-from chancy.executors import executor
 from chancy.executors.base import AttemptCallbacks, Executor, Report, StoreMeta, no_report, no_store
+from chancy.executors.setup import ExecutorSetup, make_executor
 from chancy.job.limits import NO_LIMITS, Limit, Limits, encode_limits
 from chancy.job.registry import Registry
+from chancy.queue.executor_kind import executor_kind
 from chancy.queue.executor_options import ExecutorOptions
 from tests.contract.executor import checkpoint_jobs as executor_checkpoints
 from tests.contract.executor import context_jobs as executor_asks
@@ -73,15 +74,17 @@ async def started(
     keep: StoreMeta = no_store,
     plain_errors: bool = True,
 ) -> AsyncGenerator[Executor]:
-    made = executor(
-        name,
+    if options is None:
+        options = cluster_options(name) if name in CLUSTERS else executor_kind(name).options()
+    setup = ExecutorSetup(
         concurrency=concurrency,
         find=find,
         max_payload=MAX_PAYLOAD,
-        options=options or (cluster_options(name) if name in CLUSTERS else None),
+        options=options,
         limits=limits,
         callbacks=AttemptCallbacks(report=report, store=keep, plain_errors=plain_errors),
     )
+    made = make_executor(name, setup)
     await made.start()
     try:
         yield made

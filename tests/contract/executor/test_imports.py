@@ -16,11 +16,11 @@ import pytest
 
 from chancy.attempt.outcome import Outcome, Raised, Returned
 from chancy.errors import ImportTimeout
-from chancy.executors import executor, imports
+from chancy.executors import imports
 from chancy.executors.base import Executor
 from chancy.executors.batches import BatchedExecutor
 from chancy.executors.cluster.executor import ClusterExecutor
-from chancy.executors.setup import ExecutorSetup
+from chancy.executors.setup import ExecutorSetup, make_executor
 from chancy.job.limits import Limit, encode_limits
 from chancy.job.registry import Registry
 from chancy.queue.executor_options import (
@@ -67,7 +67,7 @@ def write(folder: Path, module: str, *, seconds: float, slow: str = "True") -> N
 @asynccontextmanager
 async def running(name: str, options: ExecutorOptions) -> AsyncGenerator[Executor]:
     find = Registry(allow=["slow_*"]).find
-    made = executor(name, concurrency=1, find=find, options=options)
+    made = make_executor(name, ExecutorSetup(concurrency=1, find=find, options=options))
     made = BatchedExecutor(made, find, 1_000)  # as in a worker
     await made.start()
     try:
@@ -136,12 +136,9 @@ async def test_a_consumer_that_is_torn_down_does_not_wait_for_an_import(name: st
         raise AssertionError("nothing is to run")
 
     options = OPTIONS.get(name, DaskOptions())
-    it: Executor
-    if name == "dask":
-        setup = ExecutorSetup(concurrency=1, find=find, max_payload=1_000, options=options)
-        it = ClusterExecutor(setup, ThreadCluster())
-    else:
-        it = executor(name, concurrency=1, find=find, options=options)
+    setup = ExecutorSetup(concurrency=1, find=find, options=options)
+    dask = name == "dask"
+    it = ClusterExecutor(setup, ThreadCluster()) if dask else make_executor(name, setup)
     await it.start()
     try:
         consumer = asyncio.create_task(it.run(claim_with("no_such_module.work", "{}")))

@@ -9,9 +9,9 @@ from contextlib import AsyncExitStack
 import pytest
 
 from chancy.attempt.outcome import Released, Returned
-from chancy.executors import executor
 from chancy.executors.base import Executor
 from chancy.executors.process.group import ChildPool, turn_is_over
+from chancy.executors.setup import ExecutorSetup, make_executor
 from chancy.queue.executor_options import ProcessOptions
 from tests.contract.executor.calls import (
     MAX_PAYLOAD,
@@ -38,14 +38,14 @@ async def queue(
     concurrency: int = 2,
     options: ProcessOptions | None = None,
 ) -> Executor:
-    made = executor(
-        "process",
+    setup = ExecutorSetup(
         concurrency=concurrency,
         find=find,
         max_payload=MAX_PAYLOAD,
-        options=options,
+        options=options or ProcessOptions(),
         pool=pool,
     )
+    made = make_executor("process", setup)
     await made.start()
     stack.push_async_callback(made.stop)
     return made

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from chancy.attempt.outcome import Released
-from chancy.executors import executor
+from chancy.executors.setup import ExecutorSetup, make_executor
 from chancy.executors.thread import loop_threads
 from chancy.queue.executor_options import AsyncOptions
 from tests.contract.executor.calls import DEADLINE_S, Place, claim_of, find, result, started
@@ -39,9 +39,8 @@ def run(name: str, folder: Path) -> str:
 
 async def abandon(place: Place) -> None:
     """End although a coroutine does not."""
-    made = executor(
-        "async", concurrency=1, find=find, max_payload=1000, options=AsyncOptions(grace_s=0.01)
-    )
+    setup = ExecutorSetup(concurrency=1, find=find, options=AsyncOptions(grace_s=0.01))
+    made = make_executor("async", setup)
     claim = place.waiting("swallow")
     running = asyncio.create_task(made.run(claim))
     await place.has_started()
