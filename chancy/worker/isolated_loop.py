@@ -109,7 +109,7 @@ class IsolatedJobLoop(JobLoop):
 
     async def _open(self) -> None:
         self._loop = asyncio.get_running_loop()
-        environment = self._settings.environment
+        environment = self._kind.environment
         assert environment is not None
         application = _imported(environment.application)
         await self._stack.enter_async_context(application)
@@ -118,19 +118,19 @@ class IsolatedJobLoop(JobLoop):
         setup = ExecutorSetup(
             concurrency=1,
             find=self._dispatcher.find,
-            max_payload=self._settings.max_payload,
+            max_payload=self._kind.max_payload,
             options=decode_options(details["options"], name) or executor_kind(name).options(),
             callbacks=AttemptCallbacks(
                 report=self._say,
                 store=self._store,
                 completing=self._completing,
                 completion=self._requests.completion,
-                plain_errors=self._settings.plain_errors,
+                plain_errors=self._kind.plain_errors,
             ),
         )
         executor = make_executor(name, setup)
         around = application.hooks.around
-        plain = self._settings.plain_errors
+        plain = self._kind.plain_errors
         self._executor: Executor = (
             AroundHooks(executor, around, plain_errors=plain) if around else executor
         )

@@ -7,6 +7,7 @@ import json
 import math
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from chancy.attempt.failure import Failure
@@ -29,7 +30,7 @@ from chancy.executors.process.attempt import ProcessAttempt
 from chancy.executors.process.logs import log_levels
 from chancy.executors.process.prefetch import LATE_S, Prefetch
 from chancy.executors.process.protocol import Frame, GarbledFrame, packed
-from chancy.executors.process.settings import ChildKind, ChildSettings
+from chancy.executors.process.settings import ChildKind
 from chancy.executors.process.spawn import ChildSpawn
 from chancy.queue.executor_options import ProcessOptions
 
@@ -108,21 +109,9 @@ class ChildProcess:
 
         :raises OSError: the system cannot start it.
         """
-        log_level, job_log_level = kind.levels or log_levels()
-        settings = ChildSettings(
-            calls=self._prefetch.far,
-            max_payload=kind.max_payload,
-            initializer=kind.options.initializer,
-            log_level=log_level,
-            job_log_level=job_log_level,
-            completion=kind.completion,
-            environment=kind.environment,
-            around=kind.around,
-            wrapper=kind.wrapper,
-            plain_errors=kind.plain_errors,
-        )
+        kind = replace(kind, levels=kind.levels or log_levels())
         try:
-            self._process.start(settings, sys_path)
+            self._process.start(kind, sys_path, self._prefetch.far)
         except BaseException:
             self._prefetch.close()
             raise

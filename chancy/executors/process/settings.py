@@ -1,16 +1,13 @@
-"""Settings of an executor process. Imports no asyncio, which most of these processes never need."""
+"""What an executor process is started with. Imports no asyncio, which most never need."""
 
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-if TYPE_CHECKING:
-    from chancy.context.host import CompletionRef
-    from chancy.queue.executor_options import ProcessOptions
+from chancy.context.host import CompletionRef
+from chancy.queue.executor_options import ProcessOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +28,9 @@ class JobEnvironment:
 class ChildKind:
     """What executor processes are started with. Queues of the same kind share them.
 
+    :param max_payload: maximum size of an encoded result in bytes.
+    :param environment: None for plain jobs.
+    :param wrapper: see `chancy.job.registry.Registry`.
     :param around: paths of functions that wrap each job, outermost first.
     :param levels: lowest levels of the log records of jobs, and of ``chancy.job``; None takes those
         of this process at start.
@@ -46,40 +46,12 @@ class ChildKind:
     levels: tuple[int, int] | None = None
     plain_errors: bool = True
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildSettings:
-    """Settings that an executor process gets at its start.
-
-    :param calls: descriptor of its end of the channel.
-    :param shared: descriptor of a file whose memory it shares with the worker; None for none.
-    :param max_payload: maximum size of an encoded result in bytes.
-    :param initializer: path of a function to call first.
-    :param log_level: lowest level of records that the worker logs.
-    :param job_log_level: the same for the lines of jobs, of the logger ``chancy.job``.
-    :param completion: the two fields of a `CompletionRef`.
-    :param environment: None for plain jobs.
-    :param around: paths of functions that wrap each job, outermost first.
-    :param wrapper: see `chancy.job.registry.Registry`.
-    :param plain_errors: see `chancy.executors.base.AttemptCallbacks`.
-    """
-
-    calls: int
-    max_payload: int
-    shared: int | None = None
-    initializer: str | None = None
-    log_level: int = logging.WARNING
-    job_log_level: int = logging.WARNING
-    completion: Sequence[str] | None = None
-    environment: JobEnvironment | None = None
-    around: Sequence[str] = ()
-    wrapper: str | None = None
-    plain_errors: bool = True
-
     @classmethod
     def from_json(cls, text: str) -> Self:
         values = json.loads(text)
-        environment = values.pop("environment")
-        if environment is not None:
-            environment = JobEnvironment(**environment)
-        return cls(**values, environment=environment)
+        values["options"] = ProcessOptions(**values["options"])
+        if values["completion"] is not None:
+            values["completion"] = CompletionRef(*values["completion"])
+        if values["environment"] is not None:
+            values["environment"] = JobEnvironment(**values["environment"])
+        return cls(**values)

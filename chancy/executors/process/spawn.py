@@ -15,7 +15,7 @@ from dataclasses import asdict
 from chancy.executors.process.connection import ParentConnection
 from chancy.executors.process.exit_status import describe_exit, exit_descriptor
 from chancy.executors.process.protocol import Frame
-from chancy.executors.process.settings import ChildSettings
+from chancy.executors.process.settings import ChildKind
 
 #: Seconds that the process has to exit after its connection is closed, before it is killed.
 _EXIT_S = 0.2
@@ -24,8 +24,9 @@ _POLL_S = 0.005
 #: The path is set before any chancy module is imported, so an executor process finds the modules of
 #: the worker, however that was started. There is no main script that could be imported again.
 _BOOTSTRAP = (
-    "import sys; fd, parent, settings, *sys.path[:] = sys.argv[1:]; del sys.argv[1:]; "
-    "from chancy.executors.process.child.main import main; main(int(fd), int(parent), settings)"
+    "import sys; fd, calls, parent, kind, *sys.path[:] = sys.argv[1:]; del sys.argv[1:]; "
+    "from chancy.executors.process.child.main import main; "
+    "main(int(fd), int(calls), int(parent), kind)"
 )
 
 
@@ -54,15 +55,17 @@ class ChildSpawn:
     def pid(self) -> int:
         return self._process.pid
 
-    def start(self, settings: ChildSettings, sys_path: Sequence[str]) -> None:
+    def start(self, kind: ChildKind, sys_path: Sequence[str], calls: int, *shared: int) -> None:
         """Start the process.
 
+        :param calls: descriptor of its end of the channel.
+        :param shared: further descriptors that it inherits.
         :raises OSError: the system cannot start it.
         """
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                self._process = _spawn(theirs.fileno(), settings, sys_path)
+                self._process = _spawn(kind, sys_path, theirs.fileno(), calls, *shared)
             except BaseException:
                 ours.close()
                 raise
@@ -130,15 +133,18 @@ class ChildSpawn:
         self._ended(self._how or describe_exit(self._process.returncode))
 
 
-def _spawn(fd: int, settings: ChildSettings, sys_path: Sequence[str]) -> subprocess.Popen[bytes]:
+def _spawn(
+    kind: ChildKind, sys_path: Sequence[str], fd: int, calls: int, *shared: int
+) -> subprocess.Popen[bytes]:
     """Start the process, with SIGINT and SIGTERM blocked until it can handle them."""
-    arguments = [str(fd), str(os.getpid()), json.dumps(asdict(settings)), *sys_path]
+    numbers = map(str, (fd, calls, os.getpid()))
+    arguments = [*numbers, json.dumps(asdict(kind)), *sys_path]
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
         return subprocess.Popen(
             [sys.executable, *_flags(), "-c", _BOOTSTRAP, *arguments],
             stdin=subprocess.DEVNULL,
-            pass_fds=[fd, settings.calls, *([] if settings.shared is None else [settings.shared])],
+            pass_fds=[fd, calls, *shared],
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

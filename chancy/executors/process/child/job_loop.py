@@ -19,7 +19,6 @@ import time
 
 from chancy.attempt.outcome import Outcome, Raised, Snoozed
 from chancy.context.context import Progress
-from chancy.context.host import CompletionRef
 from chancy.executors.invocation import Callee
 from chancy.executors.process import protocol as frames
 from chancy.executors.process.call import MAX_CALL, ChildCall
@@ -28,9 +27,9 @@ from chancy.executors.process.child.dispatcher import Dispatcher
 from chancy.executors.process.child.interrupts import Interrupter
 from chancy.executors.process.child.progress import ProgressBuffer
 from chancy.executors.process.child.requests import Requests
-from chancy.executors.process.logs import ChildLogHandler
+from chancy.executors.process.logs import ChildLogHandler, log_levels
 from chancy.executors.process.protocol import Frame, packed
-from chancy.executors.process.settings import ChildSettings
+from chancy.executors.process.settings import ChildKind
 
 #: Seconds that exit handlers have after the worker has closed the connection of an idle process.
 EXIT_GRACE_S = 1.0
@@ -43,11 +42,9 @@ class JobLoop:
     :param calls: the socket of the channel of calls.
     """
 
-    def __init__(
-        self, connection: socket.socket, calls: socket.socket, settings: ChildSettings
-    ) -> None:
+    def __init__(self, connection: socket.socket, calls: socket.socket, kind: ChildKind) -> None:
         self._calls = calls
-        self._settings = settings
+        self._kind = kind
         self._busy = True
         self._number = 0
         self._interrupter = Interrupter()
@@ -55,17 +52,16 @@ class JobLoop:
         os.register_at_fork(after_in_child=calls.close)
         self._progress = ProgressBuffer(self._report)
         self._log_handler = ChildLogHandler(self._send_record)
-        completion = None if settings.completion is None else CompletionRef(*settings.completion)
         self._requests = Requests(
-            self._connection, self._progress, settings.max_payload, completion
+            self._connection, self._progress, kind.max_payload, kind.completion
         )
         self._fetching: ChildCall | None = None
         self._dispatcher = Dispatcher(
-            settings.max_payload,
+            kind.max_payload,
             self._interrupter,
             self._requests,
-            settings.wrapper,
-            plain_errors=settings.plain_errors,
+            kind.wrapper,
+            plain_errors=kind.plain_errors,
         )
 
     def serve(self) -> None:
@@ -78,8 +74,9 @@ class JobLoop:
         """Get ready and report it; False if the initializer failed."""
         threading.Thread(target=self._watch, name="chancy-connection", daemon=True).start()
         root = logging.getLogger()
-        root.setLevel(self._settings.log_level)
-        logging.getLogger("chancy.job").setLevel(self._settings.job_log_level)
+        level, job_level = self._kind.levels or log_levels()
+        root.setLevel(level)
+        logging.getLogger("chancy.job").setLevel(job_level)
         root.addHandler(self._log_handler)
         signal.signal(signal.SIGURG, self._on_signal)
         if not self._initialized():
@@ -96,10 +93,11 @@ class JobLoop:
 
     def _initialized(self) -> bool:
         outcome: Outcome | None = self._dispatcher.load_wrapper()
-        if outcome is None and self._settings.initializer is not None:
-            outcome = self._dispatcher.call_path(self._settings.initializer)
-        if self._settings.around and not isinstance(outcome, Raised):
-            outcome = self._dispatcher.load_around(self._settings.around)
+        initializer = self._kind.options.initializer
+        if outcome is None and initializer is not None:
+            outcome = self._dispatcher.call_path(initializer)
+        if self._kind.around and not isinstance(outcome, Raised):
+            outcome = self._dispatcher.load_around(self._kind.around)
         self._log_handler.end()
         if isinstance(outcome, Raised):
             body = json.dumps(outcome.failure.as_json()).encode()

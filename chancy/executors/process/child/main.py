@@ -12,33 +12,33 @@ from importlib import import_module
 from typing import NoReturn
 
 from chancy.executors.process.child.job_loop import JobLoop
-from chancy.executors.process.settings import ChildSettings
+from chancy.executors.process.settings import ChildKind
 
 _PR_SET_PDEATHSIG = 1
 #: Added to the OOM score, so that the kernel kills this process before the worker.
 _OOM_SCORE = 300
 
 
-def main(connection_fd: int, parent: int, settings_json: str) -> NoReturn:
+def main(connection_fd: int, calls_fd: int, parent: int, kind_json: str) -> NoReturn:
     """Run an executor process. It was started with SIGINT and SIGTERM blocked."""
     signals = signal.SIGINT, signal.SIGTERM
     for signum in signals:
         signal.signal(signum, _ignore)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
     os.register_at_fork(after_in_child=_restore_signals)
-    settings = ChildSettings.from_json(settings_json)
+    kind = ChildKind.from_json(kind_json)
     connection = socket.socket(fileno=connection_fd)
-    calls = socket.socket(fileno=settings.calls)
+    calls = socket.socket(fileno=calls_fd)
     connection.set_inheritable(False)
     calls.set_inheritable(False)
     _die_with(parent)
     if sys.stdout is not None:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    if settings.environment is not None:
-        module, _, name = settings.environment.job_loop.rpartition(".")
-        getattr(import_module(module), name)(connection, calls, settings).serve()
+    if kind.environment is not None:
+        module, _, name = kind.environment.job_loop.rpartition(".")
+        getattr(import_module(module), name)(connection, calls, kind).serve()
     else:
-        JobLoop(connection, calls, settings).serve()
+        JobLoop(connection, calls, kind).serve()
     sys.exit(0)
 
 

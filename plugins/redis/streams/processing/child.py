@@ -21,13 +21,14 @@ from chancy.executors.process import protocol as frames
 from chancy.executors.process.logs import LogRelay
 from chancy.executors.process.prefetch import Channel
 from chancy.executors.process.protocol import Frame, packed
-from chancy.executors.process.settings import ChildSettings, JobEnvironment
+from chancy.executors.process.settings import ChildKind, JobEnvironment
 from chancy.executors.process.spawn import ChildSpawn
 from chancy.log_context import origin_here
 from chancy.plugins.redis.streams.processing.child_loop import shared_memory
 from chancy.plugins.redis.streams.processing.failures import ChildDied, ChildFailed
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition, no_mirror
 from chancy.plugins.redis.streams.processing.processor import Processor
+from chancy.queue.executor_options import ProcessOptions
 
 #: Events passed to the process at a time.
 _CHUNK = 64
@@ -83,12 +84,12 @@ class PartitionProcess:
             "grace_s": processor.options.grace_s,
             "worker": str(origin.worker()),
             "about": dict(origin.about),
+            "shared": shared,  # a descriptor
         }
-        settings = ChildSettings(
-            calls=self._channel.far,
+        kind = ChildKind(
+            options=ProcessOptions(),
             max_payload=0,
-            shared=shared,
-            log_level=logging.getLogger().level,
+            levels=(logging.getLogger().level, logging.WARNING),
             environment=JobEnvironment(
                 job_loop=_LOOP, application=locate(processor), details=json.dumps(details)
             ),
@@ -96,7 +97,8 @@ class PartitionProcess:
         partition.mirror = self._mirror
         self._mirror(0.0 if partition.closing else partition.deadline)
         try:
-            self._process.start(settings, [entry or os.getcwd() for entry in sys.path])
+            path = [entry or os.getcwd() for entry in sys.path]
+            self._process.start(kind, path, self._channel.far, shared)
         except BaseException:
             self._channel.close()
             raise

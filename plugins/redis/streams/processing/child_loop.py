@@ -107,13 +107,12 @@ class PartitionLoop(JobLoop):
 
     def serve(self) -> None:
         """Run the function until the worker closes the channel."""
-        environment = self._settings.environment
+        environment = self._kind.environment
         assert environment is not None
         self._processor_path = environment.application
         self._details = json.loads(environment.details)
-        assert self._settings.shared is not None
-        self._shared = shared_memory(self._settings.shared)
-        os.close(self._settings.shared)
+        self._shared = shared_memory(self._details["shared"])
+        os.close(self._details["shared"])
         self._partition: RemotePartition[Any] | None = None
         ORIGIN.set(Origin(lambda: self._details["worker"], self._details["about"]))
         if self.prepare():
