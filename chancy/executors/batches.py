@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -13,11 +13,9 @@ from uuid import UUID
 from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
 from chancy.attempt.outcome import Outcome, Raised, Released, Returned, Snoozed
-from chancy.clock import is_being_cancelled
-from chancy.errors import ChancyError, InvalidResult, PayloadTooLarge
+from chancy.errors import InvalidResult, PayloadTooLarge
 from chancy.executors.base import Executor, FindFunction, WrappingExecutor
-from chancy.executors.imports import load, needs_import
-from chancy.executors.invocation import raised
+from chancy.executors.imports import load, refused
 from chancy.executors.items import Item, decode_other
 from chancy.job.batching import ATTRIBUTE, Batching
 from chancy.serialization.codec import encode
@@ -133,19 +131,18 @@ class BatchedExecutor(WrappingExecutor):
         self._batches: dict[_Key, _Batch] = {}
         self._calls: set[asyncio.Task[None]] = set()
 
-    def run(self, claim: Claim) -> Coroutine[Any, Any, Outcome]:
-        try:
-            declared = self._declared[claim.func]
-        except KeyError:
-            if needs_import(claim.func):
-                return self._run_imported(claim)
+    async def run(self, claim: Claim) -> Outcome:
+        if claim.func not in self._declared:
+            began = perf_counter()
             try:
-                declared = self._declare(claim.func)
-            except ChancyError:
-                declared = None  # the executor reports it
+                await load(claim.func, self._find)
+                self._declare(claim.func)
+            except BaseException as error:
+                return refused(error, began)
+        declared = self._declared[claim.func]
         if declared is None:
-            return self._executor.run(claim)
-        return self._join(claim, *declared)
+            return await self._executor.run(claim)
+        return await self._join(claim, *declared)
 
     def interrupt(self, claim: Claim, outcome: Outcome) -> bool:
         """As `Executor.interrupt`, but a job that runs with others cannot be stopped alone: only
@@ -167,23 +164,11 @@ class BatchedExecutor(WrappingExecutor):
             self._start(key, batch)  # which makes no call
         super().release_waiting(outcome)
 
-    async def _run_imported(self, claim: Claim) -> Outcome:
-        began = perf_counter()
-        try:
-            await load(claim.func, self._find)
-            self._declare(claim.func)
-        except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
-                raise
-            return raised(error, began)
-        return await self.run(claim)
-
-    def _declare(self, func: str) -> tuple[Batching, Signature] | None:
+    def _declare(self, func: str) -> None:
         function = self._find(func)
         batching: Batching | None = getattr(function, ATTRIBUTE, None)
         declared = None if batching is None else (batching, Signature.of(function, func))
         self._declared[func] = declared
-        return declared
 
     async def _join(self, claim: Claim, batching: Batching, signature: Signature) -> Outcome:
         """Wait for the outcome of the batch that the claim joins."""

@@ -7,8 +7,11 @@ import contextlib
 import sys
 import threading
 
+from chancy.attempt.outcome import Raised, Snoozed
+from chancy.clock import is_being_cancelled
 from chancy.errors import ImportTimeout
 from chancy.executors.base import FindFunction
+from chancy.executors.invocation import raised
 from chancy.job.definition import DECORATED
 
 #: Seconds that the import of a job's module may take. The time limit of the job starts afterwards.
@@ -64,6 +67,13 @@ async def load(path: str, find: FindFunction) -> None:
         raise import_timeout(path) from None
     if error is not None:
         raise error
+
+
+def refused(error: BaseException, began: float) -> Raised | Snoozed:
+    """The outcome of a call that could not start; raises if this task itself is being cancelled."""
+    if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
+        raise error
+    return raised(error, began)
 
 
 def _look_up(path: str, find: FindFunction) -> _LookUp | None:

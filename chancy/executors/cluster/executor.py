@@ -12,7 +12,6 @@ from uuid import uuid4
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Lost, Outcome, Released
-from chancy.clock import is_being_cancelled
 from chancy.context.host import Progress
 from chancy.executors.cluster.messages import (
     CheckpointStored,
@@ -29,8 +28,7 @@ from chancy.executors.cluster.messages import (
     WorkerMessage,
     decode_message,
 )
-from chancy.executors.imports import load
-from chancy.executors.invocation import raised
+from chancy.executors.imports import load, refused
 from chancy.executors.process.answer import encode_error
 from chancy.executors.process.logs import LogRelay, log_levels
 from chancy.executors.setup import ExecutorSetup
@@ -197,9 +195,7 @@ class ClusterExecutor:
                 await load(claim.func, self._setup.find)
                 self._known.add(claim.func)
         except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
-                raise
-            return raised(error, perf_counter())
+            return refused(error, perf_counter())
         if not self._connected:
             return Released(self._broken or "the cluster is lost")
         attempt = ClusterAttempt(claim, loop.create_future(), loop.time())

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio.tasks import _unregister_task
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable
 from contextvars import Context, copy_context
 from functools import partial
 from sys import getrefcount
@@ -24,13 +24,12 @@ from uuid import UUID
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Released, TimedOut
-from chancy.clock import is_being_cancelled
 from chancy.context.context import CURRENT, JobContext
 from chancy.errors import Interrupted, UnsupportedLimit
 from chancy.executors import forks
 from chancy.executors.coroutine.stall_watch import LoopWatch
 from chancy.executors.coroutine.task_host import CoroutineHost, swap_current_task
-from chancy.executors.imports import load, needs_import
+from chancy.executors.imports import load, refused
 from chancy.executors.invocation import (
     Callee,
     awaited,
@@ -58,11 +57,6 @@ RELEASED_S = 5.0
 MAX_THREADS = 64
 
 _Run = tuple[UUID, UUID]
-
-
-async def _ended(outcome: Outcome) -> Outcome:
-    """The run of a job that could not start."""
-    return outcome
 
 
 class AsyncExecutor:
@@ -104,48 +98,29 @@ class AsyncExecutor:
         """Start to watch the loop. Everything else is created on demand."""
         self._watch = LoopWatch.of(asyncio.get_running_loop())
 
-    def run(self, claim: Claim) -> Coroutine[Any, Any, Outcome]:
-        # Returns a coroutine instead of being one, which saves 0.15 µs.
+    async def run(self, claim: Claim) -> Outcome:
         began = perf_counter()
         try:
             called = self._callees.get(claim.func)
             if called is None:
-                if needs_import(claim.func):
-                    return self._run_imported(claim)
-                called = self._look_up(claim.func)
+                await load(claim.func, self._find)
+                called = self._callees[claim.func] = callee(claim.func, self._find)
             arguments = called.signature.decode(claim.arguments)
             limited = claim.limits is not None or self._limited
             limit_s = self._time_limit(claim, called) if limited else None
         except BaseException as error:
-            return _ended(raised(error, began))
-        job = CURRENT.get(None)
-        if job is None or not job.bind(claim, self._reporter):
-            job = JobContext(claim, self._reporter)
+            return refused(error, began)
+        job = self._reporter.context_of(claim)
         if limit_s is not None:
             job.deadline = monotonic() + limit_s
         if called.coroutine:
-            return self._run_coroutine(claim, called, arguments, job, copy_context(), began)
-        return self._run_plain(claim, called, arguments, job, copy_context())
+            return await self._run_coroutine(claim, called, arguments, job, copy_context(), began)
+        return await self._run_plain(claim, called, arguments, job, copy_context())
 
     def _find_loop(self) -> asyncio.AbstractEventLoop:
         self._loop = asyncio.get_running_loop()
         self._reporter.attach(self._loop)
         return self._loop
-
-    def _look_up(self, path: str) -> Callee:
-        called = self._callees[path] = callee(path, self._find)
-        return called
-
-    async def _run_imported(self, claim: Claim) -> Outcome:
-        began = perf_counter()
-        try:
-            await load(claim.func, self._find)
-            self._look_up(claim.func)
-        except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
-                raise
-            return raised(error, began)
-        return await self.run(claim)
 
     def _time_limit(self, claim: Claim, called: Callee) -> float | None:
         """The time limit of a claim.

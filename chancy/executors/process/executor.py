@@ -17,10 +17,8 @@ from time import perf_counter
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Released
-from chancy.clock import is_being_cancelled
 from chancy.context.context import Progress
-from chancy.executors.imports import load
-from chancy.executors.invocation import raised
+from chancy.executors.imports import load, refused
 from chancy.executors.process import memory
 from chancy.executors.process import protocol as frames
 from chancy.executors.process.attempt import ProcessAttempt
@@ -142,9 +140,7 @@ class ProcessExecutor:
             )
             attempt = ProcessAttempt(claim, limits, loop.create_future())
         except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
-                raise
-            return raised(error, perf_counter())
+            return refused(error, perf_counter())
         self._attempts[id(claim)] = attempt
         if not self._waiting:
             self._progress_at = loop.time()

@@ -13,9 +13,8 @@ from typing import Any
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Released
-from chancy.clock import is_being_cancelled
 from chancy.context.context import CURRENT
-from chancy.executors.imports import load
+from chancy.executors.imports import load, refused
 from chancy.executors.invocation import (
     Callee,
     called_here,
@@ -106,9 +105,7 @@ class ThreadExecutor:
             if claim.limits is not None or self._limited:
                 limit_s = time_limit(claim, self._limits, "thread", self._options)
         except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
-                raise
-            return raised(error, perf_counter())
+            return refused(error, perf_counter())
         job = self._reporter.context_of(claim)
         context = copy_context()
         context.run(CURRENT.set, job)
