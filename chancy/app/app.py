@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -39,8 +39,6 @@ from chancy.job.registry import Registry
 from chancy.plugin.hooks import Hooks
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.pushing import (
-    PUSH,
-    PUSH_WITHIN,
     PreparedPush,
     PrepareStored,
     Pushable,
@@ -52,11 +50,9 @@ from chancy.plugin.tables import PayloadTable
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.drivers.base import Connection
 from chancy.postgres.schema import migrate as tables
-from chancy.postgres.schema.component import Component
 from chancy.postgres.within import bind
 from chancy.queue.queue import Queue, check_pause, name_of, queue_of, queues_of
 from chancy.results.reference import Reference, References, checked, reference_to, result_of
-from chancy.routing.placement import check_move
 from chancy.routing.router import RoutedBroker
 from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
 
@@ -248,24 +244,6 @@ class Chancy(BlockingCalls):
             await self._known.check(unknown, self.broker)
         return references
 
-    def _prepared(
-        self,
-        jobs: Iterable[Job[R]],
-        references: References[R],
-        unknown: set[str],
-        within: object | None,
-        *,
-        validate: bool,
-    ) -> Iterator[list[PreparedJob]]:
-        for prepared in self._preparation.prepare_chunks(
-            jobs, validate=validate, context=PUSH if within is None else PUSH_WITHIN
-        ):
-            unknown.update(self._known.unknown(prepared))
-            if self._known.strict:
-                self._known.report(unknown)
-            references.extend([job.id for job in prepared])
-            yield prepared
-
     def before_push(self, job: Job[Any], context: PushContext) -> Job[Any]:
         """Apply the hook `pushing` of the plugins to a job; for plugins that store jobs.
 
@@ -455,13 +433,6 @@ class Chancy(BlockingCalls):
         self.hooks.check_rules(queue)
         return await self._declare(self.broker, queue, upsert=upsert)
 
-    async def _declare(self, broker: Broker, queue: Queue, *, upsert: bool) -> Queue:
-        if upsert and not isinstance(broker, RoutedBroker):
-            check_move(await broker.queues(queue.name), queue, None)
-        # First: its notification may reach a worker of this application before the call returns.
-        self._own_queues.add(queue.name)
-        return await broker.declare(queue, upsert=upsert)
-
     def has_queue(self, name: str) -> bool:
         """Whether workers of this application serve a queue by default: ``default``, the declared
         queues, and those that its functions name."""
@@ -500,6 +471,10 @@ class Chancy(BlockingCalls):
         """
         await asyncio.to_thread(self.sync_migrate)
 
+    def sync_migrate(self) -> None:
+        """`migrate` for code without an event loop."""
+        tables.upgrade(self.dsn, self.schema, self.hooks.components)
+
     async def check_tables(self) -> None:
         """Raise `SchemaMismatch` unless all tables are at the revisions this version needs."""
         broker = self.control
@@ -534,10 +509,6 @@ class Chancy(BlockingCalls):
             return self._substitute.sync
         return self._wiring.open_sync(self.schema, lambda: self._make_broker(self.dsn))
 
-    def _prepare(self, job: Job[Any], within: object | None, *, validate: bool) -> PreparedJob:
-        context = PUSH if within is None else PUSH_WITHIN
-        return self._preparation.prepare(job, validate=validate, context=context)
-
     def _prepare_other(
         self, value: Pushable[T], within: object | None, *, validate: bool
     ) -> PreparedPush[T]:
@@ -545,9 +516,6 @@ class Chancy(BlockingCalls):
         if found is None:
             raise PushError(not_a_job(value))
         return found
-
-    def _tables(self) -> tuple[str, str, tuple[Component, ...]]:
-        return self.dsn, self.schema, self.hooks.components
 
 
 async def _release(

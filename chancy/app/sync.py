@@ -11,7 +11,7 @@ from typing import Any, Protocol, Self, TypeVar, overload
 from uuid import UUID
 
 from chancy.app.known_queues import KnownQueues
-from chancy.app.preparation import noting, parts
+from chancy.app.preparation import JobPreparation, noting, parts
 from chancy.broker.contract import Broker
 from chancy.broker.values import PreparedJob
 from chancy.checks import check_timeout
@@ -19,12 +19,12 @@ from chancy.errors import ConfigurationError
 from chancy.fork_lock import ForkLock
 from chancy.job.definition import Job, QueuedJob
 from chancy.plugin.hooks import Hooks
-from chancy.plugin.pushing import PreparedPush, Pushable
-from chancy.postgres.schema import migrate as tables
-from chancy.postgres.schema.component import Component
+from chancy.plugin.pushing import PUSH, PUSH_WITHIN, PreparedPush, Pushable
 from chancy.postgres.within import bind_blocking, run_blocking
 from chancy.queue.queue import Queue, queue_of
 from chancy.results.reference import Reference, References, checked, reference_to
+from chancy.routing.placement import check_move
+from chancy.routing.router import RoutedBroker
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -105,37 +105,16 @@ class BlockingCalls:
 
     broker: Broker
     hooks: Hooks
-
-    async def _declare(self, broker: Broker, queue: Queue, *, upsert: bool) -> Queue:
-        raise NotImplementedError
+    _known: KnownQueues
+    _preparation: JobPreparation
 
     def read_result(self, job: QueuedJob) -> Any:
         """The result of a job, with the type of its function's annotation."""
         raise NotImplementedError
 
-    def _prepare(self, job: Job[Any], within: object | None, *, validate: bool) -> PreparedJob:
-        raise NotImplementedError
-
     def _prepare_other(
         self, value: Pushable[T], within: object | None, *, validate: bool
     ) -> PreparedPush[T]:
-        raise NotImplementedError
-
-    _known: KnownQueues
-
-    def _prepared(
-        self,
-        jobs: Iterable[Job[R]],
-        references: References[R],
-        unknown: set[str],
-        within: object | None,
-        *,
-        validate: bool,
-    ) -> Iterator[list[PreparedJob]]:
-        raise NotImplementedError
-
-    def _tables(self) -> tuple[str, str, tuple[Component, ...]]:
-        """The DSN, the schema, and the components that own tables in addition to the core."""
         raise NotImplementedError
 
     async def get_job(self, id: UUID) -> QueuedJob | None:
@@ -263,9 +242,36 @@ class BlockingCalls:
         self.hooks.check_rules(queue)
         return self._sync_broker.run(lambda broker: self._declare(broker, queue, upsert=upsert))
 
-    def sync_migrate(self) -> None:
-        """`migrate` for code without an event loop."""
-        tables.upgrade(*self._tables())
+    # For both kinds of calls
+
+    def _prepare(self, job: Job[Any], within: object | None, *, validate: bool) -> PreparedJob:
+        context = PUSH if within is None else PUSH_WITHIN
+        return self._preparation.prepare(job, validate=validate, context=context)
+
+    def _prepared(
+        self,
+        jobs: Iterable[Job[R]],
+        references: References[R],
+        unknown: set[str],
+        within: object | None,
+        *,
+        validate: bool,
+    ) -> Iterator[list[PreparedJob]]:
+        for prepared in self._preparation.prepare_chunks(
+            jobs, validate=validate, context=PUSH if within is None else PUSH_WITHIN
+        ):
+            unknown.update(self._known.unknown(prepared))
+            if self._known.strict:
+                self._known.report(unknown)
+            references.extend([job.id for job in prepared])
+            yield prepared
+
+    async def _declare(self, broker: Broker, queue: Queue, *, upsert: bool) -> Queue:
+        if upsert and not isinstance(broker, RoutedBroker):
+            check_move(await broker.queues(queue.name), queue, None)
+        # First: its notification may reach a worker of this application before the call returns.
+        self._own_queues.add(queue.name)
+        return await broker.declare(queue, upsert=upsert)
 
 
 async def _within(pushed: PreparedPush[Any], broker: Broker, connection: object) -> None:
