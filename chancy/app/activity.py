@@ -14,7 +14,6 @@ from chancy.errors import ConfigurationError
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.drivers.base import Connection, Row
 from chancy.queue.queue import DEFAULT_BROKER, Queue
-from chancy.routing.router import RoutedBroker
 
 if TYPE_CHECKING:
     from chancy.app.app import Chancy
@@ -130,10 +129,7 @@ class Lookout:
         :raises BrokerError: the server is unavailable, or takes too long.
         """
         chancy = self._chancy
-        elsewhere: Mapping[str, QueueCounts] = {}
-        away: Mapping[str, str] = {}
-        if isinstance(chancy.broker, RoutedBroker):
-            elsewhere, away = await counted_elsewhere(chancy.broker.brokers)
+        elsewhere, away = await counted_elsewhere(chancy.broker)
         declared = {queue.name: queue for queue in await chancy.get_queues()}
         workers = await chancy.get_workers()
         async with self._store.transaction() as session:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from chancy.broker.optional import SqlStore
+from chancy.broker.contract import Broker
+from chancy.broker.optional import CountsElsewhere, SqlStore
 from chancy.broker.values import QueueCounts
 from chancy.plugin.tables import PluginSql
 from chancy.postgres.drivers.base import Connection
-from chancy.routing.members import BrokerSet
 
 #: The statements of the folder ``sql`` next to this module.
 SQL = PluginSql("chancy.app", "jobs")
@@ -61,8 +61,10 @@ async def backlogs(session: Connection | SqlStore, schema: str) -> Mapping[str, 
 
 
 async def counted_elsewhere(
-    brokers: BrokerSet,
+    broker: Broker,
 ) -> tuple[Mapping[str, QueueCounts], Mapping[str, str]]:
     """The counts of queues in other brokers, and the errors of brokers that are unavailable."""
-    found, errors = await brokers.counts_elsewhere()
+    if not isinstance(broker, CountsElsewhere):
+        return {}, {}
+    found, errors = await broker.counts_elsewhere()
     return {queue: one for counts in found.values() for queue, one in counts.items()}, errors

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from chancy.broker.contract import Broker
-from chancy.broker.values import Capability, PreparedJob, QueueCounts
+from chancy.broker.values import Capability, PreparedJob
 from chancy.clock import Clock, is_being_cancelled
-from chancy.errors import BrokerError, BrokerUnavailable, PushError
+from chancy.errors import BrokerUnavailable, PushError
 from chancy.job.definition import HOLD
 from chancy.queue.queue import DEFAULT_BROKER
 from chancy.routing.outages import Outages
@@ -102,19 +102,6 @@ class BrokerSet:
         del self._opening[name]
         if not task.cancelled():
             task.exception()  # if no caller waits any more
-
-    async def counts_elsewhere(
-        self,
-    ) -> tuple[Mapping[str, Mapping[str, QueueCounts]], Mapping[str, str]]:
-        """See `chancy.broker.optional.CountsElsewhere`."""
-        found: dict[str, Mapping[str, QueueCounts]] = {}
-        errors: dict[str, str] = {}
-        for name in self.others:
-            try:
-                found[name] = await (await self.ready(name)).counts()
-            except BrokerError as error:
-                errors[name] = str(error)
-        return found, errors
 
     async def sweep(self, call: Callable[[str, Broker], Awaitable[T]]) -> list[T]:
         """Call every broker. A failing one does not affect the others: it is logged once, and left

@@ -481,7 +481,14 @@ class RoutedSqlBroker(RoutedBroker):
         self,
     ) -> tuple[Mapping[str, Mapping[str, QueueCounts]], Mapping[str, str]]:
         """See `chancy.broker.optional.CountsElsewhere`."""
-        return await self.brokers.counts_elsewhere()
+        found: dict[str, Mapping[str, QueueCounts]] = {}
+        errors: dict[str, str] = {}
+        for name in self.brokers.others:
+            try:
+                found[name] = await (await self.brokers.ready(name)).counts()
+            except BrokerError as error:
+                errors[name] = str(error)
+        return found, errors
 
     async def archive(self, store: SqlStore) -> None:
         """See `chancy.broker.optional.LetterSource`. The outage of a broker is logged."""

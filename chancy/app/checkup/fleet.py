@@ -9,7 +9,6 @@ from chancy.app.checkup.examination import MOST_LISTED, MOST_OFFSET_S, Examinati
 from chancy.broker.values import WorkerRecord
 from chancy.plugin.finding import Finding, Severity
 from chancy.queue.queue import Queue
-from chancy.routing.router import RoutedBroker
 from chancy.text import elapsed, storable, written
 
 #: Seconds for which the event loop of a worker may be blocked.
@@ -60,16 +59,13 @@ async def queues(examination: Examination) -> Sequence[Finding]:
     async with examination.session() as session:
         waiting = dict(await backlogs(session, examination.schema))
     found: list[Finding] = []
-    broker = examination.chancy.broker
-    if isinstance(broker, RoutedBroker):
-        elsewhere, errors = await counted_elsewhere(broker.brokers)
-        for name, count in elsewhere.items():
-            if count.pending:
-                here = Backlog(pending=count.pending, cap=100_000, oldest_s=None)
-                waiting.setdefault(name, here)
-        for name, why in errors.items():
-            todo = f"start the broker {name}, or correct its address"
-            found.append(Finding("queues", f"{name}: {why}", todo, Severity.ERROR))
+    elsewhere, errors = await counted_elsewhere(examination.chancy.broker)
+    for name, count in elsewhere.items():
+        if count.pending:
+            waiting.setdefault(name, Backlog(pending=count.pending, cap=100_000, oldest_s=None))
+    for name, why in errors.items():
+        todo = f"start the broker {name}, or correct its address"
+        found.append(Finding("queues", f"{name}: {why}", todo, Severity.ERROR))
     declared = {queue.name: queue for queue in await examination.chancy.get_queues()}
     alive, _ = await examination.workers()
     wrong = [
