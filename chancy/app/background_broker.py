@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
+from typing import Any, TypeVar
 from uuid import UUID
 
 from chancy.broker.contract import Broker
 from chancy.broker.values import PreparedJob
+from chancy.errors import BrokerUnavailable
+from chancy.job.definition import QueuedJob
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.drivers.base import Connection
 from chancy.postgres.push import missing_tables
@@ -17,28 +22,85 @@ from chancy.postgres.push.statement import insertion, stand_ins
 from chancy.postgres.statements import Statements
 from chancy.postgres.within import fetch_within_sync
 from chancy.queue.queue import DEFAULT_BROKER
-from chancy.results.background import Background, JobWaiter
+from chancy.results.background import BackgroundLoop, JobWaiter
 from chancy.routing.partitioning import PushPartitioning
 from chancy.routing.router import RoutedBroker
 
+#: Seconds that closing waits for cancelled tasks.
+_CLOSE_S = 5.0
 
-class BackgroundBroker(Background[Broker]):
-    """A broker for threads without an event loop; thread-safe.
+T = TypeVar("T")
+
+
+class BackgroundBroker:
+    """A broker for threads without an event loop, and the waiter for its jobs; thread-safe.
 
     Calls run in the event loop of a background thread. Statements within a transaction of the
     caller run in the calling thread, on the caller's connection.
 
     :param make: creates a `PostgresBroker`, or a `RoutedBroker` with such a control, and its
-        waiter.
+        waiter; called in the loop of the thread.
     :param routed: whether it is a `RoutedBroker`.
     """
 
     def __init__(
         self, make: Callable[[], tuple[Broker, JobWaiter]], schema: str, *, routed: bool
     ) -> None:
-        super().__init__(make)
+        self._make = make
+        self._loop = BackgroundLoop(self._close)
+        # By loop: those of a parent process must stay open there.
+        self._made: dict[asyncio.AbstractEventLoop, tuple[Broker, JobWaiter]] = {}
         self._sql = Statements(schema)
         self._routed = routed
+
+    def begin(
+        self, id: UUID, timeout_s: float | None, *, stored: bool = False
+    ) -> Future[QueuedJob]:
+        """Start waiting for a job to finish; see `chancy.results.reference.Reference.wait`."""
+        return self._loop.submit(
+            self._run(lambda _, waiter: waiter.wait(id, timeout_s, stored=stored))
+        )
+
+    def run(self, work: Callable[[Broker], Awaitable[T]], *, waits: bool = False) -> T:
+        """Run a coroutine function with the broker, and return its result. It may always wait."""
+        return self._loop.run(self._run(lambda broker, _: work(broker)))
+
+    def close(self) -> None:
+        """Cancel the calls of other threads, and stop the thread. Later calls raise."""
+        self._loop.close(for_good=True)
+
+    async def _run(self, work: Callable[[Broker, JobWaiter], Awaitable[T]]) -> T:
+        loop = asyncio.get_running_loop()
+        try:
+            if loop not in self._made:
+                self._made[loop] = self._make()
+            broker, waiter = self._made[loop]
+            await broker.open()
+            return await work(broker, waiter)
+        except asyncio.CancelledError:
+            if not self._loop.closed:
+                raise
+            if (task := asyncio.current_task()) is not None:
+                # Its caller may be gone, too: asyncio would log an error that nobody reads.
+                task.add_done_callback(_read)
+            raise BrokerUnavailable("the application was closed during a call") from None
+
+    async def _close(self) -> None:
+        made = self._made.pop(asyncio.get_running_loop(), None)
+        try:
+            if made is not None:
+                broker, waiter = made
+                await waiter.close()
+                await broker.close()
+        finally:
+            # Tasks that are not waiting yet, since the broker is still being opened.
+            rest = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in rest:
+                task.cancel()
+            if rest:
+                await asyncio.wait(rest, timeout=_CLOSE_S)
+
+    # Pushing
 
     @property
     def connection(self) -> None:
@@ -125,6 +187,11 @@ class BackgroundBroker(Background[Broker]):
             self.run(lambda _: stack.__aexit__(type(cause), cause, cause.__traceback__))
             raise
         self.run(lambda _: stack.aclose())
+
+
+def _read(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 def _control(broker: Broker) -> PostgresBroker:

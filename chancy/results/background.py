@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from chancy.errors import BrokerUnavailable
 from chancy.fork_lock import ForkLock
 from chancy.job.definition import QueuedJob
-
-#: Seconds that closing waits for cancelled tasks.
-_CLOSE_S = 5.0
 
 T = TypeVar("T")
 
@@ -27,16 +24,6 @@ class JobWaiter(Protocol):
         self, id: UUID, timeout_s: float | None, *, stored: bool = False
     ) -> QueuedJob: ...
     async def close(self) -> None: ...
-
-
-class Opened(Protocol):
-    """A resource that is opened in the loop and closed with it, such as a broker."""
-
-    async def open(self) -> None: ...
-    async def close(self) -> None: ...
-
-
-B = TypeVar("B", bound=Opened)
 
 
 class _RunningThread:
@@ -124,69 +111,3 @@ class BackgroundLoop:
             running.loop.call_soon_threadsafe(running.loop.stop)
             running.thread.join()
             running.loop.close()
-
-
-class Background(Generic[B]):
-    """The broker of a background thread, and the waiter for its jobs. Safe from any thread.
-
-    :param make: creates both; called in the loop of the thread.
-    """
-
-    def __init__(self, make: Callable[[], tuple[B, JobWaiter]]) -> None:
-        self._make = make
-        self._loop = BackgroundLoop(self._close)
-        # By loop: those of a parent process must stay open there.
-        self._made: dict[asyncio.AbstractEventLoop, tuple[B, JobWaiter]] = {}
-
-    def begin(
-        self, id: UUID, timeout_s: float | None, *, stored: bool = False
-    ) -> Future[QueuedJob]:
-        """Start waiting for a job to finish; see `chancy.results.reference.Reference.wait`."""
-
-        return self._loop.submit(
-            self._run(lambda _, waiter: waiter.wait(id, timeout_s, stored=stored))
-        )
-
-    def run(self, work: Callable[[B], Awaitable[T]], *, waits: bool = False) -> T:
-        """Run a coroutine function with the broker, and return its result. It may always wait."""
-        return self._loop.run(self._run(lambda broker, _: work(broker)))
-
-    def close(self) -> None:
-        """Cancel the calls of other threads, and stop the thread. Later calls raise."""
-        self._loop.close(for_good=True)
-
-    async def _run(self, work: Callable[[B, JobWaiter], Awaitable[T]]) -> T:
-        loop = asyncio.get_running_loop()
-        try:
-            if loop not in self._made:
-                self._made[loop] = self._make()
-            broker, waiter = self._made[loop]
-            await broker.open()
-            return await work(broker, waiter)
-        except asyncio.CancelledError:
-            if not self._loop.closed:
-                raise
-            if (task := asyncio.current_task()) is not None:
-                # Its caller may be gone, too: asyncio would log an error that nobody reads.
-                task.add_done_callback(_read)
-            raise BrokerUnavailable("the application was closed during a call") from None
-
-    async def _close(self) -> None:
-        made = self._made.pop(asyncio.get_running_loop(), None)
-        try:
-            if made is not None:
-                broker, waiter = made
-                await waiter.close()
-                await broker.close()
-        finally:
-            # Tasks that are not waiting yet, since the broker is still being opened.
-            rest = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in rest:
-                task.cancel()
-            if rest:
-                await asyncio.wait(rest, timeout=_CLOSE_S)
-
-
-def _read(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled():
-        task.exception()

@@ -10,14 +10,15 @@ import threading
 import uuid
 from collections.abc import Coroutine
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
+from chancy.app.background_broker import BackgroundBroker
+from chancy.broker.contract import Broker
 from chancy.errors import BrokerUnavailable
 from chancy.job.definition import QueuedJob
-from chancy.results.background import Background
 from tests.support.waiting import eventually_sync
 
 
@@ -44,9 +45,15 @@ class UnusedWaiter:
         """There is nothing to end."""
 
 
+def in_background(broker: Slow) -> BackgroundBroker:
+    return BackgroundBroker(
+        lambda: (cast("Broker", broker), UnusedWaiter()), "chancy", routed=False
+    )
+
+
 def test_a_wait_for_an_unreachable_broker_ends_at_the_close() -> None:
     broker = Slow()
-    background = Background(lambda: (broker, UnusedWaiter()))
+    background = in_background(broker)
     waiting = background.begin(uuid.uuid4(), None)
     given_up = background.begin(uuid.uuid4(), None)
     eventually_sync(lambda: broker.opening)
@@ -77,7 +84,7 @@ def test_a_wait_that_was_given_up_before_the_close_logs_no_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     broker = Stubborn()
-    background = Background(lambda: (broker, UnusedWaiter()))
+    background = in_background(broker)
     given_up = background.begin(uuid.uuid4(), None)
     eventually_sync(lambda: broker.opening)
     given_up.cancel()
@@ -88,7 +95,7 @@ def test_a_wait_that_was_given_up_before_the_close_logs_no_error(
 
 def test_a_call_after_the_close_is_refused() -> None:
     """And starts no thread that nothing would stop."""
-    background = Background(lambda: (Slow(), UnusedWaiter()))
+    background = in_background(Slow())
     background.close()
     with pytest.raises(BrokerUnavailable, match="the application was closed"):
         background.begin(uuid.uuid4(), None)
@@ -99,7 +106,7 @@ def test_a_pending_call_is_notified_of_a_close(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The close comes between the look for the loop and the hand-over to it."""
-    background = Background(lambda: (Slow(), UnusedWaiter()))
+    background = in_background(Slow())
     first = background.begin(uuid.uuid4(), None)
     real = asyncio.run_coroutine_threadsafe
     closing: list[threading.Thread] = []
