@@ -14,8 +14,7 @@ from chancy.attempt.outcome import (
 )
 from chancy.errors import BrokerError, LeaseLost
 from chancy.executors.items import decode_other, describe
-from chancy.executors.process.attempt import ProcessAttempt
-from chancy.executors.process.call import ChildCall
+from chancy.executors.process.call import ChildCall, ProcessAttempt
 from chancy.executors.process.protocol import (
     MEMORY,
     RAISED,

@@ -26,7 +26,7 @@ from chancy.executors.invocation import reason_of
 from chancy.executors.process import answer as answers
 from chancy.executors.process import memory
 from chancy.executors.process import protocol as frames
-from chancy.executors.process.attempt import ProcessAttempt
+from chancy.executors.process.call import ProcessAttempt
 from chancy.executors.process.logs import log_levels
 from chancy.executors.process.prefetch import LATE_S, Prefetch
 from chancy.executors.process.protocol import Frame, GarbledFrame, packed

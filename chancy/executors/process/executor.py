@@ -21,7 +21,7 @@ from chancy.context.context import Progress
 from chancy.executors.imports import load, refused
 from chancy.executors.process import memory
 from chancy.executors.process import protocol as frames
-from chancy.executors.process.attempt import ProcessAttempt
+from chancy.executors.process.call import ProcessAttempt
 from chancy.executors.process.child_handle import STOPPED, ChildProcess
 from chancy.executors.process.group import ChildGroup, ChildPool, turn_is_over
 from chancy.executors.process.logs import LogRelay, RelayRecord

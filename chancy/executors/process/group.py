@@ -13,7 +13,7 @@ from typing import Protocol
 
 from chancy.attempt.failure import Failure
 from chancy.executors.process import protocol as frames
-from chancy.executors.process.attempt import ProcessAttempt
+from chancy.executors.process.call import ProcessAttempt
 from chancy.executors.process.child_handle import RECYCLED, STOPPED, ChildOwner, ChildProcess
 from chancy.executors.process.logs import LogRelay
 from chancy.executors.process.protocol import Frame

@@ -16,8 +16,7 @@ import socket
 from collections.abc import Iterator
 
 from chancy.attempt.outcome import Outcome
-from chancy.executors.process.attempt import ProcessAttempt
-from chancy.executors.process.call import HEAD_SIZE, number_of
+from chancy.executors.process.call import HEAD_SIZE, ProcessAttempt, number_of
 
 #: Seconds that an executor process may be busy with one call, or leave one unread, before the other
 #: calls are withdrawn.

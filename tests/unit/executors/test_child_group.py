@@ -15,7 +15,7 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Released, Returned
 from chancy.executors.process import executor as executors
 from chancy.executors.process import group as groups
-from chancy.executors.process.attempt import ProcessAttempt
+from chancy.executors.process.call import ProcessAttempt
 from chancy.executors.process.executor import ProcessExecutor
 from chancy.executors.process.group import ChildGroup, ChildPool, ChildUser
 from chancy.executors.process.settings import ChildKind
