@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import pickle
 from collections.abc import Callable, Coroutine
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol, assert_never
@@ -26,7 +27,6 @@ from chancy.executors.cluster.messages import (
     StopRun,
     StoreRequested,
     WorkerMessage,
-    decode_message,
 )
 from chancy.executors.imports import load, refused
 from chancy.executors.process.answer import encode_error
@@ -351,7 +351,7 @@ class ClusterExecutor:
     def _received(self, data: bytes) -> None:
         """Handle a message of a host. Never raises."""
         try:
-            message: HostMessage = decode_message(data)
+            message: HostMessage = pickle.loads(data)
             attempt = self._runs.get(message.run)
             if attempt is None or attempt.future.done():
                 if isinstance(message, HostReady):

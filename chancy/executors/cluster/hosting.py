@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import pickle
 import platform
 import threading
 from collections.abc import Callable, Sequence
@@ -32,7 +33,6 @@ from chancy.executors.cluster.messages import (
     StopRun,
     StoreRequested,
     WorkerMessage,
-    decode_message,
 )
 from chancy.executors.process.answer import decode_error
 from chancy.executors.process.executor import ProcessExecutor
@@ -54,7 +54,7 @@ def host(call: HostedCall, place: str, send: Send) -> Outcome:
 def deliver(messages: Sequence[bytes]) -> None:
     """Pass messages of the worker to the runs of this process. From any thread."""
     for data in messages:
-        message: WorkerMessage = decode_message(data)
+        message: WorkerMessage = pickle.loads(data)
         with _lock:
             run = _runs.get(message.run)
         if run is not None:

@@ -5,9 +5,7 @@ Clusters pickle what their tasks get and return; so are these messages.
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass, replace
-from typing import Any
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome
@@ -106,11 +104,3 @@ class StillWanted:
 
 HostMessage = HostReady | ProgressReported | StoreRequested | CompletionBegun | RecordLogged
 WorkerMessage = StartRun | StopRun | CheckpointStored | StillWanted
-
-
-def encode_message(message: HostMessage | WorkerMessage | HostedCall) -> bytes:
-    return pickle.dumps(message)
-
-
-def decode_message(data: bytes) -> Any:
-    return pickle.loads(data)

@@ -7,6 +7,7 @@ that its Dask worker runs in its event loop.
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
@@ -16,12 +17,7 @@ from chancy.attempt.outcome import Outcome
 from chancy.errors import ConfigurationError
 from chancy.executors.cluster.executor import Cluster, ClusterExecutor, ClusterLost, Room, RunLost
 from chancy.executors.cluster.hosting import deliver, host
-from chancy.executors.cluster.messages import (
-    HostedCall,
-    WorkerMessage,
-    decode_message,
-    encode_message,
-)
+from chancy.executors.cluster.messages import HostedCall, WorkerMessage
 from chancy.executors.setup import ExecutorSetup
 from chancy.queue.executor_options import DaskOptions
 
@@ -87,7 +83,7 @@ class DaskCluster(Cluster):
     async def submit(self, call: HostedCall, arguments: object) -> Outcome:
         future = self._connected.submit(
             host_task,
-            encode_message(call),
+            pickle.dumps(call),
             arguments,
             self._topic,
             key=f"{PREFIX}{self._topic[-8:]}-{call.run}",
@@ -108,7 +104,7 @@ class DaskCluster(Cluster):
         return outcome
 
     async def send(self, run: str, place: str, message: WorkerMessage) -> None:
-        await self._connected.run(deliver, [encode_message(message)], workers=[place])
+        await self._connected.run(deliver, [pickle.dumps(message)], workers=[place])
 
     async def room(self, started: int) -> Room:
         found: tuple[int, str | None] = await self._connected.run_on_scheduler(
@@ -125,12 +121,12 @@ class DaskCluster(Cluster):
 
 def host_task(call: bytes, arguments: str | None, topic: str) -> Outcome:
     """Host a run, in a thread of a Dask worker."""
-    hosted: HostedCall = decode_message(call)
+    hosted: HostedCall = pickle.loads(call)
     if arguments is not None:
         hosted = hosted.with_arguments(arguments)
     worker = distributed.get_worker()
     return host(
-        hosted, worker.address, lambda message: worker.log_event(topic, encode_message(message))
+        hosted, worker.address, lambda message: worker.log_event(topic, pickle.dumps(message))
     )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import pickle
 import queue
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,12 +23,7 @@ from chancy.attempt.outcome import Outcome
 from chancy.errors import ConfigurationError
 from chancy.executors.cluster.executor import Cluster, ClusterExecutor, ClusterLost, Room, RunLost
 from chancy.executors.cluster.hosting import deliver, host
-from chancy.executors.cluster.messages import (
-    HostedCall,
-    WorkerMessage,
-    decode_message,
-    encode_message,
-)
+from chancy.executors.cluster.messages import HostedCall, WorkerMessage
 from chancy.executors.setup import ExecutorSetup
 from chancy.queue.executor_options import RayOptions
 
@@ -61,12 +57,12 @@ class HostActor:
 
     def host(self, call: bytes, arguments: str | None) -> Outcome:
         """Host a run to its end."""
-        hosted: HostedCall = decode_message(call)
+        hosted: HostedCall = pickle.loads(call)
         if arguments is not None:
             hosted = hosted.with_arguments(arguments)
         place = f"node {ray.get_runtime_context().get_node_id()}"
         try:
-            return host(hosted, place, lambda message: self._messages.put(encode_message(message)))
+            return host(hosted, place, lambda message: self._messages.put(pickle.dumps(message)))
         finally:
             self._messages.put(None)
 
@@ -135,7 +131,7 @@ class RayCluster(Cluster):
         fetching: asyncio.Task[None] | None = None
         try:
             actor = self._actors[call.run] = await self._in_thread(self._actor_class.remote)
-            data = encode_message(call)
+            data = pickle.dumps(call)
             ending = await self._future(lambda: actor.host.remote(data, arguments))
             fetching = asyncio.create_task(self._fetch(actor), name="chancy ray messages")
             outcome: Outcome = await ending
@@ -164,7 +160,7 @@ class RayCluster(Cluster):
                 self._received(data)
 
     async def send(self, run: str, place: str, message: WorkerMessage) -> None:
-        data, actor = encode_message(message), self._actors.get(run)
+        data, actor = pickle.dumps(message), self._actors.get(run)
         if actor is not None:
             await (await self._future(lambda: actor.deliver.remote(data)))
 

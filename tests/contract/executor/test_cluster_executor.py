@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import pickle
 import platform
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -24,8 +25,6 @@ from chancy.executors.cluster.messages import (
     HostedCall,
     HostMessage,
     WorkerMessage,
-    decode_message,
-    encode_message,
 )
 from chancy.executors.setup import ExecutorSetup
 from chancy.job.limits import NO_LIMITS, Limits
@@ -74,9 +73,9 @@ class ThreadCluster:
         loop, received = asyncio.get_running_loop(), self._received
 
         def send(message: HostMessage) -> None:
-            loop.call_soon_threadsafe(received, encode_message(message))
+            loop.call_soon_threadsafe(received, pickle.dumps(message))
 
-        call = decode_message(encode_message(call))
+        call = pickle.loads(pickle.dumps(call))
 
         async def task(number: int) -> Outcome:
             return await asyncio.to_thread(host, call, f"thread {number}", send)
@@ -94,7 +93,7 @@ class ThreadCluster:
 
     async def send(self, run: str, place: str, message: WorkerMessage) -> None:
         if not self.deaf:
-            deliver([encode_message(message)])
+            deliver([pickle.dumps(message)])
 
     async def room(self, started: int) -> Room:
         if self.down:
