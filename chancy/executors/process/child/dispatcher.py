@@ -98,30 +98,24 @@ class Dispatcher:
             )
         return answer(call, outcome)
 
-    def load_wrapper(self) -> Raised | Snoozed | None:
-        """Import the wrapper of functions, before any of them; returns why it cannot be."""
-        if self._registry.wrapper is not None:
-            try:
+    def prepare(self, initializer: str | None, around: Sequence[str]) -> Outcome | None:
+        """Get ready for jobs. Returns the outcome of the initializer, or why one of these failed.
+
+        :param initializer: path of a function to call; the wrapper of functions is imported before.
+        :param around: paths of functions that wrap each job.
+        """
+        outcome: Outcome | None = None
+        try:
+            if self._registry.wrapper is not None:
                 self._registry.load_wrapper()
-            except BaseException as error:
-                return raised(error, perf_counter())
-        return None
-
-    def call_path(self, path: str) -> Outcome:
-        """Call a function that is not a job, without arguments."""
-        try:
-            called = callee(path, self.find)
+            if initializer is not None:
+                called = callee(initializer, self.find)
+                outcome = self._call(called, {}, copy_context(), perf_counter())
+            if not isinstance(outcome, Raised):
+                self._around = [self.find(path) for path in around]
         except BaseException as error:
             return raised(error, perf_counter())
-        return self._call(called, {}, copy_context(), perf_counter())
-
-    def load_around(self, paths: Sequence[str]) -> Raised | Snoozed | None:
-        """Import the functions that wrap each job. Returns why that failed, else None."""
-        try:
-            self._around = [self.find(path) for path in paths]
-        except BaseException as error:
-            return raised(error, perf_counter())
-        return None
+        return outcome
 
     def _run_around(self, call: ChildCall, called: Callee, job: JobContext) -> Outcome:
         """Run a call inside the functions that wrap each job."""

@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 
-from chancy.attempt.outcome import Outcome, Raised, Snoozed
+from chancy.attempt.outcome import Raised, Snoozed
 from chancy.context.context import Progress
 from chancy.executors.invocation import Callee
 from chancy.executors.process import protocol as frames
@@ -92,12 +92,7 @@ class JobLoop:
             os._exit(1)  # a job has closed it
 
     def _initialized(self) -> bool:
-        outcome: Outcome | None = self._dispatcher.load_wrapper()
-        initializer = self._kind.options.initializer
-        if outcome is None and initializer is not None:
-            outcome = self._dispatcher.call_path(initializer)
-        if self._kind.around and not isinstance(outcome, Raised):
-            outcome = self._dispatcher.load_around(self._kind.around)
+        outcome = self._dispatcher.prepare(self._kind.options.initializer, self._kind.around)
         self._log_handler.end()
         if isinstance(outcome, Raised):
             body = json.dumps(outcome.failure.as_json()).encode()
