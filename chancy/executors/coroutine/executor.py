@@ -66,9 +66,11 @@ class AsyncExecutor:
     loop.
     """
 
+    broken: str | None = None
+
     def __init__(self, setup: ExecutorSetup) -> None:
         assert isinstance(setup.options, AsyncOptions)
-        self._concurrency = setup.concurrency
+        self.slots = setup.concurrency
         self._find = setup.find
         self._max_payload = setup.max_payload
         self._options = setup.options
@@ -85,14 +87,6 @@ class AsyncExecutor:
         self._abandoned: set[asyncio.Task[None]] = set()
         self._threads = ThreadPool(min(setup.concurrency, MAX_THREADS), "chancy-async")
         self._thread_runs: dict[_Run, ThreadRun] = {}
-
-    @property
-    def slots(self) -> int:
-        return self._concurrency
-
-    @property
-    def broken(self) -> str | None:
-        return None
 
     async def start(self) -> None:
         """Start to watch the loop. Everything else is created on demand."""

@@ -7,7 +7,6 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
 from contextvars import Context
 from time import monotonic
 from types import FrameType
@@ -116,21 +115,13 @@ class LoopWatch:
 def _job_of(frame: FrameType | None) -> JobContext | None:
     """The job that a stack belongs to, found through its innermost context."""
     while frame is not None:
-        for context in _contexts(frame):
-            if CURRENT in context:
-                return context[CURRENT]
+        module, found = frame.f_globals.get("__name__", ""), None
+        if module.startswith(__package__):
+            found = frame.f_locals.get("context")
+        elif module == "asyncio.events" and frame.f_code.co_name == "_run":
+            # A task that a job has started has inherited its context.
+            found = getattr(frame.f_locals.get("self"), "_context", None)
+        if isinstance(found, Context) and CURRENT in found:
+            return found[CURRENT]
         frame = frame.f_back
     return None
-
-
-def _contexts(frame: FrameType) -> Iterator[Context]:
-    module = frame.f_globals.get("__name__", "")
-    if module.startswith(__package__):
-        found = frame.f_locals.get("context")
-    elif module == "asyncio.events" and frame.f_code.co_name == "_run":
-        # A task that a job has started has inherited its context.
-        found = getattr(frame.f_locals.get("self"), "_context", None)
-    else:
-        return
-    if isinstance(found, Context):
-        yield found

@@ -54,6 +54,8 @@ class ThreadExecutor:
     second.
     """
 
+    broken: str | None = None
+
     def __init__(self, setup: ExecutorSetup) -> None:
         assert isinstance(setup.options, ThreadOptions)
         self._concurrency = setup.concurrency
@@ -83,10 +85,6 @@ class ThreadExecutor:
         calls; none if every thread is occupied."""
         free = self._concurrency - self._stuck
         return free + self._ahead if free else 0
-
-    @property
-    def broken(self) -> str | None:
-        return None
 
     async def start(self) -> None:
         """Do nothing: threads are started on demand."""
