@@ -289,28 +289,23 @@ class JobFactory(Generic[P, R_co]):
         return self._with(self.template.with_expires_at(expires_at))
 
 
-class JobFunction(Protocol[P, R_co]):
-    """A function decorated with `job`: callable as before, with a factory as ``.job``."""
-
+class _DecoratedFunction(Protocol[P, R_co]):
     __name__: str
     __qualname__: str
     __module__: str
 
     @property
     def job(self) -> JobFactory[P, R_co]: ...
+
+
+class JobFunction(_DecoratedFunction[P, R_co], Protocol[P, R_co]):
+    """A function decorated with `job`: callable as before, with a factory as ``.job``."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
 
 
-class AsyncJobFunction(Protocol[P, R_co]):
+class AsyncJobFunction(_DecoratedFunction[P, R_co], Protocol[P, R_co]):
     """An async function decorated with `job`; its jobs have the awaited result."""
-
-    __name__: str
-    __qualname__: str
-    __module__: str
-
-    @property
-    def job(self) -> JobFactory[P, R_co]: ...
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]: ...
 
