@@ -157,7 +157,8 @@ class JobPreparation:
         if job.meta:
             given = _plain("meta", job.meta, func)
             if HOLD in given:
-                self._check_hold(job)
+                check_hold(job)
+                self._require(Capability.HOLD, job, "is on hold")
             meta = encode(given, what=f"the meta of {func}", limit=limit)
         run_at, delay_s = (None, None) if job.run_at is None else due(job)
         unique = None
@@ -184,18 +185,13 @@ class JobPreparation:
             ),
         )
 
-    def _check_hold(self, job: Job) -> None:
-        check_hold(job)
+    def _require(self, capability: Capability, job: Job, what: str) -> None:
         broker = None if self._broker is None else self._broker()
-        if broker is not None and Capability.HOLD not in broker.capabilities:
-            raise PushError(f"job {job.func} is on hold, and {broker!r} does not offer it")
+        if broker is not None and capability not in broker.capabilities:
+            raise PushError(f"job {job.func} {what}, and {broker!r} does not offer {capability}")
 
     def _expiry(self, job: Job) -> datetime | float | None:
-        broker = None if self._broker is None else self._broker()
-        if broker is not None and Capability.EXPIRY not in broker.capabilities:
-            raise PushError(
-                f"job {job.func} expires, and {broker!r} does not offer {Capability.EXPIRY}"
-            )
+        self._require(Capability.EXPIRY, job, "expires")
         if isinstance(job.unique, Unique) and job.unique.debounce is not None:
             job = replace(job, run_at=job.unique.debounce)
         return expiry(job)
@@ -207,9 +203,7 @@ class JobPreparation:
         rule = job.unique
         if not isinstance(rule, Unique):
             raise PushError(f"job {job.func}: unique={shown(rule)} must be a Unique")
-        broker = None if self._broker is None else self._broker()
-        if broker is not None and Capability.UNIQUE not in broker.capabilities:
-            raise PushError(f"job {job.func} is unique, and {broker!r} does not offer unique jobs")
+        self._require(Capability.UNIQUE, job, "is unique")
         if rule.debounce is not None:
             if job.run_at is not None:
                 raise PushError(
