@@ -14,15 +14,13 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from chancy.checks import check_choice, check_period
 from chancy.errors import ConfigurationError, InvalidArguments
+from chancy.serialization.sealed import FORMAT
 from chancy.text import shown
 
 Scope = Literal["function", "queue", "global"]
 Until = Literal["finished", "started"]
 OnConflict = Literal["skip", "replace", "raise"]
 
-#: The key of the version among the arguments, which is not compared; see
-#: `chancy.serialization.versions`. Encrypted arguments have the same key, without a version.
-_MARK = "$chancy"
 #: The maximum characters of a key.
 MAX_KEY = 255
 #: The maximum period, debounce and cap: ten years.
@@ -142,9 +140,10 @@ class Unique:
     def _canonical(self, func: str, arguments: str) -> str:
         """The compared arguments as JSON, the same string for equal values of any version."""
         values: dict[str, Any] = json.loads(arguments)
-        match values.get(_MARK):
+        # The version is not compared. Encrypted arguments have the same key, without a version.
+        match values.get(FORMAT):
             case {"version": _}:
-                del values[_MARK]
+                del values[FORMAT]
             case _:
                 pass
         if self.by is not None:

@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-#: The key that marks it; `chancy.serialization.signature.FORMAT`.
-_KEY = "$chancy"
+#: The reserved key that marks a format other than plain JSON. It is not a valid parameter name.
+FORMAT = "$chancy"
 #: A part of every JSON text that has an encrypted value, and of few others.
-MARK = f'"{_KEY}"'
+MARK = f'"{FORMAT}"'
 
 
 def sealed(key: str, data: str) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def sealed(key: str, data: str) -> dict[str, Any]:
 
     :param key: the id of the key, which is not secret.
     """
-    return {_KEY: {"encrypted": key, "data": data}}
+    return {FORMAT: {"encrypted": key, "data": data}}
 
 
 def opened(value: Any) -> tuple[str, str, dict[str, Any]] | None:
@@ -25,11 +25,11 @@ def opened(value: Any) -> tuple[str, str, dict[str, Any]] | None:
 
     None for any other value.
     """
-    if not isinstance(value, Mapping) or _KEY not in value:
+    if not isinstance(value, Mapping) or FORMAT not in value:
         return None
-    match value[_KEY]:
+    match value[FORMAT]:
         case {"encrypted": str(key), "data": str(data), **more} if not more:
-            return key, data, {name: item for name, item in value.items() if name != _KEY}
+            return key, data, {name: item for name, item in value.items() if name != FORMAT}
         case _:
             return None
 
@@ -74,7 +74,7 @@ def redacted(value: Any) -> Any:
         if found is None:
             return {name: redacted(item) for name, item in value.items()}
         key, _, rest = found
-        return {_KEY: redaction(key), **redacted(rest)} if rest else redaction(key)
+        return {FORMAT: redaction(key), **redacted(rest)} if rest else redaction(key)
     if isinstance(value, list | tuple):
         return [redacted(item) for item in value]
     return value

@@ -23,14 +23,12 @@ from chancy.fork_lock import ForkLock
 from chancy.serialization import codec
 from chancy.serialization.annotations import ANYTHING, Annotations
 from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
-from chancy.serialization.sealed import key_of, without_key
+from chancy.serialization.sealed import FORMAT, key_of, without_key
 from chancy.serialization.versions import ATTRIBUTE, ArgumentsVersion, later_version
 
 if TYPE_CHECKING:
     from chancy.serialization.validation import Validator
 
-#: The reserved key that marks a format other than plain JSON. It is not a valid parameter name.
-FORMAT = "$chancy"
 #: The name of the result among annotations.
 _RESULT = "return"
 

@@ -12,7 +12,7 @@ from chancy.errors import (
     UnknownVersion,
     UnreadablePayload,
 )
-from chancy.serialization.sealed import key_of, without_key
+from chancy.serialization.sealed import FORMAT, key_of, without_key
 from chancy.text import shown
 
 #: Converts stored arguments, as plain JSON values, from an older version to the current one.
@@ -20,8 +20,6 @@ Upgrade = Callable[[dict[str, Any], int], Mapping[str, Any]]
 
 #: The attribute of a decorated function that holds its `ArgumentsVersion`.
 ATTRIBUTE = "__chancy_version__"
-#: The key of the version among the arguments; `chancy.serialization.signature.FORMAT`.
-_KEY = "$chancy"
 
 
 class ArgumentsVersion(NamedTuple):
@@ -55,7 +53,7 @@ class ArgumentsVersion(NamedTuple):
     def mark(self, text: str) -> str:
         """Return encoded arguments with their version."""
         rest = "}" if text == "{}" else "," + text[1:]
-        return f'{{"{_KEY}":{{"version":{self.number}}}{rest}'
+        return f'{{"{FORMAT}":{{"version":{self.number}}}{rest}'
 
     def upgraded(self, text: str, path: str) -> str:
         """Return stored arguments as arguments of this version, without their version.
@@ -73,7 +71,7 @@ class ArgumentsVersion(NamedTuple):
             return text
         if (key := key_of(arguments)) is not None:
             raise UnreadablePayload(f"{path}: {without_key('arguments are', key)}")
-        stored = _stored(arguments.pop(_KEY, None))
+        stored = _stored(arguments.pop(FORMAT, None))
         if stored is None:
             raise InvalidArguments(
                 f"{path}: the stored JSON has a format of a later version of chancy: upgrade this "
@@ -106,5 +104,5 @@ def _stored(mark: object) -> int | None:
 
 def later_version(arguments: Mapping[str, Any]) -> int | None:
     """The version of stored arguments over 1, for a function that has no versions; else None."""
-    stored = _stored(arguments.get(_KEY))
+    stored = _stored(arguments.get(FORMAT))
     return None if stored == 1 else stored

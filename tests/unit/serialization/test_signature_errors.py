@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from chancy.errors import InvalidArguments, InvalidResult, PayloadTooLarge
-from chancy.serialization.signature import FORMAT, Signature
+from chancy.serialization.sealed import FORMAT
+from chancy.serialization.signature import Signature
 from tests.unit.context import hosts as outsides
 from tests.unit.serialization.orders import Loose, Node, Order, Point
 from tests.unit.serialization.test_signature import AT, signature
