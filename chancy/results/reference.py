@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
+from concurrent import futures
 from concurrent.futures import Future
 from contextlib import closing
-from queue import SimpleQueue
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 from uuid import UUID
@@ -318,20 +318,12 @@ def _sync_completions(
     awaited: Sequence[Reference[Any]], timeout_s: float | None
 ) -> Generator[tuple[int, QueuedJob]]:
     """Yield the jobs as they finish, each with the index of its reference."""
-    waits: list[Future[QueuedJob]] = []
-    finished: SimpleQueue[int] = SimpleQueue()  # at most one entry for each reference
-
-    def start(at: int, reference: Reference[Any]) -> None:
-        wait = reference.source.sync_begin_wait(reference.id, timeout_s, stored=reference.stored)
-        waits.append(wait)
-        wait.add_done_callback(lambda _: finished.put(at))
-
+    waits: dict[Future[QueuedJob], int] = {}
     try:
-        for at, reference in enumerate(awaited):
-            start(at, reference)
-        for _ in awaited:
-            at = finished.get()
-            yield at, waits[at].result()
+        for at, each in enumerate(awaited):
+            waits[each.source.sync_begin_wait(each.id, timeout_s, stored=each.stored)] = at
+        for wait in futures.as_completed(waits):
+            yield waits[wait], wait.result()
     finally:
         for wait in waits:
             wait.cancel()
