@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from uuid import UUID
 
 from chancy.attempt.claim import Claim
@@ -35,6 +35,8 @@ from chancy.routing.members import BrokerSet, check_part
 from chancy.routing.partitioning import PushPartitioning
 from chancy.routing.placement import QueuePlacement, check_move
 from chancy.states import UNFINISHED
+
+W = TypeVar("W", Settlement, Note)
 
 logger = logging.getLogger("chancy.routing")
 
@@ -275,7 +277,10 @@ class RoutedBroker(JobLookups):
         failure: Exception | None = None
         for presumed, part in self.by_broker(settlements).items():
             try:
-                stale |= await self._settle(presumed, part, inside)
+                names = (presumed, *(name for name in self.brokers.all if name != presumed))
+                stale |= await self._offer(
+                    names, part, lambda broker, left: broker.settle(left, inside=inside)
+                )
             except RowsLocked as error:
                 stale |= error.stale
                 blocked |= error.ids
@@ -288,40 +293,33 @@ class RoutedBroker(JobLookups):
             raise RowsLocked(frozenset(blocked), frozenset(stale))
         return frozenset(stale)
 
-    async def _settle(
-        self, presumed: str, part: list[Settlement], inside: Sequence[TransactionHook]
-    ) -> set[UUID]:
-        blocked: set[UUID] = set()
-        for name in (presumed, *(other for other in self.brokers.all if other != presumed)):
-            if part:
-                broker = await self.brokers.ready(name)
-                try:
-                    ids = await broker.settle(part, inside=inside)
-                except RowsLocked as error:
-                    ids = error.stale
-                    blocked |= error.ids
-                part = [settlement for settlement in part if settlement.id in ids]
-        stale = {settlement.id for settlement in part}
-        if blocked:
-            raise RowsLocked(frozenset(blocked), frozenset(stale))
-        return stale
-
     async def update_meta(self, notes: Sequence[Note]) -> frozenset[UUID]:
-        stale = list(notes)
+        return await self._offer(
+            self.brokers.all, notes, lambda broker, stale: broker.update_meta(stale)
+        )
+
+    async def _offer(
+        self,
+        names: Iterable[str],
+        writes: Sequence[W],
+        store: Callable[[Broker, Sequence[W]], Awaitable[frozenset[UUID]]],
+    ) -> frozenset[UUID]:
+        """Offer writes to brokers one by one, each those that were stale at the brokers before.
+        Returns the jobs whose writes are stale at all of them."""
         locked: set[UUID] = set()
-        for name in self.brokers.all:
-            if stale:
+        for name in names:
+            if writes:
                 broker = await self.brokers.ready(name)
                 try:
-                    ids = await broker.update_meta(stale)
+                    ids = await store(broker, writes)
                 except RowsLocked as error:
                     ids = error.stale
                     locked |= error.ids
-                stale = [note for note in stale if note.id in ids]
-        found = frozenset(note.id for note in stale)
+                writes = [write for write in writes if write.id in ids]
+        stale = frozenset(write.id for write in writes)
         if locked:
-            raise RowsLocked(frozenset(locked), found)
-        return found
+            raise RowsLocked(frozenset(locked), stale)
+        return stale
 
     async def promote(self, limit: int, *, worker_id: UUID | None = None) -> Promotion:
         found = await self.brokers.sweep(
