@@ -148,7 +148,6 @@ class BackgroundBroker:
     def _store(
         self, chunks: Iterable[Sequence[PreparedJob]], within: object | None
     ) -> Mapping[UUID, UUID]:
-        """Store jobs in Postgres."""
         found: dict[UUID, UUID] = {}
         if within is not None:
             for chunk in gathered(chunks):

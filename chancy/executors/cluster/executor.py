@@ -230,7 +230,6 @@ class ClusterExecutor:
         self._send(attempt, StopRun(attempt.run, outcome))
 
     async def _submit(self, attempt: ClusterAttempt) -> None:
-        """Run an attempt in the cluster."""
         claim, reference = attempt.claim, None
         loop = asyncio.get_running_loop()
         outcome: Outcome

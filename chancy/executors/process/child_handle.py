@@ -273,7 +273,6 @@ class ChildProcess:
         self._process.close(grace_s, how)
 
     def request_successor(self) -> None:
-        """Ask for a successor."""
         if not self.successor_needed.done():
             self.successor_needed.set_result(None)
 

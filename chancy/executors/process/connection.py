@@ -57,7 +57,6 @@ class ParentConnection:
         self.close()
 
     def close(self) -> None:
-        """Close the connection."""
         if self.open:
             self.open = False
             self._loop.remove_reader(self._socket.fileno())

@@ -47,7 +47,6 @@ class Pace:
         self.depth = 1
 
     def record(self, elapsed_s: float) -> None:
-        """Record the duration of a call."""
         typical_s = self._typical_s
         if elapsed_s > typical_s:
             self._typical_s = elapsed_s
@@ -225,5 +224,4 @@ class Prefetch:
         return running, left[1:] + unread
 
     def close(self) -> None:
-        """Close the channel."""
         self._channel.close()

@@ -76,7 +76,6 @@ class ChildSpawn:
             self._loop.add_reader(self._sentinel, self._process_ended)
 
     def send(self, frame: bytes) -> None:
-        """Send a frame to the process."""
         self._connection.send(frame)
 
     def signal(self, signum: signal.Signals) -> None:
