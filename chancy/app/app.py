@@ -298,7 +298,9 @@ class Chancy(BlockingCalls):
 
     def transaction(self) -> AbstractAsyncContextManager[Connection]:
         """A transaction on a session of the pool, to pass as ``within`` until it ends."""
-        return self._postgres("transaction").transaction()
+        if not isinstance(self.control, PostgresBroker):
+            raise ConfigurationError(f"transaction needs the Postgres broker, not {self.control!r}")
+        return self.control.transaction()
 
     # Jobs
 
@@ -483,11 +485,6 @@ class Chancy(BlockingCalls):
         components = self.hooks.components
         found = await tables.find_revisions(broker.fetch, self.schema, components)
         tables.check(found, self.schema, components)
-
-    def _postgres(self, call: str) -> PostgresBroker:
-        if not isinstance(self.control, PostgresBroker):
-            raise ConfigurationError(f"{call} needs the Postgres broker, not {self.control!r}")
-        return self.control
 
     @contextmanager
     def replaced(self, by: Substitute) -> Generator[None]:

@@ -57,11 +57,8 @@ class Wiring:
 
         :raises BrokerUnavailable: the server cannot be reached.
         """
-
-        def make() -> tuple[Broker, JobWaiter]:
-            return self.make(make_control())
-
-        sync = BackgroundBroker(make, schema, routed=bool(self._factories))
+        routed = bool(self._factories)
+        sync = BackgroundBroker(lambda: self.make(make_control()), schema, routed=routed)
         try:
             sync.run(_opened)
         except BaseException:

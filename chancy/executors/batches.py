@@ -62,11 +62,6 @@ class _Batch:
         self.merged = self.members[0].claim._replace(arguments=text)
         return self.merged
 
-    def split(self, outcome: Outcome, max_payload: int) -> list[Outcome]:
-        """The outcome of each member, from that of the call."""
-        items = [one.items for one in self.members]
-        return split(outcome, self.members[0].claim.func, items, max_payload)
-
 
 def split(
     outcome: Outcome, func: str, items: Sequence[int] | None, max_payload: int
@@ -227,7 +222,8 @@ class BatchedExecutor(WrappingExecutor):
         try:
             outcome = await self._executor.run(batch.merge())
         finally:
-            outcomes = batch.split(outcome, self._max_payload)
+            func, items = batch.members[0].claim.func, [member.items for member in batch.members]
+            outcomes = split(outcome, func, items, self._max_payload)
             for member, one in zip(batch.members, outcomes, strict=True):
                 if not member.outcome.done():
                     member.outcome.set_result(one)
