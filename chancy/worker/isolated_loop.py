@@ -156,12 +156,13 @@ class IsolatedJobLoop(JobLoop):
             self._fetch(call)
         self._load(call)
         self._call = call
+        self._progress.begin(call)
         self._claim = _claim_of(call)
         outcome = self._stops.get(call.number) or await self._executor.run(self._claim)
         self._claim = None
         if self._connection.forked:
             os._exit(0)
-        self._progress.end(call)
+        self._progress.end()
         self._log_handler.end()
         self._busy = False
         self._connection.send(self._reply(call, outcome))

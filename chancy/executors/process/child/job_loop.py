@@ -18,7 +18,6 @@ import threading
 import time
 
 from chancy.attempt.outcome import Raised, Snoozed
-from chancy.context.context import Progress
 from chancy.executors.invocation import Callee
 from chancy.executors.process import protocol as frames
 from chancy.executors.process.call import MAX_CALL, ChildCall
@@ -50,7 +49,7 @@ class JobLoop:
         self._interrupter = Interrupter()
         self._connection = ChildConnection(connection, self._interrupter, self._on_frame)
         os.register_at_fork(after_in_child=calls.close)
-        self._progress = ProgressBuffer(self._report)
+        self._progress = ProgressBuffer(self._connection)
         self._log_handler = ChildLogHandler(self._send_record)
         self._requests = Requests(
             self._connection, self._progress, kind.max_payload, kind.completion
@@ -105,11 +104,12 @@ class JobLoop:
         self._number = call.number
         if not call.whole:
             self._fetch(call)
+        self._progress.begin(call)
         reply = self._dispatcher.answer(call, self._load(call))
         if self._connection.forked:
             # The job forked, and the copy returned from the function, too.
             os._exit(0)
-        self._progress.end(call)
+        self._progress.end()
         self._log_handler.end()
         self._busy = False
         self._connection.send(reply)
@@ -142,10 +142,6 @@ class JobLoop:
 
     def _stop(self, number: int, why: str) -> None:
         self._interrupter.stop(number, why)
-
-    def _report(self, call: ChildCall, progress: Progress) -> None:
-        text = progress.text.encode()
-        self._connection.send(packed(frames.PROGRESS, call.number, progress.fraction, text))
 
     def _send_record(self, level: int, body: bytes) -> bool:
         number = self._number if self._busy else 0

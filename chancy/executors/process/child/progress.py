@@ -1,82 +1,67 @@
-"""Rate limit for the progress of jobs in an executor process."""
+"""Rate limit for the progress of the job in an executor process."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from typing import cast
 
 from chancy.context.context import AttemptInfo, Progress
+from chancy.executors.process import protocol as frames
 from chancy.executors.process.call import ChildCall
+from chancy.executors.process.child.connection import ChildConnection
+from chancy.executors.process.protocol import packed
 
 #: Minimum seconds between two progress frames of one job.
 INTERVAL_S = 0.05
-#: Maximum number of jobs to track. Only threads that outlive their jobs can report more.
-_MOST = 1_000
-
-
-class _ProgressUpdate:
-    __slots__ = ("call", "last", "sent_at")
-
-    def __init__(self, call: ChildCall) -> None:
-        self.call = call
-        self.last: Progress | None = None
-        self.sent_at = 0.0
 
 
 class ProgressBuffer:
     """Sends the first progress of a job at once, and then the latest of every interval. The last
-    progress of a job is always sent.
+    progress of a job is always sent. What threads report that outlive their job is dropped."""
 
-    :param report: sends progress to the worker. Called from any thread.
-    """
-
-    def __init__(self, report: Callable[[ChildCall, Progress], None]) -> None:
-        self._report = report
+    def __init__(self, connection: ChildConnection) -> None:
+        self._connection = connection
+        # Reentrant: a signal handler of the job may report, too.
         self._lock = threading.RLock()
-        self._updates: dict[int, _ProgressUpdate] = {}
+        self._call: ChildCall | None = None
+        #: What is to be sent when the interval is over.
+        self._last: Progress | None = None
+        self._sent_at = 0.0
         self._timer: threading.Timer | None = None
+
+    def begin(self, call: ChildCall) -> None:
+        """Send the progress of this job from now on."""
+        self._call, self._sent_at = call, 0.0
 
     def report(self, attempt: AttemptInfo, progress: Progress) -> None:
         """Report progress. From any thread."""
-        call = cast("ChildCall", attempt)
-        now = time.monotonic()
+        if self._connection.forked:
+            return  # a thread of the parent may have held the lock
         with self._lock:
-            update = self._updates.get(call.number)
-            if update is None:
-                if len(self._updates) >= _MOST:
-                    self._updates.clear()
-                update = self._updates[call.number] = _ProgressUpdate(call)
-            if now < update.sent_at + INTERVAL_S:
-                update.last = progress
-                self._flush_later()
+            if attempt is not self._call:
                 return
-            update.last, update.sent_at = None, now
-        self._report(call, progress)
+            self._last = progress
+            if time.monotonic() >= self._sent_at + INTERVAL_S:
+                self._send()
+            elif self._timer is None or not self._timer.is_alive():
+                self._timer = threading.Timer(INTERVAL_S, self._flush)
+                self._timer.daemon = True
+                self._timer.start()
 
-    def end(self, call: ChildCall) -> None:
-        """Send the last progress of a job that has ended."""
-        if not self._updates:
-            return
+    def end(self) -> None:
+        """Send the last progress of the job, which has ended."""
         with self._lock:
-            update = self._updates.pop(call.number, None)
-        if update is not None and update.last is not None:
-            self._report(call, update.last)
-
-    def _flush_later(self) -> None:
-        if self._timer is None or not self._timer.is_alive():
-            self._timer = threading.Timer(INTERVAL_S, self._flush)
-            self._timer.daemon = True
-            self._timer.start()
+            self._send()
+            self._call = None
 
     def _flush(self) -> None:
         with self._lock:
             self._timer = None
-            due = [update for update in self._updates.values() if update.last is not None]
-            last = [(update.call, update.last) for update in due]
-            for update in due:
-                update.last, update.sent_at = None, time.monotonic()
-        for call, progress in last:
-            if progress is not None:
-                self._report(call, progress)
+            self._send()
+
+    def _send(self) -> None:
+        last, self._last = self._last, None
+        if last is not None and self._call is not None:
+            self._sent_at = time.monotonic()
+            text = last.text.encode()
+            self._connection.send(packed(frames.PROGRESS, self._call.number, last.fraction, text))
