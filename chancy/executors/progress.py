@@ -84,6 +84,9 @@ class Reporter:
     :param max_payload: maximum size in bytes of an encoded result, and of all checkpoints together.
     """
 
+    _loop: asyncio.AbstractEventLoop
+    _thread: int
+
     def __init__(self, callbacks: AttemptCallbacks, max_payload: int) -> None:
         self._report = callbacks.report
         self._store = callbacks.store
@@ -92,8 +95,6 @@ class Reporter:
         self.max_payload = max_payload
         self._storing: set[asyncio.Task[None]] = set()
         self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = 0
         #: Jobs with recent progress; while it is empty, `end` need not be called.
         self.pending: dict[_Run, _JobReport] = {}
 
@@ -140,17 +141,14 @@ class Reporter:
             call(*args)
             return True
         try:
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(call, *args)
+            self._loop.call_soon_threadsafe(call, *args)
         except RuntimeError:
             return False
-        return self._loop is not None
+        return True
 
     def _start_to_store(self, claim: Claim, meta: str, write: WorkerWrite) -> None:
-        assert self._loop is not None
-        task = self._loop.create_task(
-            self._store_meta(claim, meta, write), name="chancy checkpoint"
-        )
+        storing = self._store_meta(claim, meta, write)
+        task = self._loop.create_task(storing, name="chancy checkpoint")
         self._storing.add(task)
         task.add_done_callback(self._storing.discard)
 
@@ -189,7 +187,6 @@ class Reporter:
                     del self.pending[run]
                 return
         self._deliver(pending.claim, last)
-        assert self._loop is not None
         self._loop.call_later(INTERVAL_S, self._flush, pending)
 
     def _deliver(self, claim: Claim, progress: Progress) -> None:

@@ -67,6 +67,7 @@ class AsyncExecutor:
     """
 
     broken: str | None = None
+    _loop: asyncio.AbstractEventLoop
 
     def __init__(self, setup: ExecutorSetup) -> None:
         assert isinstance(setup.options, AsyncOptions)
@@ -80,7 +81,6 @@ class AsyncExecutor:
         self._unreported = self._reporter.pending
         self._plain_errors = setup.callbacks.plain_errors
         self._callees: dict[str, Callee] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._watch: LoopWatch | None = None
         self._spare: CoroutineHost | None = None
         self._hosts: dict[_Run, tuple[CoroutineHost, JobContext]] = {}
@@ -90,7 +90,9 @@ class AsyncExecutor:
 
     async def start(self) -> None:
         """Start to watch the loop. Everything else is created on demand."""
-        self._watch = LoopWatch.of(asyncio.get_running_loop())
+        self._loop = asyncio.get_running_loop()
+        self._reporter.attach(self._loop)
+        self._watch = LoopWatch.of(self._loop)
 
     async def run(self, claim: Claim) -> Outcome:
         began = perf_counter()
@@ -110,11 +112,6 @@ class AsyncExecutor:
         if called.coroutine:
             return await self._run_coroutine(claim, called, arguments, job, copy_context(), began)
         return await self._run_plain(claim, called, arguments, job, copy_context())
-
-    def _find_loop(self) -> asyncio.AbstractEventLoop:
-        self._loop = asyncio.get_running_loop()
-        self._reporter.attach(self._loop)
-        return self._loop
 
     def _time_limit(self, claim: Claim, called: Callee) -> float | None:
         """The time limit of a claim.
@@ -136,7 +133,7 @@ class AsyncExecutor:
         began: float,
     ) -> Outcome:
         # `get_running_loop` reads the process id from the system, which takes 0.16 µs.
-        loop = self._loop or self._find_loop()
+        loop = self._loop
         host, self._spare = self._spare, None
         if host is None or host.spent:
             host = CoroutineHost(loop)
@@ -218,8 +215,7 @@ class AsyncExecutor:
         limit_s = decode_limits(claim.limits).over(self._limits).time_s or 0.0
         timed_out = TimedOut(limit_s, limit_s)
         left_s = job.seconds_left or 0.0
-        loop = asyncio.get_running_loop()
-        return loop.call_later(left_s, self._interrupt_host, claim, job, host, timed_out)
+        return self._loop.call_later(left_s, self._interrupt_host, claim, job, host, timed_out)
 
     def _abandon(self, claim: Claim, host: CoroutineHost, grace_s: float) -> None:
         if host.task.done():
@@ -244,8 +240,6 @@ class AsyncExecutor:
         context: Context,
     ) -> Outcome:
         began = perf_counter()
-        if self._loop is None:
-            self._find_loop()
         context.run(CURRENT.set, job)
         run = ThreadRun(claim, job, _warn_of_thread)
         call = partial(called_here, called, arguments, context, self._max_payload)
@@ -283,15 +277,14 @@ class AsyncExecutor:
     ) -> bool:
         if host.result.done():
             return False
-        loop = asyncio.get_running_loop()
         grace_s = self._options.grace_s
         if isinstance(outcome, Released):
             grace_s = min(grace_s, RELEASED_S)
-        ends_at = loop.time() + grace_s
+        ends_at = self._loop.time() + grace_s
         if host.abandoning is None or ends_at < host.abandoning.when():
             if host.abandoning is not None:
                 host.abandoning.cancel()
-            host.abandoning = loop.call_at(ends_at, self._abandon, claim, host, grace_s)
+            host.abandoning = self._loop.call_at(ends_at, self._abandon, claim, host, grace_s)
         # Once: requests are repeated, and a second cancellation would interrupt the cleanup.
         if host.interruption is None:
             host.interruption = outcome

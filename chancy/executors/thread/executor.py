@@ -55,6 +55,7 @@ class ThreadExecutor:
     """
 
     broken: str | None = None
+    _loop: asyncio.AbstractEventLoop
 
     def __init__(self, setup: ExecutorSetup) -> None:
         assert isinstance(setup.options, ThreadOptions)
@@ -67,7 +68,6 @@ class ThreadExecutor:
         self._reporter = Reporter(setup.callbacks, setup.max_payload)
         self._unreported = self._reporter.pending
         self._plain_errors = setup.callbacks.plain_errors
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._callees: dict[str, Callee] = {}
         # By identity of the claim, which the run references: its id is slow to hash.
         self._runs: dict[int, ThreadRun] = {}
@@ -87,13 +87,11 @@ class ThreadExecutor:
         return free + self._ahead if free else 0
 
     async def start(self) -> None:
-        """Do nothing: threads are started on demand."""
+        """Threads are started on demand."""
+        self._loop = asyncio.get_running_loop()
+        self._reporter.attach(self._loop)
 
     async def run(self, claim: Claim) -> Outcome:
-        loop = self._loop
-        if loop is None:
-            loop = self._loop = asyncio.get_running_loop()
-            self._reporter.attach(loop)
         try:
             called = self._callees.get(claim.func)
             if called is None:
@@ -109,10 +107,10 @@ class ThreadExecutor:
         context.run(CURRENT.set, job)
         run = ThreadRun(claim, job, self._left)
         if self._timer is None:
-            self._measured_at = self._progress_at = loop.time()
-            self._timer = loop.call_later(_AHEAD_S / 2, self._measure, loop, _AHEAD_S)
+            self._measured_at = self._progress_at = self._loop.time()
+            self._timer = self._loop.call_later(_AHEAD_S / 2, self._measure, _AHEAD_S)
         self._runs[id(claim)] = run
-        call = partial(self._perform, called, run, context, limit_s, loop)
+        call = partial(self._perform, called, run, context, limit_s)
         try:
             value = await run.result(self._threads.submit(call), self._plain_errors)
             assert not isinstance(value, Awaitable)
@@ -127,9 +125,9 @@ class ThreadExecutor:
             self._reporter.end(claim)
         return outcome
 
-    def _measure(self, loop: asyncio.AbstractEventLoop, pause_s: float) -> None:
+    def _measure(self, pause_s: float) -> None:
         """Compute how many calls to prefetch, and release those that wait behind slow ones."""
-        now = loop.time()
+        now = self._loop.time()
         pace = self._ended / (now - self._measured_at)
         self._ahead = min(MAX_AHEAD, int(pace * _AHEAD_S))
         if self._ended:
@@ -143,7 +141,7 @@ class ThreadExecutor:
             self._ahead = 0
         else:
             later_s = min(_MEASURE_MOST_S, 2 * pause_s)
-            self._timer = loop.call_later(pause_s, self._measure, loop, later_s)
+            self._timer = self._loop.call_later(pause_s, self._measure, later_s)
 
     def release_waiting(self, outcome: Outcome) -> None:
         """End attempts that no thread has started."""
@@ -152,18 +150,13 @@ class ThreadExecutor:
             logger.info("attempts_released jobs=%d", released)
 
     def _perform(
-        self,
-        called: Callee,
-        run: ThreadRun,
-        context: Context,
-        limit_s: float | None,
-        loop: asyncio.AbstractEventLoop,
+        self, called: Callee, run: ThreadRun, context: Context, limit_s: float | None
     ) -> Outcome:
         """Call the function, in a thread."""
         began = perf_counter()
         if limit_s is not None:
             run.job.deadline = monotonic() + limit_s
-            loop.call_soon_threadsafe(run.limit, limit_s)
+            self._loop.call_soon_threadsafe(run.limit, limit_s)
         try:
             arguments = called.signature.decode(run.claim.arguments)
         except BaseException as error:
