@@ -61,6 +61,8 @@ class ProcessExecutor:
     :param levels: see `chancy.executors.process.settings.ChildKind`.
     """
 
+    _loop: asyncio.AbstractEventLoop
+
     def __init__(
         self,
         setup: ExecutorSetup,
@@ -82,7 +84,6 @@ class ProcessExecutor:
         self._group: ChildGroup | None = None
         #: The executor processes that it has borrowed.
         self._children: list[ChildProcess] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._slots = 0
         self._counted_at = 0.0
         #: Whether attempts were released because there was no executor process for them. Until
@@ -129,8 +130,6 @@ class ProcessExecutor:
             self._timer.cancel()
 
     async def run(self, claim: Claim) -> Outcome:
-        loop = self._loop
-        assert loop is not None, "the executor has not been started"
         try:
             if claim.func not in self._known:
                 await load(claim.func, self._find)
@@ -138,15 +137,14 @@ class ProcessExecutor:
             limits = (
                 decode_limits(claim.limits).over(self._limits) if claim.limits else self._limits
             )
-            attempt = ProcessAttempt(claim, limits, loop.create_future())
+            attempt = ProcessAttempt(claim, limits, self._loop.create_future())
         except BaseException as error:
             return refused(error, perf_counter())
         self._attempts[id(claim)] = attempt
         if not self._waiting:
-            self._progress_at = loop.time()
+            self._progress_at = self._now()
         self._waiting.append(attempt)
-        if not self._dispatch_scheduled:
-            self._dispatch_soon(loop)
+        self._dispatch_soon()
         try:
             return await attempt.future
         except asyncio.CancelledError:
@@ -179,10 +177,11 @@ class ProcessExecutor:
 
     # Dispatch
 
-    def _dispatch_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _dispatch_soon(self) -> None:
         # One dispatch serves all consumers that have found work in this turn of the loop.
-        self._dispatch_scheduled = True
-        loop.call_soon(self._dispatch)
+        if self._waiting and not self._dispatch_scheduled:
+            self._dispatch_scheduled = True
+            self._loop.call_soon(self._dispatch)
 
     def _dispatch(self) -> None:
         """Give waiting attempts to executor processes with room, in order."""
@@ -239,16 +238,11 @@ class ProcessExecutor:
                     self._give_back(child)
 
     def _now(self) -> float:
-        assert self._loop is not None
         return self._loop.time()
 
     def check_at(self, at: float) -> None:
         """Check the executor processes at this time, or sooner."""
-        if (
-            self._loop is None
-            or at == math.inf
-            or (self._timer is not None and self._timer.when() <= at)
-        ):
+        if at == math.inf or (self._timer is not None and self._timer.when() <= at):
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -323,8 +317,7 @@ class ProcessExecutor:
 
     def group_changed(self) -> None:
         self._count_slots()
-        if self._waiting and not self._dispatch_scheduled and self._loop is not None:
-            self._dispatch_soon(self._loop)
+        self._dispatch_soon()
 
     # Callbacks of the executor processes
 
@@ -351,8 +344,7 @@ class ProcessExecutor:
             attempt.child = None
             if not attempt.future.done():
                 self._waiting.appendleft(attempt)
-        if self._waiting and not self._dispatch_scheduled and self._loop is not None:
-            self._dispatch_soon(self._loop)
+        self._dispatch_soon()
 
     def reported(self, attempt: ProcessAttempt | None, frame: Frame) -> None:
         kind, _, number, body = frame
@@ -370,10 +362,8 @@ class ProcessExecutor:
     def store_requested(
         self, child: ChildProcess, attempt: ProcessAttempt, number: float, meta: str
     ) -> None:
-        assert self._loop is not None
-        task = self._loop.create_task(
-            self._store(child, attempt, number, meta), name="chancy checkpoint"
-        )
+        storing = self._store(child, attempt, number, meta)
+        task = self._loop.create_task(storing, name="chancy checkpoint")
         self._storing.add(task)
         task.add_done_callback(self._storing.discard)
 
