@@ -69,14 +69,6 @@ class Registry:
                 "match it: import its module in the worker's application, or add it to allow"
             )
 
-    def knows(self, path: str) -> bool:
-        """Whether `find` returns a function."""
-        try:
-            self.find(path)
-        except UnknownFunction:
-            return False
-        return True
-
     def check(self, path: str) -> None:
         """Raise `PushError` unless this process can import the function it is about to push."""
         check_function_path(path)
