@@ -6,6 +6,7 @@ marked by an object with the key `FORMAT`, which is reserved for it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import weakref
@@ -86,16 +87,12 @@ class Signature:
         try:
             found = _made.get(function)
         except TypeError:  # not hashable, or without weak references
-            return cls(Annotations.of(function), path)
+            found = None
         if found is None or found.path != path:
-            if version is None:
-                found = cls(Annotations.of(function), path)
-            else:
-                found = _VersionedSignature(Annotations.of(function), path, version)
-            try:
+            said = Annotations.of(function)
+            found = cls(said, path) if version is None else _VersionedSignature(said, path, version)
+            with contextlib.suppress(TypeError):
                 _made[function] = found
-            except TypeError:
-                return found
         return found
 
     @property
