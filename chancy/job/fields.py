@@ -27,8 +27,9 @@ def check_job(job: Job) -> None:
     _check_number("max_attempts", job.max_attempts, ATTEMPTS, job.func)
     if job.run_at is not None:
         check_run_at(job.run_at, job.func)
-    if job.id is not None:
-        _check_id(job.id, job.func)
+    id: object = job.id
+    if id is not None and not isinstance(id, UUID):
+        raise PushError(f"job {job.func}: id={shown(id)} must be a uuid.UUID")
 
 
 def check_hold(job: Job) -> None:
@@ -46,11 +47,6 @@ def _check_number(name: str, value: object, allowed: range, func: str) -> None:
             f"job {func}: {name}={shown(value)} must be a whole number "
             f"from {allowed[0]} to {allowed[-1]:,}"
         )
-
-
-def _check_id(id: object, func: str) -> None:
-    if not isinstance(id, UUID):
-        raise PushError(f"job {func}: id={shown(id)} must be a uuid.UUID")
 
 
 def check_run_at(run_at: object, func: str, name: str = "run_at") -> None:
