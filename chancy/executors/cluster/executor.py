@@ -151,7 +151,6 @@ class ClusterExecutor:
         self._log_relay = LogRelay()
         self._known: set[str] = set()
         self._broken: str | None = "it has not connected to the cluster yet"
-        self._connected = False
         self._room = 0
         # By identity of the claim, and by run.
         self._attempts: dict[int, ClusterAttempt] = {}
@@ -159,7 +158,9 @@ class ClusterExecutor:
         self._tasks: set[asyncio.Task[None]] = set()
         #: Runs to which a message is under way.
         self._reminding: set[str] = set()
+        #: Clear while it is connected.
         self._lost = asyncio.Event()
+        self._lost.set()
         #: The next pause before it connects again; short once a job has run.
         self._pause_s = _LOOK_S
         self._look_s = min(_LOOK_S, self._options.contact_timeout_s / 4)
@@ -196,7 +197,7 @@ class ClusterExecutor:
                 self._known.add(claim.func)
         except BaseException as error:
             return refused(error, perf_counter())
-        if not self._connected:
+        if self._lost.is_set():
             return Released(self._broken or "the cluster is lost")
         attempt = ClusterAttempt(claim, loop.create_future(), loop.time())
         self._attempts[id(claim)] = self._runs[attempt.run] = attempt
@@ -222,7 +223,7 @@ class ClusterExecutor:
             attempt.finish(outcome)
             return
         attempt.interruption = attempt.interruption or outcome
-        if not self._connected:
+        if self._lost.is_set():
             return  # it ends when its host has stopped it for want of messages
         wait_s = _STOP_S + (0 if isinstance(outcome, Released) else self._options.grace_s)
         ends_at = asyncio.get_running_loop().time() + wait_s
@@ -274,7 +275,6 @@ class ClusterExecutor:
                 async with asyncio.timeout(self._connect_s):
                     await self._cluster.connect(self._received)
                 self._lost.clear()
-                self._connected = True
                 while not self._lost.is_set():
                     await self._look()
                     tried.set()
@@ -289,7 +289,7 @@ class ClusterExecutor:
             self._pause_s = min(self._pause_s * 2, _PAUSE_S)
 
     async def _close(self) -> None:
-        self._connected = False
+        self._lost.set()
         try:
             async with asyncio.timeout(_CONNECT_S):
                 await self._cluster.close()
@@ -309,16 +309,15 @@ class ClusterExecutor:
         started = sum(attempt.place is not None for attempt in self._runs.values())
         async with asyncio.timeout(self._options.contact_timeout_s):
             room = await self._cluster.room(started)
-        if self._connected:
+        if not self._lost.is_set():
             self._room = room.jobs
             self._broken = None if self._options.scales else room.lacks
 
     def _lose(self, why: str) -> None:
         """Note that the cluster is lost: it runs nothing until it is connected again."""
         self._broken = why
-        if not self._connected:
+        if self._lost.is_set():
             return
-        self._connected = False
         self._lost.set()
         logger.warning("cluster_lost jobs=%d why=%s", len(self._runs), why)
         loop = asyncio.get_running_loop()
