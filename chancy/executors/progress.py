@@ -95,8 +95,8 @@ class Reporter:
         self.max_payload = max_payload
         self._storing: set[asyncio.Task[None]] = set()
         self._lock = threading.Lock()
-        #: Jobs with recent progress; while it is empty, `end` need not be called.
-        self.pending: dict[_Run, _JobReport] = {}
+        #: Jobs with recent progress.
+        self._pending: dict[_Run, _JobReport] = {}
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Set the worker's loop. Called in it, before any job runs."""
@@ -115,14 +115,14 @@ class Reporter:
         claim = cast("Claim", attempt)
         run = claim.id, claim.lease
         with self._lock:
-            pending = self.pending.get(run)
+            pending = self._pending.get(run)
             if pending is None:
-                pending = self.pending[run] = _JobReport(claim)
+                pending = self._pending[run] = _JobReport(claim)
             pending.last = progress
             scheduled, pending.scheduled = pending.scheduled, True
         if not scheduled and not self._in_loop(self._flush, pending):
             with self._lock:  # the loop is closed
-                self.pending.pop(run, None)
+                self._pending.pop(run, None)
 
     def keep(self, attempt: AttemptInfo, meta: str) -> WorkerWrite:
         """See `AttemptHost.keep`. From any thread."""
@@ -168,8 +168,10 @@ class Reporter:
 
     def end(self, claim: Claim) -> None:
         """Report the last progress of an attempt that has ended. In the loop."""
+        if not self._pending:
+            return
         with self._lock:
-            pending = self.pending.pop((claim.id, claim.lease), None)
+            pending = self._pending.pop((claim.id, claim.lease), None)
             last = None
             if pending is not None:
                 last, pending.last = pending.last, None
@@ -183,8 +185,8 @@ class Reporter:
                 # No progress during the last interval: report the next one at once.
                 pending.scheduled = False
                 run = pending.claim.id, pending.claim.lease
-                if self.pending.get(run) is pending:
-                    del self.pending[run]
+                if self._pending.get(run) is pending:
+                    del self._pending[run]
                 return
         self._deliver(pending.claim, last)
         self._loop.call_later(INTERVAL_S, self._flush, pending)

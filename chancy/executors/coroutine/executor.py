@@ -78,7 +78,6 @@ class AsyncExecutor:
         self._limits = setup.limits
         self._limited = setup.limits != NO_LIMITS
         self._reporter = Reporter(setup.callbacks, setup.max_payload)
-        self._unreported = self._reporter.pending
         self._plain_errors = setup.callbacks.plain_errors
         self._callees: dict[str, Callee] = {}
         self._watch: LoopWatch | None = None
@@ -170,8 +169,7 @@ class AsyncExecutor:
         else:
             self._spare = host
         job.outcome = outcome
-        if self._unreported:
-            self._reporter.end(claim)
+        self._reporter.end(claim)
         return outcome
 
     async def _follow(
@@ -254,8 +252,7 @@ class AsyncExecutor:
             called = called._replace(function=awaited, coroutine=True)
             return await self._run_coroutine(claim, called, {"value": value}, job, context, began)
         job.outcome = value
-        if self._unreported:
-            self._reporter.end(claim)
+        self._reporter.end(claim)
         return value
 
     def interrupt(self, claim: Claim, outcome: Outcome) -> bool:

@@ -66,7 +66,6 @@ class ThreadExecutor:
         self._limits = setup.limits
         self._limited = setup.limits != NO_LIMITS
         self._reporter = Reporter(setup.callbacks, setup.max_payload)
-        self._unreported = self._reporter.pending
         self._plain_errors = setup.callbacks.plain_errors
         self._callees: dict[str, Callee] = {}
         # By identity of the claim, which the run references: its id is slow to hash.
@@ -121,8 +120,7 @@ class ThreadExecutor:
             del self._runs[id(claim)]
             self._ended += 1
         job.outcome = outcome
-        if self._unreported:
-            self._reporter.end(claim)
+        self._reporter.end(claim)
         return outcome
 
     def _measure(self, pause_s: float) -> None:

@@ -129,4 +129,4 @@ async def test_no_word_is_lost_between_threads() -> None:
         assert last[claim.id] == 1_999 / 2_000
     # Nobody says that the others have ended: their last words come all the same, in time.
     await eventually(lambda: [last.get(claim.id) for claim in claims] == [1_999 / 2_000] * 8)
-    await eventually(lambda: not reporter.pending, timeout=5 * INTERVAL_S + 5)
+    await eventually(lambda: not reporter._pending, timeout=5 * INTERVAL_S + 5)
