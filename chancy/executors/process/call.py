@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from chancy.attempt.claim import Claim
@@ -36,22 +35,15 @@ _NUMBER = struct.Struct("!Q")
 _numbers = itertools.count(1)
 
 
-class PackedCall(NamedTuple):
-    """An encoded call: the message, and the body if it is sent only on request."""
-
-    message: bytes
-    body: bytes | None
-
-
-def pack(number: int, claim: Claim, limits: Limits) -> PackedCall:
-    """Encode a call.
+def pack(number: int, claim: Claim, limits: Limits) -> tuple[bytes, bytes | None]:
+    """Encode a call: the message, and the body if it is sent only on request.
 
     :raises UnicodeEncodeError: the arguments are not valid Unicode.
     """
-    function, queue, names = _names(claim.func, claim.queue)
+    function, queue = claim.func.encode(), claim.queue.encode()
     meta = claim.meta.encode() if claim.meta else b""
     body = meta + claim.arguments.encode() if claim.arguments else meta
-    whole = len(names) + len(body) <= MAX_WHOLE
+    whole = len(function) + len(queue) + len(body) <= MAX_WHOLE
     head = _HEAD.pack(
         number,
         limits.time_s or 0.0,
@@ -62,19 +54,13 @@ def pack(number: int, claim: Claim, limits: Limits) -> PackedCall:
         claim.id.bytes,
         claim.lease.bytes,
         whole,
-        function,
-        queue,
+        len(function),
+        len(queue),
         len(meta),
     )
     if whole:
-        return PackedCall(head + names + body, None)
-    return PackedCall(head + names, body)
-
-
-@lru_cache(maxsize=1_000)
-def _names(function: str, queue: str) -> tuple[int, int, bytes]:
-    function_bytes, queue_bytes = function.encode(), queue.encode()
-    return len(function_bytes), len(queue_bytes), function_bytes + queue_bytes
+        return head + function + queue + body, None
+    return head + function + queue, body
 
 
 def number_of(message: bytes) -> int:

@@ -32,7 +32,7 @@ def guard() -> Interrupter:
 
 def begin(guard: Interrupter, number: int) -> JobContext:
     claim = Claim(uuid4(), uuid4(), uuid4(), "default", "shop.pay", None, 1, 3, 0, 0, 0, None)
-    call = ChildCall(pack(number, claim, NO_LIMITS).message)
+    call = ChildCall(pack(number, claim, NO_LIMITS)[0])
     job = JobContext(call, DetachedHost())
     guard.job_started(call, job)
     return job
