@@ -46,7 +46,9 @@ class ExecutorSetup:
     pool: ChildPool | None = None
     around_in_child: Sequence[str] = ()
 
-    def child_kind(self, options: ProcessOptions, levels: tuple[int, int] | None) -> ChildKind:
+    def child_kind(
+        self, options: ProcessOptions, levels: tuple[int, int] | None = None
+    ) -> ChildKind:
         """The executor processes that run such jobs."""
         return ChildKind(
             options=options,

@@ -97,25 +97,19 @@ class HostedRun:
             await executor.stop()
 
     def _make_executor(self) -> ProcessExecutor:
-        call, kind = self._call, self._call.kind
+        call = self._call
         setup = ExecutorSetup(
             concurrency=1,
             find=_unused,
-            max_payload=kind.max_payload,
-            options=kind.options,
+            options=call.kind.options,
             limits=call.limits,
             callbacks=AttemptCallbacks(
                 report=self._report,
                 store=self._store,
                 completing=lambda claim: self._send(CompletionBegun(call.run)),
-                completion=kind.completion,
-                plain_errors=kind.plain_errors,
             ),
-            environment=kind.environment,
-            wrapper=kind.wrapper,
-            around_in_child=kind.around,
         )
-        return ProcessExecutor(setup, relay=self._relay, levels=kind.levels)
+        return ProcessExecutor(setup, self._relay, call.kind)
 
     async def _watched(self, executor: ProcessExecutor, place: str) -> Outcome:
         """Run the job unless the worker is silent, and stop it once the worker is."""

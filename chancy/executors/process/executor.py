@@ -27,6 +27,7 @@ from chancy.executors.process.group import ChildGroup, ChildPool, turn_is_over
 from chancy.executors.process.logs import LogRelay, RelayRecord
 from chancy.executors.process.prefetch import LATE_S
 from chancy.executors.process.protocol import Frame
+from chancy.executors.process.settings import ChildKind
 from chancy.executors.setup import ExecutorSetup
 from chancy.job.limits import decode_limits
 from chancy.queue.executor_options import ProcessOptions
@@ -58,7 +59,7 @@ class ProcessExecutor:
     `Lost`.
 
     :param relay: gets the log records of jobs; None logs them in this process.
-    :param levels: see `chancy.executors.process.settings.ChildKind`.
+    :param kind: the executor processes; None: those of the setup.
     """
 
     _loop: asyncio.AbstractEventLoop
@@ -67,7 +68,7 @@ class ProcessExecutor:
         self,
         setup: ExecutorSetup,
         relay: RelayRecord | None = None,
-        levels: tuple[int, int] | None = None,
+        kind: ChildKind | None = None,
     ) -> None:
         assert isinstance(setup.options, ProcessOptions)
         self.concurrency = setup.concurrency
@@ -80,7 +81,7 @@ class ProcessExecutor:
         self._relay_record = relay or LogRelay().relay
         self._pool = setup.pool or ChildPool(setup.concurrency)
         # Queues of all weights share them.
-        self._kind = setup.child_kind(replace(self._options, weight=1), levels)
+        self._kind = kind or setup.child_kind(replace(self._options, weight=1))
         self._group: ChildGroup | None = None
         #: The executor processes that it has borrowed.
         self._children: list[ChildProcess] = []
