@@ -41,6 +41,7 @@ async def abandon(place: Place) -> None:
     """End although a coroutine does not."""
     setup = ExecutorSetup(concurrency=1, find=find, options=AsyncOptions(grace_s=0.01))
     made = make_executor("async", setup)
+    await made.start()
     claim = place.waiting("swallow")
     running = asyncio.create_task(made.run(claim))
     await place.has_started()
