@@ -21,6 +21,7 @@ from benchmarks import (
     drain,
     end_to_end,
     executors,
+    fleet,
     held,
     latency,
     limit,
@@ -29,7 +30,6 @@ from benchmarks import (
     observability,
     priorities,
     push,
-    simulated,
     steady,
     sustained,
     workflows,
@@ -61,7 +61,7 @@ CASES: Mapping[str, Case] = {
     "workflows": workflows.measure,
     "limits": limits.measure,
     "workloads": workloads.measure,
-    "fleet": simulated.measure,
+    "fleet": fleet.measure,
     "dashboard": dashboard.measure,
 }
 

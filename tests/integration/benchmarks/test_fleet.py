@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import simulated
+from benchmarks import fleet
 from tests.support.sql import ask
 from tests.support.waiting import eventually
 
@@ -12,8 +12,8 @@ from tests.support.waiting import eventually
 async def test_simulated_workers_ask_what_idle_workers_ask(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(simulated, "_HEARTBEAT_S", 0.1)
-    async with simulated.simulated(dsn, 3, 2, "chancy") as statements:
+    monkeypatch.setattr(fleet, "_HEARTBEAT_S", 0.1)
+    async with fleet.simulated(dsn, 3, 2, "chancy") as statements:
         rows = ask(dsn, "select queues from chancy.workers")
         assert rows == [(["q0", "q1"],)] * 3
         wanted = {"survey", "promote", "election", "other"}
