@@ -12,7 +12,7 @@ from benchmarks.clients import CLIENTS
 from benchmarks.limits import BINDING, CLAIMS, DRAINS, IDLE, PLAIN, SEQUENCES, SEQUENTIAL_PEERS
 from benchmarks.limits import HELD as RULED_HELD
 from benchmarks.observability import ratio_figure
-from benchmarks.readings import (
+from benchmarks.summary import (
     ACKNOWLEDGED,
     CALL,
     DRAIN,
@@ -28,9 +28,9 @@ from benchmarks.readings import (
     RETURN,
     NotRead,
     Reading,
+    Summary,
     read,
 )
-from benchmarks.summary import Summary
 
 #: The reason if the case of a bar did not run. If a number is missing, the reason names it.
 NOT_MEASURED = "case not measured"

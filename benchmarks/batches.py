@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from benchmarks.bench import Bench
-from benchmarks.control import Control
 from benchmarks.deployment import ours
 from benchmarks.jobs import noop
 from benchmarks.measurement import Size
@@ -27,6 +26,7 @@ from benchmarks.meters import Meter, cpu_s
 from benchmarks.observers import BATCHES
 from benchmarks.processes import WorkerProcess
 from benchmarks.server import server
+from benchmarks.session import Control
 from benchmarks.tally import SLOTS
 from chancy import Chancy, Queue
 from chancy.plugins.batch import Batch, Batches

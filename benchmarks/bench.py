@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.control import SCHEMA, Control
 from benchmarks.jobs import noop
 from benchmarks.measurement import Measurement, Size
 from benchmarks.meters import Meter, busy_cores
+from benchmarks.session import SCHEMA, Control
 from chancy import Chancy, Job, Plugin, Queue
 
 #: The machine is idle below this number of cores in use, measured over so many seconds.

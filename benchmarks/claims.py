@@ -17,8 +17,8 @@ import asyncpg
 
 from benchmarks import systems
 from benchmarks.bench import Bench
-from benchmarks.control import SCHEMA, Control
 from benchmarks.measurement import BenchmarkFailed, Measurement, quantile
+from benchmarks.session import SCHEMA, Control
 from chancy import Queue
 from chancy.postgres.claim.claims import MOST_BYTES
 from chancy.postgres.statements import Statements

@@ -19,11 +19,11 @@ import httpx
 
 from benchmarks import systems
 from benchmarks.bench import Bench
-from benchmarks.control import SCHEMA
 from benchmarks.history import History
 from benchmarks.jobs import noop
 from benchmarks.measurement import BenchmarkFailed, Measurement, quantile
 from benchmarks.meters import Meter
+from benchmarks.session import SCHEMA
 from chancy import Chancy, Queue
 from chancy.plugins.batch import Batches
 from chancy.plugins.cron import Cron

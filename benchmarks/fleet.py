@@ -30,9 +30,9 @@ from multiprocessing.context import SpawnProcess
 
 from benchmarks import systems
 from benchmarks.bench import Bench
-from benchmarks.control import SCHEMA
 from benchmarks.measurement import Measurement, quantile
 from benchmarks.meters import cpu_s, tree
+from benchmarks.session import SCHEMA
 from chancy import Chancy, Queue, Worker, WorkerRecord, job
 from chancy.attempt.claim import Claim
 from chancy.attempt.judge import judge

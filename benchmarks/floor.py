@@ -17,8 +17,8 @@ from typing import Any
 import asyncpg
 
 from benchmarks.bench import Bench
-from benchmarks.control import SCHEMA
 from benchmarks.measurement import BenchmarkFailed, Measurement
+from benchmarks.session import SCHEMA
 from benchmarks.tally import per_second
 from chancy import Queue, State
 from chancy.postgres.claim.claims import MOST_BYTES

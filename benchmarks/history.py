@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from benchmarks.control import Control
+from benchmarks.session import Control
 
 #: Days before today that have a partition. The last one is older than the pruner keeps.
 DAYS = (0, 1, 2, 3, 4, 5, 6, 9)

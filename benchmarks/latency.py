@@ -11,7 +11,7 @@ from benchmarks.deployment import Deployment, measure_each
 from benchmarks.limit import EVERY_S, PACED_INSERT, PACED_NOTIFY
 from benchmarks.measurement import BenchmarkFailed, Measurement, quantile
 from benchmarks.processes import WorkerProcess
-from benchmarks.readings import CALL, RETURN
+from benchmarks.summary import CALL, RETURN
 from benchmarks.tally import SLOTS
 
 #: Rates of the open loop in jobs a second, and its duration in seconds.

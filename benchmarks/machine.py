@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.control import Control
 from benchmarks.processes import ROOT
+from benchmarks.session import Control
 from chancy.queue.executor_kind import cores
 
 #: Distributions by the names that results give them.

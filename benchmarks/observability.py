@@ -12,7 +12,7 @@ from benchmarks.bench import Bench
 from benchmarks.drain import KEPT, acknowledged, measure_drain
 from benchmarks.measurement import OTHERS, Measurement
 from benchmarks.observers import MODES, NONE, plugins
-from benchmarks.readings import ACKNOWLEDGED
+from benchmarks.summary import ACKNOWLEDGED
 
 _JOBS = 20_000
 #: Drains with each mode in a round: what is sought is smaller than the noise of one.

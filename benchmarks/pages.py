@@ -19,7 +19,8 @@ from typing import Any
 from benchmarks import limit
 from benchmarks.bars import NOT_MEASURED, judge
 from benchmarks.processes import ROOT
-from benchmarks.readings import (
+from benchmarks.report import bars_table, read
+from benchmarks.summary import (
     ACKNOWLEDGED,
     CALL,
     DRAIN,
@@ -34,10 +35,10 @@ from benchmarks.readings import (
     RETURN,
     NotRead,
     Reading,
+    Summary,
     find,
+    summaries,
 )
-from benchmarks.report import bars_table, read
-from benchmarks.summary import Summary, summaries
 from benchmarks.workloads import PEERS
 
 BEGIN, END = "<!-- figures -->", "<!-- /figures -->"

@@ -19,7 +19,8 @@ from matplotlib.figure import Figure
 from benchmarks.drain import acknowledged
 from benchmarks.limit import CLAIM_DELETE
 from benchmarks.measurement import Taken
-from benchmarks.readings import (
+from benchmarks.report import number, read
+from benchmarks.summary import (
     ACKNOWLEDGED,
     CALL,
     DRAIN,
@@ -28,10 +29,11 @@ from benchmarks.readings import (
     NOT_KEPT,
     NotRead,
     Reading,
+    Summary,
+    by_system,
     find,
+    summaries,
 )
-from benchmarks.report import number, read
-from benchmarks.summary import Summary, by_system, summaries
 
 #: Text and axes: equal contrast to white and to black.
 _INK = "#7b7b7b"

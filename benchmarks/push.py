@@ -8,12 +8,12 @@ from typing import Any
 
 from benchmarks import systems
 from benchmarks.bench import Bench
-from benchmarks.control import SCHEMA
 from benchmarks.deployment import CALL, Deployment, measure_each
 from benchmarks.limit import SINGLE, UNNEST
 from benchmarks.measurement import Measurement, quantile
 from benchmarks.processes import ask
-from benchmarks.readings import ONE_BY_ONE
+from benchmarks.session import SCHEMA
+from benchmarks.summary import ONE_BY_ONE
 from benchmarks.systems import System
 from chancy import Queue
 

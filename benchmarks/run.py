@@ -36,10 +36,10 @@ from benchmarks import (
     workloads,
 )
 from benchmarks.bench import Bench, Case
-from benchmarks.control import Control
 from benchmarks.measurement import BenchmarkFailed, Size, Taken
 from benchmarks.report import as_json, as_markdown, number
 from benchmarks.server import server
+from benchmarks.session import Control
 from benchmarks.systems import NAMES
 
 #: All cases by name, in the order of a round.

@@ -13,11 +13,11 @@ from typing import Any, LiteralString
 
 from benchmarks import systems
 from benchmarks.bench import Bench
-from benchmarks.control import SCHEMA
 from benchmarks.deployment import CALL, Deployment, measure_each, ours
 from benchmarks.drain import KEPT, acknowledged, drain
 from benchmarks.jobs import echo, noop
 from benchmarks.measurement import Measurement, quantile
+from benchmarks.session import SCHEMA
 from benchmarks.systems import System
 from chancy import Chancy, Job, Unique
 from chancy.postgres.broker import PostgresBroker

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from benchmarks.control import SCHEMA
 from benchmarks.peers import chancy_roles
+from benchmarks.session import SCHEMA
 from chancy import Chancy, Queue
 from chancy.plugins.redis import RedisPlugin
 

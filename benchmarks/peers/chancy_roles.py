@@ -7,9 +7,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.control import SCHEMA
 from benchmarks.jobs import fails_once, nap, noop, taking
 from benchmarks.peers.peer import LATER_S, Peer
+from benchmarks.session import SCHEMA
 from chancy import Chancy, Job, Plugin, Queue, Worker
 
 

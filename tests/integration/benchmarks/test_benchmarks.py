@@ -18,8 +18,8 @@ import psycopg
 import pytest
 
 from benchmarks.bars import BARS
-from benchmarks.readings import NO_PEER
 from benchmarks.run import CASES
+from benchmarks.summary import NO_PEER
 from benchmarks.systems import OTHERS, PGQUEUER, STAMP
 from tests.support.command import kill_session
 from tests.support.postgres_fixtures import memory

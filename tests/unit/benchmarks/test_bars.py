@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.bars import BARS, NOT_MEASURED, Bar, judge
-from benchmarks.readings import NO_PEER, OWN, NotRead, Reading, read
-from benchmarks.summary import summaries
+from benchmarks.summary import NO_PEER, OWN, NotRead, Reading, read, summaries
 from tests.unit.benchmarks.benchmark_run import taken
 
 FOUND = summaries(taken())

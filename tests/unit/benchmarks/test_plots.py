@@ -7,9 +7,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from benchmarks import pages, plots
-from benchmarks.readings import ACKNOWLEDGED
 from benchmarks.report import as_json, number
-from benchmarks.summary import summaries
+from benchmarks.summary import ACKNOWLEDGED, summaries
 from tests.unit.benchmarks.benchmark_run import HEAD, taken
 
 SVG = "{http://www.w3.org/2000/svg}"

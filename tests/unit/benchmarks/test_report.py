@@ -9,9 +9,8 @@ import pytest
 
 from benchmarks.bars import Bar, Verdict
 from benchmarks.measurement import OTHERS, Measurement, Taken
-from benchmarks.readings import Reading
 from benchmarks.report import as_json, as_markdown, bars_table, read
-from benchmarks.summary import summaries
+from benchmarks.summary import Reading, summaries
 from tests.unit.benchmarks.benchmark_run import HEAD, taken
 
 
