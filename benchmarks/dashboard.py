@@ -10,10 +10,8 @@ import asyncio
 import itertools
 import re
 import time
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import httpx
 
@@ -168,8 +166,9 @@ async def _watch(bench: Bench, chancy: Chancy, viewers: int, figure: str) -> Mea
     times_ms: list[float] = []
     paths = itertools.cycle(["", "queues", "jobs?q=state:failed", "dead-letters", "audit"])
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    serving = serve(Dashboard(chancy), "127.0.0.1", 0, address.set_result)
-    async with _running(serving), _running(_push(chancy)):
+    async with asyncio.TaskGroup() as group:
+        serving = serve(Dashboard(chancy), "127.0.0.1", 0, address.set_result)
+        beside = [group.create_task(serving), group.create_task(_push(chancy))]
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         async with httpx.AsyncClient(base_url=await address, limits=limits, timeout=30) as client:
             meter = bench.meter()
@@ -184,6 +183,8 @@ async def _watch(bench: Bench, chancy: Chancy, viewers: int, figure: str) -> Mea
             for page in open_pages:
                 page.cancel()
             ended = await asyncio.gather(*open_pages, return_exceptions=True)
+        for task in beside:
+            task.cancel()
     failed = [one for one in ended if isinstance(one, Exception)]
     if failed or not times_ms:
         raise BenchmarkFailed(f"a page did not stay open: {failed[:1]}")
@@ -218,17 +219,6 @@ async def _view(client: httpx.AsyncClient, path: str, times_ms: list[float]) -> 
                     began = time.perf_counter()
                     (await client.get(path)).raise_for_status()
                     times_ms.append(1_000 * (time.perf_counter() - began))
-
-
-@asynccontextmanager
-async def _running(work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 async def _push(chancy: Chancy) -> None:

@@ -2,18 +2,19 @@
 
 Every round measures all systems, one after the other, on one private server: single pushes, bulk
 pushes, a drain by one worker process, and the start latency of that worker when it is idle. Prints
-a table. Rounds are appended to the file of ``--json``, so that a long run can consist of several
+tables. Rounds are appended to the file of ``--json``, so that a long run can consist of several
 calls; compare only within a run.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -29,9 +30,8 @@ from benchmarks.measurement import BenchmarkFailed, quantile
 from benchmarks.meters import busy_cores, cpu_s, rss_mb
 from benchmarks.peers.chancy_redis_roles import POSTGRES
 from benchmarks.processes import WorkerProcess, ask, wait_until, worker_processes
-from benchmarks.redis_report import as_markdown
-from benchmarks.redis_systems import ALL, RedisSystem
 from benchmarks.server import server as postgres
+from benchmarks.systems import CHANCY_REDIS, REDIS, System
 from benchmarks.tally import per_second
 from chancy.embedded import free_port
 
@@ -44,6 +44,33 @@ _PACED, _EVERY_S = 80, 0.02
 _WARM = 3
 _TIMEOUT_S = 60.0
 _REST_S = 1.0
+#: Figures in the order of the columns, with their decimals.
+_COLUMNS: Mapping[str, int] = {
+    "drained/s": 0,
+    "acknowledged/s": 0,
+    "CPU s/10k": 2,
+    "RSS MB": 0,
+    "single pushes/s": 0,
+    "bulk pushes/s": 0,
+    "start p50 ms": 2,
+    "start p95 ms": 2,
+    "start from call p50 ms": 2,
+}
+#: Figures with ratios. A ratio of times is better below 1.
+_RATIOS = (
+    "drained/s",
+    "acknowledged/s",
+    "single pushes/s",
+    "start p50 ms",
+    "start from call p50 ms",
+)
+_LEFT_OUT = (
+    "A ratio is the median over the rounds in which both figures are above 0; the number of these"
+    " rounds is given if some were left out; –: none. A job that started before its push returned"
+    " has a time below 0."
+)
+
+Round = Mapping[str, Mapping[str, Any]]
 
 
 @contextmanager
@@ -68,7 +95,7 @@ def server(settings: Sequence[str]) -> Generator[str]:
 class Trial:
     """One round of one system on the empty server."""
 
-    def __init__(self, system: RedisSystem, client: redis.Redis, url: str, dsn: str) -> None:
+    def __init__(self, system: System, client: redis.Redis, url: str, dsn: str) -> None:
         self._system = system
         self._client = client
         self._environment = {"CHANCY_BENCH_DSN": url, POSTGRES: dsn}
@@ -148,7 +175,7 @@ def _number(reply: Any) -> int:
 
 
 def measured(
-    systems: Sequence[RedisSystem], settings: Sequence[str]
+    systems: Sequence[System], settings: Sequence[str]
 ) -> Generator[tuple[str, dict[str, Any]]]:
     """One round: the figures of each system, or why it has none."""
     with postgres(None) as store, server(settings) as url, redis.Redis.from_url(url) as client:
@@ -166,6 +193,65 @@ def measured(
                 yield system.name, {"figures": figures | {"others' cores": others}}
 
 
+def as_markdown(rounds: Sequence[Round], systems: Sequence[System]) -> str:
+    """A table of medians with minimum and maximum, and one of ratios of chancy to each peer."""
+    return "\n".join([*_figures(rounds, systems), "", *_ratios(rounds, systems)])
+
+
+def _figures(rounds: Sequence[Round], systems: Sequence[System]) -> Iterable[str]:
+    yield "| system | settings | " + " | ".join(_COLUMNS) + " |"
+    yield "|---|---|" + "---|" * len(_COLUMNS)
+    for system in systems:
+        found = [figures[system.name] for figures in rounds if system.name in figures]
+        taken = [entry["figures"] for entry in found if "figures" in entry]
+        settings = " ".join(f"{name}={value}" for name, value in system.settings.items())
+        row = f"| {system.package} {system.version} | {settings} | "
+        if taken:
+            cells = [
+                _cell([figures[name] for figures in taken], digits)
+                for name, digits in _COLUMNS.items()
+            ]
+            yield row + " | ".join(cells) + " |"
+        elif found:
+            yield row + found[-1]["missing"].splitlines()[0] + " |"
+
+
+def _cell(values: Sequence[float], digits: int) -> str:
+    middle = f"{statistics.median(values):,.{digits}f}"
+    if len(values) == 1:
+        return middle
+    return f"{middle} ({min(values):,.{digits}f}–{max(values):,.{digits}f})"
+
+
+def _ratios(rounds: Sequence[Round], systems: Sequence[System]) -> Iterable[str]:
+    """The medians of the ratios within each round.
+
+    A job may start before its push returns; such a negative time has no ratio.
+    """
+    yield "| chancy ÷ | " + " | ".join(_RATIOS) + " |"
+    yield "|---|" + "---|" * len(_RATIOS)
+    for system in systems:
+        pairs = [
+            (entry[CHANCY_REDIS.name]["figures"], entry[system.name]["figures"])
+            for entry in rounds
+            if all("figures" in entry.get(name, {}) for name in (CHANCY_REDIS.name, system.name))
+        ]
+        if system is CHANCY_REDIS or not pairs:
+            continue
+        cells = [_ratio([(ours[name], theirs[name]) for ours, theirs in pairs]) for name in _RATIOS]
+        yield f"| {system.package} {system.version} | " + " | ".join(cells) + " |"
+    yield ""
+    yield _LEFT_OUT
+
+
+def _ratio(pairs: Sequence[tuple[float, float]]) -> str:
+    found = [ours / theirs for ours, theirs in pairs if ours > 0 and theirs > 0]
+    if not found:
+        return "–"
+    of = "" if len(found) == len(pairs) else f" ({len(found)} of {len(pairs)})"
+    return f"{statistics.median(found):.2f}{of}"
+
+
 @click.command()
 @click.option("--rounds", default=1, show_default=True)
 @click.option("--systems", metavar="NAMES", help="Comma-separated names; default: all.")
@@ -181,8 +267,8 @@ def measured(
 )
 def main(rounds: int, systems: str | None, durable: str | None, into: Path | None) -> None:
     """Measure Redis queues of chancy and of other job queues."""
-    names = systems.split(",") if systems else [system.name for system in ALL]
-    chosen = [system for system in ALL if system.name in names]
+    names = systems.split(",") if systems else [system.name for system in REDIS]
+    chosen = [system for system in REDIS if system.name in names]
     taken: list[dict[str, Any]] = []
     if into is not None and into.exists():
         taken = json.loads(into.read_text())["rounds"]
@@ -195,10 +281,10 @@ def main(rounds: int, systems: str | None, durable: str | None, into: Path | Non
             taken[-1][name] = found
             # Written after each system: an interrupted round has fewer systems.
             if into is not None:
-                notes = {system.name: system.note for system in ALL}
-                head = {"durable": durable, "systems": notes}
+                versions = {system.name: system.version for system in REDIS}
+                head = {"durable": durable, "versions": versions}
                 into.write_text(json.dumps(head | {"rounds": taken}, indent=1) + "\n")
-    print(as_markdown(taken, ALL))
+    print(as_markdown(taken, REDIS))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import redis
 
 from benchmarks.processes import ROOT, ask
 from benchmarks.redis_queues import server
-from benchmarks.redis_systems import RUNNEL
+from benchmarks.systems import RUNNEL
 
 _TIMEOUT_S = 120
 

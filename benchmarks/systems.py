@@ -1,4 +1,4 @@
-"""The measured systems: chancy with and without a kept history, and other queues on Postgres."""
+"""The measured systems: chancy and other queues, on Postgres and on Redis."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ class System:
         name.
     :param settings: the settings of its worker, shown in the report.
     :param history: whether finished jobs are kept.
-    :param unfinished: a query that returns rows while a job is not settled.
+    :param unfinished: a query that returns rows while a job is not settled, on Postgres.
+    :param left: commands whose replies, numbers or mappings with ``pending``, are all 0 when every
+        job is finished, on Redis. Only valid once all jobs have run.
     :param bulk: how many jobs are pushed, if the system has no bulk call.
     :param most: the most jobs to push, for systems that are too slow for more.
     :param most_paced: the same for paced jobs, where each one waits for a poll.
@@ -48,12 +50,13 @@ class System:
     """
 
     name: str
-    label: str
+    label: str = ""
     program: Literal["own", "python", "node"] = "python"
     roles: str = ""
     settings: Mapping[str, Setting] = field(default_factory=dict[str, Setting])
-    history: Literal["kept", "not kept", "log"]
-    unfinished: LiteralString
+    history: Literal["kept", "not kept", "log"] = "kept"
+    unfinished: LiteralString = ""
+    left: tuple[str, ...] = ()
     bulk: str = ""
     most: int = 1_000_000
     most_paced: int = 1_000
@@ -193,7 +196,6 @@ PG_BOSS = System(
     label="pg-boss",
     program="node",
     settings={"batch": 5_000, "poll": 0.5},
-    history="kept",
     unfinished="select from pgboss.job where name = 'noop' and state <> 'completed'",
     most_paced=40,
     every_round=True,
@@ -203,7 +205,6 @@ CHANCY_026 = System(
     label="chancy 0.26",
     roles="chancy_0_26",
     settings={"concurrency": 1_000},
-    history="kept",
     unfinished="select from chancy_jobs where state <> 'succeeded'",
     most=5_000,
 )
@@ -211,7 +212,6 @@ OBAN = System(
     name="oban",
     label="oban",
     settings={"concurrency": 100},
-    history="kept",
     unfinished="select from oban_jobs where state <> 'completed'",
     most=5_000,
     python=(3, 12),
@@ -220,7 +220,6 @@ SAQ = System(
     name="saq",
     label="saq",
     settings={"concurrency": 20},
-    history="kept",
     unfinished="select from saq_jobs where status <> 'complete'",
     bulk="no bulk call: 50 pushes at a time",
     most=2_000,
@@ -229,7 +228,6 @@ DBOS = System(
     name="dbos",
     label="DBOS",
     settings={"concurrency": 100, "poll": 0.1},
-    history="kept",
     unfinished="select from dbos.workflow_status where status <> 'SUCCESS'",
     bulk="no bulk call: 16 pushes at a time",
     most=2_000,
@@ -239,7 +237,6 @@ PROCRASTINATE = System(
     name="procrastinate",
     label="procrastinate",
     settings={"concurrency": 20},
-    history="kept",
     unfinished="select from procrastinate_jobs where status <> 'succeeded'",
     most=2_000,
 )
@@ -249,6 +246,54 @@ BEST = (GRAPHILE_WORKER, PGQUEUER)
 
 #: The names that ``--systems`` accepts.
 NAMES: tuple[str, ...] = ("chancy", *(system.name for system in OTHERS))
+
+CHANCY_REDIS = System(
+    name="chancy",
+    program="own",
+    roles="chancy_redis",
+    left=("HLEN {chancy:jobs:0}:n",),
+)
+FENNEL = System(
+    name="fennel",
+    settings={"concurrency": 32, "prefetch": 10},
+    left=("XLEN __fennel:queue:bench",),
+    python=(3, 8),
+    before=(3, 9),
+)
+ARQ = System(
+    name="arq",
+    settings={"max_jobs": 1_000, "poll": 0.01},
+    left=("ZCARD arq:queue",),
+)
+TASKIQ = System(
+    name="taskiq",
+    settings={"max_async_tasks": 100},
+    left=("XPENDING taskiq taskiq",),
+)
+DRAMATIQ = System(
+    name="dramatiq",
+    settings={"threads": 32},
+    left=("HLEN dramatiq:default.msgs",),
+)
+SAQ_REDIS = System(
+    name="saq@redis",
+    roles="saq",
+    settings={"concurrency": 100},
+    left=("ZCARD saq:default:incomplete",),
+)
+CELERY = System(
+    name="celery",
+    settings={"pool": "solo", "prefetch": 100},
+    left=("LLEN celery", "HLEN unacked"),
+)
+#: Not a queue: measured by `benchmarks.streams`.
+RUNNEL = System(
+    name="runnel",
+    python=(3, 8),
+    before=(3, 9),
+)
+#: The systems with their jobs in Redis.
+REDIS = (CHANCY_REDIS, FENNEL, ARQ, TASKIQ, DRAMATIQ, SAQ_REDIS, CELERY)
 
 
 def own(bench: Bench) -> Sequence[System]:

@@ -14,13 +14,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import redis_systems
-from benchmarks.systems import OTHERS, PEERS, STAMP, System, node
+from benchmarks.systems import OTHERS, PEERS, REDIS, RUNNEL, STAMP, System, node
 
 _MINORS = range(8, 20)
 
 #: All peers.
-_ALL = (*OTHERS, *redis_systems.OTHERS, redis_systems.RUNNEL)
+_ALL = (*OTHERS, *REDIS[1:], RUNNEL)
 
 
 class Refused(Exception):
