@@ -49,7 +49,6 @@ def demo(dsn: str | None, modules: int | None, dashboard: bool) -> None:
       chancy demo --dashboard
     """
     from chancy.cli.demo import course, totals
-    from chancy.cli.demo import modules as library
 
     if dashboard:
         course.check_dashboard()
@@ -58,8 +57,8 @@ def demo(dsn: str | None, modules: int | None, dashboard: bool) -> None:
     logging.getLogger("chancy").setLevel(logging.ERROR)
     logging.getLogger("chancy.attempts").setLevel(logging.CRITICAL)
     began = time.monotonic()
-    paths = library.find(modules)
-    click.echo(f"{len(paths):,} modules of {library.stdlib()}, without tests and packages")
+    paths = course.find(modules)
+    click.echo(f"{len(paths):,} modules of {course.stdlib()}, without tests and packages")
     with tempfile.TemporaryDirectory(prefix="chancy-demo-") as scratch, _server(dsn) as place:
         planned = course.plan(paths, Path(scratch))
         run = asyncio.run(_stoppable(course.run(place, planned)))

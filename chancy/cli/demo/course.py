@@ -1,12 +1,16 @@
-"""Runs the demo on one server: declares queues, pushes jobs, runs them, reads them back."""
+"""Runs the demo on one server: finds modules, pushes jobs, runs them, reads them back."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import sys
+import sysconfig
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -16,8 +20,7 @@ import click
 
 from chancy.app.app import Chancy
 from chancy.cli.demo import jobs
-from chancy.cli.demo.progress import shown
-from chancy.errors import WaitTimeout
+from chancy.errors import ConfigurationError, WaitTimeout
 from chancy.job.definition import Job, QueuedJob
 from chancy.plugins.metrics import Metrics
 from chancy.plugins.retry import Retries
@@ -37,6 +40,12 @@ _POLL_INTERVAL_S = 0.25
 _EACH_SECOND = 5
 #: Seconds without a finished job after which the demo gives up.
 _PATIENCE_S = 60.0
+#: Seconds between two lines of progress, where there is no terminal.
+_LINE_EVERY_S = 2.0
+#: Folders of the standard library that are not indexed.
+_LEFT_OUT = {"__pycache__", "dist-packages", "idle_test", "site-packages", "test", "tests"}
+#: Displays the number of finished jobs of each queue.
+_Show = Callable[[Mapping[str, int]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +54,32 @@ class DemoRun:
 
     finished: dict[UUID, QueuedJob]
     elapsed_s: float
+
+
+def stdlib() -> Path:
+    """The directory of the standard library of this Python."""
+    return Path(sysconfig.get_path("stdlib")).resolve()
+
+
+def find(limit: int | None = None) -> list[Path]:
+    """The modules in order of path, without installed packages and tests.
+
+    :param limit: the maximum number, spread evenly over all of them.
+    """
+    every = sorted(_walk(stdlib()))
+    if not every:
+        raise ConfigurationError(
+            f"{stdlib()} has no Python files: this Python is installed without its sources"
+        )
+    if limit is None or limit >= len(every):
+        return every
+    return [every[index * len(every) // limit] for index in range(limit)]
+
+
+def _walk(root: Path) -> Iterator[Path]:
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if name not in _LEFT_OUT]
+        yield from (Path(folder, name) for name in files if name.endswith(".py"))
 
 
 def plan(modules: Sequence[Path], scratch: Path) -> list[Job]:
@@ -127,7 +162,7 @@ async def _finished(
     finished: dict[UUID, QueuedJob] = {}
     last = time.monotonic()
     try:
-        with shown(Counter(job.queue for job in planned)) as show:
+        with _shown_progress(Counter(job.queue for job in planned)) as show:
             while waiting:
                 await asyncio.sleep(_POLL_INTERVAL_S)
                 found = await chancy.get_jobs(list(waiting))
@@ -145,3 +180,35 @@ async def _finished(
         if waiting:
             await chancy.cancel(*waiting)
     return finished
+
+
+@contextmanager
+def _shown_progress(totals: Mapping[str, int]) -> Generator[_Show]:
+    """Show the progress towards these totals until the block ends."""
+    if not sys.stdout.isatty():
+        yield _lines(totals)
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = TextColumn("{task.description:>8}"), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, TextColumn("jobs")) as progress:
+        bars = {name: progress.add_task(name, total=total) for name, total in totals.items()}
+
+        def show(done: Mapping[str, int]) -> None:
+            for name, bar in bars.items():
+                progress.update(bar, completed=done.get(name, 0))
+
+        yield show
+
+
+def _lines(totals: Mapping[str, int]) -> _Show:
+    last = time.monotonic()
+
+    def show(done: Mapping[str, int]) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last > _LINE_EVERY_S or done == totals:
+            last = now
+            click.echo(", ".join(f"{q}: {done.get(q, 0):,} of {n:,}" for q, n in totals.items()))
+
+    return show

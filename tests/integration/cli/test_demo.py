@@ -11,7 +11,7 @@ import psutil
 import psycopg
 import pytest
 
-from chancy.cli.demo import jobs, modules
+from chancy.cli.demo import course, jobs
 from tests.support.command import Answer, alone, command, started
 from tests.support.waiting import eventually_sync
 
@@ -27,7 +27,7 @@ def test_the_demo_on_a_private_server(tmp_path: Path) -> None:
     rows = _rows(answer)
     assert rows["modules parsed"] == ["40", "40", "right"]
     assert rows["modules read"] == ["40", "40", "right"]
-    sizes = sum(path.stat().st_size for path in modules.find(40))
+    sizes = sum(path.stat().st_size for path in course.find(40))
     assert rows["bytes"] == [f"{sizes:,}", f"{sizes:,}", "right"]
     assert rows["retried"] == ["2", "2", "right"]
     assert rows["failed"] == ["1", "1", "right"]
