@@ -1,4 +1,4 @@
-"""The limits and the executor and broker options of a queue, as command options and as text."""
+"""The limits and the executor options of a queue, as command options and as text."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ from typing import Any
 import click
 
 from chancy.cli import output
-from chancy.job.limits import Limit, LimitType, encode_limits
+from chancy.job.limits import Limit, LimitType
 from chancy.queue.executor_kind import decode_options
 from chancy.queue.executor_options import ExecutorOptions, encode_options
-from chancy.queue.queue import DEFAULT_BROKER
 
 _MIB = 2**20
 #: The parameters of commands that become the executor options of a queue.
-OPTIONS = ("max_jobs", "max_memory", "initializer", "grace", "weight", "cooperative")
+OPTIONS = ("max_jobs", "max_memory_bytes", "initializer", "grace_s", "weight", "cooperative")
+
+
+def _in_bytes(_: click.Context, __: click.Parameter, mib: int | None) -> int | None:
+    return None if mib is None else mib * _MIB
+
+
 _OPTIONS = (
     click.option(
         "--time-limit", type=float, metavar="S", help="The maximum seconds of one attempt."
@@ -25,6 +30,7 @@ _OPTIONS = (
     click.option(
         "--memory-limit",
         type=int,
+        callback=_in_bytes,
         metavar="MIB",
         help="process: the maximum memory of one attempt, in MiB.",
     ),
@@ -33,7 +39,9 @@ _OPTIONS = (
     ),
     click.option(
         "--max-memory",
+        "max_memory_bytes",
         type=int,
+        callback=_in_bytes,
         metavar="MIB",
         help="process: replace a child that holds more than MIB after a job.",
     ),
@@ -44,6 +52,7 @@ _OPTIONS = (
     ),
     click.option(
         "--grace",
+        "grace_s",
         type=float,
         metavar="S",
         help="process, async: seconds a job has to clean up when it is stopped.",
@@ -76,73 +85,21 @@ def bounded(function: Callable[..., None]) -> Callable[..., None]:
         executor: str,
         time_limit: float | None,
         memory_limit: int | None,
-        max_jobs: int | None,
-        max_memory: int | None,
-        initializer: str | None,
-        grace: float | None,
-        weight: int | None,
-        cooperative: bool,
         **kwargs: Any,
     ) -> None:
         limits: list[Limit] = []
         if time_limit is not None:
             limits.append(Limit.time(time_limit))
         if memory_limit is not None:
-            limits.append(Limit.memory(memory_limit * _MIB))
-        given = {
-            "max_jobs": max_jobs,
-            "max_memory_bytes": None if max_memory is None else max_memory * _MIB,
-            "initializer": initializer,
-            "grace_s": grace,
-            "weight": weight,
-            "cooperative": cooperative or None,
-        }
-        named = {name: value for name, value in given.items() if value is not None}
+            limits.append(Limit.memory(memory_limit))
+        given = {name: kwargs.pop(name) for name in OPTIONS}
+        named = {n: value for n, value in given.items() if value is not None and value is not False}
         options = decode_options(json.dumps(named), executor) if named else None
         function(*args, executor=executor, limits=tuple(limits), options=options, **kwargs)
 
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
-
-
-def placed(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the broker options; pass ``broker`` and ``broker_options`` to the command."""
-
-    @functools.wraps(function)
-    def command(*args: Any, given: tuple[str, ...], **kwargs: Any) -> None:
-        function(*args, broker_options=dict(map(_named, given)), **kwargs)
-
-    option = click.option(
-        "--broker-option",
-        "given",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="An option of that broker; VALUE may be JSON. Repeatable.",
-    )
-    return click.option(
-        "--broker",
-        default=DEFAULT_BROKER,
-        show_default=True,
-        metavar="NAME",
-        help="The broker that stores the jobs; plugins supply others.",
-    )(option(command))
-
-
-def _named(given: str) -> tuple[str, Any]:
-    key, equals, value = given.partition("=")
-    if not equals:
-        raise click.BadParameter(f"{given!r} is not KEY=VALUE", param_hint="--broker-option")
-    try:
-        return key, json.loads(value)
-    except ValueError:
-        return key, value
-
-
-def plain_limits(limits: tuple[Limit, ...]) -> dict[str, Any]:
-    """The limits as JSON, by type: ``{"time_s": 30}``."""
-    found: dict[str, Any] = json.loads(encode_limits(limits) or "{}")
-    return found
 
 
 def plain_options(options: ExecutorOptions | None) -> dict[str, Any]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chancy.broker.values import QueueCounts
 from chancy.cli import bounds, output
+from chancy.job.limits import encode_limits
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.queue.rules import Rule, UnknownRules, plain_rules
 
@@ -91,7 +93,7 @@ def facts(queue: Queue) -> dict[str, Any]:
         "tags": sorted(queue.tags),
         "poll_interval_s": queue.poll_interval_s,
         "keep_finished": queue.keep_finished,
-        "limits": bounds.plain_limits(queue.limits),
+        "limits": json.loads(encode_limits(queue.limits) or "{}"),
         "rules": plain_rules(queue.rules),
         "options": bounds.plain_options(queue.options),
         "broker": queue.broker,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
@@ -16,22 +17,17 @@ from chancy.cli import bounds, facts, output, shell_completion
 from chancy.cli.exits import AWAY, NO, complain
 from chancy.cli.options import DATETIME, CommandTarget, as_json, on_target
 from chancy.plugin.commands import Seconds
-from chancy.queue.queue import Queue
+from chancy.queue.queue import DEFAULT_BROKER, Queue
 
 if TYPE_CHECKING:
     from chancy.app.app import Chancy
 
 #: The settings of a queue by the parameters of `declare` that give them.
 _SETTINGS: Mapping[str, str] = {
-    "executor": "executor",
-    "concurrency": "concurrency",
-    "tags": "tags",
-    "poll_interval": "poll_interval_s",
-    "keep_finished": "keep_finished",
+    **{name: name for name in ("executor", "concurrency", "tags", "poll_interval_s")},
+    **{name: name for name in ("keep_finished", "broker", "broker_options")},
     **dict.fromkeys(("time_limit", "memory_limit"), "limits"),
     **dict.fromkeys(bounds.OPTIONS, "options"),
-    "broker": "broker",
-    "given": "broker_options",
 }
 #: Queues, each with the errors in its row.
 _Found = list[tuple[Queue, list[str]]]
@@ -160,6 +156,22 @@ async def _queues(chancy: Chancy) -> _Found:
     return [(queue, []) for queue in await chancy.get_queues()]
 
 
+def _broker_options(
+    ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
+) -> dict[str, Any]:
+    """The options of a broker by their keys."""
+    found: dict[str, Any] = {}
+    for one in given:
+        key, equals, value = one.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{one!r} is not KEY=VALUE", ctx, param)
+        try:
+            found[key] = json.loads(value)
+        except ValueError:
+            found[key] = value
+    return found
+
+
 @queue.command()
 @on_target
 @click.argument("name", shell_complete=shell_completion.queues)
@@ -180,6 +192,7 @@ async def _queues(chancy: Chancy) -> _Found:
 )
 @click.option(
     "--poll-interval",
+    "poll_interval_s",
     type=float,
     default=1.0,
     show_default=True,
@@ -193,14 +206,27 @@ async def _queues(chancy: Chancy) -> _Found:
     help="Keep finished jobs in the history.",
 )
 @bounds.bounded
-@bounds.placed
+@click.option(
+    "--broker",
+    default=DEFAULT_BROKER,
+    show_default=True,
+    metavar="NAME",
+    help="The broker that stores the jobs; plugins supply others.",
+)
+@click.option(
+    "--broker-option",
+    "broker_options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_broker_options,
+    help="An option of that broker; VALUE may be JSON. Repeatable.",
+)
 @click.option("--upsert", is_flag=True, help="Change the settings of an existing queue.")
 @as_json
 def declare(
     target: CommandTarget,
     name: str,
     tags: tuple[str, ...],
-    poll_interval: float,
     upsert: bool,
     json_: bool,
     **settings: Any,
@@ -216,7 +242,7 @@ def declare(
       chancy queue declare video --tag 'gpu=.*' --concurrency 1 --upsert
       chancy queue declare reports --time-limit 600 --memory-limit 512 --max-jobs 100
     """
-    wanted = Queue(name=name, tags=frozenset(tags), poll_interval_s=poll_interval, **settings)
+    wanted = Queue(name=name, tags=frozenset(tags), **settings)
     given = _given(click.get_current_context()) if upsert else None
     wanted, stored = target.run(lambda chancy: _declare(chancy, wanted, given))
     if json_:
