@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 
 import click
@@ -18,13 +18,9 @@ from chancy.postgres.schema import migrate as tables
 from chancy.postgres.schema.component import RoleKind
 from chancy.postgres.schema.status import SchemaState
 
-
-def _of_component(function: Callable[..., None]) -> Callable[..., None]:
-    return click.option(
-        "--component",
-        metavar="NAME",
-        help="Only the tables of this component: core, or a plugin's.",
-    )(function)
+_of_component = click.option(
+    "--component", metavar="NAME", help="Only the tables of this component: core, or a plugin's."
+)
 
 
 @click.group()
@@ -170,7 +166,7 @@ def check(target: CommandTarget, json_: bool) -> None:
     if json_:
         output.script({"schema": schema, "up_to_date": why is None, "reason": why})
     elif why is None:
-        output.line(f"schema {schema} is up to date: {_list(found, [*found])}")
+        output.line(f"schema {schema} is up to date: {_list(found)}")
     else:
         complain(why)
     if why is not None:
@@ -190,7 +186,8 @@ def sql(target: CommandTarget, revision: str, component: str | None) -> None:
     Example:
       chancy migrate sql > chancy.sql
     """
-    schema, components = target.schema(), target.unconnected().hooks.components
+    chancy = target.unconnected()
+    schema, components = chancy.schema, chancy.hooks.components
     click.echo(tables.sql(schema, components, component=component, revision=revision))
 
 
@@ -216,15 +213,13 @@ def grants(target: CommandTarget, role: str, kind: str, apply: bool, json_: bool
       chancy migrate grants --role shop_worker --kind worker | psql shop
       chancy migrate grants --role shop_worker --kind worker --apply
     """
+    chancy = target.application() if apply else target.unconnected()
+    schema, components = chancy.schema, chancy.hooks.components
+    found = privileges.statements(RoleKind(kind), role, schema, components)
     if apply:
-        dsn, schema, components = target.tables()
-        found = privileges.statements(RoleKind(kind), role, schema, components)
         if kind != RoleKind.OWNER:
-            tables.check(tables.revisions(dsn, schema), schema, components)
-        privileges.apply(dsn, schema, found)
-    else:
-        schema, components = target.schema(), target.unconnected().hooks.components
-        found = privileges.statements(RoleKind(kind), role, schema, components)
+            tables.check(tables.revisions(chancy.dsn, schema), schema, components)
+        privileges.apply(chancy.dsn, schema, found)
     if json_:
         output.script(
             {"schema": schema, "role": role, "kind": kind, "applied": apply, "statements": found}
@@ -233,8 +228,8 @@ def grants(target: CommandTarget, role: str, kind: str, apply: bool, json_: bool
         click.echo("\n".join(f"{statement};" for statement in ("begin", *found, "commit")))
 
 
-def _list(found: Mapping[str, str], names: Sequence[str]) -> str:
-    return ", ".join(f"{name} {found[name]}" for name in names)
+def _list(found: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {revision}" for name, revision in found.items())
 
 
 def _report(
@@ -255,5 +250,5 @@ def _report(
             f"was at {before.get(name, 'nothing')}"
         )
     if not changed:
-        present = _list(after, [*after]) or "no tables"
+        present = _list(after) or "no tables"
         output.line(f"schema {schema}: nothing to do ({present})")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import functools
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -71,7 +72,6 @@ class CommandTarget:
         option that contradicts the application is an error.
         """
         from chancy.cli import application
-        from chancy.errors import ConfigurationError
 
         settings = self.settings()
         if not settings.app:
@@ -101,11 +101,6 @@ class CommandTarget:
         async with self.application() as chancy:
             await chancy.check_tables()
             yield chancy
-
-    def schema(self) -> str:
-        """The schema, without a database."""
-        settings = self.settings()
-        return self.application().schema if settings.app else settings.schema_name or "chancy"
 
     def unconnected(self) -> Chancy:
         """The application, for commands that need no database. It needs no DSN if it is made
@@ -200,15 +195,11 @@ def with_target(command: click.Command) -> click.Command:
 
     :raises ConfigurationError: the command defines one of these options itself.
     """
-    import copy
-
-    from chancy.errors import ConfigurationError
-
     made = copy.copy(command)
     if isinstance(made, click.Group):
         made.commands = {name: with_target(below) for name, below in made.commands.items()}
         return made
-    shared = _shared()
+    shared = click.command()(on_target(lambda target: None)).params
     taken = {name for option in shared for name in option.opts}
     clash = sorted(taken & {name for own in command.params for name in own.opts})
     if clash:
@@ -225,10 +216,6 @@ def with_target(command: click.Command) -> click.Command:
     made.params = [*shared, *command.params]
     made.callback = wrapped
     return made
-
-
-def _shared() -> list[click.Parameter]:
-    return click.command()(on_target(lambda target: None)).params
 
 
 class DatetimeType(click.ParamType[datetime]):

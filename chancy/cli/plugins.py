@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -64,8 +64,7 @@ def list_(target: CommandTarget, json_: bool) -> None:
     """
     found = _found(target)
     if json_:
-        names = [field.name for field in fields(Listed)]
-        output.script([{name: getattr(listed, name) for name in names} for listed in found])
+        output.script([asdict(listed) for listed in found])
         return
     output.table(
         ("plugin", "used", "from", "tables", "commands", "settings"),
