@@ -28,11 +28,11 @@ from chancy.broker.values import (
     WorkerRecord,
 )
 from chancy.errors import BrokerUnavailable, ConfigurationError
-from chancy.job.definition import QueuedJob
+from chancy.job.definition import HOLD, QueuedJob
 from chancy.queue.queue import Queue
 from chancy.states import State
 from chancy.testing.clock import RealTime, StoreClock
-from chancy.testing.store import MemoryStore, Row, check_storable
+from chancy.testing.store import MemoryStore, Row, admitted, check_storable, position_of
 from chancy.testing.uniqueness import free_if_claimed, store_all
 
 #: Notices that a subscription buffers for a slow reader; older ones are dropped.
@@ -177,15 +177,33 @@ class MemoryBroker:
         self.store.watched.difference_update(ids)
 
     async def position(self, id: UUID) -> QueuePosition | None:
-        return self.store.position(id)
+        live = self.store.live
+        return position_of(live[id], live.values(), self.store.clock.now()) if id in live else None
 
     async def run_now(self, ids: Sequence[UUID]) -> frozenset[UUID]:
-        return self.store.run_now(ids)
+        live = self.store.live
+        wanted = (live[id] for id in sorted(set(ids)) if id in live)
+        rows = [row for row in wanted if row.state is State.SCHEDULED]
+        for row in rows:
+            row.move(State.PENDING)
+            row.position, row.run_at = self.store.next_position(), self.store.clock.now()
+        self._wake(rows)
+        return frozenset(row.pushed.id for row in rows)
 
     async def release(
         self, ids: Sequence[UUID] | None, key: str | None, *, limit: int, within: object | None
     ) -> Sequence[UUID]:
-        return self.store.release(ids, key, limit)
+        live = self.store.live
+        found = live.values() if ids is None else [live[id] for id in ids if id in live]
+        held = [row for row in found if row.state is State.HELD and HOLD in row.meta]
+        if ids is None:
+            held = [row for row in held if row.meta[HOLD] == key][:limit]
+        for row in sorted(held, key=lambda row: row.position):
+            del row.meta[HOLD]
+            row.move(admitted(row.run_at, row.meta, self.store.clock.now()))
+            row.position = self.store.next_position()
+        self._wake([row for row in held if row.state is State.PENDING])
+        return [row.pushed.id for row in held]
 
     async def find(self, wanted: JobFilter) -> Sequence[QueuedJob]:
         if not 1 <= wanted.limit <= 1_000:

@@ -6,7 +6,7 @@ import itertools
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
@@ -248,36 +248,6 @@ class MemoryStore:
             row.run_at = run_at
         elif state is State.PENDING or row.is_set_aside:
             self.notify(NoticeKind.REWIND, row.pushed.queue)
-
-    def run_now(self, ids: Sequence[UUID]) -> frozenset[UUID]:
-        """Make scheduled jobs pending, and return the ids of those that were scheduled."""
-        wanted = (self.live[id] for id in sorted(set(ids)) if id in self.live)
-        rows = [row for row in wanted if row.state is State.SCHEDULED]
-        for row in rows:
-            row.move(State.PENDING)
-            row.position, row.run_at = self.next_position(), self.clock.now()
-        for queue in {row.pushed.queue for row in rows}:
-            self.notify(NoticeKind.WAKE, queue)
-        return frozenset(row.pushed.id for row in rows)
-
-    def release(self, ids: Sequence[UUID] | None, key: str | None, limit: int) -> list[UUID]:
-        """Release held jobs: these, or the first ones that are held on this key."""
-        found = self.live.values() if ids is None else [self.live[i] for i in ids if i in self.live]
-        held = [row for row in found if row.state is State.HELD and HOLD in row.meta]
-        if ids is None:
-            held = [row for row in held if row.meta[HOLD] == key][:limit]
-        for row in sorted(held, key=lambda row: row.position):
-            del row.meta[HOLD]
-            row.move(admitted(row.run_at, row.meta, self.clock.now()))
-            row.position = self.next_position()
-        for queue in {row.pushed.queue for row in held if row.state is State.PENDING}:
-            self.notify(NoticeKind.WAKE, queue)
-        return [row.pushed.id for row in held]
-
-    def position(self, id: UUID) -> QueuePosition | None:
-        """The position of an unfinished job; None if there is no such job."""
-        row = self.live.get(id)
-        return None if row is None else position_of(row, self.live.values(), self.clock.now())
 
     def running(self, worker_id: UUID) -> list[Row]:
         rows = [row for row in self.live.values() if row.state is State.RUNNING]

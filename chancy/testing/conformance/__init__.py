@@ -17,7 +17,6 @@ from __future__ import annotations
 from chancy.testing.conformance.bench import Bench
 from chancy.testing.conformance.cancelling import CancelPromises
 from chancy.testing.conformance.claiming import ClaimPromises
-from chancy.testing.conformance.expiring import ExpiryPromises
 from chancy.testing.conformance.fencing import FencePromises
 from chancy.testing.conformance.holding import HoldPromises
 from chancy.testing.conformance.hostile import HostilePromises
@@ -43,7 +42,6 @@ class BrokerContract(
     NotePromises,
     HostilePromises,
     PromotePromises,
-    ExpiryPromises,
     HoldPromises,
     CancelPromises,
     ListPromises,
