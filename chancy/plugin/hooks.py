@@ -74,14 +74,13 @@ class Hooks:
     def __init__(self, plugins: Iterable[Plugin]) -> None:
         by_identifier = _by_identifier(plugins)
         dependencies = _dependencies(by_identifier)
+        in_order = tuple(_after_dependencies(by_identifier, dependencies))
         #: The order of all hooks: each plugin after those that it depends on, otherwise as passed.
-        self.plugins = tuple(
-            plugin for _, plugin in _after_dependencies(by_identifier, dependencies)
-        )
+        self.plugins = tuple(plugin for _, plugin in in_order)
         #: The components that own tables in addition to the core, in the order of their migration.
         self.components = ordered(
             (name, provided(name, "migrations", _migrations, plugin), dependencies[name])
-            for name, plugin in _after_dependencies(by_identifier, dependencies)
+            for name, plugin in in_order
         )
         self.panels: tuple[Panel, ...] = _panels(self.plugins)
         self._judging = tuple(
@@ -110,9 +109,6 @@ class Hooks:
             for table in provided(contained.plugin, "payload_tables", plugin.payload_tables)
         )
         self._electing = _one_electing(self._overriding("gate"))
-        self._gate = Containment(
-            self._electing.contained.plugin if self._electing else "the core", "gate"
-        )
         self.services = self._overriding("serve")
 
     def _overriding(self, hook: str) -> tuple[PluginHook, ...]:
@@ -248,7 +244,8 @@ class Hooks:
 
     def vacant(self, gate: LeaderGate) -> None:
         """Notify the leadership of a worker that the leader has left, or may have."""
-        self._gate.call(None, None, gate.vacant)
+        if self._electing is not None:
+            self._electing.contained.call(None, None, gate.vacant)
 
     async def why_held(self, app: Application, job: QueuedJob) -> Sequence[str]:
         """One sentence from each plugin that holds the job, in the order of the plugins."""

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from chancy.attempt.claim import Claim
@@ -22,10 +22,6 @@ from chancy.plugin.pushing import PrepareStored, PushContext
 from chancy.plugin.tables import PayloadTable
 from chancy.results.reference import Reference
 from chancy.text import shown
-
-if TYPE_CHECKING:
-    pass
-
 
 T = TypeVar("T")
 
