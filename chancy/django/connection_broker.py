@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 from uuid import UUID
 
 from django.db import connections
@@ -26,7 +26,6 @@ from chancy.postgres.catalog import Catalog
 from chancy.postgres.claim.claims import PostgresClaims
 from chancy.postgres.connections.lane import Lane
 from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection, Row
-from chancy.postgres.drivers.pool import SessionPool
 from chancy.postgres.promotions import Promotions
 from chancy.postgres.push.bulk import gathered
 from chancy.postgres.push.statement import insertion, stand_ins
@@ -110,7 +109,7 @@ class _ConnectionLane(Lane):
     """The lane of a `ConnectionBroker`: Django's connection runs one statement at a time anyway."""
 
     def __init__(self, broker: ConnectionBroker) -> None:
-        super().__init__(_no_pool)
+        super().__init__(_no_session)
         self._broker = broker
 
     async def fetch(
@@ -127,11 +126,7 @@ class _ConnectionLane(Lane):
             yield session
 
 
-def _no_session() -> str:
-    raise ConfigurationError("this broker has no sessions of its own: it uses Django's connections")
-
-
-def _no_pool() -> SessionPool:
+def _no_session() -> NoReturn:
     raise ConfigurationError("this broker has no sessions of its own: it uses Django's connections")
 
 

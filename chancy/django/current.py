@@ -18,7 +18,7 @@ from chancy.app.app import Chancy
 from chancy.app.sync import SyncBroker
 from chancy.cli import application
 from chancy.django.connection_broker import ConnectionCalls
-from chancy.django.settings import SOURCE, DjangoSettings, database_dsn, queues_from, read
+from chancy.django.settings import SOURCE, DjangoSettings, database_dsn, queue_from, read
 from chancy.errors import ConfigurationError
 
 #: Closes old connections around each job.
@@ -124,7 +124,7 @@ def make(found: DjangoSettings, dsn: str) -> Chancy:
     return Chancy(
         dsn,
         schema=found.tables,
-        queues=queues_from(found.queues),
+        queues=map(queue_from, found.queues),
         listen_dsn=found.listen_dsn,
         driver=found.driver or "asyncpg",
         allow=found.allow,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -68,15 +68,11 @@ def read() -> DjangoSettings:
     return found
 
 
-def queues_from(given: Iterable[object]) -> list[Queue]:
-    """The queues of ``CHANCY["queues"]``: names, dicts of the fields of a `Queue`, or queues.
+def queue_from(given: object) -> Queue:
+    """One of ``CHANCY["queues"]``: a name, a dict of the fields of a `Queue`, or a queue.
 
-    :raises ConfigurationError: one of them is none of these, or has an unknown field.
+    :raises ConfigurationError: it is none of these, or has an unknown field.
     """
-    return [_queue(one) for one in given]
-
-
-def _queue(given: object) -> Queue:
     if isinstance(given, Queue):
         return given
     if isinstance(given, str):

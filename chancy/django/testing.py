@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
 from time import perf_counter
-from types import TracebackType
 from typing import Any, Self
 
 from asgiref.sync import async_to_sync
@@ -105,12 +104,7 @@ class _TestRunner:
         run_blocking(self._broker.register(record))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         run_blocking(self._broker.unregister(self._worker_id))
 
     def claim(self, *, scheduled: bool) -> Claim | None:
