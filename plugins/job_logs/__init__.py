@@ -136,15 +136,11 @@ class JobLogs(Plugin):
 
     async def _prune(self, tables: PluginTables, leader: LeaderGate, clock: Clock) -> None:
         """Remove lines of jobs that are no longer stored. Storing continues between the steps."""
-        after = await self._prune_step(tables, clock, None)
-        while after is not None and leader.leading:
-            after = await self._prune_step(tables, clock, after)
+        after: UUID | None = None
+        while True:
+            began = clock.monotonic()
+            after = await prune_step(tables, after)
+            await clock.sleep(3 * (clock.monotonic() - began))
+            if after is None or not leader.leading:
+                break
             await self._store(tables)
-
-    async def _prune_step(
-        self, tables: PluginTables, clock: Clock, after: UUID | None
-    ) -> UUID | None:
-        began = clock.monotonic()
-        after = await prune_step(tables, after)
-        await clock.sleep(3 * (clock.monotonic() - began))
-        return after

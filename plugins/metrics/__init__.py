@@ -13,14 +13,12 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from chancy.attempt.settlement import Settlement
-from chancy.broker.contract import Broker
 from chancy.broker.optional import SqlStore
 from chancy.broker.values import Capability
 from chancy.checks import check_number
 from chancy.clock import Clock
 from chancy.errors import BrokerError, ConfigurationError
 from chancy.job.definition import Job
-from chancy.plugin.leader import LeaderGate
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.pushing import PushContext
 from chancy.plugin.runtime import Application, Runtime
@@ -229,8 +227,11 @@ class Metrics(Plugin):
                 self._tally.workers = frozenset(one.worker_id for one in self._runtimes)
                 try:
                     if leader.leading:
-                        await self._collect(table)
-                    self._gauges = await self._look(runtime.broker, leader)
+                        collected = await table.collect()  # by the database, and stored there
+                        with self._moving:
+                            self._taken.give(collected)
+                    shows = leader.leading and self._registry is not None
+                    self._gauges = await look(runtime.broker) if shows else None
                     if leader.leading and clock.monotonic() > rolled_at + _ROLL_UP_S:
                         await table.roll_up(self.keep_days)
                         rolled_at = clock.monotonic()
@@ -240,15 +241,6 @@ class Metrics(Plugin):
         finally:
             self._runtimes.remove(runtime)
             await self._store_last(table, clock)
-
-    async def _collect(self, table: MetricsTable) -> None:
-        """Also expose the counts of the database, which are stored already."""
-        collected = await table.collect()
-        with self._moving:
-            self._taken.give(collected)
-
-    async def _look(self, broker: Broker, leader: LeaderGate) -> Gauges | None:
-        return await look(broker) if leader.leading and self._registry is not None else None
 
     async def _store(self, table: MetricsTable) -> None:
         """Store the counts since the last report, and those that an earlier report could not

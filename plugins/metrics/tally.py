@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect, bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from operator import add
 from uuid import UUID
 
@@ -65,18 +65,7 @@ class Totals:
 
 
 #: The names of the counts of `Totals`.
-COUNTS = (
-    "succeeded",
-    "failed",
-    "retried",
-    "crashed",
-    "rescued",
-    "cancelled",
-    "expired",
-    "snoozed",
-    "released",
-    "stale",
-)
+COUNTS = tuple(one.name for one in fields(Totals) if one.type == "int")
 #: Totals by queue and function.
 TotalsByFunction = dict[tuple[str, str], Totals]
 

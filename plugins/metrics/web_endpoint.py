@@ -28,7 +28,7 @@ class MetricsEndpoint:
 
     def __init__(self, chancy: Application) -> None:
         self._chancy = chancy
-        self._looking: asyncio.Lock | None = None
+        self._looking = asyncio.Lock()
         self._body, self._until = b"", float("-inf")
 
     async def __call__(
@@ -50,7 +50,6 @@ class MetricsEndpoint:
 
     async def _get(self) -> bytes:
         clock = self._chancy.clock
-        self._looking = self._looking or asyncio.Lock()
         async with self._looking:
             if clock.monotonic() >= self._until:
                 broker = self._chancy.broker
