@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import NamedTuple
 from uuid import UUID
 
@@ -159,7 +160,7 @@ async def _both(tables: _Tables, wanted: Search, after: str | None) -> JobPage:
     # One of the tables may have been read less far than the other.
     edges = [part.edge for part in parts if part.edge and part.more and len(part.jobs) <= PAGE]
     edge = max(edges, default=None)
-    jobs = sorted((job for part in parts for job in part.jobs), key=_by_id, reverse=True)
+    jobs = sorted((job for part in parts for job in part.jobs), key=attrgetter("id"), reverse=True)
     if edge is not None:
         jobs = [job for job in jobs if job.position >= edge]
     if len(jobs) > PAGE:
@@ -199,10 +200,6 @@ async def _of_queue(tables: _Tables, wanted: Search, after: str | None) -> JobPa
             edge = f"{source.name}:{found.edge}"
             return JobPage(jobs=jobs, order=order, after=edge, scanned=rows)
     return JobPage(jobs=jobs, order=order, after=None, scanned=None)
-
-
-def _by_id(job: JobRow) -> UUID:
-    return job.id
 
 
 async def find_batch(

@@ -66,7 +66,9 @@ class Live:
             while await self._change(ends - time.monotonic()):
                 yield _LOST if self._lost else f"event: look\ndata: {self._version}\n\n"
         finally:
-            self._leave()
+            self._open -= 1
+            if not self._open and self._task is not None:
+                self._task.cancel()
 
     async def _change(self, timeout_s: float) -> bool:
         """Wait for pages to be told something; False if nothing was in time, or streams end."""
@@ -75,11 +77,6 @@ class Live:
                 return not self._ended and await self._changed.wait() and not self._ended
         except TimeoutError:
             return False
-
-    def _leave(self) -> None:
-        self._open -= 1
-        if not self._open and self._task is not None:
-            self._task.cancel()
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as group:

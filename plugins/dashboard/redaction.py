@@ -87,9 +87,9 @@ class TreeNode:
     below: Sequence[TreeNode] = ()
 
 
-def tree(value: Any, masked: Masked, name: str = "") -> TreeNode:
+def tree(value: Any, masked: Masked) -> TreeNode:
     """A JSON value as a tree, cut to a size that a page can show."""
-    return _node(name, value, masked, 0, iter(range(_NODES)))
+    return _node("", value, masked, 0, iter(range(_NODES)))
 
 
 def _node(name: str, value: Any, masked: Masked, depth: int, budget: Iterator[int]) -> TreeNode:

@@ -72,7 +72,7 @@ class Looks:
         now = time.monotonic()
         at, _, task = self._kept.get(key, (0.0, 0.0, None))
         if task is None or (task.done() and (now - at > keep_s or _failed(task))):
-            task = asyncio.ensure_future(_run(look))
+            task = asyncio.ensure_future(look())
             self._kept.pop(key, None)
             # Answers are large: each job has up to 1 MiB of arguments.
             self._kept = {
@@ -98,10 +98,6 @@ class Looks:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _run(look: Callable[[], Awaitable[T]]) -> T:
-    return await look()
 
 
 def _failed(task: asyncio.Task[Any]) -> bool:
@@ -202,18 +198,14 @@ class Site:
 
 
 class View:
-    """One request, with the person who sends it.
+    """One request, with the person who sends it."""
 
-    :param fields: the fields of a form, in order.
-    """
-
-    def __init__(
-        self, site: Site, request: Request, person: Person, fields: Sequence[tuple[str, str]] = ()
-    ) -> None:
+    def __init__(self, site: Site, request: Request, person: Person) -> None:
         self.site = site
         self.request = request
         self.person = person
-        self.fields = fields
+        #: The fields of a form, in order.
+        self.fields: Sequence[tuple[str, str]] = ()
         self.base = base_of(request)
         self.now = datetime.now(UTC)
         self._shows: dict[str, bool] = {}
@@ -480,14 +472,6 @@ def _short(id: object) -> str:
     return f"…{str(id)[-12:]}"
 
 
-def _last_name(path: str) -> str:
-    return path.rpartition(".")[2]
-
-
-def _module(path: str) -> str:
-    return path.rpartition(".")[0]
-
-
 def _breakable(name: str) -> Markup:
     """A long name, which a browser may break behind its underscores and dots."""
     text = escape(_shown(name))
@@ -519,8 +503,6 @@ def _environment() -> Environment:
         "ago": _ago,
         "utc": _utc,
         "short": _short,
-        "last_name": _last_name,
-        "module": _module,
         "breakable": _breakable,
     }
     found.filters.update(filters)

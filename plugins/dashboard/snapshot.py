@@ -144,7 +144,7 @@ class Snapshots:
             _status(name, declared.get(name), found, workers) for name, found in counts.items()
         ]
         problems = await looks.get("cron problems", self._cron_problems, keep_s=10.0)
-        found = sorted(filter(_wrong, site.findings), key=badness)
+        found = sorted((one for one in site.findings if not one.ok), key=badness)
         lines = [*_attention(queues, workers, letters), *problems, *map(_missing, away)]
         return Snapshot(
             queues=queues,
@@ -213,10 +213,6 @@ class Snapshots:
             for entry in await plugin.get_all(self._site.chancy)
             if entry.problem
         ]
-
-
-def _wrong(finding: Finding) -> bool:
-    return finding.severity is not Severity.OK
 
 
 def badness(finding: Finding) -> int:

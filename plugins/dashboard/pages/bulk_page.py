@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from chancy.job.ids import new_ids
 from chancy.plugins.dashboard.access import Action
 from chancy.plugins.dashboard.job_rows import find_batch
-from chancy.plugins.dashboard.search import Search, SearchError, parse
+from chancy.plugins.dashboard.search import SearchError, parse
 from chancy.plugins.dashboard.site import Refused, View
 from chancy.plugins.dashboard.undertaking import Deed, Session, start
 from chancy.plugins.dead_letter.store import Letters
@@ -51,7 +51,8 @@ async def replay_all(view: View) -> Response:
 async def _all(
     view: View, action: Action, verb: str, allowed: frozenset[State], change: _Change
 ) -> Response:
-    """Begin a change of the jobs of a search, after a question."""
+    """Begin a change of the jobs of a search, after a question. Jobs of queues for which the person
+    may not do it are left alone."""
     text = view.field("q")
     try:
         wanted = parse(text, view.site.masked)
@@ -65,30 +66,19 @@ async def _all(
     if asked := await view.confirm(f"{verb}: all jobs of the search “{text}”", "jobs"):
         return asked
     subject = f"queue:{wanted.queue}" if wanted.queue else "jobs"
-    step = _BulkStep(view, action, replace(wanted, states=states), change)
+    wanted = replace(wanted, states=states)
+    after: str | None = None
+    ended = False
+
+    async def step(act: Deed) -> int | None:
+        nonlocal after, ended
+        if ended:
+            return None
+        jobs, after = await find_batch(act.store, wanted, after, allows=view.searches, limit=_BATCH)
+        ended = after is None
+        mine = view.mine(action, (job.queue for job in jobs))
+        ids = [job.id for job in jobs if job.queue in mine]
+        return await change(act.store, ids) if ids else 0
+
     entry = await start(view, action, subject, {"search": text}, step)
     return RedirectResponse(view.url("audit", done=entry), 303)
-
-
-class _BulkStep:
-    """Changes one batch in each call. Jobs of queues for which the person may not do it are left
-    alone."""
-
-    def __init__(self, view: View, action: Action, wanted: Search, change: _Change) -> None:
-        self._view = view
-        self._action = action
-        self._wanted = wanted
-        self._change = change
-        self._after: str | None = None
-        self._ended = False
-
-    async def __call__(self, act: Deed) -> int | None:
-        if self._ended:
-            return None
-        jobs, self._after = await find_batch(
-            act.store, self._wanted, self._after, allows=self._view.searches, limit=_BATCH
-        )
-        self._ended = self._after is None
-        mine = self._view.mine(self._action, (job.queue for job in jobs))
-        ids = [job.id for job in jobs if job.queue in mine]
-        return await self._change(act.store, ids) if ids else 0

@@ -16,7 +16,7 @@ from chancy.plugins.dashboard.access import Action
 from chancy.plugins.dashboard.job_rows import FOREVER, HIGH, LOW, NEVER
 from chancy.plugins.dashboard.redaction import line, tree
 from chancy.plugins.dashboard.site import Refused, View, uuid_of
-from chancy.plugins.dashboard.undertaking import Deed, deed, start
+from chancy.plugins.dashboard.undertaking import Deed, Step, deed, start
 from chancy.plugins.dead_letter import DeadLetter, DeadLetters, LetterFilter
 from chancy.plugins.dead_letter.store import (
     BATCH,
@@ -196,7 +196,7 @@ async def _whole_group(view: View, action: Action, rate: float | None) -> Respon
     chosen = await Letters(site.chancy.broker).choose(LetterFilter(), bounded=True)
     until = chosen.until or view.now
     rows = await SQL.on(site.store).fetch("group_count", fingerprint, until, replays, _MOST_TOTAL)
-    step = _Batches(view, fingerprint, until, action, rate)
+    step = _in_batches(view, fingerprint, until, action, rate)
     detail = {
         "fingerprint": fingerprint,
         "error": newest.error,
@@ -218,47 +218,42 @@ async def _newest(view: View, fingerprint: str) -> DeadLetter:
     return newest
 
 
-class _Batches:
-    """Replays or purges one batch in each call, the oldest first."""
+def _in_batches(
+    view: View, fingerprint: str, until: datetime, action: Action, rate: float | None
+) -> Step:
+    """Replay or purge one batch in each call, the oldest first."""
+    chancy, replays = view.site.chancy, action is Action.REPLAY_LETTER
+    gap_s = 1 / rate if rate else 0.0
+    after = NEVER, LOW
+    done, began = 0, time.monotonic()
 
-    def __init__(
-        self, view: View, fingerprint: str, until: datetime, action: Action, rate: float | None
-    ) -> None:
-        self._view = view
-        self._fingerprint = fingerprint
-        self._until = until
-        self._action = action
-        self._gap_s = 1 / rate if rate else 0.0
-        self._after = NEVER, LOW
-        self._done = 0
-        self._began = time.monotonic()
-
-    async def __call__(self, act: Deed) -> int | None:
-        replays = self._action is Action.REPLAY_LETTER
+    async def step(act: Deed) -> int | None:
+        nonlocal after, done
         most_bytes = REPLAY_BYTES if replays else None
         rows = await SQL.on(act.store).fetch(
-            "group_ids", self._fingerprint, *self._after, self._until, BATCH, replays, most_bytes
+            "group_ids", fingerprint, *after, until, BATCH, replays, most_bytes
         )
         if not rows:
             return None
-        self._after = utc(rows[-1][1]), rows[-1][0]
-        allowed = self._view.mine(self._action, (queue for _, _, queue in rows))
+        after = utc(rows[-1][1]), rows[-1][0]
+        allowed = view.mine(action, (queue for _, _, queue in rows))
         ids = [id for id, _, queue in rows if queue in allowed]
-        letters = Letters(act.store, self._view.site.chancy.broker)
+        letters = Letters(act.store, chancy.broker)
         if replays:
             # The rate counts from the start: the time of earlier batches is deducted.
-            ahead_s = self._done * self._gap_s - (time.monotonic() - self._began)
-            delay_s = max(ahead_s, 0.0) if self._gap_s else 0.0
+            ahead_s = done * gap_s - (time.monotonic() - began)
             found = await letters.replay(
                 ids,
                 new_ids(len(ids)),
-                prepare=self._view.site.chancy.prepare_stored,
-                delay_s=delay_s,
-                gap_s=self._gap_s,
+                prepare=chancy.prepare_stored,
+                delay_s=max(ahead_s, 0.0),
+                gap_s=gap_s,
                 skip_refused=True,
             )
             count = len(found)
         else:
             count = await letters.purge(ids)
-        self._done += count
+        done += count
         return count
+
+    return step

@@ -8,7 +8,6 @@ from datetime import datetime
 
 from starlette.responses import Response
 
-from chancy.plugin.finding import Severity
 from chancy.plugins.dashboard.access import Action
 from chancy.plugins.dashboard.charts import SPANS, Chart, Span, outcomes, rate, waits
 from chancy.plugins.dashboard.job_rows import JobPage, find_page
@@ -111,22 +110,22 @@ async def show(view: View) -> Response:
 
 
 async def pause(view: View) -> Response:
-    name = view.field("queue")
-    view.require(Action.PAUSE_QUEUE, f"queue:{name}")
-    async with deed(view) as act:
-        if not await act.store.catalog.pause(name, None):
-            raise Refused(404, f"there is no queue {name!r}")
-        await act.note(Action.PAUSE_QUEUE, f"queue:{name}", jobs=0)
-    return view.done(act.entry, "queues")
+    return await _pause(view, paused=True)
 
 
 async def resume(view: View) -> Response:
+    return await _pause(view, paused=False)
+
+
+async def _pause(view: View, *, paused: bool) -> Response:
     name = view.field("queue")
     view.require(Action.PAUSE_QUEUE, f"queue:{name}")
     async with deed(view) as act:
-        if not await act.store.catalog.resume(name):
+        catalog = act.store.catalog
+        if not await (catalog.pause(name, None) if paused else catalog.resume(name)):
             raise Refused(404, f"there is no queue {name!r}")
-        await act.note("resume queue", f"queue:{name}", jobs=0)
+        what = Action.PAUSE_QUEUE if paused else "resume queue"
+        await act.note(what, f"queue:{name}", jobs=0)
     return view.done(act.entry, "queues")
 
 
@@ -155,5 +154,4 @@ async def checkup(view: View) -> Response:
         title="Checkup",
         findings=sorted(found, key=badness),
         kept_s=_CHECKED_S,
-        OK=Severity.OK,
     )
