@@ -67,7 +67,7 @@ class Live:
                 yield _LOST if self._lost else f"event: look\ndata: {self._version}\n\n"
         finally:
             self._open -= 1
-            if not self._open and self._task is not None:
+            if not self._open:
                 self._task.cancel()
 
     async def _change(self, timeout_s: float) -> bool:
