@@ -33,7 +33,6 @@ from chancy.queue.queue import Queue
 from chancy.states import State
 from chancy.testing.clock import RealTime, StoreClock
 from chancy.testing.store import MemoryStore, Row, admitted, check_storable, position_of
-from chancy.testing.uniqueness import free_if_claimed, store_all
 
 #: Notices that a subscription buffers for a slow reader; older ones are dropped.
 MAX_NOTICES = 10_000
@@ -77,7 +76,7 @@ class MemoryBroker:
             raise TypeError(f"within={within!r}: a MemoryBroker has no transactions")
         for job in jobs:
             check_storable(job)
-        rows, existing = store_all(self.store, jobs)
+        rows, existing = self.store.insert_all(jobs)
         self._wake([row for row in rows if row.state is State.PENDING])
         return existing
 
@@ -112,7 +111,8 @@ class MemoryBroker:
             row.move(State.RUNNING)
             row.attempt += 1
             row.lease, row.worker_id, row.claimed_at = lease, worker_id, now
-            free_if_claimed(self.store, row)
+            if row.pushed.unique is not None and row.pushed.unique.until_claim:
+                self.store.free_key(row)
         return [row.claim() for row in claimed]
 
     async def settle(

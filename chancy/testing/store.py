@@ -6,7 +6,7 @@ import itertools
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
@@ -17,9 +17,10 @@ from chancy.attempt.failure import Failure
 from chancy.attempt.settlement import SET_ASIDE, Note, Settlement
 from chancy.broker.notices import Notice, NoticeKind
 from chancy.broker.values import Holder, PreparedJob, QueuePosition, WorkerRecord
-from chancy.errors import InvalidArguments, StatementFailed
+from chancy.errors import DuplicateJob, InvalidArguments, StatementFailed
 from chancy.job.definition import HOLD, QueuedJob
 from chancy.job.limits import limits_from
+from chancy.job.unique import UniqueKey
 from chancy.queue.queue import Queue
 from chancy.serialization.codec import encode
 from chancy.states import TRANSITIONS, State
@@ -148,20 +149,92 @@ class MemoryStore:
     def next_position(self) -> int:
         return next(self._positions)
 
-    def insert(self, job: PreparedJob) -> Row | None:
+    def insert_all(self, jobs: Sequence[PreparedJob]) -> tuple[Sequence[Row], Mapping[UUID, UUID]]:
+        """Store jobs, unless other jobs hold their unique keys.
+
+        :returns: the new rows, and for jobs that were not stored, the ids of those holders.
+        :raises DuplicateJob: a key is taken, and its rule wants an error. Nothing was stored.
+        """
+        self._check_duplicates(jobs)
+        rows: list[Row] = []
+        existing: dict[UUID, UUID] = {}
+        for job in jobs:
+            if (found := self._existing(job)) is not None:
+                # Its own id: a repeated push, perhaps of a job that has finished in its period.
+                if found != job.id:
+                    existing[job.id] = found
+            elif (row := self._insert(job)) is not None:
+                self._reserve(job)
+                rows.append(row)
+        return rows, existing
+
+    def _check_duplicates(self, jobs: Sequence[PreparedJob]) -> None:
+        held: dict[bytes, UUID] = {}
+        for job in jobs:
+            if job.unique is not None:
+                found = self._holder(job.unique) or held.setdefault(job.unique.key, job.id)
+                if found != job.id and job.unique.on_conflict == "raise":
+                    raise DuplicateJob(found, job.func)
+
+    def _holder(self, unique: UniqueKey) -> UUID | None:
+        """The job that holds a key: a live one, or for a rule with a period also one within its
+        own."""
+        job_id, until = self.periods.get(unique.key, (None, None))
+        if unique.period_s is not None and until is not None and until > self.clock.now():
+            return job_id
+        return self.keys.get(unique.key)
+
+    def _existing(self, job: PreparedJob) -> UUID | None:
+        """The job that holds the key of a pushed one, replaced if the rule asks so; None if it is
+        free."""
+        if job.unique is None:
+            return None
+        found = self._holder(job.unique)
+        row = None if found in (None, job.id) else self.live.get(found)
+        if job.unique.on_conflict == "replace" and row and row.state is not State.RUNNING:
+            self._replace(row, job, job.unique.cap_s)
+        return found
+
+    def _reserve(self, job: PreparedJob) -> None:
+        """Reserve the unique key of a stored job."""
+        if job.unique is not None:
+            self.keys[job.unique.key] = job.id
+            if job.unique.period_s is not None:
+                until = time_after(self.clock.now(), job.unique.period_s)
+                self.periods[job.unique.key] = (job.id, until)
+
+    def _replace(self, row: Row, job: PreparedJob, cap_s: float | None) -> None:
+        now = self.clock.now()
+        run_at = _run_at(job, now)
+        if cap_s is not None and run_at is not None:
+            run_at = min(run_at, time_after(row.pushed_at, cap_s))
+        given = json.loads(job.meta) if job.meta else {}
+        if HOLD in given:
+            row.meta[HOLD] = given[HOLD]
+            row.meta.pop(SET_ASIDE, None)
+        state = admitted(run_at, row.meta, now)
+        unmoved = row.state is state is State.PENDING and row.pushed.priority == job.priority
+        if not unmoved:
+            row.position = self.next_position()
+        if row.state is not state:
+            row.move(state)
+        row.pushed = row.pushed._replace(arguments=job.arguments, priority=job.priority)
+        row.run_at, row.expires_at = run_at, _expiry_of(job, now)
+        if row.state is State.PENDING:
+            self.notify(NoticeKind.REWIND, row.pushed.queue)
+
+    def _insert(self, job: PreparedJob) -> Row | None:
         """The new row; None if an unfinished job has the id."""
         if job.id in self.live:
             return None
         now = self.clock.now()
-        run_at = job.run_at
-        if job.delay_s is not None:
-            run_at = time_after(now, job.delay_s)
+        run_at = _run_at(job, now)
         meta = {} if job.meta is None else read_json(job.meta, "meta")
         state = admitted(run_at, meta, now)
         assert state in TRANSITIONS[None]
         position = self.next_position()
         row = self.live[job.id] = Row(job, state, now, run_at, position, meta)
-        row.expires_at = expiry_of(job, now)
+        row.expires_at = _expiry_of(job, now)
         return row
 
     def free_key(self, row: Row) -> None:
@@ -280,7 +353,12 @@ class MemoryStore:
             self.finished[row.pushed.id] = row
 
 
-def expiry_of(job: PreparedJob, now: datetime) -> datetime | None:
+def _run_at(job: PreparedJob, now: datetime) -> datetime | None:
+    """When a job that is pushed now is due; None: at once."""
+    return job.run_at if job.delay_s is None else time_after(now, job.delay_s)
+
+
+def _expiry_of(job: PreparedJob, now: datetime) -> datetime | None:
     """When a job that is pushed now expires."""
     expires = job.expires
     return expires if expires is None or isinstance(expires, datetime) else time_after(now, expires)
