@@ -7,17 +7,19 @@ import sys
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.core import ParameterSource
 
 from chancy.broker.values import QueueCounts, WorkerRecord
-from chancy.cli import bounds, facts, output, shell_completion
+from chancy.cli import bounds, output, shell_completion
 from chancy.cli.exits import AWAY, NO, complain
 from chancy.cli.options import DATETIME, CommandTarget, as_json, on_target
+from chancy.job.limits import encode_limits
 from chancy.plugin.commands import Seconds
 from chancy.queue.queue import DEFAULT_BROKER, Queue
+from chancy.queue.rules import Rule, UnknownRules, plain_rules
 
 if TYPE_CHECKING:
     from chancy.app.app import Chancy
@@ -29,6 +31,21 @@ _SETTINGS: Mapping[str, str] = {
     **dict.fromkeys(("time_limit", "memory_limit"), "limits"),
     **dict.fromkeys(bounds.OPTIONS, "options"),
 }
+#: Counts by name of the queue; None if they are unknown. Queues without jobs are left out.
+_Counts = Mapping[str, QueueCounts | None]
+
+_COLUMNS = (
+    "name",
+    "broker",
+    "executor",
+    "concurrency",
+    "rules",
+    "limits",
+    "options",
+    "tags",
+    "poll s",
+    "state",
+)
 #: Queues, each with the errors in its row.
 _Found = list[tuple[Queue, list[str]]]
 
@@ -63,10 +80,12 @@ def list_(target: CommandTarget, json_: bool) -> None:
 
     async def look(
         chancy: Chancy,
-    ) -> tuple[_Found, facts.Counted, Mapping[str, float], Sequence[WorkerRecord]]:
+    ) -> tuple[_Found, _Counted, Mapping[str, float], Sequence[WorkerRecord]]:
         queues = await _queues(chancy)
-        counted = await facts.counted(chancy, [queue for queue, _ in queues])
-        return queues, counted, await facts.oldest(chancy), await chancy.get_workers()
+        counted = await _counted(chancy, [queue for queue, _ in queues])
+        backlogs = await chancy.backlogs()
+        oldest = {n: one.oldest_s for n, one in backlogs.items() if one.oldest_s is not None}
+        return queues, counted, oldest, await chancy.get_workers()
 
     found, (counts, unknown, away), oldest, workers = target.run(look)
     for reason in unknown:
@@ -81,15 +100,15 @@ def list_(target: CommandTarget, json_: bool) -> None:
 
 def _print_json(
     found: _Found,
-    counts: facts.Counts,
+    counts: _Counts,
     oldest: Mapping[str, float],
     workers: Sequence[WorkerRecord],
 ) -> None:
     output.script(
         [
             {
-                **facts.facts(queue),
-                **facts.count(counts, queue.name),
+                **_facts(queue),
+                **_count(counts, queue.name),
                 "oldest_s": oldest.get(queue.name),
                 "declared": True,
                 "wrong": errors,
@@ -100,7 +119,7 @@ def _print_json(
         + [
             {
                 "name": name,
-                **facts.count(counts, name),
+                **_count(counts, name),
                 "oldest_s": oldest.get(name),
                 "declared": False,
             }
@@ -111,19 +130,19 @@ def _print_json(
 
 def _print(
     found: _Found,
-    counts: facts.Counts,
+    counts: _Counts,
     oldest: Mapping[str, float],
     workers: Sequence[WorkerRecord],
 ) -> None:
-    rows = [facts.row(queue, counts, len(_broken(workers, queue.name))) for queue, _ in found]
+    rows = [_row(queue, counts, len(_broken(workers, queue.name))) for queue, _ in found]
     rows += [
-        [name, "(not declared)", *[None] * 7, "", *facts.shown(counts, name)]
+        [name, "(not declared)", *[None] * 7, "", *_cells(counts, name)]
         for name in _undeclared(found, counts)
     ]
     for one in rows:
         waited_s = oldest.get(str(one[0]))
         one.append(None if waited_s is None else round(waited_s))
-    output.table((*facts.COLUMNS, *QueueCounts._fields, "oldest s"), rows)
+    output.table((*_COLUMNS, *QueueCounts._fields, "oldest s"), rows)
     for queue, errors in found:
         for error in errors:
             complain(error)
@@ -131,7 +150,7 @@ def _print(
             complain("queue {}: worker {worker} on {host}: {why}".format(queue.name, **worker))
 
 
-def _undeclared(found: _Found, counts: facts.Counts) -> Sequence[str]:
+def _undeclared(found: _Found, counts: _Counts) -> Sequence[str]:
     """Names of queues that have jobs but no row."""
     return sorted(counts.keys() - {queue.name for queue, _ in found})
 
@@ -154,6 +173,115 @@ async def _queues(chancy: Chancy) -> _Found:
     if isinstance(broker, PostgresBroker):
         return [rows.queue(row) for row in await broker.fetch(broker.sql.queues, None)]
     return [(queue, []) for queue in await chancy.get_queues()]
+
+
+def _row(queue: Queue, counts: _Counts, broken: int) -> list[object]:
+    """A queue as the row of a table.
+
+    :param broken: the number of workers that cannot serve it.
+    """
+    state = "active"
+    if queue.paused:
+        state = f"paused until {output.cell(queue.resume_at)}" if queue.resume_at else "paused"
+    if broken:
+        state += f", broken on {broken} worker{'s' * (broken > 1)}"
+    tags = " ".join(sorted(queue.tags)) or None
+    return [
+        queue.name,
+        queue.broker,
+        queue.executor,
+        queue.concurrency,
+        _shown_rules(queue.rules) or None,
+        bounds.shown_limits(queue.limits),
+        bounds.shown_options(queue.options),
+        tags,
+        f"{queue.poll_interval_s:g}",
+        state if queue.keep_finished else f"{state}, keeps no history",
+        *_cells(counts, queue.name),
+    ]
+
+
+def _shown_rules(rules: tuple[Rule, ...]) -> str:
+    if any(isinstance(rule, UnknownRules) for rule in rules):
+        return "unknown rules"
+    return ", ".join(map(_shown_rule, plain_rules(rules)))
+
+
+def _shown_rule(rule: Mapping[str, Any]) -> str:
+    """A rule in a few characters, such as ``rate 600/60s by host``."""
+    size = f" {rule['limit']}" if "limit" in rule else ""
+    if "allowed" in rule:
+        size = f" {rule['allowed']}/{rule['per_s']:g}s"
+    return f"{rule['rule']}{size}" + (f" by {rule['by']}" if rule["by"] else "")
+
+
+def _cells(counts: _Counts, name: str) -> list[object]:
+    """The counts of a queue as table cells."""
+    values = _count(counts, name).values()
+    return [None if value is None else output.capped(value) for value in values]
+
+
+def _count(counts: _Counts, name: str) -> dict[str, int | None]:
+    """The counts of a queue by state; None for each if they are unknown."""
+    found = counts.get(name, QueueCounts())
+    return dict.fromkeys(QueueCounts._fields) if found is None else found._asdict()
+
+
+def _facts(queue: Queue) -> dict[str, Any]:
+    """The settings of a queue as JSON."""
+    return {
+        "name": queue.name,
+        "executor": queue.executor,
+        "concurrency": queue.concurrency,
+        "tags": sorted(queue.tags),
+        "poll_interval_s": queue.poll_interval_s,
+        "keep_finished": queue.keep_finished,
+        "limits": json.loads(encode_limits(queue.limits) or "{}"),
+        "rules": plain_rules(queue.rules),
+        "options": bounds.plain_options(queue.options),
+        "broker": queue.broker,
+        "broker_options": queue.broker_options,
+        "paused": queue.paused,
+        "resume_at": queue.resume_at and queue.resume_at.isoformat(),
+    }
+
+
+class _Counted(NamedTuple):
+    """The job counts of queues.
+
+    :ivar unknown: one line for each reason why some counts are unknown.
+    :ivar away: whether a broker is unavailable.
+    """
+
+    counts: _Counts
+    unknown: Sequence[str]
+    away: bool
+
+
+async def _counted(chancy: Chancy, queues: Sequence[Queue]) -> _Counted:
+    """Count the jobs of queues. A count is None if the queue's broker is unavailable or not
+    supplied by the plugins of this application."""
+    from chancy.routing.router import RoutedBroker
+
+    away: Mapping[str, str] = {}
+    brokers = {DEFAULT_BROKER}
+    if isinstance(chancy.broker, RoutedBroker):
+        found, away = await chancy.broker.counted()
+        brokers |= chancy.broker.brokers.all.keys()
+    else:
+        found = await chancy.counts()
+    counts: dict[str, QueueCounts | None] = dict(found)
+    unknown = [f"the broker {name} is unavailable: {why}" for name, why in away.items()]
+    for queue in queues:
+        if queue.broker in away:
+            counts[queue.name] = None
+        elif queue.broker not in brokers:
+            counts[queue.name] = None
+            unknown.append(
+                f"queue {queue.name}: this application has no broker {queue.broker}: pass the "
+                "--app of an application that has it"
+            )
+    return _Counted(counts, unknown, bool(away))
 
 
 def _broker_options(
@@ -246,11 +374,11 @@ def declare(
     given = _given(click.get_current_context()) if upsert else None
     wanted, stored = target.run(lambda chancy: _declare(chancy, wanted, given))
     if json_:
-        output.script(facts.facts(stored))
+        output.script(_facts(stored))
     differs = {
         key
-        for key, value in facts.facts(wanted).items()
-        if key not in ("paused", "resume_at") and value != facts.facts(stored)[key]
+        for key, value in _facts(wanted).items()
+        if key not in ("paused", "resume_at") and value != _facts(stored)[key]
     }
     if differs:
         complain(
