@@ -1,4 +1,4 @@
-"""The plugins that watch each job of a drain, by the name of their mode."""
+"""The plugins of a worker, by the name of its mode."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from chancy.context.context import JobContext
 from chancy.plugins.batch import Batches
 from chancy.plugins.metrics import Metrics
 from chancy.plugins.opentelemetry import OpenTelemetry
+from chancy.plugins.workflow import Workflows
 
 #: The modes, in the order of a round; the first one is without a plugin.
 NONE, METRICS, TRACED, TRACED_ALL, COUNTER, AROUND = MODES = (
@@ -25,8 +26,8 @@ NONE, METRICS, TRACED, TRACED_ALL, COUNTER, AROUND = MODES = (
     "a counter in settled",
     "around by contextmanager",
 )
-#: A mode of `benchmarks.batches`.
-BATCHES = "Batches"
+#: The modes of `benchmarks.batches` and of `benchmarks.workflows`.
+BATCHES, WORKFLOWS = "Batches", "Workflows"
 
 
 class SettledCounter(Plugin):
@@ -61,6 +62,7 @@ def plugins(mode: str) -> list[Plugin]:
         COUNTER: [SettledCounter()],
         AROUND: [IdleAround()],
         BATCHES: [Batches()],
+        WORKFLOWS: [Workflows()],
     }
     return made[mode]
 

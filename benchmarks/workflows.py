@@ -17,6 +17,7 @@ from benchmarks.deployment import CALL, Deployment, measure_each
 from benchmarks.latency import pushed_starts
 from benchmarks.limit import EVERY_S
 from benchmarks.measurement import BenchmarkFailed, Measurement, quantile
+from benchmarks.observers import WORKFLOWS
 
 STEPS, QUICK_STEPS, WIDTH, QUICK_WIDTH = 1_000, 200, 10_000, 2_000
 #: Steps of a chain in a system that advances by polling once a second.
@@ -24,7 +25,7 @@ _SLOW_STEPS = 15
 _PUSHES, _WARM = 100, 3
 
 #: chancy with the workflow plugin and a kept history.
-FLOWS = replace(systems.CHANCY, roles="chancy_flows")
+FLOWS = replace(systems.CHANCY, settings={"queue": "kept", "mode": WORKFLOWS})
 UPSTREAM = replace(systems.CHANCY_026, settings={"concurrency": 1_000, "workflows": 1})
 
 START = "push to start, with workflows"

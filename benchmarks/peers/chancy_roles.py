@@ -11,6 +11,7 @@ from benchmarks.jobs import fails_once, nap, noop, taking
 from benchmarks.peers.peer import LATER_S, Peer
 from benchmarks.session import SCHEMA
 from chancy import Chancy, Job, Plugin, Queue, Worker
+from chancy.plugins.workflow import Workflow, chain
 
 
 class Roles(Peer):
@@ -41,6 +42,7 @@ class Roles(Peer):
     async def set_up(self) -> None:
         keep = self.settings["queue"] == "kept"
         async with self.application() as app:
+            await app.migrate()
             for name in self._queues:
                 await app.declare(Queue(name=name, executor="async", keep_finished=keep))
 
@@ -57,6 +59,19 @@ class Roles(Peer):
             await self._app.push_many([self._make(number=number) for number in numbers])
         else:
             await self._app.push_many(self._loaded(number) for number in numbers)
+
+    async def push_chain(self, steps: int) -> int:
+        await self._app.push(chain("chain", *(self._make(number=n) for n in range(steps))))
+        return steps
+
+    async def push_fan(self, steps: int) -> int:
+        flow = Workflow("fan").add(self._make(number=steps), "out")
+        names = [f"step {number}" for number in range(steps)]
+        for number, name in enumerate(names):
+            flow.add(self._make(number=number), name, after="out")
+        flow.add(self._make(number=steps + 1), "in", after=names)
+        await self._app.push(flow)
+        return len(flow)
 
     def _loaded(self, number: int) -> Job:
         """A job of a workload other than plain no-ops."""
