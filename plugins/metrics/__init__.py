@@ -30,7 +30,7 @@ from chancy.postgres.schema.component import Migrations
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from chancy.plugins.metrics.web_endpoint import MetricsEndpoint
+    from chancy.plugins.metrics.endpoint import MetricsEndpoint
 
 __all__ = ["Metrics", "MetricsPoint", "Totals"]
 
@@ -148,7 +148,7 @@ class Metrics(Plugin):
         :raises ConfigurationError: prometheus_client is not installed.
         """
         _ = self.registry
-        from chancy.plugins.metrics.web_endpoint import MetricsEndpoint
+        from chancy.plugins.metrics.endpoint import MetricsEndpoint
 
         return MetricsEndpoint(chancy)
 

@@ -1,4 +1,4 @@
-"""The HTTP endpoint of a worker: metrics, health checks and the backlog of a queue."""
+"""The HTTP endpoint of a worker, and one in ASGI for a process without a worker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import socket
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping
 from concurrent.futures import TimeoutError as LateError
 from socketserver import TCPServer, ThreadingMixIn
 from threading import Thread
@@ -17,17 +17,23 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from chancy.errors import ChancyError, ConfigurationError
-from chancy.plugin.runtime import Runtime
+from chancy.plugin.runtime import Application, Runtime
 from chancy.plugins.metrics import gauges
+from chancy.plugins.metrics.exposition import JobsCollector
+from chancy.plugins.metrics.series import MetricsTable
 from chancy.text import shown
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
 T = TypeVar("T")
+Message = MutableMapping[str, Any]
 logger = logging.getLogger("chancy.metrics")
 #: Seconds in which the event loop of the worker, and the database, must respond.
 _LOOP_S, _DATABASE_S = 5.0, 5.0
+#: Seconds for which a look is kept: less than between two scrapes. Otherwise a scrape that another
+#: process of the same service answers could find counters that are lower than before.
+_KEEP_S = 2.0
 _ADDRESS = re.compile(r"(?:\[(?P<six>[^\]]+)\]|(?P<host>[^:]*)):(?P<port>\d{1,5})")
 
 
@@ -191,3 +197,45 @@ class Endpoint:
         except LateError:
             called.cancel()  # each probe would otherwise occupy one more session
             raise
+
+
+class MetricsEndpoint:
+    """Responds to each request with the totals of the current hour and the gauges.
+
+    :param chancy: must be open while requests come in.
+    """
+
+    def __init__(self, chancy: Application) -> None:
+        self._chancy = chancy
+        self._looking = asyncio.Lock()
+        self._body, self._until = b"", float("-inf")
+
+    async def __call__(
+        self,
+        scope: Message,
+        receive: Callable[[], Awaitable[Message]],
+        send: Callable[[Message], Awaitable[None]],
+    ) -> None:
+        if scope["type"] != "http":
+            raise NotImplementedError("metrics are served by HTTP alone")
+        status, kind = 200, CONTENT_TYPE_LATEST
+        try:
+            body = await self._get()
+        except ChancyError as error:
+            status, kind, body = 503, "text/plain; charset=utf-8", f"{error}\n".encode()
+        headers = [(b"content-type", kind.encode()), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _get(self) -> bytes:
+        clock = self._chancy.clock
+        async with self._looking:
+            if clock.monotonic() >= self._until:
+                broker = self._chancy.broker
+                totals = await MetricsTable(broker).read_hour()
+                found = await gauges.look(broker)
+                registry = CollectorRegistry()
+                registry.register(JobsCollector(lambda: totals, lambda: found, leads=False))
+                self._body = generate_latest(registry)
+                self._until = clock.monotonic() + _KEEP_S
+            return self._body
