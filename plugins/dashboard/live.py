@@ -12,7 +12,7 @@ from starlette.responses import Response, StreamingResponse
 
 from chancy.errors import BrokerError, ChancyError
 from chancy.plugins.dashboard.site import Refused, Site, View
-from chancy.plugins.dashboard.snapshot import Snapshots
+from chancy.plugins.dashboard.snapshot import check_up, snapshot_of
 
 #: The most open streams of one process.
 _MOST = 500
@@ -31,7 +31,6 @@ class Live:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._snapshots = Snapshots(site)
         self._open = 0
         self._version = ""
         self._changed = asyncio.Condition()
@@ -87,7 +86,7 @@ class Live:
         """Make the checks of the checkup once a minute, and after each action."""
         while True:
             with suppress(ChancyError):
-                await self._snapshots.examine(_CHECKED_S)
+                await check_up(self._site, _CHECKED_S)
             await asyncio.sleep(_EVERY_S)
 
     async def _look(self) -> None:
@@ -96,7 +95,7 @@ class Live:
             await asyncio.sleep(_EVERY_S)
             waited += _EVERY_S
             try:
-                snapshot = await self._snapshots.get()
+                snapshot = await snapshot_of(self._site)
             except BrokerError:
                 if not self._lost:
                     await self._send(lost=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 from chancy.app.checkup.rounds import examine
 from chancy.broker.optional import SqlStore
@@ -124,95 +125,90 @@ class Snapshot:
         return repr((counts, self.letters, workers, self.checkup))
 
 
-class Snapshots:
-    """Looks at the application; one look a second for all viewers."""
+async def snapshot_of(site: Site) -> Snapshot:
+    """The state of the application: one look a second for all viewers."""
+    return await site.looks.get("snapshot", partial(_look, site))
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
 
-    async def get(self) -> Snapshot:
-        return await self._site.looks.get("snapshot", self._look)
+async def _look(site: Site) -> Snapshot:
+    looks, chancy = site.looks, site.chancy
+    counts, away = await _count_all(site)
+    declared = {queue.name: queue for queue in await chancy.control.queues()}
+    workers = await looks.get("workers", chancy.get_workers, keep_s=2.0)
+    letters = await looks.get("letters", partial(_count_letters, site), keep_s=10.0)
+    queues = [_status(name, declared.get(name), found, workers) for name, found in counts.items()]
+    problems = await looks.get("cron problems", partial(_cron_problems, site), keep_s=10.0)
+    found = sorted((one for one in site.findings if not one.ok), key=badness)
+    lines = [*_attention(queues, workers, letters), *problems, *map(_missing, away)]
+    return Snapshot(
+        queues=queues,
+        workers=sorted(workers, key=lambda one: (one.host, one.pid)),
+        letters=letters,
+        attention=sorted(lines, key=lambda one: one.level)[:_LINES],
+        checkup=(found[0], len(found) - 1) if found else None,
+    )
 
-    async def _look(self) -> Snapshot:
-        site, looks = self._site, self._site.looks
-        chancy = site.chancy
-        counts, away = await self._counts()
-        declared = {queue.name: queue for queue in await chancy.control.queues()}
-        workers = await looks.get("workers", chancy.get_workers, keep_s=2.0)
-        letters = await looks.get("letters", self._letters, keep_s=10.0)
-        queues = [
-            _status(name, declared.get(name), found, workers) for name, found in counts.items()
-        ]
-        problems = await looks.get("cron problems", self._cron_problems, keep_s=10.0)
-        found = sorted((one for one in site.findings if not one.ok), key=badness)
-        lines = [*_attention(queues, workers, letters), *problems, *map(_missing, away)]
-        return Snapshot(
-            queues=queues,
-            workers=sorted(workers, key=lambda one: (one.host, one.pid)),
-            letters=letters,
-            attention=sorted(lines, key=lambda one: one.level)[:_LINES],
-            checkup=(found[0], len(found) - 1) if found else None,
+
+async def check_up(site: Site, keep_s: float) -> Sequence[Finding]:
+    """What `chancy doctor` finds, at most ``keep_s`` seconds old, for all viewers at once. To find
+    it takes some seconds of one session."""
+
+    async def check() -> Sequence[Finding]:
+        found = await examine(site.chancy, transaction_s=_TRANSACTION_S, wait_s=_WAIT_S)
+        site.findings[:] = found
+        return found
+
+    return await site.looks.get("checkup", check, keep_s=keep_s)
+
+
+async def _count_all(site: Site) -> tuple[Mapping[str, _Counts], Sequence[str]]:
+    """The counts of all queues, and the brokers that are missing in them."""
+    found: dict[str, _Counts] = {}
+    away: list[str] = []
+    for name, store in site.stores.items():
+        if name == DEFAULT_BROKER:
+            await _count(store, found)
+            continue
+        try:
+            async with asyncio.timeout(_SHARD_S):
+                await _count(store, found)
+        except (BrokerError, TimeoutError):
+            away.append(name)
+    return dict(sorted(found.items())), away
+
+
+async def _count(store: SqlStore, found: dict[str, _Counts]) -> None:
+    tables = SQL.on(store)
+    for name, pending, oldest_s, scheduled, held in await tables.fetch("queue_counts", MOST + 1):
+        one = found.setdefault(name, _Counts())
+        one.pending += pending
+        one.scheduled += scheduled
+        one.held += held
+        one.oldest_s = max(filter(None, (one.oldest_s, oldest_s)), default=oldest_s)
+    for name, count in await tables.fetch("running_counts", _RUNNING):
+        found.setdefault(name, _Counts()).running += count
+
+
+async def _count_letters(site: Site) -> int | None:
+    if not site.has_letters:
+        return None
+    return await Letters(site.lists).count(LetterFilter(replayed=False))
+
+
+async def _cron_problems(site: Site) -> list[Attention]:
+    plugin = site.plugin(Cron)
+    if plugin is None:
+        return []
+    return [
+        Attention(
+            level="bad",
+            text=f"The cron entry {entry.name} cannot be fired: {entry.problem}",
+            path="cron",
+            query={},
         )
-
-    async def examine(self, keep_s: float) -> Sequence[Finding]:
-        """What `chancy doctor` finds, at most ``keep_s`` seconds old, for all viewers at once. To
-        find it takes some seconds of one session."""
-        site = self._site
-
-        async def look() -> Sequence[Finding]:
-            found = await examine(site.chancy, transaction_s=_TRANSACTION_S, wait_s=_WAIT_S)
-            site.findings[:] = found
-            return found
-
-        return await site.looks.get("checkup", look, keep_s=keep_s)
-
-    async def _counts(self) -> tuple[Mapping[str, _Counts], Sequence[str]]:
-        """The counts of all queues, and the brokers that are missing in them."""
-        found: dict[str, _Counts] = {}
-        away: list[str] = []
-        for name, store in self._site.stores.items():
-            if name == DEFAULT_BROKER:
-                await self._count(store, found)
-                continue
-            try:
-                async with asyncio.timeout(_SHARD_S):
-                    await self._count(store, found)
-            except (BrokerError, TimeoutError):
-                away.append(name)
-        return dict(sorted(found.items())), away
-
-    async def _count(self, store: SqlStore, found: dict[str, _Counts]) -> None:
-        tables = SQL.on(store)
-        for name, pending, oldest_s, scheduled, held in await tables.fetch(
-            "queue_counts", MOST + 1
-        ):
-            one = found.setdefault(name, _Counts())
-            one.pending += pending
-            one.scheduled += scheduled
-            one.held += held
-            one.oldest_s = max(filter(None, (one.oldest_s, oldest_s)), default=oldest_s)
-        for name, count in await tables.fetch("running_counts", _RUNNING):
-            found.setdefault(name, _Counts()).running += count
-
-    async def _letters(self) -> int | None:
-        if not self._site.has_letters:
-            return None
-        return await Letters(self._site.lists).count(LetterFilter(replayed=False))
-
-    async def _cron_problems(self) -> list[Attention]:
-        plugin = self._site.plugin(Cron)
-        if plugin is None:
-            return []
-        return [
-            Attention(
-                level="bad",
-                text=f"The cron entry {entry.name} cannot be fired: {entry.problem}",
-                path="cron",
-                query={},
-            )
-            for entry in await plugin.get_all(self._site.chancy)
-            if entry.problem
-        ]
+        for entry in await plugin.get_all(site.chancy)
+        if entry.problem
+    ]
 
 
 def badness(finding: Finding) -> int:

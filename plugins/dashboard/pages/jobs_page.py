@@ -15,7 +15,7 @@ from chancy.plugins.dashboard.job_rows import JobPage, find_page
 from chancy.plugins.dashboard.redaction import line
 from chancy.plugins.dashboard.search import QUALIFIERS, SearchError, parse, with_states
 from chancy.plugins.dashboard.site import Refused, View, uuid_of
-from chancy.plugins.dashboard.snapshot import Snapshots
+from chancy.plugins.dashboard.snapshot import snapshot_of
 from chancy.plugins.dashboard.undertaking import Session, announced, deed, stopped
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.dead_letter.store import Letters
@@ -40,7 +40,7 @@ _TABS = (
 async def show(view: View) -> Response:
     site, text, after = view.site, view.query("q") or "", view.query("after")
     problem, page, broker = None, None, None
-    snapshot = await Snapshots(site).get()
+    snapshot = await snapshot_of(site)
     try:
         wanted = parse(text, site.masked)
     except SearchError as error:

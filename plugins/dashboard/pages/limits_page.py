@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from chancy.plugins.dashboard.access import Action
 from chancy.plugins.dashboard.site import Refused, View
-from chancy.plugins.dashboard.snapshot import Snapshots
+from chancy.plugins.dashboard.snapshot import snapshot_of
 from chancy.plugins.dashboard.undertaking import deed
 from chancy.plugins.limits import GlobalLimits
 from chancy.plugins.limits.partitions import Partitions
@@ -18,7 +18,7 @@ _PARTITIONS, _ROWS = 50, 500
 async def show(view: View) -> Response:
     view.plugin(GlobalLimits)
     site = view.site
-    snapshot = await Snapshots(site).get()
+    snapshot = await snapshot_of(site)
     ruled = [one for one in snapshot.queues if one.queue is not None and one.queue.rules]
     chosen = view.query("queue") or (ruled[0].name if ruled else "")
 

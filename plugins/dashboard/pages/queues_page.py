@@ -13,7 +13,7 @@ from chancy.plugins.dashboard.charts import SPANS, Chart, Span, outcomes, rate, 
 from chancy.plugins.dashboard.job_rows import JobPage, find_page
 from chancy.plugins.dashboard.search import Search
 from chancy.plugins.dashboard.site import Refused, View, shown_span
-from chancy.plugins.dashboard.snapshot import Snapshots, badness
+from chancy.plugins.dashboard.snapshot import badness, check_up, snapshot_of
 from chancy.plugins.dashboard.undertaking import deed
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.metrics import Metrics, MetricsPoint, Totals
@@ -28,7 +28,7 @@ _FEW = 8
 
 async def overview(view: View) -> Response:
     site = view.site
-    snapshot = await Snapshots(site).get()
+    snapshot = await snapshot_of(site)
 
     async def failures() -> JobPage | None:
         if site.plugin(DeadLetters) is None:
@@ -102,7 +102,7 @@ def _by_step(points: Sequence[MetricsPoint], queue: str | None) -> Sequence[Metr
 
 
 async def show(view: View) -> Response:
-    snapshot = await Snapshots(view.site).get()
+    snapshot = await snapshot_of(view.site)
     history = await _history(view, SPANS["1h"], None)
     return await view.render(
         "queues.html", title="Queues", snapshot=snapshot, rates=history.rates if history else None
@@ -148,7 +148,7 @@ async def change(view: View) -> Response:
 
 async def checkup(view: View) -> Response:
     """What `chancy doctor` finds, for all viewers at once."""
-    found = await Snapshots(view.site).examine(_CHECKED_S)
+    found = await check_up(view.site, _CHECKED_S)
     return await view.render(
         "checkup.html",
         title="Checkup",

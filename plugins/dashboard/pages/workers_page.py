@@ -17,7 +17,7 @@ from chancy.plugins.dashboard.access import Action
 from chancy.plugins.dashboard.audit import SQL
 from chancy.plugins.dashboard.job_rows import fraction_of
 from chancy.plugins.dashboard.site import MOST, Refused, View, uuid_of
-from chancy.plugins.dashboard.snapshot import SILENT_S, Snapshots
+from chancy.plugins.dashboard.snapshot import SILENT_S, snapshot_of
 from chancy.plugins.dashboard.undertaking import deed
 
 #: What a stop does.
@@ -46,7 +46,7 @@ class RunningJob:
 
 async def show(view: View) -> Response:
     site = view.site
-    snapshot = await Snapshots(site).get()
+    snapshot = await snapshot_of(site)
     given = view.query("page") or "0"
     page = int(given) if given.isdecimal() and len(given) < 5 else 0
     shown = snapshot.workers[page * _PAGE : (page + 1) * _PAGE]

@@ -42,7 +42,7 @@ from chancy.plugins.dashboard.job_rows import PAGE, find_page
 from chancy.plugins.dashboard.redaction import MASKED, Masked
 from chancy.plugins.dashboard.search import Search, SearchError, parse
 from chancy.plugins.dashboard.site import Looks, View
-from chancy.plugins.dashboard.snapshot import Snapshots
+from chancy.plugins.dashboard.snapshot import snapshot_of
 from chancy.plugins.dashboard.undertaking import Deed, start
 from chancy.plugins.dead_letter import DeadLetters, LetterFilter
 from chancy.plugins.job_logs.lines import SQL, HeldLine, store
@@ -240,7 +240,7 @@ async def test_a_full_queue_hides_no_count_of_another(
                   '{{"{meta}": {{"partition": "p"}}}}' from generate_series(1, {count})""",
             )
     Dashboard(shop)
-    found = await Snapshots(site_of(shop)).get()
+    found = await snapshot_of(site_of(shop))
     counts = {one.name: (one.scheduled, one.held) for one in found.queues}
     assert counts["feeds"] == (6, 0)
     assert counts["mail"] == (3, 0)
