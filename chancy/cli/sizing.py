@@ -22,9 +22,8 @@ KEPT_DAYS = 8
 #: Finished jobs of a day above which its successors are stored by the hour.
 HOURLY = 20_000_000
 #: Seconds of processor time of a job: of the server, if pushed alone and if pushed with many
-#: others; of the client that pushes it alone; of the worker, without the function itself.
+#: others; of the worker, without the function itself.
 _SERVER_ALONE_S, _SERVER_MANY_S = 0.4e-3, 0.06e-3
-_CLIENT_ALONE_S = 0.3e-3
 _WORKER_S = 0.25e-3
 #: Of a processor, used at any load.
 _SERVER_BASE = 0.2
@@ -96,89 +95,48 @@ class Load:
         return cls(found["rate"], found["duration"], found.get("size", _ARGUMENTS))
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """What a load needs, at its peak unless it says otherwise.
-
-    Bytes are of a day (``wal_day``, ``history_day``) or of all kept days (``history``).
-    """
-
-    peak_rate: float
-    running: int
-    processes: int
-    worker_cores: float
-    client_cores: float
-    sessions: int
-    server_cores: float
-    server_cores_bulk: float
-    jobs_day: float
-    wal_day: float
-    history_day: float
-    history: float
-    hourly: bool
-
-
-def size(load: Load) -> Sizes:
-    """The sizes for a load."""
+def describe(load: Load) -> list[tuple[str, str, str]]:
+    """Rows of a table: the item, its size at the peak unless it says otherwise, and what it comes
+    from."""
     peak = load.rate * PEAK
     running = max(1, math.ceil(peak * load.duration_s))
     processes = max(2, math.ceil(peak * _WORKER_S / _BUSY))
-    jobs_day = load.rate * 86_400
-    history_day = jobs_day * (_HISTORY + _HISTORY_PER_BYTE * load.arguments)
-    return Sizes(
-        peak_rate=peak,
-        running=running,
-        processes=processes,
-        worker_cores=peak * _WORKER_S,
-        client_cores=peak * _CLIENT_ALONE_S,
-        sessions=processes * _SESSIONS,
-        server_cores=(_SERVER_BASE + peak * _SERVER_ALONE_S) / _BUSY,
-        server_cores_bulk=(_SERVER_BASE + peak * _SERVER_MANY_S) / _BUSY,
-        jobs_day=jobs_day,
-        wal_day=jobs_day * (_WAL + _WAL_PER_BYTE * load.arguments),
-        history_day=history_day,
-        history=history_day * KEPT_DAYS,
-        hourly=jobs_day > HOURLY,
+    alone, many = (
+        math.ceil((_SERVER_BASE + peak * each) / _BUSY)
+        for each in (_SERVER_ALONE_S, _SERVER_MANY_S)
     )
-
-
-def describe(load: Load) -> list[tuple[str, str, str]]:
-    """Rows of a table: the item, its size, and what it comes from."""
-    sizes = size(load)
-    each = math.ceil(sizes.running / sizes.processes)
+    jobs_day = load.rate * 86_400
+    wal_day = jobs_day * (_WAL + _WAL_PER_BYTE * load.arguments)
+    history_day = jobs_day * (_HISTORY + _HISTORY_PER_BYTE * load.arguments)
     return [
         (
             "load",
-            f"{_short(load.rate)} jobs/s, peak {_short(sizes.peak_rate)}",
-            f"{_short(sizes.jobs_day)} jobs a day; the peak is {PEAK:g} times the mean",
+            f"{_short(load.rate)} jobs/s, peak {_short(peak)}",
+            f"{_short(jobs_day)} jobs a day; the peak is {PEAK:g} times the mean",
         ),
-        ("running at a time", f"{sizes.running:,}", f"peak x {load.duration_s:g} s"),
+        ("running at a time", f"{running:,}", f"peak x {load.duration_s:g} s"),
         (
             "worker processes",
-            f"{sizes.processes:,}, concurrency {each:,}",
-            f"at least 2; chancy itself takes {sizes.worker_cores:.1f} cores of theirs, and your "
+            f"{processes:,}, concurrency {math.ceil(running / processes):,}",
+            f"at least 2; chancy itself takes {peak * _WORKER_S:.1f} cores of theirs, and your "
             "functions take what they take",
         ),
         (
             "sessions",
-            f"{sizes.sessions:,}",
+            f"{processes * _SESSIONS:,}",
             f"{_SESSIONS} for each worker process, and those of your clients",
         ),
-        (
-            "Postgres",
-            f"{math.ceil(sizes.server_cores):,} cores",
-            f"{math.ceil(sizes.server_cores_bulk):,} if jobs are pushed by push_many",
-        ),
+        ("Postgres", f"{alone:,} cores", f"{many:,} if jobs are pushed by push_many"),
         (
             "write-ahead log",
-            f"{_bytes(sizes.wal_day)} a day",
-            f"{_bytes(sizes.wal_day / 86_400 * PEAK)} a second at the peak; more after checkpoints",
+            f"{_bytes(wal_day)} a day",
+            f"{_bytes(wal_day / 86_400 * PEAK)} a second at the peak; more after checkpoints",
         ),
         (
             "history",
-            f"{_bytes(sizes.history)}",
-            f"{KEPT_DAYS} days of {_bytes(sizes.history_day)}, in partitions by the "
-            f"{'hour' if sizes.hourly else 'day'}; none with keep_finished=False",
+            f"{_bytes(history_day * KEPT_DAYS)}",
+            f"{KEPT_DAYS} days of {_bytes(history_day)}, in partitions by the "
+            f"{'hour' if jobs_day > HOURLY else 'day'}; none with keep_finished=False",
         ),
     ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chancy.cli.sizing import Load, describe, size
+from chancy.cli.sizing import Load, describe
 from chancy.errors import ConfigurationError
 
 
@@ -43,15 +43,18 @@ def test_a_plan_that_makes_no_sense_is_refused(text: str, why: str) -> None:
         Load.parse(text)
 
 
+def _described(text: str) -> dict[str, tuple[str, str]]:
+    return {what: (size, why) for what, size, why in describe(Load.parse(text))}
+
+
 def test_sizes_follow_from_the_load() -> None:
-    sizes = size(Load.parse("100M/day 200ms 1KB"))
-    assert sizes.running == 695  # 1,157.4 a second, times 3, for 0.2 s
-    assert sizes.jobs_day == pytest.approx(100e6)
-    assert sizes.wal_day == pytest.approx(100e6 * 4_200)
-    assert sizes.history == pytest.approx(8 * 100e6 * 1_530)
-    assert sizes.hourly
-    small = size(Load.parse("1/min 1s"))
-    assert (small.running, small.processes, small.hourly) == (1, 2, False)
-    rows = dict(row[:2] for row in describe(Load.parse("100M/day 200ms 1KB")))
-    assert rows["running at a time"] == "695"
-    assert rows["history"] == "1.22 TB"
+    rows = _described("100M/day 200ms 1KB")
+    assert rows["running at a time"][0] == "695"  # 1,157.4 a second, times 3, for 0.2 s
+    assert rows["load"][1].startswith("100 million jobs a day")
+    assert rows["write-ahead log"][0] == "420 GB a day"  # 4,200 B a job
+    assert rows["history"][0] == "1.22 TB"  # 1,530 B a job, for 8 days
+    assert "in partitions by the hour" in rows["history"][1]
+    small = _described("1/min 1s")
+    assert small["running at a time"][0] == "1"
+    assert small["worker processes"][0] == "2, concurrency 1"
+    assert "in partitions by the day" in small["history"][1]
