@@ -43,13 +43,8 @@ class ServiceKeys:
         return self.waiting, self.ended, self.known
 
     @property
-    def rung(self) -> str:
-        """List of ids that a blocked worker has moved from `waiting` and not yet claimed."""
-        return f"{self.waiting}:rung"
-
-    @property
     def control(self) -> str:
-        """Stream of ids with a new command, which their owners read immediately."""
+        """Stream of ids that were queued or have a new command, which workers read immediately."""
         return f"{self.waiting}:control"
 
     @property

@@ -144,10 +144,8 @@ class ServiceStore:
     def list(self) -> Listing:
         """Return the ids of all services."""
         keys = self.link.keys
-        waiting = self.link.command("LRANGE", keys.waiting, 0, -1)
-        rung = self.link.command("LRANGE", keys.rung, 0, -1)
         return Listing(
-            new=_texts([*reversed(rung), *reversed(waiting)]),
+            new=_texts(reversed(self.link.command("LRANGE", keys.waiting, 0, -1))),
             active=sorted(_texts(self.link.command("SMEMBERS", keys.known))),
             ended=_texts(reversed(self.link.command("LRANGE", keys.ended, 0, -1))),
         )

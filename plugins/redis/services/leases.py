@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -84,25 +83,13 @@ class Leases:
         self._lease_ms = int(lease_s * 1000)
 
     def claim(self, most: int) -> Sequence[Taken | Passed]:
-        """Claim up to ``most`` queued services, fewer if their data is large.
-
-        With 0, only restore the order of the queue.
-        """
+        """Claim up to ``most`` queued services, fewer if their data is large."""
         return [
             Taken(text_of(reply[0]), text_of(reply[2]), text_of(reply[3]), text_of(reply[4]))
             if reply[1] == b"run"
             else Passed(text_of(reply[0]), text_of(reply[1]))
             for reply in self.link.run("claim", self.owner, self._lease_ms, most)
         ]
-
-    def ring(self, block_s: float) -> Future[Reply]:
-        """Return a future that is done when a service is queued, or after ``block_s`` seconds.
-
-        The service is moved to another list, since reading a list cannot block; `claim` moves it
-        back. It may also have been moved if the future is cancelled.
-        """
-        keys = self.link.keys
-        return self.link.submit("BLMOVE", keys.waiting, keys.rung, "RIGHT", "LEFT", block_s)
 
     def claim_local(self, id: str, name: str, data: str) -> Taken | None:
         """Create a service of this worker only; return None if another worker runs its id."""

@@ -106,7 +106,10 @@ class ServiceRuntime:
             await self._close()
 
     async def _receive_requests(self) -> None:
-        """Renew leases as soon as there is a request; renewals return all others, too."""
+        """Renew leases as soon as there is a request, and claim what is queued.
+
+        Renewals return all other requests, and a claim all other services, too.
+        """
         redis, control = self._link.redis, self._link.keys.control
         backoff = Backoff(base_s=0.05, cap_s=_AGAIN_S)
         async with watching(redis, control) as watch:
@@ -117,11 +120,13 @@ class ServiceRuntime:
                         found = await redis.command("XREVRANGE", control, "+", "-", "COUNT", 1)
                         last = found[0][0].decode() if found else "0-0"
                         self._renewal.check_all_soon()
+                        self._supervision.wake()
                     await watch.arrived(control, last)
                     read = await redis.command("XREAD", "COUNT", 1000, "STREAMS", control, last)
                     for xid, fields in read[0][1] if read else ():
                         last = xid.decode()
                         self._renewal.check_soon(fields.get(b"id", b"").decode(errors="replace"))
+                    self._supervision.wake()
                     backoff.reset()
                 except BrokerError:
                     last = ""

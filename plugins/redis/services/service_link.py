@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-
 from chancy.plugins.redis.keys import ServiceKeys
 from chancy.plugins.redis.transport.redis_client import RedisClient, Reply, parsed
 from chancy.plugins.redis.transport.scripts import Value
@@ -59,10 +57,3 @@ class ServiceLink:
         redis = self.redis
         reply = redis.raw(self.keys.waiting, *parts, timeout_s=self._timeout_s)
         return parsed(parts[0], redis.background.run(reply))
-
-    def submit(self, *parts: Value) -> Future[Reply]:
-        """Send a blocking command; cancelling the future closes its connection."""
-        redis = self.redis
-        return redis.background.submit(
-            redis.raw(self.keys.waiting, *parts, timeout_s=self._timeout_s)
-        )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import logging
 import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future
 from typing import Any
 
 from chancy.clock import Backoff
@@ -22,8 +20,8 @@ logger = logging.getLogger("chancy.redis.services")
 #: Called with the id of a service that has ended and the fields of its hash.
 Handler = Callable[[str, dict[str, str]], object]
 
-#: Maximum seconds between two calls of an idle worker. A queued service ends the wait at once. Less
-#: than the timeout of a reply.
+#: Maximum seconds between two calls of an idle worker. A queued service ends the wait at once, but
+#: not one that another program has queued without an entry in the stream.
 _IDLE_S = 4.0
 #: Seconds between two checks for room of a worker that has none.
 _FULL_S = 0.25
@@ -76,7 +74,6 @@ class Supervision:
         #: Set when an instance ends.
         self.freed = threading.Event()
         self._woken = threading.Event()
-        self._ring: Future[Any] | None = None
         self._thread = threading.Thread(target=self._serve, name="service claims", daemon=True)
 
     def start(self) -> None:
@@ -88,12 +85,9 @@ class Supervision:
         self.wake()
 
     def wake(self) -> None:
-        """End the wait for queued services, as for a local service to be created."""
+        """End the wait for queued services: one was queued, or a local one is to be created."""
         self._woken.set()
         self.freed.set()
-        ring = self._ring
-        if ring is not None:
-            ring.cancel()
 
     def close(self) -> None:
         """`stop`, then block until the thread ends: at most two replies."""
@@ -118,11 +112,6 @@ class Supervision:
                 self._closing.wait(backoff.next_s())
             else:
                 backoff.reset()
-        try:
-            # Move the services that `ring` has moved aside back into the queue.
-            self._leases.claim(0)
-        except BrokerError:
-            logger.debug("service_line_not_ordered owner=%s", self._leases.owner)
 
     def _claim(self, most: int) -> None:
         room = self._room()
@@ -146,18 +135,11 @@ class Supervision:
     def _wait(self) -> None:
         """Wait until a service is queued, the next sweep is due, or `wake` is called."""
         if self._sweeps:
-            # 0 would block for ever.
-            wait_s = min(_IDLE_S, max(0.01, self._due - time.monotonic()))
+            wait_s = min(_IDLE_S, max(0.0, self._due - time.monotonic()))
         else:
             wait_s = _IDLE_S * random.uniform(0.5, 1.0)
-        ring = self._ring = self._leases.ring(wait_s)
-        try:
-            if self._woken.is_set() or self._closing.is_set():
-                ring.cancel()
-            with contextlib.suppress(CancelledError):
-                ring.result()
-        finally:
-            self._ring = None
+        if not self._closing.is_set():
+            self._woken.wait(wait_s)
 
     def _sweep(self) -> None:
         if self._sweeps and time.monotonic() >= self._due:

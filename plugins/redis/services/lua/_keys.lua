@@ -1,7 +1,7 @@
 -- Arguments of every script here: KEYS waiting ended known; ARGV[1] prefix of the hashes.
 -- The other keys start with the first one. All keys share a cluster slot.
 local waiting, ended, known, prefix = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
-local leases, rung, control = waiting .. ':leases', waiting .. ':rung', waiting .. ':control'
+local leases, control = waiting .. ':leases', waiting .. ':control'
 local cleaning, kept = waiting .. ':cleaning', waiting .. ':kept'
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -53,22 +53,23 @@ local function remove(id)
   redis.call('SREM', known, id)
 end
 
+-- Notify the workers now of a request for a service, or that it is queued.
+local function nudge(id)
+  redis.call('XADD', control, 'MAXLEN', '~', 1000, '*', 'id', id)
+end
+
 -- Queue the service for a worker: at the end of the queue, or at its front.
 local function wait(id, side)
   free(id)
   redis.call('HSET', prefix .. id, 'state', 'WAIT')
   redis.call('SREM', known, id)
   redis.call(side or 'LPUSH', waiting, id)
+  nudge(id)
 end
 
 -- Whether the service is queued. Reads the whole queue: for commands only.
 local function waits(id)
-  return redis.call('LPOS', waiting, id) or redis.call('LPOS', rung, id)
-end
-
--- Notify the owner of a request now, before its next renewal.
-local function nudge(id)
-  redis.call('XADD', control, 'MAXLEN', '~', 1000, '*', 'id', id)
+  return redis.call('LPOS', waiting, id)
 end
 
 -- Carry out the last request for a service that no longer runs; queue it if there is none.

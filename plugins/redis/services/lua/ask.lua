@@ -14,12 +14,10 @@ if runs(id) then
   nudge(id)
 elseif wanted == 'remove' then
   redis.call('LREM', waiting, 0, id)
-  redis.call('LREM', rung, 0, id)
   redis.call('LREM', ended, 0, id)
   remove(id)
 elseif wanted == 'stop' and not OVER[state] then
   redis.call('LREM', waiting, 0, id)
-  redis.call('LREM', rung, 0, id)
   if state ~= 'STOPPED' then
     settle(id, 'stop')
   end

@@ -7,9 +7,6 @@
 --@include _free
 --@include _token
 local owner, lease_ms, most = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
--- Ids that blocking waits of workers have moved are older than the rest; the last one moved is the
--- newest of them. There are at most as many as waiting workers.
-while redis.call('LMOVE', rung, waiting, 'LEFT', 'RIGHT') do end
 local MOST_BYTES = 196608
 local found, bytes = {}, 0
 for _ = 1, most do

@@ -18,5 +18,6 @@ end
 redis.call('SREM', known, id)
 if not queued then
   redis.call('LPUSH', waiting, id)
+  nudge(id)
 end
 return 'WAIT'

@@ -31,7 +31,7 @@ async def test_an_idle_worker_makes_few_calls(own_redis: Callable[..., RedisServ
             command_sync(place.raw, "CONFIG", "RESETSTAT")
             await eventually(lambda: calls("sscan") >= 5)
             # Claims, cleanups and sweeps; before, four claims and one cleanup a second.
-            assert calls("blmove") <= 7
+            assert calls("xread") <= 4
             assert calls("evalsha") <= 18
 
 
@@ -63,8 +63,7 @@ def is_waiting(place: Shop, workers: int = 1) -> bool:
     """Whether so many workers wait for queued services."""
     found = place.raw.info("clients", target_nodes="primaries") if place.cluster else {}
     each = found.values() if found else [place.raw.info("clients")]
-    # Each of them also waits for commands.
-    return int(sum(one["blocked_clients"] for one in each)) == 2 * workers
+    return int(sum(one["blocked_clients"] for one in each)) == workers
 
 
 @pytest.mark.usefixtures("long_waits")
