@@ -1,4 +1,4 @@
-"""Notifications: one connection per process and topic, shared by its subscriptions.
+"""Notifications: one channel per topic, heard once by a process for all its subscriptions.
 
 A worker receives no completions of jobs unless it waits for some: the server sends each message to
 every connection of its channel, and 1,000 workers would receive each completion that one process
@@ -12,14 +12,12 @@ import logging
 import uuid
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
+from contextlib import AsyncExitStack
 
 from chancy.broker.notices import Notice, NoticeKind, Topic, parse
 from chancy.errors import BrokerUnavailable
-from chancy.plugins.redis.transport.connection import RedisConnection
+from chancy.plugins.redis.transport.blocking_reads import StreamWatch, watching
 from chancy.plugins.redis.transport.shard import ShardClient
-from chancy.plugins.redis.transport.translation import translated
 
 logger = logging.getLogger("chancy.redis")
 
@@ -29,23 +27,25 @@ _SUFFIXES = {Topic.WORK: b":notices", Topic.FINISHED: b":ends", Topic.RELAY: b":
 
 
 class Notifications:
-    """The connection of a process to the channel of a topic, open while there are subscriptions.
+    """The channel of a topic, heard by a process while there are subscriptions.
 
     :param address: names a second channel, for this process alone; see ``lua/_wake.lua``.
     """
 
     def __init__(self, client: ShardClient, topic: Topic, address: bytes) -> None:
         self._client = client
+        channel = client.tag.encode() + _SUFFIXES[topic]
+        self._channels = (channel, channel + b":" + address)
         self._topic = topic
-        self._address = address
         self._subscriptions: list[RedisSubscription] = []
-        self._reading: asyncio.Task[None] | None = None
+        self._watch: StreamWatch | None = None
+        self._watching = AsyncExitStack()
         self._starting = asyncio.Lock()
 
     async def subscribe(self) -> RedisSubscription:
         """Subscribe to the topic. Raises `BrokerError`."""
         async with self._starting:
-            if self._reading is None or self._reading.done():
+            if self._watch is None:
                 await self._start()
         subscription = RedisSubscription(self, self._client, self._topic)
         self._subscriptions.append(subscription)
@@ -58,48 +58,36 @@ class Notifications:
             await self._stop()
 
     async def close(self) -> None:
-        """Close the connection; the remaining subscriptions receive nothing more."""
+        """Leave the channel; the remaining subscriptions receive nothing more."""
         await self._stop()
         self._starting = asyncio.Lock()  # for the next event loop
 
     async def _stop(self) -> None:
-        reading, self._reading = self._reading, None
-        if reading is not None:
-            reading.cancel()
-            with suppress(asyncio.CancelledError):
-                await reading
+        if self._watch is not None:
+            self._watch.ignore(self._channels)
+        self._on_lost("the subscription is closed")
+        await self._watching.aclose()
+
+    def renew(self) -> None:
+        """Replace the connection, which is dead."""
+        if self._watch is not None:
+            self._watch.renew("a probe did not arrive")
 
     async def _start(self) -> None:
-        await self._stop()
+        await self._watching.aclose()  # of a connection that was lost
         # A cluster forwards messages to every node; they arrive at this one first.
-        channel = self._client.tag.encode() + _SUFFIXES[self._topic]
-        connection = await self._client.redis.wire(self._client.tag, self._on_message)
-        try:
-            with translated():
-                await connection.command(
-                    ("SUBSCRIBE", channel, channel + b":" + self._address),
-                    self._client.settings.connect_timeout_s,
-                )
-        except BaseException:
-            connection.close()
-            raise
-        self._reading = asyncio.create_task(self._read(connection), name="chancy redis notices")
+        async with AsyncExitStack() as stack:
+            watch = await stack.enter_async_context(watching(self._client.redis, self._client.tag))
+            await watch.hear(self._channels, self._on_message, self._on_lost)
+            self._watching, self._watch = stack.pop_all(), watch
 
-    async def _read(self, connection: RedisConnection) -> None:
-        """Wait until the connection ends, or until cancelled, and close the subscriptions."""
-        reason = "the subscription is closed"
-        try:
-            await asyncio.wait([connection.ended])
-            reason = connection.ended.result()
-        finally:
-            for subscription in self._subscriptions:
-                subscription.stop(reason)
-            connection.close()
+    def _on_lost(self, reason: str) -> None:
+        self._watch = None
+        for subscription in self._subscriptions:
+            subscription.stop(reason)
 
-    def _on_message(self, message: Any) -> None:
-        if not isinstance(message, list) or len(message) != 3 or message[0] != b"message":
-            return
-        notice = parse(message[2].decode(errors="replace"))
+    def _on_message(self, message: bytes) -> None:
+        notice = parse(message.decode(errors="replace"))
         if notice is not None:
             for subscription in self._subscriptions:
                 subscription.on_notice(notice)
@@ -172,8 +160,8 @@ class RedisSubscription:
                 if self._stopped is None:
                     await self._answered.wait()
         except TimeoutError:
-            # The next subscription opens a new connection.
-            await self._owner.close()
+            # The next subscription uses a new connection.
+            self._owner.renew()
             raise BrokerUnavailable(
                 f"a probe did not arrive within {timeout_s:g} s: the connection is dead"
             ) from None

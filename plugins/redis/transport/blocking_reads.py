@@ -1,16 +1,16 @@
-"""Blocking reads: one connection for all streams that a process waits for."""
+"""What a process waits for: entries of streams, and messages of channels, on one connection."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from chancy.clock import Backoff
-from chancy.errors import BrokerError, StatementFailed
+from chancy.errors import BrokerError, BrokerUnavailable, StatementFailed
 from chancy.plugins.redis.transport.connection import RedisConnection
 from chancy.plugins.redis.transport.redis_client import RedisClient
 from chancy.plugins.redis.transport.scripts import Value
@@ -33,8 +33,31 @@ def entry_order(xid: str) -> tuple[int, int]:
     return int(ms), int(seq or 0)
 
 
+class _Hearing:
+    """Channels that one user hears.
+
+    :ivar begun: done once the server sends their messages.
+    """
+
+    __slots__ = ("begun", "hear", "lost")
+
+    def __init__(self, hear: Callable[[bytes], None], lost: Callable[[str], None]) -> None:
+        self.hear = hear
+        self.lost = lost
+        self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def fail(self, error: BrokerError) -> None:
+        if self.begun.done():
+            self.lost(str(error))
+        else:
+            self.begun.set_exception(error)
+
+
 class StreamWatch:
-    """Waits for entries of streams of one server, or of one slot of a cluster."""
+    """Waits for entries of streams, and hears channels, of one server or of one slot of a cluster.
+
+    One task uses the connection: what is added while it blocks in a read ends that read.
+    """
 
     def __init__(self, client: RedisClient, key: str) -> None:
         self.users = 0
@@ -44,6 +67,9 @@ class StreamWatch:
         self._waiting: dict[bytes, dict[object, tuple[str, Came]]] = {}
         # The positions of the current read.
         self._asked: Mapping[bytes, str] = {}
+        #: The channels to hear, and those that the connection hears.
+        self._wanted: dict[bytes, _Hearing] = {}
+        self._heard = set[bytes]()
         self._changed = asyncio.Event()
         self._blocked = False
         self._block_ms = _BLOCK_MS
@@ -55,10 +81,7 @@ class StreamWatch:
     def add(self, key: str, user: object, last: str, came: Came) -> None:
         """Wait for an entry after a position; replaces an earlier call of the same user."""
         self._waiting.setdefault(key.encode(), {})[user] = (last, came)
-        if not self._blocked:
-            self._changed.set()
-        elif self._unblocking is None and self._block_ms > _SHORT_MS and self._misses():
-            self._unblocking = asyncio.create_task(self._unblock(), name="unblock")
+        self._change()
 
     def remove(self, key: str, user: object) -> None:
         """Stop waiting for a stream."""
@@ -84,6 +107,36 @@ class StreamWatch:
         finally:
             self.remove(key, found)
 
+    async def hear(
+        self,
+        channels: Collection[bytes],
+        hear: Callable[[bytes], None],
+        lost: Callable[[str], None],
+    ) -> None:
+        """Have the messages of channels from now on. Raises `BrokerError`.
+
+        :param lost: called with the reason when no more of them will arrive.
+        """
+        hearing = _Hearing(hear, lost)
+        self._wanted |= dict.fromkeys(channels, hearing)
+        self._change()
+        try:
+            await hearing.begun
+        except BaseException:
+            self.ignore(channels)
+            raise
+
+    def ignore(self, channels: Collection[bytes]) -> None:
+        """End `hear`."""
+        for channel in channels:
+            self._wanted.pop(channel, None)
+        self._change()
+
+    def renew(self, why: str) -> None:
+        """Replace the connection, as one that is dead."""
+        if self._wire is not None:
+            self._wire.close(why)
+
     async def close(self) -> None:
         tasks = [task for task in (self._task, self._unblocking) if task is not None]
         for task in tasks:
@@ -91,32 +144,44 @@ class StreamWatch:
         await asyncio.wait(tasks)
         self._drop()
 
+    def _change(self) -> None:
+        if not self._blocked:
+            self._changed.set()
+        elif self._unblocking is None and self._block_ms > _SHORT_MS and self._misses():
+            self._unblocking = asyncio.create_task(self._unblock(), name="unblock")
+
     async def _serve(self) -> None:
         backoff = Backoff(base_s=0.05, cap_s=2.0)
         while True:
             self._changed.clear()
-            if not self._waiting:
-                await self._changed.wait()
-                continue
             try:
-                found = await self._read()
+                found = await self._turn()
             except BrokerError as error:
-                pause_s = backoff.next_s()
-                logger.warning("stream_waiter_failed next_try_s=%.1f error=%s", pause_s, error)
-                waiting, self._waiting = self._waiting, {}
-                for users in waiting.values():
-                    for _, came in users.values():
-                        came(error)
-                await asyncio.sleep(pause_s)
+                await self._fail(error, backoff)
                 continue
             backoff.reset()
-            for key, [[xid, _]] in found or ():
+            for key, [[xid, _]] in found.items():
                 self._call(key, xid.decode())
             if found:
                 # They mostly become idle again soon: waiting for them saves a read.
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_SOON_S):
                         await self._changed.wait()
+
+    async def _fail(self, error: BrokerError, backoff: Backoff) -> None:
+        """Report that the connection has failed to all users; pause before the next read."""
+        waiting, self._waiting = self._waiting, {}
+        wanted, self._wanted = self._wanted, {}
+        for hearing in set(wanted.values()):
+            hearing.fail(error)
+        if not waiting:
+            return
+        pause_s = backoff.next_s()
+        logger.warning("stream_waiter_failed next_try_s=%.1f error=%s", pause_s, error)
+        for users in waiting.values():
+            for _, came in users.values():
+                came(error)
+        await asyncio.sleep(pause_s)
 
     def _call(self, key: bytes, xid: str) -> None:
         """Call the users of a stream that have not read an entry."""
@@ -137,38 +202,87 @@ class StreamWatch:
             for key, users in self._waiting.items()
         }
 
-    async def _read(self) -> Any:
-        timeout_s = self._client.settings.timeout_s
-        self._asked = self._positions()
-        self._blocked = True
+    async def _turn(self) -> Mapping[bytes, Any]:
+        """Wait for entries of the streams, or for a change; returns an entry of each stream."""
         try:
-            if self._wire is None:
-                self._wire = await self._client.wire(self._key)
-                with translated():
-                    self._id = await self._wire.command(("CLIENT", "ID"), timeout_s)
-            parts: list[Value] = ["XREAD", "COUNT", 1, "BLOCK", self._block_ms, "STREAMS"]
-            parts += [*self._asked, *self._asked.values()]
-            with translated():
-                return await self._wire.command(parts, timeout_s + self._block_ms / 1000)
+            if self._wire is None and (self._waiting or self._wanted):
+                self._wire = await self._client.wire(self._key, self._on_message)
+                self._wire.ended.add_done_callback(lambda _: self._changed.set())
+            if (wire := self._wire) is not None:
+                if wire.ended.done():
+                    raise BrokerUnavailable(f"the connection has ended: {wire.ended.result()}")
+                await self._tune(wire)
+                if self._waiting:
+                    return await self._read(wire)
+            await self._changed.wait()
         except BaseException as error:
-            # The next read gets a fresh connection, to the server that has the key by then.
+            # The next turn gets a fresh connection, to the server that has the key by then.
             self._drop()
             if isinstance(error, BrokerError):
                 self._client.doubt()
             raise
-        finally:
-            self._blocked = False
+        return {}
+
+    async def _tune(self, wire: RedisConnection) -> None:
+        """Have the connection hear the wanted channels and no others."""
+        while changed := self._wanted.keys() ^ self._heard:
+            for channel in changed:
+                hearing = self._wanted.get(channel)
+                command = "UNSUBSCRIBE" if hearing is None else "SUBSCRIBE"
+                try:
+                    with translated():
+                        await wire.command((command, channel), self._client.settings.timeout_s)
+                except StatementFailed as error:
+                    if hearing is None:
+                        raise
+                    # It is refused to this user alone.
+                    hearing.fail(error)
+                    self._wanted = {
+                        name: other for name, other in self._wanted.items() if other is not hearing
+                    }
+                    continue
+                if hearing is None:
+                    self._heard.discard(channel)
+                else:
+                    self._heard.add(channel)
+        for hearing in self._wanted.values():
+            if not hearing.begun.done():
+                hearing.begun.set_result(None)
+
+    async def _read(self, wire: RedisConnection) -> Mapping[bytes, Any]:
+        timeout_s = self._client.settings.timeout_s
+        with translated():
+            if not self._id:
+                self._id = await wire.command(("CLIENT", "ID"), timeout_s)
+            self._asked = self._positions()
+            if not self._asked or self._wanted.keys() != self._heard:
+                return {}
+            parts: list[Value] = ["XREAD", "COUNT", 1, "BLOCK", self._block_ms, "STREAMS"]
+            parts += [*self._asked, *self._asked.values()]
+            self._blocked = True
+            try:
+                return await wire.command(parts, timeout_s + self._block_ms / 1000) or {}
+            finally:
+                self._blocked = False
+
+    def _on_message(self, message: Sequence[Any]) -> None:
+        if message[0] == b"message" and (hearing := self._wanted.get(message[1])):
+            hearing.hear(message[2])
 
     def _drop(self) -> None:
         wire, self._wire = self._wire, None
+        self._id = 0
+        self._heard.clear()
         if wire is not None:
             wire.close()
 
     def _misses(self) -> bool:
-        """Whether the current read lacks a stream, or waits for another position."""
+        """Whether the current read lacks a stream, waits for another position, or delays the
+        subscription to a channel."""
         asked = self._asked
-        return self._blocked and any(
-            asked.get(key) != last for key, last in self._positions().items()
+        return self._blocked and (
+            self._wanted.keys() != self._heard
+            or any(asked.get(key) != last for key, last in self._positions().items())
         )
 
     async def _unblock(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any, cast
 
-from hiredis import Reader, pack_command
+from hiredis import PushNotification, Reader, pack_command
 from redis import exceptions as errors
 from redis.connection import DefaultParser
 
@@ -38,7 +38,8 @@ class RedisConnection(asyncio.Protocol):
     Data is parsed in the callback of the event loop. The streams of asyncio and the parser of a
     client would take another iteration of the loop, and 20 µs more.
 
-    :param hear: called with pushed messages; without it, an unexpected reply closes the connection.
+    :param hear: called with messages of channels. The connection then uses RESP3, in which these
+        may arrive between replies, and while a command blocks.
     :ivar late: whether a reply did not arrive in time: it should take no more commands.
     """
 
@@ -119,7 +120,9 @@ class RedisConnection(asyncio.Protocol):
         self.close("the server closed it" if exc is None else str(exc))
 
     def _take(self, answer: Any) -> None:
-        if self._flight:
+        if self._hear is not None and _is_message(answer):
+            self._hear(answer)
+        elif self._flight:
             flight = self._flight[0]
             flight.answers.append(answer)
             if len(flight.answers) == flight.count:
@@ -128,8 +131,6 @@ class RedisConnection(asyncio.Protocol):
                     flight.done.set_result(flight.answers)
                 if self.late:
                     self._close_unless_awaited()
-        elif self._hear is not None:
-            self._hear(answer)
         else:
             self.close("an unexpected reply arrived")
 
@@ -154,6 +155,11 @@ class RedisConnection(asyncio.Protocol):
     def _why(self) -> str:
         reason = self.ended.result() if self.ended.done() else "not connected"
         return f"the connection is closed: {reason}"
+
+
+def _is_message(answer: Any) -> bool:
+    """Whether it is no reply: those to ``SUBSCRIBE`` and ``UNSUBSCRIBE`` are pushed, too."""
+    return isinstance(answer, PushNotification) and not answer[0].endswith(b"subscribe")
 
 
 class Connector:
@@ -200,7 +206,7 @@ class Connector:
                     about = copy(about)
                     about.host, about.port = named
                 wire = await _open(about, hear)
-                await self._greet(about, wire, limit_s)
+                await self._greet(about, wire, limit_s, pushes=hear is not None)
         except BaseException as error:
             if wire is not None:
                 wire.close()
@@ -211,7 +217,9 @@ class Connector:
             raise
         return wire
 
-    async def _greet(self, about: Any, wire: RedisConnection, timeout_s: float) -> None:
+    async def _greet(
+        self, about: Any, wire: RedisConnection, timeout_s: float, *, pushes: bool
+    ) -> None:
         greetings = list[Sequence[Value]]()
         provider = about.credential_provider
         if provider is not None:
@@ -219,6 +227,8 @@ class Connector:
         elif about.password:
             names = (about.username,) if about.username else ()
             greetings.append(("AUTH", *names, about.password))
+        if pushes:
+            greetings.append(("HELLO", 3))
         if about.db:
             greetings.append(("SELECT", about.db))
         greetings.append(("CLIENT", "SETNAME", "chancy"))

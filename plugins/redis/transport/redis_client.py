@@ -186,7 +186,7 @@ class RedisClient:
             raise reply
         return reply
 
-    async def wire(self, key: Value, hear: Callable[[Any], None] | None = None) -> RedisConnection:
+    async def wire(self, key: Value, hear: Callable[[Any], None]) -> RedisConnection:
         """Open a separate connection to the server of a key; see `RedisConnection`."""
         way = self._way()
         connector = way.connector

@@ -167,7 +167,7 @@ async def test_connections_that_are_opened_at_once_ask_sentinel_once(
 
             before = connections()
             # As the pushes that a replica has to receive do: each has a connection of its own.
-            wires = await asyncio.gather(*(client.wire("jobs") for _ in range(40)))
+            wires = await asyncio.gather(*(client.wire("jobs", print) for _ in range(40)))
             assert connections() == before + 1
         for wire in wires:
             assert await wire.command(("PING",), 5) == b"PONG"
