@@ -48,6 +48,8 @@ _REFUSED_S = 3_600.0
 #: Most marks that Redis keeps, the newest ones, 25 bytes each: a process that dies before it
 #: removes its marks leaves them behind.
 _MOST_MARKS = 100_000
+#: The places of the columns whose sizes count, in the rows of the function ``redis_move``.
+_ARGUMENTS, _META = 4, 7
 
 #: Cancels jobs in Redis.
 Cancel = Callable[[Sequence[UUID]], Awaitable[object]]
@@ -57,28 +59,17 @@ class AdoptedJob(NamedTuple):
     """A leased job of the table ``jobs``.
 
     :param pos: the unique number of this move.
-    :param job: None if it is no longer pending.
+    :param parts: the arguments of the script ``relay`` for it; None if it is no longer pending.
     """
 
     id: UUID
     pos: int
-    job: PreparedJob | None
-    past: records.Past
+    parts: tuple[bytes, bytes] | None
 
     @property
     def mark(self) -> bytes:
         """The mark that Redis keeps until the job is deleted from Postgres."""
         return self.id.bytes + b"m" + self.pos.to_bytes(8, "big")
-
-    @property
-    def size(self) -> int:
-        """Characters of the arguments and meta."""
-        return 0 if self.job is None else len(self.job.arguments) + len(self.job.meta or "")
-
-    def encoded(self) -> tuple[bytes, bytes]:
-        """The arguments of the script ``push`` for the job. Raises `StatementFailed`."""
-        assert self.job is not None
-        return records.pushed(self.job, self.past)
 
 
 @lru_cache(maxsize=64)
@@ -104,12 +95,18 @@ class JobAdoption:
         seconds, micros = await self._client.command("TIME")
         late_at = int(seconds) + int(micros) / 1e6 + LEASE_S * _TRUSTED
         rows = await self._fetch("take", queue, BATCH, MOST_BYTES, LEASE_S)
-        taken = [_adopted_job(queue, row) for row in rows if row[0] is not None]
-        done = await self._push([move for move in taken if move.job is not None], late_at)
-        await self._finish(done + [move for move in taken if move.job is None])
-        size = sum(move.size for move in taken)
-        more = len(taken) >= BATCH or size * STORED_PER_JSON >= MOST_BYTES
-        return Adopted(len(done), more=more, rest=len(rows) > len(taken))
+        found, taken = [row for row in rows if row[0] is not None], list[AdoptedJob]()
+        for row in found:
+            try:
+                taken.append(_adopted_job(queue, row))
+            except Exception as error:
+                # SQL can write any values into the row.
+                await self._refuse(row[0], error)
+        done = await self._push([move for move in taken if move.parts is not None], late_at)
+        await self._finish(done + [move for move in taken if move.parts is None])
+        size = sum(len(row[_ARGUMENTS] or "") + len(row[_META] or "") for row in found)
+        more = len(found) >= BATCH or size * STORED_PER_JSON >= MOST_BYTES
+        return Adopted(len(done), more=more, rest=len(rows) > len(found))
 
     async def claim(
         self, queue: str, *, worker_id: UUID, limit: int, knows: Callable[[str], bool]
@@ -128,19 +125,16 @@ class JobAdoption:
         """
         if not taken:
             return []
+        parts = [part for move in taken for part in (move.mark, *(move.parts or ()))]
+        if fit(parts[2::3], PIECE) < len(taken):
+            return await self._push_halves(taken, late_at)
         try:
-            encoded = [job.encoded() for job in taken]
-            if fit([rest for _, rest in encoded], PIECE) < len(taken):
-                return await self._push_halves(taken, late_at)
-            marked = zip(taken, encoded, strict=True)
-            parts = [part for job, (order, rest) in marked for part in (job.mark, order, rest)]
             answer = await self._client.run_lasting("relay", late_at, _MOST_MARKS, LEASE_S, *parts)
         except StatementFailed as error:
             if error.retryable or access_refused(error):
                 raise
             if len(taken) == 1:
-                logger.error("redis_relay_refused job=%s error=%s", taken[0].id, error)
-                await self._fetch("refuse", taken[0].id, str(error), _REFUSED_S)
+                await self._refuse(taken[0].id, error)
                 return []
             return await self._push_halves(taken, late_at)
         if answer == b"large":
@@ -151,6 +145,11 @@ class JobAdoption:
         for id, holder in zip(answer[::2], answer[1::2], strict=True):
             logger.info("redis_relay_skipped job=%s holder=%s", UUID(bytes=id), UUID(bytes=holder))
         return list(taken)
+
+    async def _refuse(self, id: UUID, error: Exception) -> None:
+        """Leave a job in Postgres, with the reason, until the next attempt."""
+        logger.error("redis_relay_refused job=%s error=%s", id, error)
+        await self._fetch("refuse", id, str(error), _REFUSED_S)
 
     async def _push_halves(self, taken: Sequence[AdoptedJob], late_at: float) -> list[AdoptedJob]:
         middle = len(taken) // 2
@@ -181,22 +180,22 @@ class JobAdoption:
 
 
 def _adopted_job(queue: str, row: Sequence[Any]) -> AdoptedJob:
+    """The job of a row. Raises any error for values that no job has."""
     (
         id, pos, priority, func, arguments, run_at, most, meta, limits, key, until_claim, replaces,
         period_s, attempt, crashes, errors, pushed_at,
     ) = row  # fmt: skip
     if func is None:
-        return AdoptedJob(id, pos, None, records.Past())
+        return AdoptedJob(id, pos, None)
     due = None if run_at is None else records.datetime_of(run_at)
     unique = None
     if key is not None:
         on_conflict: OnConflict = "replace" if replaces else "skip"
         unique = UniqueKey(bytes.fromhex(key), on_conflict, bool(until_claim), period_s)
     past = records.Past(attempt, crashes, _failures(errors), pushed_at)
-    # SQL can write any values into the row.
     priority, arguments = max(-100, min(priority, 100)), arguments or "null"
     job = PreparedJob(id, queue, priority, func, arguments, due, None, most, meta, limits, unique)
-    return AdoptedJob(id, pos, job, past)
+    return AdoptedJob(id, pos, records.pushed(job, past))
 
 
 def _failures(text: str | None) -> list[Mapping[str, Any]]:

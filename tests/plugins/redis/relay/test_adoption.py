@@ -401,6 +401,32 @@ async def test_a_refusal_of_redis_affects_one_job(
     assert set(await broker.get(ids)) == set(ids)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "attempt = -1",
+        "crashes = -1",
+        "max_attempts = -1",
+        "func = repeat('x', 70000)",
+        """errors = '[{"attempt": [1]}]'""",
+        "arguments = (repeat('[', 5000) || repeat(']', 5000))::jsonb",
+    ],
+)
+async def test_a_row_with_values_that_no_job_has_stops_no_other(
+    chancy: Chancy, caplog: pytest.LogCaptureFixture, change: str
+) -> None:
+    ids = await insert(chancy, range(9))
+    bad = ids[4]
+    await fetch(chancy, f"update chancy.jobs set {change} where id = $1", bad)
+    adopt, broker = await adoption(chancy), await plane(chancy)
+    assert (await adopt("fast")).jobs == 8
+    assert set(await broker.get(ids)) == set(ids) - {bad}
+    assert f"redis_relay_refused job={bad}" in caplog.text
+    ((id, problem),) = await fetch(chancy, "select id, problem from chancy.redis_moves")
+    assert id == bad
+    assert problem
+
+
 async def test_a_user_that_may_not_is_no_refusal_of_jobs(
     dsn: str, own_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
