@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from importlib import resources
 from typing import Any, NamedTuple
@@ -85,12 +86,15 @@ class JobAdoption:
         self._client = client
         self._store = store
         self._cancel = cancel
+        # Moves of locked rows, each with the time from which another worker may take it over.
+        self._locked: list[tuple[float, AdoptedJob]] = []
 
     async def _fetch(self, name: str, *parameters: object) -> Sequence[Sequence[Any]]:
         return await self._store.fetch(statement(name, self._store.schema), *parameters)
 
     async def __call__(self, queue: str) -> Adopted:
         """Move a batch of the pending jobs of a queue; see `Adoption`."""
+        until = time.monotonic() + LEASE_S * _TRUSTED
         # Before the jobs are leased, so that the deadline of the script is before the lease ends.
         seconds, micros = await self._client.command("TIME")
         late_at = int(seconds) + int(micros) / 1e6 + LEASE_S * _TRUSTED
@@ -103,7 +107,11 @@ class JobAdoption:
                 # SQL can write any values into the row.
                 await self._refuse(row[0], error)
         done = await self._push([move for move in taken if move.parts is not None], late_at)
-        await self._finish(done + [move for move in taken if move.parts is None])
+        gone = [move for move in taken if move.parts is None]
+        ours = [one for one in self._locked if time.monotonic() < one[0]]
+        ours += [(until, move) for move in done + gone]
+        locked = await self._finish([move for _, move in ours])
+        self._locked = [one for one in ours if one[1].id in locked]
         size = sum(len(row[_ARGUMENTS] or "") + len(row[_META] or "") for row in found)
         more = len(found) >= BATCH or size * STORED_PER_JSON >= MOST_BYTES
         return Adopted(len(done), more=more, rest=len(rows) > len(found))
@@ -156,27 +164,32 @@ class JobAdoption:
         first = await self._push(taken[:middle], late_at)
         return first + await self._push(taken[middle:], late_at)
 
-    async def _finish(self, moves: Sequence[AdoptedJob]) -> None:
+    async def _finish(self, moves: Sequence[AdoptedJob]) -> Collection[UUID]:
         """Delete moved jobs from Postgres.
 
-        Jobs that changed in Postgres during the move are removed from Redis again.
+        Jobs that changed in Postgres during the move are removed from Redis again. Locked rows are
+        left alone: their transaction may have changed them.
+
+        :returns: the jobs of locked rows.
         """
         if not moves:
-            return
+            return ()
         rows = await self._fetch("end", [move.id for move in moves])
-        changed = {row[0]: bool(row[1]) for row in rows}
+        locked = {row[0] for row in rows if row[1] is None}
+        changed = {row[0]: bool(row[1]) for row in rows if row[1] is not None}
         if changed:
             await take_back(self._client, list(changed))
         # What remains was claimed in Redis, after a worker had died during the move.
         if gone := [id for id, is_gone in changed.items() if is_gone]:
             await self._cancel(gone)
-        marks = [move.mark for move in moves]
+        marks = [move.mark for move in moves if move.id not in locked]
         while marks:
             handled: int = await self._client.run("relayed", *marks[:PIECE])
             marks = marks[handled:]
         # Last: after it, another worker may move these jobs again.
         if changed:
             await self._fetch("forget", list(changed))
+        return locked
 
 
 def _adopted_job(queue: str, row: Sequence[Any]) -> AdoptedJob:

@@ -120,6 +120,35 @@ async def test_locked_jobs_keep_no_others_in_postgres(chancy: Chancy, dsn: str) 
     assert (await (await adoption(chancy))("fast")).jobs == moves.BATCH
 
 
+@pytest.mark.parametrize("ends", ["unchanged", "cancelled"])
+async def test_a_row_that_is_locked_during_its_move_delays_no_other(
+    chancy: Chancy, dsn: str, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    ids = await insert(chancy, range(9))
+    adopt, broker = await adoption(chancy), await plane(chancy)
+    async with await AsyncConnection.connect(dsn) as other:
+
+        async def lock() -> None:
+            await other.execute("select from chancy.jobs where id = %s for update", [ids[4]])
+
+        with monkeypatch.context() as patch:
+            broken_off(patch, "end", lock)
+            async with asyncio.timeout(5):
+                assert (await adopt("fast")).jobs == 9
+        assert await left(chancy) == (1, 1)
+        assert (await broker.counts())["fast"].pending == 8
+        if ends == "unchanged":
+            await other.rollback()
+        else:
+            await other.execute("delete from chancy.jobs where id = %s", [ids[4]])
+            await other.commit()
+    # By the worker itself, long before the end of its lease.
+    await adopt("fast")
+    assert await arrived(chancy)
+    assert set(await broker.get(ids)) == set(ids) - ({ids[4]} if ends == "cancelled" else set())
+    assert (await broker.counts())["fast"].pending == (9 if ends == "unchanged" else 8)
+
+
 async def test_large_jobs_move_a_few_at_a_time(
     chancy: Chancy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

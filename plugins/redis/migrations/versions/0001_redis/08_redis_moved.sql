@@ -2,8 +2,10 @@
 -- next push is to replace the job in Redis. Returns the jobs that have changed
 -- since they were first taken, each with whether it is gone: such a job was cancelled, or claimed
 -- by a worker of an older version, or rescheduled or given other arguments by a push that replaces,
--- whether or not it is pending again by now. The moves of these jobs remain.
--- Index: the primary keys. Locks: the jobs, then the periods, then the moves, each by id. Safe to repeat.
+-- whether or not it is pending again by now. The moves of these jobs remain, and so do jobs that a
+-- transaction has locked, whose outcome is not known yet: they are returned with null.
+-- Index: the primary keys. Locks: the jobs, skipping locked ones, then the periods, then the moves.
+-- Safe to repeat.
 create function {schema}.redis_moved(p_ids uuid[]) returns table (id uuid, gone boolean)
 language plpgsql rows 10
 set search_path = pg_catalog, pg_temp
@@ -13,11 +15,16 @@ as $$
 declare
   v_over uuid[];
 begin
-  with moved as (
-    delete from {schema}.jobs j
+  with free as materialized (
+    select j.ctid as tid
+    from {schema}.jobs j
     where j.id = any (p_ids) and j.state in (0, -1)
       and exists (
         select from {schema}.redis_moves m where m.id = j.id and m.seen = j.xmin::text)
+    for update of j skip locked
+  ), moved as (
+    delete from {schema}.jobs j
+    where j.ctid = any (array(select free.tid from free))
     returning j.id, j.unique_key, j.unique_replaces
   ), forgotten as (
     delete from {schema}.unique_periods u using moved
@@ -25,8 +32,9 @@ begin
   select array_agg(moved.id) into v_over from moved;
   delete from {schema}.redis_moves m where m.id = any (v_over);
   return query
-  select m.id, not exists (select from {schema}.jobs j where j.id = m.id)
+  select m.id, case when j.state in (0, -1) and j.xmin::text = m.seen then null else j.id is null end
   from {schema}.redis_moves m
+  left join {schema}.jobs j on j.id = m.id
   where m.id = any (p_ids);
 end
 $$
