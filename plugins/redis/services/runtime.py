@@ -235,10 +235,7 @@ class ServiceRuntime:
             lost = taken.local and instance.was_lost and not self._closing
             if lost:
                 self._missing.append(Local(taken.id, taken.name, taken.data))
-        if lost:
-            self._supervision.wake()
-        else:
-            self._supervision.freed.set()
+        self._supervision.wake()
         if self._cleaner is not None:
             self._cleaner.wake()
 

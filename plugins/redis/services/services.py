@@ -64,11 +64,6 @@ class Services:
         return self.link.keys
 
     @property
-    def terms(self) -> ServiceSettings:
-        """The settings of workers."""
-        return self._settings
-
-    @property
     def kinds(self) -> Mapping[str, type[Service]]:
         """The declared classes, by name."""
         return dict(self._kinds)

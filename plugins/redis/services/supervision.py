@@ -71,8 +71,6 @@ class Supervision:
         self._keep_s = keep_s
         self._due = 0.0
         self._closing = threading.Event()
-        #: Set when an instance ends.
-        self.freed = threading.Event()
         self._woken = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="service claims", daemon=True)
 
@@ -85,9 +83,8 @@ class Supervision:
         self.wake()
 
     def wake(self) -> None:
-        """End the wait for queued services: one was queued, or a local one is to be created."""
+        """End the wait: a service was queued or has ended, or a local one is to be created."""
         self._woken.set()
-        self.freed.set()
 
     def close(self) -> None:
         """`stop`, then block until the thread ends: at most two replies."""
@@ -116,8 +113,7 @@ class Supervision:
     def _claim(self, most: int) -> None:
         room = self._room()
         if room <= 0:
-            self.freed.wait(_FULL_S)
-            self.freed.clear()
+            self._woken.wait(_FULL_S)
             return
         asked = time.monotonic()
         found = self._leases.claim(min(room, most))

@@ -10,7 +10,7 @@ from typing import Any
 from chancy.plugins.redis.transport.connection import Connector, RedisConnection
 from chancy.plugins.redis.transport.scripts import Value
 
-#: Seconds for which a connection for blocking commands is kept without use.
+#: Seconds for which a connection for ``WAIT`` is kept without use.
 IDLE_S = 5.0
 
 
@@ -25,7 +25,8 @@ class _Opening:
 
 
 class ConnectionPool:
-    """One connection for all commands, and others for those that block; belongs to one event loop.
+    """One connection for all commands, and others for ``WAIT``, which blocks; belongs to one event
+    loop.
 
     Connections are opened on demand. It raises the errors of redis-py, and `OSError`.
 
@@ -37,7 +38,7 @@ class ConnectionPool:
         self._timeout_s = timeout_s
         self._opening: _Opening | None = None
         self._shared: RedisConnection | None = None
-        # Connections for blocking commands that are not in use, each with the time of its last use.
+        # Connections for ``WAIT`` that are not in use, each with the time of its last use.
         self._idle: list[tuple[float, RedisConnection]] = []
         self._closings = 0
 
@@ -54,7 +55,7 @@ class ConnectionPool:
         :param timeout_s: other seconds for the replies.
         """
         limit_s = timeout_s or self._timeout_s
-        if _blocks(commands[-1]):
+        if commands[-1][0] == "WAIT":
             return await self._exchange_alone(commands, limit_s)
         wire = self._shared
         if wire is None or wire.late or wire.ended.done():
@@ -148,8 +149,3 @@ class ConnectionPool:
             while self._idle and self._idle[0][0] < now - IDLE_S:
                 self._idle.pop(0)[1].close()
         return answers
-
-
-def _blocks(command: Sequence[Value]) -> bool:
-    """Whether the replies to later commands on the same connection would have to wait."""
-    return command[0] in ("WAIT", "BLMOVE")

@@ -89,11 +89,11 @@ async def test_only_blocking_commands_have_connections_of_their_own(
 
     await asyncio.gather(*(connections.exchange([("PING",)]) for _ in range(8)))
     assert await count() == 1
-    ring = ("BLMOVE", "a", "b", "LEFT", "RIGHT", 0.1)
-    waiting = [asyncio.create_task(connections.exchange([ring])) for _ in range(8)]
+    wait = ("WAIT", 1, 100)
+    waiting = [asyncio.create_task(connections.exchange([wait])) for _ in range(8)]
     await eventually(lambda: _is(count, 9))
     await asyncio.gather(*waiting)
-    await connections.exchange([("BLMOVE", "a", "b", "LEFT", "RIGHT", 0.01)])
+    await connections.exchange([("WAIT", 1, 10)])
     await eventually(lambda: _is(count, 2))
     connections.close()
 
