@@ -21,14 +21,13 @@ MAX_UNREPORTED = 64 * 1024**2
 
 
 class JobOutcome(Protocol):
-    """The outcome of a job."""
+    """The outcome of a job of a group."""
 
     @property
     def job(self) -> UUID: ...
 
     @property
-    def group(self) -> UUID:
-        """The batch or workflow of the job."""
+    def group(self) -> UUID: ...
 
 
 R = TypeVar("R")
