@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -10,12 +10,12 @@ from chancy.broker.values import Cancellation
 from chancy.errors import StatementFailed
 from chancy.plugin.tables import from_row
 from chancy.plugin.tracking.groups import (
-    CANCEL_BATCH,
     CANCEL_ROUNDS,
     GroupCalls,
-    cancel_members,
     check_limit,
 )
+from chancy.plugin.tracking.recorded import BATCH
+from chancy.plugin.tracking.sweep import cancel_members
 from chancy.plugins.batch.outcomes import SQL, BatchJobOutcome, BatchRef, settle_parameters
 from chancy.plugins.batch.record import (
     BatchRecord,
@@ -71,33 +71,24 @@ class BatchCalls(GroupCalls[BatchRecord, BatchState]):
             self.postpone(id, error)
 
     async def _cancel_all(self, id: UUID) -> bool:
-        """Cancel the jobs, and return whether the rows of some were locked."""
+        """Cancel the jobs, report those that were waiting, and return whether the rows of some were
+        locked."""
         after: UUID | None = None
         busy = False
-        while rows := await self._tables.fetch("live", id, after, CANCEL_BATCH):
+        while rows := await self._tables.fetch("live", id, after, BATCH):
             after = rows[-1][0]
             jobs = [job for job, live in rows if live]
             if jobs:
-                busy |= await self.stop((id, job) for job in jobs)
+                answers = await cancel_members(self._broker, jobs)
+                busy |= len(answers) < len(jobs)
+                await self.report(
+                    [
+                        BatchJobOutcome(BatchRef(id, None), job, int(State.CANCELLED))
+                        for job, answer in answers.items()
+                        if answer is Cancellation.CANCELLED
+                    ]
+                )
         return busy
 
-    async def stop(self, jobs: Iterable[tuple[UUID, UUID]]) -> bool:
-        """Cancel jobs, and report those that were waiting.
-
-        :param jobs: pairs of the id of a batch and of a job.
-        :returns: whether the rows of some jobs were locked.
-        """
-        batches = {job: batch for batch, job in jobs}
-        answers = await cancel_members(self._broker, list(batches))
-        await self.report(
-            [
-                BatchJobOutcome(BatchRef(batches[job], None), job, int(State.CANCELLED))
-                for job, answer in answers.items()
-                if answer is Cancellation.CANCELLED
-            ]
-        )
-        return len(answers) < len(batches)
-
     async def _store(self, outcomes: Sequence[BatchJobOutcome]) -> None:
-        if outcomes:
-            await self._tables.fetch("report", *settle_parameters(outcomes))
+        await self._tables.fetch("report", *settle_parameters(outcomes))

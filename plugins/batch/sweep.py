@@ -44,9 +44,6 @@ class BatchSweep(GroupSweep[BatchRef, BatchJobOutcome]):
     async def _report(self, outcomes: Sequence[BatchJobOutcome]) -> list[BatchJobOutcome]:
         return await self._calls.report(outcomes)
 
-    async def _stop(self, jobs: Sequence[tuple[UUID, UUID]]) -> None:
-        await self._calls.stop(jobs)
-
     def _settled(self, ref: BatchRef, row: Row) -> BatchJobOutcome:
         id, state = row
         return BatchJobOutcome(ref, id, state)
@@ -76,9 +73,9 @@ class BatchSweep(GroupSweep[BatchRef, BatchJobOutcome]):
             if missed and (state is not None or job in gone)
         ]
         self._log_gone(gone)
-        left = await self._report_all(outcomes)
+        left = await self._report(outcomes)
         # Jobs that were added while their batch was being cancelled.
-        await self._stop_all([(batch, job) for batch, job, _, _, goes_on, _ in rows if goes_on])
+        await self._stop([job for _, job, _, _, goes_on, _ in rows if goes_on])
         return len(outcomes) - len(left)
 
     def _replay(self, row: Row) -> BatchJobOutcome | None:

@@ -12,17 +12,17 @@ from chancy.broker.values import Cancellation
 from chancy.errors import PushError, StatementFailed
 from chancy.plugin.tables import from_row
 from chancy.plugin.tracking.groups import (
-    CANCEL_BATCH,
     CANCEL_ROUNDS,
     GroupCalls,
-    cancel_members,
 )
+from chancy.plugin.tracking.sweep import cancel_members
 from chancy.plugins.workflow.encoding import Prepared
 from chancy.plugins.workflow.outcomes import (
     SQL,
     StepOutcome,
     StepRef,
     advance_statement,
+    outcome_order,
     refusal_failure,
 )
 from chancy.plugins.workflow.payload import encoded
@@ -149,21 +149,22 @@ class WorkflowCalls(GroupCalls[WorkflowRecord, WorkflowState]):
             rows = [row for row in found if row[2] not in asked]
             if not rows:
                 break
-            for at in range(0, len(rows), CANCEL_BATCH):
-                await self._cancel(id, rows[at : at + CANCEL_BATCH])
+            await self._cancel(id, rows)
             asked.update(row[2] for row in rows)
         record = await self.get(id)
         return record is not None and record.state is WorkflowState.CANCELLED
 
     async def _cancel(self, id: UUID, rows: Sequence[Sequence[Any]]) -> None:
         cancelled = await cancel_members(self._broker, [row[2] for row in rows])
-        outcomes = [
-            StepOutcome(StepRef(id, name, run, False), job, int(State.CANCELLED), None, None, None)
-            for name, run, job in sorted(rows, key=_name)
-            if cancelled.get(job) is Cancellation.CANCELLED
-        ]
-        if outcomes:
-            await self.report(outcomes)
+        await self.report(
+            [
+                StepOutcome(
+                    StepRef(id, name, run, False), job, int(State.CANCELLED), None, None, None
+                )
+                for name, run, job in rows
+                if cancelled.get(job) is Cancellation.CANCELLED
+            ]
+        )
 
     async def advance(self, outcomes: Sequence[StepOutcome], *, apart: bool = False) -> None:
         """Store outcomes that no settlement has reported, and start the enabled steps in batches.
@@ -204,7 +205,7 @@ class WorkflowCalls(GroupCalls[WorkflowRecord, WorkflowState]):
         cannot be enqueued fails on its own.
         """
         try:
-            await self.advance(outcomes)
+            await self.advance(sorted(outcomes, key=outcome_order))
         except StatementFailed as error:
             if error.retryable:
                 raise
@@ -226,10 +227,6 @@ class WorkflowCalls(GroupCalls[WorkflowRecord, WorkflowState]):
                 state=int(State.FAILED), result=None, error=refusal_failure(error), took_s=None
             )
             await self.advance([failed], apart=True)
-
-
-def _name(row: Sequence[Any]) -> str:
-    return str(row[0])
 
 
 def signal_error(reason: str, id: UUID, name: str) -> PushError:

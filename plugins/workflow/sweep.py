@@ -8,8 +8,7 @@ from uuid import UUID
 
 from chancy.broker.contract import Broker
 from chancy.clock import Clock
-from chancy.plugin.tracking.groups import cancel_members
-from chancy.plugin.tracking.recorded import BATCH, RecordedOutcomes
+from chancy.plugin.tracking.recorded import RecordedOutcomes
 from chancy.plugin.tracking.sweep import GroupSweep, Row
 from chancy.plugins.workflow import starts
 from chancy.plugins.workflow.calls import WorkflowCalls
@@ -20,7 +19,6 @@ from chancy.plugins.workflow.outcomes import (
     StepRef,
     lost_outcome,
     outcome_of,
-    outcome_order,
 )
 from chancy.plugins.workflow.record import WorkflowState
 from chancy.plugins.workflow.timers import SignalTimeouts
@@ -66,10 +64,7 @@ class WorkflowSweep(GroupSweep[RecordedAttempt, StepOutcome]):
         self._turned: UUID | None = None
 
     async def _report(self, outcomes: Sequence[StepOutcome]) -> list[StepOutcome]:
-        return await self._calls.report(sorted(outcomes, key=outcome_order))
-
-    async def _stop(self, jobs: Sequence[tuple[UUID, UUID]]) -> None:
-        await cancel_members(self._broker, [job for _, job in jobs])
+        return await self._calls.report(outcomes)
 
     def _settled(self, ref: RecordedAttempt, row: Row) -> StepOutcome:
         id, state, result, message, kind = row
@@ -107,14 +102,11 @@ class WorkflowSweep(GroupSweep[RecordedAttempt, StepOutcome]):
                 outcomes.append(outcome_of(ref, job, state, result, message, kind))
             elif lost and job in long_missing:
                 losses.append(lost_outcome(ref, job))
-        left = await self._report_all(outcomes)
-        for at in range(0, len(losses), BATCH):
-            left += await self._calls.apart(self._calls.lose, losses[at : at + BATCH])
+        left = await self._report(outcomes)
+        left += await self._calls.apart(self._calls.lose, losses)
         # Jobs that started while their workflow was being cancelled.
         cancelled = WorkflowState.CANCELLED
-        await self._stop_all(
-            [(row[0], row[3]) for row in rows if row[_FLOW] == cancelled and row[_LIVE]]
-        )
+        await self._stop([row[3] for row in rows if row[_FLOW] == cancelled and row[_LIVE]])
         return len(outcomes) + len(losses) - len(left)
 
     def _replay(self, row: Row) -> StepOutcome | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -16,14 +15,13 @@ from chancy.attempt.settlement import Settlement
 from chancy.broker.contract import Broker
 from chancy.broker.optional import SqlStore
 from chancy.broker.transaction import Transaction
-from chancy.broker.values import Cancellation
 from chancy.checks import check_number, check_timeout
 from chancy.clock import Clock
 from chancy.errors import LOCK_NOT_AVAILABLE, ConfigurationError, JobError, StatementFailed
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Application, Runtime
 from chancy.plugin.tables import PluginSql
-from chancy.plugin.tracking.recorded import JobOutcome, RecordedOutcomes
+from chancy.plugin.tracking.recorded import BATCH, JobOutcome, RecordedOutcomes
 from chancy.plugin.tracking.sweep import SQL, GroupSweep
 from chancy.results.reference import checked
 from chancy.results.waiter import RowWaiter
@@ -33,10 +31,8 @@ logger = logging.getLogger("chancy.plugin")
 
 #: The maximum groups, and the maximum members of a group, that a call returns.
 MAX_FOUND = 1_000
-#: Jobs that one call of the broker cancels, and the maximum rounds that look for more.
-CANCEL_BATCH, CANCEL_ROUNDS = 500, 5
-#: Seconds that such a call waits for jobs whose rows another transaction locks.
-_PATIENCE_S = 5.0
+#: The maximum rounds of a cancellation that look for more jobs.
+CANCEL_ROUNDS = 5
 #: The statements that request notifications, of jobs and of groups.
 _WATCHES = PluginSql("chancy.postgres", "groups of jobs")
 
@@ -51,19 +47,6 @@ def concerns_some(error: StatementFailed) -> bool:
     """Whether only some of the rows of a statement may be the cause: they are locked, or the server
     refuses them. The statement may succeed for the others."""
     return not error.retryable or error.sqlstate == LOCK_NOT_AVAILABLE
-
-
-async def cancel_members(broker: Broker, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
-    """Cancel jobs of groups, as `Broker.cancel` does, but wait only briefly for locked ones.
-
-    :returns: nothing if some stayed locked. The sweep reports those that were cancelled, and asks
-        again for the others.
-    """
-    try:
-        async with asyncio.timeout(_PATIENCE_S):
-            return await broker.cancel(ids)
-    except TimeoutError:
-        return {}
 
 
 class LabelledEnum(IntEnum):
@@ -151,10 +134,19 @@ class GroupCalls(Generic[R, S]):
     async def apart(
         self, store: Callable[[Sequence[E]], Awaitable[object]], outcomes: Sequence[E]
     ) -> list[E]:
-        """Call a function with outcomes; if that fails, with those of one group after the other.
+        """Call a function with outcomes, 500 at a time; if that fails, with those of one group at a
+        time.
 
         :returns: the outcomes with which it failed.
         """
+        left: list[E] = []
+        for at in range(0, len(outcomes), BATCH):
+            left += await self._apart(store, outcomes[at : at + BATCH])
+        return left
+
+    async def _apart(
+        self, store: Callable[[Sequence[E]], Awaitable[object]], outcomes: Sequence[E]
+    ) -> list[E]:
         try:
             await store(outcomes)
         except StatementFailed as error:
@@ -166,7 +158,7 @@ class GroupCalls(Generic[R, S]):
             if len(groups) == 1:
                 self.postpone(outcomes[0].group, error)
                 return list(outcomes)
-            return [left for some in groups.values() for left in await self.apart(store, some)]
+            return [left for some in groups.values() for left in await self._apart(store, some)]
         return []
 
     def postpone(self, id: UUID, error: StatementFailed) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
+from contextlib import suppress
 from random import uniform
 from typing import Any, ClassVar, Generic, TypeVar
 from uuid import UUID
 
 from chancy.broker.contract import Broker
+from chancy.broker.values import Cancellation
 from chancy.clock import Clock
 from chancy.errors import StatementFailed
 from chancy.plugin.runtime import Runtime
@@ -19,6 +22,8 @@ from chancy.states import State
 
 logger = logging.getLogger("chancy.plugin")
 
+#: Seconds that a call waits for jobs whose rows another transaction locks.
+_PATIENCE_S = 1.0
 #: Recorded attempts that are checked at once: if settlements lag by seconds, most of them are about
 #: to be reported.
 MAX_CHECKED = 1_000
@@ -36,6 +41,20 @@ R = TypeVar("R")
 E = TypeVar("E", bound=JobOutcome)
 Row = Sequence[Any]
 SQL = PluginSql("chancy.plugin.tracking", "groups of jobs")
+
+
+async def cancel_members(broker: Broker, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
+    """Cancel jobs of groups, as `Broker.cancel` does, but wait only briefly for locked ones.
+
+    :returns: nothing for 500 of them of which some stayed locked. The sweep reports those that were
+        cancelled, and asks again for the others.
+    """
+    answers: dict[UUID, Cancellation] = {}
+    for at in range(0, len(ids), BATCH):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_S):
+                answers |= await broker.cancel(ids[at : at + BATCH])
+    return answers
 
 
 class MissingJobs:
@@ -114,10 +133,6 @@ class GroupSweep(ABC, Generic[R, E]):
         """Store outcomes of jobs that are settled already; returns those that are not stored."""
 
     @abstractmethod
-    async def _stop(self, jobs: Sequence[tuple[UUID, UUID]]) -> None:
-        """Ask jobs that still run in a cancelled group to stop: pairs of a group and a job."""
-
-    @abstractmethod
     def _settled(self, ref: R, row: Row) -> E:
         """The outcome of a recorded attempt, from a row of ``sql/settled.sql`` with a final
         state."""
@@ -134,18 +149,10 @@ class GroupSweep(ABC, Generic[R, E]):
     def _replay(self, row: Row) -> E | None:
         """The outcome in a row of ``sql/replayed.sql``, if any."""
 
-    async def _report_all(self, outcomes: Sequence[E]) -> list[E]:
-        left: list[E] = []
-        for at in range(0, len(outcomes), BATCH):
-            left += await self._report(outcomes[at : at + BATCH])
-        return left
-
-    async def _stop_all(self, jobs: Sequence[tuple[UUID, UUID]]) -> None:
-        async def stop() -> None:
-            for at in range(0, len(jobs), BATCH):
-                await self._stop(jobs[at : at + BATCH])
-
-        await self._contained(stop)
+    async def _stop(self, jobs: Sequence[UUID]) -> None:
+        """Cancel jobs that began while their group was being cancelled. A later turn reports those
+        that were waiting."""
+        await self._contained("stop", cancel_members(self._broker, jobs))
 
     async def serve(self, runtime: Runtime, every_s: float) -> None:
         """Check, sweep and purge, until cancelled.
@@ -156,26 +163,26 @@ class GroupSweep(ABC, Generic[R, E]):
         turn_at = purge_at = clock.monotonic()
         while True:
             if len(self._outcomes):
-                await self._contained(self.check_recorded)
+                await self._contained("check", self.check_recorded())
             now, leading = clock.monotonic(), runtime.leader.leading
             if leading or now >= turn_at:
-                await self._contained(self.ring)
+                await self._contained("timers", self.ring())
             if now >= turn_at:
-                await self._contained(self.turn)
+                await self._contained("repair", self.turn())
                 turn_at = now + (1 if leading else _RARELY) * every_s * uniform(0.8, 1.2)
             if now >= purge_at and leading:
-                await self._contained(self.purge)
+                await self._contained("purge", self.purge())
                 purge_at = now + _PURGE_S
             await clock.sleep(min(self.check_s, every_s))
 
-    async def _contained(self, part: Callable[[], Awaitable[object]]) -> None:
+    async def _contained(self, part: str, work: Awaitable[object]) -> None:
         """Do a part of the work. If the server refuses it, the others go on."""
         try:
-            await part()
+            await work
         except StatementFailed as error:
             if error.retryable:
                 raise
-            logger.error("sweep_refused of=%s part=%s error=%s", self.groups, part.__name__, error)
+            logger.error("sweep_refused of=%s part=%s error=%s", self.groups, part, error)
 
     async def ring(self) -> None:
         """Handle timeouts that are due, before a turn and at each check of the leader."""
@@ -202,7 +209,7 @@ class GroupSweep(ABC, Generic[R, E]):
                 # A job that is running in the table is about to be settled by this process.
                 if outcome is not None or row is None or row[1] != State.RUNNING:
                     checked.append(id)
-            left = {outcome.job for outcome in await self._report_all(outcomes)}
+            left = {outcome.job for outcome in await self._report(outcomes)}
             # The sweep finds what the tables have.
             self._outcomes.discard(id for id in checked if id not in left or id in rows)
             reported += len(outcomes) - len(left)
@@ -246,7 +253,7 @@ class GroupSweep(ABC, Generic[R, E]):
             return 0
         rows = await self._tables.fetch("replayed", *self._after_replay, self.replays_page)
         outcomes = [outcome for row in rows if (outcome := self._replay(row)) is not None]
-        left = await self._report_all(outcomes)
+        left = await self._report(outcomes)
         self._after_replay = rows[-1][:2] if len(rows) == self.replays_page else (None, None)
         return len(outcomes) - len(left)
 
