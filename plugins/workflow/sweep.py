@@ -8,6 +8,8 @@ from uuid import UUID
 
 from chancy.broker.contract import Broker
 from chancy.clock import Clock
+from chancy.errors import StatementFailed
+from chancy.plugin.tracking.groups import concerns_some
 from chancy.plugin.tracking.recorded import RecordedOutcomes
 from chancy.plugin.tracking.sweep import GroupSweep, Row
 from chancy.plugins.workflow import starts
@@ -78,11 +80,22 @@ class WorkflowSweep(GroupSweep[RecordedAttempt, StepOutcome]):
         if await starts.start_pieces(self._tables) == starts.MOST_PIECES and self._left is not None:
             self._left.add(1)  # started by the task beside the sweep
         repaired = await super().turn()
-        turned = await self._tables.fetch("turn", _TURNED, self._turned)
-        self._turned = turned[-1][0] if len(turned) == _TURNED else None
-        if any(left for _, left in turned):
+        ids = [id for (id,) in await self._tables.fetch("turning", _TURNED, self._turned)]
+        self._turned = ids[-1] if len(ids) == _TURNED else None
+        if ids and await self._end(ids):
             await starts.start_pieces(self._tables)
         return repaired
+
+    async def _end(self, ids: Sequence[UUID]) -> bool:
+        """End workflows that fail, or start to undo them; return whether there are pieces to start.
+        If the server refuses one, each by itself."""
+        try:
+            return any(left for _, left in await self._tables.fetch("turn", ids))
+        except StatementFailed as error:
+            if len(ids) > 1 and concerns_some(error):
+                return any([await self._end([id]) for id in ids])
+            self._calls.postpone(ids[0], error)
+            return False
 
     async def _missed(self, after: Row) -> Sequence[Row]:
         return await self._tables.fetch("missed", *after, self.page, WINDOW_S)

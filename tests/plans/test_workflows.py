@@ -91,7 +91,7 @@ def measured(connection: psycopg.Connection[Any]) -> dict[str, int]:
         "a piece of many": piece(connection),
         "the sweep": pages(connection, "missed", None, None, BATCH, 86_400.0),
         "the sweep, from the middle": pages(connection, "missed", one[0], "s4", BATCH, 86_400.0),
-        "what compensates": pages(connection, "turn", BATCH, None),
+        "what compensates": pages(connection, "turning", BATCH, None),
         "steps that are forgotten": pages(connection, "forget_steps", 0.0, BATCH),
         "workflows that are forgotten": pages(connection, "forget", 0.0, BATCH),
         "a list": pages(connection, "find", None, None, None, None, BATCH),

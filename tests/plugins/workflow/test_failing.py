@@ -15,7 +15,7 @@ from chancy.plugins.workflow.calls import WorkflowCalls
 from chancy.plugins.workflow.outcomes import StepOutcome, StepRef
 from tests.plans.flows import pages
 from tests.plugins.workflow import steps
-from tests.plugins.workflow.running import is_in
+from tests.plugins.workflow.running import is_in, sweep_of
 from tests.support.sql import ask
 
 FLOWS = Workflows()
@@ -82,6 +82,35 @@ async def test_a_service_that_fails_again_is_reported_again(flows_dsn: str) -> N
         assert await is_in(reference, WorkflowState.FAILING)
         await tell(flows_dsn, chancy, reference, "a")
         assert await is_in(reference, WorkflowState.FAILED)
+
+
+REFUSE = """
+create function chancy.refuse() returns trigger language plpgsql as $$
+begin
+  raise exception 'not this one' using errcode = 'check_violation';
+end $$;
+create trigger refuse before update on chancy.workflows for each row
+  when (new.name = 'refused') execute function chancy.refuse();
+"""
+
+
+async def test_a_workflow_whose_end_is_refused_holds_up_no_other(
+    flows_dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Chancy(flows_dsn, plugins=[FLOWS]) as chancy:
+        refused, free = [
+            await chancy.push(Workflow(name).wait_for("never")) for name in ("refused", "free")
+        ]
+        # As when the last steps of them that ran ended while another failed.
+        ask(flows_dsn, "update chancy.workflows set state = 3, failed = 1")
+        ask(flows_dsn, REFUSE)
+        sweep = sweep_of(chancy)
+        await sweep.turn()
+        assert await is_in(free, WorkflowState.FAILED)
+        assert f"outcomes_postponed of=workflow id={refused.id}" in caplog.text
+        ask(flows_dsn, "drop trigger refuse on chancy.workflows")
+        await sweep.turn()
+        assert await is_in(refused, WorkflowState.FAILED)
 
 
 @pytest.mark.parametrize("policy", ["fail", "ignore", "compensate"])
