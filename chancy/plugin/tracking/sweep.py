@@ -23,7 +23,7 @@ from chancy.states import State
 logger = logging.getLogger("chancy.plugin")
 
 #: Seconds that a call waits for jobs whose rows another transaction locks.
-_PATIENCE_S = 1.0
+_PATIENCE_S = 5.0
 #: Recorded attempts that are checked at once: if settlements lag by seconds, most of them are about
 #: to be reported.
 MAX_CHECKED = 1_000
