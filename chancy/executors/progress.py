@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, cast
 from uuid import UUID
 
@@ -26,16 +27,12 @@ _CHECK_S = 0.5
 _Run = tuple[UUID, UUID]
 
 
+@dataclass(slots=True)
 class _JobReport:
     """The latest progress of one job that has not been reported yet."""
 
-    __slots__ = ("claim", "last", "scheduled")
-
-    def __init__(self, claim: Claim) -> None:
-        self.claim = claim
-        self.last: Progress | None = None
-        #: Whether a call of `_flush` is scheduled.
-        self.scheduled = False
+    claim: Claim
+    last: Progress | None = None
 
 
 class WorkerWrite:
@@ -95,7 +92,7 @@ class Reporter:
         self.max_payload = max_payload
         self._storing: set[asyncio.Task[None]] = set()
         self._lock = threading.Lock()
-        #: Jobs with recent progress.
+        #: Jobs with recent progress: for each, a call of `_flush` is scheduled.
         self._pending: dict[_Run, _JobReport] = {}
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -116,10 +113,10 @@ class Reporter:
         run = claim.id, claim.lease
         with self._lock:
             pending = self._pending.get(run)
+            scheduled = pending is not None
             if pending is None:
                 pending = self._pending[run] = _JobReport(claim)
             pending.last = progress
-            scheduled, pending.scheduled = pending.scheduled, True
         if not scheduled and not self._in_loop(self._flush, pending):
             with self._lock:  # the loop is closed
                 self._pending.pop(run, None)
@@ -181,15 +178,13 @@ class Reporter:
     def _flush(self, pending: _JobReport) -> None:
         with self._lock:
             last, pending.last = pending.last, None
-            if last is None:
+            run = pending.claim.id, pending.claim.lease
+            if last is None and self._pending.get(run) is pending:
                 # No progress during the last interval: report the next one at once.
-                pending.scheduled = False
-                run = pending.claim.id, pending.claim.lease
-                if self._pending.get(run) is pending:
-                    del self._pending[run]
-                return
-        self._deliver(pending.claim, last)
-        self._loop.call_later(INTERVAL_S, self._flush, pending)
+                del self._pending[run]
+        if last is not None:
+            self._deliver(pending.claim, last)
+            self._loop.call_later(INTERVAL_S, self._flush, pending)
 
     def _deliver(self, claim: Claim, progress: Progress) -> None:
         try:
