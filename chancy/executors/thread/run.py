@@ -48,7 +48,6 @@ class ThreadRun:
         self._timer: asyncio.TimerHandle | None = None
         # State of the coroutine, guarded by the lock, since two loops use it.
         self._task: asyncio.Task[Any] | None = None
-        self._task_loop: asyncio.AbstractEventLoop | None = None
         self._asked = False
         self._cancelled = False
 
@@ -123,10 +122,10 @@ class ThreadRun:
         self.job.ask_to_stop(reason)
         with _lock:
             self._asked = True
-            if self._task_loop is None:
+            if self._task is None:
                 return False
             try:
-                self._task_loop.call_soon_threadsafe(self._cancel)
+                self._task.get_loop().call_soon_threadsafe(self._cancel)
             except RuntimeError:  # its loop is closed
                 return False
             return True
@@ -141,7 +140,6 @@ class ThreadRun:
         """Await the result of the function, cancellably. In the loop of the thread."""
         with _lock:
             self._task = asyncio.current_task()
-            self._task_loop = asyncio.get_running_loop()
             asked = self._asked
         if asked:
             self._cancel()
@@ -149,4 +147,4 @@ class ThreadRun:
             return await work
         finally:
             with _lock:
-                self._task = self._task_loop = None
+                self._task = None

@@ -36,7 +36,6 @@ class Interrupter:
         self._held = 0
         self._pending = False
         self._task: asyncio.Task[Any] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._requests: dict[int, str] = {}
         self._why: str | None = None
         #: Whether the job was stopped, rather than ending by itself.
@@ -93,7 +92,6 @@ class Interrupter:
         """Await a value; the task is cancelled if the job is stopped."""
         import asyncio
 
-        self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         try:
             if self._why is not None:
@@ -134,9 +132,9 @@ class Interrupter:
         self._deliver()
 
     def _deliver(self) -> None:
-        if self._task is not None and self._loop is not None:
+        if self._task is not None:
             # Not directly: the task may be in the middle of a step.
-            self._loop.call_soon_threadsafe(self._cancel, self._task)
+            self._task.get_loop().call_soon_threadsafe(self._cancel, self._task)
         elif self._held:
             self._pending = True
         elif self._open:
