@@ -185,7 +185,8 @@ class RowWaiter(ABC, Generic[W]):
             wanted = self._wanted[id] = _Wait[W]()
             self._new[id] = None
             self._wake.set()
-            self._start()
+            if self._poller is None:
+                self._poller = asyncio.create_task(self._serve(), name="chancy completion polling")
         wanted.waiters += 1
         wanted.stored = wanted.stored or stored
         try:
@@ -241,8 +242,8 @@ class RowWaiter(ABC, Generic[W]):
             wanted = self._wanted.get(id)
             if wanted is None:
                 continue
-            if wanted.pause_s > self.quiet_s:
-                self._listen()
+            if wanted.pause_s > self.quiet_s and self._listening is None:
+                self._listening = asyncio.create_task(self._listener.serve(), name="chancy waiting")
             row = rows.get(id)
             if row is not None and row.state.final:
                 self._finish(id, found=row)
@@ -257,10 +258,6 @@ class RowWaiter(ABC, Generic[W]):
                 wanted.pause_s = min(wanted.pause_s * (10 if notified else 2), _LONGEST_S)
 
     # Polling
-
-    def _start(self) -> None:
-        if self._poller is None:
-            self._poller = asyncio.create_task(self._serve(), name="chancy completion polling")
 
     async def _serve(self) -> None:
         try:
@@ -372,10 +369,6 @@ class RowWaiter(ABC, Generic[W]):
                 await self._unwatch(dropped[at : at + BATCH])
 
     # Listening
-
-    def _listen(self) -> None:
-        if self._listening is None:
-            self._listening = asyncio.create_task(self._listener.serve(), name="chancy waiting")
 
     def _poll_all(self) -> None:
         """Poll every row once: earlier notifications are lost."""
