@@ -37,7 +37,7 @@ class ParentConnection:
         #: Whether the connection is open.
         self.open = True
         end.setblocking(False)
-        self._loop.add_reader(end.fileno(), self._readable)
+        self._loop.add_reader(end.fileno(), self._read)
 
     def send(self, frame: bytes) -> None:
         """Send a frame. It is buffered here until the socket's buffer has room."""
@@ -63,9 +63,6 @@ class ParentConnection:
             self._loop.remove_writer(self._socket.fileno())
             self._socket.close()
             self._unwritten.clear()
-
-    def _readable(self) -> None:
-        self._read()
 
     def _read(self) -> bool:
         """Read once. Returns whether there was data."""
