@@ -5,7 +5,7 @@ Clusters pickle what their tasks get and return; so are these messages.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome
@@ -13,8 +13,7 @@ from chancy.executors.process.settings import ChildKind
 from chancy.job.limits import Limits
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostedCall:
+class HostedCall(NamedTuple):
     """What a host needs to run one attempt.
 
     :param run: identifies the attempt in messages.
@@ -32,26 +31,23 @@ class HostedCall:
 
     def with_arguments(self, arguments: str) -> HostedCall:
         """The call with arguments that were passed by reference."""
-        return replace(self, claim=self.claim._replace(arguments=arguments))
+        return self._replace(claim=self.claim._replace(arguments=arguments))
 
 
-@dataclass(frozen=True, slots=True)
-class HostReady:
+class HostReady(NamedTuple):
     """A host can start its job, and waits for `StartRun`."""
 
     run: str
     place: str
 
 
-@dataclass(frozen=True, slots=True)
-class ProgressReported:
+class ProgressReported(NamedTuple):
     run: str
     fraction: float
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class StoreRequested:
+class StoreRequested(NamedTuple):
     """A job asks to store a checkpoint; `CheckpointStored` with the same number is the answer."""
 
     run: str
@@ -59,35 +55,30 @@ class StoreRequested:
     meta: str
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionBegun:
+class CompletionBegun(NamedTuple):
     run: str
 
 
-@dataclass(frozen=True, slots=True)
-class RecordLogged:
+class RecordLogged(NamedTuple):
     run: str
     level: int
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class StartRun:
+class StartRun(NamedTuple):
     """The attempt is still wanted, and has not run elsewhere."""
 
     run: str
 
 
-@dataclass(frozen=True, slots=True)
-class StopRun:
+class StopRun(NamedTuple):
     """Interrupt the job, as `Executor.interrupt` does."""
 
     run: str
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointStored:
+class CheckpointStored(NamedTuple):
     """:param error: see `chancy.executors.process.answer.encode_error`."""
 
     run: str
@@ -95,8 +86,7 @@ class CheckpointStored:
     error: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class StillWanted:
+class StillWanted(NamedTuple):
     """The worker lives, and wants the run to continue."""
 
     run: str
