@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -77,15 +78,10 @@ class ChildConnection:
             self._interrupter.release()
 
     def _read(self) -> None:
-        while True:
-            try:
-                data = self._socket.recv(65536, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return
-            if not data:
-                return
-            for frame in self._reader.frames(data):
-                self._on_frame(frame)
+        with contextlib.suppress(BlockingIOError):
+            while data := self._socket.recv(65536, socket.MSG_DONTWAIT):
+                for frame in self._reader.frames(data):
+                    self._on_frame(frame)
 
     def receive_until(self, done: Callable[[], bool], poll_ms: int | None = _POLL_MS) -> None:
         """Handle frames until ``done`` returns True. In the main thread.
