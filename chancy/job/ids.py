@@ -18,21 +18,16 @@ _VARIANT = 2 << 62
 _RANDOM_MASK = (1 << 62) - 1
 
 
-class _Sequence:
-    """Milliseconds with a 12-bit counter; never decreases."""
-
-    def __init__(self) -> None:
-        self.last = 0
-
-    def next(self, count: int) -> int:
-        """Reserve ``count`` consecutive numbers and return the first."""
-        now = (time.time_ns() // 1_000_000) << 12
-        first = now if now > self.last else self.last + 1
-        self.last = first + count - 1
-        return first
+#: The last number of milliseconds with a 12-bit counter; it never decreases.
+_last = 0
 
 
-_sequence = _Sequence()
+def _next(count: int) -> int:
+    """Reserve ``count`` consecutive numbers and return the first."""
+    global _last
+    first = max((time.time_ns() // 1_000_000) << 12, _last + 1)
+    _last = first + count - 1
+    return first
 
 
 def _maker() -> Callable[[int], UUID]:
@@ -62,13 +57,13 @@ _make = _maker()
 
 def new_id() -> UUID:
     """Return a new UUIDv7, greater than all earlier ones of this process."""
-    ticks = _sequence.next(1)
+    ticks = _next(1)
     return _make(_bits(ticks, int.from_bytes(os.urandom(8))))
 
 
 def new_ids(count: int) -> list[UUID]:
     """Return new UUIDv7 in ascending order, in half the time of single ones."""
-    first = _sequence.next(count)
+    first = _next(count)
     randoms = struct.unpack(f"={count}Q", os.urandom(8 * count))
     return [_make(_bits(ticks, random)) for ticks, random in enumerate(randoms, first)]
 
