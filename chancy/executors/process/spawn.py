@@ -138,14 +138,26 @@ def _spawn(
     """Start the process, with SIGINT and SIGTERM blocked until it can handle them."""
     numbers = map(str, (fd, calls, os.getpid()))
     arguments = [*numbers, json.dumps(asdict(kind)), *sys_path]
-    # The interpreter options of this process, as multiprocessing passes them on.
-    flags = vars(subprocess)["_args_from_interpreter_flags"]()
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
         return subprocess.Popen(
-            [sys.executable, *flags, "-c", _BOOTSTRAP, *arguments],
+            [sys.executable, *_flags(), "-c", _BOOTSTRAP, *arguments],
             stdin=subprocess.DEVNULL,
             pass_fds=[fd, calls, *shared],
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _flags() -> list[str]:
+    """Interpreter options that an executor process shares with this process."""
+    flags = [f"-W{option}" for option in sys.warnoptions]
+    if sys.flags.optimize:
+        flags.append("-" + "O" * sys.flags.optimize)
+    if sys.flags.dont_write_bytecode:
+        flags.append("-B")
+    if sys.flags.isolated:
+        flags.append("-I")
+    if sys.flags.dev_mode:
+        flags += ["-X", "dev"]
+    return flags
