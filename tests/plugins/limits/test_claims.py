@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -698,3 +699,16 @@ def test_a_slot_stays_free_for_others_if_there_is_no_room_for_the_job_that_may_h
     assert claims.numbers(1) == [0]
     claims.ask("delete from chancy.jobs where arguments @> '{\"n\": 1}'")
     assert claims.numbers(1) == [2]
+
+
+def test_a_claim_of_a_queue_whose_row_is_locked_fails_soon(claims: Claims, dsn: str) -> None:
+    """The worker's claims of other queues wait for it."""
+    claims.declare(GlobalConcurrency(1))
+    claims.push({"n": 1})
+    with psycopg.connect(dsn) as person:
+        person.execute("select from chancy.queues for update")
+        began = time.monotonic()
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            claims.claim()
+        assert time.monotonic() - began < 1.5
+    assert claims.numbers() == [1]

@@ -25,10 +25,13 @@ declare
   v_front_read boolean := false; v_whole_front boolean := false;
   v_hints jsonb; v_before jsonb; v_stops jsonb[]; v_bytes bigint := 4194304;
 begin
-  -- A pause waits for claims under way: they take no job that is pushed after it.
+  -- A pause waits for claims under way: they take no job that is pushed after it. If another
+  -- transaction keeps the row locked, this fails soon: claims of other queues wait for this one.
+  perform set_config('lock_timeout', '100ms', true);
   select q.rules, q.paused_at is not null and (q.resume_at is null or q.resume_at > clock_timestamp())
   into v_rules, v_paused
   from {schema}.queues q where q.name = p_queue for share;
+  perform set_config('lock_timeout', '2s', true);
   if v_paused or not exists (select from {schema}.workers w where w.id = p_worker) then
     return;
   end if;
