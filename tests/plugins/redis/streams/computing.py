@@ -74,9 +74,9 @@ def compute(events: BlockingEvents[Sum]) -> None:
 def compute_batches(events: BlockingEvents[Sum]) -> None:
     for batch in events.records().take(5, within=0.05):
         for one in batch:
-            _note(events.partition, one)
+            _note(f"batches.{events.partition}", one)
 
 
-def _note(partition: int, one: Sum) -> None:
-    with open(f"{os.environ['CHANCY_TEST_STREAMS_NOTES']}.{partition}", "a") as notes:
+def _note(where: object, one: Sum) -> None:
+    with open(f"{os.environ['CHANCY_TEST_STREAMS_NOTES']}.{where}", "a") as notes:
         notes.write(f"{os.getpid()} {one.seq}\n")

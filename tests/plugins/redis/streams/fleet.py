@@ -12,6 +12,7 @@ from typing import Any
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.group.executor import StreamExecutor
 from chancy.plugins.redis.streams.model.record import Record
+from chancy.plugins.redis.streams.processing.blocking_events import BlockingEvents
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
@@ -70,15 +71,21 @@ class Worker:
 
 @dataclass
 class Fleet:
-    """Workers that come and go, and what they have seen."""
+    """Workers that come and go, and what they have seen.
+
+    :param handler: their function, or `blocking`, which they run in threads.
+    :ivar bad: numbers of the orders at which they fail, without a function of their own.
+    """
 
     url: str
     partitions: int = 8
     cluster: bool = False
     batch: int = 1
     handler: Handler | None = None
+    blocking: Callable[[int, BlockingEvents[Order]], None] | None = None
     stream_options: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
+    bad: set[int] = field(default_factory=set)
     seen: list[Seen] = field(default_factory=list)
     workers: dict[int, Worker] = field(default_factory=dict)
     _next: int = 0
@@ -108,9 +115,19 @@ class Fleet:
                         self.note(worker.number, events, order)
             else:
                 async for order in events.records():
+                    if order.seq in self.bad:
+                        raise ValueError(f"event {order.seq}")
                     self.note(worker.number, events, order)
 
-        worker.streams.processor(worker.stream, **(quick | self.options))(handle)
+        def work(events: BlockingEvents[Order]) -> None:
+            assert self.blocking is not None
+            self.blocking(worker.number, events)
+
+        mode: dict[str, Any] = {} if self.blocking is None else {"mode": "thread"}
+        chosen: Any = handle if self.blocking is None else work
+        worker.streams.processor(worker.stream, name="handle", **(quick | mode | self.options))(
+            chosen
+        )
         worker.task = asyncio.create_task(worker.streams.serve())
         self.workers[worker.number] = worker
         return worker
@@ -123,7 +140,9 @@ class Fleet:
         await eventually(self.settled)
         return worker
 
-    def note(self, worker: int, events: Events[Order], order: Order) -> None:
+    def note(
+        self, worker: int, events: Events[Order] | BlockingEvents[Order], order: Order
+    ) -> None:
         self.seen.append(Seen(worker, events.partition, order))
 
     async def stop(self, worker: Worker) -> None:

@@ -14,7 +14,7 @@ from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.streams.producing.relay import EventRelay
 from chancy.plugins.redis.streams.producing.stream import Stream
 from tests.plugins.redis.streams.fleet import in_turn
-from tests.plugins.redis.streams.orders import Order
+from tests.plugins.redis.streams.orders import Order, orders
 
 
 class Shop:
@@ -27,6 +27,11 @@ class Shop:
     def store(self) -> SqlStore:
         assert isinstance(self.chancy.broker, SqlStore)
         return self.chancy.broker
+
+    async def commit(self, *ids: int) -> None:
+        """Send orders inside a transaction."""
+        async with self.chancy.transaction() as tx:
+            await self.stream.send(*orders(*ids), within=tx)
 
     def relay(self) -> EventRelay:
         class Beside:

@@ -1,9 +1,19 @@
-"""``chancy redis stream``, which needs Redis and no Postgres."""
+"""``chancy redis stream``, which needs Redis and no Postgres, also on a real terminal."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +22,18 @@ import pytest
 from chancy.plugins.redis import RedisSettings
 from chancy.plugins.redis.streams.cli import jsonl as lines
 from chancy.plugins.redis.streams.inspection import Inspection
-from chancy.plugins.redis.streams.model.policy import Quarantine
+from chancy.plugins.redis.streams.model.keys import StreamKeys
+from chancy.plugins.redis.streams.model.policy import Ignore
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.producing import batch
+from chancy.plugins.redis.streams.producing.batch import StreamFull
 from chancy.plugins.redis.streams.streams import Streams
+from chancy.plugins.redis.transport.redis_client import RedisClient
 from tests.plugins.redis.streams import shop
 from tests.plugins.redis.streams.fleet import working
 from tests.plugins.redis.streams.orders import Order
-from tests.support.command import Answer, inside
+from tests.support.command import Answer, environment, inside
+from tests.support.sources import ROOT
 from tests.support.waiting import eventually
 
 Run = Callable[..., Answer]
@@ -210,34 +224,227 @@ async def test_a_reset_processor_sees_everything_again(run: Run, shop_streams: S
 
 @pytest.mark.row("R20", "R43", "R45")
 async def test_a_parked_partition_is_shown_and_resumed(run: Run, shop_streams: Streams) -> None:
-    (stream, _) = shop_streams.streams
-    seen: list[int] = []
-    broken = True
+    """Its key is gone then, and workers are told to look."""
+    (stream, _), link = shop_streams.streams, shop_streams.link
+    park = stream.keys.park(1, "bill")
+    await link.command("HSET", park, "xid", "1-1", "error", "ValueError: five", "at", 1)
+    said = await asyncio.to_thread(run, "lag", "orders", "bill")
+    assert "orders bill: partition 1 is parked at" in said.err
+    assert "ValueError: five" in said.err
+    said = await asyncio.to_thread(run, "resume", "orders", "bill", "--partition", 2, code=1)
+    assert "no partition of orders is parked or halted for bill" in said.err
+    said = await asyncio.to_thread(run, "resume", "orders", "bill", "--partition", 9, code=2)
+    told = await link.command("XLEN", stream.keys.ctl("bill"))
+    said = await asyncio.to_thread(run, "resume", "orders", "bill", "--json")
+    assert said.json == {"1": "ValueError: five"}
+    assert not await link.command("EXISTS", park)
+    assert await link.command("XLEN", stream.keys.ctl("bill")) == told + 1
 
-    @shop_streams.processor(stream, join_delay_s=0, lease_s=60.0, check_s=60.0, policy=Quarantine())
+
+@pytest.mark.parametrize(
+    "words", [("lag", "--json"), ("members",), ("resume",), ("reset", "--yes")]
+)
+async def test_a_processor_that_there_is_not(shop_streams: Streams, words: Sequence[str]) -> None:
+    """It would begin with the first reset, and hold all that comes for nobody."""
+    run = runner(shop_streams.link.settings)
+    name, *options = words
+    (stream, _) = shop_streams.streams
+    said = await asyncio.to_thread(run, name, "orders", "bil", *options, code=2)
+    assert said.err == "chancy: the stream orders has no processor 'bil'; it has: bill\n"
+    assert said.out == ""
+    await stream.link.command("XGROUP", "CREATE", stream.keys.log(2), "ship", "0", "MKSTREAM")
+    said = await asyncio.to_thread(run, name, "orders", "bil", *options, code=2)
+    assert said.err.endswith("it has: bill, ship\n")
+    # Another application's, which has begun or just joined.
+    code = 1 if name == "resume" else 0
+    await asyncio.to_thread(run, name, "orders", "ship", *options, code=code)
+    if name != "reset":
+        await stream.link.command("ZADD", stream.keys.members("new"), 9_999_999_999_999, "me")
+        await asyncio.to_thread(run, name, "orders", "new", *options, code=code)
+    said = await asyncio.to_thread(run, name, "refunds", "bill", *options, code=2)
+    assert "processor 'bill'; none is declared, and none has started" in said.err
+
+
+@pytest.fixture
+async def small_shop(link: RedisClient) -> AsyncIterator[Streams]:
+    made = Streams(RedisSettings(url=link.settings.url, cluster=link.settings.cluster, prefix="t:"))
+    shop.declare(made, size=2)
+    yield made
+    await made.link.close()
+
+
+async def test_an_unused_processor_is_removed(small_shop: Streams) -> None:
+    """The stream is full because of it; then there is room, and nothing of it is left."""
+    settings = small_shop.link.settings
+    run = runner(settings, shop_size="2")
+    (stream, _) = small_shop.streams
+    seen: list[int] = []
+
+    @small_shop.processor(stream, join_delay_s=0, lease_s=5.0, policy=Ignore(keep=True))
     async def bill(events: Events[Any]) -> None:
         async for order in events.records():
-            if order.order_id == 5 and broken:
-                raise ValueError("five")
             seen.append(order.order_id)
+            raise ValueError("never")
 
-    await stream.send(*(Order(order_id=number) for number in range(12)))
-    async with working(shop_streams):
-        await eventually(lambda: len(seen) == 10)
-        assert sorted(seen) == [0, 1, 2, 3, 4, 6, 7, 8, 10, 11]
+    def remove(*words: str, code: int = 0) -> Any:
+        return asyncio.to_thread(run, "remove", "orders", "bill", *words, code=code)
 
-        async def parked() -> bool:
-            return (await Inspection(stream, "bill").report())[1].parked is not None
+    async with working(small_shop):
+        await stream.send(Order(order_id=0))
+        await eventually(lambda: seen == [0])
+        refused = await remove("--yes", code=1)
+        assert "1 workers run the processor bill of orders: stop them, wait" in refused.err
+    await stream.send(Order(order_id=4), Order(order_id=8))
+    await small_shop.link.command("XGROUP", "CREATE", stream.keys.log(0), "ship", "$")
+    with pytest.raises(StreamFull, match="chancy redis stream remove"):
+        await stream.send(Order(order_id=12), Order(order_id=16), timeout_s=0.05)
+    asked = await remove(code=1)
+    assert "of orders, with 0 pending events and 1 dead letters?" in asked.err
+    assert (await remove("--yes", "--json")).json == {"partitions": 4, "pending": 0, "letters": 1}
+    await stream.send(Order(order_id=12), Order(order_id=16), timeout_s=0)
+    assert [key async for key in left(small_shop.link)] == []
+    assert "nothing is stored of a processor bill" in (await remove("--yes", code=1)).err
 
-        await eventually(parked)
-        said = await asyncio.to_thread(run, "lag", "orders", "bill")
-        assert "orders bill: partition 1 is parked at" in said.err
-        assert "ValueError: five" in said.err
-        said = await asyncio.to_thread(run, "resume", "orders", "bill", "--partition", 2, code=1)
-        assert "no partition of orders is parked or halted for bill" in said.err
-        said = await asyncio.to_thread(run, "resume", "orders", "bill", "--partition", 9, code=2)
-        broken = False
-        said = await asyncio.to_thread(run, "resume", "orders", "bill", "--json")
-        assert said.json == {"1": "ValueError: five"}
-        await eventually(lambda: len(seen) == 12)
-    assert sorted(seen) == list(range(12))
+
+async def test_a_processor_is_forgotten_although_it_has_members(small_shop: Streams) -> None:
+    """Those that were killed a moment ago, and will not come again."""
+    run = runner(small_shop.link.settings, shop_size="2")
+    (stream, _) = small_shop.streams
+    key = stream.keys.members("bill")
+    await small_shop.link.command("ZADD", key, 9_999_999_999_999, "gone")
+    words = ("remove", "orders", "bill", "--yes")
+    assert "or pass --force" in (await asyncio.to_thread(run, *words, code=1)).err
+    said = await asyncio.to_thread(run, *words, "--force")
+    assert said.out == "removed from 0 partitions, with 0 pending events and 0 dead letters\n"
+    assert not await small_shop.link.command("EXISTS", key)
+
+
+async def left(link: RedisClient) -> AsyncIterator[str]:
+    """The keys of the processor that are there."""
+    keys = StreamKeys("t:", "orders")
+    for number in range(4):
+        for key in (keys.own(number, "bill"), keys.park(number, "bill"), keys.dead(number, "bill")):
+            if await link.command("EXISTS", key):
+                yield key
+
+
+@pytest.mark.row("R39")
+async def test_read_events_are_discarded_except_in_owned_partitions(shop_streams: Streams) -> None:
+    (stream, _), link = shop_streams.streams, shop_streams.link
+    keys, run = stream.keys, runner(shop_streams.link.settings)
+    await stream.send(*(Order(order_id=number) for number in range(8)))
+    for number in (0, 1):
+        log = keys.log(number)
+        await link.command("XGROUP", "CREATE", log, "bill", "0")
+        await link.command("XREADGROUP", "GROUP", "bill", "e1", "STREAMS", log, ">")
+    # Of a worker that is no member yet, or any more.
+    until = round(time.time() * 1000) + 60_000
+    await link.command("HSET", keys.own(0, "bill"), "owner", "one", "until", until, "epoch", 1)
+    await link.command("HSET", keys.park(2, "bill"), "xid", "1-1", "error", "E: no", "at", 1)
+    said = await asyncio.to_thread(run, "reset", "orders", "bill", "--yes", code=1)
+    assert said.out == "3 partitions reset, 2 events discarded\n"
+    assert "partitions owned by a worker were not reset: 0\n" in said.err
+    found = await Inspection(stream, "bill").report()
+    assert [(one.lag, one.pending) for one in found] == [(0, 2), (2, 0), (2, 0), (2, 0)]
+    assert [one.parked for one in found] == [None] * 4
+
+
+#: Prints what it has taken of memory at most, in kB, behind what the command prints.
+PROGRAM = r"""
+import re, sys
+from chancy.cli.main import cli
+cli(sys.argv[1:], standalone_mode=False)
+# What getrusage says is at least what the process had that started this one.
+print(re.search(r"VmHWM:\s+(\d+) kB", open("/proc/self/status").read())[1])
+"""
+LINE = json.dumps({"order_id": 1, "note": "x" * 1_900}) + "\n"
+#: What moves the cursor, erases and colours.
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Terminal:
+    """What a person has seen, and what went to stdout."""
+
+    def __init__(self, file: Path, url: str, *, pipe: bool) -> None:
+        words = ["redis", "stream", "sendmany", "refunds", "-" if pipe else str(file)]
+        words += ["--app", "tests.plugins.redis.streams.shop:make"]
+        master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 25, 100, 0, 0))
+        reading, writing = os.pipe()
+        source = subprocess.Popen(["cat", str(file)], stdout=subprocess.PIPE) if pipe else None
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *words],
+            stdin=source.stdout if source else subprocess.DEVNULL,
+            stdout=writing,
+            stderr=slave,
+            cwd=ROOT,
+            env=environment({"SHOP_REDIS": url, "TERM": "xterm-256color"}),
+        )
+        os.close(slave)
+        os.close(writing)
+        self.seen = _read(master).decode()
+        self.out = _read(reading).decode().splitlines()
+        self.code = process.wait(30)
+        if source is not None and source.stdout is not None:
+            source.stdout.close()
+            source.wait(30)
+
+    @property
+    def text(self) -> str:
+        """What was seen, one frame after the other."""
+        return _CONTROL.sub("", self.seen)
+
+    def counts(self, what: str) -> Sequence[int]:
+        """The numbers of the frames that count so."""
+        return [int(one.replace(",", "")) for one in re.findall(rf"([\d,]+) {what}", self.text)]
+
+
+def _read(end: int) -> bytes:
+    found = b""
+    try:
+        while some := os.read(end, 65_536):
+            found += some
+    except OSError:
+        pass  # a terminal ends so when nobody has its other side any more
+    os.close(end)
+    return found
+
+
+@pytest.mark.chaos
+@pytest.mark.row("R38")
+def test_a_bar_shows_how_far_a_file_is_in_little_memory(redis_url: str, tmp_path: Path) -> None:
+    """20 MB, checked and then sent, in no more memory than 4 MB."""
+    file = tmp_path / "orders.jsonl"
+
+    def shown_for(count: int) -> tuple[Terminal, int]:
+        file.write_text(LINE * count)
+        shown = Terminal(file, redis_url, pipe=False)
+        assert shown.code == 0, shown.text
+        said, peak_kb = shown.out
+        assert said == f"{count:,} sent", "nothing else is on stdout"
+        return shown, int(peak_kb)
+
+    _, few_kb = shown_for(2_000)
+    shown, many_kb = shown_for(10_000)
+    assert many_kb < few_kb + 4_000
+    checked, sent = shown.counts("checked"), shown.counts("sent")
+    assert (checked, sent) == (sorted(checked), sorted(sent))
+    # A quick machine has checked all before the first frame.
+    assert all(0 < one <= 10_000 for one in checked)
+    assert sent[-1] == 10_000
+    percents = {int(one) for one in re.findall(r"(\d+) %", shown.text)}
+    assert percents > {0, 100}, "it moves"
+    assert "━" in shown.text
+    # Its line is empty in the end, and the cursor is to be seen again.
+    assert shown.seen.rindex("\x1b[2K") > shown.seen.rindex("sent")
+    assert shown.seen.rindex("\x1b[?25h") > shown.seen.rindex("\x1b[?25l")
+
+
+def test_a_bar_counts_bytes_where_no_end_is_known(redis_url: str, tmp_path: Path) -> None:
+    file = tmp_path / "orders.jsonl"
+    file.write_text(LINE * 3_000)
+    shown = Terminal(file, redis_url, pipe=True)
+    assert (shown.code, shown.out[0]) == (0, "3,000 sent")
+    assert "checked" not in shown.text
+    assert max(shown.counts("bytes")) > 0
+    assert max(shown.counts("sent")) in (1_000, 2_000, 3_000)

@@ -1,23 +1,28 @@
-"""What ends a partition's ownership stands behind its last exchange, never beside one."""
+"""What ends ownership stands behind the last exchange of a partition; idle ones are watched."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections import Counter
-from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
+from chancy.plugins.redis.streams.group.waiter import Waiter
 from chancy.plugins.redis.streams.model.keys import StreamKeys
 from chancy.plugins.redis.streams.model.policy import Ignore, Quarantine
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.processing.ownership import Ownership
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition
+from chancy.plugins.redis.streams.streams import Streams
+from chancy.plugins.redis.transport.connection import RedisConnection
 from chancy.plugins.redis.transport.redis_client import RedisClient
-from chancy.plugins.redis.transport.scripts import ScriptCall, Value
-from tests.plugins.redis.streams.fleet import Order, fleet
+from chancy.plugins.redis.transport.scripts import Value
+from tests.plugins.redis.streams.fleet import Order, fleet, orders_of
+from tests.plugins.redis.trips import Calls, Send, around
 from tests.support.waiting import eventually
 
 
@@ -28,33 +33,22 @@ class SlowExchanges:
         self.beside = 0
         self.ended = 0
         under_way = Counter[Value]()
-        call, call_many = RedisClient.run, RedisClient.run_many
 
-        def look(calls: Sequence[ScriptCall]) -> None:
+        async def slow(calls: Calls, send: Send) -> list[Any]:
             for one in calls:
                 if one.script in ends:
                     self.ended += 1
                     self.beside += under_way[one.keys[0]] > 0
-
-        async def slow_many(link: RedisClient, calls: Sequence[ScriptCall], **more: Any) -> Any:
-            look(calls)
             keys = [one.keys[0] for one in calls if one.script == "streams.exchange"]
             under_way.update(keys)
             try:
                 if keys:
                     await asyncio.sleep(0.03)  # longer than acknowledgements wait for others
-                return await call_many(link, calls, **more)
+                return await send()
             finally:
                 under_way.subtract(keys)
 
-        async def slow(
-            link: RedisClient, script: str, keys: Sequence[Value], args: Any = (), **more: Any
-        ) -> Any:
-            look([ScriptCall(script, tuple(keys), args)])
-            return await call(link, script, keys, args, **more)
-
-        monkeypatch.setattr(RedisClient, "run_many", slow_many)
-        monkeypatch.setattr(RedisClient, "run", slow)
+        around(monkeypatch, slow)
 
 
 async def unhurried(worker: int, events: Events[Order]) -> None:
@@ -115,14 +109,9 @@ async def test_acknowledgements_sent_with_a_quarantine_are_counted_once(
         lane.poke(lane)
         return done
 
-    async def refuse(worker: int, events: Events[Order]) -> None:
-        async for order in events.records():
-            if order.seq == 5:
-                raise ValueError("five")
-
     monkeypatch.setattr(Ownership, "park", parked)
     options = {"policy": Quarantine()}
-    async with fleet(redis_url, partitions=1, handler=refuse, options=options) as crew:
+    async with fleet(redis_url, partitions=1, bad={5}, options=options) as crew:
         worker = await crew.settle()
         await crew.send(0, 10)
         await eventually(lambda: worker.executor.runner.parked == {0})
@@ -192,20 +181,17 @@ async def test_a_large_batch_becomes_dead_letters_in_several_scripts(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server does nothing else while a script runs."""
-    buried, call = list[int](), RedisClient.run
+    buried = list[int]()
 
-    async def noted(
-        link: RedisClient, script: str, keys: Sequence[Value], args: Any = (), **more: Any
-    ) -> Any:
-        if script == "streams.bury":
-            buried.append(len(args) - 5)
-        return await call(link, script, keys, args, **more)
+    async def noted(calls: Calls, send: Send) -> list[Any]:
+        buried.extend(len(one.args) - 5 for one in calls if one.script == "streams.bury")
+        return await send()
 
     async def refuse(worker: int, events: Events[Order]) -> None:
         async for _ in events.records().take(2_500, within=5):
             raise ValueError("none of them")
 
-    monkeypatch.setattr(RedisClient, "run", noted)
+    around(monkeypatch, noted)
     options = {"policy": Ignore(keep=True)}
     async with fleet(redis_url, partitions=1, handler=refuse, options=options) as crew:
         await crew.send(0, 2_500)
@@ -216,3 +202,96 @@ async def test_a_large_batch_becomes_dead_letters_in_several_scripts(
         assert await crew.pending() == 0
         dead = crew.orders.keys.dead(0, "handle")
         assert await crew.orders.link.command("XLEN", dead) == 2_500
+
+
+def idle(number: int) -> OwnedPartition[Order]:
+    """A lane that has read everything."""
+    lane = OwnedPartition[Order](
+        number,
+        1,
+        time.monotonic() + 60,
+        prefetch=8,
+        pending=0,
+        last="0-0",
+        loop=asyncio.get_running_loop(),
+    )
+    lane.more = False
+    return lane
+
+
+@pytest.mark.row("R16")
+async def test_it_is_waited_for_though_the_read_was_not_on_its_way_yet(
+    alone: RedisClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams, begun = Streams(alone.settings), asyncio.Event()
+    command = RedisConnection.command
+    orders = orders_of(streams, 2)
+
+    @streams.processor(orders)
+    async def handle(events: Events[Order]) -> None: ...
+
+    async def late(wire: RedisConnection, parts: Any, timeout_s: float) -> Any:
+        if parts[0] == "XREAD":
+            begun.set()
+            await asyncio.sleep(0.05)  # so that it is sent after what is to end it
+        return await command(wire, parts, timeout_s)
+
+    monkeypatch.setattr(RedisConnection, "command", late)
+    lanes = [idle(0)]
+    waiter = Waiter(alone, streams.processors[0], lambda: lanes)
+    serving = asyncio.create_task(waiter.serve())
+    try:
+        await begun.wait()
+        lanes.append(idle(1))
+        waiter.check()
+        await asyncio.sleep(0.1)  # until it has been sent, and blocks for four seconds unless ended
+        await alone.command("XADD", orders.keys.log(1), "*", "a", "b")
+        await eventually(lambda: lanes[1].more, timeout=3)
+        assert not lanes[0].more
+    finally:
+        serving.cancel()
+        await asyncio.wait([serving])
+
+
+async def test_each_processor_of_a_stream_is_woken_by_the_entries_that_it_has_not_read(
+    alone: RedisClient,
+) -> None:
+    streams = Streams(alone.settings)
+    orders = orders_of(streams, 1)
+    log = orders.keys.log(0)
+
+    async def handle(_: Events[Order]) -> None: ...
+
+    lanes, waiters = [idle(0), idle(0)], list[Waiter]()
+    for name, lane in zip("ab", lanes, strict=True):
+        streams.processor(orders, name=name)(handle)
+        waiters.append(Waiter(alone, streams.processors[-1], partial(list, [lane])))
+    first, second = lanes
+
+    def wait_after(last: str, *chosen: OwnedPartition[Order]) -> None:
+        for lane in chosen:
+            lane.last, lane.more = last, False
+        for waiter in waiters:
+            waiter.check()
+
+    serving = [asyncio.create_task(waiter.serve()) for waiter in waiters]
+    try:
+        xid = await alone.command("XADD", log, "*", "a", "b")
+        await eventually(lambda: first.more and second.more)
+        wait_after(xid.decode(), *lanes)
+        xid = await alone.command("XADD", log, "*", "a", "b")
+        await eventually(lambda: first.more and second.more)
+        # The first has read that entry, and waits for the next one.
+        wait_after(xid.decode(), first)
+        wait_after("0-0", second)
+        await eventually(lambda: second.more)
+        assert not first.more
+        # The end of one processor does not concern the other.
+        serving[1].cancel()
+        await asyncio.wait(serving[1:])
+        await alone.command("XADD", log, "*", "a", "b")
+        await eventually(lambda: first.more)
+    finally:
+        for task in serving:
+            task.cancel()
+        await asyncio.wait(serving)

@@ -1,14 +1,20 @@
-"""Servers that fail over, refuse, forget or fall silent while workers are at their events."""
+"""Servers that fail over, refuse, forget, are full or fall silent while workers are at work."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from chancy.errors import BrokerUnavailable
+from chancy.errors import BrokerUnavailable, StatementFailed
+from chancy.plugins.redis.streams.model.policy import Ignore
+from chancy.plugins.redis.streams.processing.ownership import Ownership
+from chancy.plugins.redis.streams.processing.partition import OwnedPartition
+from chancy.plugins.redis.streams.processing.processor import Options, Processor
 from tests.plugins.redis.streams.fleet import Fleet, fleet
 from tests.plugins.redis.streams.shards import tell
 from tests.support.proxy import Proxy
@@ -76,39 +82,14 @@ async def test_workers_follow_a_failover(own_redis: Callable[..., RedisServer]) 
 
 
 @pytest.mark.row("R42")
-async def test_workers_wait_while_their_server_only_lets_them_read(
-    own_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
-) -> None:
-    server = own_redis()
-    async with fleet(server.url, partitions=4, options=QUICK) as crew:
+async def test_groups_that_are_gone_are_made_again(redis_url: str) -> None:
+    async with fleet(redis_url, partitions=2, options=QUICK) as crew:
         await crew.settle()
-        await crew.send(0, 100)
-        await seen(crew, 100)
-        # Of a primary that is not there: it keeps what it has, and takes nothing.
-        tell(server, "REPLICAOF", "127.0.0.1", 1)
-        with pytest.raises(BrokerUnavailable):
-            await crew.send(100, 100)
-        await eventually(lambda: "partition_lost" in caplog.text)
-        tell(server, "REPLICAOF", "NO", "ONE")
-        await persist(crew, 100, 100)
-        await seen(crew, 200)
-        check(crew)
-
-
-@pytest.mark.row("R42")
-async def test_groups_and_scripts_that_are_gone_are_made_again(
-    own_redis: Callable[..., RedisServer],
-) -> None:
-    server = own_redis()
-    async with fleet(server.url, partitions=2, options=QUICK) as crew:
-        await crew.settle()
-        await crew.send(0, 100)
-        await seen(crew, 100)
-        tell(server, "SCRIPT", "FLUSH")
-        await crew.send(100, 100)
+        await crew.send(0, 200)
         await seen(crew, 200)
         for partition in range(2):
-            tell(server, "XGROUP", "DESTROY", crew.orders.keys.log(partition), "handle")
+            log = crew.orders.keys.log(partition)
+            await crew.orders.link.command("XGROUP", "DESTROY", log, "handle")
         crew.seen.clear()
         await crew.send(200, 100)
         # Nothing says how far it was: so it begins with all that is kept.
@@ -147,3 +128,39 @@ async def test_a_line_that_swallows_everything_costs_neither_events_nor_order(
 
 def _owned(*crews: Fleet) -> tuple[int, ...]:
     return tuple(sum(len(one.owned) for one in crew.workers.values()) for crew in crews)
+
+
+async def test_events_are_processed_on_a_full_server(own_redis: Callable[..., RedisServer]) -> None:
+    """From the start of a worker to its end."""
+
+    options = {"policy": Ignore(keep=True)}
+    server = own_redis(maxmemory_policy="noeviction")
+    async with fleet(server.url, partitions=2, bad={3}, options=options) as crew:
+        link, keys = crew.orders.link, crew.orders.keys
+        await crew.send(0, 20, keys=2)
+        await link.command("CONFIG", "SET", "maxmemory", 1)
+        with pytest.raises(StatementFailed, match="Redis is full"):
+            await crew.send(20, 1)
+        worker = await crew.start()
+        await eventually(lambda: len(crew.seen) == 19)
+
+        await eventually(crew.idle)
+        assert sorted(crew.numbers) == [number for number in range(20) if number != 3]
+        assert await link.command("XLEN", keys.dead(1, "handle")) == 1
+        await crew.stop(worker)
+        assert await link.command("ZCARD", keys.members("handle")) == 0
+
+        async def nothing(_: object) -> None: ...
+
+        processor = Processor(crew.orders, nothing, name="handle", options=Options(lease_s=60.0))
+        ownership = Ownership(link, processor, "another")
+        for partition in (await ownership.acquire([0, 1])).values():
+            # It was released.
+            assert isinstance(partition, OwnedPartition)
+            deadline, partition.deadline = partition.deadline, -math.inf
+            assert await ownership.extend([partition]) == []
+            assert partition.deadline > deadline
+            assert await ownership.halt(partition, "because")
+            assert await ownership.park(partition, RuntimeError("because"))
+        lead: Any = await link.run("streams.lead", ["{t:st}:lead"], ["another", 1_000])
+        assert lead == 1

@@ -1,10 +1,12 @@
-"""Halted partitions: how they go on, and how not; and what must not be left out or behind."""
+"""Halted partitions and how they go on; what keeps streams in shape, and must not be left out."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -14,24 +16,12 @@ from chancy.plugins.redis.streams.group import executor
 from chancy.plugins.redis.streams.group.control import Control
 from chancy.plugins.redis.streams.inspection import Inspection
 from chancy.plugins.redis.streams.model.event import Event
-from chancy.plugins.redis.streams.model.policy import Halt, Quarantine
+from chancy.plugins.redis.streams.model.policy import Halt
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.streams import Streams
-from chancy.plugins.redis.transport.redis_client import RedisClient
-from chancy.plugins.redis.transport.scripts import ScriptCall
-from tests.plugins.redis.streams.fleet import Fleet, Order, fleet
+from tests.plugins.redis.streams.fleet import Fleet, Order, fleet, working
 from tests.support.waiting import eventually
-
-
-def failing(crew: Fleet, bad: set[int]) -> None:
-    async def handle(worker: int, events: Events[Order]) -> None:
-        async for order in events.records():
-            if order.seq in bad:
-                raise ValueError(f"event {order.seq}")
-            crew.note(worker, events, order)
-
-    crew.handler = handle
 
 
 def _no_decode(_: Any) -> Order:
@@ -47,9 +37,7 @@ async def halted(crew: Fleet) -> dict[int, str]:
 async def test_resume_continues_the_named_partitions_and_shows_why_they_stopped(
     place: dict[str, Any],
 ) -> None:
-    async with fleet(**place, partitions=3, options={"policy": Halt()}) as crew:
-        bad = {0, 1}
-        failing(crew, bad)
+    async with fleet(**place, partitions=3, bad={0, 1}, options={"policy": Halt()}) as crew:
         worker = await crew.settle()
         await crew.send(0, 6, keys=3)
         both = {0: "ValueError: event 0", 1: "ValueError: event 1"}
@@ -61,7 +49,7 @@ async def test_resume_continues_the_named_partitions_and_shows_why_they_stopped(
         await eventually(lambda: crew.numbers == [2, 5])
         look = Inspection(crew.orders, "handle")
         assert await look.resume([2]) == {}
-        bad.clear()
+        crew.bad.clear()
         assert await look.resume([]) == {}
         assert await look.resume([1]) == {1: "ValueError: event 1"}
         await eventually(lambda: crew.numbers[-2:] == [1, 4])
@@ -74,9 +62,7 @@ async def test_resume_continues_the_named_partitions_and_shows_why_they_stopped(
 
 
 async def test_the_next_owner_begins_what_was_halted(place: dict[str, Any]) -> None:
-    async with fleet(**place, partitions=1, options={"policy": Halt()}) as crew:
-        bad = {0}
-        failing(crew, bad)
+    async with fleet(**place, partitions=1, bad={0}, options={"policy": Halt()}) as crew:
         first = await crew.start()
         await crew.send(0, 2)
 
@@ -86,7 +72,7 @@ async def test_the_next_owner_begins_what_was_halted(place: dict[str, Any]) -> N
         await eventually(shown)
         await crew.stop(first)
         assert await halted(crew) == {}
-        bad.clear()
+        crew.bad.clear()
         await crew.start()
         await eventually(lambda: crew.numbers == [0, 1])
         assert await halted(crew) == {}
@@ -114,42 +100,6 @@ async def test_a_resume_of_old_is_not_repeated_when_a_connection_was_lost(
         await asyncio.wait([task])
 
 
-@pytest.mark.row("R20")
-async def test_pending_acknowledgements_survive_a_quarantine(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The acknowledgements are sent, and reach the server late; the quarantine is quicker."""
-    on_its_way, answered = asyncio.Event(), RedisClient.run_many
-
-    async def late(link: RedisClient, calls: Sequence[ScriptCall], **more: Any) -> Any:
-        if any(call.script == "streams.exchange" and len(call.args) > 7 for call in calls):
-            on_its_way.set()
-            await asyncio.sleep(0.2)  # longer than a quarantine takes
-        return await answered(link, calls, **more)
-
-    monkeypatch.setattr(RedisClient, "run_many", late)
-    poison = {3}
-
-    async def handle(worker: int, events: Events[Order]) -> None:
-        async for order in events.records():
-            if order.seq in poison:
-                await on_its_way.wait()
-                raise ValueError("poison")
-            crew.note(worker, events, order)
-
-    async with fleet(
-        redis_url, partitions=1, handler=handle, options={"policy": Quarantine()}
-    ) as crew:
-        worker = await crew.settle()
-        await crew.send(0, 6)
-        await eventually(lambda: worker.executor.runner.parked == {0})
-        await eventually(lambda: not worker.owned)
-        poison.clear()
-        await Inspection(crew.orders, "handle").resume()
-        await eventually(lambda: crew.numbers[-1:] == [5])
-        assert crew.numbers == [0, 1, 2, 3, 4, 5]
-
-
 async def test_events_after_the_loss_of_a_group_are_not_skipped(redis_url: str) -> None:
     async with fleet(redis_url, partitions=1, options={"start": "$"}) as crew:
         await crew.send(0, 1)
@@ -163,29 +113,23 @@ async def test_events_after_the_loss_of_a_group_are_not_skipped(redis_url: str) 
         await eventually(lambda: 2 in crew.numbers)
 
 
-async def test_events_after_a_data_loss_are_not_skipped(redis_url: str) -> None:
+@pytest.mark.row("R04", "R42")
+async def test_settings_and_events_are_there_after_a_data_loss(redis_url: str) -> None:
+    """The settings before anybody sends: or a worker that is declared otherwise would begin."""
     async with fleet(redis_url, partitions=2, options={"start": "$", "lease_s": 1.0}) as crew:
         await crew.send(0, 2)
-        await crew.settle()
-        await crew.orders.link.command("FLUSHALL")
-        await crew.send(2, 2)
-        await eventually(lambda: sorted(crew.numbers) == [2, 3])
-
-
-@pytest.mark.row("R04", "R42")
-async def test_stream_settings_are_stored_again_after_a_data_loss(redis_url: str) -> None:
-    """Before anybody sends: or a worker that is declared otherwise would begin."""
-    async with fleet(redis_url, partitions=2, options={"lease_s": 1.0}) as crew:
         worker = await crew.settle()
-        await crew.orders.link.command("FLUSHALL")
+        link, keys = crew.orders.link, crew.orders.keys
+        await link.command("FLUSHALL")
 
         async def kept() -> bool:
-            found = await crew.orders.link.command("HGET", crew.orders.keys.meta, "partitions")
-            return bool(found == b"2")
+            return bool(await link.command("HGET", keys.meta, "partitions") == b"2")
 
         await eventually(kept, timeout=5)
         await eventually(crew.settled)
         assert len(worker.owned) == 2
+        await crew.send(2, 2)
+        await eventually(lambda: sorted(crew.numbers) == [2, 3])
 
 
 async def test_acknowledgements_during_a_batch_are_sent_with_it() -> None:
@@ -217,8 +161,7 @@ async def test_completed_work_is_counted_in_the_log(
     monkeypatch.setattr(executor, "_COUNT_S", 0.02)
     caplog.set_level("INFO", "chancy.redis.streams")
     counts = "read=3 acked=2 failed=1 dead=0 fenced=0 gone=0 rebalances=1"
-    async with fleet(redis_url, partitions=2, options={"policy": Halt()}) as crew:
-        failing(crew, {2})
+    async with fleet(redis_url, partitions=2, bad={2}, options={"policy": Halt()}) as crew:
         worker = await crew.settle()
         await crew.send(0, 3, keys=2)
         line = f"processor_counts processor=orders/handle partitions=2 halted=1 parked=0 {counts}"
@@ -254,8 +197,7 @@ async def test_a_halt_stops_no_other_processor(place: dict[str, Any]) -> None:
         async for order in events.records():
             seen["elsewhere"].append(order.seq)
 
-    serving = asyncio.create_task(streams.serve())
-    try:
+    async with working(streams):
         for stream in (orders, others):
             await stream.send(*(Order(key=seq, seq=seq) for seq in range(20)))
         halting = next(one for one in streams.executors if one.processor.name == "spoilt")
@@ -263,8 +205,77 @@ async def test_a_halt_stops_no_other_processor(place: dict[str, Any]) -> None:
         for stream in (orders, others):
             await stream.send(*(Order(key=seq, seq=seq) for seq in range(20, 40)))
         await eventually(lambda: all(sorted(one) == list(range(40)) for one in seen.values()))
-        assert not serving.done()
         assert halting.runner.halted == {0, 1}
-    finally:
-        serving.cancel()
-        await asyncio.wait([serving])
+
+
+async def length(crew: Fleet) -> int:
+    return int(await crew.orders.link.command("XLEN", crew.orders.keys.log(0)))
+
+
+@pytest.mark.row("R06")
+async def test_only_events_acknowledged_by_every_processor_are_trimmed(redis_url: str) -> None:
+    options = {"check_s": 0.05, "lease_s": 0.4}
+    async with fleet(
+        redis_url, partitions=1, stream_options={"size": 500}, options=options
+    ) as crew:
+        link, log = crew.orders.link, crew.orders.keys.log(0)
+        await link.command("XGROUP", "CREATE", log, "slow", "0", "MKSTREAM")
+        await crew.start()
+        for first in range(0, 500, 100):
+            await crew.send(first, 100)
+        await eventually(lambda: len(crew.seen) == 500)
+        crew.orders.size = 50
+        for worker in crew.workers.values():
+            worker.stream.size = 50
+        read = await link.command(
+            "XREADGROUP", "GROUP", "slow", "c", "COUNT", 100, "STREAMS", log, ">"
+        )
+        ids = [xid for xid, _ in read[0][1]]
+        await link.command("XACK", log, "slow", *ids)
+
+        async def trimmed() -> bool:
+            first = await link.command("XRANGE", log, "-", "+", "COUNT", 1)
+            return bool(first[0][0] > ids[0])
+
+        await eventually(trimmed)
+        # Of what the slow group has not read nothing is gone.
+        assert await length(crew) >= 400
+        await link.command("XGROUP", "DESTROY", log, "slow")
+
+        async def short() -> bool:
+            return await length(crew) <= 250
+
+        await eventually(short)
+
+
+@pytest.mark.row("R04")
+async def test_a_worker_with_other_partitions_does_not_begin(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with fleet(redis_url, partitions=4) as crew:
+        await crew.settle()
+        crew.partitions = 8
+        other = await crew.start()
+        await eventually(lambda: "processor_not_started" in caplog.text)
+        assert other.owned == set()
+        assert "8" in caplog.text
+        assert "4" in caplog.text
+        del crew.workers[other.number]
+        crew.partitions = 4
+        assert crew.settled()
+        crew.workers[other.number] = other
+
+
+@pytest.mark.row("R19")
+async def test_a_halt_may_end_the_process(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
+
+    options = {"policy": Halt(exit=True)}
+    async with fleet(redis_url, partitions=2, bad={0, 1}, options=options) as crew:
+        worker = await crew.start()
+        await crew.send(0, 2)
+        await eventually(lambda: worker.executor.runner.halted == {0, 1})
+        assert sent == [(os.getpid(), signal.SIGTERM)], "a second one would end it at once"
+        assert worker.streams.exit.code == 5
+        assert await crew.pending() == 2

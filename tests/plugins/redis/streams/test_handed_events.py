@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from chancy.plugins.redis.streams.processing.middleware import middleware
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
-from tests.plugins.redis.streams.fleet import Order, orders_of
+from tests.plugins.redis.streams.fleet import Order, orders_of, working
 from tests.plugins.redis.streams.orders import pending
 from tests.support.waiting import eventually
 
@@ -74,48 +74,54 @@ async def test_an_event_is_acknowledged_when_the_next_one_is_asked_for(
     streams.processor(stream, join_delay_s=0, **options)(make(given.append, going, take))
     count = take or 1
     await stream.send(*(Order(key=HELD, seq=number) for number in range(count)))
-    serving = asyncio.create_task(streams.serve())
-    try:
-        await eventually(lambda: given)
 
-        async def done(partition: int) -> bool:
-            return await pending(stream, partition) == 0
+    async def done(partition: int) -> bool:
+        return await pending(stream, partition) == 0
 
-        # By the same fetcher, behind what it had to pass on by then.
-        await stream.send(Order(key=OTHER, seq=9))
-        await eventually(lambda: len(given) == 2)
-        await eventually(lambda: done(OTHER))
-        assert await pending(stream, HELD) == count
-        going.set()
+    async with working(streams):
+        try:
+            await eventually(lambda: given)
+            # By the same fetcher, behind what it had to pass on by then.
+            await stream.send(Order(key=OTHER, seq=9))
+            await eventually(lambda: len(given) == 2)
+            await eventually(lambda: done(OTHER))
+            assert await pending(stream, HELD) == count
+        finally:
+            going.set()
         await eventually(lambda: done(HELD))
-    finally:
-        going.set()
-        serving.cancel()
-        await asyncio.wait([serving])
 
 
-@pytest.mark.row("R14")
-async def test_batches_of_a_thread_are_full_or_in_time_and_never_empty(streams: Streams) -> None:
+@pytest.mark.row("R14", "R45")
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_batches_are_full_or_in_time_and_never_empty(
+    streams: Streams, threaded: bool
+) -> None:
     stream, seen = declare(streams), list[tuple[float, list[int]]]()
 
-    def handle(events: BlockingEvents[Order]) -> None:
-        for batch in events.records().take(10, within=0.3):
-            seen.append((time.monotonic(), [order.seq for order in batch]))
+    def note(batch: Sequence[Order]) -> None:
+        seen.append((time.monotonic(), [order.seq for order in batch]))
 
-    streams.processor(stream, mode="thread", join_delay_s=0)(handle)
+    async def here(events: Events[Order]) -> None:
+        async for batch in events.records().take(10, within=0.3):
+            note(batch)
+
+    def aside(events: BlockingEvents[Order]) -> None:
+        for batch in events.records().take(10, within=0.3):
+            note(batch)
+
+    work: Any = aside if threaded else here
+    streams.processor(stream, mode="thread" if threaded else "async", join_delay_s=0)(work)
     await stream.send(*(Order(key=0, seq=number) for number in range(20)))
-    serving = asyncio.create_task(streams.serve())
-    await eventually(lambda: len(seen) == 2)
-    await asyncio.sleep(0.4)  # longer than a batch waits
-    assert len(seen) == 2, "no batch is empty"
-    sent = time.monotonic()
-    await stream.send(Order(key=0, seq=20))
-    await stream.send(Order(key=0, seq=21))
-    await eventually(lambda: len(seen) == 3)
-    serving.cancel()
-    await asyncio.wait([serving])
+    async with working(streams):
+        await eventually(lambda: len(seen) == 2)
+        await asyncio.sleep(0.4)  # longer than a batch waits
+        assert len(seen) == 2, "no batch is empty"
+        sent = time.monotonic()
+        await stream.send(*(Order(key=0, seq=number) for number in range(20, 22)))
+        await eventually(lambda: len(seen) == 3)
     assert [batch for _, batch in seen] == [[*range(10)], [*range(10, 20)], [20, 21]]
-    assert seen[2][0] - sent >= 0.25
+    assert seen[1][0] - seen[0][0] < 0.25, "a full one does not wait"
+    assert seen[2][0] - sent > 0.25
 
 
 @pytest.mark.row("R14")

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from chancy.errors import BrokerUnavailable
-from chancy.plugins.redis.streams.group.fetch_budget import TRIP_BYTES
+from chancy.plugins.redis.streams.group.fetch_budget import TRIP_BYTES, FetchBudget
 from chancy.plugins.redis.streams.inspection import Inspection
 from chancy.plugins.redis.streams.processing.events import Events
-from chancy.plugins.redis.transport.redis_client import RedisClient
-from chancy.plugins.redis.transport.scripts import ScriptCall, Value
+from chancy.plugins.redis.transport.scripts import Value
 from tests.plugins.redis.streams.fleet import Fleet, Order, fleet
+from tests.plugins.redis.trips import Calls, Send, around, script
 from tests.support.waiting import eventually
 
 EVENT = 256 * 1024
@@ -37,18 +37,18 @@ def size_of(reply: Any) -> int:
 
 def slow_line(monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]:
     """Let no answer of more bytes come in time; gives how large those were that came."""
-    came, call_many = list[int](), RedisClient.run_many
+    came = list[int]()
 
-    async def slow(link: RedisClient, calls: Sequence[ScriptCall], **more: Any) -> Any:
-        replies = await call_many(link, calls, **more)
-        if any(one.script == "streams.exchange" for one in calls):
+    async def slow(calls: Calls, send: Send) -> list[Any]:
+        replies = await send()
+        if any(map(script("streams.exchange"), calls)):
             size = sum(map(size_of, replies))
             if size > most:
                 raise BrokerUnavailable("no answer in time")
             came.append(size)
         return replies
 
-    monkeypatch.setattr(RedisClient, "run_many", slow)
+    around(monkeypatch, slow)
     return came
 
 
@@ -132,3 +132,23 @@ async def test_a_lag_that_the_server_does_not_report_is_counted_up_to_a_mebibyte
         assert 4 <= counted <= 20
         await link.command("XTRIM", log, "MAXLEN", 3)
         assert await lag() == (3, False)
+
+
+MIB = 1024 * 1024
+
+
+def lane(mean: float) -> Any:
+    return SimpleNamespace(room=1_000, more=True, closing=False, mean=mean)
+
+
+@pytest.mark.parametrize(
+    ("means", "counts"),
+    [
+        ([MIB, MIB], [8, 0]),
+        ([9 * MIB, 1024], [1, 0]),
+        ([9 * MIB, 9 * MIB, 1.0], [1, 0, 0]),
+        ([1024, 9 * MIB], [1_000, 0]),
+    ],
+)
+def test_one_event_at_least_and_never_less_than_none(means: list[float], counts: list[int]) -> None:
+    assert FetchBudget(5.0).share([lane(mean) for mean in means]) == counts

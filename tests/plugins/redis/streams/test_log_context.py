@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import ast
 import json
 import logging
 import re
@@ -16,10 +16,11 @@ import pytest
 from chancy.log_context import ORIGIN
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams import Events, LogContext, Streams
-from tests.plugins.redis.streams.fleet import in_turn
+from tests.plugins.redis.streams.fleet import in_turn, working
 from tests.plugins.redis.streams.orders import Order
 from tests.plugins.redis.streams.written_programs import shop_env
 from tests.support.command import command, started
+from tests.support.sources import ROOT
 from tests.support.waiting import eventually, eventually_sync
 
 SHOP = """\
@@ -182,11 +183,9 @@ async def billed(redis_url: str, heard: Heard) -> None:
         async for order in events.records():
             logging.getLogger("shop").info("billed", extra={"stream": f"mine {order.order_id}"})
 
-    serving = asyncio.create_task(streams.serve())
-    await orders.send(Order(order_id=0), Order(order_id=1))
-    await eventually(lambda: len(heard.of("shop")) == 2)
-    serving.cancel()
-    await asyncio.wait([serving])
+    async with working(streams):
+        await orders.send(Order(order_id=0), Order(order_id=1))
+        await eventually(lambda: len(heard.of("shop")) == 2)
     await streams.link.close()
     assert ORIGIN.get(None) is None
 
@@ -217,3 +216,37 @@ async def test_a_handler_is_made_to_know_it(redis_url: str, heard: Heard) -> Non
         assert (one["worker"], one["executor"]) == (ours["worker"], ours["executor"])
         assert one["processor"] == "bill"
         assert one["stream"] == f"mine {number}", "what a record says itself stays"
+
+
+FOLDER = ROOT / "plugins" / "redis" / "streams"
+#: Lines that are about a whole process, its lead, its timers, or the rows of the outbox.
+OTHERS = {"leadership.py", "leader_loop.py", "timers.py", "relay.py"}
+LEVELS = {"debug", "info", "warning", "error", "critical", "exception"}
+#: Where each line is about a partition.
+OF_PARTITIONS = {"consumer.py", "fetcher.py", "run.py", "loss.py", "overdue.py"}
+
+
+def _lines() -> Iterator[tuple[str, str]]:
+    """The modules and the texts of all lines that streams log."""
+    for path in sorted(FOLDER.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Name(id="logger"), attr=level),
+                    args=[ast.Constant(value=str(text)), *_],
+                ) if level in LEVELS:
+                    yield path.name, text
+                case _:
+                    pass
+
+
+@pytest.mark.row("R48")
+def test_lines_name_their_processor_and_their_partition() -> None:
+    lines = list(_lines())
+    assert len(lines) > 25
+    for module, text in lines:
+        event, _, rest = text.partition(" ")
+        assert event.replace("_", "").isalpha(), text
+        if module not in OTHERS and event != "process_ends":
+            assert rest.startswith("processor=%s"), text
+            assert " partition=%d" in rest or module not in OF_PARTITIONS, text

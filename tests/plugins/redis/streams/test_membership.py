@@ -1,9 +1,11 @@
-"""Who belongs to a processor, and how the partitions are shared: the script, on a real server."""
+"""Who belongs to a processor, and how the partitions are shared; joins that are not answered."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace
@@ -17,11 +19,14 @@ from redis import Redis
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.group.maintenance import Maintenance
 from chancy.plugins.redis.streams.group.membership import Membership, PartitionPlan, read_plan
+from chancy.plugins.redis.streams.processing.ownership import Ownership
+from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.processing.processor import Options, Processor, Strategy
 from chancy.plugins.redis.streams.streams import Streams
 from chancy.plugins.redis.transport.redis_client import RedisClient
-from chancy.plugins.redis.transport.scripts import script_of
-from tests.plugins.redis.streams.fleet import Order, orders_of
+from chancy.plugins.redis.transport.scripts import ScriptCall, script_of
+from tests.plugins.redis.streams.fleet import Order, fleet, orders_of
+from tests.plugins.redis.trips import lose
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
 
@@ -226,3 +231,63 @@ async def test_few_members_of_many_look_for_dead_ones(
     for _ in range(count):
         await member.reap()
     assert least <= len(looked) <= most
+
+
+def join(call: ScriptCall) -> bool:
+    return call.script == "streams.membership" and call.args[0] == "join"
+
+
+@pytest.mark.row("R24", "R31")
+async def test_a_worker_whose_join_had_no_answer_has_all_partitions_at_once(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not when the lease of a member has ended that never was."""
+    lost = lose(monkeypatch, join, 2)
+    async with fleet(redis_url, partitions=8, options={"lease_s": 60}) as crew:
+        await crew.start()
+        await eventually(crew.settled, timeout=10)
+        assert len(lost) == 2
+        keys = crew.orders.keys
+        assert await crew.orders.link.command("ZCARD", keys.members("handle")) == 1
+
+
+@pytest.mark.row("R27")
+async def test_a_worker_that_follows_a_killed_one_waits_for_its_lease(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And neither ends nor begins anew meanwhile; what the killed one had read comes first."""
+    lease_s = 0.5
+    async with fleet(redis_url, partitions=4, options={"lease_s": lease_s}) as crew:
+        await crew.send(0, 20, keys=4)
+        link, keys = crew.orders.link, crew.orders.keys
+
+        async def nothing(_: object) -> None: ...
+
+        killed = Processor(crew.orders, nothing, name="handle", options=Options(lease_s=lease_s))
+        await Membership(link, killed, "killed").change("join")
+        began = time.monotonic()
+        for number, lane in (await Ownership(link, killed, "killed").acquire(range(4))).items():
+            assert isinstance(lane, OwnedPartition)
+            names = keys.own(number, "handle"), keys.log(number), keys.stat(number)
+            await link.run(
+                "streams.exchange", names, ("handle", "killed", lane.epoch, 2, ">", 1, 1_000)
+            )
+        worker = await crew.start()
+        await eventually(lambda: worker.owned == set(range(4)))
+        assert time.monotonic() - began >= lease_s
+        await eventually(lambda: sorted(crew.numbers) == list(range(20)))
+        assert crew.out_of_order() == []
+        assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
+
+
+@pytest.mark.row("R25")
+async def test_a_worker_that_ends_before_its_join_is_answered_is_no_member(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = lose(monkeypatch, join, 10**9)
+    async with fleet(redis_url, partitions=8) as crew:
+        worker = await crew.start()
+        await eventually(lambda: len(lost) > 1)
+        await crew.stop(worker)
+        keys = crew.orders.keys
+        assert await crew.orders.link.command("ZCARD", keys.members("handle")) == 0

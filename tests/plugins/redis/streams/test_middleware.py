@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis.streams.model.event import Event
 from chancy.plugins.redis.streams.model.policy import Ignore
 from chancy.plugins.redis.streams.model.protocols import Item, MiddlewareContext
@@ -168,39 +167,6 @@ async def test_failed_events_are_in_the_sink(streams: Streams, size: int) -> Non
     assert (last.stream, last.processor, last.partition) == ("orders", "work", 0)
     assert (last.xid, last.error) == (ids[11], "ValueError: eleven")
     assert await pending(stream, 0, "work") == 0
-
-
-@pytest.mark.row("R18")
-async def test_events_whose_dead_letter_is_not_stored_are_not_acknowledged(
-    streams: Streams, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stream, tries = declare(streams), list[int]()
-    letters = DeadLetterMiddleware(stream)
-    away = True
-    send = Stream.send_many
-
-    async def fail(self: Stream[Any], records: Any, **named: Any) -> int:
-        if away and self.name == "dead.orders":
-            raise BrokerUnavailable("the sink is away")
-        return await send(self, records, **named)
-
-    monkeypatch.setattr(Stream, "send_many", fail)
-
-    @streams.processor(stream, middleware=[letters], policy=Ignore(), join_delay_s=0)
-    async def work(events: Events[Order]) -> None:
-        async for order in events.records():
-            tries.append(order.order_id)
-            if order.order_id == 0:
-                raise ValueError("zero")
-
-    await stream.send(Order(order_id=0), Order(order_id=1))
-    async with working(streams):
-        await eventually(lambda: tries.count(0) >= 2)
-        assert 1 not in tries, "it comes before what follows, again and again"
-        assert await pending(stream, 0, "work") >= 1
-        away = False
-        await eventually(lambda: 1 in tries)
-    assert [letters.original(one).order_id for _, one in await records(letters.sink)] == [0]
 
 
 @pytest.mark.row("R18")

@@ -1,11 +1,9 @@
-"""Order and count: each event once while all is well, and in order by key."""
+"""Order and count: each event once while all is well, in order by key, at any size."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -13,11 +11,10 @@ import pytest
 
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis.streams.processing.events import Events
-from chancy.plugins.redis.transport.redis_client import RedisClient
-from chancy.plugins.redis.transport.scripts import ScriptCall
 from tests.plugins.redis.streams.fleet import Fleet, Order, fleet
 from tests.plugins.redis.streams.shards import tell
 from tests.plugins.redis.streams.witness import witness
+from tests.plugins.redis.trips import Calls, Send, around
 from tests.support.redis_fixtures import RedisClusterServers
 from tests.support.waiting import eventually
 
@@ -158,53 +155,29 @@ async def test_a_slow_partition_holds_up_no_other_and_reads_no_more_than_it_may(
         assert groups[0]["pending"] <= 6
 
 
-async def test_answers_that_are_lost_cost_neither_order_nor_events(
-    place: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The read has happened, and nobody has heard of it."""
-    answered = RedisClient.run_many
-    lost = itertools.cycle([False, True, False])
-
-    async def lossy(link: RedisClient, calls: Sequence[ScriptCall], **more: Any) -> Any:
-        replies = await answered(link, calls, **more)
-        if calls and calls[0].script == "streams.exchange" and next(lost):
-            raise BrokerUnavailable("the answer was lost")
-        return replies
-
-    monkeypatch.setattr(RedisClient, "run_many", lossy)
-    async with fleet(**place, partitions=2, batch=10, options={"prefetch": 16}) as crew:
-        await crew.start()
-        await crew.send(0, 200)
-        await eventually(lambda: len(crew.seen) >= 200)
-        await eventually(crew.idle)
-        assert sorted(crew.numbers) == list(range(200))
-        assert crew.out_of_order() == []
-
-
 async def test_a_read_that_arrives_after_its_retry_skips_no_events(
     place: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a network outage: the kernel retransmits what a closed connection has sent."""
-    answered, arrived = RedisClient.run_many, asyncio.Event()
-    late = list[ScriptCall]()
+    arrived, delayed = asyncio.Event(), list[tuple[Calls, Send]]()
 
-    async def delayed(link: RedisClient, calls: Sequence[ScriptCall], **more: Any) -> Any:
+    async def slow(calls: Calls, send: Send) -> list[Any]:
         reads = any(call.script == "streams.exchange" and call.args[3] for call in calls)
-        if reads and not late and len(crew.seen) >= 20:
-            late.extend(calls)
+        if reads and not delayed and len(crew.seen) >= 20:
+            delayed.append((calls, send))
             raise BrokerUnavailable("no reply in time")
-        replies = await answered(link, calls, **more)
-        if reads and late and not arrived.is_set():
+        replies = await send()
+        if reads and delayed and not arrived.is_set():
             arrived.set()
-            await answered(link, late)
+            await delayed[0][1]()
         return replies
 
-    monkeypatch.setattr(RedisClient, "run_many", delayed)
+    around(monkeypatch, slow)
     async with fleet(**place, partitions=1, options={"prefetch": 5}) as crew:
         await crew.send(0, 100, keys=1)
         await crew.start()
         await arrived.wait()
-        assert late[0].args[4] == ">"
+        assert delayed[0][0][0].args[4] == ">"
         await eventually(lambda: crew.numbers[-1] == 99)
         assert crew.numbers == list(range(100))
         await eventually(crew.idle)
@@ -214,10 +187,10 @@ async def test_a_partition_that_cannot_be_reached_holds_up_no_other(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where one primary of a cluster has died."""
-    answered, refused = RedisClient.run_many, asyncio.Event()
+    refused = asyncio.Event()
 
-    async def half(link: RedisClient, calls: Sequence[ScriptCall], **more: Any) -> Any:
-        replies = list(await answered(link, calls, **more))
+    async def half(calls: Calls, send: Send) -> list[Any]:
+        replies = list(await send())
         for at, call in enumerate(calls):
             if call.script == "streams.exchange" and call.keys[1] == crew.orders.keys.log(0):
                 replies[at] = BrokerUnavailable("that server is away")
@@ -226,7 +199,7 @@ async def test_a_partition_that_cannot_be_reached_holds_up_no_other(
 
     async with fleet(redis_url, partitions=2) as crew:
         await crew.settle()
-        monkeypatch.setattr(RedisClient, "run_many", half)
+        around(monkeypatch, half)
         await crew.orders.send(*(Order(key=0, seq=number) for number in range(10)))
         await refused.wait()
         began = time.monotonic()
@@ -244,3 +217,101 @@ def _saw(crew: Fleet, partition: int, number: int) -> bool:
 
 def _seen(crew: Fleet, partition: int) -> list[int]:
     return [one.order.seq for one in crew.seen if one.partition == partition]
+
+
+SIZE = 50
+
+
+@pytest.mark.row("R06")
+async def test_a_processor_that_was_away_begins_with_what_is_left_and_the_rest_is_counted(
+    redis_url: str,
+) -> None:
+    """Twice the size comes meanwhile, also in the place of what it had at hand."""
+    stuck = asyncio.Event()
+
+    async def handle(worker: int, events: Events[Order]) -> None:
+        async for order in events.records():
+            crew.note(worker, events, order)
+            await stuck.wait()
+
+    options = {"prefetch": 10, "grace_s": 0}
+    stream_options = {"size": SIZE, "full": "drop_oldest"}
+    async with fleet(
+        redis_url, partitions=1, handler=handle, options=options, stream_options=stream_options
+    ) as crew:
+        worker = await crew.start()
+        await crew.send(0, 10)
+        await eventually(lambda: crew.numbers == [0])
+        await crew.stop(worker)
+        held = await crew.pending()
+        assert 1 <= held <= 10
+        for first in range(10, 10 + 2 * SIZE, 10):
+            await crew.send(first, 10)
+        stuck.set()
+        crew.seen.clear()
+        await crew.start()
+        await eventually(lambda: crew.numbers and crew.numbers[-1] == 9 + 2 * SIZE)
+        left = len(crew.numbers)
+        assert SIZE - 10 <= left <= SIZE
+        assert crew.numbers == [*range(10 + 2 * SIZE - left, 10 + 2 * SIZE)]
+        stat = crew.orders.keys.stat(0)
+        dropped: Any = await crew.orders.link.command("HGET", stat, "dropped")
+        assert int(dropped) == 10 + 2 * SIZE - left
+        lost: Any = await crew.orders.link.command("HGET", stat, "lost:handle")
+        assert int(lost) == held, "of those that it had not acknowledged"
+
+        await eventually(crew.idle)
+
+
+@pytest.mark.row("R31", "R45", "R46")
+@pytest.mark.parametrize("join_delay_s", [0.0, pytest.param(1.0, marks=pytest.mark.chaos)])
+async def test_a_burst_of_workers_settles(place: dict[str, Any], join_delay_s: float) -> None:
+    """With a delay in few plans, without one all the same."""
+    partitions, count, events = 256, 16, 1_024
+    async with fleet(
+        **place, partitions=partitions, options={"join_delay_s": join_delay_s}
+    ) as crew:
+        await crew.send(0, events, keys=partitions)
+        began = asyncio.get_running_loop().time()
+        workers = []
+        for _ in range(count):
+            workers.append(await crew.start())
+            if join_delay_s:
+                # One after the other, all within the delay: each would make a plan to follow.
+                await asyncio.sleep(join_delay_s / count / 3)
+        await eventually(crew.settled)
+        await eventually(lambda: len(crew.seen) >= events)
+        took_s = asyncio.get_running_loop().time() - began
+        assert sorted(crew.numbers) == list(range(events)), "each once"
+        assert crew.out_of_order() == []
+        assert took_s < 10
+        if join_delay_s:
+            moves = [worker.executor.runner.counters.rebalances for worker in workers]
+            assert max(moves) <= 4, moves
+
+
+@pytest.mark.row("R15")
+async def test_a_batch_that_waits_to_be_filled_ends_with_its_partition(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing more comes that would wake it; what it had comes again where the partition goes."""
+
+    async def patiently(worker: int, events: Events[Order]) -> None:
+        async for batch in events.records().take(2, within=30.0):
+            for order in batch:
+                crew.note(worker, events, order)
+
+    options = {"grace_s": 30.0, "lease_s": 60.0}
+    async with fleet(redis_url, partitions=8, handler=patiently, options=options) as crew:
+        first = await crew.start()
+        await crew.send(0, 8, keys=8)
+        await eventually(crew.settled)
+        lanes = first.executor.runner.partitions
+        await eventually(lambda: [len(lane.buffer) for lane in lanes] == [1] * 8)
+        joined = await crew.start()
+        await eventually(lambda: crew.settled() and len(joined.owned) == 4, timeout=10)
+        assert crew.seen == []
+        await crew.send(8, 8, keys=8)
+        await eventually(lambda: sorted(crew.numbers) == list(range(16)))
+        assert crew.out_of_order() == []
+        assert "processor_interrupted" not in caplog.text

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from importlib import resources
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 
 from chancy.errors import BrokerUnavailable, InvalidArguments
@@ -16,14 +18,17 @@ from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.producing import relay
 from chancy.plugins.redis.streams.producing.outbox import EventOutboxReader, EventOutboxRow
-from chancy.plugins.redis.transport.redis_client import RedisClient
+from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.transport.scripts import ScriptCall
+from chancy.postgres.statements import load
 from chancy.worker.worker import Worker
 from tests.integration.within.stacks import ASYNC_STACKS, SYNC_STACKS, AsyncStack, SyncStack
+from tests.plans import functions
 from tests.plugins.redis.streams.fleet import in_turn
 from tests.plugins.redis.streams.orders import Order, every, orders, records
 from tests.plugins.redis.streams.outbox_shop import Shop, opened
-from tests.support.waiting import eventually
+from tests.plugins.redis.trips import Calls, Send, around
+from tests.support.waiting import eventually, eventually_sync
 
 _ID, _OTHER = UUID(int=1), UUID(int=2)
 
@@ -64,8 +69,7 @@ async def test_a_worker_relays_what_was_committed(dsn: str, redis_url: str) -> N
 
         async with Worker(shop.chancy):
             for first in range(0, 300, 3):
-                async with shop.chancy.transaction() as tx:
-                    await shop.stream.send(*orders(*range(first, first + 3)), within=tx)
+                await shop.commit(*range(first, first + 3))
             await eventually(lambda: len(seen) == 300)
         for parity in (0, 1):
             assert [one for one in seen if one % 2 == parity] == list(range(parity, 300, 2))
@@ -137,8 +141,7 @@ async def test_invalid_settings_are_refused(shop: Shop, redis_url: str) -> None:
 async def test_a_relay_that_died_after_it_appended_repeats_nothing(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with shop.chancy.transaction() as tx:
-        await shop.stream.send(*orders(*range(6)), within=tx)
+    await shop.commit(*range(6))
 
     async def die(_: EventOutboxReader, done: list[EventOutboxRow]) -> int:
         raise BrokerUnavailable("killed")
@@ -150,8 +153,7 @@ async def test_a_relay_that_died_after_it_appended_repeats_nothing(
             await shop.relay().turn()
     assert await every(shop.stream) == [[0, 2, 4], [1, 3, 5]]
     assert len(await shop.waiting()) == 2
-    async with shop.chancy.transaction() as tx:
-        await shop.stream.send(*orders(6, 7), within=tx)
+    await shop.commit(6, 7)
     second = shop.relay()
 
     async def empty() -> bool:
@@ -168,8 +170,7 @@ async def test_a_relay_that_died_after_it_appended_repeats_nothing(
 async def test_a_relay_that_was_frozen_comes_too_late(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with shop.chancy.transaction() as tx:
-        await shop.stream.send(*orders(0, 2), within=tx)
+    await shop.commit(0, 2)
     take, frozen, thawed = EventOutboxReader.take, asyncio.Event(), asyncio.Event()
 
     async def freeze(outbox: EventOutboxReader, *args: Any) -> list[EventOutboxRow]:
@@ -183,8 +184,7 @@ async def test_a_relay_that_was_frozen_comes_too_late(
         late = asyncio.create_task(shop.relay().turn())
         await frozen.wait()
     await shop.relayed()
-    async with shop.chancy.transaction() as tx:
-        await shop.stream.send(*orders(4), within=tx)
+    await shop.commit(4)
     thawed.set()
     assert await late is False
     assert "stream_relay_late rows=1" in caplog.text
@@ -200,7 +200,9 @@ async def test_a_script_that_arrives_after_its_retry_appends_nothing(
     """As after a network outage: the kernel retransmits what a closed connection has sent."""
     late: list[ScriptCall] = []
 
-    async def delayed(_: RedisClient, calls: Sequence[ScriptCall], **more: Any) -> Any:
+    async def delayed(calls: Calls, send: Send) -> list[Any]:
+        if calls[0].script != "streams.relay":
+            return await send()
         late.extend(calls)
         error = BrokerUnavailable("no reply in time")
         if whole:
@@ -216,15 +218,13 @@ async def test_a_script_that_arrives_after_its_retry_appends_nothing(
 
         await eventually(empty)
 
-    async with shop.chancy.transaction() as tx:
-        await shop.stream.send(*orders(0, 2), within=tx)
+    await shop.commit(0, 2)
     with monkeypatch.context() as patch:
-        patch.setattr(RedisClient, "run_many", delayed)
+        around(patch, delayed)
         with pytest.raises(BrokerUnavailable) if whole else contextlib.nullcontext():
             await mine.turn()
     await relay_all()
-    async with shop.chancy.transaction() as tx:
-        await shop.stream.send(*orders(4), within=tx)
+    await shop.commit(4)
     await relay_all()
     [call] = late
     await shop.stream.link.run(call.script, call.keys, call.args)
@@ -249,8 +249,7 @@ async def test_applications_of_one_schema_relay_their_own_events(dsn: str, redis
 
 
 async def test_a_late_deletion_deletes_nothing(shop: Shop) -> None:
-    async with shop.chancy.transaction() as tx:
-        await shop.stream.send(*orders(0), within=tx)
+    await shop.commit(0)
     first, second = (EventOutboxReader(shop.store, "t:", uuid) for uuid in (_ID, _OTHER))
     taken = await first.take(0.0, 10, 1_000, [])
     assert len(taken) == 1
@@ -265,8 +264,7 @@ async def test_a_late_deletion_deletes_nothing(shop: Shop) -> None:
 async def test_a_new_term_exceeds_the_term_stored_in_redis(shop: Shop) -> None:
     """As when Postgres was restored from a backup."""
     await shop.stream.link.command("HSET", shop.stream.keys.stat(0), "term", 41)
-    async with shop.chancy.transaction() as tx:
-        await shop.stream.send(*orders(0, 1), within=tx)
+    await shop.commit(0, 1)
     await shop.relayed()
     assert await every(shop.stream) == [[0], [1]]
     assert await shop.stream.link.command("HGET", shop.stream.keys.stat(0), "term") == b"42"
@@ -300,8 +298,7 @@ async def test_a_full_partition_waits_and_holds_up_no_other(
 async def test_events_of_a_later_version_hold_up_no_others(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with shop.chancy.transaction() as tx:
-        await shop.stream.send(*orders(0, 1), within=tx)
+    await shop.commit(0, 1)
     await shop.store.fetch(
         "update chancy.redis_events set about = about || '{\"field\": 1}' where partition = 0"
     )
@@ -326,7 +323,149 @@ async def test_large_ones_go_in_pieces(shop: Shop) -> None:
 
 async def test_they_reach_every_node_of_a_cluster(dsn: str, redis_cluster: str) -> None:
     async with opened(dsn, redis_cluster, cluster=True) as shop:
-        async with shop.chancy.transaction() as tx:
-            await shop.stream.send(*orders(*range(50)), within=tx)
+        await shop.commit(*range(50))
         await shop.relayed()
         assert await every(shop.stream) == [[*range(0, 50, 2)], [*range(1, 50, 2)]]
+
+
+async def test_a_row_of_another_declaration_is_not_relayed_along_with_those_before_it(
+    dsn: str, redis_url: str
+) -> None:
+    async with opened(dsn, redis_url) as shop:
+        kept = shop.stream
+        other = Stream(
+            kept.name,
+            link=kept.link,
+            coding=kept.coding,
+            route=kept.route,
+            partitions=3,
+            outbox=shop.redis.streams.outbox,
+        )
+        resized = Stream(
+            kept.name,
+            link=kept.link,
+            coding=kept.coding,
+            route=kept.route,
+            partitions=2,
+            size=7,
+            outbox=shop.redis.streams.outbox,
+        )
+        async with shop.chancy.transaction() as tx:
+            await kept.send(*orders(0), within=tx)
+            await resized.send(*orders(2), within=tx)
+            await other.send(*orders(3), within=tx)
+            await kept.send(*orders(4), within=tx)
+        await shop.relay().turn()
+        assert await every(kept) == [[0, 2], []]
+        assert await shop.waiting() == [(0, 1), (0, 1)]
+        rows = await shop.store.fetch("select problem from chancy.redis_events order by pos")
+        assert "has 2 partitions, but is declared here with 3" in rows[0][0]
+
+
+async def test_any_number_is_sent_within_a_transaction(dsn: str, redis_url: str) -> None:
+    async with opened(dsn, redis_url) as shop:
+        told: list[int] = []
+
+        async def made(count: int, *, failing: bool = False) -> AsyncGenerator[Order]:
+            for id in range(count):
+                yield Order(order_id=id)
+            if failing:
+                raise ZeroDivisionError
+
+        async def undone() -> None:
+            async with shop.chancy.transaction() as tx:
+                await shop.stream.send_many(made(2_500, failing=True), within=tx)
+
+        def send() -> None:
+            with psycopg.connect(dsn) as connection:
+                rest = orders(*range(2_500, 3_700))
+                assert (
+                    shop.stream.sync_send_many(rest, within=connection, progress=told.append)
+                    == 1200
+                )
+                assert shop.stream.sync_send_many([], within=connection) == 0
+
+        with pytest.raises(ZeroDivisionError):
+            await undone()
+        assert await shop.waiting() == []
+        async with shop.chancy.transaction() as tx:
+            assert (
+                await shop.stream.send_many(made(2_500), within=tx, progress=told.append) == 2_500
+            )
+            assert await every(shop.stream) == [[], []]
+        await asyncio.to_thread(send)
+        assert told == [1_000, 2_000, 2_500, 1_000, 1_200]
+        assert sum(events for _, events in await shop.waiting()) == 3_700
+        await shop.relayed()
+        assert await every(shop.stream) == [[*range(0, 3_700, 2)], [*range(1, 3_700, 2)]]
+
+
+ROWS = 30_000
+FILL = """
+insert into chancy.redis_events (prefix, id, stream, partition, about, events, width, data)
+select %s, gen_random_uuid(), 'orders', n %% 8, '{}', 1, 2, '\\x00'
+from generate_series(1, %s) as n
+"""
+TAKEN = 250
+OWN = " from chancy.redis_events where prefix = 't:' "
+
+
+@pytest.fixture
+def connection(dsn: str) -> Any:
+    # What the driver prepared by itself would be lost with all others in ``explained``.
+    with psycopg.connect(dsn, autocommit=True, prepare_threshold=None) as made:
+        made.execute("alter table chancy.redis_events set (autovacuum_enabled = off)")
+        # Behind the rows of another application.
+        for prefix in ("other:", "t:"):
+            made.execute(FILL, [prefix, ROWS])
+        made.execute("analyze chancy.redis_events")
+        yield made
+
+
+def explained(connection: psycopg.Connection[Any], without: str) -> Any:
+    text = load(
+        resources.files("chancy.plugins.redis.streams.producing") / "sql", "events_take", "chancy"
+    )
+    connection.execute("deallocate all")
+    connection.execute(f"prepare p(text, uuid, float8, int, bigint, text[]) as {text}".encode())
+    connection.execute("set plan_cache_mode = force_generic_plan")
+    row = connection.execute(
+        "explain (analyze, buffers, format json) execute p("
+        f"'t:', '00000000-0000-0000-0000-000000000001', 10, {TAKEN}, 1000000, {without})".encode()
+    ).fetchone()
+    assert row is not None
+    return row[0][0]["Plan"]
+
+
+def test_it_reads_what_it_takes(connection: psycopg.Connection[Any]) -> None:
+    nobody = "'{}'"
+    plan = explained(connection, nobody)
+    assert plan["Actual Rows"] == TAKEN
+    assert functions.buffers(plan) < 8 * TAKEN
+    kinds = {node["Node Type"] for node in functions.nodes(plan)}
+    assert not kinds & {"Seq Scan", "Hash Join", "Merge Join"}, kinds
+    # Behind rows that were deleted and are not vacuumed yet: the first look marks them, once no
+    # transaction is left, of whichever database, that began before they were deleted.
+    connection.execute("delete" + OWN + "and pos <= %s", [2 * ROWS - 1_000])
+    explained(connection, nobody)
+    eventually_sync(lambda: functions.buffers(explained(connection, nobody)) < 8 * TAKEN)
+    # One partition stands still: its rows are passed over.
+    plan = explained(connection, "'{orders/3}'")
+    assert plan["Actual Rows"] == TAKEN // 7 * 7
+    connection.execute("delete" + OWN)
+    explained(connection, nobody)
+    eventually_sync(lambda: functions.buffers(explained(connection, nobody)) < TAKEN)
+
+
+def test_the_backlog_of_a_partition_that_stands_still_is_not_read(connection: Any) -> None:
+    connection.execute(
+        "update chancy.redis_events set partition = 3 where prefix = 't:' and pos <= %s",
+        [2 * ROWS - 800],
+    )
+    connection.execute("vacuum analyze chancy.redis_events")
+    plan = explained(connection, "'{orders/3}'")
+    # Each of the seven others has its share.
+    assert plan["Actual Rows"] == TAKEN // 7 * 7
+    assert functions.buffers(plan) < 8 * TAKEN
+    kinds = {node["Node Type"] for node in functions.nodes(plan)}
+    assert not kinds & {"Seq Scan", "Hash Join", "Merge Join"}, kinds

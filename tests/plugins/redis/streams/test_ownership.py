@@ -1,24 +1,27 @@
-"""Leases: one owner at a time, and nothing from a former one."""
+"""Leases: one owner at a time, nothing from a former one, and what is said of their loss."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.group.membership import Action, Membership, MembershipStatus
-from chancy.plugins.redis.streams.inspection import Inspection
+from chancy.plugins.redis.streams.inspection import Inspection, PartitionReport
+from chancy.plugins.redis.streams.model.policy import Quarantine
 from chancy.plugins.redis.streams.processing import ownership
+from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.processing.ownership import Busy, Ownership, Parked
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.processing.processor import Options, Processor
 from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
-from chancy.plugins.redis.transport.redis_client import RedisClient
-from tests.plugins.redis.streams.fleet import Order, fleet, orders_of
+from chancy.plugins.redis.transport.scripts import Value
+from tests.plugins.redis.streams.fleet import Fleet, Order, Worker, fleet, orders_of
+from tests.plugins.redis.trips import Calls, Send, around
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
 
@@ -26,210 +29,210 @@ from tests.support.waiting import eventually
 LEASE_S = 1.0
 
 
+class Group:
+    """A processor of a stream of two partitions, and members that own the first of them."""
+
+    def __init__(self, streams: Streams) -> None:
+        async def nothing(_: object) -> None: ...
+
+        self.stream: Stream[Order] = orders_of(streams, 2)
+        self.processor = Processor(
+            self.stream, nothing, name="handle", options=Options(lease_s=LEASE_S)
+        )
+        self.link, self.keys = streams.link, self.stream.keys
+
+    async def member(self, name: str) -> Member:
+        """One that has acquired it."""
+        made = Member(self, name)
+        await made.acquire()
+        return made
+
+    async def end_lease(self) -> None:
+        """As its time does."""
+        await self.link.command("HSET", self.keys.own(0, "handle"), "until", 0)
+
+    async def successor(self, name: str) -> Member:
+        await self.end_lease()
+        return await self.member(name)
+
+    async def send(self, count: int, first: int = 0) -> Sequence[str]:
+        numbers = range(first, first + count)
+        return await self.stream.send(*(Order(key=0, seq=number) for number in numbers))
+
+    async def report(self) -> PartitionReport:
+        return (await Inspection(self.stream, "handle").report())[0]
+
+
+class Member:
+    lane: OwnedPartition[Any]
+
+    def __init__(self, group: Group, name: str) -> None:
+        self.group, self.name = group, name
+        self.ownership = Ownership(group.link, group.processor, name)
+
+    async def acquire(self) -> None:
+        claim = (await self.ownership.acquire([0]))[0]
+        assert isinstance(claim, OwnedPartition)
+        self.lane = claim
+
+    async def exchange(self, cursor: str, *ids: str, epoch: int | None = None) -> Any:
+        lane, keys = self.lane, self.group.keys
+        lane.start_exchange()
+        return await self.group.link.run(
+            "streams.exchange",
+            (keys.own(0, "handle"), keys.log(0), keys.stat(0)),
+            (
+                "handle",
+                self.name,
+                epoch or lane.epoch,
+                10,
+                cursor,
+                lane.exchanges,
+                10_000_000,
+                *ids,
+            ),
+        )
+
+    async def read(self, cursor: str = ">") -> list[str]:
+        """The ids of the events that it is given."""
+        status, entries, *_ = await self.exchange(cursor)
+        assert status == b"ok"
+        return [xid.decode() for xid, _ in entries]
+
+
 @pytest.fixture
-async def processor(place: dict[str, Any]) -> AsyncIterator[Processor[Order]]:
-    streams = Streams(RedisSettings(**place, prefix="t:"))
-    stream: Stream[Order] = orders_of(streams, 2)
-
-    async def nothing(_: object) -> None: ...
-
-    yield Processor(stream, nothing, name="handle", options=Options(lease_s=LEASE_S))
-    await streams.link.close()
-
-
-async def acquired(
-    link: RedisClient, processor: Processor[Order], member: str
-) -> OwnedPartition[Any]:
-    claim = (await Ownership(link, processor, member).acquire([0]))[0]
-    assert isinstance(claim, OwnedPartition)
-    return claim
-
-
-async def exchange(
-    link: RedisClient,
-    processor: Processor[Order],
-    member: str,
-    lane: OwnedPartition[Any],
-    cursor: str,
-    *ids: str,
-) -> Any:
-    lane.start_exchange()
-    keys = processor.stream.keys
-    return await link.run(
-        "streams.exchange",
-        (keys.own(0, "handle"), keys.log(0), keys.stat(0)),
-        ("handle", member, lane.epoch, 10, cursor, lane.exchanges, 10_000_000, *ids),
-    )
-
-
-async def end_lease(processor: Processor[Order]) -> None:
-    """As its time does."""
-    link, own = processor.stream.link, processor.stream.keys.own(0, "handle")
-    await link.command("HSET", own, "until", 0)
-
-
-async def succeeded(
-    link: RedisClient, processor: Processor[Order], member: str
-) -> OwnedPartition[Any]:
-    await end_lease(processor)
-    return await acquired(link, processor, member)
+def group(place: dict[str, Any], streams: Streams) -> Group:
+    return Group(streams)
 
 
 @pytest.mark.row("R29", "R45")
-async def test_a_partition_has_one_owner_until_its_lease_ends(processor: Processor[Order]) -> None:
-    link = processor.stream.link
-    first = await acquired(link, processor, "a")
-    found = (await Ownership(link, processor, "b").acquire([0]))[0]
+async def test_a_partition_has_one_owner_until_its_lease_ends(group: Group) -> None:
+    first, other = await group.member("a"), Ownership(group.link, group.processor, "b")
+    found = (await other.acquire([0]))[0]
     assert isinstance(found, Busy)
     assert 0 < found.left_s <= LEASE_S
-    ownership = Ownership(link, processor, "b")
 
     async def free() -> OwnedPartition[Any] | None:
-        claim = (await ownership.acquire([0]))[0]
+        claim = (await other.acquire([0]))[0]
         return claim if isinstance(claim, OwnedPartition) else None
 
     second = await eventually(free)
     assert second is not None
-    assert second.epoch > first.epoch
+    assert second.epoch > first.lane.epoch
 
 
 @pytest.mark.row("R30")
-async def test_reads_and_acknowledgements_of_a_former_owner_are_refused(
-    processor: Processor[Order],
-) -> None:
-    link, stream = processor.stream.link, processor.stream
-    ids = await stream.send(*(Order(key=0, seq=number) for number in range(5)))
-    first = await acquired(link, processor, "a")
-    status, entries, *_ = await exchange(link, processor, "a", first, ">")
-    assert status == b"ok"
-    assert [xid.decode() for xid, _ in entries] == ids
-    assert (await exchange(link, processor, "a", first, ">", ids[0]))[0] == b"ok"
-    second = await succeeded(link, processor, "b")
-    late = await stream.send(Order(key=0, seq=5))
-    assert await exchange(link, processor, "a", first, ">", ids[1]) == [b"lost"]
-    inspection = Inspection(stream, processor.name)
-    assert [report.fenced for report in await inspection.report()][:2] == [1, 0]
+async def test_reads_and_acknowledgements_of_a_former_owner_are_refused(group: Group) -> None:
+    ids = await group.send(5)
+    first = await group.member("a")
+    assert await first.read() == ids
+    assert (await first.exchange(">", ids[0]))[0] == b"ok"
+    second = await group.successor("b")
+    late = await group.send(1, 5)
+    assert await first.exchange(">", ids[1]) == [b"lost"]
+    assert (await group.report()).fenced == 1
     # What was pending comes first and in order, and then what is new.
-    _, pending, *_ = await exchange(link, processor, "b", second, "0-0")
-    assert [xid.decode() for xid, _ in pending] == ids[1:]
-    _, new, *_ = await exchange(link, processor, "b", second, ">")
-    assert [xid.decode() for xid, _ in new] == late
+    assert await second.read("0-0") == ids[1:]
+    assert await second.read() == late
 
 
 @pytest.mark.row("R30")
-async def test_an_earlier_epoch_of_the_same_owner_is_refused(processor: Processor[Order]) -> None:
+async def test_an_earlier_epoch_of_the_same_owner_is_refused(group: Group) -> None:
     """An executor that lost a partition and acquired it again: its former consumer may be late."""
-    link, stream = processor.stream.link, processor.stream
-    [id] = await stream.send(Order(key=0, seq=0))
-    first = await acquired(link, processor, "a")
-    await exchange(link, processor, "a", first, ">")
-    second = await acquired(link, processor, "a")
-    assert await exchange(link, processor, "a", first, ">", id) == [b"lost"]
-    _, pending, *_ = await exchange(link, processor, "a", second, "0-0")
-    assert [xid.decode() for xid, _ in pending] == [id]
+    [id] = await group.send(1)
+    member = await group.member("a")
+    await member.read()
+    epoch = member.lane.epoch
+    await member.acquire()
+    assert await member.exchange(">", id, epoch=epoch) == [b"lost"]
+    assert await member.read("0-0") == [id]
 
 
 async def test_a_lease_that_has_ended_cannot_be_extended_though_it_was_not_taken(
-    processor: Processor[Order],
+    group: Group,
 ) -> None:
-    link = processor.stream.link
-    ownership = Ownership(link, processor, "a")
-    lane = await acquired(link, processor, "a")
-    assert await ownership.extend([lane]) == []
-    await end_lease(processor)
-    assert await ownership.extend([lane]) == [lane]
-    assert await ownership.release([lane]) == [False]
+    member = await group.member("a")
+    assert await member.ownership.extend([member.lane]) == []
+    await group.end_lease()
+    assert await member.ownership.extend([member.lane]) == [member.lane]
+    assert await member.ownership.release([member.lane]) == [False]
 
 
 @pytest.mark.row("R29", "R30")
-async def test_a_former_owner_parks_buries_halts_and_releases_nothing(
-    processor: Processor[Order],
-) -> None:
-    link, stream = processor.stream.link, processor.stream
-    ids = await stream.send(Order(key=0, seq=0))
-    first = await acquired(link, processor, "a")
-    await exchange(link, processor, "a", first, ">")
-    second = await succeeded(link, processor, "b")
-    stale = Ownership(link, processor, "a")
-    first.acked.extend(ids)
-    assert await stale.release([first]) == [False]
-    assert await stale.halt(first, "x") is False
-    assert await link.command("HGET", stream.keys.own(0, "handle"), "owner") == b"b"
-    assert await stale.park(first, RuntimeError("x")) is False
-    assert await stale.bury(first, ids, RuntimeError("x")) is None
-    owner = Ownership(link, processor, "b")
-    assert await owner.bury(second, ids, RuntimeError("x")) == 1
-    assert await owner.bury(second, ids, RuntimeError("x")) == 0, "a repetition writes nothing"
-    assert await owner.park(second, RuntimeError("x")) is True
+async def test_a_former_owner_parks_buries_halts_and_releases_nothing(group: Group) -> None:
+    ids, error = await group.send(1), RuntimeError("x")
+    first = await group.member("a")
+    await first.read()
+    second = await group.successor("b")
+    stale, owner, lane = first.ownership, second.ownership, first.lane
+    lane.acked.extend(ids)
+    assert await stale.release([lane]) == [False]
+    assert await stale.halt(lane, "x") is False
+    assert await group.link.command("HGET", group.keys.own(0, "handle"), "owner") == b"b"
+    assert await stale.park(lane, error) is False
+    assert await stale.bury(lane, ids, error) is None
+    assert await owner.bury(second.lane, ids, error) == 1
+    assert await owner.bury(second.lane, ids, error) == 0, "a repetition writes nothing"
+    assert await owner.park(second.lane, error) is True
     assert isinstance((await owner.acquire([0]))[0], Parked)
 
 
 async def test_dead_letters_beyond_the_limit_are_dropped_counted_and_logged_once_a_minute(
-    processor: Processor[Order], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(ownership, "MAX_LETTERS", 2)
-    link, stream = processor.stream.link, processor.stream
-    ids = await stream.send(*(Order(key=0, seq=seq) for seq in range(8)))
-    mine = Ownership(link, processor, "a")
-    lane = (await mine.acquire([0]))[0]
-    assert isinstance(lane, OwnedPartition)
-    await exchange(link, processor, "a", lane, ">")
+    ids, error = await group.send(8), RuntimeError("x")
+    member = await group.member("a")
+    await member.read()
     for one in ids[:5]:
-        assert await mine.bury(lane, [one], RuntimeError("x")) == 1
+        assert await member.ownership.bury(member.lane, [one], error) == 1
     logged = [one for one in caplog.messages if one.startswith("event_letters_dropped")]
     assert len(logged) == 1
-    assert f"event_letters_dropped processor={processor.id} count=1 most=2" in logged[0]
+    told = f"event_letters_dropped processor={group.processor.id} count="
+    assert f"{told}1 most=2" in logged[0]
     monkeypatch.setattr(ownership, "_REPORTED_S", 0.0)
-    assert await mine.bury(lane, ids[5:], RuntimeError("x")) == 3
-    assert f"event_letters_dropped processor={processor.id} count=5" in caplog.text
-    (report, *_) = await Inspection(stream, "handle").report()
+    assert await member.ownership.bury(member.lane, ids[5:], error) == 3
+    assert f"{told}5" in caplog.text
+    report = await group.report()
     assert (report.dead, report.dead_dropped) == (2, 6)
 
 
 async def test_a_failed_event_that_was_dropped_from_the_log_is_counted_as_lost(
-    processor: Processor[Order],
+    group: Group,
 ) -> None:
-    link, stream = processor.stream.link, processor.stream
-    ids = await stream.send(Order(key=0, seq=0), Order(key=0, seq=1))
-    lane = await acquired(link, processor, "a")
-    await exchange(link, processor, "a", lane, ">")
-    await link.command("XTRIM", stream.keys.log(0), "MAXLEN", 1)
-    assert await Ownership(link, processor, "a").bury(lane, ids, RuntimeError("x")) == 1
-    (report, *_) = await Inspection(stream, "handle").report()
+    ids = await group.send(2)
+    member = await group.member("a")
+    await member.read()
+    await group.link.command("XTRIM", group.keys.log(0), "MAXLEN", 1)
+    assert await member.ownership.bury(member.lane, ids, RuntimeError("x")) == 1
+    report = await group.report()
     assert (report.dead, report.lost, report.pending) == (1, 1, 0)
 
 
-async def test_few_large_events_are_dead_lettered_by_one_script(
-    processor: Processor[Order],
-) -> None:
-    link, stream, keys = processor.stream.link, processor.stream, processor.stream.keys
-    name, data = stream.coding.encode(Order(key=0, seq=0))
-    ids = [
-        (await link.command("XADD", keys.log(0), "*", name, data + b" " * 100_000)).decode()
-        for _ in range(6)
-    ]
-    lane = await acquired(link, processor, "a")
-    await exchange(link, processor, "a", lane, ">")
+async def test_few_large_events_are_dead_lettered_by_one_script(group: Group) -> None:
+    link, keys = group.link, group.keys
+    name, data = group.stream.coding.encode(Order(key=0, seq=0))
+    for _ in range(6):
+        await link.command("XADD", keys.log(0), "*", name, data + b" " * 100_000)
+    member = await group.member("a")
+    ids = await member.read()
     of_script = keys.own(0, "handle"), keys.log(0), keys.dead(0, "handle"), keys.stat(0)
-    args = "handle", "a", lane.epoch, 100, "x", *ids
+    args: list[Value] = ["handle", "a", member.lane.epoch, 100, "x", *ids]
     assert await link.run("streams.bury", of_script, args) == [b"ok", 2, 2, 0]
-    assert await Ownership(link, processor, "a").bury(lane, ids, RuntimeError("x")) == 4
-    assert await link.command("XLEN", keys.dead(0, "handle")) == len(ids)
-    assert (await link.command("XPENDING", keys.log(0), "handle"))["pending"] == 0
+    assert await member.ownership.bury(member.lane, ids, RuntimeError("x")) == 4
+    report = await group.report()
+    assert (report.dead, report.pending) == (6, 0)
 
 
 async def test_pending_entries_that_were_dropped_from_the_log_are_counted_and_done_with(
-    processor: Processor[Order],
+    group: Group,
 ) -> None:
-    link, stream = processor.stream.link, processor.stream
-    await stream.send(*(Order(key=0, seq=number) for number in range(5)))
-    first = await acquired(link, processor, "a")
-    _, entries, *_ = await exchange(link, processor, "a", first, ">")
-    await link.command("XDEL", stream.keys.log(0), entries[1][0], entries[2][0])
-    second = await succeeded(link, processor, "b")
-    _, pending, *_ = await exchange(link, processor, "b", second, "0-0")
-    assert [xid for xid, _ in pending] == [entries[0][0], entries[3][0], entries[4][0]]
-    assert await link.command("HGET", stream.keys.stat(0), "lost:handle") == b"2"
+    await group.send(5)
+    ids = await (await group.member("a")).read()
+    await group.link.command("XDEL", group.keys.log(0), *ids[1:3])
+    second = await group.successor("b")
+    assert await second.read("0-0") == [ids[0], *ids[3:]]
+    assert (await group.report()).lost == 2
 
 
 @pytest.mark.row("R30")
@@ -302,3 +305,110 @@ async def test_an_odd_failure_of_a_heartbeat_is_not_its_end(
         assert "stream_heartbeat_failed processor=orders/handle error=RuntimeError: odd" in (
             caplog.text
         )
+
+
+class Overtaken:
+    """Extensions of leases arrive behind what gives partitions back."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, given_by: str) -> None:
+        self.kept = 0
+        self.given = threading.Event()
+
+        async def delayed(calls: Calls, send: Send) -> list[Any]:
+            names = {call.script for call in calls}
+            if "streams.extend" in names:
+                self.kept += 1
+                await eventually(self.given.is_set)
+            replies = await send()
+            if given_by in names:
+                self.given.set()
+                await asyncio.sleep(0.1)  # its answer comes last
+            return replies
+
+        around(monkeypatch, delayed)
+
+
+async def test_a_partition_that_is_released_is_not_said_to_be_lost(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    extensions = Overtaken(monkeypatch, "streams.release")
+    async with fleet(redis_url, partitions=2, options={"lease_s": 2.0}) as crew:
+        worker = await crew.settle()
+        await eventually(lambda: extensions.kept)
+        await crew.stop(worker)
+        assert extensions.given.is_set()
+    assert "partition_lost" not in caplog.text
+
+
+async def test_a_partition_that_is_quarantined_is_not_said_to_be_lost(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    extensions, spoilt = Overtaken(monkeypatch, "streams.park"), asyncio.Event()
+
+    async def handle(worker: int, events: Events[Order]) -> None:
+        async for _ in events.records():
+            await spoilt.wait()
+            raise ValueError("no")
+
+    options = {"lease_s": 2.0, "policy": Quarantine()}
+    async with fleet(redis_url, partitions=1, handler=handle, options=options) as crew:
+        worker = await crew.start()
+        await crew.send(0, 1)
+        await eventually(lambda: extensions.kept)
+        spoilt.set()
+        await eventually(lambda: worker.executor.runner.parked == {0})
+    assert "partition_lost" not in caplog.text
+
+
+async def taken_away(crew: Fleet, worker: Worker) -> None:
+    """Let another have the first partition, as after a failover that has lost who had it."""
+    link, keys = crew.orders.link, crew.orders.keys
+    await link.command("HSET", keys.own(0, "handle"), "until", 0)
+    await Ownership(link, worker.executor.processor, "another").acquire([0])
+
+
+async def test_a_loss_is_reported_once_though_the_processor_does_not_end(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    beats, going, change = list[str](), asyncio.Event(), Membership.change
+
+    async def noted(membership: Membership, action: Any) -> Any:
+        beats.append(action)
+        return await change(membership, action)
+
+    async def handle(worker: int, events: Events[Order]) -> None:
+        async for _ in events.records():
+            while not going.is_set():
+                try:
+                    await going.wait()
+                except asyncio.CancelledError:
+                    continue
+
+    monkeypatch.setattr(Membership, "change", noted)
+    options = {"lease_s": 0.8, "check_s": 0.1}
+    async with fleet(redis_url, partitions=1, handler=handle, options=options) as crew:
+        worker = await crew.start()
+        await crew.send(0, 1)
+        await eventually(crew.settled)
+        await taken_away(crew, worker)
+        await eventually(lambda: "partition_lost" in caplog.text)
+        beats.clear()
+        await eventually(lambda: beats.count("beat") >= 3)
+        going.set()
+    assert caplog.text.count("partition_lost processor=orders/handle partition=0 epoch=1") == 1
+
+
+async def test_a_refused_release_is_logged(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was done since the last acknowledgement comes again."""
+    async with fleet(redis_url, partitions=1, options={"lease_s": 60.0}) as crew:
+        worker = await crew.start()
+        await crew.send(0, 3)
+        await eventually(lambda: len(crew.seen) == 3)
+        await eventually(crew.settled)
+        await taken_away(crew, worker)
+        runner = worker.executor.runner
+        await crew.stop(worker)
+        assert runner.counters.fenced == 1
+    assert caplog.text.count("partition_lost processor=orders/handle partition=0 epoch=1") == 1

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import math
 import os
+import pickle
+import socket
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -17,14 +22,19 @@ import psutil
 import pytest
 
 from chancy.errors import ConfigurationError
+from chancy.executors.process import protocol as frames
+from chancy.executors.process.child.connection import ChildConnection
+from chancy.executors.process.child.interrupts import Interrupter
+from chancy.executors.process.protocol import Frame, FrameReader, packed
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.model.policy import Ignore
 from chancy.plugins.redis.streams.processing import child
 from chancy.plugins.redis.streams.processing.blocking_events import BlockingEvents
+from chancy.plugins.redis.streams.processing.child_loop import RemotePartition, shared_memory
 from chancy.plugins.redis.streams.processing.processor import Options
 from chancy.plugins.redis.streams.streams import Streams
 from tests.plugins.redis.streams import computing
-from tests.plugins.redis.streams.fleet import Order, orders_of
+from tests.plugins.redis.streams.fleet import Order, fleet
 from tests.plugins.redis.streams.orders import pending
 from tests.support.waiting import eventually
 
@@ -34,48 +44,36 @@ async def stopped(task: asyncio.Task[None]) -> None:
     await asyncio.wait([task])
 
 
-@pytest.mark.parametrize("batch", [1, 7])
-async def test_a_thread_for_each_partition_keeps_the_order(streams: Streams, batch: int) -> None:
-    orders = orders_of(streams, 4)
-    seen: list[tuple[int, Order]] = []
+async def test_a_thread_for_each_partition_keeps_the_order(place: dict[str, Any]) -> None:
+    threads = set[int]()
 
-    def handle(events: BlockingEvents[Order]) -> None:
-        if batch == 1:
-            seen.extend((threading.get_ident(), order) for order in events.records())
-        else:
-            for some in events.records().take(batch, within=0.02):
-                assert 1 <= len(some) <= batch
-                seen.extend((threading.get_ident(), order) for order in some)
+    def handle(worker: int, events: BlockingEvents[Order]) -> None:
+        for order in events.records():
+            threads.add(threading.get_ident())
+            crew.note(worker, events, order)
 
-    streams.processor(orders, mode="thread", join_delay_s=0)(handle)
-    serving = asyncio.create_task(streams.serve())
-    await orders.send(*(Order(key=number % 4, seq=number) for number in range(300)))
-    await eventually(lambda: len(seen) >= 300)
-    assert len({thread for thread, _ in seen}) == 4
-    for key in range(4):
-        assert [one.seq for _, one in seen if one.key == key] == list(range(key, 300, 4))
-    (executor,) = streams.executors
-    await eventually(lambda: executor.runner.counters.acked == 300)
-    began = time.monotonic()
-    await stopped(serving)
-    assert time.monotonic() - began < 8, "no grace was waited for"
+    async with fleet(**place, partitions=4, blocking=handle) as crew:
+        worker = await crew.start()
+        await crew.send(0, 300, keys=4)
+        await eventually(lambda: len(crew.seen) >= 300)
+        assert (len(threads), crew.out_of_order()) == (4, [])
+        await eventually(lambda: worker.executor.runner.counters.acked == 300)
+        began = time.monotonic()
+        await crew.stop(worker)
+        assert time.monotonic() - began < 8, "no grace was waited for"
 
 
-async def test_a_failure_in_a_thread_is_up_to_the_policy(streams: Streams) -> None:
-    orders = orders_of(streams, 1)
-    seen: list[int] = []
-
-    def handle(events: BlockingEvents[Order]) -> None:
-        for event in events:
-            seen.append(event.record().seq)
-            if event.record().seq == 3:
+async def test_a_failure_in_a_thread_is_up_to_the_policy(place: dict[str, Any]) -> None:
+    def handle(worker: int, events: BlockingEvents[Order]) -> None:
+        for order in events.records():
+            crew.note(worker, events, order)
+            if order.seq == 3:
                 raise ValueError("three")
 
-    streams.processor(orders, mode="thread", join_delay_s=0, policy=Ignore())(handle)
-    serving = asyncio.create_task(streams.serve())
-    await orders.send(*(Order(key=0, seq=number) for number in range(6)))
-    await eventually(lambda: seen == list(range(6)))
-    await stopped(serving)
+    async with fleet(**place, partitions=1, blocking=handle, options={"policy": Ignore()}) as crew:
+        await crew.start()
+        await crew.send(0, 6)
+        await eventually(lambda: crew.numbers == list(range(6)))
 
 
 def living() -> Sequence[psutil.Process]:
@@ -98,9 +96,9 @@ class Computing:
         """Let what is slow end."""
         Path(f"{self._notes}.go_on").touch()
 
-    def noted(self, partition: int) -> Sequence[tuple[int, int]]:
-        """Process and number of what the children have done, in order."""
-        path = Path(f"{self._notes}.{partition}")
+    def noted(self, where: object) -> Sequence[tuple[int, int]]:
+        """Process and number of what the children of a partition have done, in order."""
+        path = Path(f"{self._notes}.{where}")
         if not path.exists():
             return []
         lines = [line.split() for line in path.read_text().splitlines()]
@@ -129,14 +127,15 @@ async def children(
 async def test_a_process_for_each_partition_keeps_order_lease_and_grace(
     children: Computing, caplog: pytest.LogCaptureFixture
 ) -> None:
-    serving = asyncio.create_task(children.module.streams.serve(["compute"]))
+    serving = asyncio.create_task(children.module.streams.serve())
     await children.send((0, 0, "burn"), (0, 2, ""), (1, 1, ""), (1, 3, "raise"), (1, 5, ""))
     await children.send((0, 4, "die"), (0, 6, ""), (1, 7, "raise here only"), (1, 9, ""))
     # One fails, one with an error that only its process can read, and one dies, after it has
     # computed for longer than a lease: all are ignored, and those given along with them are not.
     await eventually(lambda: [seq for _, seq in children.noted(1)] == [1, 5, 9])
     await eventually(lambda: [seq for _, seq in children.noted(0)] == [0, 2, 6])
-    (executor,) = children.module.streams.executors
+    found = {one.processor.name: one for one in children.module.streams.executors}
+    executor, batches = found["compute"], found["batches"]
     await eventually(lambda: executor.runner.counters.acked == 9)
     assert executor.runner.counters.dead == 3
     assert "error=OnlyHere: sum 7" in caplog.text
@@ -145,6 +144,9 @@ async def test_a_process_for_each_partition_keeps_order_lease_and_grace(
     pids = {pid for number in (0, 1) for pid, _ in children.noted(number)}
     assert len(pids) == 3
     assert os.getpid() not in pids
+    for number, numbers in enumerate(([0, 2, 4, 6], [1, 3, 5, 7, 9])):
+        await eventually(partial(_are, children, f"batches.{number}", numbers))
+    await eventually(lambda: batches.runner.counters.acked == 9)
     # What is at hand when the worker is told to stop ends first, and nothing more begins.
     await children.send((0, 8, "slow"), (0, 10, ""))
     await eventually(lambda: children.noted(0)[-1][1] == 8)
@@ -155,6 +157,10 @@ async def test_a_process_for_each_partition_keeps_order_lease_and_grace(
     assert [seq for _, seq in children.noted(0)][-3:] == [6, 8, 8], "its begin and its end"
     assert (executor.runner.counters.failed, executor.runner.counters.dead) == (3, 3)
     assert await pending(children.module.sums, 0, "compute") == 1
+
+
+def _are(children: Computing, where: str, numbers: list[int]) -> bool:
+    return [seq for _, seq in children.noted(where)] == numbers
 
 
 async def test_a_child_that_dies_while_its_partition_is_released_is_no_failure(
@@ -194,14 +200,6 @@ async def test_children_that_outlast_their_grace_are_not_waited_for_any_longer(
     assert (executor.runner.counters.failed, executor.runner.counters.dead) == (0, 0)
 
 
-async def test_batches_come_to_a_process_in_order(children: Computing) -> None:
-    serving = asyncio.create_task(children.module.streams.serve(["batches"]))
-    await children.send(*((number % 2, number, "") for number in range(100)))
-    await eventually(lambda: [seq for _, seq in children.noted(0)] == list(range(0, 100, 2)))
-    await eventually(lambda: [seq for _, seq in children.noted(1)] == list(range(1, 100, 2)))
-    await stopped(serving)
-
-
 def test_a_processor_of_a_script_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
     streams = Streams(RedisSettings())
@@ -223,3 +221,75 @@ def test_a_processor_that_no_child_could_import_is_refused() -> None:
 def test_middleware_stands_around_async_processors_only() -> None:
     with pytest.raises(ConfigurationError, match="mode async"):
         Options(mode="thread", middleware=[object()])  # type: ignore[list-item]
+
+
+class Side:
+    """The worker's side of a partition, and its proxy."""
+
+    def __init__(self, shared: int) -> None:
+        self.shared = shared_memory(shared)
+        self.shared[0] = math.inf
+        self._socket, theirs = socket.socketpair()
+        self._socket.settimeout(10)
+        self._reader = FrameReader()
+        connection = ChildConnection(theirs, Interrupter(), self._arrived)
+        self.partition: RemotePartition[Sequence[bytes]] = RemotePartition(
+            connection, shared_memory(shared), 3, _same, lambda: None
+        )
+        self.events = BlockingEvents(self.partition, grace_s=8.0)
+
+    def give(self, *ids: str) -> None:
+        body = pickle.dumps([(xid, [], False) for xid in ids])
+        self._socket.sendall(packed(frames.BODY, body=body))
+
+    def frames(self) -> list[Frame]:
+        return self._reader.frames(self._socket.recv(65536))
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _arrived(self, frame: Frame) -> None:
+        self.partition.arrive(frame[3])
+
+
+def _same(fields: Sequence[bytes]) -> Sequence[bytes]:
+    return fields
+
+
+@pytest.fixture
+def side() -> Iterator[Side]:
+    with tempfile.TemporaryFile() as file:
+        file.truncate(16)
+        made = Side(file.fileno())
+    yield made
+    made.close()
+
+
+def test_a_request_names_the_missing_events_and_a_batch_its_size(side: Side) -> None:
+    side.give("1-0", "2-0")
+    side.partition.widen(5)
+    assert side.partition.filled_blocking(2, 60.0)
+    assert [event.xid for event in side.partition.buffer] == ["1-0", "2-0"]
+    *reports, asked = side.frames()
+    assert {report[:3] for report in reports} == {(frames.PROGRESS, 0, 5.0)}
+    assert asked[:2] == (frames.FETCH, 2)
+    assert 50 < asked[2] <= 60
+
+
+def test_no_event_begins_after_the_deadline(side: Side) -> None:
+    side.give("1-0", "2-0", "3-0")
+    begun = []
+    for event in side.events:
+        begun.append(event.xid)
+        if len(begun) == 2:
+            side.shared[0] = time.monotonic()
+    assert begun == ["1-0", "2-0"]
+
+
+def test_finished_events_are_known_without_a_report(side: Side) -> None:
+    """A process may die at any time: the next event is the one that has killed it."""
+    side.give("1-0", "2-0", "3-0")
+    for event in side.events:
+        if event.xid == "3-0":
+            break
+    assert side.shared[1] == 2

@@ -67,30 +67,6 @@ async def test_events_and_records_of_each_partition(streams: Streams) -> None:
         streams.processor(stream)(look.function)  # type: ignore[arg-type]
 
 
-@pytest.mark.row("R14", "R45")
-async def test_batches_are_full_or_in_time_and_never_empty(streams: Streams) -> None:
-    stream = declare(streams, 1)
-    seen: list[tuple[float, list[int]]] = []
-    note = seen.append
-
-    @streams.processor(stream, join_delay_s=0)
-    async def read(events: Events[Order]) -> None:
-        async for batch in events.records().take(10, within=0.6):
-            note((time.monotonic(), [order.order_id for order in batch]))
-
-    await stream.send(*(Order(order_id=number) for number in range(20)))
-    async with working(streams):
-        await eventually(lambda: len(seen) == 2)
-        await asyncio.sleep(0.7)  # longer than a batch waits
-        assert len(seen) == 2, "no batch is empty"
-        sent = time.monotonic()
-        await stream.send(*(Order(order_id=number) for number in range(20, 23)))
-        await eventually(lambda: len(seen) == 3)
-    assert [batch for _, batch in seen] == [[*range(10)], [*range(10, 20)], [20, 21, 22]]
-    assert seen[2][0] - sent > 0.5
-    assert seen[1][0] - seen[0][0] < 0.5, "a full one does not wait"
-
-
 @pytest.mark.row("R40", "R45")
 @pytest.mark.parametrize(("start", "expected"), [("0", [0, 1, 2, 3]), ("$", [2, 3])])
 async def test_a_new_processor_begins_where_it_is_asked_to(

@@ -1,4 +1,4 @@
-"""Whole programs of streams, as a person would start them."""
+"""Whole programs of streams, as a person would start them, alone and by ``chancy worker``."""
 
 from __future__ import annotations
 
@@ -9,92 +9,22 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import redis
 
-from tests.support.command import environment
+from tests.plugins.redis.streams.written_programs import shop_env
+from tests.support.command import command, environment, inside, started
 from tests.support.sources import ROOT
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, eventually_sync
 
-_HALTING = """
-import asyncio
-import sys
-
+_HEAD = """
+import asyncio, os, sys, time
 from chancy.plugins.redis import RedisSettings
 from chancy.plugins.redis.streams import standalone
-from chancy.plugins.redis.streams.model.policy import Halt
-from chancy.plugins.redis.streams.streams import Streams
-from tests.plugins.redis.streams.fleet import in_turn
-from tests.plugins.redis.streams.orders import Order
-
-streams = Streams(RedisSettings(url=sys.argv[1], prefix="t:"))
-orders = streams.stream(
-    "orders", record=Order, partition_by="order_id", partitions=2, hasher=in_turn
-)
-failing = set()
-
-
-@streams.processor(orders, policy=Halt(exit=True), join_delay_s=0)
-async def bill(events):
-    async for order in events.records():
-        failing.add(order.order_id)
-        while len(failing) < 2:
-            await asyncio.sleep(0.01)
-        raise ValueError(f"order {order.order_id}")
-
-
-@streams.task()
-async def seed():
-    await orders.send(Order(order_id=0), Order(order_id=1))
-
-
-standalone.run(streams)
-"""
-_SLOW = """
-import asyncio
-import sys
-
-from chancy.plugins.redis import RedisSettings
-from chancy.plugins.redis.streams import standalone
-from chancy.plugins.redis.streams.processing.middleware import DeadLetterMiddleware
-from chancy.plugins.redis.streams.model.policy import Ignore
-from chancy.plugins.redis.streams.streams import Streams
-from tests.plugins.redis.streams.orders import Order
-
-streams = Streams(RedisSettings(url=sys.argv[1], prefix="t:"))
-orders = streams.stream("orders", record=Order, partition_by="order_id", partitions=1)
-
-
-@streams.processor(
-    orders,
-    policy=Ignore(),
-    middleware=[DeadLetterMiddleware(orders)],
-    join_delay_s=0,
-    grace_s=float(sys.argv[2]),
-)
-async def bill(events):
-    async for order in events.records():
-        print("begun", flush=True)
-        await asyncio.sleep(float(sys.argv[3]))
-        print("ended", flush=True)
-
-
-@streams.task()
-async def seed():
-    await orders.send(Order(order_id=7))
-
-
-standalone.run(streams)
-"""
-_COMPUTING = """
-import os
-import time
-
-from chancy.plugins.redis import RedisSettings
 from chancy.plugins.redis.streams.model.policy import Halt, Ignore, Quarantine
 from chancy.plugins.redis.streams.streams import Streams
 from tests.plugins.redis.streams.fleet import in_turn
@@ -105,37 +35,48 @@ orders = streams.stream(
     "orders", record=Order, partition_by="order_id", partitions=2, hasher=in_turn
 )
 
-
-@streams.processor(
-    orders, mode="process", policy=eval(os.environ["POLICY"]), join_delay_s=0, grace_s=0.2
-)
-def bill(events):
-    print("waits", flush=True)
-    for order in events.records():
-        print("begun", flush=True)
-        time.sleep(60)
-
-
 @streams.task()
 async def seed():
-    await orders.send(Order(order_id=0))
+    await orders.send(*(Order(order_id=int(one)) for one in os.environ["ORDERS"].split()))
 """
-_COMPUTE = "import computing; from chancy.plugins.redis.streams import standalone; "
+_HALTING = f"""{_HEAD}
+failing = set()
 
+@streams.processor(orders, policy=Halt(exit=True), join_delay_s=0)
+async def bill(events):
+    async for order in events.records():
+        failing.add(order.order_id)
+        while len(failing) < 2:
+            await asyncio.sleep(0.01)
+        raise ValueError(f"order {{order.order_id}}")
+
+standalone.run(streams)
+"""
+_SLOW = f"""{_HEAD}
+@streams.processor(orders, join_delay_s=0, grace_s=float(sys.argv[1]))
+async def bill(events):
+    async for order in events.records():
+        print("begun", flush=True)
+        await asyncio.sleep(float(sys.argv[2]))
+        print("ended", flush=True)
+
+standalone.run(streams)
+"""
 Program = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Iterator[Program]:
+def program(redis_url: str, tmp_path: Path) -> Iterator[Program]:
     started: list[subprocess.Popen[str]] = []
 
     def start(text: str, *words: str, **variables: str) -> subprocess.Popen[str]:
         # What it says is in a file: a pipe would have to be read all the time.
-        given = environment({"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", **variables})
+        path = f"{tmp_path}{os.pathsep}{ROOT}"
+        about = {"REDIS_URL": redis_url, "ORDERS": "0", "PYTHONPATH": path, **variables}
         with (tmp_path / "said").open("a") as said:
             process = subprocess.Popen(
                 [sys.executable, "-u", "-c", text, *words],
-                env=given,
+                env=environment(about),
                 stdout=said,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -158,7 +99,7 @@ async def test_a_program_ends_gracefully_when_partitions_are_halted(
 
     Two of them, in one moment: the second is no second request to end.
     """
-    halting = program(_HALTING, redis_url)
+    halting = program(_HALTING, ORDERS="0 1")
     await eventually(lambda: halting.poll() is not None)
     said = (tmp_path / "said").read_text()
     assert halting.returncode == 5, said
@@ -172,21 +113,10 @@ async def test_a_program_ends_gracefully_when_partitions_are_halted(
 
 
 @pytest.mark.row("R32")
-@pytest.mark.parametrize(
-    ("grace_s", "takes_s", "said", "pending"),
-    [(20, 1, ["begun", "ended"], 0), (0.1, 60, ["begun"], 1)],
-    ids=["within its grace", "beyond it"],
-)
-async def test_a_program_that_is_asked_to_end_ends_its_event_or_leaves_it_and_buries_nothing(
-    redis_url: str,
-    tmp_path: Path,
-    program: Program,
-    grace_s: float,
-    takes_s: float,
-    said: list[str],
-    pending: int,
+async def test_a_program_that_is_asked_to_end_ends_its_event(
+    redis_url: str, tmp_path: Path, program: Program
 ) -> None:
-    slow = program(_SLOW, redis_url, str(grace_s), str(takes_s))
+    slow = program(_SLOW, "20", "0.5")
 
     def lines() -> list[str]:
         return [
@@ -199,46 +129,11 @@ async def test_a_program_that_is_asked_to_end_ends_its_event_or_leaves_it_and_bu
     slow.terminate()
     await eventually(lambda: slow.poll() is not None)
     assert slow.returncode == 0
-    assert lines() == said
+    assert lines() == ["begun", "ended"]
     with redis.Redis.from_url(redis_url) as client:
         found: Any = client.xpending("{t:st:orders:0}:log", "bill")
-        assert found["pending"] == pending
-        assert not client.exists("{t:st:dead.orders:0}:log")
+        assert found["pending"] == 0
         assert not client.hexists("{t:st:orders:0}:own:bill", "owner")
-
-
-@pytest.mark.row("R32")
-@pytest.mark.parametrize(
-    "policy",
-    [
-        "Quarantine()",
-        *(pytest.param(one, marks=pytest.mark.chaos) for one in ("Ignore()", "Halt(exit=True)")),
-    ],
-)
-async def test_a_signal_to_a_whole_process_group_is_no_failure_of_its_children(
-    redis_url: str, tmp_path: Path, program: Program, policy: str
-) -> None:
-    """Supervisors and terminals send it to all: the event at hand comes again, nothing is parked,
-    also not where a child had nothing to do."""
-    (tmp_path / "computing.py").write_text(_COMPUTING)
-    computing = program(
-        _COMPUTE + "standalone.run(computing.streams)", REDIS_URL=redis_url, POLICY=policy
-    )
-
-    def said() -> list[str]:
-        return (tmp_path / "said").read_text().splitlines()
-
-    await eventually(lambda: (said().count("waits"), said().count("begun")) == (2, 1))
-    os.killpg(computing.pid, signal.SIGTERM)
-    await eventually(lambda: computing.poll() is not None)
-    assert computing.returncode == 0, said()
-    assert not [line for line in said() if "Traceback" in line or "_failed" in line], said()
-    with redis.Redis.from_url(redis_url) as client:
-        found: Any = client.xpending("{t:st:orders:0}:log", "bill")
-        assert found["pending"] == 1
-        assert not list(client.scan_iter("*park*"))
-        for number in range(2):
-            assert not client.hexists(f"{{t:st:orders:{number}}}:own:bill", "owner")
 
 
 @pytest.mark.row("R32")
@@ -246,7 +141,7 @@ async def test_a_second_signal_interrupts_and_leaves_no_lease(
     redis_url: str, tmp_path: Path, program: Program
 ) -> None:
     """Neither of the partition nor of the member, to which the plan would give it."""
-    slow = program(_SLOW, redis_url, "60", "60")
+    slow = program(_SLOW, "60", "60")
     await eventually(lambda: "begun" in (tmp_path / "said").read_text())
     for _ in range(2):
         slow.send_signal(signal.SIGINT)
@@ -259,16 +154,102 @@ async def test_a_second_signal_interrupts_and_leaves_no_lease(
     assert slow.returncode == 0, (tmp_path / "said").read_text()
 
 
-async def test_a_child_that_computes_ends_with_its_killed_worker(
-    redis_url: str, tmp_path: Path, program: Program
+SHOP = """\
+import os
+
+from chancy import Chancy
+from chancy.plugins.redis import RedisPlugin
+from chancy.plugins.redis.streams.model.policy import Halt
+from chancy.plugins.redis.streams.model.record import Record
+
+plugin = RedisPlugin(url=os.environ["SHOP_REDIS"], prefix="t:")
+chancy = Chancy(plugins=[plugin])
+
+
+class Order(Record):
+    order_id: int
+
+
+orders = plugin.streams.stream("orders", record=Order, partition_by="order_id", partitions=1)
+
+
+async def note(what, events):
+    async for order in events.records():
+        with open("course", "a") as file:
+            file.write(f"{what} {order.order_id}\\n")
+
+
+@plugin.streams.processor(orders, join_delay_s=0)
+async def bill(events):
+    await note("bill", events)
+
+
+@plugin.streams.processor(orders, join_delay_s=0)
+async def ship(events):
+    await note("ship", events)
+
+
+@plugin.streams.processor(orders, join_delay_s=0, policy=Halt(exit=True))
+async def fail(events):
+    async for order in events.records():
+        raise ValueError(f"order {order.order_id}")
+"""
+
+
+@pytest.fixture
+def env(dsn: str, redis_url: str, tmp_path: Path) -> dict[str, str]:
+    """Of a shop whose tables are there, and that has one event."""
+    return shop_env(tmp_path, SHOP, dsn, redis_url, 1, [7])
+
+
+@pytest.mark.row("R38")
+def test_a_worker_runs_the_processors_that_it_is_asked_to(
+    tmp_path: Path, env: dict[str, str]
 ) -> None:
-    (tmp_path / "computing.py").write_text(_COMPUTING)
-    computing = program(
-        _COMPUTE + "standalone.run(computing.streams)", REDIS_URL=redis_url, POLICY="Ignore()"
+    program = command("worker", "--processors=bill,orders/ship")
+    with started(program, cwd=tmp_path, env=env) as worker:
+        eventually_sync(partial(_lines, tmp_path / "course", {"bill 7", "ship 7"}))
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.process.wait(20) == 0, worker.log
+        assert worker.log.count("processor_joined") == 2, worker.log
+    with redis.Redis.from_url(env["SHOP_REDIS"]) as client:
+        groups = {one["name"] for one in client.xinfo_groups("{t:st:orders:0}:log")}
+    assert groups == {b"bill", b"ship"}, "nobody has begun the third one"
+
+
+def _lines(file: Path, wanted: set[str]) -> bool:
+    return file.exists() and set(file.read_text().splitlines()) == wanted
+
+
+@pytest.mark.row("R38")
+def test_a_processor_that_no_plugin_has_ends_the_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "asked_shop.py").write_text(SHOP)
+    monkeypatch.syspath_prepend(tmp_path)
+    answer = inside(
+        *("worker", "--processors=bill,nope", "--processes=0"),
+        app="asked_shop:chancy",
+        dsn="postgresql://nobody@127.0.0.1:1/nowhere",
+        shop_redis="redis://127.0.0.1:1/0",
+        code=2,
     )
-    await eventually(lambda: "begun" in (tmp_path / "said").read_text())
-    children = psutil.Process(computing.pid).children()
-    assert len(children) == 2
-    computing.kill()
-    computing.wait()
-    await eventually(lambda: not any(child.is_running() for child in children))
+    monkeypatch.delitem(sys.modules, "asked_shop")
+    assert "--processors: unknown nope; the application has bill, fail, orders/bill" in answer.err
+
+
+def test_processors_that_have_no_name_are_an_error() -> None:
+    answer = inside("worker", "--processors=,", app="shop:chancy", code=2)
+    assert "--processors names no processor" in answer.err
+
+
+@pytest.mark.row("R19")
+def test_a_worker_that_a_policy_ends_exits_with_5(tmp_path: Path, env: dict[str, str]) -> None:
+    program = command("worker", "--processors=fail", "--processes=0")
+    with started(program, cwd=tmp_path, env=env) as worker:
+        assert worker.process.wait(20) == 5, worker.log
+        assert "partition_halted processor=orders/fail partition=0" in worker.log
+        assert "processor_left processor=orders/fail" in worker.log
+        assert "worker_stopped" in worker.log
+    with redis.Redis.from_url(env["SHOP_REDIS"]) as client:
+        assert not client.hexists("{t:st:orders:0}:own:fail", "owner")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
@@ -17,11 +17,10 @@ from chancy.plugins.redis.streams.processing import cancellation as ending
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
-from chancy.plugins.redis.transport.redis_client import RedisClient
-from chancy.plugins.redis.transport.scripts import ScriptCall
 from chancy.worker.worker import Worker
 from tests.plugins.redis.streams import fleet as fleets
 from tests.plugins.redis.streams.orders import Order
+from tests.plugins.redis.trips import late, script
 from tests.support.waiting import eventually
 
 at_work, leave = asyncio.Event(), asyncio.Event()
@@ -230,39 +229,18 @@ async def test_a_late_release_of_a_partition_notifies_the_other_workers(
 
 
 @pytest.mark.row("R25")
-@pytest.mark.parametrize("script", ["streams.membership", "streams.acquire"])
+@pytest.mark.parametrize("name", ["streams.membership", "streams.acquire"])
 async def test_requests_before_the_end_are_not_run_after_it(
-    streams: Streams, monkeypatch: pytest.MonkeyPatch, script: str
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """A worker that ends as it joins, or as it takes partitions, leaves neither to nobody."""
-    stream, sent = declare(streams), asyncio.Event()
-    call, call_many = RedisClient.run, RedisClient.run_many
+    stream, sent = declare(streams), late(monkeypatch, script(name))
 
     @streams.processor(stream, join_delay_s=0)
     async def idle(events: Events[Order]) -> None:
         async for _ in events.records():
             pass
 
-    async def late(name: str, work: Callable[[], Awaitable[Any]]) -> Any:
-        """What the server does a while after it was sent, whoever waits for it."""
-
-        async def do() -> Any:
-            if name == script and not sent.is_set():
-                sent.set()
-                await asyncio.sleep(0.1)
-            return await work()
-
-        return await asyncio.shield(asyncio.create_task(do()))
-
-    async def slow_call(link: RedisClient, name: str, *args: Any, **more: Any) -> Any:
-        return await late(name, lambda: call(link, name, *args, **more))
-
-    async def slow_calls(link: RedisClient, calls: Sequence[ScriptCall], **more: Any) -> Any:
-        name = calls[0].script if calls else ""
-        return await late(name, lambda: call_many(link, calls, **more))
-
-    monkeypatch.setattr(RedisClient, "run", slow_call)
-    monkeypatch.setattr(RedisClient, "run_many", slow_calls)
     serving = asyncio.create_task(streams.serve())
     await sent.wait()
     serving.cancel()

@@ -1,20 +1,27 @@
-"""What runs in a worker beside its processors: timers, crontabs and startup tasks."""
+"""What runs in a worker beside its processors: timers, crontabs and startup tasks; who leads."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
 import pytest
 
-from chancy.errors import ConfigurationError
+from chancy.errors import BrokerUnavailable, ConfigurationError
+from chancy.plugin.leader import Unelected
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams import timers
+from chancy.plugins.redis.streams.group.leadership import RedisGate
 from chancy.plugins.redis.streams.streams import Streams
+from chancy.plugins.redis.streams.timers import Timer, Timers
 from chancy.plugins.redis.transport.redis_client import RedisClient
+from chancy.testing.clock import ManualClock
+from tests.plugins.redis.trips import Calls, Send, around, late
+from tests.support.proxy import Proxy
+from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
 
 
@@ -162,7 +169,8 @@ async def test_a_tick_on_the_leader_is_fired_once_though_two_lead(
 
         streams.crontab("* * * * * *", on_leader=True, name="ticks")(work)
         start(streams, Gate(True))
-    await eventually(lambda: len(fired) >= 2)
+    await eventually(lambda: fired)
+    await asyncio.sleep(0.2)  # in which the other would fire it too
     assert len(set(fired)) == len(fired)
 
 
@@ -197,25 +205,11 @@ async def test_requests_before_the_end_are_not_run_after_it(
     place: dict[str, Any], start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that ends as it says that it lives: the server may hear it after the farewell."""
-    streams, call, sent = declared(place), RedisClient.run, asyncio.Event()
+    streams, sent = declared(place), late(monkeypatch, lambda call: call.args[0] == "beat")
 
     async def work() -> None: ...
 
     streams.task(on_leader=True, name="once")(work)
-
-    async def slow_call(
-        link: RedisClient, script: str, keys: Any, args: Any = (), **more: Any
-    ) -> Any:
-        async def late() -> Any:
-            if args[0] == "beat":
-                sent.set()
-                await asyncio.sleep(0.1)
-            return await call(link, script, keys, args, **more)
-
-        # A cancellation does not reach what is sent.
-        return await asyncio.shield(asyncio.create_task(late()))
-
-    monkeypatch.setattr(RedisClient, "run", slow_call)
     task = start(streams, Gate(False))
     await sent.wait()
     await stop(task)
@@ -228,15 +222,14 @@ async def test_requests_before_the_end_are_not_run_after_it(
 async def test_a_task_on_the_leader_runs_once_for_each_fleet(
     place: dict[str, Any], start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ran, call, answered = list[int](), RedisClient.run, list[str]()
+    ran, answered = list[int](), list[Any]()
 
-    async def noted(link: RedisClient, script: str, keys: Any, args: Any = (), **more: Any) -> Any:
-        answer = await call(link, script, keys, args, **more)
-        if script == "streams.once":
-            answered.append(args[0])
-        return answer
+    async def noted(calls: Calls, send: Send) -> list[Any]:
+        replies = await send()
+        answered.extend(call.args[0] for call in calls)
+        return replies
 
-    monkeypatch.setattr(RedisClient, "run", noted)
+    around(monkeypatch, noted)
 
     def worker(number: int, gate: Gate) -> asyncio.Task[None]:
         streams = declared(place)
@@ -295,3 +288,192 @@ def test_an_invalid_timer_is_refused() -> None:
     streams.task()(work)
     with pytest.raises(ConfigurationError, match="two tasks or timers 'work'"):
         streams.timer(every_s=1)(work)
+
+
+@pytest.mark.row("R33")
+async def test_a_lead_that_was_asked_for_before_the_end_is_given_up_behind_it(
+    alone: RedisClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server may hear the question after the farewell: nobody would lead for a lease."""
+    sent = late(monkeypatch, lambda call: bool(call.args[1]))
+    ending = asyncio.create_task(RedisGate(alone, lease_s=60.0).serve())
+    await sent.wait()
+    ending.cancel()
+    await asyncio.wait([ending])
+    await asyncio.sleep(0.2)
+    assert await alone.run("streams.lead", ["{t:st}:lead"], ["another", 60_000]) == 2
+
+
+@pytest.mark.row("R33")
+async def test_another_leads_once_the_lease_of_one_that_died_has_ended(alone: RedisClient) -> None:
+    began = time.monotonic()
+    assert await alone.run("streams.lead", ["{t:st}:lead"], ["died", 500]) == 1
+    gate = RedisGate(alone, lease_s=0.8)
+    serving = asyncio.create_task(gate.serve())
+    assert await asyncio.wait_for(gate.wait(), 10) == 2
+    assert time.monotonic() - began > 0.45
+    serving.cancel()
+    await asyncio.wait([serving])
+
+
+@pytest.mark.row("R35")
+async def test_a_timer_runs_every_interval_and_makes_up_for_none_that_it_missed() -> None:
+    """From the beginning of one run to that of the next, however long each takes."""
+    clock, began = ManualClock(), list[float]()
+    takes_s = {2: 0.75, 3: 2.5}  # less than an interval, and more than two
+
+    async def work() -> None:
+        began.append(clock.monotonic())
+        await clock.sleep(takes_s.get(len(began), 0.0))
+
+    timers = Timers(
+        RedisClient(RedisSettings()),
+        [Timer("work", work, on_leader=False, every_s=1.0)],
+        Unelected(),
+        clock,
+    )
+    serving = asyncio.create_task(timers.serve())
+    for _ in range(36):
+        await eventually(lambda: clock.sleepers)
+        clock.advance(0.25)
+    await eventually(lambda: clock.sleepers)
+    serving.cancel()
+    await asyncio.wait([serving])
+    assert began == [1.0, 2.0, 3.0, 5.5, 6.5, 7.5, 8.5]
+
+
+@pytest.fixture
+def server(own_redis: Callable[..., RedisServer]) -> RedisServer:
+    return own_redis()
+
+
+@pytest.fixture
+def proxy(server: RedisServer) -> Iterator[Proxy]:
+    with Proxy("127.0.0.1", server.port) as made:
+        yield made
+
+
+@pytest.fixture
+def streams(proxy: Proxy) -> Streams:
+    """Those of a worker that reaches Redis through the proxy."""
+    return Streams(RedisSettings(url=f"redis://127.0.0.1:{proxy.port}/0", prefix="t:"))
+
+
+@pytest.fixture
+async def direct(server: RedisServer) -> AsyncIterator[RedisClient]:
+    """Past the proxy."""
+    made = RedisClient(RedisSettings(url=server.url, prefix="t:"))
+    yield made
+    await made.close()
+
+
+async def away(proxy: Proxy, seconds: float, gone: asyncio.Event | None = None) -> None:
+    """Let the server be away for a while; sets that it is."""
+    await asyncio.to_thread(proxy.refuse)
+    await asyncio.to_thread(proxy.cut)
+    if gone is not None:
+        gone.set()
+    await asyncio.sleep(seconds)
+    await asyncio.to_thread(proxy.heal)
+
+
+@pytest.mark.row("R34")
+async def test_a_task_that_is_done_is_not_done_again_because_redis_was_away(
+    streams: Streams, proxy: Proxy, direct: RedisClient
+) -> None:
+    ran = 0
+    outage: list[asyncio.Task[None]] = []
+
+    async def work() -> None:
+        nonlocal ran
+        ran += 1
+        if ran == 1:
+            gone = asyncio.Event()
+            outage.append(asyncio.create_task(away(proxy, 0.4, gone)))
+            await gone.wait()
+
+    streams.task(on_leader=True, name="once")(work)
+    serving = asyncio.create_task(streams.serve(leader=Unelected()))
+
+    async def done() -> bool:
+        return bool(await direct.command("HGET", "{t:st}:done", "once") == b"done")
+
+    try:
+        await eventually(done)
+        assert ran == 1
+    finally:
+        await asyncio.wait(outage)
+        await stop(serving)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Let it be a moment before nine o'clock when a crontab first looks, which sets this."""
+    first, zero = asyncio.Event(), 0.0
+
+    class Moved:
+        @staticmethod
+        def now(_: tzinfo) -> datetime:
+            nonlocal zero
+            if not first.is_set():
+                first.set()
+                zero = time.monotonic()
+            moment = datetime(2031, 3, 2, 8, 59, 59, 800_000, tzinfo=UTC)
+            return moment + timedelta(seconds=time.monotonic() - zero)
+
+    monkeypatch.setattr(timers, "datetime", Moved)
+    return first
+
+
+def at_nine(streams: Streams) -> list[str]:
+    """Gives what has fired."""
+    fired: list[str] = []
+
+    async def nine() -> None:
+        fired.append("nine")
+
+    async def behind() -> None:
+        fired.append("behind")
+
+    streams.crontab("0 9 * * *", on_leader=True, name="nine")(nine)
+    # What was to fire twice would have done so.
+    streams.crontab("0 9 * * * 1", on_leader=True, name="behind")(behind)
+    return fired
+
+
+@pytest.mark.row("R36")
+async def test_a_tick_is_fired_though_redis_is_unavailable_at_that_time(
+    streams: Streams, proxy: Proxy, asked: asyncio.Event
+) -> None:
+    fired = at_nine(streams)
+    serving = asyncio.create_task(streams.serve(leader=Unelected()))
+    try:
+        await asked.wait()
+        await away(proxy, 1.0)
+        await eventually(lambda: sorted(fired) == ["behind", "nine"])
+    finally:
+        await stop(serving)
+
+
+@pytest.mark.row("R36")
+@pytest.mark.usefixtures("asked")
+async def test_a_tick_is_fired_once_though_the_answer_is_lost(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fired, command, lost = at_nine(streams), RedisClient.command, list[str]()
+
+    async def forgetful(link: RedisClient, *parts: Any) -> Any:
+        answer = await command(link, *parts)
+        if parts[0] == "SET" and str(parts[1]) not in lost:
+            lost.append(str(parts[1]))
+            raise BrokerUnavailable("the answer is lost")
+        return answer
+
+    monkeypatch.setattr(RedisClient, "command", forgetful)
+    serving = asyncio.create_task(streams.serve(leader=Unelected()))
+    try:
+        await eventually(lambda: "behind" in fired)
+        assert fired == ["nine", "behind"]
+        assert len(lost) == 2
+    finally:
+        await stop(serving)
