@@ -10,9 +10,13 @@ import pytest
 
 from chancy import Chancy, Job, Queue, State
 from chancy.plugins.recovery import Recovery
-from chancy.plugins.redis import RedisPlugin
-from chancy.testing.conformance.bench import record, settlement
+from chancy.plugins.redis import RedisBroker, RedisPlugin
+from chancy.plugins.redis.maintenance.upkeep import Upkeep
+from chancy.routing.router import RoutedSqlBroker
+from chancy.testing.conformance.bench import Bench, prepared, record, settlement
+from chancy.testing.conformance.claiming import set_aside
 from chancy.worker.worker import Worker
+from tests.integration.test_unknown_functions import OTHER, without
 from tests.plugins.redis.relay.moving import plane
 from tests.support import jobs
 from tests.support.redis_fixtures import RedisServer
@@ -31,16 +35,6 @@ async def chancy(dsn: str, redis_url: str) -> AsyncIterator[Chancy]:
 
 def note(value: object = 0, queue: str = "fast") -> Job[object]:
     return jobs.note.job(value=value).with_queue(queue)
-
-
-@pytest.mark.row("F08")
-async def test_jobs_run_and_give_results(chancy: Chancy) -> None:
-    async with Worker(chancy):
-        values = ["123", None, {"a": [1.5, "ü"]}, 2**70]
-        references = [await chancy.push(note(value)) for value in values]
-        assert [await each.result(10) for each in references] == values
-        assert await (await chancy.push(note(1, "near"))).result(10) == 1
-        assert await chancy.control.get([each.id for each in references]) == {}
 
 
 @pytest.mark.row("F30", "F33", "F42")
@@ -114,6 +108,24 @@ async def test_a_pause_is_heeded_at_once(chancy: Chancy) -> None:
         await eventually(emptied, timeout=2.0)
 
 
+async def test_a_loop_that_raises_does_not_end_the_others(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(upkeep: Upkeep) -> int:
+        raise ValueError("a record of its own")
+
+    monkeypatch.setattr(Upkeep, "turn", fail)
+    async with Worker(chancy):
+        await eventually(lambda: caplog.text.count("redis_loop_failed name=upkeep") > 1)
+        failed = await chancy.push(jobs.fail.job().with_queue("fast").with_max_attempts(1))
+
+        async def archived() -> bool:
+            return failed.id in await chancy.control.get([failed.id])
+
+        await eventually(archived)
+    assert "worker_loop_failed" not in caplog.text
+
+
 async def test_a_job_cannot_end_itself_in_a_transaction(chancy: Chancy) -> None:
     """Postgres does not have its row: that is said, instead of a lost lease."""
     async with Worker(chancy):
@@ -140,3 +152,92 @@ async def test_a_worker_that_starts_while_redis_is_unavailable_reports_it(
         await asyncio.to_thread(server.start)
         await eventually(lambda: "fast" in worker.queues, timeout=30)
         assert await (await chancy.push(note(1))).result(10) == 1
+
+
+CROWD = 50
+
+
+def test_an_application_lives_in_one_event_loop_after_the_other(
+    dsn: str, redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    queues = [
+        Queue(name="async", executor="async", concurrency=CROWD),
+        Queue(name="there", executor="async", concurrency=CROWD, broker="redis"),
+    ]
+    # Few connections, so that callers wait for them.
+    chancy = Chancy(
+        dsn,
+        queues=queues,
+        plugins=[RedisPlugin(url=redis_url, max_connections=2)],
+        pool_size=2,
+    )
+
+    async def crowd() -> None:
+        assert isinstance(chancy.broker, RoutedSqlBroker)
+        await asyncio.gather(*(chancy.broker.open() for _ in range(3)))
+        async with chancy:
+            there = await chancy.broker.brokers.ready("redis")
+            for heard in await asyncio.gather(*(there.subscribe() for _ in range(3))):
+                await heard.close()
+        async with chancy, Worker(chancy):
+            for queue in queues:
+                pushed = [jobs.note.job(number).with_queue(queue.name) for number in range(CROWD)]
+                references = await asyncio.gather(*map(chancy.push, pushed))
+                ended = (reference.result(timeout_s=20) for reference in references)
+                assert await asyncio.gather(*ended) == list(range(CROWD))
+            await asyncio.gather(*(chancy.broker.counts() for _ in range(CROWD)))
+
+    for _ in range(2):
+        asyncio.run(crowd())
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+SHARED = Queue(name="shared", executor="async", broker="redis", concurrency=4, poll_interval_s=0.1)
+
+
+@pytest.fixture
+def applications(dsn: str, redis_url: str) -> tuple[Chancy, Chancy]:
+    """An old application, which lacks a function, and a new one."""
+    old, new = (
+        Chancy(dsn, queues=[SHARED], plugins=[RedisPlugin(url=redis_url)], pool_size=3)
+        for _ in range(2)
+    )
+    return without(old, OTHER), new
+
+
+async def test_jobs_that_stay_in_postgres_run_once_a_worker_knows_them(
+    applications: tuple[Chancy, Chancy],
+) -> None:
+    old, new = applications
+    async with old, new:
+        # A step of a workflow is not moved to Redis.
+        await old.control.declare(SHARED)
+        sql = (
+            "insert into chancy.jobs (id, pos, state, queue, func, arguments, meta) values "
+            "(gen_random_uuid(), 1, 0, 'shared', $1, '{\"n\": 1}', '{\"workflow\": {}}') "
+            "returning id"
+        )
+        async with Worker(old):
+            async with old.transaction() as tx:
+                ((id,),) = await tx.fetch(sql, OTHER)
+
+            async def is_set_aside() -> bool:
+                found = await old.control.get([id])
+                return found[id].state is State.HELD
+
+            await eventually(is_set_aside)
+            async with Worker(new):
+                assert (await new.wait_for(id, 20)).state is State.SUCCEEDED
+
+
+async def test_a_cancelled_job_leaves_the_list_of_its_function(
+    broker: RedisBroker, bench: Bench
+) -> None:
+    gone, kept = await bench.running(prepared(), prepared())
+    await bench.settle(set_aside(gone), set_aside(kept))
+    name = f"{broker.tag}:aside:{len(gone.queue)}:{gone.queue}{gone.func}"
+    assert await broker.client.command("ZCARD", name) == 2
+    await broker.cancel([gone.id])
+    assert await broker.client.command("ZRANGE", name, 0, -1) == [kept.id.bytes]
+    await broker.cancel([kept.id])
+    assert await broker.client.command("KEYS", f"{broker.tag}:aside*") == []

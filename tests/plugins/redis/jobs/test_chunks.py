@@ -17,12 +17,12 @@ from chancy.errors import BrokerUnavailable, DuplicateJob, StatementFailed
 from chancy.job.unique import OnConflict, UniqueKey
 from chancy.plugins.redis import RedisBroker
 from chancy.plugins.redis.transport.chunks import BATCH, BYTES, MOVED, fit, take_back
-from chancy.plugins.redis.transport.scripts import Value
 from chancy.plugins.redis.transport.shard import ShardClient
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
 from tests.plugins.redis.jobs.brokers import opened
 from tests.plugins.redis.jobs.script_times import timed
+from tests.plugins.redis.trips import Calls, Send, around, lose, script
 from tests.support.redis_fixtures import RedisServer
 
 #: More than any piece.
@@ -65,19 +65,19 @@ def link_of(bench: Bench) -> ShardClient:
 
 
 def fail_script(
-    monkeypatch: pytest.MonkeyPatch, script: str, number: int, error: Exception
+    monkeypatch: pytest.MonkeyPatch, name: str, number: int, error: Exception
 ) -> list[int]:
     """Have a run of a script end in an error; gives the lengths of all its runs."""
-    run, runs = ShardClient.run, list[int]()
+    runs = list[int]()
 
-    async def failing(self: ShardClient, name: str, *args: Value) -> Any:
-        if name == script:
-            runs.append(len(args))
+    async def failing(calls: Calls, send: Send) -> list[Any]:
+        if calls[0].script == f"jobs.{name}":
+            runs.append(len(calls[0].args))
             if len(runs) == number:
                 raise error
-        return await run(self, name, *args)
+        return await send()
 
-    monkeypatch.setattr(ShardClient, "run", failing)
+    around(monkeypatch, failing)
     return runs
 
 
@@ -258,12 +258,12 @@ async def test_jobs_stored_by_a_refused_call_are_removed(bench: Bench) -> None:
     assert len(await bench.claim(1_000)) == 2 * BATCH + 2
 
 
-@pytest.mark.parametrize("script", ["push_plain", "push"])
+@pytest.mark.parametrize("name", ["push_plain", "push"])
 async def test_a_server_that_refuses_a_later_piece_keeps_none(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, script: str
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    jobs = [prepared(priority=0 if script == "push_plain" else n % 2) for n in range(MANY)]
-    runs = fail_script(monkeypatch, script, 3, StatementFailed("full", passing=True))
+    jobs = [prepared(priority=0 if name == "push_plain" else n % 2) for n in range(MANY)]
+    runs = fail_script(monkeypatch, name, 3, StatementFailed("full", passing=True))
     with pytest.raises(StatementFailed):
         await bench.broker.push(jobs)
     assert len(runs) == 3
@@ -271,15 +271,15 @@ async def test_a_server_that_refuses_a_later_piece_keeps_none(
     assert await bench.broker.counts() == {}
 
 
-@pytest.mark.parametrize("script", ["push_plain", "push"])
+@pytest.mark.parametrize("name", ["push_plain", "push"])
 async def test_a_piece_whose_answer_is_lost_is_stored_once(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, script: str
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    jobs = [prepared(priority=0 if script == "push_plain" else n % 2) for n in range(MANY)]
-    runs = fail_script(monkeypatch, script, 2, BrokerUnavailable("lost"))
+    jobs = [prepared(priority=0 if name == "push_plain" else n % 2) for n in range(MANY)]
+    runs = fail_script(monkeypatch, name, 2, BrokerUnavailable("lost"))
     await bench.broker.push(jobs)
     # What is repeated goes the way of jobs that may be there.
-    assert len(runs) == {"push_plain": -(-MANY // MOVED), "push": -(-MANY // BATCH) + 1}[script]
+    assert len(runs) == {"push_plain": -(-MANY // MOVED), "push": -(-MANY // BATCH) + 1}[name]
     wanted = [job.id for job in sorted(jobs, key=lambda job: -job.priority)]
     assert [claim.id for claim in await bench.claim(1_000)] == wanted
 
@@ -289,16 +289,8 @@ async def test_jobs_of_a_claim_that_was_lost_are_given_piece_by_piece(
 ) -> None:
     jobs = [prepared() for _ in range(2 * MOVED)]
     await bench.push(*jobs)
-    run = ShardClient.run
-
-    async def lose(self: ShardClient, name: str, *args: Value) -> Any:
-        answer = await run(self, name, *args)
-        if name == "claim" and await run(self, "counts"):
-            raise BrokerUnavailable("lost")
-        return answer
-
     with monkeypatch.context() as patched:
-        patched.setattr(ShardClient, "run", lose)
+        lose(patched, script("jobs.claim"))
         with pytest.raises(BrokerUnavailable):
             await bench.claim(1_000)
     first: Sequence[Claim] = await bench.claim(1_000)

@@ -159,28 +159,3 @@ async def test_a_failover_makes_no_success_of_what_is_unknown(own_redis: Start) 
             assert await broker.settle([settlement(running, State.SUCCEEDED)]) == frozenset()
             claims = [claim.id for _ in range(4) for claim in await bench.claim(100)]
             assert sorted(claims) == sorted(set(ids) - {running.id})
-
-
-async def test_pushes_that_a_replica_has_survive_a_failover(own_redis: Start) -> None:
-    """Of one, ten and many jobs; the line between the servers breaks meanwhile."""
-    primary, replica = own_redis(), own_redis()
-    told: dict[UUID, float] = {}
-    with Proxy(HERE, primary.port) as proxy, Proxy(HERE, primary.port) as replication:
-        follow(replica, replication.port)
-        await eventually(lambda: in_step(replica, primary))
-        async with opened(f"redis://{HERE}:{proxy.port}/0", replicas=1) as (broker, _):
-            pushing = [
-                asyncio.create_task(push_for_ever(broker, told, count=count))
-                for count in (1, 10, 300)
-            ]
-            await eventually(lambda: len(told) > 2_000, timeout=30)
-            replication.black_hole()
-            primary.kill()
-            promote(replica)
-            proxy.target = (HERE, replica.port)
-            proxy.cut()
-            # The one that took over has no replica: no push can say that it lasts.
-            for task in pushing:
-                with pytest.raises(BrokerUnavailable):
-                    await asyncio.wait_for(task, 20)
-            assert await kept(broker, list(told)) == told.keys()

@@ -1,23 +1,28 @@
-"""What the broker on Redis does while the server fails, and after."""
+"""What the broker on Redis does while the server fails, in the midst of a call, and after."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
+from typing import Any
+from uuid import UUID
 
 import pytest
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Note, Settlement
-from chancy.errors import BrokerUnavailable, StatementFailed
-from chancy.plugins.redis import RedisBroker, RedisSettings
+from chancy.errors import BrokerError, BrokerUnavailable, StatementFailed
+from chancy.plugins.redis import RedisSettings
 from chancy.plugins.redis.maintenance.upkeep import Upkeep
 from chancy.plugins.redis.transport.shard import linked
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
 from tests.plugins.redis.jobs.brokers import opened
+from tests.plugins.redis.jobs.test_durability_chaos import follow, in_step, promote
+from tests.plugins.redis.trips import Calls, Send, around
+from tests.support.proxy import Proxy
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
 
@@ -85,19 +90,16 @@ async def test_a_push_gives_up_in_the_end(
 async def test_a_claim_whose_answer_was_lost_is_given_later(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    broker = bench.broker
-    assert isinstance(broker, RedisBroker)
     ids = await bench.push(*(prepared(priority=n % 2) for n in range(6)))
-    run = broker.client.run
 
-    async def lose_answer(name: str, *args: str | bytes | float) -> object:
-        await run(name, *args)
+    async def lose_answer(calls: Calls, send: Send) -> list[Any]:
+        await send()
         raise error
 
-    monkeypatch.setattr(broker.client, "run", lose_answer)
-    with pytest.raises(type(error)):
-        await bench.claim(4)
-    monkeypatch.setattr(broker.client, "run", run)
+    with monkeypatch.context() as patched:
+        around(patched, lose_answer)
+        with pytest.raises(type(error)):
+            await bench.claim(4)
     assert [claim.id for claim in await bench.claim()] == [ids[1], ids[3], ids[5], ids[0]]
     assert [claim.id for claim in await bench.claim()] == [ids[2], ids[4]]
     assert await bench.claim() == []
@@ -176,3 +178,121 @@ async def test_the_clock_is_that_of_the_server(
         assert found.run_at is not None
         assert 59.0 < (found.run_at - found.pushed_at).total_seconds() < 65.0
         assert await broker.orphans(heartbeat_age_s=60.0, limit=10) == []
+
+
+def fail_second(monkeypatch: pytest.MonkeyPatch, fail: Callable[[], Awaitable[list[Any]]]) -> None:
+    claims = list[str]()
+
+    async def failing(calls: Calls, send: Send) -> list[Any]:
+        claims.extend(call.script for call in calls if call.script == "jobs.claim")
+        return await (fail if len(claims) == 2 and calls[0].script == "jobs.claim" else send)()
+
+    around(monkeypatch, failing)
+
+
+@pytest.mark.parametrize(
+    "error", [StatementFailed("full", passing=True), BrokerUnavailable("lost")], ids=repr
+)
+async def test_a_claim_returns_what_it_has_when_a_later_script_fails(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, error: BrokerError
+) -> None:
+    ids = await bench.push(*(prepared() for _ in range(300)))
+
+    async def fail() -> list[Any]:
+        raise error
+
+    fail_second(monkeypatch, fail)
+    first = await bench.claim(500)
+    second = await bench.claim(500)
+    assert [claim.id for claim in (*first, *second)] == ids
+    assert len(first) < len(ids)
+
+
+async def test_the_claims_of_a_cancelled_call_come_with_the_next_ones(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those above the limit of the next call are released."""
+    ids = await bench.push(*(prepared() for _ in range(300)))
+    reached = asyncio.Event()
+
+    async def hang() -> list[Any]:
+        reached.set()
+        return [await asyncio.Event().wait()]
+
+    fail_second(monkeypatch, hang)
+    call = asyncio.create_task(bench.claim(500))
+    await reached.wait()
+    assert (await bench.broker.counts())["default"].running > 100
+    call.cancel()
+    await asyncio.wait([call])
+    first = await bench.claim(100)
+    counts = (await bench.broker.counts())["default"]
+    assert (counts.running, counts.pending) == (100, 200)
+    second = await bench.claim(500)
+    assert [claim.id for claim in (*first, *second)] == ids
+    assert {claim.attempt for claim in second} == {1}
+
+
+HERE = "127.0.0.1"
+
+
+async def known(bench: Bench, lost: Sequence[Claim], running: Claim) -> None:
+    """The server says that what was lost runs yet, and takes it back."""
+    found: dict[UUID, UUID] = {}
+
+    async def both() -> bool:
+        with suppress(BrokerUnavailable):
+            found.update(await bench.broker.running(bench.worker_id, besides={running.id}))
+        return len(found) == len(lost)
+
+    await eventually(both)
+    assert found == {one.id: one.lease for one in lost}
+    assert await bench.settle(*(settlement(one, State.PENDING) for one in lost)) == frozenset()
+    assert {one.id for one in await bench.claim(3)} == found.keys()
+
+
+async def test_a_job_whose_end_was_lost_in_a_failover_is_known_to_run(
+    own_redis: Callable[..., RedisServer],
+) -> None:
+    """Its worker lives, so that nobody rescues it."""
+    primary, replica = own_redis(**{"repl-diskless-sync-delay": "0"}), own_redis()
+    with Proxy(HERE, primary.port) as way, Proxy(HERE, primary.port) as between:
+        follow(replica, between.port)
+        async with opened(f"redis://{HERE}:{way.port}/0") as (broker, bench):
+            await bench.push(*(prepared() for _ in range(3)))
+            ended, failed, running = await bench.claim(3)
+            await eventually(lambda: in_step(replica, primary))
+            between.black_hole()
+            ends = [settlement(ended, State.SUCCEEDED), settlement(failed, State.FAILED)]
+            assert await broker.settle(ends) == frozenset()
+            primary.kill()
+            promote(replica)
+            way.target = (HERE, replica.port)
+            way.cut()
+            await known(bench, [ended, failed], running)
+
+
+async def test_a_job_that_is_being_claimed_does_not_count_as_lost(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the answer takes: the server has carried it out."""
+    done, arrives = asyncio.Event(), asyncio.Event()
+
+    async def late(calls: Calls, send: Send) -> list[Any]:
+        answer = await send()
+        if calls[0].script == "jobs.claim":
+            done.set()
+            await arrives.wait()
+        return answer
+
+    async with opened(redis_url) as (broker, bench):
+        [id] = await bench.push(prepared())
+        around(monkeypatch, late)
+        claiming = asyncio.create_task(bench.claim())
+        await done.wait()
+        assert await bench.state(id) is State.RUNNING
+        assert await broker.running(bench.worker_id, besides=()) == {}
+        arrives.set()
+        [claim] = await claiming
+        assert await broker.running(bench.worker_id, besides=()) == {id: claim.lease}
+        assert await broker.running(bench.worker_id, besides={id}) == {}

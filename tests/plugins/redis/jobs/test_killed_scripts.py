@@ -140,6 +140,7 @@ async def test_a_kill_loses_nothing(stage: Stage, where: str) -> None:
 
 
 @pytest.mark.chaos
+@pytest.mark.row("F09")
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("name", sorted(SCENARIOS))
 async def test_a_kill_at_every_script_loses_nothing(stage: Stage, name: str, moment: str) -> None:

@@ -13,14 +13,14 @@ from chancy.attempt.failure import Failure
 from chancy.attempt.settlement import Note
 from chancy.broker.values import JobFilter
 from chancy.job.unique import UniqueKey
-from chancy.plugins.redis import RedisBroker
+from chancy.plugins.redis import RedisBroker, records
+from chancy.plugins.redis.jobs import meta as folding
 from chancy.plugins.redis.transport.chunks import BATCH
-from chancy.plugins.redis.transport.scripts import Value
-from chancy.plugins.redis.transport.shard import ShardClient
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
 from tests.plugins.redis.jobs.brokers import opened
 from tests.plugins.redis.jobs.script_times import MOST_US, timed
+from tests.plugins.redis.trips import Calls, Send, around
 from tests.support.redis_fixtures import RedisServer
 
 Measured = tuple[RedisServer, RedisBroker, Bench]
@@ -105,16 +105,15 @@ async def test_a_few_jobs_with_large_metas_are_replaced_at_a_time(
     first = [prepared(meta=text("m"), unique=key) for key in keys]
     await broker.push(first)
     replaced: list[int] = []
-    run = ShardClient.run
 
-    async def noted(self: ShardClient, name: str, *args: Value) -> Any:
-        answer = await run(self, name, *args)
-        if name == "push" and answer != b"large":
+    async def noted(calls: Calls, send: Send) -> list[Any]:
+        [answer] = await send()
+        if calls[0].script == "jobs.push" and answer != b"large":
             replaced.append(len(answer[0]) // 2)
-        return answer
+        return [answer]
 
     with monkeypatch.context() as patched:
-        patched.setattr(ShardClient, "run", noted)
+        around(patched, noted)
         found = await broker.push([prepared(arguments='{"n": 1}', unique=key) for key in keys])
     assert list(found.values()) == [job.id for job in first]
     # Of 60 kB each.
@@ -132,15 +131,14 @@ async def test_jobs_that_are_not_wanted_are_not_read(
     [other, named] = [prepared(queue="other"), prepared(func="shop." + "f" * 400)]
     await bench.push(other, *jobs, named)
     answers: list[int] = []
-    run = ShardClient.run
 
-    async def noted(self: ShardClient, name: str, *args: Value) -> Any:
-        answer = await run(self, name, *args)
-        if name == "find":
+    async def noted(calls: Calls, send: Send) -> list[Any]:
+        [answer] = await send()
+        if calls[0].script == "jobs.find":
             answers.append(sum(map(len, answer)))
-        return answer
+        return [answer]
 
-    monkeypatch.setattr(ShardClient, "run", noted)
+    around(monkeypatch, noted)
     assert [one.id for one in await broker.find(JobFilter(queue="other"))] == [other.id]
     assert [one.id for one in await broker.find(JobFilter(func=named.func))] == [named.id]
     assert len(answers) == 2
@@ -148,3 +146,57 @@ async def test_jobs_that_are_not_wanted_are_not_read(
     assert [one.id for one in found] == sorted((one.id for one in jobs), reverse=True)
     # The fourth large one exceeds what a script reads.
     assert max(answers) < 5 * 60_000
+
+
+async def record_of(bench: Bench, id: bytes) -> bytes:
+    assert isinstance(bench.broker, RedisBroker)
+    [record] = await bench.broker.client.run("fetch", 0, 0, id)
+    assert isinstance(record, bytes)
+    return record
+
+
+async def test_a_job_that_is_put_off_200_times_stays_small(bench: Bench) -> None:
+    job = prepared(meta='{"workflow": {"step": "a"}}')
+    await bench.broker.push([job])
+    most = 0
+    for n in range(200):
+        [claim] = await bench.claim(1)
+        patch = json.dumps({"snoozes": n + 1, "ä": "ö"})
+        put_off = settlement(claim, State.PENDING)._replace(refund=True, meta=patch)
+        assert await bench.broker.settle([put_off]) == frozenset()
+        meta = records.meta_of(await record_of(bench, job.id.bytes))
+        most = max(most, meta.count(b"\n"))
+    assert most == folding.MOST
+    [claim] = await bench.claim(1)
+    assert claim.meta is not None
+    assert json.loads(claim.meta) == {"workflow": {"step": "a"}, "snoozes": 200, "ä": "ö"}
+
+
+async def test_checkpoints_of_many_kilobytes_are_kept_once(bench: Bench) -> None:
+    """Each write has all checkpoints of the attempt."""
+    [claim] = await bench.running(prepared(meta='{"workflow": {"step": "a"}}'))
+    kept = dict[str, str]()
+    for n in range(20):
+        kept[str(n)] = "x" * 20_000
+        text = json.dumps({"checkpoints": kept})
+        note = Note(claim.id, claim.lease, text)
+        assert await bench.broker.update_meta([note]) == frozenset()
+        meta = records.meta_of(await record_of(bench, claim.id.bytes))
+        assert len(meta) < 2 * len(text) + folding.MOST_BYTES
+    found = await bench.broker.get([claim.id])
+    assert found[claim.id].meta == {"workflow": {"step": "a"}, "checkpoints": kept}
+
+
+async def test_progress_reported_meanwhile_is_not_lost(bench: Bench) -> None:
+    await bench.broker.push([prepared(meta='{"a": 1}')])
+    [claim] = await bench.claim(1)
+    assert isinstance(bench.broker, RedisBroker)
+    link, before = bench.broker.client, await record_of(bench, claim.id.bytes)
+    await bench.broker.update_meta([Note(claim.id, claim.lease, '{"b": 2}')])
+    await folding.fold(link, claim.id, claim.lease, before)
+    await folding.fold(link, claim.id, uuid.uuid4(), await record_of(bench, claim.id.bytes))
+    meta = records.meta_of(await record_of(bench, claim.id.bytes))
+    assert meta == b'{"a": 1}\n{"b": 2}'
+    await folding.fold(link, claim.id, claim.lease, await record_of(bench, claim.id.bytes))
+    meta = records.meta_of(await record_of(bench, claim.id.bytes))
+    assert json.loads(meta) == {"a": 1, "b": 2}

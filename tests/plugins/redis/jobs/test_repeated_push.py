@@ -1,4 +1,4 @@
-"""A push whose answer is lost is repeated, and runs once also where nothing is kept of its job."""
+"""A push whose answer is lost is repeated, and runs once; how much is kept of jobs."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from typing import Any
 
 import pytest
 
-from chancy.broker.values import PreparedJob
+from chancy.broker.values import JobFilter, PreparedJob
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis import RedisBroker
 from chancy.plugins.redis.maintenance.upkeep import Upkeep
-from chancy.plugins.redis.transport.shard import ShardClient
 from chancy.queue.queue import Queue
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
 from tests.plugins.redis.jobs.brokers import opened
+from tests.plugins.redis.trips import Calls, Send, around
+from tests.support.waiting import eventually
 
 MANY = 200
-PUSHES = ("push_one", "push_plain", "push")
+PUSHES = ("jobs.push_one", "jobs.push_plain", "jobs.push")
 
 
 @pytest.fixture(params=[False], ids=["not kept"])
@@ -40,21 +41,22 @@ def lose(
 ) -> tuple[list[str], list[Any]]:
     """Lose answers of pushes, and have a worker run what they have stored before they are
     repeated; gives the scripts that push, and the ids of what was run."""
-    run, pushed, ran = ShardClient.run, list[str](), list[Any]()
+    assert isinstance(bench.broker, RedisBroker)
+    link, pushed, ran = bench.broker.client, list[str](), list[Any]()
 
-    async def losing(self: ShardClient, name: str, *args: Any) -> Any:
-        answer = await run(self, name, *args)
-        if name in PUSHES:
-            pushed.append(name)
+    async def losing(calls: Calls, send: Send) -> list[Any]:
+        replies = await send()
+        if calls[0].script in PUSHES:
+            pushed.append(calls[0].script)
             if len(pushed) <= answers:
                 claims = await bench.claim()
                 ran.extend(claim.id for claim in claims)
                 await bench.settle(*(settlement(claim, end) for claim in claims))
-                await Upkeep(self).turn()
+                await Upkeep(link).turn()
                 raise BrokerUnavailable("the answer is lost")
-        return answer
+        return replies
 
-    monkeypatch.setattr(ShardClient, "run", losing)
+    around(monkeypatch, losing)
     return pushed, ran
 
 
@@ -126,3 +128,60 @@ async def test_pushing_an_id_again_takes_effect(bench: Bench) -> None:
         claims = await bench.running(job)
         assert [claim.id for claim in claims] == [job.id]
         await bench.settle(*(settlement(claim, State.SUCCEEDED) for claim in claims))
+
+
+@pytest.mark.row("F18")
+async def test_finished_jobs_are_kept_up_to_a_number_and_an_age(redis_url: str) -> None:
+    kept = {"keep_finished": 10, "keep_failed": 5}
+    async with (
+        opened(redis_url, **kept) as (broker, bench),
+        opened(redis_url, **kept, keep_failed_s=0.001) as (short, _),
+    ):
+        ids = []
+        for state in (State.SUCCEEDED, State.FAILED):
+            claims = await bench.running(*(prepared() for _ in range(30)))
+            await bench.settle(*(settlement(claim, state) for claim in claims))
+            ids.append([claim.id for claim in claims])
+        assert len(await broker.get(ids[0])) == 10
+        assert len(await broker.get(ids[1])) == 5
+        # Those over their age are gone for whoever looks, before anybody has cleared them away.
+        for look in (short.get, short.watch):
+
+            async def gone(look: Any = look) -> bool:
+                return not await look(ids[1])
+
+            await eventually(gone, timeout=5)
+            assert len(await look(ids[0])) == 10
+        assert {job.id for job in await short.find(JobFilter())} == set(await broker.get(ids[0]))
+        assert len(await broker.find(JobFilter())) == 15
+        link = short.client
+        assert await Upkeep(link).turn() == 5
+        # The next turn is somebody else's.
+        assert await Upkeep(link).turn() == 0
+        assert len(await broker.client.command("KEYS", f"{broker.tag}:j:*")) == 10
+
+
+async def test_a_finished_run_leaves_no_state_behind(redis_url: str) -> None:
+    queue = Queue(name="default", keep_finished=False)
+    async with opened(redis_url, queue) as (broker, bench):
+        claims = await bench.running(*(prepared() for _ in range(20)))
+        await bench.settle(*(settlement(claim, State.SUCCEEDED) for claim in claims))
+        await broker.orphans(heartbeat_age_s=0.0, limit=10)
+        left = {key.decode() for key in await broker.client.command("KEYS", f"{broker.tag}*")}
+        tag = broker.tag
+        # That they ran is known for half a minute to a push that is repeated; the worker is woken
+        # until others claim.
+        passing = tuple(f"{tag}:{name}:" for name in ("told", "gone", "idle"))
+        left -= {key for key in left if key.startswith(passing)}
+        assert left == {f"{tag}:{name}" for name in ("queues", "brief", "position")}
+
+
+async def test_counting_a_queue_reads_no_jobs(redis_url: str) -> None:
+    async with opened(redis_url) as (broker, bench):
+        await bench.running(*(prepared() for _ in range(5)))
+        await bench.push(*(prepared() for _ in range(5)))
+        await bench.push(*(prepared(delay_s=60.0) for _ in range(5)))
+        assert await broker.client.run("listed", "default", 0) == [15, 0, 0, [], [], []]
+        kept, done, dead, *lists = await broker.client.run("listed", "default", 2)
+        assert (kept, done, dead) == (15, 0, 0)
+        assert [len(one) for one in lists] == [4, 4, 4]

@@ -1,19 +1,25 @@
-"""Which workers are woken when jobs become pending: no more than can use them."""
+"""Who is woken when jobs become pending, promotes those that are due, and hears what."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+import uuid
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+import pytest
+
 from chancy.broker.notices import Notice, NoticeKind, Subscription
-from chancy.plugins.redis import RedisBroker
+from chancy.errors import StatementFailed
+from chancy.plugins.redis import RedisBroker, RedisSettings
 from chancy.queue.queue import Queue
 from chancy.queue.rules import GlobalConcurrency
 from chancy.states import State
-from chancy.testing.conformance.bench import Bench, prepared, settlement
+from chancy.testing.conformance.bench import Bench, prepared, record, settlement
 from tests.plugins.redis.jobs.brokers import opened
+from tests.support.redis_fixtures import RedisServer
+from tests.support.waiting import eventually
 
 WAKE, REWIND = Notice(NoticeKind.WAKE, "default"), Notice(NoticeKind.REWIND, "default")
 MANY = 30
@@ -178,3 +184,64 @@ async def test_workers_that_have_left_are_forgotten(redis_url: str) -> None:
             for _ in range(4):
                 assert await stays.bench.claim() == []
         assert await client.command("SCARD", f"{client.tag}:idle:default") < 10
+
+
+async def test_the_probe_of_another_subscription_proves_this_one(redis_url: str) -> None:
+    async with opened(redis_url) as (one, bench), opened(redis_url) as (other, _):
+        told: list[Notice] = []
+
+        def handle(notice: Notice) -> bool:
+            told.append(notice)
+            return notice.kind is NoticeKind.PROBE
+
+        mine, theirs = await one.subscribe(), await other.subscribe()
+        hearing = asyncio.create_task(mine.receive(30.0, handle))
+        assert await theirs.probe(5.0) == []
+        await eventually(lambda: [notice.kind for notice in told] == [NoticeKind.PROBE])
+        await bench.push(prepared())
+        assert await hearing == told[1:] == [Notice(NoticeKind.WAKE, "default")]
+        for subscription in (mine, theirs):
+            await subscription.close()
+
+
+async def test_a_refused_subscription_leaves_no_connection_open(
+    own_redis: Callable[..., RedisServer],
+) -> None:
+    server = own_redis()
+    server.ask("ACL SETUSER shop on >secret ~* &* +@all -subscribe")
+    url = server.url.replace("redis://", "redis://shop:secret@")
+    broker = RedisBroker(RedisSettings(url=url))
+    await broker.open()
+    try:
+        for _ in range(3):
+            with pytest.raises(StatementFailed, match="Redis refused access"):
+                await broker.subscribe()
+        # The one for commands.
+        await eventually(lambda: server.ask("CLIENT LIST TYPE NORMAL").count(b"name=chancy") == 1)
+    finally:
+        await broker.close()
+
+
+async def test_of_many_workers_one_promotes_often(broker: RedisBroker, bench: Bench) -> None:
+    async def ahead(worker_id: uuid.UUID | None) -> int:
+        return (await broker.promote(10, worker_id=worker_id)).ahead
+
+    few = [uuid.uuid4(), uuid.uuid4()]
+    assert [await ahead(one) for one in few] == [0, 0]
+    first, second, third, *_, last = ids = [uuid.UUID(int=n) for n in range(1, 40)]
+    for worker_id in ids:
+        await broker.register(record(worker_id))
+    assert [await ahead(one) for one in (first, second, third, last)] == [0, 3, 4, 20]
+    assert [await ahead(one) for one in (first, None)] == [0, 0]
+    # One that is killed is replaced when its key expires, one that leaves at once.
+    promoter = f"{broker.tag}:promoter"
+    assert 0 < await broker.client.command("PTTL", promoter) <= 3_000
+    await broker.client.command("DEL", promoter)
+    assert [await ahead(one) for one in (second, first)] == [0, 2]
+    await broker.unregister(second)
+    assert [await ahead(one) for one in (third, first)] == [0, 2]
+    # The others promote what is due when they call.
+    [claim] = await bench.running()
+    await bench.settle(settlement(claim, State.SCHEDULED)._replace(delay_s=-1.0))
+    promotion = await broker.promote(10, worker_id=first)
+    assert promotion == (1, None, 2)

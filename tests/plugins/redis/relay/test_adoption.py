@@ -18,8 +18,6 @@ from chancy.broker.optional import Adoption
 from chancy.errors import BrokerUnavailable, StatementFailed
 from chancy.plugins.redis.relay import adoption as moves
 from chancy.plugins.redis.relay.adoption import JobAdoption
-from chancy.plugins.redis.transport.scripts import Value
-from chancy.plugins.redis.transport.shard import ShardClient
 from chancy.postgres.connections.lane import Lane
 from chancy.testing.conformance.bench import record
 from chancy.worker.worker import Worker
@@ -33,6 +31,7 @@ from tests.plugins.redis.relay.moving import (
     left,
     plane,
 )
+from tests.plugins.redis.trips import Calls, Send, around
 from tests.support import jobs
 from tests.support.redis_commands import command_sync
 from tests.support.redis_fixtures import RedisServer
@@ -393,13 +392,14 @@ async def test_a_few_jobs_with_large_metas_are_replaced_at_a_time(
     ids = [row[0] for row in await fetch(chancy, push, 1, f'{{"m": "{"m" * 60_000}"}}')]
     assert (await adopt("fast")).jobs == 8
     answers: list[object] = []
-    run = ShardClient.run_lasting
 
-    async def noted(self: ShardClient, name: str, *args: Value) -> Any:
-        answers.append(await run(self, name, *args))
-        return answers[-1]
+    async def noted(calls: Calls, send: Send) -> list[Any]:
+        replies = await send()
+        if calls[0].script == "jobs.relay":
+            answers.extend(replies)
+        return replies
 
-    monkeypatch.setattr(ShardClient, "run_lasting", noted)
+    around(monkeypatch, noted)
     await fetch(chancy, push, 2, None)
     assert (await adopt("fast")).jobs == 8
     # All 8, then twice 4, and 2.
@@ -525,6 +525,8 @@ async def test_jobs_being_moved_do_not_run_in_postgres(
     chancy: Chancy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another worker finds steps in Postgres, and the job, which has come to Redis, too."""
+    # Until its end nobody runs the job in Redis.
+    monkeypatch.setattr(moves, "LEASE_S", 1.0)
     await insert(chancy, [1, 2], '{"workflow": {}}')
     await insert(chancy, [3])
     with monkeypatch.context() as patch:
