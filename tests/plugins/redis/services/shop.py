@@ -13,7 +13,8 @@ from typing import Any
 
 import redis
 
-from chancy.plugins.redis.services import BlockingContext, Context, Service, Services
+from chancy.plugins.redis.services import BlockingContext, Context, Service, ServiceReport, Services
+from chancy.plugins.redis.services.leases import Leases, Taken
 from chancy.plugins.redis.settings import RedisSettings
 
 #: Of workers unless a test says otherwise: a machine that is busy for seconds takes none away, so
@@ -158,6 +159,13 @@ def declare(url: str, *, cluster: bool = False, **terms: Any) -> Services:
     return made
 
 
+def take(ledger: Leases) -> Taken:
+    """The next service."""
+    (taken,) = ledger.claim(1)
+    assert isinstance(taken, Taken)
+    return taken
+
+
 @dataclass
 class Shop:
     """Services with workers in this process, and a client to look with."""
@@ -182,6 +190,11 @@ class Shop:
 
     def declare(self, **terms: Any) -> Services:
         return declare(self.url, cluster=self.cluster, **terms)
+
+    async def found(self, id: str) -> ServiceReport:
+        found = await self.services.get(id)
+        assert found is not None
+        return found
 
     async def state(self, id: str) -> str | None:
         found = await self.services.get(id)

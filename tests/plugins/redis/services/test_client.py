@@ -12,13 +12,12 @@ from chancy.plugins.redis.keys import named_keys, own_keys
 from chancy.plugins.redis.services import NoService, Service, ServiceRuns
 from chancy.plugins.redis.services.leases import Leases, Passed, Taken
 from chancy.plugins.redis.services.supervision import sweep
-from tests.plugins.redis.services.shop import LEASE_S, Beat, Shop
+from tests.plugins.redis.services.shop import LEASE_S, Beat, Shop, take
 from tests.support.redis_commands import command_sync
 from tests.support.waiting import eventually
 
 
-@pytest.mark.row("P04")
-@pytest.mark.row("P42")
+@pytest.mark.row("P04", "P42")
 async def test_an_id_that_waits_is_started_once(place: Shop) -> None:
     first = await place.services.start("give", id="mine", cleanup=False, value=1)
     await place.services.start("give", id="other")
@@ -27,8 +26,7 @@ async def test_an_id_that_waits_is_started_once(place: Shop) -> None:
     async with place.worker():
         await eventually(lambda: place.notes("given") == ["mine", "other"])
         await eventually(place.is_state("mine", "SUCCESS"))
-        found = await place.services.get("mine")
-        assert found is not None
+        found = await place.found("mine")
         assert found.output == 2
 
 
@@ -49,9 +47,7 @@ async def test_an_id_that_runs_is_not_started(alone: Shop) -> None:
         assert alone.notes(id) == ["begin "]
 
 
-@pytest.mark.row("P06")
-@pytest.mark.row("P07")
-@pytest.mark.row("P42")
+@pytest.mark.row("P06", "P07", "P42")
 async def test_other_programs_start_services_by_plain_commands(place: Shop) -> None:
     keys = place.services.keys
     command_sync(place.raw, "HSET", keys.of("raw"), "task", "give", "cleanup", "false")
@@ -65,8 +61,7 @@ async def test_other_programs_start_services_by_plain_commands(place: Shop) -> N
     async with place.worker():
         await eventually(place.is_state("raw", "SUCCESS"))
         await eventually(place.is_state("more", "SUCCESS"))
-    found = await place.services.get("more")
-    assert found is not None
+    found = await place.found("more")
     assert found.output == [7]
 
 
@@ -89,8 +84,7 @@ def test_a_stop_of_a_service_at_rest_does_not_stop_its_next_start(
     keys, ledger = alone.services.keys, Leases(alone.services.link, "mine", 60.0)
     alone.raw.hset(keys.of("raw"), mapping={"task": "beat", "state": state, "wanted": wanted})
     alone.raw.lpush(keys.waiting, "raw")
-    (taken,) = ledger.claim(1)
-    assert isinstance(taken, Taken)
+    taken = take(ledger)
     assert ledger.renew([("raw", taken.token)]) == [""], "nor is it carried out later"
 
 
@@ -134,9 +128,7 @@ async def test_an_id_without_a_record_is_dropped(
     assert "service_without_record service=phantom" in caplog.text
 
 
-@pytest.mark.row("P25")
-@pytest.mark.row("P42")
-@pytest.mark.row("P43")
+@pytest.mark.row("P25", "P42", "P43")
 async def test_stopped_and_ended_services_can_run_on_any_worker(place: Shop) -> None:
     beat = await place.services.start("beat")
     give = await place.services.start("give", cleanup=False, value=1)
@@ -172,8 +164,7 @@ def test_a_restart_is_done_once_though_the_lease_is_lost(alone: Shop, found_by: 
     store, leases = alone.services.blocking, alone.services.keys.leases
     id = store.start("beat")
     ledger = Leases(alone.services.link, "mine", 60.0)
-    (taken,) = ledger.claim(1)
-    assert isinstance(taken, Taken)
+    taken = take(ledger)
     if found_by == "restart":
         alone.raw.zadd(leases, {id: 1})
     assert store.restart(id) == "RUNNING"
@@ -185,8 +176,7 @@ def test_a_restart_is_done_once_though_the_lease_is_lost(alone: Shop, found_by: 
     assert ledger.renew([(id, taken.token)]) == ["lost"]
     assert ledger.release(id, taken.token) == "lost"
     assert alone.waiting == [id], "it begins anew, and once"
-    (again,) = ledger.claim(1)
-    assert isinstance(again, Taken)
+    again = take(ledger)
     assert ledger.renew([(id, again.token)]) == [""], "nothing is wanted of it any more"
 
 
@@ -201,12 +191,10 @@ def test_few_large_services_are_claimed_by_one_call(alone: Shop) -> None:
 def test_a_former_holder_of_a_lease_changes_nothing(alone: Shop) -> None:
     id = alone.services.blocking.start("beat")
     old, new = (Leases(alone.services.link, owner, 60.0) for owner in ("old", "new"))
-    (was,) = old.claim(1)
-    assert isinstance(was, Taken)
+    was = take(old)
     alone.raw.zadd(alone.services.keys.leases, {id: 1}, xx=True)
     new.sweep(keep_s=60.0, adopt_s=60.0)
-    (taken,) = new.claim(1)
-    assert isinstance(taken, Taken)
+    taken = take(new)
     assert old.renew([(id, was.token)]) == ["lost"]
     assert not old.emit(id, was.token, "{}")
     assert not old.finish(id, was.token, "SUCCESS", "1", "{}")
@@ -215,8 +203,7 @@ def test_a_former_holder_of_a_lease_changes_nothing(alone: Shop) -> None:
     assert new.renew([(id, taken.token)]) == [""]
 
 
-@pytest.mark.row("P26")
-@pytest.mark.row("P42")
+@pytest.mark.row("P26", "P42")
 async def test_a_restart_may_depend_on_the_state(place: Shop) -> None:
     id = await place.services.start("beat")
     assert await place.services.stop(id) == "WAIT"
@@ -229,8 +216,7 @@ async def test_a_restart_may_depend_on_the_state(place: Shop) -> None:
         await place.services.restart_if("nowhere", ["STOPPED"])
 
 
-@pytest.mark.row("P27")
-@pytest.mark.row("P42")
+@pytest.mark.row("P27", "P42")
 async def test_services_are_listed_read_and_removed(place: Shop) -> None:
     services, keys = place.services, place.services.keys
     beat = await services.start("beat", id="b", pace=2)

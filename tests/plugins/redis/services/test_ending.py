@@ -25,16 +25,12 @@ async def test_a_name_that_no_class_has_is_an_exception(alone: Shop) -> None:
     id = await alone.services.start("nobody", cleanup=False)
     async with alone.worker(worker):
         await eventually(alone.is_state(id, "EXCEPTION"))
-    found = await alone.services.get(id)
-    assert found is not None
+    found = await alone.found(id)
     assert "no service 'nobody'" in found.output
     assert [type(one).__name__ for one in seen] == ["UnknownService"]
 
 
-@pytest.mark.row("P12")
-@pytest.mark.row("P13")
-@pytest.mark.row("P15")
-@pytest.mark.row("P42")
+@pytest.mark.row("P12", "P13", "P15", "P42")
 async def test_errors_and_exceptions_are_distinguished(place: Shop) -> None:
     seen: list[BaseException] = []
     worker = place.declare()
@@ -102,9 +98,7 @@ async def _has_ended(place: Shop, id: str) -> bool:
     return await place.state(id) not in ("WAIT", "RUNNING")
 
 
-@pytest.mark.row("P20")
-@pytest.mark.row("P21")
-@pytest.mark.row("P42")
+@pytest.mark.row("P20", "P21", "P42")
 async def test_events_are_published_on_the_channel_of_the_service(place: Shop) -> None:
     heard: list[Any] = []
     with place.raw.pubsub() as listener:
@@ -152,8 +146,6 @@ async def test_the_last_update_is_renewed_while_it_runs(alone: Shop) -> None:
     with member(alone.url, lease_s=lease_s):
         first = await eventually(last)
         await eventually(lambda: last() >= first + 1)
-        found = await alone.services.get(id)
-        assert found is not None
         leases = Leases(alone.services.link, "other", lease_s)
         assert leases.sweep(keep_s=1.0, adopt_s=60.0).over == []
         await eventually(alone.is_state(id, "SUCCESS"))

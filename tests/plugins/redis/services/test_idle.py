@@ -4,35 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 
 import pytest
 
 from chancy.plugins.redis.services import runtime, supervision
 from chancy.plugins.redis.services.leases import Leases
 from chancy.plugins.redis.services.supervision import sweep
-from tests.plugins.redis.services.shop import LEASE_S, Shop, shop
+from tests.plugins.redis.services.shop import LEASE_S, Shop
 from tests.support.redis_commands import command_sync
-from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
 
 
-async def test_an_idle_worker_makes_few_calls(own_redis: Callable[..., RedisServer]) -> None:
-    server = own_redis()
-    with shop(server.url, cluster=False) as place:
+async def test_an_idle_worker_makes_few_calls(apart: Shop) -> None:
+    def calls(command: str) -> int:
+        found = apart.raw.info("commandstats").get(f"cmdstat_{command}", {})
+        return int(found.get("calls", 0))
 
-        def calls(command: str) -> int:
-            found = place.raw.info("commandstats").get(f"cmdstat_{command}", {})
-            return int(found.get("calls", 0))
-
-        # It sweeps each second.
-        async with place.worker(place.declare(lease_s=5.0)):
-            await eventually(lambda: calls("sscan") > 0)
-            command_sync(place.raw, "CONFIG", "RESETSTAT")
-            await eventually(lambda: calls("sscan") >= 5)
-            # Claims, cleanups and sweeps; before, four claims and one cleanup a second.
-            assert calls("xread") <= 4
-            assert calls("evalsha") <= 18
+    # It sweeps each half second.
+    async with apart.worker(apart.declare(lease_s=2.5)):
+        await eventually(lambda: calls("sscan") > 0)
+        command_sync(apart.raw, "CONFIG", "RESETSTAT")
+        await eventually(lambda: calls("sscan") >= 5)
+        # Claims, cleanups and sweeps; before, four claims and one cleanup a second.
+        assert calls("xread") <= 3
+        assert calls("evalsha") <= 18
 
 
 @pytest.fixture

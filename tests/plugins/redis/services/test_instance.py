@@ -1,20 +1,25 @@
-"""One instance of a service: what stands around it, how it stops, and that it is alone."""
+"""One instance of a service: how it runs and stops, what stands around it, and that it is alone."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
 from collections.abc import AsyncGenerator, Generator
 from functools import partial
 from operator import contains
+from typing import Any
 
 import pytest
 
 from chancy.app.app import Chancy
 from chancy.errors import LeaseLost
 from chancy.plugins.redis import RedisPlugin
-from chancy.plugins.redis.services import BlockingContext, Context, Service
+from chancy.plugins.redis.services import BlockingContext, Context, NoService, Service
+from chancy.plugins.redis.services.base import ServiceState, Stopping
+from chancy.plugins.redis.services.instance import Instance
+from chancy.plugins.redis.services.leases import Ending, Leases, Taken
 from chancy.worker.worker import Worker
 from tests.plugins.redis.services.shop import LEASE_S, Beat, Shop, connect_notes
 from tests.support.waiting import eventually
@@ -202,8 +207,7 @@ async def test_a_copy_that_still_stops_is_never_joined_by_another(alone: Shop) -
         await eventually(alone.is_state(id, None))
 
 
-@pytest.mark.row("P33")
-@pytest.mark.row("P42")
+@pytest.mark.row("P33", "P42")
 async def test_local_services_run_in_each_worker_and_are_removed_with_it(place: Shop) -> None:
     one, other = place.declare(), place.declare()
     ids = {one.start_local("beat"), other.start_local("beat", pace=2)}
@@ -211,8 +215,7 @@ async def test_local_services_run_in_each_worker_and_are_removed_with_it(place: 
         await eventually(lambda: all(place.has_ticked(id) for id in ids))
         third = one.start_local("beat")
         await eventually(lambda: place.has_ticked(third))
-        found = await place.services.get(third)
-        assert found is not None
+        found = await place.found(third)
         assert found.local
         assert place.waiting == []
     assert [await place.services.get(id) for id in (*ids, third)] == [None] * 3
@@ -234,3 +237,211 @@ async def test_services_run_beside_a_worker(dsn: str, redis_url: str) -> None:
     finally:
         redis.services.close()
         raw.close()
+
+
+begun: list[int] = []
+
+
+class Numbered(Service):
+    name = "numbered"
+
+    async def start(self, ctx: Context) -> None:
+        begun.append(ctx.data["n"])
+        await ctx.wait(60)
+
+    async def stop(self) -> None: ...
+
+
+class Desk:
+    """Answers each obeyed wish by a reload with the next number, and the last by a stop."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[Ending, str, str]] = [
+            ("reload", "numbered", '{"n":2}'),
+            ("STOPPED", "", ""),
+        ]
+        self.asked: list[str] = []
+        self.released: list[str] = []
+
+    async def apply_request(self, taken: Taken) -> tuple[Ending, str, str]:
+        return self.answers.pop(0)
+
+    async def finish(
+        self, taken: Taken, state: ServiceState, output: str, event: str, *, patient: bool
+    ) -> bool | None:
+        raise AssertionError("it does not end by itself")
+
+    async def release(self, taken: Taken, *, patient: bool) -> str:
+        self.released.append(taken.id)
+        return "WAIT"
+
+    async def emit(self, taken: Taken, event: str, data: object) -> None: ...
+    def emit_now(self, taken: Taken, event: str, data: object) -> None: ...
+    def check_soon(self, id: str) -> None:
+        self.asked.append(id)
+
+    def failed(self, error: BaseException) -> None: ...
+
+
+async def test_a_wish_that_was_asked_for_before_the_last_one_was_obeyed_is_asked_again() -> None:
+    begun.clear()
+    store = Desk()
+    taken = Taken("id", "7", "numbered", '{"n":1}')
+    instance = Instance(taken, {"numbered": Numbered}, store, grace_s=1.0)
+    living = asyncio.create_task(instance.serve())
+    await eventually(lambda: begun == [1])
+    early = time.monotonic()
+    instance.request("reload", early)
+    await eventually(lambda: begun == [1, 2])
+    # The answer to a renewal that had been on its way meanwhile.
+    instance.request("reload", early)
+    await eventually(lambda: store.asked == ["id"])
+    assert begun == [1, 2]
+    instance.request("stop", time.monotonic())
+    await asyncio.wait_for(living, 5)
+    assert (begun, store.answers, store.released) == ([1, 2], [], [])
+
+
+async def test_a_copy_that_is_lost_before_it_begins_never_begins() -> None:
+    begun.clear()
+    store = Desk()
+    instance = Instance(
+        Taken("id", "7", "numbered", '{"n":1}'), {"numbered": Numbered}, store, grace_s=1.0
+    )
+    instance.give_up()
+    await instance.serve()
+    assert (begun, store.released, instance.was_lost) == ([], ["id"], True)
+
+
+async def _unheard(event: str, data: object) -> None: ...
+
+
+@pytest.mark.row("P39")
+async def test_a_loop_of_an_async_service_takes_its_work_off_the_interval() -> None:
+    stopping = Stopping()
+    waits: list[float] = []
+
+    class Noting(Context):
+        async def wait(self, seconds: float) -> bool:
+            waits.append(seconds)
+            return False
+
+    works = iter([0.05, 0.05, 0.5])
+
+    async def work() -> None:
+        # It takes time: that is what is taken off.
+        await asyncio.sleep(next(works))
+        if len(waits) == 2:
+            stopping.flag.set()
+
+    await Noting("id", 1, {}, stopping, _unheard).every(0.4, work)
+    assert 0 < max(waits[:2]) <= 0.35
+    assert waits[2] == 0, "one that takes longer puts off the next"
+
+
+@pytest.mark.row("P03", "P42")
+async def test_a_service_that_was_started_waits(place: Shop) -> None:
+    id = await place.services.start("beat", pace=3)
+    found = await place.found(id)
+    assert (found.state, found.name, found.data) == ("WAIT", "beat", {"pace": 3})
+    assert place.waiting == [id]
+    assert (await place.services.list()).new == [id]
+
+
+@pytest.mark.row("P01", "P11", "P42")
+async def test_the_return_value_is_stored_as_json(place: Shop) -> None:
+    values: list[Any] = [None, {"a": [1, None]}, "text", 0, "7"]
+    ids = [await place.services.start("give", cleanup=False, value=value) for value in values]
+    async with place.worker():
+        for id in ids:
+            await eventually(place.is_state(id, "SUCCESS"))
+    for id, value in zip(ids, values, strict=True):
+        found = await place.found(id)
+        assert found.output == value
+        raw = place.raw.hget(place.services.keys.of(id), "output")
+        assert json.loads(raw) == value
+
+
+@pytest.mark.row("P10", "P22", "P42")
+async def test_a_running_service_is_stopped(place: Shop) -> None:
+    id = await place.services.start("beat")
+    async with place.worker():
+        await eventually(lambda: len(place.ticks(id)) > 3)
+        found = await place.found(id)
+        assert found.state == "RUNNING"
+        assert found.last_update
+        assert id in (await place.services.list()).active
+        assert await place.services.stop(id) == "RUNNING"
+        await eventually(place.is_state(id, "STOPPED"))
+        seen = len(place.ticks(id))
+        # Ten ticks of one that goes on.
+        await asyncio.sleep(0.1)
+        assert len(place.ticks(id)) == seen
+        listed = await place.services.list()
+        assert (listed.new, listed.active, listed.ended) == ([], [id], [])
+
+
+@pytest.mark.row("P24", "P42")
+async def test_a_reload_runs_it_again_with_the_data_that_it_has_by_then(place: Shop) -> None:
+    id = await place.services.start("beat", pace=1)
+    async with place.worker():
+        await eventually(lambda: place.notes(id) == ["begin 1"])
+        await place.services.set(id, pace=2)
+        await place.services.reload(id)
+        await eventually(lambda: place.notes(id) == ["begin 1", "begin 2"])
+        assert await place.state(id) == "RUNNING"
+        # For a renewal's answer that was on its way: it is not done twice.
+        await asyncio.sleep(0.1)
+        assert place.notes(id) == ["begin 1", "begin 2"]
+
+
+@pytest.mark.row("P33", "P42")
+async def test_a_restart_starts_a_local_service_again_in_place(place: Shop) -> None:
+    worker = place.declare()
+    id = worker.start_local("beat")
+    async with place.worker(worker):
+        await eventually(lambda: place.has_ticked(id))
+        for times in (2, 3):
+            await place.services.restart(id)
+            await eventually(partial(_has_begun, place, id, times))
+        found = await place.found(id)
+        assert (found.state, found.local, place.waiting) == ("RUNNING", True, [])
+
+
+def _has_begun(place: Shop, id: str, times: int) -> bool:
+    return place.notes(f"course:{id}").count("begin") == times
+
+
+@pytest.mark.row("P31")
+async def test_a_local_service_that_has_ended_is_restarted_by_no_worker(alone: Shop) -> None:
+    worker = alone.declare(cleanup=False)
+    id = worker.start_local("give", value=1)
+    async with alone.worker(worker):
+        await eventually(alone.is_state(id, "SUCCESS"))
+        with pytest.raises(NoService):
+            await alone.services.restart(id)
+        assert alone.waiting == []
+        assert (await alone.services.list()).ended == [id]
+
+
+@pytest.mark.row("P31")
+async def test_a_local_service_that_ends_as_a_restart_is_on_its_way_is_no_common_one(
+    alone: Shop,
+) -> None:
+    leases = Leases(alone.services.link, "mine", LEASE_S)
+    taken = leases.claim_local("here", "give", "{}")
+    assert taken is not None
+    await alone.services.restart("here")
+    assert leases.finish("here", taken.token, "SUCCESS", "1", '{"event":"success","data":1}')
+    assert alone.waiting == []
+    assert (await alone.services.list()).ended == ["here"]
+
+
+@pytest.mark.row("P31")
+async def test_local_services_of_a_lost_worker_are_not_queued(alone: Shop) -> None:
+    keys = alone.services.keys
+    assert Leases(alone.services.link, "gone", LEASE_S).claim_local("here", "give", "{}")
+    alone.raw.zadd(keys.leases, {"here": 1})
+    other = Leases(alone.services.link, "other", LEASE_S)
+    assert list(other.sweep(keep_s=60.0, adopt_s=60.0).over) == [("here", "removed")]
+    assert not alone.raw.exists(keys.of("here"), keys.waiting, keys.leases, keys.known)

@@ -12,7 +12,7 @@ import pytest
 from chancy.plugins.redis.services.lease_renewal import HeldLease, LeaseRenewal
 from chancy.plugins.redis.services.leases import Leases, Taken
 from chancy.plugins.redis.transport.scripts import script_of
-from tests.plugins.redis.services.shop import declare, shop
+from tests.plugins.redis.services.shop import Shop, declare, shop, take
 from tests.support.proxy import Proxy
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually_sync
@@ -25,26 +25,21 @@ _PHASES = 10
 @pytest.mark.row("P37")
 @pytest.mark.chaos
 def test_the_last_fifth_of_a_lease_is_left_whatever_hangs(
-    own_redis: Callable[..., RedisServer],
+    apart: Shop,
+    proxy: Proxy,
 ) -> None:
     """The line goes dead at ten moments between two renewals."""
-    server = own_redis()
     left: dict[str, float] = {}
-    with (
-        shop(server.url, cluster=False) as place,
-        Proxy("127.0.0.1", server.port) as proxy,
-        ExitStack() as stack,
-    ):
+    with ExitStack() as stack:
         for number in range(_PHASES):
             services = declare(f"redis://127.0.0.1:{proxy.port}/0")
             stack.callback(services.close)
             link = services.link.within(LeaseRenewal.patience_s(_LEASE_S))
             leases = Leases(link, f"worker {number}", _LEASE_S)
             renewal = LeaseRenewal(leases)
-            place.services.blocking.begin("beat", {}, id=f"{number}")
+            apart.services.blocking.begin("beat", {}, id=f"{number}")
             asked = time.monotonic()
-            (taken,) = leases.claim(1)
-            assert isinstance(taken, Taken)
+            taken = take(leases)
             _hold(renewal, taken, asked + _LEASE_S, left)
             renewal.start()
             stack.callback(renewal.close)

@@ -1,11 +1,13 @@
-"""Redis is away, slow or empty, for all or for one worker."""
+"""Redis is away, slow, empty or replaced, for all or for one worker."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, closing, suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -13,12 +15,14 @@ from typing import Any
 
 import psutil
 import pytest
+from redis import Redis
 from redis.exceptions import OutOfMemoryError
 
-from chancy.errors import StatementFailed
-from chancy.plugins.redis.services import Services
+from chancy.errors import BrokerUnavailable, StatementFailed
+from chancy.plugins.redis.services import BlockingContext, Context, Service, Services
+from tests.plugins.redis.jobs.test_durability_chaos import follow, in_step, promote
 from tests.plugins.redis.services.member import member
-from tests.plugins.redis.services.shop import LEASE_S, Shop, declare, shop
+from tests.plugins.redis.services.shop import LEASE_S, Shop, declare, note, shop
 from tests.support.proxy import Proxy
 from tests.support.redis_commands import command_sync
 from tests.support.redis_fixtures import RedisServer
@@ -28,9 +32,7 @@ Own = Callable[..., RedisServer]
 
 
 @pytest.mark.chaos
-@pytest.mark.row("P15")
-@pytest.mark.row("P33")
-@pytest.mark.row("P36")
+@pytest.mark.row("P15", "P33", "P36")
 async def test_a_worker_stops_all_while_redis_is_unavailable_and_continues(
     own_redis: Own, tmp_path: Path
 ) -> None:
@@ -74,77 +76,69 @@ async def test_a_worker_stops_all_while_redis_is_unavailable_and_continues(
 
 @pytest.mark.chaos
 @pytest.mark.row("P37")
-async def test_a_worker_that_is_cut_off_stops_before_another_begins(own_redis: Own) -> None:
-    server = own_redis()
-    with (
-        shop(server.url, cluster=False) as place,
-        Proxy("127.0.0.1", server.port) as proxy,
-    ):
-        id = await place.services.start("beat")
-        # A second and a half of it is left for stopping, on a machine that may be busy.
-        cut_off = declare(f"redis://127.0.0.1:{proxy.port}/0", lease_s=7.5)
-        async with place.worker(cut_off):
-            await eventually(lambda: len(place.ticks(id)) > 3)
-            proxy.black_hole()
-            async with place.worker():
-                await eventually(lambda: place.notes(f"course:{id}") == ["begin", "end", "begin"])
-                proxy.heal()
-                # The time in which what was cut off would run it too, if it did.
-                await asyncio.sleep(LEASE_S / 2)
-                assert place.notes(f"course:{id}") == ["begin", "end", "begin"]
-
-
-@pytest.mark.row("P23")
-async def test_a_command_reaches_a_worker_that_could_not_be_reached(own_redis: Own) -> None:
-    server = own_redis()
-    with (
-        shop(server.url, cluster=False) as place,
-        Proxy("127.0.0.1", server.port) as proxy,
-    ):
-        id = await place.services.start("beat")
-        async with place.worker(declare(f"redis://127.0.0.1:{proxy.port}/0", lease_s=60.0)):
-            await eventually(lambda: len(place.ticks(id)) > 3)
-            proxy.refuse()
-            proxy.cut()
-            await place.services.stop(id)
-            # In which it would be heard, if the worker could be reached.
-            await asyncio.sleep(0.5)
-            assert await place.state(id) == "RUNNING"
+async def test_a_worker_that_is_cut_off_stops_before_another_begins(
+    apart: Shop, proxy: Proxy
+) -> None:
+    id = await apart.services.start("beat")
+    # A second and a half of it is left for stopping, on a machine that may be busy.
+    cut_off = declare(f"redis://127.0.0.1:{proxy.port}/0", lease_s=7.5)
+    async with apart.worker(cut_off):
+        await eventually(lambda: len(apart.ticks(id)) > 3)
+        proxy.black_hole()
+        async with apart.worker():
+            await eventually(lambda: apart.notes(f"course:{id}") == ["begin", "end", "begin"])
             proxy.heal()
-            # By the first try that reaches Redis; the next renewal would be in twelve seconds.
-            await eventually(place.is_state(id, "STOPPED"), timeout=8)
-            assert place.notes(f"course:{id}") == ["begin", "end"]
+            # The time in which what was cut off would run it too, if it did.
+            await asyncio.sleep(LEASE_S / 2)
+            assert apart.notes(f"course:{id}") == ["begin", "end", "begin"]
 
 
 @pytest.mark.row("P23")
-async def test_a_command_is_obeyed_in_milliseconds(own_redis: Own) -> None:
-    server = own_redis()
-    with shop(server.url, cluster=False) as place:
-        ids = [await place.services.start("beat") for _ in range(5)]
-        async with place.worker(place.declare(lease_s=60.0)):
-            took: list[float] = []
-            for id in ids:
-                await eventually(partial(place.has_ticked, id))
-                asked = time.monotonic()
-                await place.services.stop(id)
-                await eventually(place.is_state(id, "STOPPED"))
-                took.append(time.monotonic() - asked)
-            # A busy machine may hold any of them up, and not all. The next renewal is seconds away.
-            assert min(took) < 0.2
-            assert sorted(took)[2] < 2.0
+async def test_a_command_reaches_a_worker_that_could_not_be_reached(
+    apart: Shop, proxy: Proxy
+) -> None:
+    id = await apart.services.start("beat")
+    async with apart.worker(declare(f"redis://127.0.0.1:{proxy.port}/0", lease_s=60.0)):
+        await eventually(lambda: len(apart.ticks(id)) > 3)
+        proxy.refuse()
+        proxy.cut()
+        await apart.services.stop(id)
+        # In which it would be heard, if the worker could be reached.
+        await asyncio.sleep(0.5)
+        assert await apart.state(id) == "RUNNING"
+        proxy.heal()
+        # By the first try that reaches Redis; the next renewal would be in twelve seconds.
+        await eventually(apart.is_state(id, "STOPPED"), timeout=8)
+        assert apart.notes(f"course:{id}") == ["begin", "end"]
 
 
-async def test_a_worker_whose_data_are_gone_stops_what_it_runs(own_redis: Own) -> None:
-    server = own_redis()
-    with shop(server.url, cluster=False) as place:
-        id = await place.services.start("beat")
-        async with place.worker(place.declare(lease_s=5.0)):
-            await eventually(lambda: len(place.ticks(id)) > 3)
-            server.flush()
-            await eventually(lambda: place.notes(f"course:{id}") == ["end"])
-            # It works on.
-            await place.services.start("beat", id=id)
-            await eventually(lambda: place.notes(f"course:{id}") == ["end", "begin"])
+@pytest.mark.row("P23")
+async def test_a_command_is_obeyed_in_milliseconds(apart: Shop) -> None:
+    ids = [await apart.services.start("beat") for _ in range(5)]
+    async with apart.worker(apart.declare(lease_s=60.0)):
+        took: list[float] = []
+        for id in ids:
+            await eventually(partial(apart.has_ticked, id))
+            asked = time.monotonic()
+            await apart.services.stop(id)
+            await eventually(apart.is_state(id, "STOPPED"))
+            took.append(time.monotonic() - asked)
+        # A busy machine may hold any of them up, and not all. The next renewal is seconds away.
+        assert min(took) < 0.2
+        assert sorted(took)[2] < 2.0
+
+
+async def test_a_worker_whose_data_are_gone_stops_what_it_runs(
+    apart: Shop, server: RedisServer
+) -> None:
+    id = await apart.services.start("beat")
+    async with apart.worker(apart.declare(lease_s=5.0)):
+        await eventually(lambda: len(apart.ticks(id)) > 3)
+        server.flush()
+        await eventually(lambda: apart.notes(f"course:{id}") == ["end"])
+        # It works on.
+        await apart.services.start("beat", id=id)
+        await eventually(lambda: apart.notes(f"course:{id}") == ["end", "begin"])
 
 
 @pytest.mark.chaos
@@ -167,19 +161,20 @@ async def test_running_services_continue_on_a_full_server(own_redis: Own) -> Non
         assert await place.state(ids[2]) == "WAIT"
 
 
-async def test_an_end_that_is_refused_for_a_while_is_reported_again(own_redis: Own) -> None:
+async def test_an_end_that_is_refused_for_a_while_is_reported_again(
+    apart: Shop, server: RedisServer
+) -> None:
     """As a primary does that is set to take writes only with its replicas."""
-    server = own_redis()
-    with shop(server.url, cluster=False) as place, closing(server.client()) as other:
-        id = await place.services.start("nap", cleanup=False, s=0.5)
+    with closing(server.client()) as other:
+        id = await apart.services.start("nap", cleanup=False, s=0.3)
         # No end of a lease comes before.
-        async with place.worker(place.declare(lease_s=60.0)):
-            await eventually(partial(place.is_begun, id))
+        async with apart.worker(apart.declare(lease_s=60.0)):
+            await eventually(partial(apart.is_begun, id))
             command_sync(other, "CONFIG", "SET", "min-replicas-to-write", 1)
             # In which it ends. Redis 6 lets scripts write all the same.
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(0.6)
             command_sync(other, "CONFIG", "SET", "min-replicas-to-write", 0)
-            await eventually(place.is_state(id, "SUCCESS"))
+            await eventually(apart.is_state(id, "SUCCESS"))
 
 
 def _lease(place: Shop, id: str) -> float:
@@ -216,3 +211,179 @@ def _fill(raw: Any, size: int) -> None:
     with suppress(OutOfMemoryError):
         for number in count():
             raw.set(f"fill:{size}:{number}", "x" * size)
+
+
+@dataclass
+class Pair:
+    """A primary, its replica, and an address that leads to one of them."""
+
+    primary: RedisServer
+    replica: RedisServer
+    proxy: Proxy
+    place: Shop
+
+    async def follow(self) -> None:
+        """Have the replica take over all that there is by now."""
+        follow(self.replica, self.primary.port)
+        await eventually(lambda: in_step(self.replica, self.primary))
+
+    async def fail_over(self) -> None:
+        self.primary.kill()
+        await self.promote()
+
+    async def promote(self) -> None:
+        promote(self.replica)
+        self.proxy.target = ("127.0.0.1", self.replica.port)
+        await asyncio.to_thread(self.proxy.cut)
+
+
+@asynccontextmanager
+async def pair(own_redis: Own) -> AsyncGenerator[Pair]:
+    primary, replica = (own_redis(repl_diskless_sync_delay="0") for _ in range(2))
+    with (
+        Proxy("127.0.0.1", primary.port) as proxy,
+        shop(f"redis://127.0.0.1:{proxy.port}/0", cluster=False) as place,
+    ):
+        yield Pair(primary, replica, proxy, place)
+
+
+async def test_running_services_obey_commands_after_a_failover(own_redis: Own) -> None:
+    async with pair(own_redis) as servers:
+        place = servers.place
+        id = await place.services.start("beat")
+        async with place.worker(place.declare(lease_s=5.0)):
+            await eventually(lambda: place.has_ticked(id))
+            await servers.follow()
+            servers.primary.kill()
+            # A renewal fails meanwhile, of which there are five in each lease.
+            await asyncio.sleep(1.2)
+            await servers.promote()
+            ticks = len(place.ticks(id))
+            await eventually(lambda: len(place.ticks(id)) > ticks + 3)
+            assert place.notes(f"course:{id}") == ["begin"], "the same instance"
+            assert await place.services.stop(id) == "RUNNING"
+            await eventually(place.is_state(id, "STOPPED"))
+            assert place.notes(f"course:{id}") == ["begin", "end"]
+
+
+async def test_jobs_unknown_to_a_new_primary_run_on_one_worker(
+    own_redis: Own,
+) -> None:
+    """It was taken after the last word to the replica, where it waits."""
+    async with pair(own_redis) as servers:
+        place = servers.place
+        id = await place.services.start("beat")
+        await servers.follow()
+        promote(servers.replica)
+        async with place.worker(place.declare(lease_s=5.0)):
+            await eventually(lambda: place.has_ticked(id))
+            await servers.fail_over()
+            # By the same worker: it is given what it runs, or has lost it before.
+            await eventually(lambda: place.notes(f"course:{id}")[-2:] == ["end", "begin"])
+            ticks = len(place.ticks(id))
+            await eventually(lambda: len(place.ticks(id)) > ticks + 3)
+            await place.services.stop(id)
+            await eventually(place.is_state(id, "STOPPED"), timeout=10)
+            assert place.notes(f"course:{id}") == ["end", "begin", "end"]
+
+
+def _is_begun_anew(place: Shop, id: str) -> bool:
+    """On a busy machine, whose lease ends once more, more than once."""
+    return place.notes(f"course:{id}")[:2] == ["begin"] * 2 and place.is_begun(id)
+
+
+class Chatty(Service):
+    """Ends as soon as it cannot be heard."""
+
+    name = "chatty"
+
+    async def start(self, ctx: Context) -> None:
+        note(f"course:{ctx.id}", "begin")
+        while not await ctx.wait(0.01):
+            await ctx.emit("on")
+
+
+class Talker(Service):
+    """Always has something to say, and is not interrupted before its time."""
+
+    name = "talker"
+
+    async def start(self, ctx: Context) -> None:
+        self.id = ctx.id
+        note(f"course:{ctx.id}", "begin")
+        while not ctx.stopping:
+            with suppress(BrokerUnavailable):
+                await ctx.emit("on")
+
+    async def stop(self) -> None:
+        note(f"course:{self.id}", "stop")
+
+
+async def test_shutdown_does_not_wait_for_unresponsive_peers(apart: Shop, proxy: Proxy) -> None:
+    """Each service waits for seconds for the answer to its event: more of them than may at once."""
+    worker = declare(f"redis://127.0.0.1:{proxy.port}/0", lease_s=60.0)
+    worker.service(Talker)
+    ids = [await apart.services.start("talker") for _ in range(16)]
+    async with apart.worker(worker):
+        for id in ids:
+            await eventually(partial(apart.is_course, id, ["begin"]))
+        proxy.black_hole()
+        # Calls on their way are to be in the black hole.
+        await asyncio.sleep(0.1)
+        ending = asyncio.create_task(_heal_later(proxy, apart, ids))
+    assert await ending < 3.0
+
+
+async def _heal_later(proxy: Proxy, place: Shop, ids: list[str]) -> float:
+    """Seconds until all were told to stop."""
+    began = time.monotonic()
+    try:
+        for id in ids:
+            await eventually(partial(place.is_course, id, ["begin", "stop"]))
+        return time.monotonic() - began
+    finally:
+        proxy.heal()
+
+
+def test_more_threads_command_at_once_than_there_are_connections(alone: Shop) -> None:
+    store = alone.services.blocking
+    with ThreadPoolExecutor(150) as threads:
+        ids = list(threads.map(lambda number: store.start("give", value=number), range(600)))
+    assert sorted(alone.waiting) == sorted(ids)
+
+
+class Reader(Service):
+    """Ends as soon as its own client cannot be heard."""
+
+    name = "reader"
+    url = ""
+
+    def start(self, ctx: BlockingContext) -> None:
+        note(f"course:{ctx.id}", "begin")
+        with Redis.from_url(Reader.url, retry=None) as client:
+            while not ctx.wait(0.01):
+                client.ping()
+
+
+@pytest.mark.chaos
+@pytest.mark.row("P36")
+async def test_services_failed_by_an_outage_of_redis_restart_afterwards(own_redis: Own) -> None:
+    server = own_redis(appendonly="yes", appendfsync="always")
+    Reader.url = server.url
+    seen: list[BaseException] = []
+    with shop(server.url, cluster=False) as place:
+        worker = place.declare(lease_s=LEASE_S)
+        worker.service(Chatty)
+        worker.service(Reader)
+        worker.on_exception(seen.append)
+        ids = [await place.services.start(kind) for kind in ("chatty", "reader")]
+        async with place.worker(worker):
+            for id in ids:
+                await eventually(partial(place.is_course, id, ["begin"]))
+            server.kill()
+            # For many of their words, each 10 ms.
+            await asyncio.sleep(0.3)
+            server.start()
+            for id in ids:
+                await eventually(partial(_is_begun_anew, place, id))
+            assert seen == []
