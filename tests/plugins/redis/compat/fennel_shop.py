@@ -94,12 +94,6 @@ def odd_failure() -> None:
     raise Unprintable(object())
 
 
-@app.task(retries=3)
-def die(file: str) -> None:
-    note(file)
-    os._exit(99)
-
-
 @app.task
 def where(seconds: float) -> list[int]:
     time.sleep(seconds)

@@ -29,9 +29,8 @@ from chancy.plugins.redis.compat.fennel.job import Job
 from chancy.routing.router import RoutedBroker
 from chancy.testing.conformance.bench import record, settlement
 from tests.plugins.redis.compat.fennel_worker import APP, Shop
-from tests.support.command import alone, inside
-from tests.support.proxy import Proxy
-from tests.support.redis_fixtures import RedisServer
+from tests.support.command import inside
+from tests.support.ports import free_port
 from tests.support.sql import ask
 from tests.support.waiting import eventually_sync
 
@@ -268,13 +267,11 @@ def _with_heartbeats(info: Any) -> Any:
 
 @pytest.mark.row("F40")
 def test_the_command_line_reports_that_redis_is_unavailable(
-    shop: Shop, redis_server: RedisServer
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Postgres is there, which alone would know of the queue and of no job."""
-    with Proxy("127.0.0.1", redis_server.port) as way:
-        way.refuse()
-        env = shop.environment | {"FENNEL_REDIS_URL": f"redis://127.0.0.1:{way.port}/0"}
-        words = ("redis", "info", "--app", f"{APP}:app")
-        answer = alone(*words, cwd=shop.folder, env=env, code=4)
+    monkeypatch.setenv("FENNEL_REDIS_URL", f"redis://127.0.0.1:{free_port()}/0")
+    dsn = shop.environment["CHANCY_DSN"]
+    answer = inside("redis", "info", "--app", f"{APP}:app", code=4, dsn=dsn)
     assert "chancy: Redis is unavailable" in answer.err
     assert not answer.out

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,12 +16,10 @@ from chancy.plugins.redis.compat.fennel.client import AsyncResult, gather, state
 from chancy.plugins.redis.compat.fennel.client.aio import state as aio_state
 from chancy.plugins.redis.compat.fennel.exceptions import JobNotFound, TaskFailed
 from chancy.plugins.redis.transport.scripts import script_of
-from tests.plugins.redis.compat.fennel_worker import APP, Shop
-from tests.support.command import environment
+from tests.plugins.redis.compat.fennel_worker import Shop
 from tests.support.waiting import eventually_sync
 
 NOBODY = "018f0000-0000-7000-8000-000000000000"
-TAG = "{shop:jobs:0}"
 
 
 SETTINGS = {"retry_backoff": "tests.plugins.redis.compat.fennel_shop.late", "concurrency": "2"}
@@ -103,39 +98,6 @@ def test_all_that_is_kept_can_be_asked_for(shop: Shop, client: redis.Redis) -> N
     called = set(client.info("commandstats"))
     assert called & {"cmdstat_eval", "cmdstat_evalsha"}
     assert not called & {"cmdstat_keys", "cmdstat_scan"}, "nothing looks through the keys"
-
-
-@pytest.mark.chaos
-@pytest.mark.row("F09")
-def test_a_killed_client_leaves_whole_jobs(shop: Shop, client: redis.Redis) -> None:
-    """Records, places in the queue and counters are the same jobs; none that was told is lost."""
-    program = (
-        f"from {APP} import echo\n"
-        "for n in range(100_000):\n"
-        "    print(echo.delay(value=n).uuid, flush=True)\n"
-    )
-    told: set[str] = set()
-    for _ in range(2):
-        sending = subprocess.Popen(
-            [sys.executable, "-c", program],
-            cwd=shop.folder,
-            env=environment(shop.environment),
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert sending.stdout is not None
-        try:
-            told |= {sending.stdout.readline().strip() for _ in range(random.randint(50, 400))}
-        finally:
-            sending.kill()
-            told |= set(sending.communicate()[0].splitlines()[:-1])
-        assert sending.returncode == -signal.SIGKILL
-    app = shop.program.app
-    ids = {key.removeprefix(f"{TAG}:j:".encode()) for key in client.scan_iter(f"{TAG}:j:*")}
-    assert ids == set(client.zrange(f"{TAG}:r:shop", 0, -1))
-    assert ids == set(client.zrange(f"{TAG}:ids", 0, -1))
-    assert state.get_info(app)["waiting"] == state.count_jobs(app) == len(ids)
-    assert {id.replace("-", "") for id in told} <= {id.hex() for id in ids}
 
 
 @pytest.mark.chaos

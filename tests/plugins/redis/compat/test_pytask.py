@@ -46,13 +46,7 @@ def is_stopped(helpers: PyTaskHelpers, id: str) -> bool:
     return bool(helpers.get_task(id, "state") == "STOPPED")
 
 
-@pytest.mark.row("P01")
-@pytest.mark.row("P06")
-@pytest.mark.row("P13")
-@pytest.mark.row("P18")
-@pytest.mark.row("P24")
-@pytest.mark.row("P27")
-@pytest.mark.row("P34")
+@pytest.mark.row("P01", "P06", "P13", "P18", "P24", "P27", "P34")
 async def test_the_story_of_a_program(redis_url: str, raw: redis.Redis) -> None:
     helpers = PyTaskHelpers(raw)
     with program("-m", "tests.plugins.redis.compat.pytask_shop", redis_url) as process:
@@ -179,8 +173,7 @@ async def test_two_programs_with_names_of_their_own_share_a_server(raw: redis.Re
         one.services.close()
 
 
-@pytest.mark.row("P41")
-@pytest.mark.row("P42")
+@pytest.mark.row("P41", "P42")
 @pytest.mark.parametrize("kind", ["client", "details", "cluster client", "cluster details"])
 async def test_clients_and_their_details_are_taken(
     kind: str, request: pytest.FixtureRequest

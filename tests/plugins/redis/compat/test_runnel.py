@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from chancy.errors import ConfigurationError
 from chancy.plugins.redis.compat.runnel import (
     LZ4,
     App,
@@ -27,14 +26,13 @@ from chancy.plugins.redis.compat.runnel import (
     Serializer,
 )
 from chancy.plugins.redis.compat.runnel.__main__ import runnel
-from chancy.plugins.redis.compat.runnel.worker import Worker
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.model.policy import Halt, Ignore, Quarantine
 from chancy.plugins.redis.transport.redis_client import RedisClient
 from tests.docs.pages import page
 from tests.plugins.redis.compat import runnel_shop
 from tests.plugins.redis.streams.shards import tell
-from tests.support.command import alone, environment
+from tests.support.command import environment, inside
 from tests.support.redis_fixtures import RedisClusterServers
 from tests.support.sources import ROOT
 from tests.support.waiting import eventually
@@ -149,7 +147,10 @@ def printed(count: int, *words: str, **options: Any) -> list[str]:
 
 @pytest.mark.row("R45")
 def test_the_example_of_the_guide_runs(
-    place: dict[str, Any], request: pytest.FixtureRequest, tmp_path: Path
+    place: dict[str, Any],
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On a cluster with nothing but a setting added; and commands take it as it is."""
     (text,) = (one.text for one in page("docs/guides/streams.md").blocks if one.file == "old.py")
@@ -167,7 +168,12 @@ def test_the_example_of_the_guide_runs(
     given = environment({**more, "PYTHONPATH": path})
     found = [int(line) for line in printed(48, sys.executable, "-c", _RUN_OLD, env=given)]
     assert sorted(found) == list(range(48))
-    lag = alone("redis", "stream", "lag", "--json", "--app", "old:app", cwd=ROOT, env=given)
+    for name, value in more.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "old", raising=False)
+    lag = inside("redis", "stream", "lag", "--json", app="old:app")
+    monkeypatch.delitem(sys.modules, "old")
     assert {one["processor"] for one in lag.json} == {"printer"}
     if not place["cluster"]:
         return
@@ -177,15 +183,6 @@ def test_the_example_of_the_guide_runs(
         keys = tell(node, "KEYS", "*")
         assert any(b":log" in key for key in keys), "a part on each of them"
         assert all(tags.match(key) for key in keys), keys
-
-
-@pytest.mark.row("R38")
-def test_a_processor_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(
-        ConfigurationError,
-        match="there is no processor nope; declared are large/check, orders/bill",
-    ):
-        Worker(runnel_shop.app).start(["nope"])
 
 
 RUNNEL = [sys.executable, "-m", "chancy.plugins.redis.compat.runnel", "worker"]
