@@ -1,19 +1,27 @@
-"""What stands around a queue in Redis: commands, hooks, and the sandbox of tests."""
+"""What stands around a queue in Redis: commands, hooks, the sandbox of tests, connections."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from chancy import Chancy, Queue, State, Worker
 from chancy.plugins.redis import RedisPlugin
+from chancy.plugins.redis.services import Service
+from chancy.plugins.redis.streams.processing.events import Events
 from chancy.testing.sandbox import Sandbox
 from tests.integration.test_middleware import Trace
 from tests.plugins.redis.relay.moving import FAST, application
+from tests.plugins.redis.streams.fleet import Order
 from tests.support import jobs
 from tests.support.command import Answer, inside
+from tests.support.redis_commands import command_sync
+from tests.support.redis_fixtures import RedisServer
+from tests.support.waiting import eventually
 
 SHOP = """
 from chancy import Chancy, Queue
@@ -101,3 +109,47 @@ async def test_unknown_counts_of_a_queue_are_not_shown_as_zero(
     [fast] = [line for line in told.out.splitlines() if line.startswith("fast")]
     assert fast.split()[-3:] == ["-", "-", "-"]
     assert "queue fast: this application has no broker redis: pass the --app" in unnamed.err
+
+
+class Idle(Service):
+    name = "idle"
+
+    async def start(self, ctx: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("processors", "services"),
+    [(0, False), (5, False), (5, True)],
+    ids=["jobs", "five processors", "five processors and services"],
+)
+async def test_an_idle_worker_opens_few_connections(
+    dsn: str,
+    redis_server: RedisServer,
+    redis_url: str,
+    processors: int,
+    services: bool,
+) -> None:
+    """For commands, for heartbeats, and for all that it waits for."""
+    redis = RedisPlugin(url=redis_url, prefix="t:")
+    orders = redis.streams.stream("orders", record=Order, partition_by="key", partitions=4)
+    seen = Counter[str]()
+    for number in range(processors):
+
+        @redis.streams.processor(orders, name=f"p{number}", join_delay_s=0, lease_s=2)
+        async def handle(events: Events[Order], name: str = f"p{number}") -> None:
+            async for _ in events.records():
+                seen[name] += 1
+
+    if services:
+        redis.services.service(Idle)
+    queue = Queue(name="mail", executor="async", broker="redis")
+    with closing(redis_server.client()) as client:
+
+        def chancys() -> list[object]:
+            listed = command_sync(client, "CLIENT LIST")
+            return [each for each in listed if each["name"] == "chancy"]
+
+        async with Chancy(dsn, plugins=[redis], queues=[queue]) as chancy, Worker(chancy):
+            await orders.send(*(Order(key=n, seq=n) for n in range(20)))
+            await eventually(lambda: seen.total() == 20 * processors)
+            await eventually(lambda: len(chancys()) <= 3, timeout=10)

@@ -71,12 +71,17 @@ async def all_of(settings: RedisSettings) -> AsyncGenerator[All]:
         services.close()
 
 
-@pytest.mark.row("P41")
-async def test_calls_that_too_few_replicas_have_received_raise(
-    own_redis: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They may be durable all the same."""
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no call wait for replicas for longer than it must."""
     monkeypatch.setattr("chancy.plugins.redis.jobs.push.PATIENCE_S", 0.05)
+    monkeypatch.setattr("chancy.plugins.redis.services.service_link._LASTING_S", 0.4)
+
+
+@pytest.mark.row("P41")
+@pytest.mark.usefixtures("impatient")
+async def test_calls_that_too_few_replicas_have_received_raise(own_redis: Start) -> None:
+    """They may be durable all the same."""
     primary = own_redis(repl_diskless_sync_delay="0")
     async with all_of(RedisSettings(url=primary.url, timeout_s=0.4, replicas=1)) as made:
         for call in made.calls():
@@ -90,12 +95,10 @@ async def test_calls_that_too_few_replicas_have_received_raise(
 
 
 @pytest.mark.row("P41")
-async def test_replicas_are_waited_for_in_a_cluster(
-    redis_cluster: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("chancy.plugins.redis.jobs.push.PATIENCE_S", 0.05)
-    url = redis_cluster
-    async with all_of(RedisSettings(url=url, cluster=True, timeout_s=0.4, replicas=1)) as made:
+@pytest.mark.usefixtures("impatient")
+async def test_replicas_are_waited_for_in_a_cluster(redis_cluster: str) -> None:
+    settings = RedisSettings(url=redis_cluster, cluster=True, timeout_s=0.4, replicas=1)
+    async with all_of(settings) as made:
         for call in made.calls():
             with pytest.raises(BrokerUnavailable, match="0 of 1 replicas"):
                 await call()

@@ -1,4 +1,4 @@
-"""What the doctor says of servers."""
+"""What the doctor and workers say of the configuration of servers."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from chancy import Chancy
 from chancy.plugin.finding import Finding, Severity
 from chancy.plugins.redis import RedisPlugin, RedisSettings
 from chancy.plugins.redis.maintenance.doctor import examine
+from chancy.plugins.redis.maintenance.upkeep import risks
+from chancy.plugins.redis.transport.redis_client import RedisClient
+from chancy.plugins.redis.transport.shard import ShardClient
 from tests.support.command import inside
 from tests.support.redis_commands import command_sync
 from tests.support.redis_fixtures import RedisServer
@@ -160,3 +163,29 @@ def test_without_redis_py_the_error_names_the_package() -> None:
         "ModuleNotFoundError: chancy.plugins.redis requires the package 'redis': "
         "pip install 'chancy-queue[redis]'"
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        ({"appendonly": "yes"}, []),
+        ({}, ["appendonly=no"]),
+        (
+            {"maxmemory": "100mb", "maxmemory_policy": "allkeys-lru"},
+            ["maxmemory_policy=allkeys-lru", "appendonly=no"],
+        ),
+        ({"appendonly": "yes", "maxmemory_policy": "allkeys-lru"}, []),
+        ({"appendonly": "yes", "replicaof": "127.0.0.1 1"}, ["role=replica"]),
+    ],
+)
+async def test_settings_that_may_lose_jobs_are_logged(
+    own_redis: Callable[..., RedisServer], settings: dict[str, str], wanted: list[str]
+) -> None:
+    server = own_redis(**settings)
+    link = ShardClient(RedisClient(RedisSettings(url=server.url)))
+    await link.open()
+    try:
+        found = risks(await link.command("INFO", "ALL"))
+    finally:
+        await link.close()
+    assert [one.partition(":")[0] for one in found] == wanted

@@ -19,6 +19,7 @@ from chancy.plugins.redis.maintenance.upkeep import Upkeep
 from chancy.plugins.redis.services import Context, Service
 from chancy.plugins.redis.streams.model.record import Record
 from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.transport import blocking_reads
 from chancy.plugins.retry import Retries
 from chancy.retry import Constant
 from chancy.states import State
@@ -103,8 +104,14 @@ def note(value: object) -> Job[object]:
     ids=["documented", "safe"],
 )
 async def test_jobs_streams_and_services_need_no_other_privileges(
-    own_redis: Start, dsn: str, rules: Callable[[], list[str]], refused: set[str]
+    own_redis: Start,
+    dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+    rules: Callable[[], list[str]],
+    refused: set[str],
 ) -> None:
+    # Until its end a read goes on that the user may not unblock.
+    monkeypatch.setattr(blocking_reads, "_BLOCK_MS", 1_000)
     server, seen = own_redis(), set[int]()
     url = login(server, rules())
     Feed.begun = 0

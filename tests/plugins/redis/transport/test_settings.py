@@ -1,24 +1,30 @@
-"""How Redis is reached: settings, errors, scripts and keys."""
+"""How Redis is reached: settings, errors, scripts, keys, and connections."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing
 from functools import partial
 
 import pytest
 import redis.exceptions as redis_errors
+from redis import exceptions as errors
 
 from chancy.errors import BrokerUnavailable, ConfigurationError, StatementFailed
 from chancy.plugins.redis import RedisPlugin, RedisSettings
+from chancy.plugins.redis.transport import pool
+from chancy.plugins.redis.transport.connection import Connector, RedisConnection
+from chancy.plugins.redis.transport.location import location_of
 from chancy.plugins.redis.transport.redis_client import RedisClient
 from chancy.plugins.redis.transport.scripts import ScriptCall
 from chancy.plugins.redis.transport.translation import broker_error
+from chancy.testing.conformance.bench import Bench, prepared
 from tests.support.redis_commands import command_sync
 from tests.support.redis_fixtures import RedisServer
+from tests.support.waiting import eventually
 
 Own = Callable[..., RedisServer]
 KEYS = [f"{{t:{name}:0}}" for name in ("a", "b", "c", "d")]
@@ -188,3 +194,182 @@ def test_a_password_is_not_shown() -> None:
     with pytest.raises(ConfigurationError) as caught:
         RedisPlugin(url="redis://me:secret@host:port/2")
     assert "secret" not in str(caught.value)
+
+
+Start = Callable[..., RedisServer]
+
+
+def connector(url: str, timeout_s: float = 5.0) -> Connector:
+    return Connector(location_of(RedisSettings(url=url)), timeout_s=timeout_s)
+
+
+@pytest.fixture
+async def wire(redis_url: str) -> AsyncIterator[RedisConnection]:
+    made = await connector(redis_url).wire()
+    yield made
+    made.close()
+
+
+async def test_answers_of_every_size_and_kind_come_whole(wire: RedisConnection) -> None:
+    long = b"\r\n\0" * 500_000
+    assert await wire.command(("SET", "a", long), 5) == b"OK"
+    assert await wire.command(("GET", "a"), 5) == long
+    assert await wire.command(("GET", "b"), 5) is None
+    assert await wire.command(("MGET", "a", "b"), 5) == [long, None]
+    answers = await wire.commands([("INCR", "n"), ("INCR", "a"), ("INCRBY", "n", 5)], 5)
+    assert (answers[0], type(answers[1]), answers[2]) == (1, errors.ResponseError, 6)
+    assert await wire.commands([], 5) == []
+
+
+async def test_an_error_is_an_answer(wire: RedisConnection) -> None:
+    with pytest.raises(errors.NoScriptError):
+        await wire.command(("EVALSHA", "0" * 40, 0), 5)
+    assert await wire.command(("PING",), 5) == b"PONG"
+
+
+async def test_the_reply_to_a_cancelled_call_is_not_that_of_the_next(wire: RedisConnection) -> None:
+    task = asyncio.create_task(wire.command(("BLPOP", "nothing", 0.1), 5))
+    await asyncio.sleep(0.02)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await wire.command(("PING",), 5) == b"PONG"
+
+
+async def test_a_late_reply_fails_its_call_alone_and_ends_the_connection(
+    wire: RedisConnection,
+) -> None:
+    late = asyncio.create_task(wire.command(("BLPOP", "nothing", 0.3), 0.05))
+    other = asyncio.create_task(wire.command(("PING",), 5))
+    with pytest.raises(errors.TimeoutError):
+        await late
+    assert wire.late
+    assert await other == b"PONG"
+    assert wire.ended.done()
+    with pytest.raises(errors.ConnectionError):
+        await wire.command(("PING",), 5)
+
+
+async def test_the_timeout_is_of_each_command(wire: RedisConnection) -> None:
+    for _ in range(4):
+        assert await wire.command(("BLPOP", "nothing", 0.1), 0.3) is None
+
+
+async def test_only_blocking_commands_have_connections_of_their_own(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "IDLE_S", 0.0)
+    connections = pool.ConnectionPool(connector(redis_url), 5.0)
+
+    async def count() -> int:
+        [listed] = await connections.exchange([("CLIENT", "LIST", "TYPE", "NORMAL")])
+        return len(listed.splitlines())
+
+    await asyncio.gather(*(connections.exchange([("PING",)]) for _ in range(8)))
+    assert await count() == 1
+    wait = ("WAIT", 1, 100)
+    waiting = [asyncio.create_task(connections.exchange([wait])) for _ in range(8)]
+    await eventually(lambda: _is(count, 9))
+    await asyncio.gather(*waiting)
+    await connections.exchange([("WAIT", 1, 10)])
+    await eventually(lambda: _is(count, 2))
+    connections.close()
+
+
+async def _is(count: Callable[[], Awaitable[int]], wanted: int) -> bool:
+    return await count() == wanted
+
+
+async def test_waiting_calls_fail_when_the_server_dies(own_redis: Start) -> None:
+    server = own_redis()
+    wire = await connector(server.url).wire()
+    waiting = asyncio.create_task(wire.command(("BLPOP", "nothing", 0), 30))
+    await asyncio.sleep(0.02)
+    server.kill()
+    with pytest.raises(errors.ConnectionError):
+        await asyncio.wait_for(waiting, 10)
+
+
+async def test_a_server_that_is_no_redis_is_refused() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    with pytest.raises(errors.ConnectionError, match="does not follow the Redis protocol"):
+        await connector(f"redis://127.0.0.1:{port}", 5).wire()
+    server.close()
+
+
+async def test_a_server_that_is_not_reached_is_named() -> None:
+    with pytest.raises(OSError, match=r"^nowhere\.invalid:6379: \[Errno "):
+        await connector("redis://nowhere.invalid:6379").wire()
+    with pytest.raises(OSError, match=r"^/nowhere/redis\.sock: \[Errno 2\] No such file"):
+        await connector("unix:///nowhere/redis.sock").wire()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(-1)
+        writer.close()
+
+    silent = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = silent.sockets[0].getsockname()[1]
+    with pytest.raises(TimeoutError, match=f"^127.0.0.1:{port}: no reply within 0.1 s$"):
+        await connector(f"redis://127.0.0.1:{port}", 0.1).wire()
+    silent.close()
+
+
+@pytest.mark.parametrize("cluster", [False, True])
+async def test_close_ends_a_connection_attempt_that_no_call_waits_for(cluster: bool) -> None:
+    reached, ended = asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reached.set()
+        await reader.read(-1)
+        writer.close()
+        ended.set()
+
+    silent = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = silent.sockets[0].getsockname()[1]
+    client = RedisClient(RedisSettings(url=f"redis://127.0.0.1:{port}", cluster=cluster))
+    call = asyncio.create_task(client.command("PING"))
+    await reached.wait()
+    call.cancel()
+    await asyncio.wait([call])
+    await client.close()
+    assert "chancy redis connect" not in {task.get_name() for task in asyncio.all_tasks()}
+    await asyncio.wait_for(ended.wait(), 10)
+    silent.close()
+
+
+async def test_the_url_names_user_and_host(own_redis: Start) -> None:
+    server = own_redis()
+    with closing(server.client()) as client:
+        client.config_set("requirepass", "secret")
+    place = server.url.partition("//")[2].rpartition("/")[0]
+    wire = await connector(f"redis://:secret@{place}/2").wire()
+    told = await wire.command(("CLIENT", "INFO"), 5)
+    assert b" db=2 " in told
+    assert b" name=chancy " in told
+    wire.close()
+    with pytest.raises(errors.AuthenticationError):
+        await connector(f"redis://:wrong@{place}/2").wire()
+    with pytest.raises(errors.AuthenticationError):
+        await connector(f"redis://{place}").wire()
+
+
+async def test_callers_at_once_do_not_mix_their_answers(bench: Bench) -> None:
+    # Who waits behind all others on a busy machine has the usual time for an answer.
+    ids = await bench.push(*(prepared(arguments=f'{{"n": {n}}}') for n in range(200)))
+
+    async def read(n: int) -> None:
+        if n % 7 == 0:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0):
+                    await bench.job(ids[n])
+        else:
+            assert (await bench.job(ids[n])).arguments == {"n": n}
+
+    await asyncio.gather(*map(read, range(200)))
