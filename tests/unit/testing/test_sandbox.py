@@ -263,7 +263,8 @@ def test_the_fixture_needs_an_application(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*define a fixture chancy_app in conftest.py*"])
 
 
-def test_the_fixture_gives_a_sandbox(pytester: pytest.Pytester) -> None:
+def test_the_fixture_gives_each_test_a_sandbox(pytester: pytest.Pytester) -> None:
+    """Also without a plugin for coroutines."""
     pytester.makeconftest(
         """
         import pytest
@@ -278,11 +279,28 @@ def test_the_fixture_gives_a_sandbox(pytester: pytest.Pytester) -> None:
         """
         from tests.unit.testing.test_sandbox import app, count
 
-        def test(chancy_sandbox):
+        def test_push(chancy_sandbox):
             with app:
                 app.sync_push(count.job(3))
             chancy_sandbox.assert_pushed(count, to=3)
+            [done] = chancy_sandbox.sync_drain()
+            assert done.result == 3
+
+        def test_nothing_is_left_of_the_other(chancy_sandbox):
+            chancy_sandbox.assert_not_pushed(count)
         """
     )
-    result = pytester.runpytest_inprocess(*QUIET)
+    result = pytester.runpytest_inprocess("-p", "no:randomly", "-p", "no:asyncio")
+    result.assert_outcomes(passed=2)
+    pytester.makepyfile(
+        """
+        from tests.unit.testing.test_sandbox import app, count
+
+        async def test(chancy_sandbox):
+            async with app:
+                reference = await app.push(count.job(3))
+            assert await reference.result() == 3
+        """
+    )
+    result = pytester.runpytest_inprocess(*QUIET, "-o", "asyncio_mode=auto")
     result.assert_outcomes(passed=1)
