@@ -142,15 +142,6 @@ def test_a_killed_leader_is_followed_within_its_lease(dsn: str, start: Start) ->
     check_one_term_after_the_other(dsn)
 
 
-def test_a_stopped_leader_is_followed_at_once(start: Start) -> None:
-    lease_s = 60.0
-    first, second = pair(start, lease_s)
-    asked = time.monotonic()
-    first.signal(signal.SIGTERM)
-    assert took_over_s(second, asked) < lease_s / 2
-    assert first.process.wait(10) == 0
-
-
 @pytest.mark.parametrize("mode", [pytest.param("polite", marks=LONG), "stubborn"])
 def test_a_frozen_leader_that_wakes_up_does_nothing_in_its_old_term(
     dsn: str, start: Start, mode: str

@@ -84,22 +84,6 @@ def test_sigterm_lets_jobs_finish_that_can(
     assert ask(dsn, "select max(attempt), max(crashes) from chancy.jobs") == [(0, 0)]
 
 
-@pytest.mark.parametrize("executor", EVERYDAY)
-def test_a_second_sigterm_does_not_wait(
-    dsn: str, book: Book, start_worker: StartWorker, executor: str
-) -> None:
-    with Chancy(dsn) as chancy:
-        worker = start_worker(dsn, executor=executor, concurrency=2, shutdown_timeout_s=60.0)
-        worker.wait_until_ready()
-        push(chancy, book, executor, 3, 60.0)
-    eventually_sync(lambda: len(book.count("begin")) == 2)
-    signalled(worker)
-    assert worker.running
-    signalled(worker, times=2)
-    worker.report(timeout_s=EXIT_S)
-    check_untouched(dsn, 3)
-
-
 def waiting_for_lock(dsn: str, worker: WorkerProcess, function: str) -> bool:
     """Whether a session of the worker waits for a lock in a call of this function."""
     rows = ask(

@@ -200,15 +200,3 @@ async def test_nothing_outlives_a_killed_supervisor(
         async with quick(chancy, "children"):
             done = await reference.wait(30)
     assert (done.state, done.attempt, done.crashes) == (State.SUCCEEDED, 1, int(both))
-
-
-async def test_a_signal_asks_for_a_line_of_status(dsn: str, start: Start) -> None:
-    with start("--processes=1") as supervisor:
-        await eventually(lambda: READY.findall(supervisor.log))
-        supervisor.process.send_signal(signal.SIGUSR1)
-        await eventually(lambda: "child_status" in supervisor.log)
-        lines = re.findall(r"child_status number=(\d) pid=(\d+) state=works", supervisor.log)
-        assert [int(pid) for _, pid in lines] == workers_of(supervisor)
-        supervisor.process.terminate()
-        assert supervisor.process.wait(30) == 0
-    assert tables.workers(dsn) == 0

@@ -1,4 +1,4 @@
-"""The history of the tables: up, down, up again, by many at once, offline, and on each server."""
+"""The history of the tables: up, down, up again, by many at once, and offline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from chancy.embedded import PostgresServer
 from chancy.errors import SchemaMismatch
 from chancy.postgres.dsn import KEEPALIVES_IDLE_S
 from chancy.postgres.schema import migrate as schema
@@ -105,30 +104,3 @@ def test_the_check_gives_advice(next_release: Component, monkeypatch: pytest.Mon
     monkeypatch.setattr("chancy.postgres.schema.status.CORE", next_release)
     with pytest.raises(SchemaMismatch, match=r"at revision 0001.*needs.*chancy migrate upgrade"):
         schema.check({"core": "0001"}, "chancy")
-
-
-def test_on_each_server(server: PostgresServer) -> None:
-    dsn = server.dsn()
-    schema.upgrade(dsn)
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        worker = "11111111-0000-4000-8000-000000000000"
-        connection.execute(
-            f"insert into chancy.workers (id, host, pid) values ('{worker}', 'h', 1)"
-        )
-        connection.execute(
-            "insert into chancy.jobs (id, pos, state, queue, func) select gen_random_uuid(), "
-            "nextval('chancy.positions'), 0, 'default', 'a.b' from generate_series(1, 10)"
-        )
-        claimed = connection.execute(
-            "select id from chancy.claim("
-            "%s, gen_random_uuid(), 'default', 10, 1000000, null, null)",
-            (worker,),
-        ).fetchall()
-        assert len(claimed) == 10
-        finished = connection.execute(
-            "select count(*) from chancy.finish((select array_agg(id) from chancy.jobs), "
-            "(select array_agg(lease) from chancy.jobs), "
-            "array_fill(4::smallint, array[10]), null, null, null, null, null)"
-        ).fetchone()
-        assert finished == (10,)
-    schema.downgrade(dsn)

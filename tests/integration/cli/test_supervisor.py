@@ -105,6 +105,9 @@ def test_a_worker_that_is_asked_to_stop_drains_and_is_replaced(shop: Path, dsn: 
                dsn=dsn)  # fmt: skip
         eventually_sync(path.exists)
         (worker,) = inside("worker", "list", "--json", dsn=dsn).json
+        supervisor.process.send_signal(signal.SIGUSR1)
+        status = f"child_status number=1 pid={worker['pid']} state=works"
+        eventually_sync(lambda: status in supervisor.log)
         inside("worker", "stop", worker["id"], dsn=dsn)
         (asked,) = inside("worker", "list", "--json", dsn=dsn).json
         assert asked["stop_asked_at"] is not None

@@ -135,6 +135,9 @@ def test_a_second_signal_ends_at_once(shop: Path, dsn: str) -> None:
         eventually_sync(
             lambda: inside("job", "list", "--json", dsn=dsn).json[0]["state"] == "pending"
         )
+    (job,) = inside("job", "list", "--json", dsn=dsn).json
+    assert (job["attempt"], job["crashes"]) == (0, 0)
+    assert inside("worker", "list", "--json", dsn=dsn).json == []
 
 
 @pytest.mark.parametrize(
