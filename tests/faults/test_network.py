@@ -38,7 +38,8 @@ def names(id: UUID) -> Callable[[bytes], bool]:
     return lambda sent: any(form in sent for form in forms)
 
 
-@pytest.fixture(params=["asyncpg", "psycopg"])
+#: How each driver reports a lost line is in tests/integration/drivers: what follows is the same.
+@pytest.fixture(params=["asyncpg", pytest.param("psycopg", marks=pytest.mark.chaos)])
 async def app(request: pytest.FixtureRequest, proxy: Proxy, dsn: str) -> AsyncIterator[Chancy]:
     """An application whose every session goes through the proxy, with a registered worker."""
     driver: Name = request.param

@@ -29,12 +29,6 @@ async def poll_async(path: str, times: int) -> int | Snooze:
 
 
 @job
-def give_up(path: str) -> Cancel | None:
-    _runs(path)
-    return Cancel("nobody wants it any more")
-
-
-@job
 async def give_up_async(path: str) -> Cancel | None:
     _runs(path)
     return Cancel("nobody wants it any more")

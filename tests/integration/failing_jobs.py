@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import weakref
 
 from chancy import job
@@ -28,12 +27,6 @@ def fail() -> None:
 
 def raise_it() -> None:
     raise OutOfStock("none left")
-
-
-@job
-def die() -> None:
-    """Ends its process."""
-    os._exit(7)
 
 
 async def hold(wait: bool) -> None:

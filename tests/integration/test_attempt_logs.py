@@ -13,7 +13,6 @@ import pytest
 
 from chancy import AsyncOptions, Chancy, Queue, State, Worker
 from chancy.executors.setup import ExecutorSetup, make_executor
-from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.retry import Retries
 from chancy.retry import Constant
 from chancy.testing.sandbox import Sandbox
@@ -24,15 +23,12 @@ from tests.support import jobs
 QUEUES = [
     Queue(name="async", executor="async"),
     Queue(name="process", executor="process", concurrency=1),
-    Queue(name="redis", executor="async", broker="redis"),
 ]
 
 
 @pytest.fixture
-async def chancy(dsn: str, redis_url: str) -> AsyncIterator[Chancy]:
-    plugins = [Retries(Constant(0.01)), RedisPlugin(url=redis_url)]
-    async with Chancy(dsn, queues=QUEUES, plugins=plugins, pool_size=3) as made:
-        await made.migrate()
+async def chancy(dsn: str) -> AsyncIterator[Chancy]:
+    async with Chancy(dsn, queues=QUEUES, plugins=[Retries(Constant(0.01))], pool_size=3) as made:
         yield made
 
 
@@ -46,7 +42,7 @@ def events(caplog: pytest.LogCaptureFixture) -> list[tuple[str, object, int]]:
     return [(vars(one)["event"], vars(one)["job_id"], vars(one)["attempt"]) for one in records]
 
 
-@pytest.mark.parametrize("queue", ["async", "process", "redis"])
+@pytest.mark.parametrize("queue", ["async", "process"])
 async def test_each_attempt_is_logged_once(
     chancy: Chancy, caplog: pytest.LogCaptureFixture, tmp_path: Path, queue: str
 ) -> None:
@@ -76,18 +72,6 @@ async def test_each_attempt_is_logged_once(
     else:
         assert failed.exc_info
         assert isinstance(failed.exc_info[1], failing_jobs.OutOfStock)
-
-
-async def test_crash_of_the_process_of_a_job_is_logged(
-    chancy: Chancy, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with Worker(chancy, queues=["process"]):
-        done = await (await chancy.push(failing_jobs.die.job().with_queue("process"))).wait(60)
-    ended = [event for event, *_ in events(caplog) if event != "job_started"]
-    assert (done.state, ended) == (State.FAILED, ["job_crashed", "job_crashed", "job_failed"])
-    crash = next(one for one in caplog.records if one.msg.startswith("job_crashed"))
-    assert crash.levelname == "ERROR"
-    assert "exited with status 7" in vars(crash)["error"]
 
 
 async def test_attempts_of_a_sandbox_are_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -24,11 +24,12 @@ QUEUES = [
 @pytest.mark.parametrize(
     "job",
     [
-        winding.wind_down.job,
-        winding.wind_down.job.with_queue("thread"),
-        winding.wind_down_async.job,
+        pytest.param(winding.wind_down.job, id="process", marks=pytest.mark.chaos),
+        pytest.param(
+            winding.wind_down.job.with_queue("thread"), id="thread", marks=pytest.mark.chaos
+        ),
+        pytest.param(winding.wind_down_async.job, id="async"),
     ],
-    ids=["process", "thread", "async"],
 )
 async def test_it_is_cancelled_once_its_work_has_ended(
     dsn: str, tmp_path: Path, job: JobFactory[[str], None]

@@ -20,6 +20,8 @@ from tests.support.waiting import eventually
 QUEUES = [
     Queue(name=executor, executor=executor, concurrency=1) for executor in ("process", "async")
 ]
+#: How checkpoints of each executor reach the worker is in its contract.
+HERE = pytest.mark.parametrize("queue", [pytest.param("process", marks=pytest.mark.chaos), "async"])
 CHECKPOINTS = ["checkpoint 1", "checkpoint 2", "checkpoint 3"]
 
 
@@ -52,7 +54,7 @@ async def test_a_child_that_dies_between_checkpoints_runs_none_of_them_twice(
     ] == CHECKPOINTS
 
 
-@pytest.mark.parametrize("queue", ["process", "async"])
+@HERE
 async def test_a_retry_continues_after_the_last_checkpoint(
     chancy: Chancy, tmp_path: Path, queue: str
 ) -> None:
@@ -70,7 +72,7 @@ async def test_a_retry_continues_after_the_last_checkpoint(
     }
 
 
-@pytest.mark.parametrize("queue", ["process", "async"])
+@HERE
 async def test_a_zombie_stops_at_its_next_checkpoint(
     chancy: Chancy, dsn: str, tmp_path: Path, queue: str, caplog: pytest.LogCaptureFixture
 ) -> None:

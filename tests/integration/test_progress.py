@@ -34,7 +34,11 @@ def job_of(function: Any, path: Path, queue: str) -> Job:
 
 
 @pytest.mark.parametrize(
-    ("queue", "function"), [("process", reporting.report), ("async", reporting.report_async)]
+    ("queue", "function"),
+    [
+        pytest.param("process", reporting.report, marks=pytest.mark.chaos),
+        ("async", reporting.report_async),
+    ],
 )
 async def test_progress_is_stored_while_a_job_runs_and_stays(
     chancy: Chancy, tmp_path: Path, queue: str, function: object
@@ -58,7 +62,7 @@ async def test_progress_is_stored_while_a_job_runs_and_stays(
 @pytest.mark.parametrize(
     ("queue", "function"),
     [
-        ("process", reporting.heed),
+        pytest.param("process", reporting.heed, marks=pytest.mark.chaos),
         ("thread", reporting.heed),
         pytest.param("async", reporting.heed_async, marks=pytest.mark.chaos),
     ],

@@ -106,6 +106,7 @@ async def test_a_killer_in_quarantine_takes_only_its_own_process(chancy: Chancy,
     assert "SIGKILL" in done.errors[-1]["message"]
 
 
+@pytest.mark.chaos
 async def test_jobs_of_a_killed_worker_succeed_on_the_next_one(
     chancy: Chancy, dsn: str, tmp_path: Path
 ) -> None:

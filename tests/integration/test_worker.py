@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from chancy import Chancy, GlobalConcurrency, Job, Queue, RateLimit, State, Worker
+from chancy import Chancy, GlobalConcurrency, Queue, RateLimit, State, Worker
 from chancy.errors import BrokerUnavailable, ConfigurationError
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.retry import Retries
@@ -72,23 +72,20 @@ async def test_a_worker_that_could_not_start_can_be_started_again(
         await asyncio.wait_for(waiting, 20)
 
 
-@pytest.mark.parametrize("function", [jobs.pid_of_sync, jobs.pid_of_async])
-async def test_each_executor_runs_sync_and_async_functions(
-    chancy: Chancy, function: object
-) -> None:
-    made: Job = function.job()  # type: ignore[attr-defined]
+async def test_each_executor_runs_sync_and_async_functions(chancy: Chancy) -> None:
     here = [os.getpid(), threading.get_ident()]
-    await chancy.declare(Queue(name="default"))
-    async with Worker(chancy):
-        ran = {}
-        for queue in ("default", "thread", "async"):
-            reference = await chancy.push(made.with_queue(queue))
-            ran[queue] = (await reference.wait(20)).result
-    assert ran["default"][0] != here[0]
-    assert ran["thread"][0] == here[0]
-    assert ran["thread"][1] != here[1]
-    assert ran["async"][0] == here[0]
-    assert (ran["async"][1] == here[1]) is (function is jobs.pid_of_async)
+    await chancy.declare(Queue(name="default", concurrency=1))
+    async with Worker(chancy, children=1):
+        for made in (jobs.pid_of_sync.job(), jobs.pid_of_async.job()):
+            ran = {}
+            for queue in ("default", "thread", "async"):
+                reference = await chancy.push(made.with_queue(queue))
+                ran[queue] = (await reference.wait(20)).result
+            assert ran["default"][0] != here[0]
+            assert ran["thread"][0] == here[0]
+            assert ran["thread"][1] != here[1]
+            assert ran["async"][0] == here[0]
+            assert (ran["async"][1] == here[1]) is (made.func == jobs.pid_of_async.job().func)
 
 
 async def test_a_failed_job_is_retried_until_its_attempts_are_used_up(

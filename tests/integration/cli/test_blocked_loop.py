@@ -99,7 +99,7 @@ def blocked_s(dsn: str) -> float:
     return float(worker["blocked_s"])
 
 
-@pytest.mark.parametrize("hold", [False, pytest.param(True, id="interpreter held")])
+@HOLDING
 def test_blocked_worker_is_not_healthy_and_keeps_its_jobs(shop: Path, dsn: str, hold: bool) -> None:
     with supervised(shop, dsn) as supervisor:
         job = push_blocking(shop, dsn, hold=hold)

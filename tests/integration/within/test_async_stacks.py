@@ -18,7 +18,7 @@ from tests.support.waiting import eventually
 OWN = {"psycopg connection", "asyncpg connection", "AsyncSession on asyncpg"}
 #: Three statements of a bulk push.
 COUNT = 2 * CHUNK + 1
-#: For what takes long: the stacks over which the others lie, every day.
+#: For what `bind` has no part in: the stacks over which the others lie, every day.
 LONG = pytest.mark.parametrize(
     "stack",
     [
@@ -58,6 +58,7 @@ async def test_a_rollback_leaves_nothing(chancy: Chancy, stack: AsyncStack) -> N
     assert await chancy.find_jobs(JobFilter()) == []
 
 
+@LONG
 async def test_a_rollback_undoes_rows_and_jobs(chancy: Chancy, stack: AsyncStack) -> None:
     with suppress(Undo):
         async with stack.transaction():
@@ -107,6 +108,7 @@ async def test_a_savepoint_takes_its_jobs_along(chancy: Chancy, stack: AsyncStac
     assert {job.id for job in await chancy.find_jobs(JobFilter())} == {kept.id, inner.id}
 
 
+@LONG
 @pytest.mark.parametrize("jobs_together", [1, 3_000])
 async def test_a_failed_transaction_gives_its_error(
     chancy: Chancy, stack: AsyncStack, jobs_together: int
@@ -146,6 +148,7 @@ async def test_many_jobs(chancy: Chancy, stack: AsyncStack) -> None:
     assert (await chancy.counts())["async"].pending == COUNT
 
 
+@LONG
 async def test_missing_tables_are_reported_as_such(chancy: Chancy, stack: AsyncStack) -> None:
     broker = chancy.control
     assert isinstance(broker, PostgresBroker)

@@ -20,11 +20,12 @@ from tests.support.waiting import eventually, eventually_sync
 OWN = {"psycopg connection", "Session", "Django's connection"}
 #: Three statements of a bulk push.
 COUNT = 2 * CHUNK + 1
-#: For what takes long: the stacks over which the others lie, every day.
+#: For what `bind_sync` has no part in: the stacks over which the others lie, every day.
 STACKS = [
     pytest.param(make, marks=[] if name in OWN else pytest.mark.chaos, id=name)
     for name, make in SYNC_STACKS.items()
 ]
+LONG = pytest.mark.parametrize("stack", STACKS, indirect=True)
 Opened = Callable[[str], AbstractContextManager[SyncStack]]
 
 
@@ -56,6 +57,7 @@ def test_a_rollback_leaves_nothing(chancy: Chancy, stack: SyncStack, dsn: str) -
     assert stored(dsn) == []
 
 
+@LONG
 def test_a_rollback_undoes_rows_and_jobs(chancy: Chancy, stack: SyncStack, dsn: str) -> None:
     with suppress(Undo), stack.transaction():
         stack.execute("create table orders (id int)")
@@ -82,6 +84,7 @@ def test_a_savepoint_takes_its_jobs_along(chancy: Chancy, stack: SyncStack, dsn:
     assert stored(dsn) == [kept.id, inner.id]
 
 
+@LONG
 def test_a_failed_transaction_gives_its_error(chancy: Chancy, stack: SyncStack, dsn: str) -> None:
     def fail() -> None:
         with stack.transaction():
@@ -95,7 +98,7 @@ def test_a_failed_transaction_gives_its_error(chancy: Chancy, stack: SyncStack, 
     assert stored(dsn) == []
 
 
-@pytest.mark.parametrize("stack", STACKS, indirect=True)
+@LONG
 def test_many_jobs(chancy: Chancy, stack: SyncStack, dsn: str) -> None:
     with suppress(Undo), stack.transaction():
         chancy.sync_push_many((jobs.note.job(value=n) for n in range(COUNT)), within=stack.within)
@@ -138,6 +141,7 @@ async def test_a_commit_wakes_a_worker(
     assert_told([at - before for at, before in zip(began, committed, strict=True)])
 
 
+@LONG
 def test_missing_tables_are_reported_as_such(chancy: Chancy, stack: SyncStack, dsn: str) -> None:
     ask(dsn, "alter schema chancy rename to moved")
     with pytest.raises(SchemaMismatch, match="run `chancy migrate upgrade`"), stack.transaction():

@@ -57,10 +57,16 @@ def test_the_next_look_begins_behind_the_newest_tick() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["* * * * * *", "*/7 * * * *", "0 3 * * *", "0 0 1 1 *", "* * 2 1 * *", "* 0 * * * 0,1,2"],
+    ("text", "limit"),
+    [
+        ("* * * * * *", 1),
+        ("*/7 * * * *", 3),
+        ("0 3 * * *", 100),
+        ("0 0 1 1 *", 3),
+        ("* * 2 1 * *", 100),
+        ("* 0 * * * 0,1,2", 3),
+    ],
 )
-@pytest.mark.parametrize("limit", [1, 3, 100])
 def test_years_without_ticks_cost_at_most_the_bounds(text: str, limit: int) -> None:
     asked: list[int] = []
 
