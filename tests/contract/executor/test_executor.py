@@ -34,21 +34,16 @@ def name(anywhere: str) -> str:
 
 
 async def test_gives_what_the_function_returns(one: Executor) -> None:
-    for function in ("echo", "echo_async", "echo_later", "echo_awaitable", "echo_wrapped"):
-        assert await result(one, function, value=VALUE) == VALUE
-        assert await result(one, function, value=None) is None
-
-
-async def test_runs_a_static_method(one: Executor) -> None:
-    assert executor_jobs.Shop.price.job(2).func == f"{JOBS}.Shop.price"
-    assert await result(one, "Shop.price", value=2) == 4
-
-
-async def test_runs_without_arguments(one: Executor) -> None:
     for arguments in (None, "{}", " {} "):
         outcome = await one.run(claim_with(f"{JOBS}.nothing", arguments))
         assert isinstance(outcome, Returned)
         assert outcome.result is None
+    for function in ("echo", "echo_async", "echo_later", "echo_awaitable", "echo_wrapped"):
+        assert await result(one, function, value=VALUE) == VALUE
+        assert await result(one, function, value=None) is None
+
+    assert executor_jobs.Shop.price.job(2).func == f"{JOBS}.Shop.price"
+    assert await result(one, "Shop.price", value=2) == 4
 
 
 DEEP = "[" * 200_000
@@ -111,38 +106,29 @@ async def test_turns_whatever_goes_wrong_into_an_outcome(one: Executor) -> None:
         json.dumps(outcome.failure.as_json() if isinstance(outcome, Raised) else None).encode()
     assert not wrong
     assert await result(one, "echo", value="still here") == "still here"
-
-
-async def test_refuses_arguments_that_are_no_keywords(one: Executor) -> None:
-    for arguments in ("[1]", "{", "", "1", '{"value": 1} {}', DEEP, '{"a b": 1}'):
-        outcome = await one.run(claim_with(f"{JOBS}.echo", arguments))
-        assert isinstance(outcome, Raised)
-        assert outcome.failure.is_a("chancy.errors.InvalidArguments"), outcome
-
-
-async def test_runs_no_function_that_is_not_allowed(one: Executor) -> None:
-    for path in ("os.getpid", "nodots", "", f"{JOBS}.", f"{JOBS}.x.y"):
-        outcome = await one.run(claim_with(path, None))
-        assert isinstance(outcome, Raised), path
-        assert outcome.failure.is_a("chancy.errors.UnknownFunction"), path
-
-
-async def test_reports_where_an_error_came_from(one: Executor) -> None:
     outcome = await run(one, "raise_later")
     assert isinstance(outcome, Raised)
     assert "jobs.py" in outcome.failure.trace
     assert "in raise_later" in outcome.failure.trace
 
 
-async def test_large_arguments_and_results_cross(one: Executor) -> None:
+async def test_refuses_what_it_cannot_call(one: Executor) -> None:
+    for arguments in ("[1]", "{", "", "1", '{"value": 1} {}', DEEP, '{"a b": 1}'):
+        outcome = await one.run(claim_with(f"{JOBS}.echo", arguments))
+        assert isinstance(outcome, Raised)
+        assert outcome.failure.is_a("chancy.errors.InvalidArguments"), outcome
+    for path in ("os.getpid", "nodots", "", f"{JOBS}.", f"{JOBS}.x.y"):
+        outcome = await one.run(claim_with(path, None))
+        assert isinstance(outcome, Raised), path
+        assert outcome.failure.is_a("chancy.errors.UnknownFunction"), path
+
+
+async def test_what_is_large_crosses_and_what_is_printed_disturbs_nothing(one: Executor) -> None:
     value = "ü" * (MAX_PAYLOAD // 2 - 10)
     assert await result(one, "echo", value=value) == value
     outcome = await run(one, "echo", value="x" * 20_000_000)
     assert isinstance(outcome, Raised)
     assert outcome.failure.is_a("chancy.errors.PayloadTooLarge")
-
-
-async def test_output_of_a_job_disturbs_nothing(one: Executor) -> None:
     assert await result(one, "print_much", size=5_000_000) == 5_000_000
     assert await result(one, "from_threads", value=1) == [1, 1, 1]
 

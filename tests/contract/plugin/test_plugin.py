@@ -119,16 +119,6 @@ class TestLedger(OnTables):
         return Clerk(), Auditor()
 
 
-class TestAuditor(TestLedger):
-    @pytest.fixture
-    def plugin(self) -> Plugin:
-        return Auditor()
-
-    @pytest.fixture
-    def companions(self) -> Sequence[Plugin]:
-        return Clerk(), Ledger()
-
-
 CONTRACT = PluginContract()
 
 

@@ -18,7 +18,7 @@ import psycopg
 import pytest
 
 from benchmarks.bars import BARS
-from benchmarks.run import CASES
+from benchmarks.run import CASES, main
 from benchmarks.summary import NO_PEER
 from benchmarks.systems import OTHERS, PGQUEUER, STAMP
 from tests.support.command import kill_session
@@ -206,12 +206,10 @@ def test_a_peer_that_fails_is_reported_and_leaves_nothing_behind(
     assert _databases(dsn) == set()
 
 
-def test_an_unknown_system_is_refused() -> None:
-    done = subprocess.run(
-        _command("--systems", "nobody"), cwd=ROOT, check=False, capture_output=True, text=True
-    )
-    assert done.returncode == 2
-    assert "there is no system 'nobody': choose from chancy, " in done.stderr
+def test_an_unknown_system_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([*TINY, "--systems", "nobody"])
+    assert "there is no system 'nobody': choose from chancy, " in capsys.readouterr().err
 
 
 @pytest.mark.chaos

@@ -16,7 +16,7 @@ from chancy.plugin.discovery import installed
 from chancy.plugins.encryption import new_key
 from chancy.postgres.schema import migrate as tables
 from tests.plugins.ledger import Ledger
-from tests.support.command import alone, inside
+from tests.support.command import inside
 from tests.support.sql import ask
 
 # A function, so that each test has an application of its own database.
@@ -137,9 +137,8 @@ def test_a_wrong_setting_of_a_plugin_is_named(directory: Path, text: str, said: 
     assert said in inside("plugins", "list", code=2).err
 
 
-def test_plugins_that_are_only_installed_are_listed_and_not_used(directory: Path) -> None:
-    answer = alone("plugins", "list", "--json", cwd=directory, env={"PYTHONPATH": str(directory)})
-    found = {one["plugin"]: one for one in answer.json}
+def test_plugins_that_are_only_installed_are_listed_and_not_used() -> None:
+    found = {one["plugin"]: one for one in inside("plugins", "list", "--json").json}
     assert (found["tests.ledger"]["used"], found["tests.ledger"]["settings"]) == (False, None)
     assert [one for one in found if found[one]["used"]] == [
         plugin.get_identifier() for plugin in defaults()

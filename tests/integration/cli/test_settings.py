@@ -20,9 +20,10 @@ from chancy.errors import ConfigurationError
 from chancy.plugins.batch import Batch, Batches
 from chancy.plugins.workflow import Workflow, Workflows
 from tests.support import jobs
-from tests.support.command import SHOP, alone, environment, inside
+from tests.support.command import SHOP, environment, inside
 from tests.support.ports import free_port
 from tests.support.sources import ROOT
+from tests.support.sql import ask
 
 _PASSWORD = "s3cret-Pässwort"
 
@@ -145,13 +146,10 @@ def test_an_application_without_a_dsn_can_be_imported_and_its_plugins_listed(
     module(monkeypatch, directory, "shop", SHOP)
     answer = inside("plugins", "list", "--app=shop", "--json")
     assert "chancy.retry" in {one["plugin"] for one in answer.json}
-    refused = [
-        inside(*line, "--app=shop", code=2) for line in (["queue", "list"], ["migrate", "upgrade"])
-    ]
-    for answer in (*refused, alone("worker", "--app=shop", cwd=directory, code=2)):
+    for line in (["queue", "list"], ["migrate", "upgrade"], ["worker", "--processes=0"]):
+        answer = inside(*line, "--app=shop", code=2)
         assert "chancy: this application has no DSN: pass Chancy(" in answer.err
         assert "or set CHANCY_DSN (commands take --dsn, too)" in answer.err
-        assert "Traceback" not in answer.err
 
 
 @pytest.mark.parametrize("line", ["queue list", "job list", "worker list", "migrate upgrade",
@@ -222,8 +220,7 @@ def test_the_current_directory_is_importable_and_the_app_takes_the_dsn(
         cwd=directory, env=environment(), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    (listed,) = alone("job", "list", "--json", cwd=directory).json
-    assert (listed["func"], listed["max_attempts"]) == ("shop.add", 7)
+    assert ask(dsn, "select func, max_attempts from chancy.jobs") == [("shop.add", 7)]
 
 
 def test_an_option_that_the_app_does_not_follow_is_an_error(
