@@ -8,14 +8,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import matplotlib as mpl
 import psutil
-from matplotlib.figure import Figure
 
 from chancy import BrokerError, Chancy
 from tests.faults import jobs
 from tests.support.sql import ask
+
+# It takes a second of each process that collects the tests, where it is imported by a module.
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: Versions of its row that a job leaves behind, and the bytes of each with its index entries: by
 #: the push (346) and by the claim (297). Measured with 40,000 jobs of the soak.
@@ -143,6 +146,8 @@ class Readings:
 
     def write(self, into: Path, totals: dict[str, object]) -> None:
         """Write ``soak.json`` and ``soak.svg``."""
+        import matplotlib as mpl
+
         self.save(into, totals)
         # Text stays text, which makes a quarter of the size.
         with mpl.rc_context({"svg.hashsalt": "chancy", "svg.fonttype": "none", "font.size": 9}):
@@ -169,6 +174,8 @@ PANELS: tuple[tuple[str, dict[str, str]], ...] = (
 
 def plotted(windows: Sequence[Window]) -> Figure:
     """A row for each of `PANELS` over the minutes, with the faults below the last one."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(9, 2 * len(PANELS)), layout="constrained")
     minutes = [one.at_s / 60 for one in windows]
     rows = figure.subplots(len(PANELS), sharex=True)

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from xml.etree import ElementTree
 
-from benchmarks import pages, plots
+import pytest
+
+from benchmarks import pages
 from benchmarks.report import as_json, number
 from benchmarks.summary import ACKNOWLEDGED, summaries
 from tests.unit.benchmarks.benchmark_run import HEAD, taken
 
+pytestmark = pytest.mark.chaos
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_a_run_gives_its_pictures(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def plots() -> ModuleType:
+    """Imported here: matplotlib takes a second of each process that collects the tests."""
+    return import_module("benchmarks.plots")
+
+
+def test_a_run_gives_its_pictures(plots: ModuleType, tmp_path: Path) -> None:
     file, into = tmp_path / "run.json", tmp_path / "images"
     file.write_text(json.dumps(as_json(HEAD, taken())))
     assert plots.main([str(file), "--into", str(into)]) == 0
@@ -26,7 +37,7 @@ def test_a_run_gives_its_pictures(tmp_path: Path) -> None:
         assert b"dc:date" not in path.read_bytes()
 
 
-def test_rates_end_with_the_last_settlement() -> None:
+def test_rates_end_with_the_last_settlement(plots: ModuleType) -> None:
     measured = taken()
     axes = plots.throughput(summaries(plots.settled_rates(measured))).axes[0]
     shown = {text.get_text() for text in axes.texts}
