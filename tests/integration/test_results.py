@@ -18,7 +18,6 @@ from psycopg.conninfo import make_conninfo
 from chancy import (
     Chancy,
     Job,
-    JobCancelled,
     JobFailed,
     Queue,
     Reference,
@@ -47,30 +46,6 @@ where application_name = 'chancy waiting' and datname = current_database()
 async def chancy(dsn: str) -> AsyncIterator[Chancy]:
     async with Chancy(dsn, queues=[SELDOM], plugins=[Retries(False)]) as made:
         yield made
-
-
-async def test_results_come_back(chancy: Chancy) -> None:
-    async with Worker(chancy):
-        reference = await chancy.push(jobs.note.job({"a": [1, None, "x"]}))
-        assert await reference.result(10) == {"a": [1, None, "x"]}
-        assert await reference.result(0.5) == {"a": [1, None, "x"]}, "and again"
-
-
-async def test_a_failure_comes_back_with_its_trace(chancy: Chancy) -> None:
-    async with Worker(chancy):
-        reference = await chancy.push(jobs.fail.job("not today"))
-        with pytest.raises(JobFailed, match=r"builtins\.ValueError: not today") as caught:
-            await reference.result(10)
-    assert "raise ValueError(message)" in caught.value.trace
-
-
-async def test_a_cancelled_job_reports_its_cancellation(chancy: Chancy) -> None:
-    reference = await chancy.push(jobs.note.job(1))
-    waiting = asyncio.create_task(reference.result(10))
-    await eventually(lambda: count(chancy.dsn, "chancy.awaited"))
-    await chancy.cancel(reference.id)
-    with pytest.raises(JobCancelled):
-        await waiting
 
 
 @pytest.mark.parametrize(
