@@ -250,15 +250,14 @@ def waits(dsn: str) -> bool:
     return bool(ask(dsn, f"select 1 from pg_stat_activity where {BLOCKED}"))
 
 
-LOCKS = [
-    pytest.param(
-        "lock table chancy.jobs in share mode", id="between the row and the job", marks=LONG
-    ),
-    pytest.param("lock table {items} in share mode", id="between the job and the commit"),
-]
+LOCKS = {
+    "between the row and the job": "lock table chancy.jobs in share mode",
+    "between the job and the commit": "lock table {items} in share mode",
+}
 
 
-@pytest.mark.parametrize("lock", LOCKS)
+@LONG
+@pytest.mark.parametrize("lock", LOCKS.values(), ids=LOCKS)
 def test_a_web_process_killed_before_its_commit_leaves_neither(shop: Shop, lock: str) -> None:
     items = "shop_item" if shop.example is DJANGO else "items"
     with ThreadPoolExecutor(1) as pool:
