@@ -131,7 +131,7 @@ def check_one_term_after_the_other(dsn: str) -> None:
 
 
 def test_a_killed_leader_is_followed_within_its_lease(dsn: str, start: Start) -> None:
-    lease_s = 2.0
+    lease_s = 1.0
     first, second = pair(start, lease_s)
     killed = time.monotonic()
     first.signal(signal.SIGKILL)
