@@ -41,7 +41,7 @@ async def test_around_hooks_stand_about_every_run_of_a_worker(dsn: str) -> None:
     trace = Trace()
     queues = [Queue(name=name, executor=name) for name in ("async", "thread", "process")]
     async with Chancy(dsn, queues=queues, plugins=[trace], no_default_plugins=True) as chancy:
-        async with Worker(chancy, shutdown_timeout_s=0.1):
+        async with Worker(chancy, children=1, shutdown_timeout_s=0.1):
             pushed = await chancy.push_many(
                 job
                 for queue in queues

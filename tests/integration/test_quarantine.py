@@ -35,7 +35,7 @@ async def chancy(dsn: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cha
 
 async def run(chancy: Chancy, dsn: str, job: Job, *, crashes: int) -> QueuedJob:
     """Run a job that has crashed before."""
-    async with Worker(chancy):
+    async with Worker(chancy, children=1):
         paused = job.queue
         await chancy.pause_queue(paused)
         reference = await chancy.push(job.with_meta(tenant="ann"))

@@ -70,7 +70,7 @@ def shop(tmp_path: Path) -> Path:
 def supervised(shop: Path, dsn: str, **options: float) -> Generator[Started]:
     """A worker with quick heartbeats, under a supervisor with these options."""
     times = ("--heartbeat=0.3", "--heartbeat-timeout=30", "--processes=0")
-    worker = command("worker", "--app=shop", *times)
+    worker = command("worker", "--app=shop", "--queues=loop", *times)
     driver = [sys.executable, "-c", _DRIVER, json.dumps([worker, options])]
     with started(driver, cwd=shop, env={"CHANCY_DSN": dsn}) as supervisor:
         eventually_sync(lambda: "listening for notifications" in supervisor.log)

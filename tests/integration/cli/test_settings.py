@@ -374,7 +374,7 @@ async def test_the_shell_completes_ids_of_dead_letters_workflows_batches_and_wor
         await chancy.migrate()
         flow = await chancy.push(Workflow("one").add(jobs.note.job(0), "step"))
         batch = await batches.push(chancy, Batch(name="one"), [jobs.note.job(0)])
-        async with Worker(chancy) as worker:
+        async with Worker(chancy, queues=["async"]) as worker:
             dead = await chancy.push(jobs.fail.job().with_max_attempts(1))
             await dead.wait(30)
             offered = {
