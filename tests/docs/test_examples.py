@@ -39,6 +39,7 @@ LONG = {
     "from-procrastinate",
     "from-pytask",
     "from-rq",
+    "inside-jobs",
     "job-logs",
     "metrics",
     "migrations",

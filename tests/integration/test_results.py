@@ -167,7 +167,7 @@ async def test_a_role_that_may_only_read_polls(
         session.execute(f"grant usage on schema chancy to {role}".encode())
         session.execute(f"grant select on all tables in schema chancy to {role}".encode())
         try:
-            reference = await chancy.push(jobs.note.job.with_delay(1.5)("seen"))
+            reference = await chancy.push(jobs.note.job.with_delay(0.5)("seen"))
             async with Chancy(make_conninfo(dsn, user=role)) as reader, Worker(chancy):
                 assert (await reader.wait_for(reference.id, 10)).result == "seen"
         finally:
@@ -177,8 +177,10 @@ async def test_a_role_that_may_only_read_polls(
 
 
 async def test_a_session_that_may_only_read_polls(
-    chancy: Chancy, dsn: str, caplog: pytest.LogCaptureFixture
+    chancy: Chancy, dsn: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Another server might take the push: it is repeated for as long.
+    monkeypatch.setattr("chancy.postgres.push.coalescing.PATIENCE_S", 0.5)
     read_only = make_conninfo(dsn, options="-c default_transaction_read_only=on")
     async with Chancy(read_only) as reader, Worker(chancy):
         for text in ("one", "two"):
@@ -244,7 +246,7 @@ def test_one_thread_waits_for_many(dsn: str) -> None:
         assert sync_gather(references, timeout_s=30) == list(range(1_000))
         assert threading.active_count() <= before + 1
         assert count(dsn, LISTENERS) == 1
-        later = chancy.sync_push(jobs.note.job.with_delay(1.0)("later"))
+        later = chancy.sync_push(jobs.note.job.with_delay(0.4)("later"))
         first = chancy.sync_push(jobs.note.job("first"))
         completed = sync_as_completed([later, first], timeout_s=20)
         assert [one.sync_result() for one in completed] == ["first", "later"]

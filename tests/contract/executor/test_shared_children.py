@@ -139,7 +139,7 @@ async def test_shared_child_comes_free_for_a_queue_between_jobs_of_a_busy_one(
 ) -> None:
     pool = ChildPool(1)
     busy, other = await queue(stack, pool), await queue(stack, pool)
-    backlog = [asyncio.create_task(busy.run(claim_of("rest", seconds=0.02))) for _ in range(60)]
+    backlog = [asyncio.create_task(busy.run(claim_of("rest", seconds=0.02))) for _ in range(30)]
     assert isinstance(await end_of(backlog[0]), Returned)
     assert await result(other, "echo", value=1) == 1
     assert not backlog[-1].done()
