@@ -271,7 +271,7 @@ class FarWorker:
                 await asyncio.wait_for(outage.wait(), 0.1)
 
     async def all_overdue(self) -> bool:
-        overdue = "select from chancy.workers where beat_at < clock_timestamp() - interval '5 s'"
+        overdue = "select from chancy.workers where beat_at < clock_timestamp() - interval '2.5 s'"
         return (await self._session.execute(overdue)).rowcount == 2
 
 
@@ -303,7 +303,7 @@ async def test_an_outage_of_a_shard_declares_no_worker_dead_there(
         other = FarWorker(session)
         await other.claim("mail/pg2")
         beating = asyncio.create_task(other.beat_until(outage))
-        async with Worker(chancy, heartbeat_s=1.0, heartbeat_timeout_s=4.0) as worker:
+        async with Worker(chancy, heartbeat_s=0.5, heartbeat_timeout_s=2.0) as worker:
             await eventually(lambda: len(worker.queues) == 2)
             proxy.refuse()
             proxy.cut()
