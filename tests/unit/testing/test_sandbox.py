@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from chancy import Chancy, JobFailed, Queue, State, WaitTimeout, gather, job
+from chancy import Chancy, JobFailed, JobSelection, Queue, State, WaitTimeout, gather, job
 from chancy.errors import BrokerUnavailable, InvalidArguments, JobError
 from chancy.plugins.retry import Retries
 from chancy.retry import Constant, Jitter
@@ -207,6 +207,15 @@ async def test_faults_are_made_to_happen(sandbox: Sandbox) -> None:
     sandbox.assert_pushed(count, times=1)
     with pytest.raises(JobError, match="a broker has no call 'shove'"):
         sandbox.fail_next("shove", BrokerUnavailable("gone"))
+
+
+async def test_jobs_are_selected_by_the_clock_of_the_sandbox(sandbox: Sandbox) -> None:
+    hour = timedelta(hours=1)
+    await app.push(count.job(1))
+    sandbox.clock.advance(7_200)
+    await app.push(count.job(2))
+    for wanted in (JobSelection(older_than=hour), JobSelection(newer_than=hour)):
+        assert (await app.select_jobs(wanted).cancel(dry_run=True)).matched == 1
 
 
 async def test_a_push_within_a_transaction_is_there_at_once(sandbox: Sandbox) -> None:
