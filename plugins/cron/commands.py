@@ -216,16 +216,7 @@ def history(line: CommandLine, name: str, limit: int, json_: bool) -> None:
         return
     line.table(
         ("tick", "fired", "job", "what", "missed before"),
-        [
-            (
-                tick.tick,
-                tick.fired_at,
-                tick.job_id,
-                _result(tick),
-                tick.missed,
-            )
-            for tick in ticks
-        ],
+        [(tick.tick, tick.fired_at, tick.job_id, _result(tick), tick.missed) for tick in ticks],
     )
 
 

@@ -57,9 +57,6 @@ class Tick(NamedTuple):
     refused: bool = False
 
 
-_NO_TICKS: Sequence[Sequence[object]] = [[]] * len(Tick._fields)
-
-
 @dataclass(frozen=True, slots=True)
 class FiringPlan:
     """The ticks to fire for an entry.
@@ -150,16 +147,17 @@ def columns(plans: Sequence[FiringPlan], busy: Collection[str] = ()) -> list[lis
     :param busy: names of entries with an unfinished job in another broker.
     """
     ticks = [tick for plan in plans for tick in plan.ticks]
-    *times, changed, refused = zip(*ticks, strict=True) if ticks else _NO_TICKS
+    values: list[list[object]] = [[t[at] for t in ticks] for at in range(len(Tick._fields))]
+    *times, changed, refused = values
     return [
         [plan.name for plan in plans],
         [plan.revision for plan in plans],
         [plan.passed_at for plan in plans],
         [plan.following_at for plan in plans],
-        *(list[object](column) for column in times),
+        *times,
         [plan.name in busy for plan in plans],
-        list[object](changed),
-        list[object](refused),
+        changed,
+        refused,
     ]
 
 
@@ -202,7 +200,7 @@ class Firing:
         """
         entries, wait_s = await self._entries.due(BATCH, self._names)
         if not entries:
-            return max(wait_s or 0.0, _SHORTEST_S) if wait_s is not None else float("inf")
+            return float("inf") if wait_s is None else max(wait_s, _SHORTEST_S)
         rows, busy = await self._check_overlaps(entries)
         # In a thread: computing the ticks of a long outage may take seconds.
         loop = asyncio.get_running_loop()

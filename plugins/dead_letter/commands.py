@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -83,21 +84,10 @@ def list_(
     if json_:
         line.script([letter_facts(letter) for letter in found])
         return
+    names = ("id", "died_at", "queue", "func", "reason", "error", "message", "replayed_as")
     line.table(
         ("id", "died", "queue", "function", "reason", "error", "message", "replayed as"),
-        [
-            (
-                letter.id,
-                letter.died_at,
-                letter.queue,
-                letter.func,
-                letter.reason,
-                letter.error,
-                letter.message,
-                letter.replayed_as,
-            )
-            for letter in found
-        ],
+        list(map(attrgetter(*names), found)),
     )
     if len(found) == limit:
         click.echo(f"next page: --before {found[-1].id}", err=True)

@@ -153,14 +153,12 @@ class Retries(Plugin):
             return _charged(claim, outcome, decision)
         if decision.state is not _FAILED or claim.attempt >= claim.max_attempts:
             return decision
-        match outcome:
-            case Raised() | TimedOut() | MemoryExceeded():
-                types = decision.failure.types if decision.failure else ()
-                if not isinstance(outcome, Raised):  # limits raise nothing, and have no base class
-                    types = (*types, *_BASES)
-                delay_s = self._delay_s(claim, outcome, types)
-            case _:
-                return decision
+        if not isinstance(outcome, Raised | TimedOut | MemoryExceeded):
+            return decision
+        types = decision.failure.types if decision.failure else ()
+        if not isinstance(outcome, Raised):  # limits raise nothing, and have no base class
+            types = (*types, *_BASES)
+        delay_s = self._delay_s(claim, outcome, types)
         if delay_s is None:
             return decision
         return decision._replace(state=State.SCHEDULED, delay_s=delay_s)
