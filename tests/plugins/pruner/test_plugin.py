@@ -136,6 +136,27 @@ async def test_after_a_day_of_many_rows_the_next_days_are_split_into_hours(
         assert await pruner.prune(chancy.broker) == old[1:]  # type: ignore[arg-type]
 
 
+async def test_a_partition_that_another_session_reads_keeps_no_others_from_being_dropped(
+    dsn: str, connection: psycopg.Connection[Any]
+) -> None:
+    days = [datetime.now(UTC).date() - timedelta(days=ago) for ago in (12, 11, 10)]
+    names = [f"finished_jobs_{day:%Y%m%d}" for day in days]
+    for name, day in zip(names, days, strict=True):
+        connection.execute(
+            f"create table chancy.{name} partition of chancy.finished_jobs for "
+            f"values from ('{day} 00:00+00') to ('{day + timedelta(days=1)} 00:00+00')".encode()
+        )
+    pruner = Pruner()
+    async with Chancy(dsn, plugins=[pruner]) as chancy:
+        store: Any = chancy.broker
+        with psycopg.connect(dsn) as holder:
+            holder.execute(f"lock table chancy.{names[0]} in access share mode".encode())
+            assert await pruner.prune(store) == names[1:]
+            with pytest.raises(StatementFailed, match=f"another session uses {names[0]}"):
+                await pruner.prune(store, strict=True)
+        assert await pruner.prune(store) == names[:1]
+
+
 async def test_old_rows_of_the_default_partition_are_deleted_in_batches(
     dsn: str, connection: psycopg.Connection[Any]
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from chancy import Chancy, Queue, State
 from chancy.broker.optional import SqlStore
+from chancy.errors import StatementFailed
 from chancy.plugins.pruner import Prune
 from chancy.plugins.pruner.rule import FinalState
 from chancy.plugins.pruner.sweep import PrunerSweep
@@ -69,6 +70,23 @@ async def test_a_rule_removes_only_matching_jobs(
     before = left(connection)
     assert await turn(store, rule) == 20 * len(gone)
     assert left(connection) == {key: n for key, n in before.items() if key not in gone}
+
+
+async def test_a_locked_job_holds_up_its_queue_alone(
+    dsn: str, store: SqlStore, connection: psycopg.Connection[Any]
+) -> None:
+    fill(connection, 20, queue="a", first=HOUR)
+    fill(connection, 20, queue="b", first=HOUR)
+    sweep = PrunerSweep(store, [Prune(older_than=HOUR), Prune(queue="a", keep_last=5)], step=7)
+    with psycopg.connect(dsn) as holder:
+        holder.execute("select from chancy.finished_jobs where queue = 'a' and pos = 9 for update")
+        for _ in range(2):
+            with pytest.raises(StatementFailed, match="lock timeout"):
+                await sweep.turn(no_pause, lambda: True)
+        # The second rule has left the last five to the first one.
+        assert left(connection) == {("a", "shop.jobs.sell", 4): 5}
+    assert await sweep.turn(no_pause, lambda: True)
+    assert left(connection) == {}
 
 
 async def test_the_age_counts_from_the_end(
