@@ -174,6 +174,37 @@ def test_a_locked_job_hides_none_of_other_partitions(
     )
 
 
+def test_a_locked_job_hides_none_of_lower_priorities(
+    claims: Claims, lock: Callable[..., None]
+) -> None:
+    claims.declare(GlobalConcurrency(1, by="host"))
+    claims.push({"host": "a", "n": 0}, {"host": "a", "n": 1}, priority=5)
+    claims.push({"host": "b", "n": 2}, {"host": "b", "n": 3})
+    assert claims.numbers() == [0, 2]
+    claims.push({"host": "c", "n": 4})
+    claims.end()
+    lock(n=1)
+    assert [claims.numbers(1) for _ in range(3)] == [[3], [4], []]
+
+
+def test_a_thousand_locked_partitions_hide_no_others(
+    claims: Claims, lock: Callable[..., None]
+) -> None:
+    claims.declare(GlobalConcurrency(1, by="host"))
+    claims.push(*({"host": n, "held": False} for n in range(1_100)))
+    while claims.claim(1_000):
+        pass
+    claims.push(*({"host": n, "held": True} for n in range(1_100)), {"host": -1})
+    claims.push({"host": -1, "n": 1})
+    assert claims.claim(1_000) == [{"host": -1}]
+    assert claims.claim(1_000) == []
+    claims.end(held=False)
+    claims.claim(0)
+    lock(held=True)
+    claims.end()
+    assert claims.claim(1) == [{"host": -1, "n": 1}]
+
+
 def test_a_locked_head_of_a_long_sequence_hides_no_others(
     claims: Claims, lock: Callable[..., None]
 ) -> None:

@@ -1,7 +1,8 @@
 -- Gives tenants that have read their partitions in the ring a new turn, if they have started all jobs
 -- of their share. A tenant whose partitions all wait for another rule leaves the ring, but keeps its
 -- place; one without partitions does not. Returns the first turn of those that keep theirs, else the one
--- behind the last. p_started: how many jobs of each tenant have started. The caller has locked the queue.
+-- behind the last. p_started: how many jobs of each tenant have started; -1: others have locked all of
+-- them, and it gets a new turn. The caller has locked the queue.
 -- Nested loops, whatever the caller has set: a hash join reads all tenants of the queue.
 -- Index: the primary key of limits_tenants, limits_partitions_blocked, limits_partitions_tenant.
 -- Locks: none but those of the caller.
@@ -27,7 +28,7 @@ begin
     from unnest(p_names, p_turns, p_shares, p_started)
       with ordinality as u (name, turn, share, started, no)
   ), passed as materialized (
-    select n.*, case when n.started = n.share or n.started > 0 and n.runs is null
+    select n.*, case when n.started in (n.share, -1) or n.started > 0 and n.runs is null
       then nextval('{schema}.limits_turns') else n.turn end as new_turn
     from (select * from tenant t order by t.no) n
   ), kept as (

@@ -1,15 +1,15 @@
--- Starts held jobs of up to p_most_parts partitions that have a turn, of priorities from p_from on: at
--- most p_room. If the turns are those of tenants with several partitions, it reads up to p_most_parts
+-- Starts held jobs of up to p_most_parts partitions that have a turn, of priority p_lane: at most
+-- p_room. If the turns are those of tenants with several partitions, it reads up to p_most_parts
 -- tenants, and more partitions of each the higher p_read is, the number of the read. Returns the rows to
 -- claim in order, with their partitions, their bytes, of which the last one may exceed p_bytes, the ring
 -- behind them, and whether some were locked elsewhere; with p_locked it leaves those out, so that others
--- get their room. The caller has locked the queue.
+-- get their room, and a partition without others gets a new turn. The caller has locked the queue.
 -- The joins of the lists are hash joins, whatever the caller has set: nested loops over 1,000 jobs
 -- took 50 ms. Index: limits_partitions_ring and jobs_limits_held from the known positions, the primary keys.
 -- Locks: rows of jobs, skipping locked ones. Safe to repeat.
 create function {schema}.limits_ring(
   s {schema}.limits_queues, p_keys text[], p_running boolean[], p_now timestamptz, p_room int,
-  p_most_parts int, p_read int, p_locked boolean, p_from smallint, p_bytes bigint,
+  p_most_parts int, p_read int, p_locked boolean, p_lane smallint, p_bytes bigint,
   out tids tid[], out ids uuid[], out keys text[], out bytes bigint, out ring jsonb, out locked boolean
 )
 language plpgsql
@@ -47,7 +47,7 @@ begin
   from (
     select h.*
     from (select l.key::smallint as priority, l.value::bigint as turn
-          from jsonb_each_text(s.ring) l where l.key::smallint >= p_from) l
+          from jsonb_each_text(s.ring) l where l.key::smallint = p_lane) l
     cross join lateral (
       select * from (
         select p.key as name, p.priority, p.turn, p.unfinished from {schema}.limits_partitions p
@@ -61,9 +61,7 @@ begin
     order by h.priority desc, h.turn limit p_most_parts) r;
   ring := s.ring;
   if v_names = '{}' then
-    ring := coalesce((
-      select jsonb_object_agg(l.key, l.value) from jsonb_each(s.ring) l
-      where l.key::smallint < p_from), '{}');
+    ring := s.ring - p_lane::text;
     return;
   end if;
   -- Enough to fill the room; another read takes the rest of a partition with more.
@@ -220,8 +218,8 @@ begin
   -- or with fair shares get a new one once theirs is finished, or line up again behind their tenant.
   with job as materialized (
     select c.*, t.id is not null as taken
-    from unnest(c_parts, c_keys, c_ids, c_priorities, c_positions, c_blocked, c_ready, c_shares)
-      with ordinality as c (key, head, id, priority, pos, blocked, ready_at, share, no)
+    from unnest(c_parts, c_keys, c_ids, c_priorities, c_positions, c_blocked, c_ready, c_shares, c_takes)
+      with ordinality as c (key, head, id, priority, pos, blocked, ready_at, share, takes, no)
     left join unnest(ids) as t (id) on t.id = c.id
   ), rest as (
     select distinct on (j.key) j.key, nullif(j.head, j.key) as head, j.priority, j.pos, j.blocked,
@@ -229,7 +227,7 @@ begin
     from job j where not j.taken order by j.key, j.no
   ), part as materialized (
     -- The next job of a sequence may be of another tenant, behind which its partition lines up later.
-    select u.key, r.head, r.priority, r.pos, r.ready_at, f.unfinished, f.started, u.place,
+    select u.key, r.head, r.priority, r.pos, r.ready_at, f.unfinished, f.started, f.stuck, u.place,
       case when v_tenanted and r.blocked is null and r.ready_at is null and v_names[v_tenants[u.place]]
           = {schema}.limits_group(coalesce(r.head, r.key), v_fair_by, cardinality(s.bys))
         then '0:' || v_names[v_tenants[u.place]] else r.blocked end as blocked,
@@ -239,13 +237,13 @@ begin
     left join rest r on r.key = u.key
     left join (
       select j.key, max(j.share) - count(*) filter (where j.taken) as unfinished,
-        bool_or(j.taken) as started
+        bool_or(j.taken) as started, p_locked and not bool_or(j.takes) as stuck
       from job j group by j.key) f on f.key = u.key
   ), stays as materialized (
     -- New turns in the order of the old ones.
     select o.*, case
       when o.blocked is null and o.ready_at is null
-        and case when v_fair is null then o.priority <> v_lanes[o.place]
+        and case when o.stuck then true when v_fair is null then o.priority <> v_lanes[o.place]
           else v_tenanted or o.unfinished = 0 end
       then nextval('{schema}.limits_turns') end as new_turn,
       case when o.blocked is not null or o.ready_at is not null then case
@@ -286,9 +284,10 @@ begin
   if v_tenanted then
     ring := ring || jsonb_build_object('0', {schema}.limits_pass(
       s.queue, v_names, v_turns, v_shares, array(
-        select count(t.id) from generate_series(1, cardinality(v_names)) as n (no)
+        select case when p_locked and not bool_or(c.takes) then -1 else count(t.id) end
+        from generate_series(1, cardinality(v_names)) as n (no)
         left join unnest(v_parts, v_tenants) as o (part, tenant) on o.tenant = n.no
-        left join unnest(c_parts, c_ids) as c (part, id) on c.part = o.part
+        left join unnest(c_parts, c_ids, c_takes) as c (part, id, takes) on c.part = o.part
         left join unnest(ids) as t (id) on t.id = c.id
         group by n.no order by n.no)::int[]));
   end if;

@@ -21,7 +21,7 @@ declare
   v_freed text[] := '{}';
   v_count int; v_slots boolean; v_block boolean; v_most_parts int; v_read int := 1; v_idle boolean;
   v_locked boolean := false; v_wide boolean := false;
-  v_ring smallint; v_to smallint; v_above smallint := 32767;
+  v_ring smallint; v_last bigint; v_done int := 32768; v_to smallint; v_above smallint := 32767;
   v_front_read boolean := false; v_whole_front boolean := false;
   v_hints jsonb; v_before jsonb; v_stops jsonb[]; v_bytes bigint := 4194304;
 begin
@@ -115,6 +115,7 @@ begin
       select u.priority, min(u.turn) as turn
       from (select * from ready union all select * from due) u group by 1) r;
     s.ring := coalesce(v_lanes, '{}') || s.ring;
+    v_last := nextval('{schema}.limits_turns');
   end if;
   v_room := least(p_limit, 1000, {schema}.limits_room(s, v_count, v_now));
   v_front := v_now >= s.front_at;
@@ -129,7 +130,8 @@ begin
   -- to the ring, which then decides.
   for v_pass in 1 .. 30 loop
     exit when v_room <= 0 or v_bytes <= 0;
-    v_ring := (select max(l.key::smallint) from jsonb_object_keys(s.ring) as l (key));
+    v_ring := (
+      select max(l.key::smallint) from jsonb_object_keys(s.ring) as l (key) where l.key::int < v_done);
     exit when v_ring is null and v_above = -32768;
     if v_above > coalesce(v_ring, -32768) then
       v_to := case when 'fair' = any (s.kinds) then -32768 else coalesce(v_ring, -32768) end;
@@ -154,8 +156,12 @@ begin
     else
       select * into v_part from {schema}.limits_ring(
         s, v_keys, v_running, v_now, v_room, v_most_parts, v_read, v_locked, v_ring, v_bytes);
-      v_read := v_read + 1; v_locked := v_part.locked is true;
       s.ring := v_part.ring;
+      -- All that are left of this lane are locked elsewhere: they do not hide lower ones.
+      if v_locked and v_part.ids = '{}' and (s.ring ->> v_ring::text)::bigint > v_last then
+        v_done := v_ring;
+      end if;
+      v_read := v_read + 1; v_locked := v_part.locked is true;
       v_most_parts := case
         when cardinality(v_part.ids) > 0 then v_room - cardinality(v_part.ids)
         else least(1000, 4 * v_most_parts) end;
