@@ -20,7 +20,7 @@ from chancy.plugins.dead_letter.store import Letters
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 
 #: The limits of `chancy doctor`: seconds of an open transaction, and of a due job that waits.
-_TRANSACTION_S, _WAIT_S = 300.0, 60.0
+_TRANSACTION_S, _WAIT_S = 60.0, 300.0
 #: Seconds without a heartbeat after which a worker is shown as silent.
 SILENT_S = 10.0
 #: Seconds after which a due job that waits is worth a line.

@@ -35,14 +35,25 @@ from chancy import (
 )
 from chancy.asgi import chancy_lifespan
 from chancy.broker import SqlStore
+from chancy.cli.doctor import doctor
 from chancy.plugin import Application, Panel, Plugin
+from chancy.plugin.finding import Finding
 from chancy.plugins.batch import Batch, Batches
-from chancy.plugins.dashboard import Action, Dashboard, Person, audit, job_rows, live, snapshot
+from chancy.plugins.dashboard import (
+    Action,
+    Dashboard,
+    DashboardPlugin,
+    Person,
+    audit,
+    job_rows,
+    live,
+    snapshot,
+)
 from chancy.plugins.dashboard.job_rows import PAGE, find_page
 from chancy.plugins.dashboard.redaction import MASKED, Masked
 from chancy.plugins.dashboard.search import Search, SearchError, parse
 from chancy.plugins.dashboard.site import Looks, View
-from chancy.plugins.dashboard.snapshot import snapshot_of
+from chancy.plugins.dashboard.snapshot import check_up, snapshot_of
 from chancy.plugins.dashboard.undertaking import Deed, start
 from chancy.plugins.dead_letter import DeadLetters, LetterFilter
 from chancy.plugins.job_logs.lines import SQL, HeldLine, store
@@ -246,6 +257,21 @@ async def test_a_full_queue_hides_no_count_of_another(
     assert counts["mail"] == (3, 0)
     assert counts["billing"] == (0, 6)
     assert counts["video"] == (0, 4)
+
+
+async def test_the_checkup_has_the_limits_of_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+    chancy = Chancy("postgresql://", plugins=[DashboardPlugin()])
+    Dashboard(chancy)
+    asked: dict[str, float] = {}
+
+    async def examine(_: Chancy, **limits: float) -> Sequence[Finding]:
+        asked.update(limits)
+        return []
+
+    monkeypatch.setattr(snapshot, "examine", examine)
+    await check_up(site_of(chancy), 0)
+    given = {one.name: one.default for one in doctor.params}
+    assert asked == {"transaction_s": given["transaction"], "wait_s": given["wait"]}
 
 
 @pytest.mark.parametrize(
