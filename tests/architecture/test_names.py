@@ -21,7 +21,6 @@ SHARED = {
     "checks": "checks of what a user has given",
     "claim": "the claim of that store",
     "clock": "time",
-    "cluster": "several servers as one",
     "commands": "the commands of the package",
     "connection": "one end of a connection",
     "control": "what may be asked of what runs",

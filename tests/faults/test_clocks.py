@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from chancy import Chancy, Plugin, Queue, State, Worker
-from chancy.embedded import cluster
+from chancy.embedded import postgres
 from chancy.plugins.cron import Cron, Entry
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.recovery import Recovery
@@ -69,8 +69,8 @@ async def test_a_changed_server_clock_kills_no_worker_and_loses_no_tick(
         "FAKETIME_TIMESTAMP_FILE": str(clock),
         "FAKETIME_NO_CACHE": "1",
     }
-    usual = cluster.environment()
-    monkeypatch.setattr(cluster, "environment", lambda: usual | fake)
+    usual = postgres.environment()
+    monkeypatch.setattr(postgres, "environment", lambda: usual | fake)
     dsn = own_server(migrated=False).dsn()
     first, second = application(dsn), application(dsn)
     await asyncio.to_thread(schema.upgrade, dsn, components=first.hooks.components)
