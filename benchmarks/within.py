@@ -14,9 +14,8 @@ import asyncio
 import statistics
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from typing import Literal
 
 import asyncpg
 import psycopg
@@ -27,10 +26,8 @@ from benchmarks.server import server
 from chancy import Chancy
 
 ROUNDS = 9
-TOGETHER = 1_000
-EACH = 200
-
-Kind = Literal["one transaction", "one each"]
+#: How many transactions there are, and how many jobs each of them pushes.
+KINDS: Mapping[str, tuple[int, int]] = {"one transaction": (1, 1_000), "one each": (200, 1)}
 
 
 async def bare(
@@ -50,22 +47,18 @@ async def push(app: Chancy, within: object, jobs: int) -> None:
         await app.push(noop.job(number), within=within)
 
 
-async def took_us(kind: Kind, call: Callable[[int], Awaitable[None]]) -> float:
+async def took_us(kind: str, call: Callable[[int], Awaitable[None]]) -> float:
     """Microseconds a job."""
+    calls, jobs = KINDS[kind]
     started = time.perf_counter()
-    if kind == "one transaction":
-        await call(TOGETHER)
-    else:
-        for _ in range(EACH):
-            await call(1)
-    jobs = TOGETHER if kind == "one transaction" else EACH
-    return (time.perf_counter() - started) / jobs * 1e6
+    for _ in range(calls):
+        await call(jobs)
+    return (time.perf_counter() - started) / (calls * jobs) * 1e6
 
 
-async def measure(dsn: str) -> dict[tuple[Kind, str], tuple[list[float], list[float]]]:
+async def measure(dsn: str) -> dict[tuple[str, str], tuple[list[float], list[float]]]:
     """Figures by kind and driver: of the bare driver, and of SQLAlchemy on top of it."""
-    found: dict[tuple[Kind, str], tuple[list[float], list[float]]] = {}
-    kinds: tuple[Kind, ...] = ("one transaction", "one each")
+    found: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
     async with AsyncExitStack() as opened:
         app = await opened.enter_async_context(Chancy(dsn))
         bare_pg = await asyncpg.connect(dsn)
@@ -90,11 +83,10 @@ async def measure(dsn: str) -> dict[tuple[Kind, str], tuple[list[float], list[fl
             ),
         }
         for number in range(ROUNDS + 1):
-            for kind in kinds:
+            for kind in KINDS:
                 for driver, pair in pairs.items():
                     figures = found.setdefault((kind, driver), ([], []))
-                    order = (0, 1) if number % 2 else (1, 0)
-                    for side in order:
+                    for side in (0, 1) if number % 2 else (1, 0):
                         took = await took_us(kind, pair[side])
                         if number:  # the first round prepares the statements
                             figures[side].append(took)
