@@ -174,7 +174,7 @@ class JobAdoption:
         """
         if not moves:
             return ()
-        rows = await self._fetch("end", [move.id for move in moves])
+        rows = await self._fetch("end", [move.id for move in moves], [move.pos for move in moves])
         locked = {row[0] for row in rows if row[1] is None}
         changed = {row[0]: bool(row[1]) for row in rows if row[1] is not None}
         if changed:

@@ -119,6 +119,21 @@ async def test_locked_jobs_keep_no_others_in_postgres(chancy: Chancy, dsn: str) 
     assert (await (await adoption(chancy))("fast")).jobs == moves.BATCH
 
 
+async def test_a_late_end_of_a_move_leaves_a_later_one_alone(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await insert(chancy, [1])
+
+    async def move_anew() -> None:
+        await fetch(chancy, "delete from chancy.redis_moves")
+        await fetch(chancy, "select from chancy.redis_move('fast', 1, 1, 10)")
+
+    with monkeypatch.context() as patch:
+        broken_off(patch, "end", move_anew)
+        assert (await (await adoption(chancy))("fast")).jobs == 1
+    assert await left(chancy) == (1, 1)
+
+
 @pytest.mark.parametrize("ends", ["unchanged", "cancelled"])
 async def test_a_row_that_is_locked_during_its_move_delays_no_other(
     chancy: Chancy, dsn: str, monkeypatch: pytest.MonkeyPatch, ends: str

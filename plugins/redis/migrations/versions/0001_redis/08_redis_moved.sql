@@ -4,9 +4,12 @@
 -- by a worker of an older version, or rescheduled or given other arguments by a push that replaces,
 -- whether or not it is pending again by now. The moves of these jobs remain, and so do jobs that a
 -- transaction has locked, whose outcome is not known yet: they are returned with null.
+-- p_moves: the pos of each move. A job that has been moved back since, and is being moved anew, is left
+-- alone.
 -- Index: the primary keys. Locks: the jobs, skipping locked ones, then the periods, then the moves.
 -- Safe to repeat.
-create function {schema}.redis_moved(p_ids uuid[]) returns table (id uuid, gone boolean)
+create function {schema}.redis_moved(p_ids uuid[], p_moves bigint[])
+returns table (id uuid, gone boolean)
 language plpgsql rows 10
 set search_path = pg_catalog, pg_temp
 {pinned_plan}
@@ -20,7 +23,8 @@ begin
     from {schema}.jobs j
     where j.id = any (p_ids) and j.state in (0, -1)
       and exists (
-        select from {schema}.redis_moves m where m.id = j.id and m.seen = j.xmin::text)
+        select from {schema}.redis_moves m
+        where m.id = j.id and m.pos = any (p_moves) and m.seen = j.xmin::text)
     for update of j skip locked
   ), moved as (
     delete from {schema}.jobs j
@@ -35,6 +39,6 @@ begin
   select m.id, case when j.state in (0, -1) and j.xmin::text = m.seen then null else j.id is null end
   from {schema}.redis_moves m
   left join {schema}.jobs j on j.id = m.id
-  where m.id = any (p_ids);
+  where m.id = any (p_ids) and m.pos = any (p_moves);
 end
 $$
