@@ -102,7 +102,8 @@ class BackgroundLoop:
             running = self._running
             if running is None or running.pid != os.getpid():
                 return
-            if running.futures and not for_good:
+            # A call that has returned may still be among them for a moment.
+            if not for_good and not all(future.done() for future in list(running.futures)):
                 return
             self._running = None
         try:

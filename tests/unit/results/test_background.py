@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, cast
 from uuid import UUID
@@ -19,6 +19,7 @@ from chancy.app.background_broker import BackgroundBroker
 from chancy.broker.contract import Broker
 from chancy.errors import BrokerUnavailable
 from chancy.job.definition import QueuedJob
+from chancy.results.background import BackgroundLoop
 from tests.support.waiting import eventually_sync
 
 
@@ -157,3 +158,28 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 calls.close()
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_it_closes_right_after_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although the thread of the loop has yet to note that the call has returned."""
+    noted, closed = threading.Event(), list[bool]()
+    invoke: Callable[[Future[Any]], None] = vars(Future)["_invoke_callbacks"]
+
+    def late(future: Future[Any]) -> None:
+        if not closed:
+            noted.wait(0.5)
+        invoke(future)
+
+    async def disconnect() -> None:
+        closed.append(True)
+
+    async def nothing() -> None:
+        """The call."""
+
+    calls = BackgroundLoop(disconnect)
+    with monkeypatch.context() as patch:
+        patch.setattr(Future, "_invoke_callbacks", late)
+        calls.run(nothing())
+        calls.close()
+        noted.set()
+    assert closed == [True]
