@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack
 
 from chancy.broker.notices import Notice, NoticeKind, Topic, parse
 from chancy.errors import BrokerUnavailable
-from chancy.plugins.redis.transport.blocking_reads import StreamWatch, watching
+from chancy.plugins.redis.transport.blocking_reads import Hearing, StreamWatch, watching
 from chancy.plugins.redis.transport.shard import ShardClient
 
 logger = logging.getLogger("chancy.redis")
@@ -38,14 +38,14 @@ class Notifications:
         self._channels = (channel, channel + b":" + address)
         self._topic = topic
         self._subscriptions: list[RedisSubscription] = []
-        self._watch: StreamWatch | None = None
+        self._heard: tuple[StreamWatch, Hearing] | None = None
         self._watching = AsyncExitStack()
         self._starting = asyncio.Lock()
 
     async def subscribe(self) -> RedisSubscription:
         """Subscribe to the topic. Raises `BrokerError`."""
         async with self._starting:
-            if self._watch is None:
+            if self._heard is None:
                 await self._start()
         subscription = RedisSubscription(self, self._client, self._topic)
         self._subscriptions.append(subscription)
@@ -63,26 +63,28 @@ class Notifications:
         self._starting = asyncio.Lock()  # for the next event loop
 
     async def _stop(self) -> None:
-        if self._watch is not None:
-            self._watch.ignore(self._channels)
+        if self._heard is not None:
+            watch, hearing = self._heard
+            watch.ignore(hearing)
         self._on_lost("the subscription is closed")
         await self._watching.aclose()
 
     def renew(self) -> None:
         """Replace the connection, which is dead."""
-        if self._watch is not None:
-            self._watch.renew("a probe did not arrive")
+        if self._heard is not None:
+            watch, _ = self._heard
+            watch.renew("a probe did not arrive")
 
     async def _start(self) -> None:
         await self._watching.aclose()  # of a connection that was lost
         # A cluster forwards messages to every node; they arrive at this one first.
         async with AsyncExitStack() as stack:
             watch = await stack.enter_async_context(watching(self._client.redis, self._client.tag))
-            await watch.hear(self._channels, self._on_message, self._on_lost)
-            self._watching, self._watch = stack.pop_all(), watch
+            hearing = await watch.hear(self._channels, self._on_message, self._on_lost)
+            self._watching, self._heard = stack.pop_all(), (watch, hearing)
 
     def _on_lost(self, reason: str) -> None:
-        self._watch = None
+        self._heard = None
         for subscription in self._subscriptions:
             subscription.stop(reason)
 
@@ -150,6 +152,7 @@ class RedisSubscription:
     async def probe(self, timeout_s: float) -> list[Notice]:
         self._nonce = uuid.uuid4().hex
         self._answered.clear()
+        sent = False
         try:
             async with asyncio.timeout(timeout_s):
                 await self._client.command(
@@ -157,11 +160,13 @@ class RedisSubscription:
                     self._client.tag.encode() + _SUFFIXES[self.topic],
                     Notice(NoticeKind.PROBE, self._nonce).payload(),
                 )
+                sent = True
                 if self._stopped is None:
                     await self._answered.wait()
         except TimeoutError:
-            # The next subscription uses a new connection.
-            self._owner.renew()
+            if sent:
+                # The next subscription uses a new connection.
+                self._owner.renew()
             raise BrokerUnavailable(
                 f"a probe did not arrive within {timeout_s:g} s: the connection is dead"
             ) from None

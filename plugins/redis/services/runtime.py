@@ -42,6 +42,8 @@ _THREADS = 4
 _PATIENCE_S = 5.0
 #: Maximum seconds between two attempts while Redis is unavailable.
 _AGAIN_S = 1.0
+#: Requests that are read at once; about as many as their stream keeps.
+_REQUESTS = 1_000
 
 
 class ServiceRuntime:
@@ -122,10 +124,14 @@ class ServiceRuntime:
                         self._renewal.check_all_soon()
                         self._supervision.wake()
                     await watch.arrived(control, last)
-                    read = await redis.command("XREAD", "COUNT", 1000, "STREAMS", control, last)
+                    read = await redis.command(
+                        "XREAD", "COUNT", _REQUESTS, "STREAMS", control, last
+                    )
                     for xid, fields in read[0][1] if read else ():
                         last = xid.decode()
                         self._renewal.check_soon(fields.get(b"id", b"").decode(errors="replace"))
+                    if read and len(read[0][1]) == _REQUESTS:
+                        self._renewal.check_all_soon()  # some may have been trimmed
                     self._supervision.wake()
                     backoff.reset()
                 except BrokerError:

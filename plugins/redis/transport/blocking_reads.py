@@ -33,7 +33,7 @@ def entry_order(xid: str) -> tuple[int, int]:
     return int(ms), int(seq or 0)
 
 
-class _Hearing:
+class Hearing:
     """Channels that one user hears.
 
     :ivar begun: done once the server sends their messages.
@@ -67,11 +67,13 @@ class StreamWatch:
         self._waiting: dict[bytes, dict[object, tuple[str, Came]]] = {}
         # The positions of the current read.
         self._asked: Mapping[bytes, str] = {}
-        #: The channels to hear, and those that the connection hears.
-        self._wanted: dict[bytes, _Hearing] = {}
+        #: Who hears each channel, and the channels that the connection hears.
+        self._wanted: dict[bytes, list[Hearing]] = {}
         self._heard = set[bytes]()
         self._changed = asyncio.Event()
         self._blocked = False
+        #: How many blocking reads were sent.
+        self._reads = 0
         self._block_ms = _BLOCK_MS
         self._wire: RedisConnection | None = None
         self._id = 0
@@ -112,24 +114,31 @@ class StreamWatch:
         channels: Collection[bytes],
         hear: Callable[[bytes], None],
         lost: Callable[[str], None],
-    ) -> None:
-        """Have the messages of channels from now on. Raises `BrokerError`.
+    ) -> Hearing:
+        """Have the messages of channels from now on, until `ignore`. Raises `BrokerError`.
 
         :param lost: called with the reason when no more of them will arrive.
         """
-        hearing = _Hearing(hear, lost)
-        self._wanted |= dict.fromkeys(channels, hearing)
+        hearing = Hearing(hear, lost)
+        for channel in channels:
+            self._wanted.setdefault(channel, []).append(hearing)
         self._change()
         try:
             await hearing.begun
         except BaseException:
-            self.ignore(channels)
+            self.ignore(hearing)
             raise
+        if not any(hearing in hearings for hearings in self._wanted.values()):
+            raise BrokerUnavailable("the connection has ended")
+        return hearing
 
-    def ignore(self, channels: Collection[bytes]) -> None:
+    def ignore(self, hearing: Hearing) -> None:
         """End `hear`."""
-        for channel in channels:
-            self._wanted.pop(channel, None)
+        for channel, hearings in list(self._wanted.items()):
+            if hearing in hearings:
+                hearings.remove(hearing)
+                if not hearings:
+                    del self._wanted[channel]
         self._change()
 
     def renew(self, why: str) -> None:
@@ -156,12 +165,17 @@ class StreamWatch:
             self._changed.clear()
             try:
                 found = await self._turn()
+                for key, [[xid, _]] in found.items():
+                    self._call(key, xid.decode())
             except BrokerError as error:
                 await self._fail(error, backoff)
                 continue
-            backoff.reset()
-            for key, [[xid, _]] in found.items():
-                self._call(key, xid.decode())
+            except Exception as error:
+                # As of a provider of credentials: users would wait for ever.
+                await self._fail(BrokerUnavailable(f"{type(error).__name__}: {error}"), backoff)
+                continue
+            if self._wire is not None:
+                backoff.reset()
             if found:
                 # They mostly become idle again soon: waiting for them saves a read.
                 with suppress(TimeoutError):
@@ -169,11 +183,13 @@ class StreamWatch:
                         await self._changed.wait()
 
     async def _fail(self, error: BrokerError, backoff: Backoff) -> None:
-        """Report that the connection has failed to all users; pause before the next read."""
+        """Report that a read has failed to those that wait, and to all if the connection is gone;
+        pause before the next read."""
         waiting, self._waiting = self._waiting, {}
-        wanted, self._wanted = self._wanted, {}
-        for hearing in set(wanted.values()):
-            hearing.fail(error)
+        if self._wire is None:
+            wanted, self._wanted = self._wanted, {}
+            for hearing in {hearing for hearings in wanted.values() for hearing in hearings}:
+                hearing.fail(error)
         if not waiting:
             return
         pause_s = backoff.next_s()
@@ -216,6 +232,8 @@ class StreamWatch:
                     return await self._read(wire)
             await self._changed.wait()
         except BaseException as error:
+            if isinstance(error, StatementFailed) and self._wire is not None:
+                raise  # the connection is as good as before
             # The next turn gets a fresh connection, to the server that has the key by then.
             self._drop()
             if isinstance(error, BrokerError):
@@ -227,27 +245,33 @@ class StreamWatch:
         """Have the connection hear the wanted channels and no others."""
         while changed := self._wanted.keys() ^ self._heard:
             for channel in changed:
-                hearing = self._wanted.get(channel)
-                command = "UNSUBSCRIBE" if hearing is None else "SUBSCRIBE"
+                hearings = self._wanted.get(channel)
+                command = "SUBSCRIBE" if hearings else "UNSUBSCRIBE"
                 try:
                     with translated():
                         await wire.command((command, channel), self._client.settings.timeout_s)
                 except StatementFailed as error:
-                    if hearing is None:
-                        raise
-                    # It is refused to this user alone.
-                    hearing.fail(error)
-                    self._wanted = {
-                        name: other for name, other in self._wanted.items() if other is not hearing
-                    }
+                    if not hearings:
+                        raise BrokerUnavailable(str(error)) from error
+                    # It is refused to the users of this channel alone.
+                    for hearing in tuple(hearings):
+                        self.ignore(hearing)
+                        hearing.fail(error)
                     continue
-                if hearing is None:
-                    self._heard.discard(channel)
-                else:
+                if hearings:
                     self._heard.add(channel)
-        for hearing in self._wanted.values():
-            if not hearing.begun.done():
-                hearing.begun.set_result(None)
+                else:
+                    self._heard.discard(channel)
+        for hearings in self._wanted.values():
+            for hearing in hearings:
+                if not hearing.begun.done():
+                    hearing.begun.set_result(None)
+
+    def _tuned(self) -> bool:
+        """Whether the connection hears the wanted channels, and their users know it."""
+        return self._wanted.keys() == self._heard and all(
+            hearing.begun.done() for hearings in self._wanted.values() for hearing in hearings
+        )
 
     async def _read(self, wire: RedisConnection) -> Mapping[bytes, Any]:
         timeout_s = self._client.settings.timeout_s
@@ -255,19 +279,21 @@ class StreamWatch:
             if not self._id:
                 self._id = await wire.command(("CLIENT", "ID"), timeout_s)
             self._asked = self._positions()
-            if not self._asked or self._wanted.keys() != self._heard:
+            if not self._asked or not self._tuned():
                 return {}
             parts: list[Value] = ["XREAD", "COUNT", 1, "BLOCK", self._block_ms, "STREAMS"]
             parts += [*self._asked, *self._asked.values()]
             self._blocked = True
+            self._reads += 1
             try:
                 return await wire.command(parts, timeout_s + self._block_ms / 1000) or {}
             finally:
                 self._blocked = False
 
     def _on_message(self, message: Sequence[Any]) -> None:
-        if message[0] == b"message" and (hearing := self._wanted.get(message[1])):
-            hearing.hear(message[2])
+        if message[0] == b"message":
+            for hearing in tuple(self._wanted.get(message[1], ())):
+                hearing.hear(message[2])
 
     def _drop(self) -> None:
         wire, self._wire = self._wire, None
@@ -281,7 +307,7 @@ class StreamWatch:
         subscription to a channel."""
         asked = self._asked
         return self._blocked and (
-            self._wanted.keys() != self._heard
+            not self._tuned()
             or any(asked.get(key) != last for key, last in self._positions().items())
         )
 
@@ -292,8 +318,11 @@ class StreamWatch:
                 try:
                     # Retried: a read that has not been sent yet cannot be unblocked, and would
                     # block for four seconds.
+                    reads = self._reads
                     if await self._client.raw(self._key, "CLIENT", "UNBLOCK", self._id):
-                        return
+                        if reads == self._reads:
+                            return
+                        continue  # another one has begun in the meantime
                 except StatementFailed as error:
                     logger.warning("stream_unblock_refused error=%s", error)
                     self._block_ms = _SHORT_MS
