@@ -20,6 +20,8 @@ from chancy.plugins.dead_letter.store import BATCH, REPLAY_BYTES, Chosen, Letter
 
 logger = logging.getLogger("chancy.dead_letters")
 
+#: The dead letters in a row that others may hold before a replay by a filter fails.
+MOST_HELD = 20
 #: Bounds of the rate of a replay, in jobs a second.
 MIN_RATE, MAX_RATE = 0.001, 100_000.0
 #: The maximum number of attempts of a job, as for a push.
@@ -68,6 +70,8 @@ class Walk:
         self._wanted = wanted
         self._limit = limit
         self._done = 0
+        #: How many dead letters in a row others held.
+        self._held = 0
         #: Dead letters that are named by id are waited for.
         self._by_filter = wanted.ids is None
 
@@ -120,7 +124,7 @@ class Walk:
         backoff = Backoff()
         while True:
             try:
-                return await self._letters.replay(
+                found = await self._letters.replay(
                     ids,
                     jobs,
                     force=options.force,
@@ -134,11 +138,17 @@ class Walk:
                 )
             except BrokerError as error:
                 if self._by_filter and _held(error):
+                    self._held += len(ids) == 1
+                    if self._held > MOST_HELD:
+                        raise  # it is not about single ones
                     break
                 pause_s = backoff.next_until(give_up_at)
                 if pause_s is None or not error.retryable:
                     raise
                 await asyncio.sleep(pause_s)
+            else:
+                self._held = 0
+                return found
         if len(ids) == 1:
             logger.warning(
                 "replay_blocked job=%s: another transaction holds its key or row", ids[0]

@@ -116,11 +116,17 @@ class WorkflowSweep(GroupSweep[RecordedAttempt, StepOutcome]):
             elif lost and job in long_missing:
                 losses.append(lost_outcome(ref, job))
         left = await self._report(outcomes)
-        left += await self._calls.apart(self._calls.lose, losses)
+        lost = 0
+
+        async def lose(some: Sequence[StepOutcome]) -> None:
+            nonlocal lost
+            lost += await self._calls.lose(some)
+
+        await self._calls.apart(lose, losses)
         # Jobs that started while their workflow was being cancelled.
         cancelled = WorkflowState.CANCELLED
         await self._stop([row[3] for row in rows if row[_FLOW] == cancelled and row[_LIVE]])
-        return len(outcomes) + len(losses) - len(left)
+        return len(outcomes) - len(left) + lost
 
     def _replay(self, row: Row) -> StepOutcome | None:
         workflow, name, run, job, result = row

@@ -31,6 +31,8 @@ logger = logging.getLogger("chancy.plugin")
 
 #: The maximum groups, and the maximum members of a group, that a call returns.
 MAX_FOUND = 1_000
+#: The groups in a row with which a statement fails before the others are left for later.
+MOST_HELD = 8
 #: The maximum rounds of a cancellation that look for more jobs.
 CANCEL_ROUNDS = 5
 #: The statements that request notifications, of jobs and of groups.
@@ -158,7 +160,14 @@ class GroupCalls(Generic[R, S]):
             if len(groups) == 1:
                 self.postpone(outcomes[0].group, error)
                 return list(outcomes)
-            return [left for some in groups.values() for left in await self._apart(store, some)]
+            left: list[E] = []
+            held = 0
+            for some in groups.values():
+                # After so many in a row, it is not about single ones: each would wait.
+                more = some if held >= MOST_HELD else await self._apart(store, some)
+                held = held + 1 if more else 0
+                left += more
+            return left
         return []
 
     def postpone(self, id: UUID, error: StatementFailed) -> None:

@@ -235,6 +235,24 @@ async def test_locked_batches_hold_up_no_others(batches_dsn: str) -> None:
             assert await one.wait(5) is BatchState.SUCCEEDED
 
 
+async def test_a_lock_of_all_batches_is_waited_for_a_few_times(
+    batches_dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("chancy.plugin.tracking.groups.MOST_HELD", 2)
+    batches = Deaf()
+    async with working(batches_dsn, batches) as chancy:
+        pushed = [await batches.push(chancy, Batch(name="b"), [act.job(n)]) for n in range(5)]
+        await idle(batches_dsn)
+        sweep = sweep_of(chancy)
+        async with await psycopg.AsyncConnection.connect(batches_dsn) as other:
+            await other.execute("select from chancy.batches for update")
+            assert await asyncio.wait_for(sweep.turn(), 8) == 0
+        assert caplog.text.count("outcomes_postponed") == 2
+        assert await sweep.turn() == 5
+        for one in pushed:
+            assert await one.wait(5) is BatchState.SUCCEEDED
+
+
 async def test_a_worker_keeps_outcomes_that_no_table_has_until_they_are_stored(
     batches_dsn: str,
 ) -> None:

@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from chancy import Chancy, ConfigurationError, Job, Limit, Queue, State, Worker
+from chancy.errors import StatementFailed
 from chancy.plugins.dead_letter import DeadLetter, DeadLetters, LetterFilter
 from chancy.plugins.dead_letter.store import BATCH, REPLAY_BYTES, SQL, Letters
 from chancy.plugins.pruner import Pruner
@@ -322,6 +323,20 @@ async def test_a_letter_whose_unique_key_is_taken_waits_for_it(dsn: str) -> None
         ask(dsn, "delete from chancy.jobs")
         assert await DEAD.replay(chancy, ids[1])
     assert ask(dsn, "select unique_key from chancy.jobs") == [(b"k",)]
+
+
+async def test_a_replay_fails_if_another_transaction_holds_all(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.plugins.dead_letter.replaying.MOST_HELD", 2)
+    letters(dsn, 9)
+    async with Chancy(dsn) as chancy:
+        with psycopg.connect(dsn) as holder:
+            ask(holder, "select from chancy.dead_letters for update")
+            with pytest.raises(StatementFailed, match="lock timeout"):
+                await DEAD.replay_all(chancy)
+            holder.rollback()
+        assert await DEAD.replay_all(chancy) == 9
 
 
 async def test_letters_and_keys_that_a_transaction_holds_keep_no_others_waiting(
