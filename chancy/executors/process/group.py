@@ -335,9 +335,13 @@ class ChildGroup:
         why = await child.ready
         if why is None:
             return child
+        if isinstance(why, Failure):
+            why = self._failed(child, why)
+            # A thread of the initializer may keep it.
+            child.close(STOP_GRACE_S)
         await child.exited
         self._living.discard(child)
-        return self._failed(child, why) if isinstance(why, Failure) else why
+        return why
 
     def _failed(self, child: ChildProcess, failure: Failure) -> str:
         """Log the failure of an initializer. Returns it in short."""

@@ -17,7 +17,7 @@ from tests.contract.executor.calls import claim_of
 class Line:
     """A connection on which a test holds up what other threads send."""
 
-    forked = False
+    forked = sending = False
 
     def __init__(self) -> None:
         self.sent: list[object] = []
@@ -68,3 +68,21 @@ def test_what_a_thread_reports_after_its_job_is_dropped() -> None:
     buffer.report(two, Progress(0.7))
     buffer.end()
     assert line.sent == [(2, 0.7)]
+
+
+def test_what_interrupts_a_frame_waits_for_nobody() -> None:
+    """As a signal handler of the job: another thread may hold the lock, and wait for that frame."""
+    line, one = Line(), call(1)
+    buffer = ProgressBuffer(cast("ChildConnection", line))
+    buffer.begin(one)
+    buffer.report(one, Progress(0.1))
+    buffer.report(one, Progress(0.2))
+    assert line.held.wait(30)
+    line.sending = True
+    handler = threading.Thread(target=buffer.report, args=[one, Progress(0.3)])
+    handler.start()
+    handler.join(5)
+    ended = not handler.is_alive()
+    line.let.set()
+    handler.join()
+    assert ended

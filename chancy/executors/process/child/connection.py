@@ -40,16 +40,20 @@ class ChildConnection:
         self.forked = False
         os.register_at_fork(after_in_child=self._after_fork)
 
+    @property
+    def sending(self) -> bool:
+        """Whether this thread is in the middle of a frame, which the caller has interrupted."""
+        return self._sender == threading.get_ident()
+
     def send(self, frame: bytes) -> bool:
         """Send a frame. False if that is not possible: in a forked copy, or in a signal handler or
         destructor that has interrupted a frame of the same thread."""
-        thread = threading.get_ident()
-        if self.forked or self._sender == thread:
+        if self.forked or self.sending:
             return False
         self._interrupter.hold()
         try:
             with self._lock:
-                self._sender = thread
+                self._sender = threading.get_ident()
                 try:
                     self._socket.sendall(frame)
                 finally:

@@ -35,8 +35,9 @@ class ProgressBuffer:
 
     def report(self, attempt: AttemptInfo, progress: Progress) -> None:
         """Report progress. From any thread."""
-        if self._connection.forked:
-            return  # a thread of the parent may have held the lock
+        if self._connection.forked or self._connection.sending:
+            # A thread of the parent may have held the lock, or one may that waits for this frame.
+            return
         with self._lock:
             if attempt is not self._call:
                 return
