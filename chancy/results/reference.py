@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
-from concurrent import futures
 from concurrent.futures import Future
 from contextlib import closing
+from queue import SimpleQueue
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 from uuid import UUID
@@ -319,10 +319,14 @@ def _sync_completions(
 ) -> Generator[tuple[int, QueuedJob]]:
     """Yield the jobs as they finish, each with the index of its reference."""
     waits: dict[Future[QueuedJob], int] = {}
+    finished: SimpleQueue[Future[QueuedJob]] = SimpleQueue()  # in order, unlike `as_completed`
     try:
         for at, each in enumerate(awaited):
-            waits[each.source.sync_begin_wait(each.id, timeout_s, stored=each.stored)] = at
-        for wait in futures.as_completed(waits):
+            wait = each.source.sync_begin_wait(each.id, timeout_s, stored=each.stored)
+            waits[wait] = at
+            wait.add_done_callback(finished.put)
+        for _ in awaited:
+            wait = finished.get()
             yield waits[wait], wait.result()
     finally:
         for wait in waits:

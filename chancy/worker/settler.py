@@ -145,6 +145,7 @@ class Settler:
     async def flush(self, timeout_s: float) -> None:
         """Wait until all settlements are written, at most ``timeout_s`` seconds. The rest is
         abandoned and logged."""
+        self._unblocking.reset()
         self._unblock()
         if self._waiting:
             self._wake.set()

@@ -128,7 +128,7 @@ begin
   v_most_parts := case when 'fair' = any (s.kinds) then v_room / 2 + 1 else v_room end;
   -- By priority; of the same one, held jobs first. With fair shares, one read of what is pending adds
   -- to the ring, which then decides.
-  for v_pass in 1 .. 30 loop
+  for v_pass in 1 .. 60 loop
     exit when v_room <= 0 or v_bytes <= 0;
     v_ring := (
       select max(l.key::smallint) from jsonb_object_keys(s.ring) as l (key) where l.key::int < v_done);
