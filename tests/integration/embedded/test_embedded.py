@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(60)
 def _alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # gone, or just going
         return False
     return state != "Z"
 
