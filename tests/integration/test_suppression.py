@@ -63,7 +63,8 @@ async def test_a_worker_of_many_claims_without_further_notifications(
         assert isinstance(chancy.broker, PostgresBroker)
         broker = chancy.broker
         await eventually(lambda: one.listening)
-        await chancy.push(jobs.note.job(value=0))
+        # The push has the guard, too, until it has notified.
+        await (await chancy.push(jobs.note.job(value=0))).wait(10)
         await eventually(lambda: guarded(broker))
         for value in range(1, 4):
             await (await chancy.push(jobs.note.job(value=value))).wait(10)
