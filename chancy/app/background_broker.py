@@ -81,7 +81,7 @@ class BackgroundBroker:
             if not self._loop.closed:
                 raise
             if (task := asyncio.current_task()) is not None:
-                # Its caller may be gone, too: asyncio would log an error that nobody reads.
+                # If its caller has gone, too, asyncio would log the error as never retrieved.
                 task.add_done_callback(_read)
             raise BrokerUnavailable("the application was closed during a call") from None
 

@@ -217,7 +217,7 @@ class MetricsEndpoint:
         send: Callable[[Message], Awaitable[None]],
     ) -> None:
         if scope["type"] != "http":
-            raise NotImplementedError("metrics are served by HTTP alone")
+            raise ValueError("the metrics endpoint serves HTTP only")
         status, kind = 200, CONTENT_TYPE_LATEST
         try:
             body = await self._get()

@@ -1,8 +1,8 @@
 -- Deletes up to $2 steps of workflows that ended over $1 seconds ago. Returns how many.
 -- Finds rows workflow by workflow, and deletes them by ctid, so that the plan does not depend on the
 -- planner's estimates.
--- Index: workflows_finished, the primary key of workflows_steps. Locks: the workflows, which nobody
--- retries meanwhile, and what it deletes, skipping locked rows. Safe to repeat.
+-- Index: workflows_finished, the primary key of workflows_steps. Locks: the workflows, so that
+-- none is retried meanwhile, and what it deletes, skipping locked rows. Safe to repeat.
 with gone as (
   delete from {schema}.workflows_steps as s
   where s.ctid = any (array(

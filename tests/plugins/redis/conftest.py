@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
 from chancy.plugins.redis import RedisBroker, RedisPlugin, RedisSettings
 from tests.support.postgres_fixtures import template_with
+from tests.support.proxy import Proxy
+from tests.support.redis_fixtures import RedisServer
 
 # Makes the assertions of the contract as readable as those of a test module.
 pytest.register_assert_rewrite("chancy.testing.conformance")
@@ -36,3 +38,16 @@ async def bench(broker: RedisBroker) -> Bench:
     bench = Bench(broker)
     await bench.prepare()
     return bench
+
+
+@pytest.fixture
+def server(own_redis: Callable[..., RedisServer]) -> RedisServer:
+    """A server that the test may kill."""
+    return own_redis()
+
+
+@pytest.fixture
+def proxy(server: RedisServer) -> Iterator[Proxy]:
+    """A way to that server that can be cut."""
+    with Proxy("127.0.0.1", server.port) as made:
+        yield made

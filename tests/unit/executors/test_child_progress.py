@@ -36,14 +36,20 @@ def call(number: int) -> ChildCall:
     return ChildCall(pack(number, claim_of("echo"), NO_LIMITS)[0])
 
 
-def test_the_last_progress_is_sent_before_the_end() -> None:
-    """Also while the thread that sends it after the interval has begun to."""
+def in_the_middle_of_a_frame() -> tuple[Line, ChildCall, ProgressBuffer]:
+    """A job whose second progress another thread is sending."""
     line, one = Line(), call(1)
     buffer = ProgressBuffer(cast("ChildConnection", line))
     buffer.begin(one)
     buffer.report(one, Progress(0.1))
     buffer.report(one, Progress(0.2))
     assert line.held.wait(30)
+    return line, one, buffer
+
+
+def test_the_last_progress_is_sent_before_the_end() -> None:
+    """Also while the thread that sends it after the interval has begun to."""
+    line, _, buffer = in_the_middle_of_a_frame()
 
     def end() -> None:
         buffer.end()
@@ -72,12 +78,7 @@ def test_what_a_thread_reports_after_its_job_is_dropped() -> None:
 
 def test_what_interrupts_a_frame_waits_for_nobody() -> None:
     """As a signal handler of the job: another thread may hold the lock, and wait for that frame."""
-    line, one = Line(), call(1)
-    buffer = ProgressBuffer(cast("ChildConnection", line))
-    buffer.begin(one)
-    buffer.report(one, Progress(0.1))
-    buffer.report(one, Progress(0.2))
-    assert line.held.wait(30)
+    line, one, buffer = in_the_middle_of_a_frame()
     line.sending = True
     handler = threading.Thread(target=buffer.report, args=[one, Progress(0.3)])
     handler.start()

@@ -131,7 +131,7 @@ async def test_few_jobs_start_together_after_an_outage(monkeypatch: pytest.Monke
     for one in turns:
         recorder.add(claimed(crashes=1), one)
     await eventually(lambda: len(store.asked) == start_recorder.MOST_LATE)
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # nothing tells that no further one is asked
     assert len(store.asked) == start_recorder.MOST_LATE
     store.open.set()
     await asyncio.gather(*turns)

@@ -254,7 +254,7 @@ async def known(bench: Bench, lost: Sequence[Claim], running: Claim) -> None:
 async def test_a_job_whose_end_was_lost_in_a_failover_is_known_to_run(
     own_redis: Callable[..., RedisServer],
 ) -> None:
-    """Its worker lives, so that nobody rescues it."""
+    """Its worker is alive, so it is not rescued."""
     primary, replica = own_redis(**{"repl-diskless-sync-delay": "0"}), own_redis()
     with Proxy(HERE, primary.port) as way, Proxy(HERE, primary.port) as between:
         follow(replica, between.port)

@@ -1,4 +1,4 @@
-"""Who is woken when jobs become pending, promotes those that are due, and hears what."""
+"""Which workers are woken and promote due jobs, and which notifications they receive."""
 
 from __future__ import annotations
 

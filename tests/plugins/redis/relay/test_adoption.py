@@ -540,7 +540,7 @@ async def test_jobs_being_moved_do_not_run_in_postgres(
     chancy: Chancy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another worker finds steps in Postgres, and the job, which has come to Redis, too."""
-    # Until its end nobody runs the job in Redis.
+    # Until it has ended, no worker runs the job in Redis.
     monkeypatch.setattr(moves, "LEASE_S", 1.0)
     await insert(chancy, [1, 2], '{"workflow": {}}')
     await insert(chancy, [3])

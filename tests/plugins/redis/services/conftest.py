@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from tests.plugins.redis.services.shop import Shop, shop
-from tests.support.proxy import Proxy
 from tests.support.redis_fixtures import RedisServer
 
 
@@ -24,18 +23,6 @@ def place(request: pytest.FixtureRequest) -> Iterator[Shop]:
 def alone(redis_url: str) -> Iterator[Shop]:
     """Of a server."""
     with shop(redis_url, cluster=False) as made:
-        yield made
-
-
-@pytest.fixture
-def server(own_redis: Callable[..., RedisServer]) -> RedisServer:
-    return own_redis()
-
-
-@pytest.fixture
-def proxy(server: RedisServer) -> Iterator[Proxy]:
-    """A way to that server that can be cut."""
-    with Proxy("127.0.0.1", server.port) as made:
         yield made
 
 

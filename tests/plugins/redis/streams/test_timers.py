@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
@@ -340,17 +340,6 @@ async def test_a_timer_runs_every_interval_and_makes_up_for_none_that_it_missed(
     serving.cancel()
     await asyncio.wait([serving])
     assert began == [1.0, 2.0, 3.0, 5.5, 6.5, 7.5, 8.5]
-
-
-@pytest.fixture
-def server(own_redis: Callable[..., RedisServer]) -> RedisServer:
-    return own_redis()
-
-
-@pytest.fixture
-def proxy(server: RedisServer) -> Iterator[Proxy]:
-    with Proxy("127.0.0.1", server.port) as made:
-        yield made
 
 
 @pytest.fixture
