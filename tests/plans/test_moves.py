@@ -70,7 +70,7 @@ def test_a_batch_among_many_jobs(connection: psycopg.Connection[Any], known: boo
     assert len(taken(connection)) == BATCH
     assert pages(connection, take, [BATCH]) <= PAGES * BATCH, "behind those that are on their way"
     ids = taken(connection)
-    end = "select * from chancy.redis_moved(%s, array(select pos from chancy.redis_moves))"
+    end = "select * from chancy.redis_moved(%s, array(select lease from chancy.redis_moves))"
     assert pages(connection, end, [ids]) <= PAGES * BATCH
     ((worker,),) = ask(
         connection,

@@ -191,7 +191,7 @@ class _Push:
     async def _take_back(self) -> None:
         stored = (self._jobs[at].id for at in self._stored)
         others = self._before | self._found.keys()
-        await take_back(self._client, [id for id in stored if id not in others])
+        await take_back(self._client, [id.bytes for id in stored if id not in others])
 
 
 async def _retrying(attempt: Callable[[bool], Awaitable[Outcome]], again: bool = False) -> Outcome:

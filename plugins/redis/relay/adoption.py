@@ -8,7 +8,8 @@ A job is leased, pushed, and deleted from Postgres; then it becomes pending in R
 worker that has not read the queue's new broker may claim it in Postgres: it is not deleted, and is
 taken back from Redis. If the process dies in between, another one pushes it again: Redis keeps a
 mark of the job until it is deleted from Postgres. If the process is frozen in between, Redis
-refuses its push after the end of the lease.
+refuses its push after the end of the lease, and Postgres its deletion once another process has
+taken the move over.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ _REFUSED_S = 3_600.0
 #: Most marks that Redis keeps, the newest ones, 25 bytes each: a process that dies before it
 #: removes its marks leaves them behind.
 _MOST_MARKS = 100_000
-#: The places of the columns whose sizes count, in the rows of the function ``redis_move``.
-_ARGUMENTS, _META = 4, 7
+#: The places of some columns in the rows of the function ``redis_move``.
+_ARGUMENTS, _META, _LEASE = 4, 7, 17
 
 #: Cancels jobs in Redis.
 Cancel = Callable[[Sequence[UUID]], Awaitable[object]]
@@ -60,11 +61,13 @@ class AdoptedJob(NamedTuple):
     """A leased job of the table ``jobs``.
 
     :param pos: the unique number of this move.
+    :param lease: the lease of this worker; another one that takes the move over has its own.
     :param parts: the arguments of the script ``relay`` for it; None if it is no longer pending.
     """
 
     id: UUID
     pos: int
+    lease: UUID
     parts: tuple[bytes, bytes] | None
 
     @property
@@ -105,7 +108,7 @@ class JobAdoption:
                 taken.append(_adopted_job(queue, row))
             except Exception as error:
                 # SQL can write any values into the row.
-                await self._refuse(row[0], error)
+                await self._refuse(row[0], row[_LEASE], error)
         done = await self._push([move for move in taken if move.parts is not None], late_at)
         gone = [move for move in taken if move.parts is None]
         ours = [one for one in self._locked if time.monotonic() < one[0]]
@@ -142,7 +145,7 @@ class JobAdoption:
             if error.retryable or access_refused(error):
                 raise
             if len(taken) == 1:
-                await self._refuse(taken[0].id, error)
+                await self._refuse(taken[0].id, taken[0].lease, error)
                 return []
             return await self._push_halves(taken, late_at)
         if answer == b"large":
@@ -154,10 +157,10 @@ class JobAdoption:
             logger.info("redis_relay_skipped job=%s holder=%s", UUID(bytes=id), UUID(bytes=holder))
         return list(taken)
 
-    async def _refuse(self, id: UUID, error: Exception) -> None:
+    async def _refuse(self, id: UUID, lease: UUID, error: Exception) -> None:
         """Leave a job in Postgres, with the reason, until the next attempt."""
         logger.error("redis_relay_refused job=%s error=%s", id, error)
-        await self._fetch("refuse", id, str(error), _REFUSED_S)
+        await self._fetch("refuse", id, lease, str(error), _REFUSED_S)
 
     async def _push_halves(self, taken: Sequence[AdoptedJob], late_at: float) -> list[AdoptedJob]:
         middle = len(taken) // 2
@@ -168,17 +171,20 @@ class JobAdoption:
         """Delete moved jobs from Postgres.
 
         Jobs that changed in Postgres during the move are removed from Redis again. Locked rows are
-        left alone: their transaction may have changed them.
+        left alone: their transaction may have changed them. So are moves that another worker has
+        taken over.
 
-        :returns: the jobs of locked rows.
+        :returns: the jobs of locked rows and of such moves.
         """
         if not moves:
             return ()
-        rows = await self._fetch("end", [move.id for move in moves], [move.pos for move in moves])
+        leases = list({move.lease for move in moves})
+        rows = await self._fetch("end", [move.id for move in moves], leases)
         locked = {row[0] for row in rows if row[1] is None}
         changed = {row[0]: bool(row[1]) for row in rows if row[1] is not None}
         if changed:
-            await take_back(self._client, list(changed))
+            # By their marks, which are gone once another worker has ended the move.
+            await take_back(self._client, [move.mark for move in moves if move.id in changed])
         # What remains was claimed in Redis, after a worker had died during the move.
         if gone := [id for id, is_gone in changed.items() if is_gone]:
             await self._cancel(gone)
@@ -188,7 +194,7 @@ class JobAdoption:
             marks = marks[handled:]
         # Last: after it, another worker may move these jobs again.
         if changed:
-            await self._fetch("forget", list(changed))
+            await self._fetch("forget", list(changed), leases)
         return locked
 
 
@@ -196,10 +202,10 @@ def _adopted_job(queue: str, row: Sequence[Any]) -> AdoptedJob:
     """The job of a row. Raises any error for values that no job has."""
     (
         id, pos, priority, func, arguments, run_at, most, meta, limits, key, until_claim, replaces,
-        period_s, attempt, crashes, errors, pushed_at,
+        period_s, attempt, crashes, errors, pushed_at, lease,
     ) = row  # fmt: skip
     if func is None:
-        return AdoptedJob(id, pos, None)
+        return AdoptedJob(id, pos, lease, None)
     due = None if run_at is None else records.datetime_of(run_at)
     unique = None
     if key is not None:
@@ -208,7 +214,7 @@ def _adopted_job(queue: str, row: Sequence[Any]) -> AdoptedJob:
     past = records.Past(attempt, crashes, _failures(errors), pushed_at)
     priority, arguments = max(-100, min(priority, 100)), arguments or "null"
     job = PreparedJob(id, queue, priority, func, arguments, due, None, most, meta, limits, unique)
-    return AdoptedJob(id, pos, records.pushed(job, past))
+    return AdoptedJob(id, pos, lease, records.pushed(job, past))
 
 
 def _failures(text: str | None) -> list[Mapping[str, Any]]:

@@ -35,11 +35,14 @@ def fit(texts: Sequence[bytes], most: int, left: int = BYTES) -> int:
     return len(batch)
 
 
-async def take_back(link: ShardClient, ids: Sequence[UUID]) -> None:
-    """Delete waiting jobs that were never claimed."""
+async def take_back(link: ShardClient, ids: Sequence[bytes]) -> None:
+    """Delete waiting jobs that were never claimed.
+
+    :param ids: ids, or marks of adopted jobs, which are deleted only while Redis keeps the mark.
+    """
     at = 0
     while at < len(ids):
-        at += await link.run("take_back", *(id.bytes for id in ids[at : at + BATCH]))
+        at += await link.run("take_back", *ids[at : at + BATCH])
 
 
 async def records_of(

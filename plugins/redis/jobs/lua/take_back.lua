@@ -1,12 +1,14 @@
--- Deletes waiting jobs that were never claimed: ARGV ids. Returns how many were checked, fewer if the
--- records are large.
+-- Deletes waiting jobs that were never claimed: ARGV ids, or marks of `relay` that begin with them, for
+-- jobs whose mark is still kept. Returns how many were checked, fewer if the records are large.
 --@include _record
 --@include _free
 --@include _retire
-local gone, looked = {}, 0
-for at, id, text in each(ARGV) do
+local ids, gone, looked = {}, {}, 0
+for at, mark in ipairs(ARGV) do ids[at] = string.sub(mark, 1, 16) end
+for at, id, text in each(ids) do
   looked = at
-  local job = text and read(text, id)
+  local ours = ARGV[at] == id or redis.call('ZSCORE', tag .. ':relayed', ARGV[at])
+  local job = ours and text and read(text, id)
   if job and job.lease == NOBODY and job.state ~= RUNNING and job.state <= HELD then
     redis.call('ZREM', ready(job.queue), id)
     redis.call('ZREM', tag .. ':due', id)

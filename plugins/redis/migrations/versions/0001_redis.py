@@ -16,7 +16,7 @@ def downgrade() -> None:
     run = context.config.attributes["run"]
     for function in (
         "redis_claim(uuid, uuid, text, int)",
-        "redis_moved(uuid[], bigint[])",
+        "redis_moved(uuid[], uuid[])",
         "redis_move(text, int, bigint, float8)",
         "redis_archive",
     ):

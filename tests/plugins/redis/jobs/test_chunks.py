@@ -130,7 +130,7 @@ async def test_no_script_takes_long(
         assert set(answers.values()) == {Cancellation.CANCELLED}
         last = [prepared() for _ in range(MANY)]
         await broker.push(last)
-        await take_back(link_of(bench), [job.id for job in last])
+        await take_back(link_of(bench), [job.id.bytes for job in last])
         assert not await broker.get([job.id for job in last])
     times.check(interrupted=SOME)
     heavy = {name: max(times.work[name]) for name in MOST}
@@ -191,13 +191,13 @@ async def test_a_job_that_is_taken_back_leaves_the_period_of_another(bench: Benc
     await bench.settle(settlement(claim, State.SUCCEEDED))
     gone, again = prepared(unique=within._replace(period_s=None)), prepared(unique=within)
     assert await bench.broker.push([gone]) == {}
-    await take_back(link_of(bench), [gone.id])
+    await take_back(link_of(bench), [gone.id.bytes])
     assert await bench.broker.push([again]) == {again.id: claim.id}
     # Its own period ends with it.
     own = UniqueKey(b"own", "skip", period_s=3_600.0)
     first, second = prepared(unique=own), prepared(unique=own)
     assert await bench.broker.push([first]) == {}
-    await take_back(link_of(bench), [first.id])
+    await take_back(link_of(bench), [first.id.bytes])
     assert await bench.broker.push([second]) == {}
 
 

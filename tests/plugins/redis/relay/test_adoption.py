@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, closing
 from dataclasses import replace
 from typing import Any
@@ -18,6 +18,8 @@ from chancy.broker.optional import Adoption
 from chancy.errors import BrokerUnavailable, StatementFailed
 from chancy.plugins.redis.relay import adoption as moves
 from chancy.plugins.redis.relay.adoption import JobAdoption
+from chancy.plugins.redis.transport.chunks import take_back
+from chancy.plugins.redis.transport.shard import ShardClient
 from chancy.postgres.connections.lane import Lane
 from chancy.testing.conformance.bench import record
 from chancy.worker.worker import Worker
@@ -57,6 +59,17 @@ def broken_off(monkeypatch: pytest.MonkeyPatch, name: str, meanwhile: Any = None
         return await ordinary(self, which, *parameters)
 
     monkeypatch.setattr(JobAdoption, "_fetch", fetch)
+
+
+def once(act: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+    """Does it the first time only."""
+    left = [act]
+
+    async def first() -> None:
+        if left:
+            await left.pop()()
+
+    return first
 
 
 async def test_all_that_a_job_has_behind_it_comes_along(chancy: Chancy) -> None:
@@ -132,6 +145,69 @@ async def test_a_late_end_of_a_move_leaves_a_later_one_alone(
         broken_off(patch, "end", move_anew)
         assert (await (await adoption(chancy))("fast")).jobs == 1
     assert await left(chancy) == (1, 1)
+
+
+async def take_over(chancy: Chancy) -> None:
+    """As another worker does after the end of a lease."""
+    await fetch(chancy, "update chancy.redis_moves set taken_until = now()")
+    ((id,),) = await fetch(chancy, "select id from chancy.redis_move('fast', 1, 1, 10)")
+    assert id is not None
+
+
+@pytest.mark.parametrize("before", ["end", "forget", "refuse"])
+async def test_a_late_worker_leaves_a_move_alone_that_another_one_has_taken_over(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    """Otherwise that one pushes the job again, after it has run."""
+    ((id,),) = await fetch(chancy, PUSH, 1, 0.0)
+    broker = await plane(chancy)
+    if before == "refuse":
+        await broker.client.command("SET", f"{broker.tag}:u", "")
+
+    async def late() -> None:
+        await take_over(chancy)
+
+    async def replaced() -> None:
+        await fetch(chancy, PUSH, 2, 0.0)
+
+    with monkeypatch.context() as patch:
+        if before == "forget":
+            broken_off(patch, "end", replaced)
+        broken_off(patch, before, late)
+        await (await adoption(chancy))("fast")
+    assert await left(chancy) == (1, 1)
+    ((problem,),) = await fetch(chancy, "select problem from chancy.redis_moves")
+    assert problem is None
+    if before == "end":
+        assert await broker.client.command("ZCARD", f"{broker.tag}:relayed") == 1
+        assert (await broker.counts())["fast"].scheduled == 1
+
+
+async def test_a_late_removal_from_redis_leaves_a_job_that_another_worker_has_moved(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ((id,),) = await fetch(chancy, PUSH, 1, 0.0)
+    late, other, broker = await adoption(chancy), await adoption(chancy), await plane(chancy)
+    marks = list[bytes]()
+
+    async def replaced() -> None:
+        await fetch(chancy, PUSH, 2, 0.0)
+
+    async def freeze(client: ShardClient, ids: Sequence[bytes]) -> None:
+        if not marks:
+            marks.extend(ids)
+            await fetch(chancy, "update chancy.redis_moves set taken_until = now()")
+            await other("fast")  # moves it back
+            await other("fast")
+            assert await left(chancy) == (0, 0)
+        await take_back(client, ids)
+
+    with monkeypatch.context() as patch:
+        broken_off(patch, "end", once(replaced))
+        patch.setattr("chancy.plugins.redis.relay.adoption.take_back", freeze)
+        await late("fast")
+    assert len(marks) == 1
+    assert (await broker.get([id]))[id].arguments == {"value": 2}
 
 
 @pytest.mark.parametrize("ends", ["unchanged", "cancelled"])

@@ -1,6 +1,6 @@
--- Jobs of the table jobs that are being moved to Redis: the holder of each move, and the time until
--- which no other may take it. A job stays unchanged in jobs until Redis has it. Rows live for
--- milliseconds.
+-- Jobs of the table jobs that are being moved to Redis, each with the lease of the worker that moves
+-- it, and the time from which another worker may take the move over, under another lease. A job stays
+-- unchanged in jobs until Redis has it. Rows live for milliseconds.
 -- seen: the version (xmin) of the job that was taken first. Redis may have that version; a later
 -- version must not be deleted in its place.
 create table {schema}.redis_moves (
@@ -8,6 +8,7 @@ create table {schema}.redis_moves (
   pos bigint generated always as identity,
   queue text not null,
   taken_until timestamptz not null,
+  lease uuid not null,
   problem text,
   seen text
 )

@@ -1,19 +1,21 @@
--- Takes up to p_limit pending jobs of a queue for p_lease_s seconds, to move them to Redis: first
--- the jobs whose previous move has expired, then the first of the queue. Of both it takes one, and
--- more while the arguments and meta before them take less than p_bytes, as stored. A row without a
--- function stands for a job that is no longer pending. Jobs of workflows and batches stay, as they are
--- settled together with their outcome, and so do jobs that may expire: if there are such jobs among the
--- first ones, or jobs that were set aside, a last row without an id reports it. Takes nothing from a
--- queue whose broker is another one by now: no worker would run the jobs from Redis.
+-- Takes up to p_limit pending jobs of a queue for p_lease_s seconds, under one new lease, to move them
+-- to Redis: first the jobs whose previous lease has expired, then the first of the queue. Of both it
+-- takes one, and more while the arguments and meta before them take less than p_bytes, as stored. A row
+-- without a function stands for a job that is no longer pending. Jobs of workflows and batches stay, as
+-- they are settled together with their outcome, and so do jobs that may expire: if there are such jobs
+-- among the first ones, or jobs that were set aside, a last row without an id reports it. Takes nothing
+-- from a queue whose broker is another one by now: no worker would run the jobs from Redis.
 -- Index: jobs_pending from its start, jobs_set_aside, the primary keys. Locks: rows of jobs, and of
--- redis_moves, skipping locked ones. Not to be repeated: taken jobs are returned again after p_lease_s seconds.
+-- redis_moves, skipping locked ones. Not to be repeated: taken jobs are returned again after p_lease_s
+-- seconds.
 -- The plan is pinned for the same reasons as in the function claim.
 create function {schema}.redis_move(
   p_queue text, p_limit int, p_bytes bigint, p_lease_s float8
 ) returns table (
   id uuid, pos bigint, priority smallint, func text, arguments text, run_at float8,
   max_attempts int, meta text, limits text, unique_key text, until_claim boolean,
-  replaces boolean, period_s float8, attempt int, crashes smallint, errors text, pushed_at float8
+  replaces boolean, period_s float8, attempt int, crashes smallint, errors text, pushed_at float8,
+  lease uuid
 )
 language plpgsql rows 200
 set search_path = pg_catalog, pg_temp
@@ -23,6 +25,7 @@ as $$
 #variable_conflict use_column
 declare
   v_until timestamptz := clock_timestamp() + p_lease_s * interval '1 second';
+  v_lease uuid := gen_random_uuid();
   v_taken uuid[];
   v_first uuid[];
   v_stay boolean;
@@ -42,7 +45,7 @@ begin
         where m.queue = p_queue and m.taken_until < clock_timestamp()
         order by m.pos limit p_limit for update of m skip locked) x) t
     where t.bytes_before < p_bytes);
-  update {schema}.redis_moves m set taken_until = v_until where m.id = any (v_taken);
+  update {schema}.redis_moves m set taken_until = v_until, lease = v_lease where m.id = any (v_taken);
   select
     array_agg(f.id order by f.priority desc, f.pos)
       filter (where not f.stays and f.bytes_before < p_bytes),
@@ -71,8 +74,8 @@ begin
       for update skip locked) j
     limit greatest(p_limit - cardinality(v_taken), 0)
   ), marked as (
-    insert into {schema}.redis_moves as m (id, queue, taken_until, seen)
-    select free.id, p_queue, v_until, free.seen from free
+    insert into {schema}.redis_moves as m (id, queue, taken_until, lease, seen)
+    select free.id, p_queue, v_until, v_lease, free.seen from free
     on conflict do nothing
     returning m.id)
   select v_taken || coalesce(array_agg(marked.id), '{}') into v_taken from marked;
@@ -83,7 +86,7 @@ begin
       select extract(epoch from u.until - clock_timestamp())::float8
       from {schema}.unique_periods u
       where u.unique_key = j.unique_key and u.job_id = j.id and u.until > clock_timestamp()),
-    j.attempt, j.crashes, j.errors::text, extract(epoch from j.pushed_at)::float8
+    j.attempt, j.crashes, j.errors::text, extract(epoch from j.pushed_at)::float8, m.lease
   from {schema}.redis_moves m
   left join {schema}.jobs j on j.id = m.id and j.state in (0, -1)
   where m.id = any (v_taken)
