@@ -213,11 +213,15 @@ class EventOutboxReader:
 
     async def take(
         self, lease_s: float, rows: int, bytes_: int, without: Sequence[tuple[str, int]]
-    ) -> list[EventOutboxRow]:
-        """Take or extend the lease and return rows in order; none if another relay holds it."""
+    ) -> tuple[list[EventOutboxRow], set[tuple[str, int]]]:
+        """Take or extend the lease and return rows in order; none if another relay holds it.
+
+        Also return the partitions in which another transaction has locked rows.
+        """
         places = [f"{stream}/{number}" for stream, number in without]
         found = await self._fetch("take", self._holder, lease_s, rows, bytes_, places)
-        return sorted(map(_read_row, found))
+        locked = {(row[2], row[3]) for row in found if row[0] is None}
+        return sorted(_read_row(row) for row in found if row[0] is not None), locked
 
     async def delete(self, done: Sequence[EventOutboxRow]) -> int:
         """Delete rows that are in Redis; return their number, 0 if the lease has ended."""

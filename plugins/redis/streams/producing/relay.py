@@ -51,8 +51,8 @@ class EventRelay:
         self._outbox = self._reader()
         self._runtime = runtime
         self._agreed: set[tuple[str, str]] = set()
-        #: When partitions that accepted nothing are retried. None of their rows is taken before
-        #: that, so that they keep their order.
+        #: When partitions are retried that accepted nothing, or that have locked rows. None of
+        #: their rows is taken before that, so that they keep their order.
         self._stopped: dict[tuple[str, int], float] = {}
         self._pauses: dict[tuple[str, int], Backoff] = {}
 
@@ -73,7 +73,8 @@ class EventRelay:
         """
         now = time.monotonic()
         self._stopped = {place: at for place, at in self._stopped.items() if at > now}
-        taken = await self._outbox.take(LEASE_S, ROWS, BYTES, list(self._stopped))
+        taken, locked = await self._outbox.take(LEASE_S, ROWS, BYTES, list(self._stopped))
+        self._stopped |= dict.fromkeys(locked, now + _SOON_S)
         calls: list[ScriptCall] = []
         groups: list[Sequence[EventOutboxRow]] = []
         for place, each in groupby(sorted(taken, key=_by_place), attrgetter("place")):
@@ -101,7 +102,7 @@ class EventRelay:
         if stale and not await self._outbox.surpass(stale):
             logger.warning("stream_relay_late rows=%d", len(taken))
             return False
-        return bool(taken)
+        return bool(taken or locked)
 
     async def _restart(self) -> None:
         """Continue as another relay, with a later term, after a script whose outcome is unknown.

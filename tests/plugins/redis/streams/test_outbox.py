@@ -173,7 +173,7 @@ async def test_a_relay_that_was_frozen_comes_too_late(
     await shop.commit(0, 2)
     take, frozen, thawed = EventOutboxReader.take, asyncio.Event(), asyncio.Event()
 
-    async def freeze(outbox: EventOutboxReader, *args: Any) -> list[EventOutboxRow]:
+    async def freeze(outbox: EventOutboxReader, *args: Any) -> Any:
         taken = await take(outbox, 0.0, *args[1:])
         frozen.set()
         await thawed.wait()
@@ -251,13 +251,13 @@ async def test_applications_of_one_schema_relay_their_own_events(dsn: str, redis
 async def test_a_late_deletion_deletes_nothing(shop: Shop) -> None:
     await shop.commit(0)
     first, second = (EventOutboxReader(shop.store, "t:", uuid) for uuid in (_ID, _OTHER))
-    taken = await first.take(0.0, 10, 1_000, [])
+    taken, _ = await first.take(0.0, 10, 1_000, [])
     assert len(taken) == 1
-    assert len(await second.take(10.0, 10, 1_000, [])) == 1
+    assert len((await second.take(10.0, 10, 1_000, []))[0]) == 1
     assert await first.delete(taken) == 0
-    assert await first.take(10.0, 10, 1_000, []) == [], "it is the turn of the second"
+    assert await first.take(10.0, 10, 1_000, []) == ([], set()), "it is the turn of the second"
     await second.give_up()
-    assert [row.term for row in await first.take(10.0, 10, 1_000, [])] == [3]
+    assert [row.term for row in (await first.take(10.0, 10, 1_000, []))[0]] == [3]
     assert await first.delete(taken) == 1
 
 
@@ -293,6 +293,49 @@ async def test_a_full_partition_waits_and_holds_up_no_other(
 
         await eventually(empty)
         assert (await every(shop.stream))[0] == [4, 6], "in their order"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_locked_row_holds_up_no_other_partition(
+    shop: Shop, dsn: str, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Locked before it is taken, or before it is deleted."""
+    monkeypatch.setattr(relay, "ROWS", 2)
+    for id in (0, 2, 4, 6, 1, 3):
+        await shop.commit(id)
+    mine, delete = shop.relay(), EventOutboxReader.delete
+
+    async with await psycopg.AsyncConnection.connect(dsn) as other:
+
+        async def lock(*_: object) -> None:
+            await other.execute(
+                "select from chancy.redis_events where pos = (select min(pos) + 1 from"
+                " chancy.redis_events) for update"
+            )
+
+        async def locked(outbox: EventOutboxReader, done: list[EventOutboxRow]) -> int:
+            monkeypatch.setattr(EventOutboxReader, "delete", delete)
+            await lock()
+            return await delete(outbox, done)
+
+        if when == "before":
+            await lock()
+        else:
+            monkeypatch.setattr(EventOutboxReader, "delete", locked)
+        async with asyncio.timeout(5):
+            while await mine.turn():
+                pass
+        first = [0] if when == "before" else [0, 2]
+        assert await every(shop.stream) == [first, [1, 3]]
+        assert await shop.waiting() == 3 * [(0, 1)]
+        await other.rollback()
+
+    async def empty() -> bool:
+        await mine.turn()
+        return not await shop.waiting()
+
+    await eventually(empty)
+    assert await every(shop.stream) == [[0, 2, 4, 6], [1, 3]]
 
 
 async def test_events_of_a_later_version_hold_up_no_others(
