@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary
 from chancy.clock import Backoff
 from chancy.errors import BrokerError, BrokerUnavailable, StatementFailed
 from chancy.plugins.redis.transport.connection import RedisConnection
-from chancy.plugins.redis.transport.redis_client import RedisClient
-from chancy.plugins.redis.transport.scripts import Value
+from chancy.plugins.redis.transport.redis_client import RedisClient, Reply
+from chancy.plugins.redis.transport.scripts import Value, script_of
 from chancy.plugins.redis.transport.translation import translated
 
 logger = logging.getLogger("chancy.redis.streams")
@@ -22,6 +22,9 @@ logger = logging.getLogger("chancy.redis.streams")
 _BLOCK_MS, _SHORT_MS = 4_000, 100
 #: Seconds to the next attempt to unblock a read, and that a read waits for more streams.
 _SOON_S, _LATE_S = 0.004, 0.1
+#: Most bytes of entries that a read may return: Redis closes a connection with channels for which it
+#: has to store 32 MiB.
+_MOST_BYTES = 16 * 1024 * 1024
 
 #: Called once: None if there are entries, or the error for which that is unknown.
 Came = Callable[[BrokerError | None], None]
@@ -74,6 +77,8 @@ class StreamWatch:
         self._blocked = False
         #: How many blocking reads were sent.
         self._reads = 0
+        #: Bytes of the largest entry so far; assumed to be large until there is one.
+        self._largest: int | None = None
         self._block_ms = _BLOCK_MS
         self._wire: RedisConnection | None = None
         self._id = 0
@@ -165,8 +170,8 @@ class StreamWatch:
             self._changed.clear()
             try:
                 found = await self._turn()
-                for key, [[xid, _]] in found.items():
-                    self._call(key, xid.decode())
+                for key, one in found.items():
+                    self._call(key, one)
             except BrokerError as error:
                 await self._fail(error, backoff)
                 continue
@@ -176,7 +181,9 @@ class StreamWatch:
                 continue
             if self._wire is not None:
                 backoff.reset()
-            if found:
+            if any(isinstance(one, BrokerError) for one in found.values()):
+                await asyncio.sleep(_LATE_S)
+            elif found:
                 # They mostly become idle again soon: waiting for them saves a read.
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_SOON_S):
@@ -199,12 +206,16 @@ class StreamWatch:
                 came(error)
         await asyncio.sleep(pause_s)
 
-    def _call(self, key: bytes, xid: str) -> None:
-        """Call the users of a stream that have not read an entry."""
+    def _call(self, key: bytes, found: str | BrokerError) -> None:
+        """Call the users of a stream that have not read an entry, or all if it cannot be read."""
         users = self._waiting.pop(key, {})
+        if isinstance(found, BrokerError):
+            logger.warning("stream_waiter_failed next_try_s=%.1f error=%s", _LATE_S, found)
         rest = {}
         for user, (last, came) in users.items():
-            if entry_order(last) < entry_order(xid):
+            if isinstance(found, BrokerError):
+                came(found)
+            elif entry_order(last) < entry_order(found):
                 came(None)
             else:
                 rest[user] = (last, came)
@@ -218,8 +229,9 @@ class StreamWatch:
             for key, users in self._waiting.items()
         }
 
-    async def _turn(self) -> Mapping[bytes, Any]:
-        """Wait for entries of the streams, or for a change; returns an entry of each stream."""
+    async def _turn(self) -> Mapping[bytes, str | BrokerError]:
+        """Wait for entries of the streams, or for a change; returns the id of an entry of each
+        stream that has one, or the error of a stream that cannot be read."""
         try:
             if self._wire is None and (self._waiting or self._wanted):
                 self._wire = await self._client.wire(self._key, self._on_message)
@@ -245,20 +257,19 @@ class StreamWatch:
         """Have the connection hear the wanted channels and no others."""
         while changed := self._wanted.keys() ^ self._heard:
             for channel in changed:
-                hearings = self._wanted.get(channel)
-                command = "SUBSCRIBE" if hearings else "UNSUBSCRIBE"
+                begins = channel in self._wanted
+                command = "SUBSCRIBE" if begins else "UNSUBSCRIBE"
                 try:
-                    with translated():
-                        await wire.command((command, channel), self._client.settings.timeout_s)
+                    await self._command(wire, command, channel)
                 except StatementFailed as error:
-                    if not hearings:
+                    if not begins:
                         raise BrokerUnavailable(str(error)) from error
                     # It is refused to the users of this channel alone.
-                    for hearing in tuple(hearings):
+                    for hearing in tuple(self._wanted.get(channel, ())):
                         self.ignore(hearing)
                         hearing.fail(error)
                     continue
-                if hearings:
+                if begins:
                     self._heard.add(channel)
                 else:
                     self._heard.discard(channel)
@@ -273,22 +284,56 @@ class StreamWatch:
             hearing.begun.done() for hearings in self._wanted.values() for hearing in hearings
         )
 
-    async def _read(self, wire: RedisConnection) -> Mapping[bytes, Any]:
-        timeout_s = self._client.settings.timeout_s
+    async def _read(self, wire: RedisConnection) -> Mapping[bytes, str | BrokerError]:
+        if not self._id:
+            self._id = await self._command(wire, "CLIENT", "ID")
+        asked = self._positions()
+        largest = _MOST_BYTES if self._largest is None else self._largest
+        if len(asked) * largest > _MOST_BYTES:
+            found = await self._look(wire, asked)
+            if found or asked != self._positions():
+                return found
+        if not asked or not self._tuned():
+            return {}
+        try:
+            entries = await self._block(wire, asked)
+        except StatementFailed:
+            # The read of all streams fails, although only one may be the cause.
+            if len(asked) == 1 or not (found := await self._look(wire, asked)):
+                raise
+            return found
+        for [[_, fields]] in entries.values():
+            self._largest = max(self._largest or 0, sum(map(len, fields)))
+        return {key: xid.decode() for key, [[xid, _]] in entries.items()}
+
+    async def _look(
+        self, wire: RedisConnection, asked: Mapping[bytes, str]
+    ) -> Mapping[bytes, str | BrokerError]:
+        """`_turn` without waiting, and without reading the entries."""
+        keys, text = [*asked], script_of("transport.ready").text
+        ready = await self._command(wire, "EVAL", text, len(keys), *keys, *asked.values())
+        return {
+            keys[at]: StatementFailed(f"Redis refused a command: {error.decode(errors='replace')}")
+            if error
+            else xid.decode()
+            for at, xid, error in ready
+        }
+
+    async def _block(self, wire: RedisConnection, asked: Mapping[bytes, str]) -> Mapping[bytes, Any]:
+        block_ms = self._block_ms
+        parts: list[Value] = ["XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS"]
+        parts += [*asked, *asked.values()]
+        self._asked, self._blocked = asked, True
+        self._reads += 1
+        try:
+            return await self._command(wire, *parts, block_s=block_ms / 1000) or {}
+        finally:
+            self._blocked = False
+
+    async def _command(self, wire: RedisConnection, *parts: Value, block_s: float = 0.0) -> Reply:
+        """The reply to a command. Raises `BrokerError`."""
         with translated():
-            if not self._id:
-                self._id = await wire.command(("CLIENT", "ID"), timeout_s)
-            self._asked = self._positions()
-            if not self._asked or not self._tuned():
-                return {}
-            parts: list[Value] = ["XREAD", "COUNT", 1, "BLOCK", self._block_ms, "STREAMS"]
-            parts += [*self._asked, *self._asked.values()]
-            self._blocked = True
-            self._reads += 1
-            try:
-                return await wire.command(parts, timeout_s + self._block_ms / 1000) or {}
-            finally:
-                self._blocked = False
+            return await wire.command(parts, self._client.settings.timeout_s + block_s)
 
     def _on_message(self, message: Sequence[Any]) -> None:
         if message[0] == b"message":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -97,6 +98,60 @@ async def test_a_stream_that_cannot_be_read_ends_no_channel(
     await client.command("PUBLISH", "channel", "a")
     await eventually(lambda: listener.heard == [b"a"])
     assert listener.lost == []
+
+
+async def test_a_stream_that_cannot_be_read_delays_no_other(
+    client: RedisClient, watch: StreamWatch
+) -> None:
+    waiting = await read(client, watch, "log")
+    await client.command("SET", "no stream", "")
+    with pytest.raises(StatementFailed, match="WRONGTYPE"):
+        await watch.arrived("no stream", "0")
+    assert not waiting.done()
+    await client.command("XADD", "log", "*", "a", "b")
+    async with asyncio.timeout(2):
+        await waiting
+
+
+async def test_large_entries_of_many_streams_do_not_end_the_connection(
+    client: RedisClient, watch: StreamWatch
+) -> None:
+    """Redis closes a connection with channels for which it has to store 32 MiB."""
+    listener = Listener()
+    await listener.hear(watch, b"channel")
+    streams = [f"log {number}" for number in range(40)]
+    for stream in streams:
+        await client.command("XADD", stream, "*", "a", bytes(1_000_000))
+    async with asyncio.timeout(10):
+        await asyncio.gather(*(watch.arrived(stream, "0") for stream in streams))
+    await client.command("PUBLISH", "channel", "a")
+    await eventually(lambda: listener.heard == [b"a"])
+    assert listener.lost == []
+
+
+async def test_a_channel_that_is_given_up_while_it_begins_is_left(
+    client: RedisClient, watch: StreamWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, go, command = asyncio.Event(), asyncio.Event(), RedisConnection.command
+
+    async def late(wire: RedisConnection, parts: Sequence[Value], timeout_s: float) -> Any:
+        reply = await command(wire, parts, timeout_s)
+        if parts[0] == "SUBSCRIBE":
+            sent.set()
+            await go.wait()
+        return reply
+
+    monkeypatch.setattr(RedisConnection, "command", late)
+    hearing = asyncio.create_task(Listener().hear(watch, b"channel"))
+    await sent.wait()
+    hearing.cancel()
+    await asyncio.wait([hearing])
+    go.set()
+
+    async def left() -> bool:
+        return not await client.command("PUBSUB", "CHANNELS")
+
+    await eventually(left)
 
 
 async def test_a_stream_that_is_added_while_a_read_is_being_ended_is_read(
