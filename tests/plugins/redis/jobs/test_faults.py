@@ -145,6 +145,7 @@ async def test_a_full_server_refuses_pushes_and_takes_ends(own_redis: Start) -> 
         assert (await broker.counts())["default"] == counts._replace(running=0)
         assert len(await bench.claim(1)) == 1
         assert len(await broker.watch([before[0].id])) == 1
+        assert await broker.pause("default")
         # The upkeep makes room.
         settings = RedisSettings(url=server.url, keep_finished_s=0.001)
         async with linked(settings) as link:
