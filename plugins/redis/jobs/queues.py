@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime
 from typing import Any
 
@@ -36,8 +36,12 @@ def encode_queue(queue: Queue) -> str:
 
 
 def decode_queue(name: str, settings: bytes, paused: bytes, now: datetime) -> Queue:
-    """A queue as of `now`; a pause with a `resume_at` in the past is over."""
-    found: dict[str, Any] = json.loads(settings)
+    """A queue as of `now`; a pause with a `resume_at` in the past is over.
+
+    Settings of a later release are left out.
+    """
+    stored: dict[str, Any] = json.loads(settings)
+    found = {field.name: stored[field.name] for field in fields(Queue) if field.name in stored}
     limits, options = found.pop("limits"), found.pop("options")
     resume_at = None if paused in (b"", b"inf") else records.datetime_of(float(paused))
     queue = Queue(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -288,3 +289,12 @@ async def test_jobs_of_a_deleted_list_are_no_longer_counted(
     await bench.push(prepared())
     assert (await broker.counts())["default"].pending == 1
     assert len(await bench.claim(10)) == 1
+
+
+async def test_a_queue_with_settings_of_a_later_release_is_read(broker: RedisBroker) -> None:
+    queue = await broker.declare(Queue(name="later", concurrency=3))
+    name = f"{broker.tag}:queues"
+    stored = json.loads(await broker.client.command("HGET", name, "later"))
+    await broker.client.command("HSET", name, "later", json.dumps({**stored, "color": "blue"}))
+    assert await broker.declare(Queue(name="later", concurrency=3)) == queue
+    assert await broker.queues("later") == [queue]
