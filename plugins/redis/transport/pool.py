@@ -113,6 +113,8 @@ class ConnectionPool:
         try:
             async with asyncio.timeout(limit_s):
                 return await asyncio.shield(opening.task)
+        except TimeoutError as error:
+            raise TimeoutError(str(error) or f"no connection within {limit_s:g} s") from error
         finally:
             opening.waiting -= 1
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -92,9 +91,7 @@ class RedisClient:
             location_of(settings) if given is None else location_of_client(given)
         )
         self.known = [*self.location.places]
-        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopConnections] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._loops: dict[asyncio.AbstractEventLoop, _LoopConnections] = {}
         self.background = BackgroundLoop(self.disconnect, name="chancy redis")
 
     @property
@@ -255,6 +252,9 @@ class RedisClient:
         loop = asyncio.get_running_loop()
         way = self._loops.get(loop)
         if way is None:
+            # A loop that ended without `close` would keep its sockets open.
+            for ended in [other for other in list(self._loops) if other.is_closed()]:
+                self._loops.pop(ended, None)
             way = self._loops[loop] = _LoopConnections(self)
         return way
 

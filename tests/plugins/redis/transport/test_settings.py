@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -342,6 +343,39 @@ async def test_close_ends_a_connection_attempt_that_no_call_waits_for(cluster: b
     assert "chancy redis connect" not in {task.get_name() for task in asyncio.all_tasks()}
     await asyncio.wait_for(ended.wait(), 10)
     silent.close()
+
+
+async def test_a_call_that_waits_for_a_connection_names_its_timeout() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(-1)
+        writer.close()
+
+    silent = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = silent.sockets[0].getsockname()[1]
+    client = RedisClient(RedisSettings(url=f"redis://127.0.0.1:{port}", timeout_s=0.1))
+    with pytest.raises(BrokerUnavailable, match="no connection within 0.1 s"):
+        await client.command("PING")
+    await client.close()
+    silent.close()
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+async def test_loops_that_ended_without_close_keep_no_connections(own_redis: Own) -> None:
+    client = RedisClient(RedisSettings(url=own_redis().url))
+
+    async def ping() -> None:
+        assert await client.command("PING") is True
+
+    for _ in range(5):
+        await asyncio.to_thread(asyncio.run, ping())
+
+    async def one() -> bool:
+        gc.collect()
+        listed: bytes = await client.raw("", "CLIENT", "LIST", "TYPE", "NORMAL")
+        return listed.count(b"name=chancy") == 1
+
+    await eventually(one)
+    await client.close()
 
 
 async def test_the_url_names_user_and_host(own_redis: Start) -> None:
