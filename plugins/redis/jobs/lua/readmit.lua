@@ -13,7 +13,8 @@ local function restore(job, id)
     list(':r:' .. job.queue, score(job.priority, job.position), id)
     woken[job.queue] = true
   elseif job.state == SCHEDULED then
-    list(':due', job.due, id)
+    -- A job that arrives from Postgres may have no time; see `relay`.
+    list(':due', job.due == job.due and job.due or now, id)
   elseif job.state == RUNNING then
     redis.call('SADD', tag .. ':w:' .. job.worker, id)
     redis.call('SADD', tag .. ':holders', job.worker)

@@ -11,7 +11,7 @@ import pytest
 from chancy import GlobalConcurrency, Queue
 from chancy.broker.values import JobFilter
 from chancy.job.unique import UniqueKey
-from chancy.plugins.redis import RedisBroker
+from chancy.plugins.redis import RedisBroker, records
 from chancy.plugins.redis.maintenance.doctor import examine
 from chancy.plugins.redis.maintenance.upkeep import Upkeep
 from chancy.plugins.redis.records import VERSION
@@ -119,7 +119,7 @@ async def test_other_calls_leave_out_an_unreadable_record(
     await turn(broker)
 
 
-@pytest.mark.parametrize("state", ["pending", "scheduled", "running", "failed"])
+@pytest.mark.parametrize("state", ["pending", "scheduled", "arriving", "running", "failed"])
 async def test_a_record_of_a_later_version_is_left_for_workers_that_know_it(
     bench: Bench, broker: RedisBroker, state: str
 ) -> None:
@@ -128,6 +128,11 @@ async def test_a_record_of_a_later_version_is_left_for_workers_that_know_it(
         [claim] = await bench.running(job)
         if state == "failed":
             await bench.settle(settlement(claim, State.FAILED))
+    elif state == "arriving":
+        mark = job.id.bytes + b"m" + bytes(8)
+        args = (await broker.now_s() + 60, 9, 0.001, mark, *records.pushed(job))
+        await broker.client.run("relay", *args)
+        state = "scheduled"
     else:
         await bench.push(job)
     known = await record_of(broker, job.id)
