@@ -16,7 +16,7 @@ _SERVICES = 200
 
 
 def panels(streams: Streams, services: Services) -> Sequence[Panel]:
-    """The panels of an application, of what it declares."""
+    """The panels for the declared streams and services."""
 
     async def of_streams(_: Application) -> Sequence[Mapping[str, Any]]:
         return [

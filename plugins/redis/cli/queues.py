@@ -9,7 +9,7 @@ from uuid import UUID
 
 import click
 
-from chancy.plugin.commands import as_json
+from chancy.plugin.commands import NO, as_json
 from chancy.plugin.runtime import Application, CommandLine
 from chancy.plugins.redis.cli.report import info, task
 from chancy.plugins.redis.maintenance.doctor import examine
@@ -18,8 +18,6 @@ from chancy.plugins.redis.transport.shard import linked
 
 #: The key of the plugin's settings in ``click.Context.meta``.
 SETTINGS = "chancy.redis.settings"
-#: The exit status for a missing job, or for findings that need action.
-_NO = 1
 
 
 @click.command("info")
@@ -64,7 +62,7 @@ def task_(line: CommandLine, id: str) -> None:
         found = line.run(lambda chancy: task(chancy, wanted))
     if found is None:
         line.script({"error": f"job {id} does not exist or is no longer kept"})
-        sys.exit(_NO)
+        sys.exit(NO)
     line.script(found)
 
 
@@ -97,4 +95,4 @@ def doctor(line: CommandLine, json_: bool) -> None:
             padded = (text.ljust(width) for text, width in zip(row, widths, strict=True))
             line.line("  ".join(padded).rstrip())
     if not all(finding.ok for finding in found):
-        sys.exit(_NO)
+        sys.exit(NO)

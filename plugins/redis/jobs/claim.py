@@ -54,7 +54,7 @@ class RedisClaims:
         self._unknown: dict[tuple[UUID, str], list[_UnansweredScript]] = {}
         # The worker of each claim call in flight, and the leases that its claims may have.
         self._calls: list[tuple[UUID, set[UUID]]] = []
-        # Functions that a worker knows, of jobs of a queue that were set aside.
+        # By worker and queue: functions that the worker knows, of jobs that were set aside.
         self._set_aside: dict[tuple[UUID, str], Sequence[str]] = {}
 
     async def claim(

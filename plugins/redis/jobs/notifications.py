@@ -1,4 +1,4 @@
-"""Notifications: one channel per topic, heard once by a process for all its subscriptions.
+"""Notifications: one channel per topic, to which a process subscribes once for all its users.
 
 A worker receives no completions of jobs unless it waits for some: the server sends each message to
 every connection of its channel, and 1,000 workers would receive each completion that one process
@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack
 
 from chancy.broker.notices import Notice, NoticeKind, Topic, parse
 from chancy.errors import BrokerUnavailable
-from chancy.plugins.redis.transport.blocking_reads import Hearing, StreamWatch, watching
+from chancy.plugins.redis.transport.blocking_reads import ChannelUser, StreamWatch, watching
 from chancy.plugins.redis.transport.shard import ShardClient
 
 logger = logging.getLogger("chancy.redis")
@@ -27,7 +27,7 @@ _SUFFIXES = {Topic.WORK: b":notices", Topic.FINISHED: b":ends", Topic.RELAY: b":
 
 
 class Notifications:
-    """The channel of a topic, heard by a process while there are subscriptions.
+    """The channel of a topic, to which the process is subscribed while it has `RedisSubscription`s.
 
     :param address: names a second channel, for this process alone; see ``lua/_wake.lua``.
     """
@@ -38,14 +38,14 @@ class Notifications:
         self._channels = (channel, channel + b":" + address)
         self._topic = topic
         self._subscriptions: list[RedisSubscription] = []
-        self._heard: tuple[StreamWatch, Hearing] | None = None
+        self._channel: tuple[StreamWatch, ChannelUser] | None = None
         self._watching = AsyncExitStack()
         self._starting = asyncio.Lock()
 
     async def subscribe(self) -> RedisSubscription:
         """Subscribe to the topic. Raises `BrokerError`."""
         async with self._starting:
-            if self._heard is None:
+            if self._channel is None:
                 await self._start()
         subscription = RedisSubscription(self, self._client, self._topic)
         self._subscriptions.append(subscription)
@@ -63,16 +63,16 @@ class Notifications:
         self._starting = asyncio.Lock()  # for the next event loop
 
     async def _stop(self) -> None:
-        if self._heard is not None:
-            watch, hearing = self._heard
-            watch.ignore(hearing)
+        if self._channel is not None:
+            watch, user = self._channel
+            watch.unsubscribe(user)
         self._on_lost("the subscription is closed")
         await self._watching.aclose()
 
     def renew(self) -> None:
         """Replace the connection, which is dead."""
-        if self._heard is not None:
-            watch, _ = self._heard
+        if self._channel is not None:
+            watch, _ = self._channel
             watch.renew("a probe did not arrive")
 
     async def _start(self) -> None:
@@ -80,11 +80,11 @@ class Notifications:
         # A cluster forwards messages to every node; they arrive at this one first.
         async with AsyncExitStack() as stack:
             watch = await stack.enter_async_context(watching(self._client.redis, self._client.tag))
-            hearing = await watch.hear(self._channels, self._on_message, self._on_lost)
-            self._watching, self._heard = stack.pop_all(), (watch, hearing)
+            user = await watch.subscribe(self._channels, self._on_message, self._on_lost)
+            self._watching, self._channel = stack.pop_all(), (watch, user)
 
     def _on_lost(self, reason: str) -> None:
-        self._heard = None
+        self._channel = None
         for subscription in self._subscriptions:
             subscription.stop(reason)
 
@@ -134,7 +134,7 @@ class RedisSubscription:
                 async with asyncio.timeout(timeout_s):
                     await self._event.wait()
             except TimeoutError:
-                # One that was kept in the same loop iteration is returned.
+                # A notification of the same loop iteration may have arrived: `_take` returns it.
                 pass
             finally:
                 self._handle = None

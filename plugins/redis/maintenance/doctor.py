@@ -62,7 +62,7 @@ async def _server(settings: RedisSettings, client: ShardClient) -> list[Finding]
 async def _configuration(client: ShardClient) -> Mapping[str, str]:
     """Settings of the server; empty if it does not expose them, as many hosted servers."""
     config: dict[str, str] = {}
-    for name in ("appendfsync", "min-replicas-to-write", "maxclients"):
+    for name in ("appendfsync", "min-replicas-to-write"):
         try:
             pair = await client.command("CONFIG", "GET", name)
         except StatementFailed:
@@ -206,7 +206,7 @@ async def _clock(client: ShardClient) -> list[Finding]:
 async def _records(client: ShardClient) -> Finding:
     count, newest = await UnreadableRecords(client).newest(_SHOWN)
     if not count:
-        return Finding("records", "all can be read, as far as workers have met them")
+        return Finding("records", "workers have found none that cannot be read")
     some = "; ".join(f"job {record.id}: {record.reason}" for record in newest)
     return Finding(
         "records",

@@ -1,4 +1,4 @@
-"""What a process waits for: entries of streams, and messages of channels, on one connection."""
+"""Waits of a process for entries of streams and messages of channels, on one connection."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from chancy.plugins.redis.transport.translation import translated
 
 logger = logging.getLogger("chancy.redis.streams")
 
-#: Milliseconds that a blocking read waits for entries, and if the user may not unblock it.
+#: Milliseconds for which a read blocks, and for which it blocks if ``CLIENT UNBLOCK`` is refused.
 _BLOCK_MS, _SHORT_MS = 4_000, 100
-#: Seconds to the next attempt to unblock a read, and that a read waits for more streams.
+#: Seconds before the next attempt to unblock a read, and before the next read after an entry; and
+#: before both after an error.
 _SOON_S, _LATE_S = 0.004, 0.1
 #: Most bytes of entries that a read may return: Redis closes a connection with channels for which it
 #: has to store 32 MiB.
 _MOST_BYTES = 16 * 1024 * 1024
 
-#: Called once: None if there are entries, or the error for which that is unknown.
-Came = Callable[[BrokerError | None], None]
+#: Called once: with None if there are entries, or with the error that ended the wait.
+OnEntries = Callable[[BrokerError | None], None]
 
 
 def entry_order(xid: str) -> tuple[int, int]:
@@ -36,43 +37,46 @@ def entry_order(xid: str) -> tuple[int, int]:
     return int(ms), int(seq or 0)
 
 
-class Hearing:
-    """Channels that one user hears.
+class ChannelUser:
+    """One user's subscription to channels.
 
     :ivar begun: done once the server sends their messages.
     """
 
-    __slots__ = ("begun", "hear", "lost")
+    __slots__ = ("begun", "on_lost", "on_message")
 
-    def __init__(self, hear: Callable[[bytes], None], lost: Callable[[str], None]) -> None:
-        self.hear = hear
-        self.lost = lost
+    def __init__(
+        self, on_message: Callable[[bytes], None], on_lost: Callable[[str], None]
+    ) -> None:
+        self.on_message = on_message
+        self.on_lost = on_lost
         self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def fail(self, error: BrokerError) -> None:
         if self.begun.done():
-            self.lost(str(error))
+            self.on_lost(str(error))
         else:
             self.begun.set_exception(error)
 
 
 class StreamWatch:
-    """Waits for entries of streams, and hears channels, of one server or of one slot of a cluster.
+    """Waits for entries of streams and messages of channels, of one server or one slot of a cluster.
 
-    One task uses the connection: what is added while it blocks in a read ends that read.
+    One task uses the connection. A stream or channel that is added while a read blocks ends the
+    read.
     """
 
     def __init__(self, client: RedisClient, key: str) -> None:
         self.users = 0
         self._client = client
         self._key = key
-        #: The position of each user of a stream, and what to call.
-        self._waiting: dict[bytes, dict[object, tuple[str, Came]]] = {}
+        #: The position and the callback of each user of a stream.
+        self._waiting: dict[bytes, dict[object, tuple[str, OnEntries]]] = {}
         # The positions of the current read.
         self._asked: Mapping[bytes, str] = {}
-        #: Who hears each channel, and the channels that the connection hears.
-        self._wanted: dict[bytes, list[Hearing]] = {}
-        self._heard = set[bytes]()
+        #: The users of each channel, and the channels to which the connection is subscribed.
+        self._wanted: dict[bytes, list[ChannelUser]] = {}
+        self._subscribed = set[bytes]()
         self._changed = asyncio.Event()
         self._blocked = False
         #: How many blocking reads were sent.
@@ -85,7 +89,7 @@ class StreamWatch:
         self._unblocking: asyncio.Task[None] | None = None
         self._task = asyncio.create_task(self._serve(), name="chancy redis streams")
 
-    def add(self, key: str, user: object, last: str, came: Came) -> None:
+    def add(self, key: str, user: object, last: str, came: OnEntries) -> None:
         """Wait for an entry after a position; replaces an earlier call of the same user."""
         self._waiting.setdefault(key.encode(), {})[user] = (last, came)
         self._change()
@@ -114,40 +118,40 @@ class StreamWatch:
         finally:
             self.remove(key, found)
 
-    async def hear(
+    async def subscribe(
         self,
         channels: Collection[bytes],
-        hear: Callable[[bytes], None],
-        lost: Callable[[str], None],
-    ) -> Hearing:
-        """Have the messages of channels from now on, until `ignore`. Raises `BrokerError`.
+        on_message: Callable[[bytes], None],
+        on_lost: Callable[[str], None],
+    ) -> ChannelUser:
+        """Receive the messages of channels until `unsubscribe`. Raises `BrokerError`.
 
-        :param lost: called with the reason when no more of them will arrive.
+        :param on_lost: called with the reason when no more messages will arrive.
         """
-        hearing = Hearing(hear, lost)
+        user = ChannelUser(on_message, on_lost)
         for channel in channels:
-            self._wanted.setdefault(channel, []).append(hearing)
+            self._wanted.setdefault(channel, []).append(user)
         self._change()
         try:
-            await hearing.begun
+            await user.begun
         except BaseException:
-            self.ignore(hearing)
+            self.unsubscribe(user)
             raise
-        if not any(hearing in hearings for hearings in self._wanted.values()):
+        if not any(user in users for users in self._wanted.values()):
             raise BrokerUnavailable("the connection has ended")
-        return hearing
+        return user
 
-    def ignore(self, hearing: Hearing) -> None:
-        """End `hear`."""
-        for channel, hearings in list(self._wanted.items()):
-            if hearing in hearings:
-                hearings.remove(hearing)
-                if not hearings:
+    def unsubscribe(self, user: ChannelUser) -> None:
+        """End `subscribe`."""
+        for channel, users in list(self._wanted.items()):
+            if user in users:
+                users.remove(user)
+                if not users:
                     del self._wanted[channel]
         self._change()
 
     def renew(self, why: str) -> None:
-        """Replace the connection, as one that is dead."""
+        """Replace a connection that is dead."""
         if self._wire is not None:
             self._wire.close(why)
 
@@ -176,7 +180,7 @@ class StreamWatch:
                 await self._fail(error, backoff)
                 continue
             except Exception as error:
-                # As of a provider of credentials: users would wait for ever.
+                # For example from a credential provider. Users would wait forever.
                 await self._fail(BrokerUnavailable(f"{type(error).__name__}: {error}"), backoff)
                 continue
             if self._wire is not None:
@@ -184,19 +188,19 @@ class StreamWatch:
             if any(isinstance(one, BrokerError) for one in found.values()):
                 await asyncio.sleep(_LATE_S)
             elif found:
-                # They mostly become idle again soon: waiting for them saves a read.
+                # Most of the streams are waited for again soon: one read for all saves others.
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_SOON_S):
                         await self._changed.wait()
 
     async def _fail(self, error: BrokerError, backoff: Backoff) -> None:
-        """Report that a read has failed to those that wait, and to all if the connection is gone;
-        pause before the next read."""
+        """Report a failed read to the users of streams, and to all users if the connection is
+        gone; then pause."""
         waiting, self._waiting = self._waiting, {}
         if self._wire is None:
             wanted, self._wanted = self._wanted, {}
-            for hearing in {hearing for hearings in wanted.values() for hearing in hearings}:
-                hearing.fail(error)
+            for user in {user for users in wanted.values() for user in users}:
+                user.fail(error)
         if not waiting:
             return
         pause_s = backoff.next_s()
@@ -239,13 +243,13 @@ class StreamWatch:
             if (wire := self._wire) is not None:
                 if wire.ended.done():
                     raise BrokerUnavailable(f"the connection has ended: {wire.ended.result()}")
-                await self._tune(wire)
+                await self._update_channels(wire)
                 if self._waiting:
                     return await self._read(wire)
             await self._changed.wait()
         except BaseException as error:
             if isinstance(error, StatementFailed) and self._wire is not None:
-                raise  # the connection is as good as before
+                raise  # the connection still works
             # The next turn gets a fresh connection, to the server that has the key by then.
             self._drop()
             if isinstance(error, BrokerError):
@@ -253,9 +257,9 @@ class StreamWatch:
             raise
         return {}
 
-    async def _tune(self, wire: RedisConnection) -> None:
-        """Have the connection hear the wanted channels and no others."""
-        while changed := self._wanted.keys() ^ self._heard:
+    async def _update_channels(self, wire: RedisConnection) -> None:
+        """Subscribe the connection to the wanted channels and no others."""
+        while changed := self._wanted.keys() ^ self._subscribed:
             for channel in changed:
                 begins = channel in self._wanted
                 command = "SUBSCRIBE" if begins else "UNSUBSCRIBE"
@@ -264,24 +268,24 @@ class StreamWatch:
                 except StatementFailed as error:
                     if not begins:
                         raise BrokerUnavailable(str(error)) from error
-                    # It is refused to the users of this channel alone.
-                    for hearing in tuple(self._wanted.get(channel, ())):
-                        self.ignore(hearing)
-                        hearing.fail(error)
+                    # The error is for the users of this channel alone.
+                    for user in tuple(self._wanted.get(channel, ())):
+                        self.unsubscribe(user)
+                        user.fail(error)
                     continue
                 if begins:
-                    self._heard.add(channel)
+                    self._subscribed.add(channel)
                 else:
-                    self._heard.discard(channel)
-        for hearings in self._wanted.values():
-            for hearing in hearings:
-                if not hearing.begun.done():
-                    hearing.begun.set_result(None)
+                    self._subscribed.discard(channel)
+        for users in self._wanted.values():
+            for user in users:
+                if not user.begun.done():
+                    user.begun.set_result(None)
 
-    def _tuned(self) -> bool:
-        """Whether the connection hears the wanted channels, and their users know it."""
-        return self._wanted.keys() == self._heard and all(
-            hearing.begun.done() for hearings in self._wanted.values() for hearing in hearings
+    def _has_channels(self) -> bool:
+        """Whether the connection is subscribed to the wanted channels, and their users know."""
+        return self._wanted.keys() == self._subscribed and all(
+            user.begun.done() for users in self._wanted.values() for user in users
         )
 
     async def _read(self, wire: RedisConnection) -> Mapping[bytes, str | BrokerError]:
@@ -293,7 +297,7 @@ class StreamWatch:
             found = await self._look(wire, asked)
             if found or asked != self._positions():
                 return found
-        if not asked or not self._tuned():
+        if not asked or not self._has_channels():
             return {}
         try:
             entries = await self._block(wire, asked)
@@ -309,7 +313,7 @@ class StreamWatch:
     async def _look(
         self, wire: RedisConnection, asked: Mapping[bytes, str]
     ) -> Mapping[bytes, str | BrokerError]:
-        """`_turn` without waiting, and without reading the entries."""
+        """`_read` without waiting, and without receiving the entries."""
         keys, text = [*asked], script_of("transport.ready").text
         ready = await self._command(wire, "EVAL", text, len(keys), *keys, *asked.values())
         return {
@@ -337,22 +341,22 @@ class StreamWatch:
 
     def _on_message(self, message: Sequence[Any]) -> None:
         if message[0] == b"message":
-            for hearing in tuple(self._wanted.get(message[1], ())):
-                hearing.hear(message[2])
+            for user in tuple(self._wanted.get(message[1], ())):
+                user.on_message(message[2])
 
     def _drop(self) -> None:
         wire, self._wire = self._wire, None
         self._id = 0
-        self._heard.clear()
+        self._subscribed.clear()
         if wire is not None:
             wire.close()
 
     def _misses(self) -> bool:
-        """Whether the current read lacks a stream, waits for another position, or delays the
-        subscription to a channel."""
+        """Whether the blocked read lacks a stream, waits for another position, or delays a
+        subscription."""
         asked = self._asked
         return self._blocked and (
-            not self._tuned()
+            not self._has_channels()
             or any(asked.get(key) != last for key, last in self._positions().items())
         )
 

@@ -38,15 +38,15 @@ class RedisConnection(asyncio.Protocol):
     Data is parsed in the callback of the event loop. The streams of asyncio and the parser of a
     client would take another iteration of the loop, and 20 µs more.
 
-    :param hear: called with messages of channels. The connection then uses RESP3, in which these
-        may arrive between replies, and while a command blocks.
+    :param on_message: called with messages of channels. The connection then uses RESP3, in which
+        these may arrive between replies, and while a command blocks.
     :ivar late: whether a reply did not arrive in time: it should take no more commands.
     """
 
-    def __init__(self, hear: Callable[[Any], None] | None = None) -> None:
+    def __init__(self, on_message: Callable[[Any], None] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._reader = Reader(protocolError=errors.InvalidResponse, replyError=_parse_error)
-        self._hear = hear
+        self._on_message = on_message
         self._transport: asyncio.Transport | None = None
         self._flight = deque[_Exchange]()
         self._timer: asyncio.TimerHandle | None = None
@@ -78,7 +78,7 @@ class RedisConnection(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
         if self._timer is None:
-            self._timer = self._loop.call_at(deadline, self._look_at_time)
+            self._timer = self._loop.call_at(deadline, self._check_deadlines)
         if len(commands) == 1:
             self._transport.write(_packed(tuple(commands[0])))
         else:
@@ -120,8 +120,8 @@ class RedisConnection(asyncio.Protocol):
         self.close("the server closed it" if exc is None else str(exc))
 
     def _take(self, answer: Any) -> None:
-        if self._hear is not None and _is_message(answer):
-            self._hear(answer)
+        if self._on_message is not None and _is_message(answer):
+            self._on_message(answer)
         elif self._flight:
             flight = self._flight[0]
             flight.answers.append(answer)
@@ -138,7 +138,7 @@ class RedisConnection(asyncio.Protocol):
         if all(flight.done.done() for flight in self._flight):
             self.close()
 
-    def _look_at_time(self) -> None:
+    def _check_deadlines(self) -> None:
         """Fail the calls whose time is over; close the connection when no other waits."""
         self._timer, now = None, self._loop.time()
         for flight in self._flight:
@@ -148,7 +148,7 @@ class RedisConnection(asyncio.Protocol):
                     flight.done.set_exception(errors.TimeoutError("no reply in time"))
         left = [flight.deadline for flight in self._flight if not flight.done.done()]
         if left:
-            self._timer = self._loop.call_at(min(left), self._look_at_time)
+            self._timer = self._loop.call_at(min(left), self._check_deadlines)
         elif self.late:
             self.close("a command got no reply")
 
@@ -189,7 +189,7 @@ class Connector:
         self._about: Any = location.server(place)
 
     async def wire(
-        self, hear: Callable[[Any], None] | None = None, *, timeout_s: float | None = None
+        self, on_message: Callable[[Any], None] | None = None, *, timeout_s: float | None = None
     ) -> RedisConnection:
         """Open a connection and authenticate; see `RedisConnection`.
 
@@ -205,8 +205,8 @@ class Connector:
                     named = await self._sentinels.primary()
                     about = copy(about)
                     about.host, about.port = named
-                wire = await _open(about, hear)
-                await self._greet(about, wire, limit_s, pushes=hear is not None)
+                wire = await _open(about, on_message)
+                await self._greet(about, wire, limit_s, pushes=on_message is not None)
         except BaseException as error:
             if wire is not None:
                 wire.close()
@@ -239,7 +239,7 @@ class Connector:
             if isinstance(answer, Exception):
                 raise answer
         if self._sentinels is not None and answers[-1][0] != b"master":
-            raise errors.ReadOnlyError(f"{about.host}:{about.port} is no primary any more")
+            raise errors.ReadOnlyError(f"{about.host}:{about.port} is no longer a primary")
 
 
 class Sentinels:
@@ -307,14 +307,14 @@ class Sentinels:
         raise failed
 
 
-async def _open(about: Any, hear: Callable[[Any], None] | None) -> RedisConnection:
+async def _open(about: Any, on_message: Callable[[Any], None] | None) -> RedisConnection:
     loop = asyncio.get_running_loop()
     if path := getattr(about, "path", None):
-        _, wire = await loop.create_unix_connection(lambda: RedisConnection(hear), path)
+        _, wire = await loop.create_unix_connection(lambda: RedisConnection(on_message), path)
         return wire
     secured = getattr(about, "ssl_context", None)
     _, wire = await loop.create_connection(
-        lambda: RedisConnection(hear), about.host, about.port, ssl=secured and secured.get()
+        lambda: RedisConnection(on_message), about.host, about.port, ssl=secured and secured.get()
     )
     return wire
 

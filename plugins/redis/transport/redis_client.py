@@ -183,7 +183,7 @@ class RedisClient:
             raise reply
         return reply
 
-    async def wire(self, key: Value, hear: Callable[[Any], None]) -> RedisConnection:
+    async def wire(self, key: Value, on_message: Callable[[Any], None]) -> RedisConnection:
         """Open a separate connection to the server of a key; see `RedisConnection`."""
         way = self._way()
         connector = way.connector
@@ -191,7 +191,7 @@ class RedisClient:
             with translated():
                 if way.router is not None:
                     connector = await way.router.connector(key)
-                return await connector.wire(hear)
+                return await connector.wire(on_message)
         except BrokerError:
             way.doubt()
             raise

@@ -17,7 +17,7 @@ local function wake_idle(queue, most, kind)
   return tried > 0, woken
 end
 
--- Wakes workers for pending jobs: as many as there are jobs, and spare ones, in case that some of
+-- Wakes workers for pending jobs: as many as there are jobs, and spare ones, in case some of
 -- them are frozen. Claims that leave jobs behind wake further ones. All workers are notified if no
 -- chosen one receives it, and at most once a second if none is idle: the set may be incomplete.
 local function wake(queue, jobs, kind)

@@ -15,10 +15,11 @@ local found = {0, {}}
 if not redis.call('ZSCORE', tag .. ':beats', worker) then return found end
 local paused = redis.call('HGET', tag .. ':paused', queue)
 if paused and tonumber(paused) > now then return found end
--- Not the same ones in each call, if there are more.
+-- Random ones, so that repeated calls return all if there are more.
 found[2] = redis.call('SRANDMEMBER', asides(queue), MOST_ASIDE)
 local idle, member = tag .. ':idle:' .. queue, ARGV[5] .. worker
--- The worker waits to be woken. Those that have died without being woken are removed by and by.
+-- Lists the worker as idle. Each call also checks a random idle worker, so that dead ones are removed
+-- over time.
 local function rest()
   redis.call('SADD', idle, member)
   local other = redis.call('SRANDMEMBER', idle)
@@ -37,6 +38,6 @@ count(RUNNING, queue, taken)
 write_counts()
 if found[1] == 0 then return rest() end
 redis.call('SREM', idle, member)
--- It has no room for the others.
+-- The worker is full, and there may be jobs for others.
 if taken == wanted then wake_idle(queue, math.min(2, redis.call('ZCARD', ready(queue))), 'w') end
 return found

@@ -1,4 +1,4 @@
--- Seconds until a job of a queue may start by its rate: ARGV queue. '' if its rate keeps none back now.
+-- Seconds until a job of a queue may start by its rate: ARGV queue. '' if its rate limit delays none.
 --@include _record
 --@include _rules
 local rules = rules_of(ARGV[1])

@@ -4,9 +4,10 @@
 --@include _record
 --@include _free
 --@include _wake
--- One worker of many is the promoter, which calls whenever a job is due: all of 1,000 would at once.
--- It stays the promoter until it is removed or does not call for so long. The others call at
--- intervals that depend on their ids: a few often enough to replace it within seconds.
+-- Of many workers one is the promoter, which calls whenever a job is due: 1,000 workers would otherwise
+-- call at the same time. It remains the promoter until it is removed or has not called for TURN_MS. The
+-- others call at intervals that depend on their ids, a few of them often enough to replace it within
+-- seconds.
 local FEW, MOST_AHEAD, TURN_MS = 20, 20, 3000
 local function ahead_of(worker)
   local workers = redis.call('ZCARD', tag .. ':beats')

@@ -1,7 +1,6 @@
 -- The jobs of a claim whose reply was lost: ARGV worker, lease, cursor ('0' at first). Returns the
 -- next cursor ('0' at the end), then id and record of each job; a job may occur more than once.
 --@include _record
---@include _free
 local scanned = redis.call('SSCAN', tag .. ':w:' .. ARGV[1], ARGV[3], 'COUNT', 100)
 local found = {scanned[1]}
 for _, id in ipairs(scanned[2]) do

@@ -167,6 +167,6 @@ many('ZADD', tag .. ':due', due)
 write_ends(tonumber(ARGV[1]), tonumber(ARGV[2]))
 write_counts()
 for queue, number in pairs(rewound) do wake(queue, number, 'r') end
--- Who knows the function is not known here.
+-- The script does not know which workers have the function, so it notifies all.
 for queue in pairs(asided) do publish('r:' .. queue) end
 return answer

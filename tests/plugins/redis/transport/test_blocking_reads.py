@@ -40,8 +40,8 @@ class Listener:
     async def hear(self, watch: StreamWatch, *channels: bytes) -> Callable[[], None]:
         """Returns what ends it."""
         async with asyncio.timeout(2):  # less than a read blocks
-            hearing = await watch.hear(channels, self.heard.append, self.lost.append)
-        return lambda: watch.ignore(hearing)
+            user = await watch.subscribe(channels, self.heard.append, self.lost.append)
+        return lambda: watch.unsubscribe(user)
 
 
 async def read(client: RedisClient, watch: StreamWatch, stream: str) -> asyncio.Task[None]:
