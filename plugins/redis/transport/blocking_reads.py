@@ -23,9 +23,9 @@ _BLOCK_MS, _SHORT_MS = 4_000, 100
 #: Seconds before the next attempt to unblock a read, and before the next read after an entry; and
 #: before both after an error.
 _SOON_S, _LATE_S = 0.004, 0.1
-#: Most bytes of entries that a read may return: Redis closes a connection with channels for which it
-#: has to store 32 MiB.
-_MOST_BYTES = 16 * 1024 * 1024
+#: Most bytes of entries that a read may return: by default Redis closes a connection with channels for
+#: which it has to store 32 MiB, or 8 MiB for a minute.
+_MOST_BYTES = 4 * 1024 * 1024
 
 #: Called once: with None if there are entries, or with the error that ended the wait.
 OnEntries = Callable[[BrokerError | None], None]

@@ -192,13 +192,13 @@ class ClusterRouter:
             failed: Exception = errors.ConnectionError("no server of the cluster is known")
             for place in [*self._known]:
                 try:
-                    [told] = await self._to(place).exchange([("CLUSTER", "SLOTS")], timeout_s)
-                    if isinstance(told, Exception):
-                        raise told
+                    [reply] = await self._to(place).exchange([("CLUSTER", "SLOTS")], timeout_s)
+                    if isinstance(reply, Exception):
+                        raise reply
                 except (errors.RedisError, OSError) as error:
                     failed = error
                     continue
-                known = self._take(place, told)
+                known = self._take(place, reply)
                 # Close servers that left the cluster.
                 servers = self._servers
                 for gone in servers.keys() - known:
@@ -207,11 +207,11 @@ class ClusterRouter:
             self._failures, self._failed = self._failures + 1, failed
             raise failed
 
-    def _take(self, asked: Place, told: Any) -> set[Place]:
+    def _take(self, asked: Place, reply: Any) -> set[Place]:
         """Store the slots of a reply to ``CLUSTER SLOTS``; returns all its servers."""
         slots: dict[int, Place] = {}
         known: dict[Place, None] = {}
-        for first, last, *nodes in told:
+        for first, last, *nodes in reply:
             # A node without a known address has an empty host: it is the server that replied.
             places = [((node[0] or b"").decode() or asked[0], int(node[1])) for node in nodes]
             slots.update(dict.fromkeys(range(first, last + 1), places[0]))

@@ -119,7 +119,7 @@ class RedisClient:
             have: they may still be durable.
         :param timeout_s: other seconds for the reply than those of the settings.
         """
-        script, cached = script_of(name), self._way().cached()
+        script, cached = script_of(name), self._connections().cached()
         hows = (("EVALSHA", script.digest), ("EVAL", script.text))
         reply: Reply = None
         for how in hows if script.digest in cached else hows[1:]:
@@ -146,7 +146,7 @@ class RedisClient:
         if not calls:
             return []
         groups: list[Group] = []
-        cached = self._way().cached()
+        cached = self._connections().cached()
         for call in calls:
             script = script_of(call.script)
             known = script.digest in cached
@@ -185,40 +185,40 @@ class RedisClient:
 
     async def wire(self, key: Value, on_message: Callable[[Any], None]) -> RedisConnection:
         """Open a separate connection to the server of a key; see `RedisConnection`."""
-        way = self._way()
-        connector = way.connector
+        connections = self._connections()
+        connector = connections.connector
         try:
             with translated():
-                if way.router is not None:
-                    connector = await way.router.connector(key)
+                if connections.router is not None:
+                    connector = await connections.router.connector(key)
                 return await connector.wire(on_message)
         except BrokerError:
-            way.doubt()
+            connections.doubt()
             raise
 
     async def _send_one(
         self, key: Value, parts: Sequence[Value], ask: bool, timeout_s: float | None
     ) -> Reply | Exception:
         """`_send` for one command, which takes less time on a single server."""
-        way = self._loops.get(asyncio.get_running_loop())
-        if way is None or way.router is not None:
+        connections = self._loops.get(asyncio.get_running_loop())
+        if connections is None or connections.router is not None:
             return (await self._send([(key, (parts,))], ask, timeout_s))[0]
         try:
-            async with way.turns:
-                [answer] = await way.pool.exchange((parts,), timeout_s)
+            async with connections.turns:
+                [answer] = await connections.pool.exchange((parts,), timeout_s)
         except Exception as error:
             answer = error
         if not isinstance(answer, Exception):
             return answer
         answer = _reply(answer, 0)
         if isinstance(answer, BrokerUnavailable):
-            way.doubt()
+            connections.doubt()
         return answer
 
     async def _send(
         self, groups: Sequence[Group], ask: bool, timeout_s: float | None, replicas: int = 0
     ) -> list[Reply | Exception]:
-        way, last = self._way(), None
+        connections, last = self._connections(), None
         if replicas:
             # A script whose work was done by an earlier attempt writes nothing, and ``WAIT``, which
             # covers the writes of its own connection, would return immediately: hence the ``SET``.
@@ -230,43 +230,43 @@ class RedisClient:
             last = ("WAIT", replicas, wait_ms)
         answers: Sequence[list[Any] | Exception]
         try:
-            async with way.turns:
+            async with connections.turns:
                 with translated():
-                    if way.router is None:
+                    if connections.router is None:
                         sent = [commands for _, commands in groups]
-                        answers = await way.pool.exchange_groups(sent, last, timeout_s)
+                        answers = await connections.pool.exchange_groups(sent, last, timeout_s)
                     else:
-                        answers = await way.router.exchange(
+                        answers = await connections.router.exchange(
                             groups, ask=ask, last=last, timeout_s=timeout_s
                         )
             replies = [_reply(answer, replicas) for answer in answers]
         except BrokerUnavailable:
-            way.doubt()
+            connections.doubt()
             raise
         if any(isinstance(reply, BrokerUnavailable) for reply in replies):
-            way.doubt()
+            connections.doubt()
         return replies
 
-    def _way(self) -> _LoopConnections:
+    def _connections(self) -> _LoopConnections:
         """The connections of the running loop."""
         loop = asyncio.get_running_loop()
-        way = self._loops.get(loop)
-        if way is None:
+        connections = self._loops.get(loop)
+        if connections is None:
             # A loop that ended without `close` would keep its sockets open.
             for ended in [other for other in list(self._loops) if other.is_closed()]:
                 self._loops.pop(ended, None)
-            way = self._loops[loop] = _LoopConnections(self)
-        return way
+            connections = self._loops[loop] = _LoopConnections(self)
+        return connections
 
     def doubt(self) -> None:
         """Look for the servers again before the next call: one did not reply as expected."""
-        self._way().doubt()
+        self._connections().doubt()
 
     async def disconnect(self) -> None:
         """Close the connections of the running loop; the next use opens new ones."""
-        way = self._loops.pop(asyncio.get_running_loop(), None)
-        if way is not None:
-            await way.close()
+        connections = self._loops.pop(asyncio.get_running_loop(), None)
+        if connections is not None:
+            await connections.close()
 
     async def close(self) -> None:
         """`disconnect`, also in the background loop if nothing runs there."""
