@@ -148,10 +148,6 @@ class _Push:
         False if one of them already exists; nothing was stored then.
         """
         queue, priority, most = kind
-        if len(places) == 1:
-            [at] = places
-            args = (self._jobs[at].id.bytes, priority, most, queue, self._rests[at])
-            return bool(await self._client.run_lasting("push_one", *args))
         parts: list[bytes] = []
         for order, rest in self._of(self._encoded, places):
             parts += (order[:_ID_BYTES], rest)
