@@ -95,25 +95,8 @@ class RedisPlugin(ProcessorPlugin):
         keep_failed_s: float = 2_592_000.0,
         history: History = "failed",
     ) -> None:
-        self.settings = checked(
-            {
-                "url": url,
-                "cluster": cluster,
-                "sentinel": sentinel,
-                "sentinel_password": sentinel_password,
-                "prefix": prefix,
-                "connect_timeout_s": connect_timeout_s,
-                "timeout_s": timeout_s,
-                "max_connections": max_connections,
-                "replicas": replicas,
-                "keep_finished": keep_finished,
-                "keep_failed": keep_failed,
-                "keep_finished_s": keep_finished_s,
-                "keep_failed_s": keep_failed_s,
-                "history": history,
-            }
-        )
-
+        given = locals()
+        self.settings = checked({name: given[name] for name in RedisSettings.model_fields})
         #: Shared by jobs, streams and services.
         self.redis = RedisClient(self.settings)
         #: Declares streams and processors; the processors run together with the worker.

@@ -23,8 +23,8 @@ _BLOCK_MS, _SHORT_MS = 4_000, 100
 #: Seconds before the next attempt to unblock a read, and before the next read after an entry; and
 #: before both after an error.
 _SOON_S, _LATE_S = 0.004, 0.1
-#: Most bytes of entries that a read may return: by default Redis closes a connection with channels for
-#: which it has to store 32 MiB, or 8 MiB for a minute.
+#: Most bytes of entries that a read may return: by default Redis closes a connection with channels
+#: for which it has to store 32 MiB, or 8 MiB for a minute.
 _MOST_BYTES = 4 * 1024 * 1024
 
 #: Called once: with None if there are entries, or with the error that ended the wait.
@@ -45,9 +45,7 @@ class ChannelUser:
 
     __slots__ = ("begun", "on_lost", "on_message")
 
-    def __init__(
-        self, on_message: Callable[[bytes], None], on_lost: Callable[[str], None]
-    ) -> None:
+    def __init__(self, on_message: Callable[[bytes], None], on_lost: Callable[[str], None]) -> None:
         self.on_message = on_message
         self.on_lost = on_lost
         self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -60,10 +58,10 @@ class ChannelUser:
 
 
 class StreamWatch:
-    """Waits for entries of streams and messages of channels, of one server or one slot of a cluster.
+    """Waits for entries of streams and messages of channels.
 
-    One task uses the connection. A stream or channel that is added while a read blocks ends the
-    read.
+    They are of one server, or of one slot of a cluster. One task uses the connection. A stream or
+    channel that is added while a read blocks ends the read.
     """
 
     def __init__(self, client: RedisClient, key: str) -> None:
@@ -323,7 +321,9 @@ class StreamWatch:
             for at, xid, error in ready
         }
 
-    async def _block(self, wire: RedisConnection, asked: Mapping[bytes, str]) -> Mapping[bytes, Any]:
+    async def _block(
+        self, wire: RedisConnection, asked: Mapping[bytes, str]
+    ) -> Mapping[bytes, Any]:
         block_ms = self._block_ms
         parts: list[Value] = ["XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS"]
         parts += [*asked, *asked.values()]

@@ -45,7 +45,7 @@ class ScriptCall:
 
 @functools.cache
 def scripts(package: str) -> Mapping[str, Script]:
-    """The scripts of ``jobs``, ``services``, ``streams`` or ``transport``, each as ``PACKAGE.NAME``.
+    """The scripts of a package, such as ``jobs``, each as ``PACKAGE.NAME``.
 
     A line ``--@include NAME`` is replaced with that file. Names that begin with an underscore are
     only for inclusion.

@@ -159,7 +159,7 @@ async def test_a_late_worker_leaves_a_move_alone_that_another_one_has_taken_over
     chancy: Chancy, monkeypatch: pytest.MonkeyPatch, before: str
 ) -> None:
     """Otherwise that one pushes the job again, after it has run."""
-    ((id,),) = await fetch(chancy, PUSH, 1, 0.0)
+    await fetch(chancy, PUSH, 1, 0.0)
     broker = await plane(chancy)
     if before == "refuse":
         await broker.client.command("SET", f"{broker.tag}:u", "")
