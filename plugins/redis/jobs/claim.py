@@ -7,13 +7,12 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Settlement
 from chancy.broker.contract import never
 from chancy.errors import BrokerError, BrokerUnavailable
-from chancy.job.ids import new_ids
 from chancy.plugins.redis import records
 from chancy.plugins.redis.jobs import meta as folding
 from chancy.plugins.redis.jobs.decoding import Settle, decode_claims
@@ -25,7 +24,6 @@ logger = logging.getLogger("chancy.redis")
 
 #: Seconds for which the server may still execute a claim without a reply.
 _UNKNOWN_FOR_S = 30.0
-_LEASES = 64
 #: Most unanswered claims that are remembered for a worker and queue.
 _MOST_UNKNOWN = 1_000
 
@@ -50,7 +48,6 @@ class RedisClaims:
         self._client = client
         self._address = address
         self._settle = settle
-        self._leases: list[UUID] = []
         self._unknown: dict[tuple[UUID, str], list[_UnansweredScript]] = {}
         # The worker of each claim call in flight, and the leases that its claims may have.
         self._calls: list[tuple[UUID, set[UUID]]] = []
@@ -89,7 +86,7 @@ class RedisClaims:
         self, queue: str, worker_id: UUID, limit: int, leases: set[UUID], funcs: Sequence[str]
     ) -> list[Claim]:
         """Claim jobs of these functions that were set aside."""
-        lease, sent_at = self._lease(), time.monotonic()
+        lease, sent_at = uuid4(), time.monotonic()
         leases.add(lease)
         try:
             answer: list[Any] = await self._client.run(
@@ -120,7 +117,7 @@ class RedisClaims:
         funcs: Sequence[str] = ()
         while len(claims) < limit:
             # A lease for each script: if a later reply is lost, the earlier claims are known.
-            lease, sent_at = self._lease(), time.monotonic()
+            lease, sent_at = uuid4(), time.monotonic()
             leases.add(lease)
             most = min(MOVED, limit - len(claims))
             try:
@@ -182,11 +179,6 @@ class RedisClaims:
             )
         except BrokerError as error:
             logger.warning("claims_not_released jobs=%d error=%s", len(claims), error)
-
-    def _lease(self) -> UUID:
-        if not self._leases:
-            self._leases = new_ids(_LEASES)
-        return self._leases.pop()
 
     async def _recover(self, queue: str, worker_id: UUID) -> list[Claim]:
         """The claims of scripts whose reply was lost.
