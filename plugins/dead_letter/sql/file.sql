@@ -4,7 +4,8 @@
 -- Index: finished_jobs_id of the days in question, once for each id; the primary keys. The fence
 -- `offset 0` prevents the planner from scanning a whole day without statistics, and the condition
 -- on the state is written so that dead_letters_failed is not used (370 pages for each id).
--- Locks: the inserted rows, by id. Safe to repeat.
+-- Locks: the existing dead letters, leaving out jobs whose dead letter another transaction has
+-- locked, which the sweep files later; the inserted rows, by id. Safe to repeat.
 insert into {schema}.dead_letters as d (
   id, queue, priority, func, arguments, max_attempts, unique_key, limits, meta, attempt, crashes,
   errors, worker_id, host, pushed_at, died_at, reason, error)
@@ -22,12 +23,23 @@ cross join lateral (
     and o.finished_at >= now() - $2::float8 * interval '1 second'
     and o.finished_at < now() + interval '1 hour'
   offset 0) as f
+left join lateral (
+  select d.id
+  from {schema}.dead_letters as d
+  where d.id = u.id
+  offset 0) as existing on true
+left join lateral (
+  select d.id
+  from {schema}.dead_letters as d
+  where d.id = u.id
+  for update skip locked) as unlocked on true
 left join {schema}.workers as w on w.id = f.worker_id
-where not exists (
-  select
-  from {schema}.dead_letters_purged as p
-  where p.id = f.id
-    and coalesce(p.died_at >= f.finished_at, false))
+where (existing.id is null or unlocked.id is not null)
+  and not exists (
+    select
+    from {schema}.dead_letters_purged as p
+    where p.id = f.id
+      and coalesce(p.died_at >= f.finished_at, false))
 order by f.id, f.finished_at desc
 on conflict (id) do update
 set

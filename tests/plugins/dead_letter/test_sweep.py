@@ -144,6 +144,31 @@ async def test_a_locked_letter_keeps_no_others_from_being_purged(
     assert await sweeper(chancy, keep_days=1).retain() == 2
 
 
+async def test_a_locked_letter_of_a_job_that_failed_again_keeps_no_others_from_being_filed(
+    dsn: str, chancy: Chancy
+) -> None:
+    again, kept = letters(dsn, 2, ago="1 hour")
+    (other,) = failed(dsn)
+    columns = (
+        "id, pos, state, queue, priority, func, attempt, max_attempts, crashes, errors, pushed_at"
+    )
+    ask(
+        dsn,
+        f"insert into chancy.finished_jobs ({columns}, finished_at)"
+        f" select {columns}, clock_timestamp() from chancy.finished_jobs where id = %s",
+        [again],
+    )
+    one = sweeper(chancy)
+    with psycopg.connect(dsn) as holder:
+        holder.execute("select from chancy.dead_letters for update")
+        async with asyncio.timeout(10):
+            assert await one.repair() == 1
+        assert filed(dsn) == {again, kept, other}
+    assert await one.repair() == 1
+    died = "select id from chancy.dead_letters where died_at > now() - interval '30 minutes'"
+    assert {id for (id,) in ask(dsn, died)} == {again, other}
+
+
 async def test_purged_dead_letters_are_remembered_while_they_could_return(
     dsn: str, chancy: Chancy
 ) -> None:
