@@ -185,6 +185,8 @@ class Firing:
         self._keep = keep
         self._names = names
         self._pause_s = _SHORTEST_S
+        #: Due entries for the next step to skip, since the last ones could not fire them.
+        self._passed = 0
         # Its own: jobs may block all threads of the event loop.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="chancy cron")
 
@@ -198,8 +200,9 @@ class Firing:
         :raises BrokerError: the server is unavailable, or refuses a statement for a reason other
             than an entry.
         """
-        entries, wait_s = await self._entries.due(BATCH, self._names)
-        if not entries:
+        passed, self._passed = self._passed, 0
+        entries, wait_s = await self._entries.due(BATCH, self._names, passed)
+        if not entries and not passed:
             return float("inf") if wait_s is None else max(wait_s, _SHORTEST_S)
         rows, busy = await self._check_overlaps(entries)
         # In a thread: computing the ticks of a long outage may take seconds.
@@ -216,6 +219,9 @@ class Firing:
             advanced += await self._fire(batch, busy)
         if fired := [plan.name for plan in plans if plan.ticks]:
             await self._entries.prune(fired, self._keep)
+        if len(entries) == BATCH:  # others may be due behind those that are locked
+            self._passed = passed + BATCH - advanced
+            return _SHORTEST_S
         self._pause_s = _SHORTEST_S if advanced else min(2 * self._pause_s, _LONGEST_S)
         return self._pause_s if wait_s is None else max(min(self._pause_s, wait_s), _SHORTEST_S)
 

@@ -142,13 +142,14 @@ class Entries:
     # For firing
 
     async def due(
-        self, limit: int, names: Sequence[str] = ()
+        self, limit: int, names: Sequence[str] = (), passed: int = 0
     ) -> tuple[list[DueEntry], float | None]:
         """Due entries, and the seconds until the next other entry is due; None if there is none.
 
         :param names: entries to include even if they have lapsed.
+        :param passed: the number of due entries to skip, in the order of their times.
         """
-        rows = await self._tables.fetch("due", limit, list(names))
+        rows = await self._tables.fetch("due", limit, list(names), passed)
         found = [DueEntry(row[:-2], row[-2] or []) for row in rows if row[0] is not None]
         return found, rows[0][-1]
 

@@ -1,6 +1,6 @@
--- Entries with a tick to fire or a next tick that is not computed yet, at most $1; each row has the
--- server's time, the bytes of its job as stored, and the seconds until the next other entry. One row
--- of nulls if nothing is due.
+-- Entries with a tick to fire or a next tick that is not computed yet, at most $1 after the first $3;
+-- each row has the server's time, the bytes of its job as stored, and the seconds until the next other
+-- entry. One row of nulls if there is none.
 -- Lapsed entries are left out, except those named in $2: the caller has them in its code, and they
 -- lapsed because the clock of the server was set or no worker could declare them for a while.
 -- For an entry whose ticks must not overlap and whose queue is in another broker, the last jobs
@@ -44,4 +44,5 @@ left join lateral (
   from active
   where next_at <= statement_timestamp()
   order by next_at, name
-  limit $1::int) as e on true
+  limit $1::int
+  offset $3::int) as e on true

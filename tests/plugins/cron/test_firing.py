@@ -86,6 +86,31 @@ async def test_steps_beside_a_locked_row_are_rare_and_miss_no_tick(dsn: str) -> 
         assert await clock.firing.step() > 0.02
 
 
+async def test_locked_entries_hide_none_that_are_due_later(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(firing, "BATCH", 2)
+    names = [f"e{number}" for number in range(7)]
+    async with clockwork(dsn, *(entry(name) for name in names)) as clock:
+        await clock.fire()
+        for number, name in enumerate(names):
+            ago(dsn, name, f"{70 - number} minutes")
+            changed = "update chancy.cron_entries set next_at = last_tick where name = %s"
+            ask(dsn, changed, [name])
+        with psycopg.connect(dsn) as holder:
+            held = names[:4]
+            ask(
+                holder, "select 1 from chancy.cron_entries where name = any (%s) for update", [held]
+            )
+            await clock.fire()
+            assert {one["entry"] for one in pushed(dsn)} == {*names} - {*held}
+            # It begins again from the front, and less often.
+            pauses = [await clock.firing.step() for _ in range(18)]
+            assert max(pauses) == 1.0
+        await clock.fire()
+    assert {one["entry"] for one in pushed(dsn)} == {*names}
+
+
 async def test_an_invalid_entry_that_is_locked_keeps_no_others_waiting(dsn: str) -> None:
     async with clockwork(dsn, entry("bad"), entry("good")) as clock:
         for name in ("bad", "good"):
@@ -338,7 +363,9 @@ def test_due_jobs_are_found_by_the_index(dsn: str) -> None:
             " select 'due' || n, '@daily', 'a.b' from generate_series(1, 20) as n"
         )
         connection.execute("vacuum analyze chancy.cron_entries")
-        text = SQL.statement("due", "chancy").replace("$1::int", "200").replace("$2", "'{e1}'")
+        text = SQL.statement("due", "chancy")
+        for name, value in (("$1", "200"), ("$2", "'{e1}'"), ("$3", "0")):
+            text = text.replace(name, value)
         plan = connection.execute(
             f"explain (analyze, buffers, costs off, timing off) {text}".encode()
         ).fetchall()
