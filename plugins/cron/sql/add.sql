@@ -34,6 +34,10 @@ set
     when (e.expression, e.zone) = (excluded.expression, excluded.zone) then e.from_at
     else clock_timestamp()
   end,
+  last_tick = case
+    when (e.expression, e.zone) = (excluded.expression, excluded.zone)
+      or e.last_tick < clock_timestamp() then e.last_tick
+  end,
   next_at = '-infinity',
   problem = null,
   revision = e.revision + 1,

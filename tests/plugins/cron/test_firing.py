@@ -22,10 +22,20 @@ from chancy.plugins.cron import Misfire, Overlap, firing
 from chancy.plugins.cron.firing import TICKS, Firing, FiringPlan, columns, plan
 from chancy.plugins.cron.store import SQL, Entries
 from chancy.schedule import Schedule, jitter_s
-from tests.plugins.cron.clockwork import EVERY_SECOND, ago, clockwork, entry, hourly, pushed, ticks
+from tests.plugins.cron.clockwork import (
+    EVERY_SECOND,
+    Clockwork,
+    ago,
+    clockwork,
+    entry,
+    hourly,
+    pushed,
+    ticks,
+)
 from tests.support import jobs
 from tests.support.presence import present
 from tests.support.sql import ask
+from tests.support.waiting import eventually
 
 
 async def test_a_tick_pushes_its_job_and_identifies_itself(dsn: str) -> None:
@@ -283,6 +293,11 @@ async def test_jitter_puts_jobs_off_and_all_agree_by_how_much(dsn: str) -> None:
     assert states == [(True,)] * 10
 
 
+async def fires(clock: Clockwork, dsn: str) -> bool:
+    await clock.fire()
+    return bool(pushed(dsn))
+
+
 async def test_a_clock_that_goes_back_repeats_no_tick(dsn: str) -> None:
     """The last tick is ahead of the server's time, as after its clock went back by two hours."""
     async with clockwork(dsn, entry(schedule=EVERY_SECOND, misfire=Misfire.ALL)) as clock:
@@ -292,6 +307,14 @@ async def test_a_clock_that_goes_back_repeats_no_tick(dsn: str) -> None:
         stored = present(await clock.entries.get("one"))
         assert stored.next_at is not None
         assert stored.next_at - stored.read_at > timedelta(hours=1, minutes=59)
+        # After a pause ticks count from now on, and so do those of another expression.
+        assert await clock.entries.pause("one")
+        assert await clock.entries.resume("one")
+        await eventually(lambda: fires(clock, dsn))
+        ago(dsn, "one", "-2 hours")
+        await clock.add(entry(schedule="* * * * * */2"))
+        ask(dsn, "delete from chancy.jobs")
+        await eventually(lambda: fires(clock, dsn))
 
 
 async def test_ticks_of_the_days_on_which_clocks_change(dsn: str) -> None:
