@@ -185,14 +185,18 @@ def stored(row: Sequence[Any]) -> StoredEntry:
     return from_row(
         StoredEntry,
         (*own, source, *row[17:]),
-        arguments=json.loads,
-        meta=_mapping,
-        limits=_mapping,
+        arguments=_json,
+        meta=_json,
+        limits=_json,
     )
 
 
-def _mapping(text: str | None) -> Any:
-    return json.loads(text) if text else {}
+def _json(text: str | None) -> Any:
+    """A stored value; its text if Python cannot read it, such as a number of 5,000 digits."""
+    try:
+        return json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        return text
 
 
 def job_of(entry: StoredEntry) -> Job:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from chancy import Chancy, Job
+from chancy import Chancy, Job, Plugin
 from chancy.plugins.cron import Cron, Entry
 from chancy.plugins.cron.firing import Firing
 from chancy.plugins.cron.store import Entries
@@ -74,7 +74,7 @@ class Clockwork:
 
 @asynccontextmanager
 async def clockwork(
-    dsn: str, *entries: Entry, keep: int = 100, plugins: Sequence[Cron] = ()
+    dsn: str, *entries: Entry, keep: int = 100, plugins: Sequence[Plugin] = ()
 ) -> AsyncGenerator[Clockwork]:
     async with Chancy(dsn, plugins=plugins or [Cron()]) as chancy:
         made = Clockwork(chancy, keep=keep)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from datetime import datetime
 
 import pytest
 
-from chancy.plugins.cron import Misfire, Overlap
+from chancy.plugins.cron import Cron, Misfire, Overlap
+from chancy.plugins.cron.firing import Firing
+from chancy.plugins.metrics import Metrics
 from tests.plugins.cron.clockwork import ago, clockwork, entry, pushed, ticks
 from tests.support.presence import present
 from tests.support.sql import ask
@@ -113,6 +116,23 @@ async def test_a_bad_row_does_not_stop_the_others(
         await clock.add(entry("bad-zone"))
         stored = present(await clock.entries.get("bad-zone"))
         assert stored.problem is None
+
+
+async def test_arguments_that_python_cannot_read_do_not_stop_the_others(dsn: str) -> None:
+    async with clockwork(dsn, entry("bad"), entry("good"), plugins=[Cron(), Metrics()]) as clock:
+        for name in ("bad", "good"):
+            ago(dsn, name, "1 hour")
+        ask(
+            dsn,
+            "update chancy.cron_entries set arguments = jsonb_build_object('n', repeat('1', 5000)"
+            "::numeric) where name = 'bad'",
+        )
+        prepare = present(clock.chancy.prepare_stored)
+        with closing(Firing(clock.entries, keep=100, prepare=prepare)) as firing:
+            await firing.step()
+        assert [one["entry"] for one in pushed(dsn)] == ["good"]
+        assert ticks(dsn, "bad") == [(False, "refused", 0)]
+        assert [one.name for one in await clock.entries.every()] == ["bad", "good"]
 
 
 async def test_an_entry_whose_push_fails_does_not_stop_the_others(dsn: str) -> None:
