@@ -187,6 +187,22 @@ def test_a_locked_job_hides_none_of_lower_priorities(
     assert [claims.numbers(1) for _ in range(3)] == [[3], [4], []]
 
 
+def test_locked_jobs_of_many_priorities_hide_no_lower_ones(
+    claims: Claims, lock: Callable[..., None]
+) -> None:
+    claims.declare(GlobalConcurrency(1, by="host"))
+    for priority in range(100, -100, -1):
+        claims.push(
+            *({"host": priority, "held": held} for held in (False, True)), priority=priority
+        )
+    claims.push({"host": -100, "held": False}, {"host": -100, "n": 0}, priority=-100)
+    while claims.claim(1_000):
+        pass
+    claims.end()
+    lock(held=True)
+    assert claims.numbers(1) == [0]
+
+
 def test_a_thousand_locked_partitions_hide_no_others(
     claims: Claims, lock: Callable[..., None]
 ) -> None:
@@ -488,6 +504,18 @@ def test_claims_of_different_sizes_keep_fair_shares(
         starts.update(job["tenant"] for job in started)
         shares = [starts[tenant] / weights.get(str(tenant), 1) for tenant in range(10)]
         assert max(shares) - min(shares) <= 2
+
+
+@pytest.mark.parametrize("others", [(), (GlobalConcurrency(1_000, by="host"),)])
+def test_changed_weights_apply_to_turns_that_have_begun(
+    claims: Claims, others: tuple[Rule, ...]
+) -> None:
+    claims.declare(FairShare("tenant", weights={"a": 50}), *others)
+    claims.push(*({"tenant": name} for name in "ab" for _ in range(200)))
+    assert len(claims.claim(10)) == 10
+    claims.declare(FairShare("tenant"), *others)
+    starts = Counter(job["tenant"] for _ in range(4) for job in claims.claim(10))
+    assert abs(starts["a"] - starts["b"]) <= 2
 
 
 def test_a_priority_gives_a_tenant_no_larger_share(claims: Claims) -> None:

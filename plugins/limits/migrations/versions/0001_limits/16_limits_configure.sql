@@ -66,10 +66,14 @@ begin
   join unnest(q.kinds, q.by_nos, q.bursts) with ordinality as n (kind, by_no, burst, no)
     on n.kind = 'rate' and q.bys[n.by_no] is not distinct from v_old.bys[o.by_no];
   if v_old.bys is not distinct from v_bys then
+    -- Turns that have begun get the shares of changed weights.
+    update {schema}.limits_tenants t set unfinished = null
+    where t.queue = p_queue and t.unfinished is not null;
     with ready as (
       update {schema}.limits_partitions p
-      set turn = nextval('{schema}.limits_turns'), blocked = null, ready_at = null
-      where p.queue = p_queue and p.turn is null
+      set turn = coalesce(p.turn, nextval('{schema}.limits_turns')), unfinished = null,
+        blocked = null, ready_at = null
+      where p.queue = p_queue and (p.turn is null or p.unfinished is not null)
       returning p.priority, p.turn)
     update {schema}.limits_queues q
     set ring = coalesce((

@@ -19,7 +19,7 @@ declare
   v_live record; v_part record; v_lanes jsonb;
   v_ids uuid[] := '{}'; v_keys text[] := '{}'; v_running boolean[] := '{}'; v_old int := 0;
   v_freed text[] := '{}';
-  v_count int; v_slots boolean; v_block boolean; v_most_parts int; v_read int := 1; v_idle boolean;
+  v_count int; v_slots boolean; v_block boolean; v_most_parts int; v_pass int := 0; v_read int := 1; v_idle boolean;
   v_locked boolean := false; v_wide boolean := false;
   v_ring smallint; v_last bigint; v_done int := 32768; v_to smallint; v_above smallint := 32767;
   v_front_read boolean := false; v_whole_front boolean := false;
@@ -128,8 +128,9 @@ begin
   v_most_parts := case when 'fair' = any (s.kinds) then v_room / 2 + 1 else v_room end;
   -- By priority; of the same one, held jobs first. With fair shares, one read of what is pending adds
   -- to the ring, which then decides.
-  for v_pass in 1 .. 60 loop
-    exit when v_room <= 0 or v_bytes <= 0;
+  loop
+    v_pass := v_pass + 1;
+    exit when v_pass > 60 or v_room <= 0 or v_bytes <= 0;
     v_ring := (
       select max(l.key::smallint) from jsonb_object_keys(s.ring) as l (key) where l.key::int < v_done);
     exit when v_ring is null and v_above = -32768;
@@ -159,7 +160,7 @@ begin
       s.ring := v_part.ring;
       -- All that are left of this lane are locked elsewhere: they do not hide lower ones.
       if v_locked and v_part.ids = '{}' and (s.ring ->> v_ring::text)::bigint > v_last then
-        v_done := v_ring;
+        v_done := v_ring; v_pass := 0;
       end if;
       v_read := v_read + 1; v_locked := v_part.locked is true;
       v_most_parts := case
