@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from chancy.broker.optional import SqlStore
 from chancy.broker.values import YOUNG, YOUNG_FAILED
-from chancy.errors import LOCK_NOT_AVAILABLE, StatementFailed
+from chancy.errors import StatementFailed
 from chancy.plugin.patterns import exact, like, matches
 from chancy.plugin.tables import PluginSql
 from chancy.plugins.pruner.rule import Prune
@@ -95,11 +95,11 @@ class PrunerSweep:
         :param pause: sleeps the given number of seconds; called after each statement.
         :param should_continue: called before each statement. If it returns False, the turn stops
             and the next one resumes there.
-        :raises BrokerError: a statement failed; the next turn resumes there. If another transaction
-            holds rows, the rule is first applied to all other queues, and so are the other rules.
+        :raises BrokerError: a statement failed; the next turn resumes there. After a retryable
+            failure, such as a lock or statement timeout, the turn first does the rest of its work.
         """
         ((now,),) = await self._tables.fetch("now")
-        held: StatementFailed | None = None
+        failed: StatementFailed | None = None
         work = await self._work()
         current = set(work)
         self._progress = {
@@ -113,9 +113,9 @@ class PrunerSweep:
                 try:
                     done = await self._advance(*key, now)
                 except StatementFailed as error:
-                    if error.sqlstate != LOCK_NOT_AVAILABLE:
+                    if not error.retryable:
                         raise
-                    held, done = error, True  # the others do not wait for it
+                    failed, done = error, True  # the others do not wait for it
                 took_s = time.monotonic() - started
                 await pause(max(took_s * _PAUSES, _SHORTEST_PAUSE_S))
                 if done:
@@ -123,8 +123,8 @@ class PrunerSweep:
             else:
                 return False
         self._stopped = (0, "")
-        if held is not None:
-            raise held
+        if failed is not None:
+            raise failed
         return True
 
     async def _work(self) -> list[tuple[int, str]]:

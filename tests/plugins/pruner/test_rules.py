@@ -89,6 +89,27 @@ async def test_a_locked_job_holds_up_its_queue_alone(
     assert left(connection) == {}
 
 
+async def test_a_step_that_takes_too_long_holds_up_its_queue_alone(
+    store: SqlStore, connection: psycopg.Connection[Any]
+) -> None:
+    fill(connection, 20, queue="a", first=HOUR)
+    fill(connection, 20, queue="b", first=HOUR)
+    connection.execute(
+        "create function chancy.too_slow() returns trigger language plpgsql as $$ begin"
+        " raise 'canceling statement due to statement timeout' using errcode = 'query_canceled';"
+        " end $$"
+    )
+    connection.execute(
+        "create trigger too_slow before delete on chancy.finished_jobs for each row"
+        " when (old.queue = 'a') execute function chancy.too_slow()"
+    )
+    sweep = PrunerSweep(store, [Prune(older_than=HOUR)], step=7)
+    for _ in range(2):
+        with pytest.raises(StatementFailed, match="statement timeout"):
+            await sweep.turn(no_pause, lambda: True)
+    assert left(connection) == {("a", "shop.jobs.sell", 4): 20}
+
+
 async def test_the_age_counts_from_the_end(
     store: SqlStore, connection: psycopg.Connection[Any]
 ) -> None:
