@@ -20,7 +20,7 @@ from chancy.errors import ChancyError, ConfigurationError
 from chancy.plugin.runtime import Application, Runtime
 from chancy.plugins.metrics import gauges
 from chancy.plugins.metrics.exposition import JobsCollector
-from chancy.plugins.metrics.series import MetricsTable
+from chancy.plugins.metrics.series import SQL, MetricsTable
 from chancy.text import shown
 
 if TYPE_CHECKING:
@@ -182,13 +182,12 @@ class Endpoint:
             return "the worker is shutting down"
         if (reason := self._alive()) is not None:
             return reason
+        looking = SQL.on(self._runtime.broker).fetch("registered", self._runtime.worker_id)
         try:
-            known = self._call(self._runtime.broker.workers(), _DATABASE_S)
+            found = self._call(looking, _DATABASE_S)
         except LateError:
             return f"the database has not responded within {_DATABASE_S:g} s"
-        if all(worker.id != self._runtime.worker_id for worker in known):
-            return "the worker is not registered"
-        return None
+        return None if found else "the worker is not registered"
 
     def _call(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
         called = asyncio.run_coroutine_threadsafe(work, self._loop)
