@@ -131,22 +131,18 @@ class OpenTelemetry(Plugin):
     def around(self, context: JobContext) -> Generator[None]:
         pushed, dropped = _extracted(context.meta)
         if dropped:
-            token = contexts.attach(pushed)
-            try:
+            with _attached(pushed):
                 yield
-            finally:
-                contexts.detach(token)
             return
         span = self._start(context, pushed)
         running = trace.set_span_in_context(span, pushed)
         carrier: dict[str, str] = {}
         propagate.inject(carrier, running)
         context.carry(**{KEY: carrier})
-        token = contexts.attach(running)
         try:
-            yield
+            with _attached(running):
+                yield
         finally:
-            contexts.detach(token)
             if context.outcome is not None and span.is_recording():
                 _record(span, context.outcome)
             span.end()

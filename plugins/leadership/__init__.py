@@ -12,8 +12,7 @@ from chancy.plugin.finding import Finding, Severity
 from chancy.plugin.leader import LeaderGate, Unelected
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Application, Runtime
-from chancy.plugin.tables import PluginSql
-from chancy.plugins.leadership.election import Election
+from chancy.plugins.leadership.election import SQL, Election
 from chancy.postgres.schema.component import Migrations
 from chancy.text import elapsed
 
@@ -23,7 +22,6 @@ _IDENTIFIER = "chancy.leadership"
 _MIGRATIONS = Migrations(
     name="leadership", package="chancy.plugins.leadership.migrations", head="0001"
 )
-_SQL = PluginSql("chancy.plugins.leadership", "leases")
 
 
 class Leadership(Plugin):
@@ -66,7 +64,7 @@ class Leadership(Plugin):
     async def examine(self, app: Application) -> Sequence[Finding]:
         if Capability.SQL not in app.broker.capabilities:
             return ()
-        rows = await _SQL.on(app.broker).fetch("leader", self.lease_s)
+        rows = await SQL.on(app.broker).fetch("leader", self.lease_s)
         ((workers, holder, term, left_s),) = rows
         if left_s is not None and left_s > 0:
             return [Finding("leader", f"worker {holder}, in term {term}")]

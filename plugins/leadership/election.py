@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from importlib import resources
 from uuid import UUID
 
 from chancy.broker.optional import SqlStore
 from chancy.clock import LEASE_TRUSTED, Backoff, ClockReading
 from chancy.errors import BrokerError
 from chancy.plugin.runtime import Runtime
-from chancy.postgres.statements import load
+from chancy.plugin.tables import PluginSql
 
 logger = logging.getLogger("chancy.leadership")
 
-_SQL = resources.files("chancy.plugins.leadership") / "sql"
+SQL = PluginSql("chancy.plugins.leadership", "leases")
 #: Timeout in seconds for releasing the lease at the end; an unreleased lease expires.
 _RESIGN_S = 2.0
 #: Seconds over which workers spread their attempts after a notification that the lease is free.
@@ -39,8 +38,8 @@ class Election:
         self._store = store
         self._lease_s = lease_s
         self._renew_s = renew_s
-        self._elect = load(_SQL, "elect", store.schema)
-        self._resign = load(_SQL, "resign", store.schema)
+        self._elect = SQL.statement("elect", store.schema)
+        self._resign = SQL.statement("resign", store.schema)
         self._backoff = Backoff(base_s=renew_s / 10, cap_s=renew_s)
         #: The worker id that may hold the lease; set before the lease is requested.
         self._candidate: UUID | None = None
