@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from typing import Protocol
+from collections.abc import Coroutine
+from typing import Any, Protocol
 
 #: The fraction of a lease for which its holder relies on it: the clocks of two machines may
 #: differ in speed by a tenth, and the holder still stops before the lease expires.
@@ -67,6 +68,17 @@ class SystemClock:
         except TimeoutError:
             return event.is_set()
         return True
+
+
+async def run_briefly(work: Coroutine[Any, Any, object], clock: Clock, timeout_s: float) -> None:
+    """Run a coroutine for at most ``timeout_s`` seconds by a clock, and then cancel it."""
+    ended = asyncio.Event()
+    task = asyncio.create_task(work)
+    task.add_done_callback(lambda _: ended.set())
+    try:
+        await clock.wait(ended, timeout_s)
+    finally:
+        task.cancel()
 
 
 def is_being_cancelled() -> bool:

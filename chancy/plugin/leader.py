@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Protocol
 
-from chancy.clock import Clock
+from chancy.clock import Clock, run_briefly
 
 
 class LeaderGate(Protocol):
@@ -67,13 +66,6 @@ async def elected(leader: LeaderGate, clock: Clock, timeout_s: float) -> bool:
     Use it for work that the leader does often and other workers do rarely, so that the work
     continues while there is no leader.
     """
-    if leader.leading:
-        return True
-    leads = asyncio.Event()
-    waiting = asyncio.create_task(leader.wait())
-    waiting.add_done_callback(lambda _: leads.set())
-    try:
-        await clock.wait(leads, timeout_s)
-    finally:
-        waiting.cancel()
+    if not leader.leading:
+        await run_briefly(leader.wait(), clock, timeout_s)
     return leader.leading

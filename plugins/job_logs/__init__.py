@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 import weakref
@@ -12,7 +11,7 @@ from uuid import UUID
 
 from chancy.broker.optional import SqlStore
 from chancy.checks import check_number
-from chancy.clock import Clock
+from chancy.clock import Clock, run_briefly
 from chancy.errors import BrokerError
 from chancy.plugin.leader import LeaderGate
 from chancy.plugin.plugin import Plugin
@@ -106,7 +105,7 @@ class JobLogs(Plugin):
                     await self._prune(tables, runtime.leader, clock)
                     prune_at = clock.monotonic() + _PRUNE_S
         finally:
-            await self._store_last(tables, clock)
+            await run_briefly(self._store(tables), clock, _LAST_S)
             self._buffer.leave(runtime)
 
     async def _store(self, tables: PluginTables) -> None:
@@ -125,14 +124,6 @@ class JobLogs(Plugin):
         self._postponed = False
         if dropped := self._buffer.take_dropped():
             logger.warning("job_logs_dropped lines=%d", dropped)
-
-    async def _store_last(self, tables: PluginTables, clock: Clock) -> None:
-        """When the worker stops, store the lines since the last batch."""
-        storing = asyncio.create_task(self._store(tables))
-        done = asyncio.Event()
-        storing.add_done_callback(lambda _: done.set())
-        await clock.wait(done, _LAST_S)
-        storing.cancel()
 
     async def _prune(self, tables: PluginTables, leader: LeaderGate, clock: Clock) -> None:
         """Remove lines of jobs that are no longer stored. Storing continues between the steps."""

@@ -16,7 +16,7 @@ from chancy.attempt.settlement import Settlement
 from chancy.broker.optional import SqlStore
 from chancy.broker.values import Capability
 from chancy.checks import check_number
-from chancy.clock import Clock
+from chancy.clock import Clock, run_briefly
 from chancy.errors import BrokerError, ConfigurationError
 from chancy.job.definition import Job
 from chancy.plugin.plugin import Plugin
@@ -267,13 +267,9 @@ class Metrics(Plugin):
                 await asyncio.wait([storing])
             await self._store(table)
 
-        last = asyncio.create_task(rest())
-        ended = asyncio.Event()
-        last.add_done_callback(lambda _: ended.set())
-        await clock.wait(ended, _LAST_S)
-        for task in (storing, last):
-            if task is not None:
-                task.cancel()
+        await run_briefly(rest(), clock, _LAST_S)
+        if storing is not None:
+            storing.cancel()
 
 
 def _address(listen: str) -> tuple[str, int]:
