@@ -137,10 +137,11 @@ class Walk:
                     impatient=self._by_filter,
                 )
             except BrokerError as error:
-                if self._by_filter and _held(error):
+                locked = isinstance(error, StatementFailed) and error.sqlstate == LOCK_NOT_AVAILABLE
+                if self._by_filter and locked:
                     self._held += len(ids) == 1
                     if self._held > MOST_HELD:
-                        raise  # it is not about single ones
+                        raise  # more than a few rows are locked
                     break
                 pause_s = backoff.next_until(give_up_at)
                 if pause_s is None or not error.retryable:
@@ -184,7 +185,3 @@ class Walk:
                 return
             after = positions[-1]
             yield positions
-
-
-def _held(error: BrokerError) -> bool:
-    return isinstance(error, StatementFailed) and error.sqlstate == LOCK_NOT_AVAILABLE

@@ -47,20 +47,12 @@ VACUUM_LOOK_S, _VACUUM_RARELY = 5.0, 60
 _MAX_AWAITED = 10_000
 
 
-def _is_concurrent(error: BrokerError) -> bool:
-    return isinstance(error, StatementFailed) and error.sqlstate in _CONCURRENT
-
-
 def _until(clock: Clock, due: float, leader: LeaderGate | None) -> Callable[[], bool]:
     """A condition that holds until the next turn is due, and while the leader still leads.
 
     A long scan must not delay the partitions.
     """
     return lambda: clock.monotonic() < due and (leader is None or leader.leading)
-
-
-def _not_allowed(error: StatementFailed) -> bool:
-    return error.sqlstate == _NOT_ALLOWED
 
 
 class Pruner(Plugin):
@@ -136,7 +128,7 @@ class Pruner(Plugin):
         try:
             await self.prune(broker)
         except StatementFailed as error:
-            if not _not_allowed(error):
+            if error.sqlstate != _NOT_ALLOWED:
                 raise
             logger.warning(
                 "prune_not_allowed error=%s: run a worker as the owner of the tables, or call "
@@ -156,7 +148,7 @@ class Pruner(Plugin):
         try:
             await sweep.turn(pause, should_continue)
         except BrokerError as error:
-            if isinstance(error, StatementFailed) and _not_allowed(error):
+            if isinstance(error, StatementFailed) and error.sqlstate == _NOT_ALLOWED:
                 logger.warning(
                     "prune_rules_not_allowed error=%s: the rules need the DELETE privilege on "
                     "finished_jobs: grant it, or run `chancy prune` as a role that has it",
@@ -208,7 +200,8 @@ class Pruner(Plugin):
         try:
             return await SQL.on(broker).fetch(name, *numbers)
         except BrokerError as error:
-            if not ((error.retryable and not strict) or _is_concurrent(error)):
+            concurrent = isinstance(error, StatementFailed) and error.sqlstate in _CONCURRENT
+            if not concurrent and (strict or not error.retryable):
                 raise
             logger.info("prune_postponed step=%s error=%s", name, error)
             return None
