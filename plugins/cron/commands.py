@@ -227,7 +227,7 @@ def _result(tick: Fired) -> str:
 
 
 def _known(found: T | None, name: str) -> T:
-    """What was found. Without it, exits with status 1: there is no such entry."""
+    """Return ``found``; if it is None, exit with status 1: there is no such entry."""
     if found is None:
         refuse(f"there is no cron entry {shown(name)}")
     return found

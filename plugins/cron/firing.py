@@ -187,7 +187,7 @@ class Firing:
         self._pause_s = _SHORTEST_S
         #: Due entries for the next step to skip, since the last ones could not fire them.
         self._passed = 0
-        # Its own: jobs may block all threads of the event loop.
+        # Not a thread of the event loop: jobs may block all of these.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="chancy cron")
 
     def close(self) -> None:

@@ -42,8 +42,8 @@ async def _newest(chancy: Application) -> Sequence[tuple[UUID, str]]:
 def dead() -> None:
     """List, show, replay and purge jobs, and events of streams, that failed for good.
 
-    Those that no worker has filed yet, such as those of a moment ago in Redis, become dead letters
-    first. For an event, --queue is its stream and --func its processor: orders/bill.
+    Failures that no worker has filed yet, such as recent ones in Redis, are filed first. For an
+    event, --queue is its stream and --func its processor: orders/bill.
 
     \b
     Example:
@@ -112,8 +112,8 @@ def list_(
 def groups(line: CommandLine, limit: int, before: UUID | None, json_: bool) -> None:
     """List groups of dead letters of the same kind, the one with the latest failure first.
 
-    Dead letters of a group have the same function, reason, error and message but for numbers and
-    quoted values. Replay or purge a group by its fingerprint.
+    Dead letters of a group have the same function, reason, error and message except for numbers
+    and quoted values. Replay or purge a group by its fingerprint.
 
     \b
     Example:

@@ -20,7 +20,7 @@ from chancy.plugins.dead_letter.store import BATCH, REPLAY_BYTES, Chosen, Letter
 
 logger = logging.getLogger("chancy.dead_letters")
 
-#: The dead letters in a row that others may hold before a replay by a filter fails.
+#: A replay by a filter fails after more than this many consecutive locked dead letters.
 MOST_HELD = 20
 #: Bounds of the rate of a replay, in jobs a second.
 MIN_RATE, MAX_RATE = 0.001, 100_000.0
@@ -70,9 +70,9 @@ class Walk:
         self._wanted = wanted
         self._limit = limit
         self._done = 0
-        #: How many dead letters in a row others held.
+        #: Consecutive dead letters that other transactions had locked.
         self._held = 0
-        #: Dead letters that are named by id are waited for.
+        #: A filter leaves out locked dead letters; ids wait for them.
         self._by_filter = wanted.ids is None
 
     async def replay(

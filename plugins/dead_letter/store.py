@@ -22,8 +22,8 @@ from chancy.plugins.dead_letter.letter import EVERY, DeadLetter, LetterFilter, l
 
 logger = logging.getLogger("chancy.dead_letters")
 
-#: Dead letters that one statement writes, and approximately the stored bytes of arguments and meta
-#: that one statement replays, because plugins that change jobs get them in this process.
+#: The maximum dead letters that one statement writes, and roughly the stored bytes of arguments and
+#: meta that one statement replays: the jobs pass through this process, for plugins to change them.
 BATCH, REPLAY_BYTES = 500, 8 * 1024 * 1024
 #: The maximum number of dead letters that `Letters.find` returns.
 MAX_FOUND = 1_000
@@ -249,8 +249,8 @@ class Letters:
         queue: str | None,
         max_attempts: int | None,
     ) -> tuple[dict[UUID, str], dict[UUID, Exception]]:
-        """The jobs of dead letters with the changes of plugins, for the statement, and why plugins
-        refuse others."""
+        """The columns of the jobs that plugins have changed, and the errors with which plugins
+        refuse other jobs, by the id of the dead letter."""
         chosen = await self.choose(LetterFilter(ids=ids))
         rows = await self._tables.fetch("find", *chosen, None, None, len(ids), False)
         found: dict[UUID, str] = {}

@@ -13,7 +13,7 @@ from chancy.plugin.runtime import Application, CommandLine
 from chancy.plugin.tables import facts
 from chancy.plugins.job_logs.lines import SQL, STEP, LogLine, read, shown
 
-#: Seconds between two looks for new lines, and for which the last lines of an ended job may arrive.
+#: Seconds between two polls for new lines, and to wait for the last lines of a finished job.
 _LOOK_S, _LATE_S = 0.5, 2.0
 
 
@@ -52,7 +52,8 @@ def logs(cli: CommandLine, id: UUID, follow: bool, json_: bool) -> None:
 async def _show(
     chancy: Application, id: UUID, follow: bool, show: Callable[[LogLine], None]
 ) -> tuple[bool, bool]:
-    """Whether there is such a job, and whether it has lines that were dropped."""
+    """Print the lines of a job; returns whether the job exists, and whether it has reached its
+    limit."""
     tables, clock = SQL.on(chancy.broker), chancy.clock
     after, dropped, left_s = 0, False, _LATE_S
     while True:

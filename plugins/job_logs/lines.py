@@ -18,10 +18,12 @@ from chancy.serialization.sealed import redacted, stored_json
 from chancy.text import storable
 
 SQL = PluginSql("chancy.plugins.job_logs", "the logs of jobs")
-#: The bytes of a job's lines above which no more are stored; the bytes of a line beside its text.
+#: The bytes of a job's lines above which no more are stored, and the bytes that a line counts in
+#: addition to its text.
 MAX_JOB = 1_000_000
 LINE_BYTES = 32
-#: The bytes of lines that are held of served workers, and of others; the characters of a line.
+#: The maximum bytes of buffered lines of served workers, and of other workers; the maximum
+#: characters of a line.
 _MAX_HELD, _MAX_EARLY = 8_000_000, 256_000
 _MAX_LINE = 16_000
 #: Jobs whose bytes a worker counts. The rest is counted when lines are stored.
@@ -30,7 +32,7 @@ _MAX_JOBS = 10_000
 STEP = 1_000
 _REMOVED = 10_000
 _FIRST = UUID(int=0)
-#: The logger of `JobContext.log`, and the level that buffers have set it to, if they have.
+#: The logger of `JobContext.log`, and the level to which buffers have lowered it, if any.
 _LINES = logging.getLogger("chancy.job")
 _lowered: set[int] = set()
 
@@ -72,10 +74,10 @@ class HeldLine(NamedTuple):
 
 
 class LineBuffer(logging.Handler):
-    """Holds the lines of the jobs of some workers of this process until they are stored.
+    """Buffers the lines that jobs of this process log until they are stored.
 
-    A line that finds it full is dropped and counted. The lines of one job never fill it. Of workers
-    that are not served, whose service may be about to start, it holds a few lines for a while.
+    If the buffer is full, further lines are dropped and counted; one job cannot fill it. For
+    workers whose service has not started yet, it holds a few lines.
     """
 
     def __init__(self) -> None:
@@ -137,7 +139,7 @@ class LineBuffer(logging.Handler):
         self._lines.append(line)
 
     def serve(self, worker: Runtime) -> None:
-        """Hold lines of this worker, also those that its first jobs have logged before."""
+        """Buffer the lines of this worker, including those that its first jobs have logged."""
         with self._guard:
             self._workers.append(worker)
             early, self._early, self._early_bytes = self._early, deque(), 0
@@ -146,7 +148,7 @@ class LineBuffer(logging.Handler):
                     self._add(line, worker)
 
     def leave(self, worker: Runtime) -> None:
-        """The opposite of `serve`."""
+        """Stop buffering the lines of this worker."""
         with self._guard:
             self._workers.remove(worker)
 
@@ -177,19 +179,19 @@ def _size(text: str) -> int:
 
 
 def attach(buffer: LineBuffer) -> None:
-    """Have a buffer receive what jobs log, from its level on."""
+    """Pass the lines that jobs log, from the level of a buffer on, to it."""
     _LINES.addHandler(buffer)
     _lower_level()
 
 
 def detach(buffer: LineBuffer) -> None:
-    """The opposite of `attach`."""
+    """Stop passing lines to a buffer."""
     _LINES.removeHandler(buffer)
     _lower_level()
 
 
 def _lower_level() -> None:
-    """Set the logger to the lowest level of the buffers, unless it lets that pass anyway."""
+    """Set the logger to the lowest level of the buffers, unless its own is lower."""
     if _LINES.level in _lowered:
         _LINES.setLevel(logging.NOTSET)
     _lowered.clear()
@@ -200,16 +202,16 @@ def _lower_level() -> None:
 
 
 async def store(tables: PluginTables, lines: Sequence[HeldLine]) -> None:
-    """Store lines, as far as their jobs have room.
+    """Store lines, up to the limit of each job.
 
-    :raises BrokerError: they may not have been stored.
+    :raises BrokerError: the lines may not have been stored.
     """
     columns = list(zip(*lines, strict=True))[:5]
     await tables.fetch("add", *map(list, columns), MAX_JOB)
 
 
 async def read(tables: PluginTables, id: UUID, after: int, limit: int) -> Sequence[LogLine]:
-    """Lines of a job in order, after that of this number, as they are stored."""
+    """The lines of a job with numbers above ``after``, in order, as stored."""
     return list(map(_line, await tables.fetch("read", id, after, limit)))
 
 
@@ -225,15 +227,15 @@ def _line(row: Sequence[Any]) -> LogLine:
 
 
 def plain(chancy: Application, lines: Sequence[LogLine]) -> Sequence[LogLine]:
-    """Lines as the job has logged them.
+    """Decode stored lines.
 
-    :raises UnreadablePayload: one is encrypted with a key that is not known here.
+    :raises UnreadablePayload: a line is encrypted with a key that this process does not have.
     """
     return [replace(line, text=chancy.decode_line(line.text)) for line in lines]
 
 
 def shown(lines: Sequence[LogLine]) -> Sequence[LogLine]:
-    """Lines to show to people, with a word in place of an encrypted one."""
+    """Lines to display, with a placeholder for encrypted ones."""
     return [replace(line, text=_shown(line.text)) for line in lines]
 
 

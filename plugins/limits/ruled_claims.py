@@ -96,7 +96,7 @@ class TimedClaims:
         claims = await self._claim(
             queue, worker_id=worker_id, limit=limit, thorough=thorough, knows=knows
         )
-        # What was claimed waits for nothing, and an error would lose it.
+        # Not after a claim that returned jobs: an error here would lose them.
         if self._rated and not claims:
             self._start_timer(await self._rules.next_s(queue))
         return claims

@@ -118,8 +118,8 @@ class Metrics(Plugin):
 
     @property
     def registry(self) -> CollectorRegistry:
-        """The counts of this process, of its pushes and the jobs of its worker, to expose together
-        with your own metrics.
+        """The metrics of this process, to expose together with your own: those of its pushes, and
+        of the jobs of its worker.
 
         :raises ConfigurationError: prometheus_client is not installed.
         """

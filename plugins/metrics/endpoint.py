@@ -31,8 +31,8 @@ Message = MutableMapping[str, Any]
 logger = logging.getLogger("chancy.metrics")
 #: Seconds in which the event loop of the worker, and the database, must respond.
 _LOOP_S, _DATABASE_S = 5.0, 5.0
-#: Seconds for which a look is kept: less than between two scrapes. Otherwise a scrape that another
-#: process of the same service answers could find counters that are lower than before.
+#: Seconds for which a response is cached. It is shorter than the time between two scrapes; else the
+#: second one could go to another process, with an older response, and find lower counters.
 _KEEP_S = 2.0
 _ADDRESS = re.compile(r"(?:\[(?P<six>[^\]]+)\]|(?P<host>[^:]*)):(?P<port>\d{1,5})")
 
@@ -54,7 +54,7 @@ def parse_address(text: str, number: int = 0) -> tuple[str, int]:
 
 
 async def resolved(address: tuple[str, int]) -> tuple[str, int]:
-    """An address with a name as its host, with the first address of that name, IPv4 before IPv6.
+    """Resolve the host name of an address to its first address, IPv4 before IPv6.
 
     :raises ConfigurationError: the name is not known.
     """
@@ -77,7 +77,7 @@ class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def server_bind(self) -> None:
-        # That of HTTPServer asks the DNS for the name of the host, which blocks the event loop.
+        # Without the DNS lookup of HTTPServer.server_bind, which blocks the event loop.
         TCPServer.server_bind(self)
         self.server_name, self.server_port = self.socket.getsockname()[:2]
         self.setup_environ()
@@ -88,7 +88,7 @@ class _IPv6Server(_Server):
 
 
 class _Handler(WSGIRequestHandler):
-    #: Seconds for which a connection may be silent.
+    #: Timeout of an idle connection in seconds.
     timeout = 10
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:

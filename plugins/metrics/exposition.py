@@ -17,12 +17,12 @@ from chancy.plugins.metrics.tally import BOUNDS, COUNTS, Totals, TotalsByFunctio
 
 
 class JobsCollector(Collector):
-    """Collects what became of the jobs of this process, and the gauges of the database.
+    """Collects the outcomes of the jobs of this process, and the gauges of the database.
 
     :param totals: the totals since the process has started.
-    :param gauges: the last look at the database; None: another worker takes it.
+    :param gauges: the gauges as last read; None: another worker reads them.
     :param pushed: the pushes of this process, by queue and function; None: they are not counted.
-    :param leads: whether this is a worker, which takes a look if it leads.
+    :param leads: whether this process is a worker, which reads the gauges only while it leads.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class JobsCollector(Collector):
         self._leads = leads
 
     def collect(self) -> Iterable[Metric]:
-        """The metrics at this moment."""
+        """The current metrics."""
         totals = self._totals()
         jobs = CounterMetricFamily(
             "chancy_jobs",

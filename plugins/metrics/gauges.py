@@ -1,4 +1,4 @@
-"""A look at the queues and the database that costs the same at ten million rows."""
+"""Gauges of the queues and of the database, read at a cost that does not grow with the rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class Gauges:
     :param dead_rows: of the table of unfinished jobs, by the statistics of the server.
     :param horizon_transactions: transactions since the oldest snapshot was taken, of a replication
         slot or a replica too.
-    :param horizon_s: seconds since the oldest snapshot was taken, behind which no row is removed.
+    :param horizon_s: seconds since the oldest snapshot was taken; rows that were deleted after it
+        still take up space.
     """
 
     jobs: Mapping[str, Mapping[str, float]]
@@ -41,7 +42,7 @@ class Gauges:
 
 
 async def look(broker: Broker) -> Gauges:
-    """Take a look. Queues of another broker that is unavailable are left out.
+    """Read the gauges, without the queues of other brokers that are unavailable.
 
     :raises ConfigurationError: the broker does not offer SQL.
     :raises BrokerError: the database is unavailable.
@@ -74,9 +75,10 @@ async def look(broker: Broker) -> Gauges:
 
 
 async def backlog(broker: Broker, queue: str) -> int | None:
-    """The pending, held and running jobs of a queue: what a scaler goes by.
+    """The number of pending, held and running jobs of a queue, for autoscalers; None: there is no
+    such queue.
 
-    Those in Postgres are counted up to 10,000 of each. None: there is no such queue.
+    Jobs in Postgres are counted up to 10,000 of each state.
 
     :raises ConfigurationError: this application does not have the queue's broker.
     :raises BrokerError: the database, or the queue's broker, is unavailable.

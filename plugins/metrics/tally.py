@@ -1,4 +1,4 @@
-"""Counts what became of the jobs of one worker."""
+"""Counts the outcomes of the jobs of one worker."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from chancy.states import State
 PLACES = 24
 #: The upper bounds of the places in seconds, without the last one: 1 ms to 1.2 hours.
 BOUNDS = tuple(2.0**place / 1000 for place in range(PLACES - 1))
-#: Functions of queues that are counted apart. Further ones count as `OTHER` of their queue, and as
-#: `OTHER` of the queue `OTHER` once there are as many of these.
+#: The maximum pairs of queue and function that are counted separately. Further functions count as
+#: `OTHER` of their queue and, above as many of these, as `OTHER` of the queue `OTHER`.
 MOST_FUNCTIONS = 1_000
 OTHER = "other"
 
-#: Longer waits, such as those since a time before all times, are not added up.
+#: Longer waits, such as those of a job that has been due since -infinity, are not added up.
 _LONGEST_S = 1e9
 
 
 @dataclass(slots=True)
 class Totals:
-    """What became of the jobs of one function in one queue.
+    """Outcomes of the jobs of one function in one queue.
 
-    :param cancelled: also those that were cancelled while they waited, which have no times.
-    :param expired: those that had not started by their time.
+    :param cancelled: includes jobs that were cancelled while they waited, which have no times.
+    :param expired: jobs that had not started by their ``expires_at``.
     :param wait_s: seconds from when they were due until they were claimed, added up.
     :param run_s: seconds for which they ran, added up.
     :param waits: jobs by waiting time; see `BOUNDS`.

@@ -1,5 +1,5 @@
--- Makes up to $1 reports of {schema}.on_cancelled usual ones, and returns what they count, by queue and
--- function: each report once. Index: metrics_at. Locks: the rows, skipping locked ones. Not safe to
+-- Turns up to $1 reports of {schema}.on_cancelled into ordinary ones, and returns their counts by queue
+-- and function: each report once. Index: metrics_at. Locks: the rows, skipping locked ones. Not safe to
 -- repeat: what the first run returned is lost.
 with seen as (
   update {schema}.metrics

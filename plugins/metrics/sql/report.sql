@@ -1,5 +1,5 @@
--- Stores what became of a worker's jobs: a row for each queue and function, given as columns. waits, runs
--- and ends are JSON arrays. No locks. Not safe to repeat: the rows would count twice.
+-- Stores the counts of a worker: a row for each queue and function, given as columns. waits, runs and
+-- ends are JSON arrays. No locks. Not safe to repeat: the rows would count twice.
 insert into {schema}.metrics
 select 0, clock_timestamp(), r.queue, r.func, r.succeeded, r.failed, r.retried, r.crashed, r.rescued,
   r.cancelled, r.expired, r.snoozed, r.released, r.stale, r.wait_s, r.run_s,

@@ -6,7 +6,7 @@
 -- hints: the position in each priority up to which no pending job is left; before: the hints some
 -- time ago; ring: the first turn in each priority.
 -- swept_to: the group at which the last sweep stopped letting blocked partitions try again.
--- strays: held jobs that were locked when the partition keys changed: theirs are those of the old rules.
+-- strays: held jobs that were locked when the partition keys changed, and still have the old keys.
 create table {schema}.limits_queues (
   queue text primary key,
   rules jsonb not null,

@@ -1,6 +1,6 @@
 -- The jobs that each claim has started of a queue with rules that count slots: limits of concurrency,
--- sequences. A slot is free once the row of its job no longer holds the claim, so nothing has to give
--- it back.
+-- sequences. A slot is free once the row of its job no longer holds the claim, so nothing has to
+-- release it.
 create table {schema}.limits_slots (
   queue text,
   lease uuid,

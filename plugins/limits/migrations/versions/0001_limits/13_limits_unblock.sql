@@ -1,5 +1,6 @@
--- Returns p_blocked, from limits_judge, without the groups whose slots jobs were to get that do not start
--- after all, given by their keys: there was no room for them. Nothing would report these slots as free.
+-- Returns p_blocked, from limits_judge, without the groups whose slots were meant for jobs that do not
+-- start after all, as there is no room for them; p_keys are the keys of these jobs. Nothing would report
+-- these slots as free.
 -- No locks. Safe to repeat.
 create function {schema}.limits_unblock(
   s {schema}.limits_queues, p_keys text[], p_blocked text[]

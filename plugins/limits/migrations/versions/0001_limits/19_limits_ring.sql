@@ -189,7 +189,7 @@ begin
       join unnest(v_parts, v_tenants) as o (part, tenant) on o.part = c.part
       order by c.no);
   end if;
-  -- Those that are locked elsewhere, for example by a cancellation, wait.
+  -- Jobs that another transaction has locked, for example a cancellation, stay held.
   with chosen as materialized (
     select f.tid, f.key, f.no from unnest(c_tids, c_keys, c_oks)
       with ordinality as f (tid, key, ok, no)

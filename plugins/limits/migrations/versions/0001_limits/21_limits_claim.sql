@@ -149,7 +149,7 @@ begin
         s.before := (select coalesce(jsonb_object_agg(l.key, l.value), '{}')
                      from jsonb_each(s.hints) l where l.key::int > v_to);
       end if;
-      -- Another read would find the same: once more, but farther.
+      -- Another read would find the same jobs: read once more, with a larger window.
       if v_part.seen < v_room or 'fair' = any (s.kinds) or v_idle and v_wide then
         v_above := v_to;
       end if;

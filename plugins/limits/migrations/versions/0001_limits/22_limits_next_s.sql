@@ -1,7 +1,7 @@
 -- Returns the seconds until a job of a queue may start that waits for a token or a pause now; null:
--- none waits for a time, or the queue is paused. A time that has passed more than a second ago is
--- none: claims since then have left the job for another reason. So has the last claim if it took no
--- job although the tokens for the whole queue were there: it is not repeated until there are others.
+-- none waits for a time, or the queue is paused. A time that passed more than a second ago does not
+-- count: claims since then have left the job for another reason. Neither do tokens for the whole queue
+-- that were there when the last claim took no job: it is not repeated until there are more.
 -- Index: the primary keys, limits_partitions_ready. No locks. Safe to repeat.
 create function {schema}.limits_next_s(p_queue text) returns float8
 language sql stable

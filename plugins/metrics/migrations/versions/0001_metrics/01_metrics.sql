@@ -1,4 +1,4 @@
--- What became of jobs, by queue and function. step: the seconds that a row covers from `at` on; 0: a
+-- Outcomes of jobs, by queue and function. step: the seconds that a row covers from `at` on; 0: a
 -- report of one worker, which the next roll-up adds to its minute. Reports are inserted and never
 -- updated, so workers do not wait for each other. -1: a report of {schema}.on_cancelled, which the
 -- leader has not seen. -60: a minute that is also part of the row of its hour, for readers of shorter

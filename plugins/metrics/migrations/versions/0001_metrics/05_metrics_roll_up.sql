@@ -1,7 +1,7 @@
 -- Adds up to p_limit rows of one step, older than p_older_s seconds, to rows of the next one: reports
 -- to minutes, minutes to hours. With p_keep the rows stay, with the step negated: as part of the next
 -- one. Several rows may cover the same time: readers add them. Rows of one queue and function are taken
--- together, so that few do. Returns the number of rows that were added up.
+-- together, so that few rows result. Returns the number of rows that were added up.
 -- Index: metrics_at. Locks: the rows, skipping locked ones. Safe to repeat.
 create function {schema}.metrics_roll_up(
   p_step int, p_next int, p_older_s float8, p_limit int, p_keep boolean

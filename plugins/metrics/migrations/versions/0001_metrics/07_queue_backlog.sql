@@ -1,4 +1,4 @@
--- Returns the pending, held and running jobs of a queue, up to 10,000 of each: what a scaler goes by.
+-- Returns the pending, held and running jobs of a queue, up to 10,000 of each, for autoscalers.
 -- Refuses a queue that does not exist, and one whose jobs are in another broker. Runs with the rights
 -- of its owner, so that the role of a scaler needs none on the tables.
 -- Index: those of {schema}.queue_unfinished. No locks. Safe to repeat.

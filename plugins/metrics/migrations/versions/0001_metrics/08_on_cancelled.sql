@@ -9,7 +9,7 @@ as $$
 declare
   v_metrics regclass := to_regclass(format('%I.metrics', {schema_text}));
 begin
-  -- A role that got its privileges before the table was there cancels all the same.
+  -- A role whose privileges were granted before the table existed can still cancel jobs.
   if not (has_table_privilege(v_metrics, 'select') and has_table_privilege(v_metrics, 'insert')) then
     return;
   end if;
