@@ -506,6 +506,23 @@ def test_claims_of_different_sizes_keep_fair_shares(
         assert max(shares) - min(shares) <= 2
 
 
+@pytest.mark.parametrize("weights", [{}, {"1": 3}])
+def test_claims_that_end_at_their_bytes_keep_fair_shares(
+    claims: Claims, weights: dict[str, int]
+) -> None:
+    claims.declare(FairShare("tenant", weights=weights))
+    for tenant in (0, 1, 1, 1, 2, 3):
+        large = b64encode(randbytes(50_000)).decode()
+        claims.push(*({"tenant": tenant, "large": large} for _ in range(60)))
+    starts = Counter[int]()
+    for _ in range(3):
+        started = claims.claim(200)
+        assert 40 < len(started) < 80
+        starts.update(job["tenant"] for job in started)
+        shares = [starts[tenant] / weights.get(str(tenant), 1) for tenant in range(4)]
+        assert max(shares) - min(shares) <= 4
+
+
 @pytest.mark.parametrize("others", [(), (GlobalConcurrency(1_000, by="host"),)])
 def test_changed_weights_apply_to_turns_that_have_begun(
     claims: Claims, others: tuple[Rule, ...]

@@ -105,17 +105,24 @@ begin
   if p_locked then
     v_more := 1000 / greatest(cardinality(v_parts), 1);
   end if;
-  select coalesce(array_agg(c.part order by c.place, c.nth), '{}'),
-    case when v_sequenced then array_agg(c.key order by c.place, c.nth) end,
-    array_agg(c.tid order by c.place, c.nth),
-    array_agg(c.id order by c.place, c.nth), array_agg(c.priority order by c.place, c.nth),
-    array_agg(c.pos order by c.place, c.nth),
+  select coalesce(array_agg(c.part order by c.no), '{}'),
+    case when v_sequenced then array_agg(c.key order by c.no) end,
+    array_agg(c.tid order by c.no),
+    array_agg(c.id order by c.no), array_agg(c.priority order by c.no),
+    array_agg(c.pos order by c.no),
     -- Jobs of a lower priority wait for the turn that their partition gets in that lane.
     array_agg(case when v_fair is null then c.priority >= c.lane else c.nth <= c.take end
-      order by c.place, c.nth),
-    array_agg(c.take order by c.place, c.nth)
+      order by c.no),
+    array_agg(c.take order by c.no)
   into c_parts, c_keys, c_tids, c_ids, c_priorities, c_positions, c_takes, c_shares
   from (
+    -- Several turns at once go round one by one, those with the most jobs left first, since the bytes
+    -- of a claim may end them.
+    select l.*, row_number() over (
+      order by case when v_fair is not null and not v_tenanted
+        then (l.nth - l.take) / (2 * coalesce((v_fair -> 'weights' ->> l.part)::int, 1)) end,
+      l.place, l.nth) as no
+    from (
     select r.key as part, r.place, r.lane, r.take, j.key, j.tid, j.id, j.priority, j.pos,
       row_number() over (partition by r.place order by j.priority desc, j.pos) as nth
     from (
@@ -147,7 +154,7 @@ begin
           and j.id <> all (s.strays)
           and not {schema}.expired(j.expires_at, j.attempt, j.crashes)
         order by j.priority desc, j.pos limit least(r.take, p_room) + 1 + v_more) lower
-      limit least(r.take, p_room) + 1 + v_more) j) c;
+      limit least(r.take, p_room) + 1 + v_more) j) l) c;
   c_keys := coalesce(c_keys, c_parts);
   if p_locked then
     v_free := array(
