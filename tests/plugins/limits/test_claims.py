@@ -278,6 +278,28 @@ def test_sweeps_come_to_every_blocked_partition(claims: Claims) -> None:
     assert claims.ask(blocked) == [(0,)]
 
 
+def test_a_slow_sweep_leaves_queues_to_the_next_one(claims: Claims) -> None:
+    queues = ["ruled", "a", "b"]
+    claims.ask("insert into chancy.queues (name) select unnest(%s::text[])", queues[1:])
+    claims.ask("update chancy.queues set rules = %s", encode_rules((GlobalConcurrency(1),)))
+    for queue in queues:
+        claims.ask("select chancy.limits_claim(%s, gen_random_uuid(), %s, 1)", claims.worker, queue)
+    claims.ask(
+        "create function slow() returns trigger language plpgsql as"
+        " 'begin perform pg_sleep(0.6); return new; end'"
+    )
+    claims.ask(
+        "create trigger slow before update on chancy.limits_queues"
+        " for each row execute function slow()"
+    )
+    swept = "select count(*) from chancy.limits_queues where swept_at > '-infinity'"
+    counts = []
+    for _ in range(3):
+        claims.sweep()
+        counts.append(claims.ask(swept)[0][0])
+    assert counts == [1, 2, 3]
+
+
 def test_rates_retries_and_sweeps_survive_a_clock_that_goes_back(claims: Claims) -> None:
     claims.declare(RateLimit(1_000, burst=2), RateLimit(1_000, by="host"))
     claims.push(*({"host": name} for name in "abc"))

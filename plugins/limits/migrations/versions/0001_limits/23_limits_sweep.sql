@@ -3,7 +3,9 @@
 -- replayed into other queues, lets partitions try again whose group has a free slot, deletes full
 -- buckets, and releases the held jobs of queues that have no rules any more. Looks at p_limit blocked
 -- partitions, in the order of the groups that block them, from where the last sweep stopped. Leaves out
--- queues that were swept within p_every_s seconds. Returns the number of queues with state.
+-- queues that were swept within p_every_s seconds. Takes those first that were swept longest ago, and
+-- leaves the rest to the next sweep after 0.5 s, because claims wait for the rows that it locks. Returns
+-- the number of queues with state.
 -- Index: jobs_running and jobs_limits_held, the latter for p_limit jobs of each queue; the primary
 -- keys; for each block, that of dead_letters and finished_jobs_id. Locks: rows of limits_queues,
 -- skipping locked ones, and what depends on them. Safe to repeat.
@@ -15,6 +17,7 @@ set jit = off
 as $$
 declare
   s {schema}.limits_queues;
+  v_began timestamptz := clock_timestamp();
   v_queues int := (select count(*) from {schema}.limits_queues);
   v_lanes jsonb;
   v_sequenced boolean;
@@ -23,8 +26,9 @@ begin
     select * from {schema}.limits_queues q
     where q.swept_at not between clock_timestamp() - p_every_s * interval '1 second'
       and clock_timestamp()
-    order by q.queue for update skip locked
+    order by q.swept_at, q.queue for update skip locked
   loop
+    exit when clock_timestamp() > v_began + interval '0.5 second';
     v_sequenced := 'sequential' = any (s.kinds) and cardinality(s.bys) > 1;
     if not exists (
       select from {schema}.queues q where q.name = s.queue and q.rules is not null) then
