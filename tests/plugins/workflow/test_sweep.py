@@ -367,6 +367,29 @@ async def test_a_workflow_of_which_steps_were_purged_is_not_retried(
         assert present(await reference.get()).state is WorkflowState.FAILED
 
 
+@pytest.mark.parametrize("purged", ["a", "z"])
+async def test_a_replay_does_not_resume_a_workflow_of_which_steps_were_purged(
+    flows_dsn: str, purged: str
+) -> None:
+    flows, dead = Workflows(), DeadLetters()
+    steps.failing.add("bad")
+    flow = Workflow("w").add(steps.once.job(), "a").add(steps.once.job(), "bad", after="a")
+    flow.add(steps.once.job(), "z", after="bad")
+    async with working(flows_dsn, flows, dead) as chancy:
+        reference = await chancy.push(flow)
+        assert await reference.wait(10) is WorkflowState.FAILED
+        gone = "delete from chancy.workflows_steps where name = %s"
+        await asyncio.to_thread(ask, flows_dsn, gone, [purged])
+        steps.failing.clear()
+        (letter,) = await dead.find(chancy)
+        await chancy.wait_for(present(await dead.replay(chancy, letter.id)), 10)
+        assert (await states(reference))["bad"] == "succeeded"
+        assert present(await reference.get()).state is WorkflowState.FAILED
+        ask(flows_dsn, "update chancy.workflows set finished_at = now() - interval '9 days'")
+        assert await sweep_of(chancy, 8).purge() == 1
+    assert "z" not in steps.ran
+
+
 async def test_a_workflow_that_is_being_retried_is_not_purged(flows_dsn: str) -> None:
     async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
         reference = await chancy.push(chain("w", steps.mark.job()))

@@ -1,7 +1,7 @@
 -- Updates a workflow that fails, has failed or compensates when one of its steps has ended: it
 -- begins to be undone, or has failed, once nothing runs; or it continues once no step is failed any
--- more. p_apart: leave the steps that begin then to workflows_proceed. Returns how many pieces are
--- left this way.
+-- more, unless some of its steps were purged: then it could not end. p_apart: leave the steps that
+-- begin then to workflows_proceed. Returns how many pieces are left this way.
 -- Index: the primary keys. Locks: the workflow; as its callees. Safe to repeat.
 create function {schema}.workflows_turn(p_id uuid, p_apart boolean) returns int
 language plpgsql
@@ -16,6 +16,10 @@ begin
     or v_now.state in (3, 5) and (v_now.failed <= 0 or v_now.undoing and not exists (
     select from {schema}.workflows_steps s
     where s.workflow_id = p_id and s.state in (5, 6) and s.undoes is not null)) then
+    if v_now.finished_at is not null and v_now.steps > (
+        select count(*) from {schema}.workflows_steps s where s.workflow_id = p_id) then
+      return 0;
+    end if;
     update {schema}.workflows w
     set state = case when w.undoing then 2 else 1 end, finished_at = null,
       error = case when w.undoing then w.error end
