@@ -32,9 +32,10 @@ MAX_CHECKED = 1_000
 GONE_S = 15.0
 #: The maximum deleting statements of each kind in one turn: 50,000 groups.
 MAX_PURGES = 100
-#: Seconds between two deletions of old groups.
+#: Seconds between two purges of the leader, unless there is more to purge.
 _PURGE_S = 300.0
-#: The number of sweeps of the leader for each sweep of a worker that does not lead.
+#: The number of sweeps and purges of the leader for each of a worker that does not lead. The
+#: leader may not have the plugin.
 _RARELY = 10
 
 R = TypeVar("R")
@@ -127,6 +128,8 @@ class GroupSweep(ABC, Generic[R, E]):
         self._after: Row = (None, None)
         self._has_replays = False
         self._after_replay: Row = (None, None)
+        #: Whether the last purge has ended at its limit.
+        self._more_to_purge = False
 
     @abstractmethod
     async def _report(self, outcomes: Sequence[E]) -> list[E]:
@@ -170,9 +173,11 @@ class GroupSweep(ABC, Generic[R, E]):
             if now >= turn_at:
                 await self._contained("repair", self.turn())
                 turn_at = now + (1 if leading else _RARELY) * every_s * uniform(0.8, 1.2)
-            if now >= purge_at and leading:
+            if now >= purge_at:
+                self._more_to_purge = False
                 await self._contained("purge", self.purge())
-                purge_at = now + _PURGE_S
+                if not self._more_to_purge:
+                    purge_at = now + (1 if leading else _RARELY) * _PURGE_S * uniform(0.8, 1.2)
             await clock.sleep(min(self.check_s, every_s))
 
     async def _contained(self, part: str, work: Awaitable[object]) -> None:
@@ -270,6 +275,8 @@ class GroupSweep(ABC, Generic[R, E]):
             purged += count
             if not members and not count:
                 break
+        else:
+            self._more_to_purge = True
         if purged:
             logger.info("groups_purged of=%s count=%d", self.groups, purged)
         return purged

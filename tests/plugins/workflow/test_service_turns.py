@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from chancy import Chancy
+from chancy.clock import SystemClock
 from chancy.plugins.workflow import Workflow, Workflows, WorkflowState
+from chancy.plugins.workflow.sweep import WorkflowSweep
 from chancy.plugins.workflow.timers import SignalTimeouts
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.running import sweep_of
 from tests.support.sql import ask
+from tests.support.waiting import eventually
 
 FLOWS = Workflows()
 #: Workflows that a turn has something to do with.
 COUNT = 7
+OLD = "update chancy.workflows set state = 4, finished_at = now() - interval '9 days'"
 
 
 async def test_a_turn_rings_so_many_timers(flows_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,10 +45,32 @@ async def test_a_turn_forgets_so_many_workflows(
     async with Chancy(flows_dsn, plugins=[FLOWS]) as chancy:
         for _ in range(COUNT):
             await chancy.push(Workflow("w").add(steps.mark.job(), "a"))
-        old = "update chancy.workflows set state = 4, finished_at = now() - interval '9 days'"
-        ask(flows_dsn, old)
+        ask(flows_dsn, OLD)
         sweep = sweep_of(chancy, 8)
         assert [await sweep.purge() for _ in range(3)] == [4, 3, 0]
+
+
+@pytest.mark.parametrize("leading", [True, False])
+async def test_every_worker_purges_until_nothing_is_left(
+    flows_dsn: str, monkeypatch: pytest.MonkeyPatch, leading: bool
+) -> None:
+    """The leader may lack the plugin."""
+    monkeypatch.setattr("chancy.plugin.tracking.sweep.BATCH", 2)
+    monkeypatch.setattr("chancy.plugin.tracking.sweep.MAX_PURGES", 2)
+    monkeypatch.setattr(WorkflowSweep, "check_s", 0.01)
+    async with Chancy(flows_dsn, plugins=[FLOWS]) as chancy:
+        for _ in range(COUNT):
+            await chancy.push(Workflow("w").add(steps.mark.job(), "a"))
+        ask(flows_dsn, OLD)
+        runtime: Any = SimpleNamespace(
+            clock=SystemClock(), leader=SimpleNamespace(leading=leading)
+        )
+        serving = asyncio.create_task(sweep_of(chancy, 8).serve(runtime, 3_600))
+        try:
+            await eventually(lambda: not ask(flows_dsn, "select id from chancy.workflows"))
+        finally:
+            serving.cancel()
+            await asyncio.wait([serving])
 
 
 async def test_a_turn_ends_so_many_workflows(
