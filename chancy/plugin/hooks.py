@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.judge import judge
@@ -46,6 +46,11 @@ _BESIDE_TABLES = frozenset({Capability.SQL, Capability.SETTLING})
 #: Characters of the arguments and meta of a claim above which `Plugin.settled` does not get them.
 _MOST_CARRIED = 10_000
 
+T = TypeVar("T")
+
+#: The attributes of a `LeaderGate`.
+_GATE = ("leading", "term", "wait", "vacant")
+
 Settled = Callable[[Sequence[Settlement], Sequence[Settlement]], None]
 
 
@@ -79,7 +84,11 @@ class Hooks:
         self.plugins = tuple(plugin for _, plugin in in_order)
         #: The components that own tables in addition to the core, in the order of their migration.
         self.components = ordered(
-            (name, provided(name, "migrations", _migrations, plugin), dependencies[name])
+            (
+                name,
+                _one(name, "migrations", Migrations | None, plugin.migrations),
+                dependencies[name],
+            )
             for name, plugin in in_order
         )
         self.panels: tuple[Panel, ...] = _panels(self.plugins)
@@ -94,6 +103,7 @@ class Hooks:
         self.around_in_child: tuple[str, ...] = tuple(_around_in_child(self.plugins))
         self._inside = tuple(map(_inside, self._overriding("settling")))
         self._pushing = self._overriding("pushing")
+        self._preparing = self._overriding("prepare_push")
         self._settled = tuple(
             (contained, plugin.settled) for plugin, contained in self._overriding("settled")
         )
@@ -106,7 +116,9 @@ class Hooks:
         self.payload_tables: tuple[PayloadTable, ...] = tuple(
             table
             for plugin, contained in self._overriding("payload_tables")
-            for table in provided(contained.plugin, "payload_tables", plugin.payload_tables)
+            for table in _several(
+                contained.plugin, "payload_tables", PayloadTable, plugin.payload_tables
+            )
         )
         self._electing = _one_electing(self._overriding("gate"))
         self.services = self._overriding("serve")
@@ -160,7 +172,8 @@ class Hooks:
         owners = {DEFAULT_BROKER: "the core"}
         for plugin, contained in self._overriding("brokers"):
             where = f"the plugin {contained.plugin!r}"
-            factories = provided(contained.plugin, "brokers", plugin.brokers, context)
+            supply = partial(plugin.brokers, context)
+            factories = _one(contained.plugin, "brokers", Mapping, supply)
             for name, make in factories.items():
                 check_broker_name(name, where)
                 if name in owners:
@@ -182,7 +195,8 @@ class Hooks:
         found: QueueClaims | None = None
         for plugin, contained in self._claiming:
             identifier = contained.plugin
-            claims = provided(identifier, "claiming", plugin.claiming, queue, broker, wake)
+            claim = partial(plugin.claiming, queue, broker, wake)
+            claims = _one(identifier, "claiming", ("claim",), claim)
             if claims is not None and found is not None:
                 raise ConfigurationError(
                     f"queue {queue.name!r}: the plugin {identifier!r} and another one both claim "
@@ -195,10 +209,15 @@ class Hooks:
         self, app: Application, value: Pushable[Any], *, within: bool, validate: bool
     ) -> PreparedPush[Any] | None:
         """Prepare a value that is pushed in place of a job; None if no plugin pushes it."""
-        for plugin in self.plugins:
-            found = plugin.prepare_push(app, value, within=within, validate=validate)
-            if found is not None:
+        for plugin, contained in self._preparing:
+            found: object = plugin.prepare_push(app, value, within=within, validate=validate)
+            if isinstance(found, PreparedPush):
                 return found
+            if found is not None:
+                raise PushError(
+                    f"the plugin {contained.plugin!r}: prepare_push() returned "
+                    f"{shown(found)} and not a PreparedPush"
+                )
         return None
 
     @property
@@ -239,7 +258,7 @@ class Hooks:
         if self._electing is None:
             return Unelected()
         plugin, contained = self._electing
-        gate = provided(contained.plugin, "gate", plugin.gate, runtime)
+        gate = _one(contained.plugin, "gate", _GATE, partial(plugin.gate, runtime))
         return Unelected() if gate is None else gate
 
     def vacant(self, gate: LeaderGate) -> None:
@@ -346,6 +365,46 @@ async def _examined(plugin: Plugin, app: Application) -> Sequence[Finding]:
     ]
 
 
+def _one(plugin: str, hook: str, kind: Any, function: Callable[[], T]) -> T:
+    """The value of a hook.
+
+    :param kind: its type, or the attributes that it needs unless it is None.
+    :raises ConfigurationError: the hook failed, or returned another value.
+    """
+
+    def call() -> T:
+        value = function()
+        if isinstance(kind, tuple):
+            fits = value is None or all(hasattr(value, name) for name in kind)
+            expected = f"None or an object with {', '.join(kind)}"
+        else:
+            fits = isinstance(value, kind)
+            expected = f"of type {getattr(kind, '__name__', kind)}"
+        return value if fits else refuse(value, "it", expected)
+
+    return provided(plugin, hook, call)
+
+
+def _several(
+    plugin: str, hook: str, kind: type[T], function: Callable[[], Iterable[T]]
+) -> tuple[T, ...]:
+    """The values of a hook that returns several of one type.
+
+    :raises ConfigurationError: the hook failed, or returned another value.
+    """
+
+    def call() -> tuple[T, ...]:
+        found: Any = function()
+        several: list[T] | None = None
+        if isinstance(found, Iterable) and not isinstance(found, str):
+            several = [*found]
+        if several is None or not all(isinstance(one, kind) for one in several):
+            refuse(found, "it", f"a collection of {kind.__name__}")
+        return tuple(several)
+
+    return provided(plugin, hook, call)
+
+
 def _inside(hook: PluginHook) -> TransactionHook:
     plugin, identifier = hook.plugin, hook.contained.plugin
     states = provided(identifier, "settling_states", _states, plugin)
@@ -363,20 +422,6 @@ def _states(plugin: Plugin) -> frozenset[State]:
     return frozenset(map(State, states))
 
 
-def _needed(plugin: Plugin) -> Sequence[str]:
-    needed: object = plugin.get_dependencies()
-    if isinstance(needed, str) or not isinstance(needed, Iterable):
-        refuse(needed, "it", "a list of identifiers")
-    return tuple(needed)
-
-
-def _migrations(plugin: Plugin) -> Migrations | None:
-    history: object = plugin.migrations()
-    if not isinstance(history, Migrations | None):
-        refuse(history, "it", "Migrations or None")
-    return history
-
-
 def _function_path(plugin: Plugin) -> str:
     path: object = plugin.around_in_child
     check_function_path(path)
@@ -389,13 +434,6 @@ def _around_in_child(plugins: Iterable[Plugin]) -> Iterable[str]:
             yield provided(plugin.get_identifier(), "around_in_child", _function_path, plugin)
 
 
-def _panels_of(plugin: Plugin) -> Sequence[Panel]:
-    panels: object = plugin.panels()
-    if not isinstance(panels, Sequence):
-        refuse(panels, "it", "a list of panels")
-    return panels
-
-
 def _check_offered(
     offered: frozenset[Capability],
     broker: str,
@@ -406,19 +444,12 @@ def _check_offered(
 ) -> None:
     """Raise `ConfigurationError` unless a broker offers what a hook of a plugin requires."""
     identifier = plugin.get_identifier()
-    missing = provided(identifier, hook, _required, requires) - offered
+    missing = frozenset(_several(identifier, hook, Capability, requires)) - offered
     if missing:
         raise ConfigurationError(
             f"{where}the plugin {identifier!r} requires a broker with {_listed(missing)}; "
             f"{broker} offers {_listed(offered)}"
         )
-
-
-def _required(requires: Callable[[], frozenset[Capability]]) -> frozenset[Capability]:
-    required: object = requires()
-    if not isinstance(required, Set):
-        refuse(required, "it", "a set of capabilities")
-    return frozenset(required)
 
 
 def _listed(capabilities: frozenset[str]) -> str:
@@ -440,7 +471,7 @@ def _payloads(hooks: Iterable[PluginHook]) -> StoredPayloads | None:
     owner = ""
     for plugin, contained in hooks:
         identifier = contained.plugin
-        codec = provided(identifier, "codec", plugin.codec)
+        codec = _one(identifier, "codec", ("encode", "decode"), plugin.codec)
         if codec is None:
             continue
         if found is not None:
@@ -457,7 +488,7 @@ def _panels(plugins: Iterable[Plugin]) -> tuple[Panel, ...]:
     found: list[Panel] = []
     for plugin in plugins:
         identifier = plugin.get_identifier()
-        for panel in provided(identifier, "panels", _panels_of, plugin):
+        for panel in _several(identifier, "panels", Panel, plugin.panels):
             if panel.name in owners:
                 raise ConfigurationError(
                     f"the plugins {owners[panel.name]!r} and {identifier!r} both have a panel "
@@ -474,7 +505,7 @@ def _by_identifier(plugins: Iterable[object]) -> dict[str, Plugin]:
         if not isinstance(plugin, Plugin):
             raise ConfigurationError(f"{plugin!r} is not a Plugin: pass instances, not classes")
         name = type(plugin).__qualname__
-        identifier = provided(name, "get_identifier", plugin.get_identifier)
+        identifier = _one(name, "get_identifier", str, plugin.get_identifier)
         if identifier in found:
             raise ConfigurationError(
                 f"two plugins have the identifier {identifier!r}: "
@@ -488,7 +519,7 @@ def _by_identifier(plugins: Iterable[object]) -> dict[str, Plugin]:
 def _dependencies(plugins: Mapping[str, Plugin]) -> dict[str, Sequence[str]]:
     """The identifiers of the plugins that each plugin needs."""
     found: dict[str, Sequence[str]] = {
-        name: provided(name, "get_dependencies", _needed, plugin)
+        name: _several(name, "get_dependencies", str, plugin.get_dependencies)
         for name, plugin in plugins.items()
     }
     for name, needed in found.items():

@@ -24,7 +24,7 @@ from chancy.broker.transaction import Transaction
 from chancy.broker.values import Capability
 from chancy.containment import Containment
 from chancy.context.context import JobContext
-from chancy.errors import BrokerUnavailable, ConfigurationError
+from chancy.errors import BrokerUnavailable, ConfigurationError, PushError
 from chancy.job.definition import QueuedJob
 from chancy.plugin import hooks as hooks_module
 from chancy.plugin.hooks import Hooks
@@ -541,14 +541,58 @@ def test_a_decision_that_can_be_stored_stands(caplog: pytest.LogCaptureFixture) 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 @pytest.mark.parametrize(
-    "hook", ["get_dependencies", "requires", "migrations", "panels", "settling_states"]
+    "hook",
+    [
+        "get_dependencies",
+        "requires",
+        "migrations",
+        "panels",
+        "payload_tables",
+        "codec",
+        "brokers",
+        "gate",
+        "claiming",
+        "settling_states",
+    ],
 )
 def test_the_start_fails_with_the_name_of_the_plugin(hook: str, fault: Fault) -> None:
-    def act(self: Plugin) -> Any:
+    def act(self: Plugin, *given: Any) -> Any:
         if callable(fault):
             raise fault()
         return _endless() if fault == "coroutine" else fault
 
     made = type("Made", (Sound,), {hook: property(act) if "states" in hook else act})
+    anything: Any = None
+
+    def start() -> None:
+        hooks, broker = Hooks([made(FAULTY)]), MemoryBroker()
+        hooks.check_broker(broker)
+        hooks.brokers(anything)
+        hooks.claiming(Queue("near"), broker, lambda: None)
+        hooks.gate(anything)
+
     with pytest.raises(ConfigurationError, match=FAULTY):
+        start()
+
+
+@pytest.mark.parametrize("hook", ["get_dependencies", "requires", "panels", "payload_tables"])
+def test_a_list_of_other_things_fails_the_start(hook: str) -> None:
+    made = type("Made", (Sound,), {hook: lambda self: [7]})
+    with pytest.raises(
+        ConfigurationError, match=rf"'{FAULTY}' failed in {hook}: .* returned \[7\]"
+    ):
         Hooks([made(FAULTY)]).check_broker(MemoryBroker())
+
+
+def test_an_identifier_that_is_no_string_fails_the_start() -> None:
+    name: Any = 7
+    with pytest.raises(ConfigurationError, match="'Sound' failed in get_identifier"):
+        Hooks([Sound(name)])
+
+
+@pytest.mark.parametrize("value", [7, "text"])
+def test_a_push_that_a_plugin_prepares_wrongly_fails(value: object) -> None:
+    made = type("Made", (Sound,), {"prepare_push": lambda self, app, pushed, **more: value})
+    hooks, anything = Hooks([made(FAULTY)]), dict[str, Any](app=None, value=None)
+    with pytest.raises(PushError, match=rf"'{FAULTY}': prepare_push\(\) returned"):
+        hooks.prepare_push(**anything, within=False, validate=True)
