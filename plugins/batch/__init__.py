@@ -124,8 +124,11 @@ class Batches(GroupPlugin[BatchRef, BatchJobOutcome]):
     def _recorded(self) -> BatchOutcomes:
         return BatchOutcomes()
 
-    async def _write(self, tx: Transaction, outcomes: Sequence[BatchJobOutcome]) -> None:
+    async def _write(
+        self, tx: Transaction, outcomes: Sequence[BatchJobOutcome]
+    ) -> Sequence[BatchJobOutcome]:
         await tx.fetch(*settle_statement(tx.schema, outcomes))
+        return outcomes
 
     def _sweep(self, broker: Broker, clock: Clock) -> BatchSweep:
         return BatchSweep(broker, clock, self._outcomes, keep_days=self.keep_days)

@@ -6,6 +6,7 @@ Every application has it, so modules that only workflows need are imported with 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -17,6 +18,7 @@ from chancy.broker.contract import Broker
 from chancy.broker.optional import SqlStore
 from chancy.broker.transaction import Transaction
 from chancy.clock import Clock
+from chancy.errors import LOCK_NOT_AVAILABLE, StatementFailed
 from chancy.plugin.pushing import PreparedPush, Pushable
 from chancy.plugin.runtime import Application, Panel, Runtime
 from chancy.plugin.tables import PayloadTable, facts
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
     from chancy.plugins.workflow.reference import WorkflowReference
     from chancy.plugins.workflow.sweep import WorkflowSweep
 
+#: Seconds for which settlements skip locked workflows after one has waited in vain.
+_SKIP_LOCKED_S = 5.0
+
 
 class Workflows(GroupPlugin[RecordedAttempt, StepOutcome]):
     """Runs workflows: the transaction that settles a step starts the steps that wait for it.
@@ -61,6 +66,8 @@ class Workflows(GroupPlugin[RecordedAttempt, StepOutcome]):
     def __init__(self, *, keep_days: int | None = 30, sweep_s: float = 5.0) -> None:
         super().__init__(keep_days=keep_days, sweep_s=sweep_s)
         self._starts = Starts()
+        #: Until when settlements skip locked workflows.
+        self._skip_locked_until = 0.0
 
     def migrations(self) -> Migrations | None:
         return Migrations(
@@ -108,11 +115,33 @@ class Workflows(GroupPlugin[RecordedAttempt, StepOutcome]):
     def _recorded(self) -> StepOutcomes:
         return StepOutcomes()
 
-    async def _write(self, tx: Transaction, outcomes: Sequence[StepOutcome]) -> None:
+    async def _write(
+        self, tx: Transaction, outcomes: Sequence[StepOutcome]
+    ) -> Sequence[StepOutcome]:
+        if time.monotonic() < self._skip_locked_until:
+            outcomes = await self._unlocked(tx, outcomes)
+            if not outcomes:
+                return outcomes
         advance = advance_statement(tx.schema, outcomes, most=self._starts.most)
-        ((_, pieces),) = await tx.fetch(*advance)
+        try:
+            ((_, pieces),) = await tx.fetch(*advance)
+        except StatementFailed as error:
+            if error.sqlstate == LOCK_NOT_AVAILABLE:
+                self._skip_locked_until = time.monotonic() + _SKIP_LOCKED_S
+            raise
         if pieces:
             self._starts.add(pieces)
+        return outcomes
+
+    async def _unlocked(
+        self, tx: Transaction, outcomes: Sequence[StepOutcome]
+    ) -> Sequence[StepOutcome]:
+        """The outcomes whose workflows no other transaction has locked. The service stores the
+        others."""
+        ids = list({outcome.group for outcome in outcomes})
+        free = {id for (id,) in await tx.fetch(SQL.statement("free", tx.schema), ids)}
+        self._outcomes.mark_unreported(one for one in outcomes if one.group not in free)
+        return [outcome for outcome in outcomes if outcome.group in free]
 
     def _sweep(self, broker: Broker, clock: Clock) -> WorkflowSweep:
         from chancy.plugins.workflow.sweep import WorkflowSweep

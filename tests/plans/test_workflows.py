@@ -99,6 +99,7 @@ def measured(connection: psycopg.Connection[Any]) -> dict[str, int]:
         "waits that are over": pages(connection, "due", BATCH),
         "timers": pages(connection, "rung", *timers(connection)),
         "names": pages(connection, "names", one[0], [f"s{n}" for n in range(10)]),
+        "workflows that are not locked": pages(connection, "free", ends(connection, CHAIN_ENDS)[0]),
     }
     for what, count in found.items():
         assert count <= PAGES * BATCH, f"{what} looked at {count} pages"

@@ -325,8 +325,8 @@ class GroupPlugin(Plugin, Generic[R, E]):
     def _recorded(self) -> RecordedOutcomes[R, E]: ...
 
     @abstractmethod
-    async def _write(self, tx: Transaction, outcomes: Sequence[E]) -> None:
-        """Store outcomes in the transaction that settles their jobs."""
+    async def _write(self, tx: Transaction, outcomes: Sequence[E]) -> Sequence[E]:
+        """Store outcomes in the transaction that settles their jobs, and return those stored."""
 
     @abstractmethod
     def _sweep(self, broker: Broker, clock: Clock) -> GroupSweep[R, E]: ...
@@ -341,11 +341,11 @@ class GroupPlugin(Plugin, Generic[R, E]):
         outcomes = self._outcomes.outcomes_of(await _finals(tx, batch))
         if outcomes:
             try:
-                await self._write(tx, outcomes)
+                stored = await self._write(tx, outcomes)
             except BaseException:
                 self._outcomes.mark_unreported(outcomes)
                 raise
-            self._outcomes.mark_reported(outcomes)
+            self._outcomes.mark_reported(stored)
 
     async def serve(self, runtime: Runtime) -> None:
         if isinstance(runtime.broker, SqlStore):

@@ -138,6 +138,33 @@ async def test_a_locked_workflow_holds_up_no_other(flows_dsn: str, held: int) ->
         assert await both[held].wait(5) is WorkflowState.SUCCEEDED
 
 
+async def test_a_locked_workflow_does_not_hold_up_settlements(
+    flows_dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first settlement waits for two seconds, and the next ones do not wait."""
+    monkeypatch.setattr("chancy.postgres.settle.plugin_writes.STATEMENT_S", 60.0)
+    monkeypatch.setattr("chancy.postgres.settle.plugin_writes.PLUGIN_S", 60.0)
+    monkeypatch.setattr("chancy.plugins.workflow.workflows._SKIP_LOCKED_S", 3_600.0)
+    monkeypatch.setattr("chancy.containment.LOG_EVERY_S", 0.0)
+    queue = Queue(name="async", executor="async", keep_finished=False)
+    flow = Workflow("w").add(steps.held.job(), "x").add(steps.mark.job().with_delay(3_600), "y")
+    async with working(flows_dsn, Workflows(), queue=queue) as chancy:
+        held = await chancy.push(flow)
+        later = present(present(await held.step("y")).job_id)
+        await eventually(lambda: steps.ran == ["x"])
+        async with await psycopg.AsyncConnection.connect(flows_dsn) as other:
+            await other.execute(LOCK, [held.id])
+            steps.gate.set()
+            await eventually(lambda: "hook_failed" in caplog.text)
+            await chancy.run_now(later)
+            await eventually(lambda: not ask(flows_dsn, "select id from chancy.jobs"))
+            free = await chancy.push(chain("w", steps.double.job(1), steps.double.job(From())))
+            assert await free.result(10) == 4
+            assert set((await states(held)).values()) == {"ending"}
+        assert await held.result(10) == {"x": "x", "y": "y"}
+    assert caplog.text.count("hook_failed") == 1
+
+
 @job(queue="async", max_attempts=1)
 async def large() -> str:
     """900 KB that the server cannot compress."""

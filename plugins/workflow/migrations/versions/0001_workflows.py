@@ -23,6 +23,7 @@ FUNCTIONS = (
     "advance",
     "turn",
     "forgive",
+    "lock_soon",
     "lock",
     "resume",
     "fail",

@@ -25,7 +25,7 @@ declare
   v_over uuid[]; v_left int := 0; v_pieces int; v_undoing uuid[];
   v_all uuid[] := p_ids; v_heard uuid[] := '{}'; v_round int := 0;
 begin
-  perform {schema}.workflows_lock(p_ids, p_alone);
+  perform {schema}.workflows_lock_soon(p_ids, p_alone);
   v_undoing := array(
     select w.id from {schema}.workflows w where w.id = any (p_ids) and w.undoing);
   if p_alone then
