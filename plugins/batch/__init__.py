@@ -15,7 +15,7 @@ from chancy.clock import Clock
 from chancy.job.definition import Job
 from chancy.plugin.runtime import Application, Panel
 from chancy.plugin.tables import PayloadTable
-from chancy.plugin.tracking.groups import GroupPlugin
+from chancy.plugin.tracking.group_plugin import GroupPlugin
 from chancy.plugins.batch.calls import BatchCalls
 from chancy.plugins.batch.description import Batch
 from chancy.plugins.batch.outcomes import (

@@ -9,13 +9,8 @@ from uuid import UUID
 from chancy.broker.values import Cancellation
 from chancy.errors import StatementFailed
 from chancy.plugin.tables import from_row
-from chancy.plugin.tracking.groups import (
-    CANCEL_ROUNDS,
-    GroupCalls,
-    check_limit,
-)
+from chancy.plugin.tracking.groups import CANCEL_ROUNDS, GroupCalls, check_limit
 from chancy.plugin.tracking.recorded import BATCH
-from chancy.plugin.tracking.sweep import cancel_members
 from chancy.plugins.batch.outcomes import SQL, BatchJobOutcome, BatchRef, settle_parameters
 from chancy.plugins.batch.record import (
     BatchRecord,
@@ -79,7 +74,7 @@ class BatchCalls(GroupCalls[BatchRecord, BatchState]):
             after = rows[-1][0]
             jobs = [job for job, live in rows if live]
             if jobs:
-                answers = await cancel_members(self._broker, jobs)
+                answers = await self.cancel_members(jobs)
                 busy |= len(answers) < len(jobs)
                 await self.report(
                     [

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from chancy.broker.contract import Broker
-from chancy.clock import Clock
-from chancy.plugin.tracking.recorded import RecordedOutcomes
 from chancy.plugin.tracking.sweep import GroupSweep, Row
 from chancy.plugins.batch.calls import BatchCalls
-from chancy.plugins.batch.outcomes import SQL, BatchJobOutcome, BatchRef
+from chancy.plugins.batch.outcomes import BatchJobOutcome, BatchRef
 from chancy.states import State
 
 #: Batches that one turn scans for those that should have ended.
@@ -20,7 +17,7 @@ BATCHES = 1_000
 class BatchSweep(GroupSweep[BatchRef, BatchJobOutcome]):
     """Reports outcomes that settlements did not report, and ends batches."""
 
-    sql = SQL
+    calls = BatchCalls
     groups = "batches"
     forget_members = "forget_jobs"
     #: On a busy server a settlement may wait for seconds.
@@ -29,20 +26,7 @@ class BatchSweep(GroupSweep[BatchRef, BatchJobOutcome]):
     page, max_pages = 2_000, 5
     replays_page = 1_000
 
-    def __init__(
-        self,
-        broker: Broker,
-        clock: Clock,
-        outcomes: RecordedOutcomes[BatchRef, BatchJobOutcome],
-        *,
-        keep_days: float | None,
-    ) -> None:
-        super().__init__(broker, clock, outcomes, keep_days=keep_days)
-        self._calls = BatchCalls(broker)
-        self._after_batch: UUID | None = None
-
-    async def _report(self, outcomes: Sequence[BatchJobOutcome]) -> list[BatchJobOutcome]:
-        return await self._calls.report(outcomes)
+    _after_batch: UUID | None = None
 
     def _settled(self, ref: BatchRef, row: Row) -> BatchJobOutcome:
         id, state = row
@@ -54,7 +38,7 @@ class BatchSweep(GroupSweep[BatchRef, BatchJobOutcome]):
         rows = await self._tables.fetch("stuck", self._after_batch, BATCHES)
         for id, stuck in rows:
             if stuck:
-                await self._calls.look(id)
+                await BatchCalls(self._broker).look(id)
         self._after_batch = rows[-1][0] if rows else None
         return repaired
 
@@ -73,7 +57,7 @@ class BatchSweep(GroupSweep[BatchRef, BatchJobOutcome]):
             if missed and (state is not None or job in gone)
         ]
         self._log_gone(gone)
-        left = await self._report(outcomes)
+        left = await self._calls.report(outcomes)
         # Jobs that were added while their batch was being cancelled.
         await self._stop([job for _, job, _, _, goes_on, _ in rows if goes_on])
         return len(outcomes) - len(left)

@@ -11,11 +11,7 @@ from chancy.broker.contract import Broker
 from chancy.broker.values import Cancellation
 from chancy.errors import PushError, StatementFailed
 from chancy.plugin.tables import from_row
-from chancy.plugin.tracking.groups import (
-    CANCEL_ROUNDS,
-    GroupCalls,
-)
-from chancy.plugin.tracking.sweep import cancel_members
+from chancy.plugin.tracking.groups import CANCEL_ROUNDS, GroupCalls
 from chancy.plugins.workflow.encoding import Prepared
 from chancy.plugins.workflow.outcomes import (
     SQL,
@@ -155,7 +151,7 @@ class WorkflowCalls(GroupCalls[WorkflowRecord, WorkflowState]):
         return record is not None and record.state is WorkflowState.CANCELLED
 
     async def _cancel(self, id: UUID, rows: Sequence[Sequence[Any]]) -> None:
-        cancelled = await cancel_members(self._broker, [row[2] for row in rows])
+        cancelled = await self.cancel_members([row[2] for row in rows])
         await self.report(
             [
                 StepOutcome(

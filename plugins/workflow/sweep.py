@@ -15,7 +15,6 @@ from chancy.plugin.tracking.sweep import GroupSweep, Row
 from chancy.plugins.workflow import starts
 from chancy.plugins.workflow.calls import WorkflowCalls
 from chancy.plugins.workflow.outcomes import (
-    SQL,
     RecordedAttempt,
     StepOutcome,
     StepRef,
@@ -43,7 +42,7 @@ class WorkflowSweep(GroupSweep[RecordedAttempt, StepOutcome]):
     :param left: told of pieces that a turn has left to start.
     """
 
-    sql = SQL
+    calls = WorkflowCalls
     groups = "workflows"
     forget_members = "forget_steps"
     #: 50,000 steps.
@@ -60,13 +59,9 @@ class WorkflowSweep(GroupSweep[RecordedAttempt, StepOutcome]):
         left: starts.Starts | None = None,
     ) -> None:
         super().__init__(broker, clock, outcomes, keep_days=keep_days)
-        self._calls = WorkflowCalls(broker)
         self._timers = SignalTimeouts(broker)
         self._left = left
         self._turned: UUID | None = None
-
-    async def _report(self, outcomes: Sequence[StepOutcome]) -> list[StepOutcome]:
-        return await self._calls.report(outcomes)
 
     def _settled(self, ref: RecordedAttempt, row: Row) -> StepOutcome:
         id, state, result, message, kind = row
@@ -115,12 +110,12 @@ class WorkflowSweep(GroupSweep[RecordedAttempt, StepOutcome]):
                 outcomes.append(outcome_of(ref, job, state, result, message, kind))
             elif lost and job in long_missing:
                 losses.append(lost_outcome(ref, job))
-        left = await self._report(outcomes)
+        left = await self._calls.report(outcomes)
         lost = 0
 
         async def lose(some: Sequence[StepOutcome]) -> None:
             nonlocal lost
-            lost += await self._calls.lose(some)
+            lost += await WorkflowCalls(self._broker).lose(some)
 
         await self._calls.apart(lose, losses)
         # Jobs that started while their workflow was being cancelled.

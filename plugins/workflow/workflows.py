@@ -22,7 +22,7 @@ from chancy.errors import LOCK_NOT_AVAILABLE, StatementFailed
 from chancy.plugin.pushing import PreparedPush, Pushable
 from chancy.plugin.runtime import Application, Panel, Runtime
 from chancy.plugin.tables import PayloadTable, facts
-from chancy.plugin.tracking.groups import GroupPlugin
+from chancy.plugin.tracking.group_plugin import GroupPlugin
 from chancy.plugins.workflow.outcomes import (
     SQL,
     RecordedAttempt,

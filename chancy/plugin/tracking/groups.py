@@ -1,28 +1,26 @@
-"""Groups of jobs in tables of a plugin: their records, calls, handles, and the plugin itself."""
+"""Groups of jobs in tables of a plugin: their records, calls and handles."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 from uuid import UUID
 from weakref import WeakValueDictionary
 
-from chancy.attempt.settlement import Settlement
 from chancy.broker.contract import Broker
-from chancy.broker.optional import SqlStore
-from chancy.broker.transaction import Transaction
-from chancy.checks import check_number, check_timeout
+from chancy.broker.values import Cancellation
+from chancy.checks import check_timeout
 from chancy.clock import Clock
 from chancy.errors import LOCK_NOT_AVAILABLE, ConfigurationError, JobError, StatementFailed
-from chancy.plugin.plugin import Plugin
-from chancy.plugin.runtime import Application, Runtime
+from chancy.plugin.runtime import Application
 from chancy.plugin.tables import PluginSql
-from chancy.plugin.tracking.recorded import BATCH, JobOutcome, RecordedOutcomes
-from chancy.plugin.tracking.sweep import SQL, GroupSweep
+from chancy.plugin.tracking.recorded import BATCH, JobOutcome
 from chancy.results.reference import checked
 from chancy.results.waiter import RowWaiter
 from chancy.states import State
@@ -33,10 +31,12 @@ logger = logging.getLogger("chancy.plugin")
 MAX_FOUND = 1_000
 #: The groups in a row with which a statement fails before the others are left for later.
 MOST_HELD = 8
-#: The maximum rounds of a cancellation that look for more jobs.
-CANCEL_ROUNDS = 5
+#: The maximum rounds of a cancellation that look for more jobs, and the seconds that it waits for
+#: jobs whose rows another transaction locks.
+CANCEL_ROUNDS, _PATIENCE_S = 5, 5.0
 #: The statements that request notifications, of jobs and of groups.
 _WATCHES = PluginSql("chancy.postgres", "groups of jobs")
+SQL = PluginSql("chancy.plugin.tracking", "groups of jobs")
 
 E = TypeVar("E", bound=JobOutcome)
 R = TypeVar("R")
@@ -120,6 +120,19 @@ class GroupCalls(Generic[R, S]):
     @abstractmethod
     async def cancel(self, id: UUID) -> bool:
         """Cancel a group; False if there is none, or it ended otherwise."""
+
+    async def cancel_members(self, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
+        """Cancel jobs, as `Broker.cancel` does, but wait only briefly for locked ones.
+
+        :returns: nothing for 500 of them of which some stayed locked. The sweep reports those that
+            were cancelled, and asks again for the others.
+        """
+        answers: dict[UUID, Cancellation] = {}
+        for at in range(0, len(ids), BATCH):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PATIENCE_S):
+                    answers |= await self._broker.cancel(ids[at : at + BATCH])
+        return answers
 
     @abstractmethod
     async def _store(self, outcomes: Sequence[Any]) -> None:
@@ -296,74 +309,3 @@ class GroupReference(Generic[A, S]):
 
     def __hash__(self) -> int:
         return hash(self.id)
-
-
-class GroupPlugin(Plugin, Generic[R, E]):
-    """A plugin that tracks groups of jobs, in the transactions that settle them.
-
-    :param keep_days: days for which ended groups are kept; None: forever.
-    :param sweep_s: seconds between two sweeps of the leader.
-    :raises ConfigurationError: a setting is out of range.
-    """
-
-    #: The groups, in the log.
-    groups: ClassVar[str]
-
-    def __init__(self, *, keep_days: int | None = 30, sweep_s: float = 5.0) -> None:
-        if keep_days is not None:
-            check_number(keep_days, "keep_days", 1, 36_500, unit="days, or None for ever")
-        check_number(sweep_s, "sweep_s", 0.05, 86_400, whole=False, unit="seconds")
-        self.keep_days = keep_days
-        self.sweep_s = sweep_s
-        self._outcomes = self._recorded()
-
-    @classmethod
-    def get_identifier(cls) -> str:
-        return f"chancy.{cls.groups}"
-
-    @abstractmethod
-    def _recorded(self) -> RecordedOutcomes[R, E]: ...
-
-    @abstractmethod
-    async def _write(self, tx: Transaction, outcomes: Sequence[E]) -> Sequence[E]:
-        """Store outcomes in the transaction that settles their jobs, and return those stored."""
-
-    @abstractmethod
-    def _sweep(self, broker: Broker, clock: Clock) -> GroupSweep[R, E]: ...
-
-    #: Including states that are not final: releasing a job that was asked to stop cancels it.
-    settling_states = frozenset(State)
-
-    def settling_concerns(self, settlement: Settlement) -> bool:
-        return settlement.id in self._outcomes
-
-    async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
-        outcomes = self._outcomes.outcomes_of(await _finals(tx, batch))
-        if outcomes:
-            try:
-                stored = await self._write(tx, outcomes)
-            except BaseException:
-                self._outcomes.mark_unreported(outcomes)
-                raise
-            self._outcomes.mark_reported(stored)
-
-    async def serve(self, runtime: Runtime) -> None:
-        if isinstance(runtime.broker, SqlStore):
-            await self._sweep(runtime.broker, runtime.clock).serve(runtime, self.sweep_s)
-
-
-async def _finals(tx: Transaction, batch: Sequence[Settlement]) -> Sequence[Settlement]:
-    """The settlements that finish their jobs, read in the transaction that settles the batch.
-
-    A job that is released although it was asked to stop is CANCELLED instead. Its settlement does
-    not show that, and it cannot be found out later in a queue that keeps no finished jobs.
-    """
-    released = [settlement.id for settlement in batch if not settlement.state.final]
-    if not released:
-        return batch
-    stopped = {row[0] for row in await tx.fetch(SQL.statement("stopped", tx.schema), released)}
-    return [
-        settlement._replace(state=State.CANCELLED) if settlement.id in stopped else settlement
-        for settlement in batch
-        if settlement.state.final or settlement.id in stopped
-    ]

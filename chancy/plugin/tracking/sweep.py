@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Collection, Sequence
 from random import uniform
 from typing import Any, ClassVar, Generic, TypeVar
 from uuid import UUID
 
 from chancy.broker.contract import Broker
-from chancy.broker.values import Cancellation
 from chancy.clock import Clock
 from chancy.errors import StatementFailed
 from chancy.plugin.runtime import Runtime
-from chancy.plugin.tables import PluginSql
+from chancy.plugin.tracking.groups import SQL, GroupCalls
 from chancy.plugin.tracking.recorded import BATCH, JobOutcome, RecordedOutcomes
 from chancy.states import State
 
 logger = logging.getLogger("chancy.plugin")
 
-#: Seconds that a call waits for jobs whose rows another transaction locks.
-_PATIENCE_S = 5.0
 #: Recorded attempts that are checked at once: if settlements lag by seconds, most of them are about
 #: to be reported.
 MAX_CHECKED = 1_000
@@ -41,21 +36,6 @@ _RARELY = 10
 R = TypeVar("R")
 E = TypeVar("E", bound=JobOutcome)
 Row = Sequence[Any]
-SQL = PluginSql("chancy.plugin.tracking", "groups of jobs")
-
-
-async def cancel_members(broker: Broker, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
-    """Cancel jobs of groups, as `Broker.cancel` does, but wait only briefly for locked ones.
-
-    :returns: nothing for 500 of them of which some stayed locked. The sweep reports those that were
-        cancelled, and asks again for the others.
-    """
-    answers: dict[UUID, Cancellation] = {}
-    for at in range(0, len(ids), BATCH):
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE_S):
-                answers |= await broker.cancel(ids[at : at + BATCH])
-    return answers
 
 
 class MissingJobs:
@@ -99,7 +79,7 @@ class GroupSweep(ABC, Generic[R, E]):
     :param keep_days: days for which ended groups are kept; None: forever.
     """
 
-    sql: ClassVar[PluginSql]
+    calls: ClassVar[type[GroupCalls[Any, Any]]]
     #: The groups, in the log; the statement that deletes members of old groups.
     groups: ClassVar[str]
     forget_members: ClassVar[str]
@@ -120,7 +100,8 @@ class GroupSweep(ABC, Generic[R, E]):
         keep_days: float | None,
     ) -> None:
         self._broker = broker
-        self._tables = self.sql.on(broker)
+        self._calls = self.calls(broker)
+        self._tables = self.calls.sql.on(broker)
         self._shared = SQL.on(broker)
         self._outcomes = outcomes
         self._keep_days = keep_days
@@ -130,10 +111,6 @@ class GroupSweep(ABC, Generic[R, E]):
         self._after_replay: Row = (None, None)
         #: Whether the last purge has ended at its limit.
         self._more_to_purge = False
-
-    @abstractmethod
-    async def _report(self, outcomes: Sequence[E]) -> list[E]:
-        """Store outcomes of jobs that are settled already; returns those that are not stored."""
 
     @abstractmethod
     def _settled(self, ref: R, row: Row) -> E:
@@ -155,7 +132,7 @@ class GroupSweep(ABC, Generic[R, E]):
     async def _stop(self, jobs: Sequence[UUID]) -> None:
         """Cancel jobs that began while their group was being cancelled. A later turn reports those
         that were waiting."""
-        await self._contained("stop", cancel_members(self._broker, jobs))
+        await self._contained("stop", self._calls.cancel_members(jobs))
 
     async def serve(self, runtime: Runtime, every_s: float) -> None:
         """Check, sweep and purge, until cancelled.
@@ -214,7 +191,7 @@ class GroupSweep(ABC, Generic[R, E]):
                 # A job that is running in the table is about to be settled by this process.
                 if outcome is not None or row is None or row[1] != State.RUNNING:
                     checked.append(id)
-            left = {outcome.job for outcome in await self._report(outcomes)}
+            left = {outcome.job for outcome in await self._calls.report(outcomes)}
             # The sweep finds what the tables have.
             self._outcomes.discard(id for id in checked if id not in left or id in rows)
             reported += len(outcomes) - len(left)
@@ -258,7 +235,7 @@ class GroupSweep(ABC, Generic[R, E]):
             return 0
         rows = await self._tables.fetch("replayed", *self._after_replay, self.replays_page)
         outcomes = [outcome for row in rows if (outcome := self._replay(row)) is not None]
-        left = await self._report(outcomes)
+        left = await self._calls.report(outcomes)
         self._after_replay = rows[-1][:2] if len(rows) == self.replays_page else (None, None)
         return len(outcomes) - len(left)
 

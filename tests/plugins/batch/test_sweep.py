@@ -136,7 +136,7 @@ async def test_close_and_cancel_survive_a_crash_after_the_first_transaction(
 async def test_a_locked_job_of_a_cancelled_batch_does_not_stop_the_sweep(
     batches_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chancy.plugin.tracking.sweep._PATIENCE_S", 0.2)
+    monkeypatch.setattr("chancy.plugin.tracking.groups._PATIENCE_S", 0.2)
     batches = Batches()
     async with Chancy(batches_dsn, plugins=[batches]) as chancy:
         reference = await batches.push(chancy, Batch(name="b"), [act.job(1), act.job(2)])
