@@ -48,7 +48,7 @@ class BatchSweep(GroupSweep[BatchRef, BatchJobOutcome]):
     async def _repair(self, rows: Sequence[Row]) -> int:
         """A missing job, whose outcome is unknown, counts as failed, or as cancelled in a cancelled
         batch, once its worker can no longer report it."""
-        gone = self._missing.lasting([row[1] for row in rows if row[2] and row[3] is None])
+        gone = self._gone([row[1] for row in rows if row[2] and row[3] is None])
         outcomes = [
             BatchJobOutcome(
                 BatchRef(batch, None), job, _lost_state(stopped) if state is None else state
@@ -56,7 +56,6 @@ class BatchSweep(GroupSweep[BatchRef, BatchJobOutcome]):
             for batch, job, missed, state, _, stopped in rows
             if missed and (state is not None or job in gone)
         ]
-        self._log_gone(gone)
         left = await self._calls.report(outcomes)
         # Jobs that were added while their batch was being cancelled.
         await self._stop([job for _, job, _, _, goes_on, _ in rows if goes_on])

@@ -101,14 +101,12 @@ class WorkflowSweep(GroupSweep[RecordedAttempt, StepOutcome]):
         outcomes: list[StepOutcome] = []
         losses: list[StepOutcome] = []
         missed = [row for row in rows if row[_MISSED]]
-        long_missing = self._missing.lasting(
-            [row[3] for row in missed if row[_STATE] is None and row[_LOST]]
-        )
+        gone = self._gone([row[3] for row in missed if row[_STATE] is None and row[_LOST]])
         for workflow, name, run, job, _, _, _, state, result, message, kind, lost in missed:
             ref = StepRef(workflow, name, run, False)
             if state is not None:
                 outcomes.append(outcome_of(ref, job, state, result, message, kind))
-            elif lost and job in long_missing:
+            elif lost and job in gone:
                 losses.append(lost_outcome(ref, job))
         left = await self._calls.report(outcomes)
         lost = 0

@@ -218,9 +218,12 @@ class GroupSweep(ABC, Generic[R, E]):
             logger.warning("outcomes_repaired of=%s count=%d", self.groups, repaired)
         return repaired
 
-    def _log_gone(self, jobs: Collection[UUID]) -> None:
-        if jobs:
-            logger.warning("jobs_gone of=%s count=%d first=%s", self.groups, len(jobs), min(jobs))
+    def _gone(self, jobs: Collection[UUID]) -> set[UUID]:
+        """Those of missing jobs that count as gone."""
+        gone = self._missing.lasting(jobs)
+        if gone:
+            logger.warning("jobs_gone of=%s count=%d first=%s", self.groups, len(gone), min(gone))
+        return gone
 
     async def _find_replays(self) -> int:
         """Report the next replays of dead letters that have ended, and return how many.

@@ -265,7 +265,9 @@ async def test_the_sweep_starts_pending_undo_steps(flows_dsn: str) -> None:
         assert await reference.wait(10) is WorkflowState.COMPENSATED
 
 
-async def test_a_job_that_is_gone_fails_its_step(flows_dsn: str) -> None:
+async def test_a_job_that_is_gone_fails_its_step(
+    flows_dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
     flows = Workflows()
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
         reference = await chancy.push(chain("w", steps.mark.job(), steps.mark.job()))
@@ -275,6 +277,7 @@ async def test_a_job_that_is_gone_fails_its_step(flows_dsn: str) -> None:
         assert await sweep.turn() == 0, "its worker may be about to tell"
         clock.advance(GONE_S)
         assert await sweep.turn() == 1
+        assert "jobs_gone of=workflows count=1" in caplog.text
         found = await reference.step("mark")
     assert found is not None
     assert found.state is StepState.FAILED
