@@ -106,7 +106,7 @@ def _text(values: Sequence[str | None]) -> str | None:
 
 
 def _texts(arrays: Sequence[str]) -> str | None:
-    """The same of texts of arrays."""
+    """The text of an array of texts of arrays."""
     return _text([array.replace('"', '\\"') for array in arrays])
 
 

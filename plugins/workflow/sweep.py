@@ -39,7 +39,7 @@ _FLOW, _LIVE, _MISSED, _STATE, _LOST = 4, 5, 6, 7, 11
 class WorkflowSweep(GroupSweep[RecordedAttempt, StepOutcome]):
     """Reports outcomes that settlements did not report, and starts steps that are left.
 
-    :param left: told of pieces that a turn has left to start.
+    :param left: starts the pieces that a turn has left.
     """
 
     calls = WorkflowCalls

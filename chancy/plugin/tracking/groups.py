@@ -176,7 +176,7 @@ class GroupCalls(Generic[R, S]):
             left: list[E] = []
             held = 0
             for some in groups.values():
-                # After so many in a row, it is not about single ones: each would wait.
+                # After so many failures in a row, the cause is not one group, and each would wait.
                 more = some if held >= MOST_HELD else await self._apart(store, some)
                 held = held + 1 if more else 0
                 left += more

@@ -1,6 +1,7 @@
--- Scans up to $3 jobs of batches after ($1, $2) that have not ended. Returns jobs that are not in the table of jobs, with their outcome if known, jobs that continue in a
--- batch that was asked to stop (goes_on), and in any case the last one scanned, as the position to
--- continue from. By the last column, a missing job counts as cancelled.
+-- Scans up to $3 jobs of batches after ($1, $2) that have not ended. Returns jobs that are not in the
+-- table of jobs, with their outcome if known, jobs that continue in a batch that was asked to stop
+-- (goes_on), and in any case the last one scanned, as the position to continue from. By the last
+-- column, a missing job counts as cancelled.
 -- Index: batches_jobs_going, the primary keys, finished_jobs_id. No locks. Safe to repeat.
 with seen as materialized (
   select o.batch_id, o.job_id

@@ -46,7 +46,7 @@ seen as materialized (
 judged as (
   select
     s.*, j.id is not null as live, j.stop_asked_at,
-    -- First what is known: the function is slow, and most open steps have their jobs.
+    -- The cheap conditions first: the function is slow, and most open steps have their jobs.
     s.state = 0 and j.id is null and not s.starting and s.func is not null
       and (s.undoes is not null) = s.undoing
       and (s.undoes is null or s.previous is distinct from s.undoes)

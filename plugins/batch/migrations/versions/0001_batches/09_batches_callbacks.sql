@@ -1,5 +1,6 @@
 -- The jobs that a batch pushes. Kinds: 1 all succeeded, 2 the first has failed, 3 all have ended.
--- expires_s: seconds from its push until it expires. pushed_at: the row is written once, so that each callback is pushed once.
+-- expires_s: seconds from its push until it expires. pushed_at: the row is written once, so that each
+-- callback is pushed once.
 create table {schema}.batches_callbacks (
   batch_id uuid not null,
   kind smallint not null check (kind between 1 and 3),

@@ -26,8 +26,9 @@ begin
     order by (s.shard - p_shard + p_shards) % p_shards
     limit 1
     for update skip locked;
-    -- A row that was changed meanwhile stays locked though it does not fit any more. Whoever waits for a
-    -- shard must hold none, or two of them wait for each other: undone, this holds none.
+    -- A row that was changed meanwhile stays locked although it no longer fits. A transaction that
+    -- waits for a shard must not hold one, or two of them could wait for each other: the exception
+    -- releases the lock.
     if v_shard is null then
       raise exception using errcode = 'CB001';
     end if;
@@ -46,7 +47,7 @@ begin
     if found then
       return true;
     end if;
-    -- As above: who locks all shards begins at the first one.
+    -- As above: the caller locks all shards next, from the first one on.
     raise exception using errcode = 'CB001';
   exception when sqlstate 'CB001' then
     return false;

@@ -27,7 +27,7 @@ begin
     with added as (
       delete from {schema}.batches_added a where a.batch_id = p_id returning a.jobs)
     select coalesce(sum(a.jobs), 0) into v_added from added a;
-    -- A statement of its own: it sees all that was committed before the locks were there.
+    -- A separate statement: it sees everything that was committed before the locks were taken.
     select sum(s.pending) + v_added - p_ended into v_left
     from {schema}.batches_shards s where s.batch_id = p_id;
     update {schema}.batches_shards s

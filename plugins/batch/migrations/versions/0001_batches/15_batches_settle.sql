@@ -16,7 +16,7 @@ declare
   v_of record;
   v_again {schema}.batches_counts[];
 begin
-  -- A process that is frozen in here must not hold the others up.
+  -- A process that hangs in this transaction must not block others for long.
   perform set_config('idle_in_transaction_session_timeout', '10s', true);
   if p_roots is not null then
     v_again := {schema}.batches_forgive(p_batches, p_jobs, p_states, p_roots);
@@ -67,7 +67,7 @@ begin
   loop
     perform {schema}.batches_count(
       v_of.id, v_of.ended, v_of.succeeded, v_of.failed, v_of.cancelled);
-    -- As many may have been forgiven as have failed.
+    -- As many replays may have succeeded as jobs have failed.
     if v_of.failing and v_of.failed <= 0 then
       perform {schema}.batches_call(v_of.id, 2::smallint);
     end if;

@@ -9,7 +9,7 @@
 -- on_failure: 0 fail, 1 ignore, 2 compensate. undoes: the step that it undoes. added_by: the step
 -- that added it. A step without func waits for a signal, at most delay_s; arguments decide what
 -- follows: its default, or the cancellation of the workflow, or nothing: the step fails.
--- The columns that an outcome changes are the last ones: the WAL has what follows the first change.
+-- The columns that an outcome changes come last, because the WAL has a row from its first change on.
 create table {schema}.workflows_steps (
   workflow_id uuid not null,
   name text collate "C" not null,

@@ -27,7 +27,7 @@ begin
   for v_value in
     select coalesce(r.result, 'null') #> v_path
     from (
-      -- By name in any case: where most workflows are small, all steps of a large one look like a few.
+      -- Always by name: if most workflows are small, the planner takes a large one for small, too.
       select s.result, n.place
       from jsonb_array_elements_text(p_from -> 'steps') with ordinality as n (name, place)
       cross join lateral (

@@ -1,7 +1,8 @@
 -- Moves workflows with a failed step to failing or compensating: steps whose jobs were pushed
 -- continue to their end, also those that wait, and no other step begins. workflows_turn ends the
--- workflows then. A request for compensation by any of the failed steps counts, whichever failed first. A failed step that undoes ends its
--- workflow at once, as nothing else runs; waiting clients are notified.
+-- workflows then. If any of the failed steps requests compensation, the workflow compensates,
+-- whichever step failed first. A failed undo step ends its workflow at once, because nothing else
+-- runs, and waiting clients are notified.
 -- Index: the primary keys. Locks: the workflows by id. Safe to repeat.
 create function {schema}.workflows_fail(p_ids uuid[], p_names text[]) returns void
 language plpgsql

@@ -20,7 +20,7 @@ declare
     from {schema}.workflows_steps s
     where s.workflow_id = p_id and s.state = 0
       and (s.undoes is not null) = (select w.undoing from {schema}.workflows w where w.id = p_id)
-      -- What undoes waits for its step itself until that is to be undone: a failure is not.
+      -- workflows_compensate has given the steps of the undoing another predecessor, or none.
       and (s.undoes is null or s.previous is distinct from s.undoes)
       and {schema}.workflows_ready(p_id, s.name, s.needs, s.previous)
       and not exists (select from {schema}.jobs j where j.id = s.job_id)

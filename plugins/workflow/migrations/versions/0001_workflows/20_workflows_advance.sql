@@ -36,7 +36,7 @@ begin
     with done as (
       update {schema}.workflows_steps s
       set state = case when d.state < 5 or s.on_failure <> 1 then d.state
-          -- What its workflow has stopped did not fail: a retry runs it again.
+          -- A step that its cancelled workflow has stopped did not fail: a retry runs it again.
           when d.state = 6 and exists (
             select from {schema}.workflows w where w.id = d.id and w.state = 6) then 6
           else 7 end,
@@ -76,7 +76,7 @@ begin
       (select array_agg(c.id) as over from counted c where c.missing <= 0 and c.name = '') as c,
       (select array_agg(d.id) as ids, array_agg(d.name) as names
        from done d where d.state in (5, 6)) as f;
-    -- First, so that nothing begins that ended well beside it has let go.
+    -- Before anything starts: a failure keeps the steps that were released beside it from starting.
     if v_failed is not null then
       perform {schema}.workflows_fail(v_failed, v_failed_names);
     end if;
@@ -112,7 +112,7 @@ begin
       v_left := v_left + v_pieces;
       exit;
     end if;
-    -- Not in each round: a row that is changed often in one transaction is found ever more slowly.
+    -- Not in each round: each further version of a row in one transaction slows down its lookup.
     v_heard := v_heard || p_ids;
     if cardinality(v_heard) > 500 then
       perform {schema}.workflows_heard(v_heard);

@@ -42,8 +42,8 @@ begin
       perform {schema}.workflows_advance(array[p_id], array[p_name], array[v_step.run], null,
         array[4::smallint], array[p_payload], null, null, true);
     exception when others then
-      -- What may succeed if it is repeated, as chancy.errors says: conflicts, resources, interventions, errors
-      -- of the machine.
+      -- Errors that may not recur if the call is repeated, as in chancy.errors: conflicts, lack of
+      -- resources, interventions, system errors.
       if left(sqlstate, 2) in ('40', '53', '57', '58') or sqlstate in ('55P03', '0A000') then
         raise;
       end if;

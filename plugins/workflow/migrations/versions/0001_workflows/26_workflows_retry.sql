@@ -1,9 +1,8 @@
 -- Runs failed and cancelled steps again, with fresh attempts, and with p_step that step and all
--- steps behind it. Returns the number of steps; null: there is no such workflow or step, or
--- the step undoes another one; -1: it
--- cannot be retried in its state; -2: some of these steps run, or, of a cancelled workflow, any
--- steps run, or have ended without their outcome having been reported; -3: some of its steps were
--- purged.
+-- steps behind it. Returns the number of steps; null: there is no such workflow or step, or the step
+-- undoes another one; -1: it cannot be retried in its state; -2: some of these steps run; in a
+-- cancelled workflow, any step runs, or has ended with an outcome that is not reported yet; -3: some
+-- of its steps were purged.
 -- Each job is looked up by its id, as in workflows_cancel.
 -- Index: the primary keys; all steps of the workflow. Locks: the workflow, exclusively; these
 -- steps, their joins. Not to be repeated: it would run them once more.
@@ -50,8 +49,8 @@ begin
   from {schema}.workflows_steps s
   where s.workflow_id = p_id and (s.name in (select b.name from behind b)
     or s.state in (5, 6) and (s.undoes is not null) = v_flow.undoing);
-  -- What was asked to stop would end as cancelled, and fail the workflow that goes on: also where that is
-  -- not told yet.
+  -- A job that was asked to stop ends as cancelled, and would fail the retried workflow. This may not
+  -- be reported yet.
   if exists (select from {schema}.workflows_steps s
     where s.workflow_id = p_id and s.state = 0 and (v_flow.state = 6 or s.name = any (v_names))
       and (exists (select from {schema}.jobs j where j.id = s.job_id offset 0)
@@ -60,7 +59,7 @@ begin
     return -2;
   end if;
   v_count := coalesce(cardinality(v_names), 0);
-  -- A job that was stopped may be yet to be reported, by its worker: it is of an earlier run then.
+  -- The worker of a stopped job may still report it. With a new run, that outcome does not count.
   if v_flow.state = 6 then
     v_names := v_names || array(
       select s.name from {schema}.workflows_steps s

@@ -53,7 +53,7 @@ begin
   select p_id, u.name, 1 + v_ends
   from (select distinct b.name from unnest(p_before) as b (name) order by b.name) as u
   on conflict (workflow_id, name) do update set missing = j.missing + v_ends;
-  -- What waited for one step waits for several.
+  -- Steps that waited for one step now wait for several, and are among its joins.
   update {schema}.workflows_steps s
   set next = array(select u.name from unnest(s.next) as u (name) where u.name <> all (b.names)),
     joins = s.joins || b.names
